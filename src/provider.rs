@@ -115,7 +115,7 @@ impl Provider {
     pub(crate) fn functions(&self) -> Functions {
         match self {
             Self::Embedded(store) => Functions::new(store.queue()),
-            Self::Redis(store) => Functions::beside_others(
+            Self::Redis(store) => Functions::over_shared_queue(
                 store.coordination.queue(),
                 MESSAGES_HIDDEN,
                 &SystemEntropy::default(),

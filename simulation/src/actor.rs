@@ -1,4 +1,4 @@
-//! A client that works through a plan, whatever happens to its connection.
+//! A client that works through a plan, even if its connections break.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -9,38 +9,38 @@ use coordination::{
 use fastrand::Rng;
 
 use crate::{
+    client_watches::ClientWatches,
+    cluster::Cluster,
     history::{History, Moment},
-    house::House,
-    watching::Watching,
 };
 
-/// What a client does and how.
+/// The plan of a client.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What it asks for, in order.
+    /// Its requests, in order.
     pub requests: Vec<Request>,
-    /// How many requests it sends before it waits for their replies.
+    /// How many requests it sends before it waits for their replies (a window).
     pub window_max: usize,
-    /// One in so many windows ends with a broken connection; zero: none does.
+    /// One in this many windows ends with a broken connection; zero: none does.
     pub one_break_in: usize,
-    /// Whether it closes its session at the end, or leaves it to expire.
+    /// Whether it closes its session at the end, or lets it expire.
     pub closes: bool,
-    /// The session timeout it asks for.
+    /// The session timeout that it requests.
     pub timeout: Duration,
-    /// How long it waits between two windows.
+    /// The pause between two windows.
     pub pause: Duration,
 }
 
-/// The wait between two attempts to connect.
+/// The pause between two attempts to connect.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// How often a client that hears nothing asks whether anybody is there.
+/// How often a client without news checks whether its gateway is alive.
 const PINGS_PER_TIMEOUT: u32 = 3;
 
 /// Works through `plan` as client number `client`.
-pub async fn act(house: House, client: usize, plan: Plan, mut rng: Rng) -> History {
+pub async fn act(cluster: Cluster, client: usize, plan: Plan, mut rng: Rng) -> History {
     let mut actor = Actor {
-        house,
+        cluster,
         history: History {
             client,
             moments: Vec::new(),
@@ -50,7 +50,7 @@ pub async fn act(house: House, client: usize, plan: Plan, mut rng: Rng) -> Histo
         resume: None,
         last_zxid_seen: Zxid(0),
         tag: 0,
-        watching: Watching::default(),
+        watching: ClientWatches::default(),
     };
     while !actor.waiting.is_empty() {
         let machine = rng.usize(..8);
@@ -63,19 +63,19 @@ pub async fn act(house: House, client: usize, plan: Plan, mut rng: Rng) -> Histo
 }
 
 struct Actor {
-    house: House,
+    cluster: Cluster,
     plan: Plan,
     history: History,
     waiting: VecDeque<Request>,
     resume: Option<(SessionId, Password)>,
     last_zxid_seen: Zxid,
     tag: i32,
-    watching: Watching,
+    watching: ClientWatches,
 }
 
 impl Actor {
     async fn connect(&mut self, machine: usize) -> Option<(Client, u64)> {
-        let (gateway, generation) = self.house.gateway(machine).await;
+        let (gateway, generation) = self.cluster.gateway(machine).await;
         let connect = Connect {
             last_zxid_seen: self.last_zxid_seen,
             timeout: self.plan.timeout,
@@ -83,7 +83,7 @@ impl Actor {
         };
         let connected = tokio::select! {
             biased;
-            () = self.house.gone(generation) => return None,
+            () = self.cluster.gone(generation) => return None,
             connected = gateway.connect(connect) => connected,
         };
         match connected {
@@ -95,7 +95,7 @@ impl Actor {
                 Some((client, generation))
             }
             Err(ConnectError::Expired) => {
-                // None: a new session that took longer than its timeout to open.
+                // None: opening the new session took longer than its timeout.
                 self.expired();
                 None
             }
@@ -121,7 +121,7 @@ impl Actor {
             }
             let breaks = self.plan.one_break_in > 0 && rng.usize(..self.plan.one_break_in) == 0;
             if breaks {
-                // What was sent is sent: the writer may decide it after the connection is gone.
+                // The request was sent: the writer may decide it after the connection has closed.
                 let _ = client.pump(&mut Vec::new()).await;
                 return;
             }
@@ -145,23 +145,23 @@ impl Actor {
         client.submit(self.tag, request);
     }
 
-    /// Its session is over, and the watches that it set in it.
+    /// Its session has expired, and so have the watches of that session.
     fn expired(&mut self) {
         self.history.moments.extend(
             self.resume
                 .take()
                 .map(|(session, _)| Moment::Expired(session)),
         );
-        self.watching = Watching::default();
+        self.watching = ClientWatches::default();
     }
 
-    /// Waits for `replies` replies; false if the connection broke before.
+    /// Waits for `replies` replies. Returns false if the connection broke before.
     async fn answered(&mut self, client: &mut Client, generation: u64, mut replies: usize) -> bool {
         while replies > 0 {
             let mut outputs = Vec::new();
             let pumped = tokio::select! {
                 biased;
-                () = self.house.gone(generation) => return false,
+                () = self.cluster.gone(generation) => return false,
                 pumped = client.pump(&mut outputs) => pumped,
             };
             for output in outputs {
@@ -183,9 +183,9 @@ impl Actor {
             if replies > 0 {
                 tokio::select! {
                     biased;
-                    () = self.house.gone(generation) => return false,
+                    () = self.cluster.gone(generation) => return false,
                     () = client.wait() => {}
-                    // As clients do that hear nothing: what they wait for may be lost.
+                    // Real clients ping when they hear nothing, because the reply may be lost.
                     () = tokio::time::sleep(self.plan.timeout / PINGS_PER_TIMEOUT) => {
                         self.submit(client, Request::Ping);
                         replies += 1;

@@ -1,23 +1,24 @@
-//! What a seed may cost, so that thousands of them stay quick.
+//! The budget of port calls per seed, which keeps thousands of seeds quick.
 //!
-//! Every test that plays [`seeds`](crate::scenario::seeds) spends from a budget. One that plays a single world by hand costs what
-//! its question does: once, whatever `SEEDS` says.
+//! Every test that plays [`seeds`](crate::scenario::seeds) spends from a budget. A test that plays
+//! one world by hand costs the same regardless of `SEEDS`.
 
-/// The most port calls one seed may make: everything in it, faults, recovery and the checks at the end included. A scenario
-/// whose unluckiest seeds make more is too large; smaller ones under more seeds find as much.
+/// The most port calls of one seed, including faults, recovery and the final checks. If the worst
+/// seeds of a scenario exceed it, the scenario is too large: smaller ones with more seeds find as
+/// much.
 pub const PORT_CALLS_MAX: u64 = 2_400;
 
-/// What the seeds of one test have made.
+/// The port calls that the seeds of one test made.
 #[derive(Debug, Default)]
 pub struct Budget {
-    /// How many they are.
+    /// The number of seeds.
     seeds: u64,
-    /// The most that one made, and which.
+    /// The most port calls of one seed, and that seed.
     most: (u64, u64),
 }
 
 impl Budget {
-    /// Panics if `seed` made more than it may.
+    /// Panics if `seed` made more port calls than allowed.
     pub fn spend(&mut self, seed: u64, port_calls: u64) {
         assert!(
             port_calls <= PORT_CALLS_MAX,
@@ -27,7 +28,7 @@ impl Budget {
         self.most = self.most.max((port_calls, seed));
     }
 
-    /// Says what the test came to, for whoever wonders how much larger it may become.
+    /// Prints the cost of the test, which shows how much larger it may become.
     pub fn report(self, test: &str) {
         let Self {
             seeds,

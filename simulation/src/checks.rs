@@ -1,9 +1,9 @@
-//! The promises, checked over what every client was shown and what the log says.
+//! Checks of the promises: they compare the outputs of every client with the log.
 //!
-//! Each check returns the violations it finds, so that a test can ask for none of the real service and for
-//! some of a broken variant.
+//! Each check returns the violations that it finds. A test expects none of the real service and
+//! some of a mutant.
 
-mod left;
+mod leftovers;
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use coordination::{
     records::UpdateAnswer,
 };
 
-pub use self::left::nothing_is_left;
+pub use self::leftovers::nothing_is_left;
 use crate::{
     history::{History, Moment},
     timeline::Timeline,
 };
 
-/// Everything below, over all of `histories`.
+/// Runs all checks over all of `histories`.
 pub fn all(histories: &[History], timeline: &Timeline) -> Vec<String> {
     let mut violations = timeline.violations.clone();
     for history in histories {
@@ -36,26 +36,27 @@ pub fn all(histories: &[History], timeline: &Timeline) -> Vec<String> {
     violations
 }
 
-/// One connection's outputs, in order, held against the timeline.
+/// One connection's outputs, in order, checked against the timeline.
 struct Connection<'timeline> {
     client: usize,
     timeline: &'timeline Timeline,
     session: Option<SessionId>,
     asked: BTreeMap<i32, Request>,
-    /// The order in which replies have to come.
+    /// The expected order of the replies.
     unanswered: Vec<i32>,
     shown: Zxid,
-    /// Where the last read was made.
+    /// The zxid of the last read.
     last_read: Zxid,
     watches: Vec<Armed>,
     /// Since when watches are being set again, and which of them have not fired yet.
     setting: (Zxid, Vec<Again>),
-    /// Events made up for such watches, each with what was shown before it, until the reply says as of when.
+    /// Synthetic events for such watches, each with the zxid seen before it. The reply says as of
+    /// which zxid they hold.
     made_up: Vec<(EventKind, String, Zxid)>,
     violations: Vec<String>,
 }
 
-/// A watch as its client sees it: armed by a reply at `since`.
+/// A watch as its client sees it: a reply at `since` armed it.
 #[derive(Debug, Clone, PartialEq)]
 struct Armed {
     path: String,
@@ -63,7 +64,7 @@ struct Armed {
     since: Zxid,
 }
 
-/// A watch that is being set again: told at once what it has missed, or armed, one after the other.
+/// A watch that is being set again. It either fires at once for a missed change or is armed.
 #[derive(Debug, Clone, PartialEq)]
 struct Again {
     path: String,
@@ -86,7 +87,8 @@ impl Again {
         }
     }
 
-    /// What it has missed from `relative` up to `zxid`, as is seen of the znode there.
+    /// The event that the watch missed between `relative` and `zxid`, judged by the znode at
+    /// `zxid`.
     fn missed(&self, timeline: &Timeline, relative: Zxid, zxid: Zxid) -> Option<EventKind> {
         match (self.watched, timeline.stat(&self.path, zxid)) {
             (Watched::Existence, stat) => stat.map(|_| EventKind::NodeCreated),
@@ -191,7 +193,8 @@ impl<'timeline> Connection<'timeline> {
         }
     }
 
-    /// Ordered notifications: whatever is shown at `zxid`, the events up to there have been shown before.
+    /// Ordered notifications: before an output at `zxid`, the client received all events up to
+    /// `zxid`.
     fn advance(&mut self, zxid: Zxid) {
         if zxid < self.shown {
             self.violated(&format!("{zxid:?} was shown after {:?}", self.shown));
@@ -220,9 +223,7 @@ impl<'timeline> Connection<'timeline> {
         self.arm_what_is_being_set(Zxid(zxid.0 - 1), kind, path);
         let fires = |armed: &Armed| armed.path == path && armed.kinds().contains(&kind);
         if !self.watches.iter().any(fires) {
-            self.violated(&format!(
-                "{kind:?} of {path} at {zxid:?} was watched by nobody"
-            ));
+            self.violated(&format!("{kind:?} of {path} at {zxid:?} had no watch"));
         }
         for armed in self.watches.iter().filter(|armed| fires(armed)) {
             let first = self.timeline.first_event(path, armed.kinds(), armed.since);
@@ -285,7 +286,8 @@ impl<'timeline> Connection<'timeline> {
         }
     }
 
-    /// Single system image: a read at `zxid` shows exactly what the log makes of the path up to there.
+    /// Single system image: a read at `zxid` shows exactly the state of the path in the log at
+    /// `zxid`.
     fn is_as_of(&mut self, path: &str, zxid: Zxid, shown: Option<Stat>) {
         let expected = self.timeline.stat(path, zxid);
         if shown != expected {
@@ -314,8 +316,8 @@ impl<'timeline> Connection<'timeline> {
         }
     }
 
-    /// A watch that is being set again may fire before all of them are set: it was armed then, having missed nothing up
-    /// to `zxid`.
+    /// A watch that is being set again may fire before all of them are set. It was then armed and
+    /// had missed nothing up to `zxid`.
     fn arm_what_is_being_set(&mut self, zxid: Zxid, kind: EventKind, path: &str) {
         let (relative, setting) = std::mem::take(&mut self.setting);
         let is_armed = |again: &Again| {
@@ -328,8 +330,9 @@ impl<'timeline> Connection<'timeline> {
         self.setting = (relative, setting);
     }
 
-    /// Each watch that was set again and has not fired has either missed something, which was made up for at once, or
-    /// is armed; never both, since it fires once.
+    /// Checks each watch that was set again and has not fired. It has either missed a change, and a
+    /// synthetic event followed at once, or it is armed. Both at once is a violation, because a
+    /// watch fires once.
     fn are_set_again(&mut self, zxid: Zxid) {
         let (relative, setting) = std::mem::take(&mut self.setting);
         let mut made_up = std::mem::take(&mut self.made_up);
@@ -361,7 +364,7 @@ impl<'timeline> Connection<'timeline> {
         }
     }
 
-    /// One order for all: a refusal is true of the tree at its own zxid.
+    /// One order for all: a refusal is true of the tree at its zxid.
     fn failure_is_true(&mut self, request: &Request, zxid: Zxid, error: coordination::Error) {
         use coordination::Error;
         let (path, is_create, expected) = match request {
@@ -396,7 +399,7 @@ impl<'timeline> Connection<'timeline> {
         }
     }
 
-    /// Atomicity: what a client was told of its update is what the log says of it.
+    /// Atomicity: the result of an update agrees with the log.
     fn update_is_logged(&mut self, zxid: Zxid, result: &Result<Response, coordination::Error>) {
         let told = match result {
             Ok(Response::Created { path, stat }) => Ok(UpdateAnswer::Created {
@@ -442,7 +445,7 @@ fn is_update(request: &Request) -> bool {
     )
 }
 
-/// With the end of a session every znode that it owned is gone, and nothing comes to be that it would own.
+/// The end of a session removes all its znodes, and it creates none afterwards.
 fn ephemerals_end_with_their_sessions(timeline: &Timeline) -> Vec<String> {
     let closed = timeline
         .entries
@@ -473,7 +476,7 @@ fn ephemerals_end_with_their_sessions(timeline: &Timeline) -> Vec<String> {
     violations
 }
 
-/// The sessions that their clients were told had expired.
+/// The sessions whose clients learned that they had expired.
 pub fn sessions_that_expired(histories: &[History]) -> Vec<String> {
     let expired = histories
         .iter()
@@ -485,7 +488,7 @@ pub fn sessions_that_expired(histories: &[History]) -> Vec<String> {
     expired.collect()
 }
 
-/// A client is told that its session has expired only if it has.
+/// A client learns that its session has expired only if it has.
 fn only_ended_sessions_expire(histories: &[History], timeline: &Timeline) -> Vec<String> {
     let has_ended = |session: &SessionId| {
         timeline
@@ -505,7 +508,7 @@ fn only_ended_sessions_expire(histories: &[History], timeline: &Timeline) -> Vec
         .collect()
 }
 
-/// One change of one znode is one value, whoever reads it.
+/// All readers of one change of a znode see the same value.
 fn reads_of_one_change_agree(histories: &[History]) -> Vec<String> {
     let mut seen = BTreeMap::new();
     let mut violations = Vec::new();

@@ -1,35 +1,36 @@
-//! Fault schedules: what goes wrong while a scenario runs, and how often.
+//! Fault profiles of coordination scenarios: which faults strike, and how often.
 
 use std::time::Duration;
 
 use coordination::queue_names;
 use simulated::{Chance, World, percent};
 
-/// How long weather lasts: several times as long as a session lives unused.
+/// How long faults last: several times the lifetime of an unused session.
 const WEATHER_LASTS: Duration = Duration::from_mins(1);
 
-/// Weather passes. What has come to nothing until then is done in calm weather, instead of being tried for ever.
-pub async fn weather_passes(world: &World) {
+/// Waits, then removes all faults. Work that has not succeeded by then finishes without faults
+/// instead of being retried forever.
+pub async fn wait_and_calm(world: &World) {
     tokio::time::sleep(WEATHER_LASTS).await;
     world.faults().calm();
     std::future::pending::<()>().await;
 }
 
-/// What goes wrong.
+/// Which faults strike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weather {
-    /// Nothing.
+pub enum FaultProfile {
+    /// None.
     Calm,
-    /// Calls take their time, so that everything interleaves.
+    /// Latency, so that everything interleaves.
     Slow,
     /// Functions die between any two steps; calls are refused or their answers lost.
     Stormy,
-    /// Writers stall for longer than a lock may be held, and die.
+    /// Writers stall for longer than a lock lasts, and die.
     Paused,
 }
 
-impl Weather {
-    /// Makes it so in `world`.
+impl FaultProfile {
+    /// Enables these faults in `world`.
     pub fn strike(self, world: &World) {
         let faults = world.faults();
         faults.calm();

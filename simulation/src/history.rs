@@ -1,40 +1,40 @@
-//! What one client did and was shown, in the order it happened to it.
+//! The history of one client: its requests and its outputs, in order.
 
 use coordination::model::{Output, Request, SessionId};
 
-/// One thing that happened to a client.
+/// One event in a client's history.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Moment {
-    /// It was connected to this session.
+    /// It connected to this session.
     Connected(SessionId),
-    /// It asked; the tag comes back with the reply.
+    /// It sent a request; the reply carries the same tag.
     Asked(i32, Request),
-    /// It was answered or notified.
+    /// It received a reply or a notification.
     Shown(Output),
-    /// Its connection ended; unanswered requests may or may not have happened.
+    /// Its connection ended; requests without a reply may or may not have been executed.
     Disconnected,
     /// It learned that its session had ended.
     Expired(SessionId),
 }
 
-/// What happened to one client.
+/// The history of one client.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    /// Who, for messages.
+    /// The client, for messages.
     pub client: usize,
-    /// What, in order.
+    /// Its events, in order.
     pub moments: Vec<Moment>,
 }
 
 impl History {
-    /// The stretches between connecting and disconnecting.
+    /// The events between each connect and disconnect.
     pub fn connections(&self) -> Vec<&[Moment]> {
         self.moments
             .split(|moment| matches!(moment, Moment::Disconnected))
             .collect()
     }
 
-    /// How many requests were answered.
+    /// The number of answered requests.
     pub fn answered(&self) -> usize {
         self.moments
             .iter()

@@ -1,15 +1,18 @@
-//! Processes of the program on one store: each with functions, a place in the log and a membership of its own.
+//! Processes of the program on one store, each with its functions, its follower of the log and its
+//! membership.
 //!
-//! What runs here is what `landfast serve` runs on a shared store: triggers that compete for messages, a watch function
-//! that reaches its own process alone, a member that renews its session. Only the store, time and chance are simulated. A
-//! process may die, stand still, or be cut off from the store while its clock goes on ([`reach`]); clients and operators
-//! are somebody else's ([`crate::actor`]).
+//! They run the code of `landfast serve` on a shared store: triggers that compete for messages, a
+//! watch function that only reaches its own process, and a member that renews its session. Only the
+//! store, time and randomness are simulated. A process may die, pause, or be partitioned from the
+//! store while its clock continues ([`partitionable`]). Clients and operators are elsewhere
+//! ([`crate::actor`]).
 //!
-//! Each process says all the time what it would answer: whether it may, what it leads, whom it takes for gone
-//! ([`witness`]). That is compared over all processes, at each moment.
+//! Each process reports continuously how it would answer: whether it may answer, what it leads, and
+//! which nodes it considers gone. The [`observer`] compares the reports of all processes at each
+//! moment.
 
-pub mod reach;
-pub mod witness;
+pub mod observer;
+pub mod partitionable;
 
 use std::{
     sync::{
@@ -31,20 +34,22 @@ use transactions::{
 };
 
 use self::{
-    reach::{Reach, ReachedClock, ReachedKeyValue, ReachedQueue},
-    witness::Witness,
+    observer::Observer,
+    partitionable::{
+        PartitionableClock, PartitionableKeyValue, PartitionableQueue, ProcessControl,
+    },
 };
 
-/// How long a message stays with a process that is not heard of, as in the program.
+/// How long a message stays with a process that does not extend it, as in the program.
 const MESSAGES_HIDDEN: Duration = Duration::from_secs(2);
-/// How often a process that has clients looks at the log, as in the program.
+/// How often a process with clients polls the log, as in the program.
 const LOOK_AT_LOG: Duration = Duration::from_millis(500);
-/// How long a process waits before it starts or joins again.
+/// The pause before a process starts or joins again.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
-/// How often it says what it would answer.
+/// How often a process reports how it would answer.
 const SAYS_EVERY: Duration = Duration::from_millis(25);
 
-/// Which rules are dropped.
+/// The rules that a mutant drops.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Dropped {
     /// Of coordination.
@@ -59,17 +64,17 @@ pub struct Processes {
     world: World,
     dropped: Dropped,
     numbers: Arc<AtomicU32>,
-    witness: Arc<Mutex<Witness>>,
+    observer: Arc<Mutex<Observer>>,
     running: Mutex<Vec<Process>>,
 }
 
-/// The node that a process is at the moment.
+/// The present node of a process.
 type Node = Arc<Mutex<Option<NodeId>>>;
 
 /// One process.
 #[derive(Debug)]
 pub struct Process {
-    reach: Reach,
+    control: ProcessControl,
     membership: Arc<Coordinated>,
     node: Node,
     tasks: Vec<JoinHandle<()>>,
@@ -82,23 +87,23 @@ impl Drop for Process {
 }
 
 impl Processes {
-    /// None yet, on the store of `world`.
+    /// No processes yet, on the store of `world`.
     pub fn new(world: &World, dropped: Dropped) -> Self {
-        let (numbers, witness, running) = Default::default();
+        let (numbers, observer, running) = Default::default();
         Self {
             world: world.clone(),
             dropped,
             numbers,
-            witness,
+            observer,
             running,
         }
     }
 
-    /// Starts one more, which joins as soon as it can.
+    /// Starts one more process, which joins as soon as it can.
     pub fn start(&self) {
-        let reach = Reach::new(self.world.clock());
-        let parts = self.parts(&reach);
-        let (clock, functions) = (parts.clock.clone(), Arc::new(self.functions(&reach)));
+        let control = ProcessControl::new(self.world.clock());
+        let parts = self.parts(&control);
+        let (clock, functions) = (parts.clock.clone(), Arc::new(self.functions(&control)));
         let (broken, log_poll_period) = (self.dropped.coordination, Some(LOOK_AT_LOG));
         let config = Config {
             broken,
@@ -130,38 +135,38 @@ impl Processes {
             node: Arc::clone(&node),
         };
         let says = says(
-            Arc::clone(&self.witness),
+            Arc::clone(&self.observer),
             clock,
             Arc::clone(&membership),
             Arc::clone(&node),
         );
         let tasks = vec![tokio::spawn(starting.run()), tokio::spawn(says)];
         held(&self.running).push(Process {
-            reach,
+            control,
             membership,
             node,
             tasks,
         });
     }
 
-    /// How many there are.
+    /// The number of processes.
     pub fn count(&self) -> usize {
         held(&self.running).len()
     }
 
-    /// What `process` can do, to be changed.
-    pub fn reach(&self, process: usize) -> Reach {
-        held(&self.running)[process].reach.clone()
+    /// The controls of `process`.
+    pub fn control(&self, process: usize) -> ProcessControl {
+        held(&self.running)[process].control.clone()
     }
 
-    /// Ends `process` where it stands, between any two of its calls. Says which node it was.
+    /// Kills `process` between any two of its calls. Returns its node.
     pub fn kill(&self, process: usize) -> Option<NodeId> {
         let process = held(&self.running).remove(process);
-        process.reach.end();
+        process.control.end();
         *held(&process.node)
     }
 
-    /// Whether every process is a member, and knows of all others and of nobody else.
+    /// Whether every process is a member and knows exactly all others.
     pub fn are_whole(&self) -> bool {
         let running = held(&self.running);
         let mut nodes: Vec<NodeId> = running
@@ -180,7 +185,7 @@ impl Processes {
         nodes.len() == running.len() && running.iter().all(knows_all)
     }
 
-    /// Whether `node` is no member any more for anybody who is one.
+    /// Whether no member considers `node` a member any more.
     pub fn have_missed(&self, node: NodeId) -> bool {
         let running = held(&self.running);
         running
@@ -188,30 +193,36 @@ impl Processes {
             .all(|process| !process.membership.members().nodes.contains_key(&node))
     }
 
-    /// What was said.
-    pub fn witness(&self) -> MutexGuard<'_, Witness> {
-        held(&self.witness)
+    /// The reports so far.
+    pub fn observer(&self) -> MutexGuard<'_, Observer> {
+        held(&self.observer)
     }
 
-    fn parts(&self, reach: &Reach) -> Parts {
+    fn parts(&self, control: &ProcessControl) -> Parts {
         let world = &self.world;
-        let items = Arc::new(ReachedKeyValue::new(world.key_value(), reach.clone()));
+        let items = Arc::new(PartitionableKeyValue::new(
+            world.key_value(),
+            control.clone(),
+        ));
         Parts {
             system: items.clone(),
             regions: vec![Region {
                 items,
                 objects: world.objects(),
             }],
-            queue: Arc::new(ReachedQueue::new(world.queue(), reach.clone())),
+            queue: Arc::new(PartitionableQueue::new(world.queue(), control.clone())),
             functions: world.functions(),
-            clock: Arc::new(ReachedClock::new(world.skewed_clock(), reach.clone())),
+            clock: Arc::new(PartitionableClock::new(
+                world.skewed_clock(),
+                control.clone(),
+            )),
             entropy: world.entropy(),
         }
     }
 
-    fn functions(&self, reach: &Reach) -> Functions {
-        let queue = Arc::new(ReachedQueue::new(self.world.queue(), reach.clone()));
-        Functions::beside_others(queue, MESSAGES_HIDDEN, &*self.world.entropy())
+    fn functions(&self, control: &ProcessControl) -> Functions {
+        let queue = Arc::new(PartitionableQueue::new(self.world.queue(), control.clone()));
+        Functions::over_shared_queue(queue, MESSAGES_HIDDEN, &*self.world.entropy())
     }
 }
 
@@ -236,7 +247,7 @@ impl Starting {
         }
     }
 
-    /// Joins, and again under another number whenever the lease has run out.
+    /// Joins, and joins again under a new number whenever the lease has expired.
     async fn stay(&self) {
         loop {
             let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
@@ -254,9 +265,9 @@ impl Starting {
     }
 }
 
-/// Says again and again what a process would answer.
+/// Reports repeatedly how a process would answer.
 async fn says(
-    witness: Arc<Mutex<Witness>>,
+    observer: Arc<Mutex<Observer>>,
     clock: Arc<dyn Clock>,
     membership: Arc<Coordinated>,
     node: Node,
@@ -264,7 +275,7 @@ async fn says(
     loop {
         let node = *held(&node);
         if let Some(node) = node {
-            held(&witness).hears(node, clock.monotonic(), &*membership);
+            held(&observer).record(node, clock.monotonic(), &*membership);
         }
         clock.sleep(SAYS_EVERY).await;
     }

@@ -1,4 +1,5 @@
-//! Running a scenario for many seeds: the plan, the weather, the checks, and how to replay a failure.
+//! Running a scenario for many seeds: the plans, the faults, the checks, and the command that
+//! replays a failure.
 
 use std::{ops::Range, panic, time::Duration};
 
@@ -18,48 +19,50 @@ use crate::{
     actor::{self, Plan},
     budget::Budget,
     checks,
-    faults::{self, Weather},
+    cluster::{Cluster, Instances},
+    faults::{self, FaultProfile},
     history::History,
-    house::{House, Instances},
     timeline::Timeline,
 };
 
-/// After the clients are done and the world is healed: every session that was left has expired by then.
+/// The wait after the clients are done and the faults have ended. Every abandoned session has
+/// expired by then.
 const AFTERWARDS: Duration = Duration::from_mins(1);
 
-/// From one loss of the store to the next, at most: so that most of them strike while somebody is at work.
+/// The longest time between two losses of the store. Most of them then strike while clients are
+/// active.
 const FALL_BACK_MS_MAX: u64 = 150;
 
-/// What is run.
+/// A scenario.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// How many clients work at once.
+    /// The number of concurrent clients.
     pub clients: usize,
-    /// How many requests each makes.
+    /// The number of requests of each client.
     pub requests: usize,
-    /// How many requests it sends before it waits.
+    /// How many requests a client sends before it waits (a window).
     pub window_max: usize,
-    /// One in so many windows ends with a broken connection; zero: none does.
+    /// One in this many windows ends with a broken connection; zero: none does.
     pub one_break_in: usize,
-    /// Over how many machines they are spread.
+    /// The number of machines.
     pub machines: usize,
-    /// What goes wrong.
-    pub weather: Weather,
+    /// The faults.
+    pub fault_profile: FaultProfile,
     /// What the cloud keeps of functions.
     pub instances: Instances,
-    /// How often everything dies at once.
+    /// How often the whole cluster crashes.
     pub crashes: usize,
-    /// How often the store loses what is not durable while everybody else lives on.
+    /// How often the store loses what is not durable while all processes live on.
     pub fall_backs: usize,
-    /// Whether clients think between their windows for about as long as their sessions live unused.
+    /// Whether clients pause between windows for about the lifetime of an unused session.
     pub lingers: bool,
-    /// Whether every session is used often enough that none may expire.
+    /// Whether every session is used so often that none may expire.
     pub expires_nobody: bool,
-    /// What the clients ask for.
+    /// The requests.
     pub mix: fn(&mut Rng, usize, usize) -> Request,
-    /// The service's settings.
+    /// The settings of the service.
     pub config: Config,
-    /// The cloud's.
+    /// The options of the cloud.
     pub cloud: Options,
 }
 
@@ -75,7 +78,7 @@ impl Default for Scenario {
             window_max: 3,
             one_break_in: 0,
             machines: 2,
-            weather: Weather::Calm,
+            fault_profile: FaultProfile::Calm,
             instances: Instances::Warm,
             crashes: 0,
             fall_backs: 0,
@@ -92,18 +95,18 @@ impl Default for Scenario {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// What it did that it must not.
+    /// The violations.
     pub violations: Vec<String>,
-    /// How many port calls it made, the checks' included.
+    /// The number of port calls, including those of the checks.
     pub port_calls: u64,
-    /// How many of them in an hour with nobody connected.
+    /// How many of them fell into an hour without connections.
     pub idle_port_calls: u64,
-    /// How many requests were answered.
+    /// The number of answered requests.
     pub answered: usize,
-    /// Identifies everything that happened.
+    /// A hash of the whole run.
     pub trace_hash: u64,
 }
 
@@ -114,8 +117,8 @@ impl Scenario {
         self
     }
 
-    /// The same scenario, in which no session may expire.
-    pub fn expiring_nobody(mut self) -> Self {
+    /// The same scenario in which no session may expire.
+    pub fn without_expiry(mut self) -> Self {
         self.expires_nobody = true;
         self
     }
@@ -127,32 +130,22 @@ impl Scenario {
 
     async fn play(self, seed: u64) -> Outcome {
         let world = World::with_options(seed, self.cloud.clone());
-        let house =
-            House::start_on(&world, self.config.clone(), self.machines, self.instances).await;
+        let cluster =
+            Cluster::start_on(&world, self.config.clone(), self.machines, self.instances).await;
         let mut rng = Rng::with_seed(seed);
-        self.weather.strike(&world);
+        self.fault_profile.strike(&world);
         let plans: Vec<(Plan, Rng)> = (0..self.clients)
             .map(|client| (self.plan(client, &mut rng), rng.fork()))
             .collect();
         let actors = plans.into_iter().enumerate();
         let actors = join_all(
-            actors.map(|(client, (plan, rng))| actor::act(house.clone(), client, plan, rng)),
+            actors.map(|(client, (plan, rng))| actor::act(cluster.clone(), client, plan, rng)),
         );
-        let disasters = async {
-            for _ in 0..self.crashes {
-                tokio::time::sleep(Duration::from_millis(rng.u64(1..400))).await;
-                house.crash().await;
-            }
-            for _ in 0..self.fall_backs {
-                tokio::time::sleep(Duration::from_millis(rng.u64(1..FALL_BACK_MS_MAX))).await;
-                world.fall_back_keeping_some();
-            }
-            std::future::pending::<()>().await;
-        };
+        let disasters = self.disasters(&cluster, rng);
         let histories = tokio::select! {
             biased;
             histories = actors => histories,
-            () = join(disasters, faults::weather_passes(&world)).map(drop) => unreachable!("neither ever ends by itself"),
+            () = join(disasters, faults::wait_and_calm(&world)).map(drop) => unreachable!("neither ends by itself"),
             () = tokio::time::sleep(Duration::from_hours(1)) => {
                 if std::env::var_os("LANDFAST_HISTORY").is_some() {
                     world.trace().entries().for_each(|entry| println!("{entry:?}"));
@@ -161,6 +154,24 @@ impl Scenario {
                 return Outcome { violations, port_calls: 0, idle_port_calls: 0, answered: 0, trace_hash: 0 };
             }
         };
+        self.check(&world, &histories).await
+    }
+
+    /// Crashes and losses of the store, one after the other; never ends.
+    async fn disasters(&self, cluster: &Cluster, mut rng: Rng) {
+        for _ in 0..self.crashes {
+            tokio::time::sleep(Duration::from_millis(rng.u64(1..400))).await;
+            cluster.crash().await;
+        }
+        for _ in 0..self.fall_backs {
+            tokio::time::sleep(Duration::from_millis(rng.u64(1..FALL_BACK_MS_MAX))).await;
+            cluster.world().fall_back_keeping_some();
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// Ends the faults, waits until every session has ended, and runs the checks.
+    async fn check(&self, world: &World, histories: &[History]) -> Outcome {
         world.faults().calm();
         tokio::time::sleep(AFTERWARDS).await;
         let calls_before = world.port_calls();
@@ -168,16 +179,16 @@ impl Scenario {
         let idle_port_calls = world.port_calls() - calls_before;
         let timeline = Timeline::read(world.key_value()).await;
         if std::env::var_os("LANDFAST_HISTORY").is_some() {
-            print_histories(&histories, &timeline);
+            print_histories(histories, &timeline);
             world
                 .trace()
                 .entries()
                 .for_each(|entry| println!("{entry:?}"));
         }
-        let mut violations = checks::all(&histories, &timeline);
-        violations.extend(checks::nothing_is_left(&world).await);
+        let mut violations = checks::all(histories, &timeline);
+        violations.extend(checks::nothing_is_left(world).await);
         if self.expires_nobody {
-            violations.extend(checks::sessions_that_expired(&histories));
+            violations.extend(checks::sessions_that_expired(histories));
         }
         Outcome {
             violations,
@@ -205,7 +216,8 @@ impl Scenario {
         }
     }
 
-    /// Runs every seed asked for and panics at the first that violates anything, saying how to replay it.
+    /// Runs all requested seeds and panics at the first violation, with the command that replays
+    /// it.
     pub fn holds(&self, test: &str) {
         let mut budget = Budget::default();
         for seed in seeds() {
@@ -226,16 +238,16 @@ impl Scenario {
         budget.report(test);
     }
 
-    /// Runs seeds until one shows a violation, and panics if `seeds_max` of them show none: a broken variant
-    /// that its scenario does not catch. One that panics shows nothing: what it ran into may have nothing to do with
-    /// the rule.
+    /// Runs seeds until one shows a violation. Panics if `seeds_max` of them show none: the
+    /// scenario does not catch this mutant. A seed that panics does not count, because its panic
+    /// may be unrelated to the rule.
     pub fn is_caught(&self, seeds_max: u64) {
         self.is_caught_where(seeds_max, |outcome| {
             outcome.is_ok_and(|outcome| !outcome.violations.is_empty())
         });
     }
 
-    /// The same for a rule whose breach the program itself asserts against, in these words.
+    /// The same for a rule that the program itself asserts with this message.
     pub fn is_caught_by(&self, assertion: &str, seeds_max: u64) {
         self.is_caught_where(seeds_max, |outcome| {
             outcome.is_err_and(|said| said.contains(assertion))
@@ -267,7 +279,7 @@ impl Scenario {
     }
 }
 
-/// Shows what happened, for whoever replays a seed with `LANDFAST_HISTORY=1`.
+/// Prints the histories when a seed is replayed with `LANDFAST_HISTORY=1`.
 fn print_histories(histories: &[History], timeline: &Timeline) {
     for (zxid, entry) in &timeline.entries {
         println!("{zxid:?} {entry:?}");
@@ -279,12 +291,12 @@ fn print_histories(histories: &[History], timeline: &Timeline) {
     }
 }
 
-/// The seeds to run: those asked for, or a few.
+/// The requested seeds, or a few.
 pub fn seeds() -> Range<u64> {
     simulated::seeds(20)
 }
 
-/// A little of everything, on few paths.
+/// A mix of all requests on few paths.
 pub fn everything(rng: &mut Rng, client: usize, request: usize) -> Request {
     const PATHS: [&str; 4] = ["/a", "/b", "/a/c", "/a/d"];
     let path = PATHS[rng.usize(..PATHS.len())].to_owned();
@@ -320,7 +332,7 @@ pub fn everything(rng: &mut Rng, client: usize, request: usize) -> Request {
     }
 }
 
-/// Everybody works in one line of znodes, far below what is there more often than not.
+/// All clients work on one line of znodes, often far below the existing ones.
 pub fn deep(rng: &mut Rng, client: usize, request: usize) -> Request {
     const LINE: [&str; 6] = [
         "/a",
@@ -347,7 +359,7 @@ pub fn deep(rng: &mut Rng, client: usize, request: usize) -> Request {
     }
 }
 
-/// Now and then something, and pings in between: a client that thinks for long but keeps its session.
+/// Occasional requests with pings in between: a client that pauses for long but keeps its session.
 pub fn patient(rng: &mut Rng, client: usize, request: usize) -> Request {
     match rng.usize(..4) {
         0 => create(
@@ -361,7 +373,7 @@ pub fn patient(rng: &mut Rng, client: usize, request: usize) -> Request {
     }
 }
 
-/// Every other client watches whatever it can, the rest changes it.
+/// Every other client watches all it can; the others change it.
 pub fn watched(rng: &mut Rng, client: usize, request: usize) -> Request {
     const PATHS: [&str; 10] = ["/a", "/b", "/c", "/d", "/e", "/f", "/g", "/h", "/i", "/j"];
     let (path, watching) = (PATHS[rng.usize(..PATHS.len())].to_owned(), Watching::Yes);
@@ -378,7 +390,7 @@ pub fn watched(rng: &mut Rng, client: usize, request: usize) -> Request {
     }
 }
 
-/// Sets of few znodes, many of which get into one slot.
+/// Sets of few znodes, many of which share one slot of the log.
 pub fn sets(rng: &mut Rng, client: usize, request: usize) -> Request {
     let path = ["/a", "/b", "/c"][rng.usize(..3)].to_owned();
     match rng.usize(..8) {
@@ -392,7 +404,7 @@ pub fn sets(rng: &mut Rng, client: usize, request: usize) -> Request {
     }
 }
 
-/// Ephemerals that everybody makes and takes away, their own and others'.
+/// Ephemeral znodes that all clients create and delete, also each other's.
 pub fn ephemerals(rng: &mut Rng, client: usize, request: usize) -> Request {
     let path = ["/e", "/f"][rng.usize(..2)].to_owned();
     match rng.usize(..3) {
@@ -408,7 +420,7 @@ pub fn ephemerals(rng: &mut Rng, client: usize, request: usize) -> Request {
     }
 }
 
-/// Locks, queues and what lasts, in one znode that comes and goes itself.
+/// Locks, queues and persistent znodes under one parent that is itself created and deleted.
 pub fn locks(rng: &mut Rng, client: usize, request: usize) -> Request {
     let watching = if rng.bool() {
         Watching::Yes
@@ -467,7 +479,7 @@ pub fn locks(rng: &mut Rng, client: usize, request: usize) -> Request {
     }
 }
 
-/// Everybody sets the same znode at the version it was last seen at, and reads it.
+/// All clients set the same znode at its last seen version, and read it.
 pub fn contended(rng: &mut Rng, client: usize, request: usize) -> Request {
     match (request, rng.usize(..3)) {
         (0, _) => create(
@@ -492,7 +504,7 @@ pub fn contended(rng: &mut Rng, client: usize, request: usize) -> Request {
     }
 }
 
-/// Writers change two znodes in order, readers watch the first and read the second.
+/// Writers change two znodes in order; readers watch the first and read the second.
 pub fn configuration(rng: &mut Rng, client: usize, request: usize) -> Request {
     let watching = Watching::Yes;
     match (client, request) {

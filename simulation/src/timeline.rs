@@ -1,8 +1,8 @@
-//! The one order: what the distributor's log says happened, as a history of every znode.
+//! The order of all changes: the distributor's log as a history of every znode.
 //!
-//! Building it checks the log against the rules of the tree: no zxid is given twice or left out, no request
-//! is numbered twice, every create finds its path free and its parent there, every stat is what the changes
-//! before it make it.
+//! Building it checks the log against the rules of the tree. Zxids have no repeats and no gaps, and
+//! no request is numbered twice. Every create finds its path free and its parent present. Every
+//! stat follows from the changes before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +16,14 @@ use ports::KeyValue;
 use primitives::{Cursor, FencedLog};
 use std::sync::Arc;
 
-/// What the log says.
+/// The contents of the log.
 #[derive(Debug, Default)]
 pub struct Timeline {
     /// Every entry by its zxid.
     pub entries: BTreeMap<Zxid, LogEntry>,
-    /// Every znode's states, each with the zxid that made it; none: gone.
+    /// Every znode's states, each with the zxid that made it; none: deleted.
     nodes: BTreeMap<String, Vec<(Zxid, Option<Stat>)>>,
-    /// What the log does that no tree may do.
+    /// The violations of the rules of the tree.
     pub violations: Vec<String>,
 }
 
@@ -70,13 +70,13 @@ impl Timeline {
         timeline
     }
 
-    /// The znode at `path` as of `zxid`.
+    /// The stat of `path` at `zxid`.
     pub fn stat(&self, path: &str, zxid: Zxid) -> Option<Stat> {
         let states = self.nodes.get(path)?;
         states.iter().rev().find(|(changed, _)| *changed <= zxid)?.1
     }
 
-    /// The names of the children of `path` as of `zxid`.
+    /// The names of the children of `path` at `zxid`.
     pub fn children(&self, path: &str, zxid: Zxid) -> Vec<String> {
         let is_child =
             |candidate: &&String| path::split(candidate).is_some_and(|(parent, _)| parent == path);
@@ -91,7 +91,7 @@ impl Timeline {
             .collect()
     }
 
-    /// Every path that ever was.
+    /// All paths that ever existed.
     pub fn paths(&self) -> impl Iterator<Item = &String> {
         self.nodes.keys()
     }
@@ -146,7 +146,7 @@ impl Timeline {
         self.entries.insert(zxid, entry.clone());
     }
 
-    /// Appendix A, linearized writes: a session's updates come in the order it asked for them.
+    /// Appendix A, linearized writes: a session's updates are in the order of its requests.
     fn check_session_order(&mut self, zxid: Zxid, entry: &LogEntry) {
         let of_session = self
             .entries

@@ -1,30 +1,31 @@
-//! Runs of the transactions engine: nodes that die anywhere, functions that retry under their names, and the
-//! promises checked over what was shown and what stands in the store at the end.
+//! Runs of the transactions engine: nodes that die at any point, functions that retry under their
+//! ids, and checks of the promises over the histories and the final state of the store.
 //!
-//! [`workload`] draws what functions do, [`client`] runs them on a [`house`] whose nodes are [`mortal`], and
-//! with its [`objects`], writes a [`history`]; the world is healed and what is [`at_rest`] is read, beside what a [`witness`] has seen of it since
-//! the start, because rows and versions are collected; [`fractures`], [`outcomes`], [`serializability`] and [`leftovers`] compare the two;
-//! [`scenario`] goes through the seeds. The checks know no engine: a history and an order of commits are enough for them, so
-//! that other stores can be held against the same promises. [`effects`] go to [`destinations`] of a node, and their receivers
-//! say what came.
+//! [`workload`] draws the work of functions. [`client`] runs them on a [`cluster`] whose nodes are
+//! [`crashable`], also in their [`objects`], and writes a [`history`]. Then the faults end, and
+//! [`stored_state`] reads the store. An [`observer`] has watched the store since the start, because
+//! rows and versions are collected. [`fractures`], [`outcomes`], [`serializability`] and
+//! [`leftovers`] compare histories and state; [`scenario`] runs the seeds. The checks need only a
+//! history and an order of commits, so they apply to other stores too. [`effects`] go to the
+//! [`destinations`] of a node, and their receivers report what arrived.
 
-pub mod at_rest;
 pub mod client;
+pub mod cluster;
+pub mod crashable;
 pub mod destinations;
 pub mod effects;
 pub mod ensemble;
-mod fate;
+mod fault_schedule;
 pub mod fractures;
 pub mod history;
-pub mod house;
-pub mod leftovers;
 #[cfg(test)]
-mod made;
-pub mod mortal;
+mod history_builder;
+pub mod leftovers;
 pub mod network;
 pub mod objects;
+pub mod observer;
 pub mod outcomes;
 pub mod scenario;
 pub mod serializability;
-pub mod witness;
+pub mod stored_state;
 pub mod workload;

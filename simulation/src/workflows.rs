@@ -1,13 +1,14 @@
-//! Runs of the workflows service over a near store and, where its workflows say so, a far one: processes that die at any call of
-//! either, a near store that is lost with another server taking over, a far store that is slow, away, or answers twice.
+//! Runs of the workflows service on a near store and, for some workflows, a far one. Processes die
+//! at any call of either store, the near store is lost and another server takes over, and the far
+//! store is slow, unavailable, or answers twice.
 //!
-//! A [`house`] starts processes that run the functions in [`code`]; what they send goes [`outside`], which knows at once whether
-//! it rests on what the far store has; [`checks`] look at that store beside everybody. The way to it is [`far`]'s, and begins that
-//! are late [`lateness`]'s.
+//! A [`cluster`] starts processes that run the functions in [`code`]. The messages of steps go to
+//! [`receivers`], which check at once whether the far store holds everything that they depend on.
+//! [`checks`] read that store directly. [`far`] is the path to it, and [`lateness`] delays begins.
 
 pub mod checks;
+pub mod cluster;
 pub mod code;
 pub mod far;
-pub mod house;
 pub mod lateness;
-pub mod outside;
+pub mod receivers;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Result, bail, ensure};
 use bytes::Bytes;
 use serde::Deserialize;
-use simulation::transactions::history::{Shown, Writer};
+use simulation::transactions::history::{ReadResult, Writer};
 use transactions::model::{After, Key, TransactionId, Version};
 
 use crate::http::Connection;
@@ -51,14 +51,14 @@ impl Http {
         })
     }
 
-    pub(super) async fn get(&mut self, key: &Key) -> Result<Shown> {
+    pub(super) async fn get(&mut self, key: &Key) -> Result<ReadResult> {
         let path = self.key_path(key);
         let (status, body) = self.ask("GET", &path, b"").await?;
         match status {
-            200 => Ok(Shown::Value(body)),
-            404 => Ok(Shown::Absent),
+            200 => Ok(ReadResult::Value(body)),
+            404 => Ok(ReadResult::Absent),
             409 if body.windows(16).any(|part| part == b"no-valid-version") => {
-                Ok(Shown::NoValidVersion)
+                Ok(ReadResult::NoValidVersion)
             }
             _ => bail!("get: {status} {}", body.escape_ascii()),
         }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use redis::{aio::MultiplexedConnection, cmd};
-use simulation::transactions::history::{Shown, Writer};
+use simulation::transactions::history::{ReadResult, Writer};
 use transactions::model::{Attempt, Key, NodeId, Timestamp, TransactionId, Version};
 
 use super::servers::master_of;
@@ -65,13 +65,13 @@ impl Plain {
         })
     }
 
-    pub(super) async fn get(&mut self, key: &Key) -> Result<Shown> {
+    pub(super) async fn get(&mut self, key: &Key) -> Result<ReadResult> {
         let name = self.name(key);
         let found: Option<Vec<u8>> = cmd("GET")
             .arg(&name)
             .query_async(self.server(&name))
             .await?;
-        Ok(found.map_or(Shown::Absent, |value| Shown::Value(value.into())))
+        Ok(found.map_or(ReadResult::Absent, |value| ReadResult::Value(value.into())))
     }
 
     pub(super) async fn put(&mut self, key: &Key, value: Bytes) -> Result<()> {

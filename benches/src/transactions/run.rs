@@ -15,7 +15,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use simulation::transactions::{
     fractures,
-    history::{Answer, Commit, Execution, Order, Shown, Span, Step, Writer},
+    history::{Answer, Commit, Execution, Order, ReadResult, Span, Step, Writer},
     workload::{Mix, Planned, Script, Tag, Work, Zipf, key},
 };
 use tokio::time::Instant;
@@ -303,7 +303,7 @@ impl Client {
                     for key in keys {
                         let asked = Instant::now();
                         let shown = self.target.get(key).await?;
-                        let is_valid = shown != Shown::NoValidVersion;
+                        let is_valid = shown != ReadResult::NoValidVersion;
                         steps.push(Step::Read {
                             key: key.clone(),
                             shown: kept(shown),
@@ -368,9 +368,9 @@ fn kept_bytes(value: &Bytes) -> Bytes {
     Bytes::copy_from_slice(&value[..value.len().min(TAG_BYTES_MAX)])
 }
 
-fn kept(shown: Shown) -> Shown {
+fn kept(shown: ReadResult) -> ReadResult {
     match shown {
-        Shown::Value(value) => Shown::Value(kept_bytes(&value)),
+        ReadResult::Value(value) => ReadResult::Value(kept_bytes(&value)),
         other => other,
     }
 }

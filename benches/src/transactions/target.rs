@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use simulation::transactions::history::{Shown, Writer};
+use simulation::transactions::history::{ReadResult, Writer};
 use transactions::{
     Engine, Error,
     model::{Begin, Begun, Call, Key, Version},
@@ -48,11 +48,11 @@ impl Target {
     }
 
     /// Reads `key`.
-    pub async fn get(&mut self, key: &Key) -> Result<Shown> {
+    pub async fn get(&mut self, key: &Key) -> Result<ReadResult> {
         match self {
             Self::Engine(engine, call) => match engine.get(open(call.as_ref())?, key).await {
-                Ok(shown) => Ok(shown.value.map_or(Shown::Absent, Shown::Value)),
-                Err(Error::NoValidVersion) => Ok(Shown::NoValidVersion),
+                Ok(shown) => Ok(shown.value.map_or(ReadResult::Absent, ReadResult::Value)),
+                Err(Error::NoValidVersion) => Ok(ReadResult::NoValidVersion),
                 Err(error) => Err(error).context("get"),
             },
             Self::Http(http) => http.get(key).await,

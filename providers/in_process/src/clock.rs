@@ -1,4 +1,4 @@
-//! The machine's clocks.
+//! The clock port over the clocks of the machine.
 
 use std::{
     sync::LazyLock,
@@ -9,10 +9,10 @@ use async_trait::async_trait;
 use ports::{Clock, Monotonic, Timestamp};
 use tokio::time::Instant;
 
-/// What the monotonic time of every clock of the process counts from (L4).
+/// The zero of the monotonic time, common to all clocks of the process (L4).
 static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// The port: the wall clock as the system tells it, and tokio's for everything that lasts.
+/// The port: the system's wall clock, and tokio's clock for durations.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 

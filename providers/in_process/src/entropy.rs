@@ -1,14 +1,15 @@
-//! Randomness from the system, a page at a time.
+//! The randomness port over the kernel's generator.
 //!
-//! Session passwords are drawn from it, so it is the kernel's generator and not a fast one of ours; a page
-//! costs one call for 512 numbers. L3 asks one sequence of one seed: there is no seed here.
+//! Session passwords are drawn from it, so it uses the kernel's generator, not a fast one in user
+//! space. One system call fills a page of 512 numbers. L3 asks that one seed gives one sequence;
+//! this generator has no seed.
 
 use parking_lot::Mutex;
 use ports::Entropy;
 
 const PAGE_BYTES: usize = 4096;
 
-/// The port, as the system's generator.
+/// The port over the system's generator.
 #[derive(Debug)]
 pub struct SystemEntropy {
     page: Mutex<Page>,
@@ -20,7 +21,7 @@ struct Page {
 }
 
 impl std::fmt::Debug for Page {
-    /// What is still to be drawn is nobody's business.
+    /// Hides the numbers that are not drawn yet.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Page")
             .field("used", &self.used)

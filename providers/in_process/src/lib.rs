@@ -1,7 +1,8 @@
-//! What this process gives whatever keeps its state: functions run in place, the system's clock and randomness.
+//! Functions run in this process over any queue, and the system's clock and randomness.
 //!
-//! Stores and queues differ; who runs the code beside them does not. So the Functions port is here once, over
-//! any [`Queue`](ports::Queue), and the program puts it beside the provider that the user chose.
+//! Stores and queues differ between providers; the code that runs beside them does not. The
+//! Functions port is therefore implemented once, over any [`Queue`](ports::Queue). The program
+//! combines it with the chosen provider.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,7 +1,7 @@
-//! Items as bytes: a stamp to compare by, then what `evaluate` needs.
+//! The encoding of items: a stamp to compare, then the state that `evaluate` needs.
 //!
-//! The stamp is the format, the version, and a number that no other write has: a version alone would mistake an
-//! item that was deleted and made again for the old one.
+//! A stamp consists of the format, the version and a number that is unique to the write. A version
+//! alone would not distinguish an item that was deleted and created again from the old one.
 
 use std::sync::{
     Arc,
@@ -20,10 +20,11 @@ use ports::{
 /// The stored format that this release writes, and the newest it reads.
 pub(crate) const FORMAT: u8 = 1;
 
-/// Format, version, and what no other write has.
+/// Format, version and the unique number of the write.
 pub(crate) const STAMP_BYTES: usize = 17;
 
-/// Draws stamps: a random start and a step without pattern, so that no two writers meet.
+/// Draws the unique numbers of stamps. A random start and a large odd step make it very unlikely
+/// that two writers draw the same number.
 #[derive(Debug)]
 pub(crate) struct Stamps(AtomicU64);
 
@@ -48,7 +49,7 @@ impl Stamps {
         encoded
     }
 
-    /// `stored` as bytes.
+    /// Encodes `stored`.
     pub(crate) fn encode(&self, stored: &Stored) -> Bytes {
         let attributes = stored.item.as_deref().map(Item::attributes);
         let parts = postcard::to_stdvec(&(attributes, stored.memory.as_deref()));
@@ -58,18 +59,18 @@ impl Stamps {
         encoded.freeze()
     }
 
-    /// A lane's cursor as bytes.
+    /// Encodes a lane's cursor.
     pub(crate) fn encode_cursor(&self, cursor: u64) -> Bytes {
         self.begin(cursor, 0).freeze()
     }
 }
 
-/// What to expect where `bytes` lie; empty where nothing does.
+/// The stamp of `bytes`; empty for an absent key.
 pub(crate) fn stamp(bytes: &Bytes) -> Bytes {
     bytes.slice(..bytes.len().min(STAMP_BYTES))
 }
 
-/// What [`Stamps::encode`] made `bytes` of; nothing stands for an item that never was.
+/// Decodes the output of [`Stamps::encode`]. Empty bytes stand for an item that never existed.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Stored> {
     if bytes.is_empty() {
         return Ok(Stored::default());
@@ -86,7 +87,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Stored> {
     })
 }
 
-/// The cursor in `bytes`; zero if there are none.
+/// The cursor in `bytes`; zero if `bytes` is empty.
 pub(crate) fn decode_cursor(bytes: &[u8]) -> Result<u64> {
     if bytes.is_empty() {
         Ok(0)
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_somebody_else_are_corrupt() {
+    fn foreign_bytes_are_corrupt() {
         for bytes in [&b"x"[..], &[9; 40], &[FORMAT; 20]] {
             let error = decode(bytes).expect_err("it is none of ours");
             assert_eq!(error.kind(), ports::ErrorKind::Corrupt, "{bytes:?}");

@@ -1,60 +1,72 @@
-//! Where the servers are, and what an acknowledged write is.
+//! The configuration: server addresses, and when a write is acknowledged.
+
+mod url;
 
 use std::{fmt, time::Duration};
 
 use ports::{key_value::KeyValueLimits, queue::QueueLimits};
 
-use crate::{error::OpenError, key_value, names::Names, queue};
+use crate::{
+    error::OpenError,
+    limits::{KEY_VALUE_LIMITS, QUEUE_LIMITS},
+    redis_keys::RedisKeys,
+};
 
-/// How many servers there are, and who places the keys.
+/// How many servers there are, and how keys are placed on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topology {
-    /// One server that takes writes, with any number of replicas behind it.
+    /// One server that takes writes, with any number of replicas.
     Single,
-    /// Redis Cluster: keys are placed by their slots, and the servers say which is where.
+    /// Redis Cluster: keys are placed by their slots, and the servers report which of them serves
+    /// which slot.
     Cluster,
 }
 
-/// What a write that [`externalize`](ports::Externalize::externalize) confirmed has survived.
+/// The faults that a write has survived once
+/// [`externalize`](ports::Externalize::externalize) confirmed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acknowledged {
-    /// Nothing but this process: it is in the server's memory. A crash of the server loses what its own settings
-    /// lose. For caches and comparisons.
+    /// The write is in the server's memory. A crash of this process does not lose it; a crash of
+    /// the server loses as much as the server's own settings allow. For caches and comparisons.
     InMemory,
-    /// It is in the server's append-only file, synced. Survives a crash of the server, not the loss of its disk,
-    /// and not a failover to a replica that was behind.
+    /// The write is in the server's append-only file, synced. It survives a crash of the server,
+    /// but not the loss of its disk and not a failover to a lagging replica.
     AppendOnlyFile,
-    /// So many replicas hold it in memory. Survives a crash of the server if one of those replicas takes over.
+    /// This many replicas hold the write in memory. It survives a crash of the server if one of
+    /// those replicas takes over.
     Replicas(u32),
 }
 
-/// How the store is reached and what it promises.
+/// The address of the store and its guarantees.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Config {
-    /// `redis://[user:password@]host:port[/database]`; in a cluster any servers of it, the rest is found out.
+    /// `redis://[user:password@]host:port[/database]`. In a cluster, some of its servers; the
+    /// others are discovered.
     pub urls: Vec<String>,
     /// One server or a cluster.
     pub topology: Topology,
-    /// What an acknowledged write is. Opening fails where the server cannot keep it.
+    /// When a write is acknowledged. Opening fails if the server cannot guarantee it.
     pub acknowledged: Acknowledged,
-    /// The beginning of every key: stores with different ones share a server. Letters, digits, `-`, `_`, `.`.
+    /// The prefix of every key. Stores with different namespaces can share a server. Letters,
+    /// digits, `-`, `_`, `.`.
     pub namespace: String,
     /// How long a command may take before its outcome counts as unknown.
     pub response_timeout: Duration,
-    /// How long a connection may take to be made.
+    /// How long connecting may take.
     pub connection_timeout: Duration,
-    /// How long the append-only file or the replicas may take before `externalize` gives up.
+    /// How long the append-only file or the replicas may take before `externalize` fails.
     pub durability_timeout: Duration,
-    /// What the queues cannot exceed; a test that waits for the deduplication window shortens it here.
+    /// The limits of the queues. Tests shorten the deduplication window here.
     #[doc(hidden)]
     pub queue_limits: QueueLimits,
-    /// How long a consumer waits for a hint before it looks by itself; a test of hints makes it longer than itself.
+    /// How long a consumer waits for a wake-up message before it polls. Tests of wake-ups make it
+    /// longer than the test.
     #[doc(hidden)]
-    pub hint_patience: Duration,
+    pub poll_interval: Duration,
 }
 
 impl Config {
-    /// One server that fsyncs what it acknowledges.
+    /// One server that syncs a write before it is acknowledged.
     pub fn single(url: impl Into<String>) -> Self {
         Self {
             urls: vec![url.into()],
@@ -62,7 +74,7 @@ impl Config {
         }
     }
 
-    /// A cluster, found through any of its servers.
+    /// A cluster, discovered through any of its servers.
     pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let urls = urls.into_iter().map(Into::into).collect();
         Self {
@@ -72,8 +84,8 @@ impl Config {
         }
     }
 
-    pub(crate) fn names(&self) -> Result<Names, OpenError> {
-        let named = Names::new(&self.namespace);
+    pub(crate) fn redis_keys(&self) -> Result<RedisKeys, OpenError> {
+        let named = RedisKeys::new(&self.namespace);
         named.ok_or_else(|| {
             OpenError::Configuration(format!("{:?} cannot be a namespace", self.namespace))
         })
@@ -83,7 +95,7 @@ impl Config {
         let transact_across_partitions = self.topology == Topology::Single;
         KeyValueLimits {
             transact_across_partitions,
-            ..key_value::LIMITS
+            ..KEY_VALUE_LIMITS
         }
     }
 
@@ -105,14 +117,14 @@ impl Default for Config {
             response_timeout: Duration::from_secs(5),
             connection_timeout: Duration::from_secs(2),
             durability_timeout: Duration::from_secs(5),
-            queue_limits: queue::LIMITS,
-            hint_patience: Duration::from_secs(2),
+            queue_limits: QUEUE_LIMITS,
+            poll_interval: Duration::from_secs(2),
         }
     }
 }
 
 impl fmt::Display for Config {
-    /// Where the store is, for people: servers and namespace.
+    /// The store's servers and namespace, for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("redis ")?;
         for (number, url) in self.urls.iter().enumerate() {
@@ -131,7 +143,7 @@ impl fmt::Display for Config {
 }
 
 impl fmt::Debug for Config {
-    /// URLs carry passwords, so they are left out.
+    /// Leaves out the URLs, which carry passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("servers", &self.urls.len())

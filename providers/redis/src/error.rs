@@ -1,4 +1,5 @@
-//! What failed, by what is known of its effects; and why a store could not be opened.
+//! Errors: how a command failed and what is known of its effects, and why a store could not be
+//! opened.
 
 use std::fmt;
 
@@ -8,19 +9,21 @@ use redis::{RedisError, ServerErrorKind};
 /// How a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It never left: nothing changed.
+    /// The command was not sent: nothing changed.
     NotSent(RedisError),
-    /// It may have been executed: the connection broke, or the answer did not come in time.
-    Unanswered(RedisError),
-    /// The server said no. Scripts check everything before their first write, so nothing changed.
+    /// The command may have been executed: the connection broke, or the reply did not arrive in
+    /// time.
+    NoReply(RedisError),
+    /// The server refused the command. Scripts check everything before their first write, so
+    /// nothing changed.
     Refused(RedisError),
-    /// It is larger than what one command may carry: nothing was sent.
+    /// The command exceeds the size limit and was not sent.
     TooLarge(usize),
-    /// An answer that no script of ours gives.
-    Garbled(String),
+    /// A reply that none of our scripts gives.
+    UnexpectedReply(String),
 }
 
-/// Whether a call that got no answer may have changed something.
+/// Whether a call without a reply may have changed something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     Reads,
@@ -28,7 +31,7 @@ pub(crate) enum Effect {
 }
 
 impl Failure {
-    /// The code of the server's refusal.
+    /// The error code of the server's refusal.
     pub(crate) fn code(&self) -> Option<&str> {
         match self {
             Self::Refused(error) => error.code(),
@@ -44,30 +47,30 @@ impl Failure {
         matches!(self, Self::Refused(error) if error.kind() == redis::ErrorKind::Server(kind))
     }
 
-    /// The same failure of what comes before a command that was then never sent.
+    /// Converts the failure of a preparing command: the main command was not sent.
     pub(crate) fn before_sending(self) -> Self {
         match self {
-            Self::Unanswered(error) => Self::NotSent(error),
+            Self::NoReply(error) => Self::NotSent(error),
             other => other,
         }
     }
 
-    /// As the port says it; `attempted` reads like `update "a/b"`.
+    /// Converts the failure to the port's error. `attempted` reads like `update "a/b"`.
     pub(crate) fn into_error(self, effect: Effect, attempted: impl fmt::Display) -> Error {
         let attempted = format!("{attempted} in redis");
         match self {
             Self::NotSent(error) => Error::unavailable(attempted).caused_by(error),
-            Self::Unanswered(error) if effect == Effect::Reads => {
+            Self::NoReply(error) if effect == Effect::Reads => {
                 Error::unavailable(attempted).caused_by(error)
             }
-            Self::Unanswered(error) => {
+            Self::NoReply(error) => {
                 Error::new(ports::ErrorKind::OutcomeUnknown, attempted).caused_by(error)
             }
             Self::Refused(error) => Error::new(refusal(&error), attempted).caused_by(error),
             Self::TooLarge(bytes) => {
                 Error::invalid(attempted).caused_by(format!("{bytes} bytes at once"))
             }
-            Self::Garbled(answer) => Error::corrupt(attempted).caused_by(answer),
+            Self::UnexpectedReply(answer) => Error::corrupt(attempted).caused_by(answer),
         }
     }
 }
@@ -84,32 +87,33 @@ fn refusal(error: &RedisError) -> ports::ErrorKind {
     }
 }
 
-/// Whether a script of ours met what its user may not do, which Redis 7.0 gives no code of its own.
+/// Whether one of our scripts called a command that its user may not run. Redis 7.0 has no error
+/// code for this.
 fn is_forbidden_within(detail: &str) -> bool {
     detail.contains("user executing the script can't") || detail.contains("ACL failure in script")
 }
 
-/// Why [`Redis::open`](crate::Redis::open) refused.
+/// Why [`Redis::open`](crate::Redis::open) failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The configuration contradicts itself or cannot be read.
+    /// The configuration contradicts itself or cannot be parsed.
     #[error("{0}")]
     Configuration(String),
-    /// No server answered, or one did not let us in.
+    /// No server answered, or a server refused the login.
     #[error("{attempted}: {reason}")]
     Unreachable {
-        /// What was attempted.
+        /// The attempted step.
         attempted: String,
-        /// What came of it.
+        /// The reason of the failure.
         reason: String,
     },
-    /// The server is too old, or set up so that it cannot keep what was asked for.
-    #[error("the server at {server} cannot keep what is asked of it: {reason}")]
+    /// The server is too old, or its settings cannot guarantee what was asked for.
+    #[error("the server at {server} is unsuitable: {reason}")]
     Unfit {
         /// Its address.
         server: String,
-        /// What is wrong and what to change.
+        /// The reason, and the setting to change.
         reason: String,
     },
     /// A later release wrote the store.
@@ -119,7 +123,7 @@ pub enum OpenError {
     NewerFormat {
         /// The format found.
         found: u64,
-        /// The newest one this release reads.
+        /// The newest format that this release reads.
         supported: u64,
     },
 }
@@ -129,11 +133,11 @@ impl OpenError {
         let attempted = attempted.into();
         move |failure| {
             let reason = match failure {
-                Failure::NotSent(error) | Failure::Unanswered(error) | Failure::Refused(error) => {
+                Failure::NotSent(error) | Failure::NoReply(error) | Failure::Refused(error) => {
                     error.to_string()
                 }
                 Failure::TooLarge(bytes) => format!("{bytes} bytes at once"),
-                Failure::Garbled(answer) => answer,
+                Failure::UnexpectedReply(answer) => answer,
             };
             Self::Unreachable { attempted, reason }
         }

@@ -1,13 +1,15 @@
-//! The key-value port: one item is one value under a key of its own, its partition's sort keys are one sorted set.
+//! The key-value port: each item is one value under its own key, and a sorted set holds the sort
+//! keys of each partition.
 //!
-//! A deleted item that remembers operations stays as a value without attributes, outside the sorted set, until Redis
-//! lets it expire after [`KeyValueLimits::operation_retention_ms`] (K8, K9).
+//! A deleted item that remembers operations stays as a value without attributes, outside the sorted
+//! set. Redis expires it after [`KeyValueLimits::operation_retention_ms`] (K8, K9).
 //!
-//! On one server a batch is one atomic step with its lane's cursor. In a cluster it touches several slots, so it is
-//! applied partition by partition, each with a mark of how far the lane has come there in the same atomic step, and
-//! the cursor moves last: a repeat, also one of another process, finishes what an attempt left half done and does
-//! nothing twice (K7). Readers may see a batch in part there; so may a batch that is refused as invalid, if another
-//! writer changed an attribute's type between two attempts.
+//! On one server, a batch and its lane's cursor change in one atomic step. In a cluster a batch
+//! touches several slots, so it is applied one partition at a time. Each partition records the
+//! lane's progress in the same atomic step, and the cursor moves last. A repeat, also from another
+//! process, finishes an interrupted attempt and applies nothing twice (K7). In a cluster, readers
+//! may see part of a batch. They may also see part of a batch that is refused as invalid, if
+//! another writer changed an attribute's type between two attempts.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -24,37 +26,23 @@ use ports::{
 use redis::Value;
 
 use crate::{
-    answer,
     codec::{self, Stamps},
-    compare_and_set::{Decision, Place, Todo, settle},
+    compare_and_set::{Decision, Target, Write, update_atomically},
     error::{Effect, Failure},
-    scripts::Script,
-    servers::Servers,
+    limits::KEY_VALUE_LIMITS,
+    servers::{Servers, reply, scripts::Script},
     store::Store,
 };
 
-/// What this provider cannot exceed; a cluster transacts within one partition.
-pub(crate) const LIMITS: KeyValueLimits = KeyValueLimits {
-    key_bytes_max: 2048,
-    item_bytes_max: 4 << 20,
-    transact_items_max: 128,
-    transact_across_partitions: true,
-    batch_items_max: 512,
-    page_items_max: 1000,
-    page_is_snapshot: true,
-    operations_remembered: 64,
-    operation_retention_ms: 10 * 60 * 1000,
-    tells_room: false,
-};
-
-/// A page ends early once it holds this much: a script keeps everybody waiting while it runs.
+/// A page ends early once it holds this many bytes, because a running script blocks all other
+/// clients.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
 #[async_trait]
 impl KeyValue for Store {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         check_key(key, &self.key_value_limits)?;
-        let found = self.servers.get(&self.names.item(key)).await;
+        let found = self.servers.get(&self.redis_keys.item(key)).await;
         let (point, bytes) = found
             .map_err(|failure| failure.into_error(Effect::Reads, format_args!("get {key:?}")))?;
         Ok(Read {
@@ -72,12 +60,12 @@ impl KeyValue for Store {
 
     async fn update(&self, update: Update) -> Result<Updated> {
         check_key(&update.key, &self.key_value_limits)?;
-        self.check_basis(update.depends_on).await?;
-        let places = [self.place(&update.key)];
+        self.check_dependency(update.depends_on).await?;
+        let targets = [self.target(&update.key)];
         let decide = |present: &[Bytes]| self.decide_one(&present[0], &update);
         let attempted = || format!("update {:?}", update.key);
         let ((outcome, cost), point) =
-            settle(&self.servers, &self.turns, &places, &attempted, decide).await?;
+            update_atomically(&self.servers, &self.pipelines, &targets, &attempted, decide).await?;
         Ok(Updated {
             outcome,
             receipt: Receipt { point, cost },
@@ -86,12 +74,12 @@ impl KeyValue for Store {
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         check_limits(&updates, &self.key_value_limits)?;
-        let place = |update: &Update| Place {
+        let target = |update: &Update| Target {
             is_only_compared: update.change == Change::Keep,
-            ..self.place(&update.key)
+            ..self.target(&update.key)
         };
-        let places: Vec<Place> = updates.iter().map(place).collect();
-        if places.is_empty() {
+        let targets: Vec<Target> = updates.iter().map(target).collect();
+        if targets.is_empty() {
             let receipt = Receipt {
                 point: self.servers.point(),
                 cost: Cost::default(),
@@ -103,7 +91,7 @@ impl KeyValue for Store {
         }
         let decide = |present: &[Bytes]| self.decide_all(present, &updates);
         for update in &updates {
-            self.check_basis(update.depends_on).await?;
+            self.check_dependency(update.depends_on).await?;
         }
         let attempted = || {
             format!(
@@ -113,7 +101,7 @@ impl KeyValue for Store {
             )
         };
         let (mut transacted, point) =
-            settle(&self.servers, &self.turns, &places, &attempted, decide).await?;
+            update_atomically(&self.servers, &self.pipelines, &targets, &attempted, decide).await?;
         let (Transacted::Done { receipt, .. } | Transacted::Conflict { receipt, .. }) =
             &mut transacted;
         receipt.point = point;
@@ -132,26 +120,29 @@ impl KeyValue for Store {
         &self.key_value_limits
     }
 
-    /// It cannot tell: it refuses when it is full.
+    /// Redis does not report its free space; a full server refuses writes.
     fn room(&self) -> Room {
         Room::Free
     }
 }
 
-/// What becomes of a place where `present` was and `changed` is to be.
-fn todo(stamps: &Stamps, present: &Stored, changed: &Stored) -> Todo {
+/// The write that turns `present` into `changed`.
+fn write_for(stamps: &Stamps, present: &Stored, changed: &Stored) -> Write {
     match (&changed.item, &changed.memory) {
-        (Some(_), _) if present.item.is_some() => Todo::Set(stamps.encode(changed)),
-        (Some(_), _) => Todo::Enter(stamps.encode(changed)),
-        (None, Some(_)) => Todo::Tombstone(stamps.encode(changed), LIMITS.operation_retention_ms),
-        (None, None) => Todo::Delete,
+        (Some(_), _) if present.item.is_some() => Write::Set(stamps.encode(changed)),
+        (Some(_), _) => Write::Enter(stamps.encode(changed)),
+        (None, Some(_)) => Write::Tombstone(
+            stamps.encode(changed),
+            KEY_VALUE_LIMITS.operation_retention_ms,
+        ),
+        (None, None) => Write::Delete,
     }
 }
 
 impl Store {
-    /// Whether what an update rests on is there (D4), as of the server that is known when it is asked: a restart that
-    /// strikes while the update is under way is not noticed in time.
-    async fn check_basis(&self, basis: DurabilityPoint) -> Result<()> {
+    /// Checks that the point which an update depends on is present (D4). It uses the last known
+    /// state of the server: a restart during the update is not noticed in time.
+    async fn check_dependency(&self, basis: DurabilityPoint) -> Result<()> {
         if basis == DurabilityPoint::DURABLE
             || basis.incarnation == self.servers.point().incarnation
         {
@@ -160,13 +151,13 @@ impl Store {
         self.servers.externalize(basis).await
     }
 
-    fn place(&self, key: &Key) -> Place {
+    fn target(&self, key: &Key) -> Target {
         let (name, index, sort) = (
-            self.names.item(key),
-            self.names.index(key.partition()),
+            self.redis_keys.item(key),
+            self.redis_keys.index(key.partition()),
             key.sort(),
         );
-        Place {
+        Target {
             name,
             index,
             sort,
@@ -180,22 +171,22 @@ impl Store {
             Evaluated::Refused => {
                 let cost = Cost::of_read(present.item.as_deref());
                 Decision {
-                    todo: Vec::new(),
+                    writes: Vec::new(),
                     answer: (Outcome::Conflict(present.item), cost),
                 }
             }
             Evaluated::Unchanged => {
                 let cost = Cost::of_read(present.item.as_deref());
                 Decision {
-                    todo: Vec::new(),
+                    writes: Vec::new(),
                     answer: (Outcome::Done(present.item), cost),
                 }
             }
             Evaluated::Changed(changed) => {
                 let cost = Cost::of_write(changed.item.as_deref());
-                let todo = vec![todo(&self.stamps, &present, &changed)];
+                let writes = vec![write_for(&self.stamps, &present, &changed)];
                 Decision {
-                    todo,
+                    writes,
                     answer: (Outcome::Done(changed.item), cost),
                 }
             }
@@ -218,18 +209,18 @@ impl Store {
                         receipt,
                     };
                     return Ok(Decision {
-                        todo: Vec::new(),
+                        writes: Vec::new(),
                         answer,
                     });
                 }
                 Evaluated::Unchanged => {
                     cost += Cost::of_read(stored.item.as_deref());
-                    all.push(Todo::Check);
+                    all.push(Write::Check);
                     items.push(stored.item);
                 }
                 Evaluated::Changed(changed) => {
                     cost += Cost::of_write(changed.item.as_deref());
-                    all.push(todo(&self.stamps, &stored, &changed));
+                    all.push(write_for(&self.stamps, &stored, &changed));
                     items.push(changed.item);
                 }
             }
@@ -239,7 +230,7 @@ impl Store {
             cost,
         };
         Ok(Decision {
-            todo: all,
+            writes: all,
             answer: Transacted::Done { items, receipt },
         })
     }
@@ -256,8 +247,8 @@ impl Store {
             .as_ref()
             .map_or_else(|| b"+".to_vec(), |until| [b"(", &until[..]].concat());
         let keys = [
-            self.names.index(&scan.partition),
-            self.names.item_prefix(&scan.partition),
+            self.redis_keys.index(&scan.partition),
+            self.redis_keys.item_prefix(&scan.partition),
         ];
         let arguments = [
             from.into(),
@@ -274,24 +265,23 @@ impl Store {
             .await;
         let (point, rest) = scanned.map_err(failed)?;
         let mut rest = rest.into_iter();
-        let entries = answer::array(rest.next().unwrap_or(Value::Nil)).map_err(failed)?;
+        let entries = reply::array(rest.next().unwrap_or(Value::Nil)).map_err(failed)?;
         let mut page = Page {
             items: Vec::with_capacity(entries.len() / 2),
             next: None,
         };
         let mut entries = entries.into_iter();
         while let (Some(sort), Some(bytes)) = (entries.next(), entries.next()) {
-            let stored = codec::decode(&answer::bytes(bytes).map_err(failed)?)?;
+            let stored = codec::decode(&reply::bytes(bytes).map_err(failed)?)?;
             let item = stored
                 .item
                 .ok_or_else(|| Error::corrupt(format!("scan {:?}", scan.partition)))?;
-            page.items
-                .push((answer::bytes(sort).map_err(failed)?, item));
+            page.items.push((reply::bytes(sort).map_err(failed)?, item));
         }
         if let Some(next @ Value::BulkString(_)) = rest.next()
             && items_max > 0
         {
-            page.next = Some(answer::bytes(next).map_err(failed)?);
+            page.next = Some(reply::bytes(next).map_err(failed)?);
         }
         Ok(Read { value: page, point })
     }
@@ -306,7 +296,7 @@ impl Store {
         if batch.changes.len() > limits.batch_items_max {
             let (items, limit) = (batch.changes.len(), limits.batch_items_max);
             return Err(Error::invalid(format!(
-                "write a batch of {items} items, where {limit} is the limit"
+                "write a batch of {items} items; the limit is {limit}"
             )));
         }
         batch
@@ -315,12 +305,13 @@ impl Store {
             .try_for_each(|(key, _)| check_key(key, limits))
     }
 
-    /// What is to become of the items of a batch, later changes of one item over earlier ones.
-    fn stage(
+    /// Computes the writes of a batch to its items. Later changes of one item apply on top of
+    /// earlier ones.
+    fn apply_changes(
         &self,
         items: &[(&Key, Vec<&Change>)],
         present: &[Bytes],
-    ) -> Result<(Vec<Todo>, Cost)> {
+    ) -> Result<(Vec<Write>, Cost)> {
         let (mut all, mut cost) = (Vec::with_capacity(items.len()), Cost::default());
         for ((key, changes), bytes) in items.iter().zip(present) {
             let before = codec::decode(bytes)?;
@@ -341,33 +332,33 @@ impl Store {
                 Cost::of_read(item)
             };
             all.push(if is_changed {
-                todo(&self.stamps, &before, &stored)
+                write_for(&self.stamps, &before, &stored)
             } else {
-                Todo::Check
+                Write::Check
             });
         }
         Ok((all, cost))
     }
 
-    /// On one server: the items and the lane's cursor in one step.
+    /// On one server: changes the items and the lane's cursor in one step.
     async fn write_at_once(&self, batch: &Batch) -> Result<Batched> {
         let items = by_item(&batch.changes);
-        let mut places = vec![Place::apart(self.names.lane(&batch.lane))];
-        places.extend(items.iter().map(|(key, _)| self.place(key)));
+        let mut targets = vec![Target::apart(self.redis_keys.lane(&batch.lane))];
+        targets.extend(items.iter().map(|(key, _)| self.target(key)));
         let decide = |present: &[Bytes]| {
             let cursor = codec::decode_cursor(&present[0])?;
-            if let Some(answer) = out_of_turn(cursor, batch.sequence) {
+            if let Some(answer) = out_of_sequence(cursor, batch.sequence) {
                 return Ok(Decision {
-                    todo: Vec::new(),
+                    writes: Vec::new(),
                     answer,
                 });
             }
-            let (staged, mut cost) = self.stage(&items, &present[1..])?;
+            let (staged, mut cost) = self.apply_changes(&items, &present[1..])?;
             cost += Cost::of_write(None);
-            let mut todo = vec![Todo::Set(self.stamps.encode_cursor(batch.sequence))];
-            todo.extend(staged);
+            let mut writes = vec![Write::Set(self.stamps.encode_cursor(batch.sequence))];
+            writes.extend(staged);
             Ok(Decision {
-                todo,
+                writes,
                 answer: Batched::Done(Receipt {
                     cost,
                     ..Receipt::default()
@@ -376,19 +367,19 @@ impl Store {
         };
         let attempted = || format!("write batch {} of lane {:?}", batch.sequence, batch.lane);
         let (batched, point) =
-            settle(&self.servers, &self.turns, &places, &attempted, decide).await?;
-        Ok(at(batched, point))
+            update_atomically(&self.servers, &self.pipelines, &targets, &attempted, decide).await?;
+        Ok(with_point(batched, point))
     }
 
-    /// In a cluster: partition by partition, then the cursor.
+    /// In a cluster: changes one partition after the other, then the cursor.
     async fn write_by_partition(&self, batch: &Batch) -> Result<Batched> {
         let attempted = || format!("write batch {} of lane {:?}", batch.sequence, batch.lane);
-        let lane = self.names.lane(&batch.lane);
+        let lane = self.redis_keys.lane(&batch.lane);
         let found = self.servers.get(&lane).await;
         let (point, cursor) =
             found.map_err(|failure| failure.into_error(Effect::Reads, attempted()))?;
-        if let Some(answer) = out_of_turn(codec::decode_cursor(&cursor)?, batch.sequence) {
-            return Ok(at(answer, point));
+        if let Some(answer) = out_of_sequence(codec::decode_cursor(&cursor)?, batch.sequence) {
+            return Ok(with_point(answer, point));
         }
         let mut partitions: BTreeMap<&[u8], Vec<(&Key, Vec<&Change>)>> = BTreeMap::new();
         for (key, changes) in by_item(&batch.changes) {
@@ -397,86 +388,89 @@ impl Store {
                 .or_default()
                 .push((key, changes));
         }
-        // All are judged before the first is changed.
+        // Validate all partitions before the first one changes.
         for items in partitions.values() {
-            self.write_partition(batch, items, Judging::Only).await?;
+            self.write_partition(batch, items, PartitionStep::Check)
+                .await?;
         }
         let mut cost = Cost::of_write(None);
         for items in partitions.values() {
             cost += self
-                .write_partition(batch, items, Judging::AndWriting)
+                .write_partition(batch, items, PartitionStep::Write)
                 .await?;
         }
         let decide = |present: &[Bytes]| {
             let cursor = codec::decode_cursor(&present[0])?;
-            if let Some(answer) = out_of_turn(cursor, batch.sequence) {
+            if let Some(answer) = out_of_sequence(cursor, batch.sequence) {
                 return Ok(Decision {
-                    todo: Vec::new(),
+                    writes: Vec::new(),
                     answer,
                 });
             }
-            let todo = vec![Todo::Set(self.stamps.encode_cursor(batch.sequence))];
+            let writes = vec![Write::Set(self.stamps.encode_cursor(batch.sequence))];
             Ok(Decision {
-                todo,
+                writes,
                 answer: Batched::Done(Receipt {
                     cost,
                     ..Receipt::default()
                 }),
             })
         };
-        let places = [Place::apart(lane)];
+        let targets = [Target::apart(lane)];
         let (batched, point) =
-            settle(&self.servers, &self.turns, &places, &attempted, decide).await?;
-        Ok(at(batched, point))
+            update_atomically(&self.servers, &self.pipelines, &targets, &attempted, decide).await?;
+        Ok(with_point(batched, point))
     }
 
-    /// One partition's part of a batch, once: its mark says how far the lane has come here.
+    /// Applies one partition's part of a batch exactly once: the lane's progress in the partition
+    /// guards it.
     async fn write_partition(
         &self,
         batch: &Batch,
         items: &[(&Key, Vec<&Change>)],
-        judging: Judging,
+        step: PartitionStep,
     ) -> Result<Cost> {
-        let mut places = vec![Place::apart(
-            self.names.mark(items[0].0.partition(), &batch.lane),
+        let mut targets = vec![Target::apart(
+            self.redis_keys
+                .lane_progress(items[0].0.partition(), &batch.lane),
         )];
-        places.extend(items.iter().map(|(key, _)| self.place(key)));
+        targets.extend(items.iter().map(|(key, _)| self.target(key)));
         let decide = |present: &[Bytes]| {
             if codec::decode_cursor(&present[0])? >= batch.sequence {
                 return Ok(Decision {
-                    todo: Vec::new(),
+                    writes: Vec::new(),
                     answer: Cost::default(),
                 });
             }
-            let (staged, answer) = self.stage(items, &present[1..])?;
-            if judging == Judging::Only {
+            let (staged, answer) = self.apply_changes(items, &present[1..])?;
+            if step == PartitionStep::Check {
                 return Ok(Decision {
-                    todo: Vec::new(),
+                    writes: Vec::new(),
                     answer,
                 });
             }
-            let mut todo = vec![Todo::Set(self.stamps.encode_cursor(batch.sequence))];
-            todo.extend(staged);
-            Ok(Decision { todo, answer })
+            let mut writes = vec![Write::Set(self.stamps.encode_cursor(batch.sequence))];
+            writes.extend(staged);
+            Ok(Decision { writes, answer })
         };
         let attempted = || format!("write batch {} of lane {:?}", batch.sequence, batch.lane);
         Ok(
-            settle(&self.servers, &self.turns, &places, &attempted, decide)
+            update_atomically(&self.servers, &self.pipelines, &targets, &attempted, decide)
                 .await?
                 .0,
         )
     }
 }
 
-/// Whether a partition's part of a batch is written or only judged.
+/// Whether a partition's part of a batch is written or only validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Judging {
-    Only,
-    AndWriting,
+enum PartitionStep {
+    Check,
+    Write,
 }
 
-/// The answer to a batch that is not the next one.
-fn out_of_turn(cursor: u64, sequence: u64) -> Option<Batched> {
+/// The result for a batch that is not the next of its lane.
+fn out_of_sequence(cursor: u64, sequence: u64) -> Option<Batched> {
     let receipt = Receipt {
         cost: Cost::of_read(None),
         ..Receipt::default()
@@ -487,7 +481,7 @@ fn out_of_turn(cursor: u64, sequence: u64) -> Option<Batched> {
     (sequence > cursor + 1).then_some(Batched::Early { cursor, receipt })
 }
 
-fn at(batched: Batched, point: DurabilityPoint) -> Batched {
+fn with_point(batched: Batched, point: DurabilityPoint) -> Batched {
     match batched {
         Batched::Done(receipt) => Batched::Done(Receipt { point, ..receipt }),
         Batched::Repeat(receipt) => Batched::Repeat(Receipt { point, ..receipt }),
@@ -498,16 +492,16 @@ fn at(batched: Batched, point: DurabilityPoint) -> Batched {
     }
 }
 
-/// A batch's changes, each item once, in the order in which they come first.
+/// Groups a batch's changes by item, in the order of each item's first change.
 fn by_item(changes: &[(Key, Change)]) -> Vec<(&Key, Vec<&Change>)> {
-    let mut places = BTreeMap::new();
+    let mut indexes = BTreeMap::new();
     let mut items: Vec<(&Key, Vec<&Change>)> = Vec::new();
     for (key, change) in changes {
-        let place = *places.entry(key).or_insert_with(|| {
+        let index = *indexes.entry(key).or_insert_with(|| {
             items.push((key, Vec::new()));
             items.len() - 1
         });
-        items[place].1.push(change);
+        items[index].1.push(change);
     }
     items
 }

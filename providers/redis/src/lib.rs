@@ -1,31 +1,34 @@
 //! Key-value items and queues on Redis or Valkey, one server or a cluster.
 //!
-//! The fast tier: an item is one value, a partition is one slot, a queue is one slot; every change is one script, so
-//! it happens whole or not at all. What conditions and changes mean is [`ports::key_value::evaluate`]'s word alone; Redis
-//! compares and sets (`compare_and_set.rs` says why). Two things are decided by what Redis is:
+//! An item is one value, and each partition and each queue lies in one slot. Every change is one
+//! script, so it happens entirely or not at all. [`ports::key_value::evaluate`] alone defines
+//! conditions and changes; Redis compares and sets (`compare_and_set.rs` gives the reasons).
 //!
-//! **What an acknowledged write has survived** is the operator's choice ([`Acknowledged`]), and a server that cannot
-//! keep it is refused at open. Said plainly:
+//! **Durability.** The operator chooses what an acknowledged write has survived ([`Acknowledged`]).
+//! `open` refuses a server that cannot guarantee it:
 //!
 //! | acknowledged | a crash of the server | loss of its disk | failover to a replica |
 //! | --- | --- | --- | --- |
 //! | `AppendOnlyFile` | survives | lost | may be lost |
 //! | `Replicas(n)` | survives if one of those n takes over | survives likewise | survives if one of those n takes over |
-//! | `InMemory` | as the server's own settings | lost | may be lost |
+//! | `InMemory` | depends on the server's settings | lost | may be lost |
 //!
-//! With a lost write go the locks, tokens and decisions it stood for: two holders are possible then. Whoever needs
-//! more uses another provider for that.
+//! A lost write takes the locks, tokens and decisions that it recorded with it, so two holders
+//! become possible. Use another provider where that is not acceptable.
 //!
-//! **How a loss is noticed.** On one server, points are incarnation and position of a clock in the store, and a server
-//! that restarted or was replaced is recognised by having forgotten our scripts; points that it lost answer
-//! [`Lost`](ports::ErrorKind::Lost) (`single.rs`). In a cluster no order spans the servers: each answer is as safe
-//! as configured when it is given, and a loss in a failover is not reported (`cluster.rs`).
+//! **Detection of losses.** On one server, a point is an incarnation and a position of a clock in
+//! the store. A server that restarted or was replaced no longer knows our scripts, which is how we
+//! detect it. Points that it lost return [`Lost`](ports::ErrorKind::Lost) (`servers/single.rs`). In
+//! a cluster no order spans the servers. Each reply is as safe as configured when it is given, and
+//! a loss during a failover is not reported (`servers/cluster.rs`).
 //!
-//! Left to others: functions, the clock and randomness come from the process, as with the embedded provider, because
-//! Redis runs none; objects from an object store, because values here are held in memory.
+//! Absent: functions, the clock and randomness, because Redis provides none (`in_process` does);
+//! objects, because Redis holds values in memory.
 //!
-//! Reading order: `names.rs`, `codec.rs`, `compare_and_set.rs`, `turns.rs`, `key_value.rs`; `queue.rs` and `scripts/queue.lua`;
-//! `scripts.rs`, `single.rs`, `cluster.rs`; `node.rs`, `fitness.rs`, `waiting.rs`.
+//! Reading order: `redis_keys.rs`, `codec.rs`, `compare_and_set.rs`,
+//! `compare_and_set/pipelining.rs`, `key_value.rs`; `queue.rs` and `servers/scripts/queue.lua`;
+//! `servers/scripts.rs`, `servers/single.rs`, `servers/cluster.rs`; `servers/node.rs`,
+//! `servers/preflight.rs`, `servers/durability_wait.rs`.
 
 #![allow(rustdoc::private_intra_doc_links)]
 #![allow(
@@ -34,25 +37,17 @@
     reason = "connections, timeouts and the system's randomness live in providers"
 )]
 
-mod answer;
-mod cluster;
 mod codec;
 mod compare_and_set;
 mod config;
 mod error;
-mod fitness;
 mod key_value;
-mod names;
-mod node;
+mod limits;
 mod queue;
-mod scripts;
+mod redis_keys;
 mod servers;
-mod single;
 mod status;
 mod store;
-mod turns;
-mod url;
-mod waiting;
 mod wake_up;
 
 use std::sync::Arc;
@@ -63,33 +58,34 @@ pub use config::{Acknowledged, Config, Topology};
 pub use error::OpenError;
 pub use status::Status;
 
-use crate::store::Store;
+use crate::{servers::Servers, store::Store};
 
-/// An open store. Any number of processes may have it open; dropping it leaves everything as it is.
+/// An open store. Any number of processes may have it open; dropping it changes nothing in Redis.
 #[derive(Debug)]
 pub struct Redis {
     store: Arc<Store>,
 }
 
 impl Redis {
-    /// Connects, judges the servers, and joins their incarnation or begins one.
+    /// Connects, checks the servers, and joins their incarnation or begins one.
     pub async fn open(config: &Config) -> Result<Self, OpenError> {
         Ok(Self {
             store: Arc::new(Store::open(config).await?),
         })
     }
 
-    /// Connects and judges the servers, and changes nothing. Answers what an operator should know.
+    /// Connects and checks the servers without changing anything. Returns warnings for the
+    /// operator.
     pub async fn inspect(config: &Config) -> Result<Vec<String>, OpenError> {
-        servers::Servers::inspect(config).await
+        Servers::inspect(config).await
     }
 
-    /// What an operator should know about how the servers keep what is acknowledged, as found at open.
+    /// Warnings for the operator about the durability settings of the servers, as of `open`.
     pub fn warnings(&self) -> &[String] {
         self.store.servers.warnings()
     }
 
-    /// What the store says about itself.
+    /// The last known state of the store.
     pub fn status(&self) -> Status {
         self.store.servers.status()
     }
@@ -99,9 +95,9 @@ impl Redis {
         Arc::clone(&self.store) as Arc<dyn KeyValue>
     }
 
-    /// The key-value port with all its partitions in one slot: what has to change items of several partitions
-    /// together can do so in a cluster too, on the one server that has this slot. Its items are others than
-    /// [`Redis::key_value`]'s; `tag` tells stores of this kind apart.
+    /// The key-value port with all partitions in one slot. A transaction over several partitions
+    /// then works in a cluster too, on the one server with this slot. Its items are separate from
+    /// those of [`Redis::key_value`]; `tag` distinguishes several such stores.
     pub fn key_value_in_one_slot(&self, tag: &'static str) -> Arc<dyn KeyValue> {
         Arc::new(self.store.in_one_slot(tag))
     }

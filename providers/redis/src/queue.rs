@@ -1,15 +1,16 @@
-//! The queue port: one queue is a handful of keys in one slot, and every call is one script.
+//! The queue port: each queue is a few keys in one slot, and every call is one script.
 //!
-//! The order within a group, who has which message and what failed live in Redis, so consumers in any number of
-//! processes compete safely; `scripts/queue.lua` holds the rules. Time is the server's. A queue is never transient
-//! here: its messages are as safe as everything else.
+//! Redis holds the order within each group, the present deliveries and the failures. Consumers in
+//! any number of processes therefore compete safely; `servers/scripts/queue.lua` holds the rules.
+//! Time is the server's. No queue is transient here: messages are as safe as all other data.
 //!
-//! A delivery's visibility timeout begins when the server runs the script, before its file or its replicas have the
-//! change and before the consumer hears of it. So the server hides it a little longer ([`DELIVERY_MS_MAX`]): who
-//! finishes within the timeout by his own clock is not overtaken (Q3).
+//! A delivery's visibility timeout begins when the server runs the script. The file or the
+//! replicas, and the consumer, receive the change later. The server therefore hides the message for
+//! [`DELIVERY_MS_MAX`] longer: a consumer that finishes within the timeout by its own clock is not
+//! overtaken (Q3).
 //!
-//! Sequences follow the server's clock in microseconds: a number whose message was lost with an unsynced tail is not
-//! given to another message, so a handle from before cannot acknowledge it (Q6).
+//! Sequences follow the server's clock in microseconds. The number of a message that was lost with
+//! an unsynced tail is not reused, so an old handle cannot acknowledge another message (Q6).
 
 use std::{fmt::Display, time::Duration};
 
@@ -25,34 +26,25 @@ use ports::{
 use redis::Value;
 
 use crate::{
-    answer,
     error::{Effect, Failure},
-    scripts::Script,
+    servers::{reply, scripts::Script},
     store::Store,
-};
-
-/// What this provider cannot exceed; only one server has one order for queues and items (Q7).
-pub(crate) const LIMITS: QueueLimits = QueueLimits {
-    message_bytes_max: 4 << 20,
-    batch_messages_max: 256,
-    dead_letters_max: 10_000,
-    deduplication_window_ms: 5 * 60 * 1000,
-    shares_journal: true,
 };
 
 /// The longest name of a queue.
 const NAME_BYTES_MAX: usize = 512;
 
-/// How long a delivery may take from the script to its consumer without shortening his timeout.
+/// How long a delivery may take from the script to the consumer without shortening the consumer's
+/// timeout.
 const DELIVERY_MS_MAX: u64 = 100;
 
-/// A batch ends early once it holds this much.
+/// A batch ends early once it holds this many bytes.
 const BATCH_BYTES_MAX: usize = 16 << 20;
 
-/// The most alarms of blocked groups in one answer.
+/// The most blocked groups in one result.
 const ALARMS_MAX: usize = 1000;
 
-/// The kinds of a queue's keys, in the order in which `scripts/queue.lua` takes them.
+/// The kinds of a queue's keys, in the order in which `servers/scripts/queue.lua` takes them.
 const KINDS: [u8; 9] = *b"opmtiwxdk";
 
 #[async_trait]
@@ -77,7 +69,7 @@ impl Queue for Store {
             decimal(self.queue_limits.dead_letters_max),
         ];
         let (receipt, _) = self
-            .about(queue, Script::QueueCreate, &arguments, Effect::Changes)
+            .run_on_queue(queue, Script::QueueCreate, &arguments, Effect::Changes)
             .await?;
         Ok(Receipt {
             cost: Cost::of_messages(1),
@@ -99,7 +91,7 @@ impl Queue for Store {
             arguments.extend([group, has_id, deduplication.unwrap_or_default(), body]);
         }
         let (receipt, _) = self
-            .about(queue, Script::QueueSend, &arguments, Effect::Changes)
+            .run_on_queue(queue, Script::QueueSend, &arguments, Effect::Changes)
             .await?;
         Ok(Receipt { cost, ..receipt })
     }
@@ -119,22 +111,22 @@ impl Queue for Store {
             hidden,
         ];
         let (receipt, batch) = self
-            .about(queue, Script::QueueReceive, &arguments, Effect::Changes)
+            .run_on_queue(queue, Script::QueueReceive, &arguments, Effect::Changes)
             .await?;
         deliveries(batch, receipt.point.incarnation)
             .map_err(failed(Effect::Changes, &format!("receive from {queue:?}")))
     }
 
     async fn ready(&self, queue: &str) -> Result<()> {
-        let bell = self
+        let notify = self
             .wake_ups
-            .of(queue, &self.servers, &self.names.channel());
+            .of(queue, &self.servers, &self.redis_keys.channel());
         loop {
-            let woken = bell.notified();
+            let woken = notify.notified();
             tokio::pin!(woken);
             woken.as_mut().enable();
             let (_, soonest) = self
-                .about(queue, Script::QueueOutlook, &[], Effect::Reads)
+                .run_on_queue(queue, Script::QueueOutlook, &[], Effect::Reads)
                 .await?;
             let soonest = match soonest {
                 Value::Int(microseconds) if microseconds >= 0 => {
@@ -145,15 +137,15 @@ impl Queue for Store {
             if soonest.is_zero() {
                 return Ok(());
             }
-            // Whether a hint came or the time passed: the next look says what there is.
-            drop(tokio::time::timeout(soonest.min(self.wake_ups.patience()), woken).await);
+            // A wake-up or a timeout ended the wait; the next poll decides.
+            drop(tokio::time::timeout(soonest.min(self.wake_ups.poll_interval()), woken).await);
         }
     }
 
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         let arguments: Vec<Bytes> = handles.iter().flat_map(handle_arguments).collect();
         let (receipt, _) = self
-            .about(queue, Script::QueueAcknowledge, &arguments, Effect::Changes)
+            .run_on_queue(queue, Script::QueueAcknowledge, &arguments, Effect::Changes)
             .await?;
         Ok(Receipt {
             cost: Cost::of_messages(handles.len()),
@@ -174,7 +166,7 @@ impl Queue for Store {
             Bytes::copy_from_slice(reason.as_bytes()),
         ]);
         let (receipt, _) = self
-            .about(queue, Script::QueueRelease, &arguments, Effect::Changes)
+            .run_on_queue(queue, Script::QueueRelease, &arguments, Effect::Changes)
             .await?;
         Ok(Receipt {
             cost: Cost::of_messages(1),
@@ -186,7 +178,7 @@ impl Queue for Store {
         let mut arguments = handle_arguments(handle).to_vec();
         arguments.push(Bytes::copy_from_slice(reason.as_bytes()));
         let (receipt, _) = self
-            .about(queue, Script::QueueGiveUp, &arguments, Effect::Changes)
+            .run_on_queue(queue, Script::QueueGiveUp, &arguments, Effect::Changes)
             .await?;
         Ok(Receipt {
             cost: Cost::of_messages(1),
@@ -197,7 +189,7 @@ impl Queue for Store {
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         let mut arguments = handle_arguments(handle).to_vec();
         arguments.push(microseconds(timeout_ms));
-        self.about(queue, Script::QueueExtend, &arguments, Effect::Changes)
+        self.run_on_queue(queue, Script::QueueExtend, &arguments, Effect::Changes)
             .await?;
         Ok(())
     }
@@ -222,7 +214,7 @@ impl QueueAdmin for Store {
                 .flat_map(|after| [decimal(number_of(after)), sequence_of(after)]),
         );
         let (_, found) = self
-            .about(queue, Script::QueueDead, &arguments, Effect::Reads)
+            .run_on_queue(queue, Script::QueueDead, &arguments, Effect::Reads)
             .await?;
         letters(found).map_err(failed(
             Effect::Reads,
@@ -231,19 +223,19 @@ impl QueueAdmin for Store {
     }
 
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        self.settle_letters(queue, Script::QueueRedrive, letters)
+        self.run_on_letters(queue, Script::QueueRedrive, letters)
             .await
     }
 
     async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        self.settle_letters(queue, Script::QueuePurge, letters)
+        self.run_on_letters(queue, Script::QueuePurge, letters)
             .await
     }
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
         let arguments = [decimal(ALARMS_MAX)];
         let (_, found) = self
-            .about(queue, Script::QueueBlocked, &arguments, Effect::Reads)
+            .run_on_queue(queue, Script::QueueBlocked, &arguments, Effect::Reads)
             .await?;
         letters(found).map_err(failed(
             Effect::Reads,
@@ -253,13 +245,13 @@ impl QueueAdmin for Store {
 
     async fn backlog(&self, queue: &str) -> Result<Backlog> {
         let (_, found) = self
-            .about(queue, Script::QueueBacklog, &[], Effect::Reads)
+            .run_on_queue(queue, Script::QueueBacklog, &[], Effect::Reads)
             .await?;
         let backlog = || {
             let [messages, dead_letters] = parts(found)?;
             Ok(Backlog {
-                messages: answer::number(&messages)?,
-                dead_letters: answer::number(&dead_letters)?,
+                messages: reply::number(&messages)?,
+                dead_letters: reply::number(&dead_letters)?,
             })
         };
         backlog().map_err(failed(
@@ -270,8 +262,8 @@ impl QueueAdmin for Store {
 }
 
 impl Store {
-    /// Runs a script about these dead letters of `queue`.
-    async fn settle_letters(
+    /// Runs a script on these dead letters of `queue`.
+    async fn run_on_letters(
         &self,
         queue: &str,
         script: Script,
@@ -285,7 +277,7 @@ impl Store {
         }
         let arguments: Vec<_> = letters.iter().copied().map(sequence_of).collect();
         let (receipt, _) = self
-            .about(queue, script, &arguments, Effect::Changes)
+            .run_on_queue(queue, script, &arguments, Effect::Changes)
             .await?;
         Ok(Receipt {
             cost: Cost::of_messages(count),
@@ -293,17 +285,17 @@ impl Store {
         })
     }
 
-    /// Runs a script about `queue`.
-    async fn about(
+    /// Runs a script on `queue`.
+    async fn run_on_queue(
         &self,
         queue: &str,
         script: Script,
         arguments: &[Bytes],
         effect: Effect,
     ) -> Result<(Receipt, Value)> {
-        let keys = KINDS.map(|kind| self.names.queue(queue, kind));
+        let keys = KINDS.map(|kind| self.redis_keys.queue(queue, kind));
         let mut all = vec![
-            Bytes::from(self.names.channel()),
+            Bytes::from(self.redis_keys.channel()),
             Bytes::copy_from_slice(queue.as_bytes()),
         ];
         all.extend_from_slice(arguments);
@@ -329,14 +321,14 @@ fn decimal(number: impl Display) -> Bytes {
     Bytes::from(number.to_string())
 }
 
-/// Milliseconds as the scripts count time; for ever is a century, which a double still holds exactly.
+/// Milliseconds in the unit of the scripts. At most a century, which a double still holds exactly.
 fn microseconds(milliseconds: u64) -> Bytes {
     const CENTURY_MS: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
     decimal(milliseconds.min(CENTURY_MS) * 1000)
 }
 
-/// A dead letter is called by its number among the letters of its queue, in whose order they lie, and by its sequence, which is no
-/// other message's.
+/// A dead letter's id: its number among the dead letters of its queue, which orders them, then its
+/// unique sequence.
 fn letter_id(number: u64, sequence: u64) -> LetterId {
     LetterId(u128::from(number) << u64::BITS | u128::from(sequence))
 }
@@ -383,11 +375,11 @@ fn deliveries(batch: Value, incarnation: Incarnation) -> Result<Vec<Delivery>, F
     let delivery = |value| {
         let [group, sequence, attempt, failures, body, id] = parts(value)?;
         let (attempt, failures) = (
-            answer::number(&attempt)? as u32,
-            answer::number(&failures)? as u32,
+            reply::number(&attempt)? as u32,
+            reply::number(&failures)? as u32,
         );
         let deduplication = optional(id)?;
-        let (group, sequence) = (answer::bytes(group)?, Sequence(answer::number(&sequence)?));
+        let (group, sequence) = (reply::bytes(group)?, Sequence(reply::number(&sequence)?));
         let handle = Handle {
             group,
             sequence,
@@ -398,39 +390,39 @@ fn deliveries(batch: Value, incarnation: Incarnation) -> Result<Vec<Delivery>, F
             handle,
             deduplication,
             failures,
-            body: answer::bytes(body)?,
+            body: reply::bytes(body)?,
         })
     };
-    answer::array(batch)?.into_iter().map(delivery).collect()
+    reply::array(batch)?.into_iter().map(delivery).collect()
 }
 
 fn letters(found: Value) -> Result<Vec<DeadLetter>, Failure> {
     let letter = |value| {
         let [group, sequence, number, body, attempts, reason, id] = parts(value)?;
-        let sequence = answer::number(&sequence)?;
+        let sequence = reply::number(&sequence)?;
         Ok(DeadLetter {
-            id: letter_id(answer::number(&number)?, sequence),
-            group: answer::bytes(group)?,
+            id: letter_id(reply::number(&number)?, sequence),
+            group: reply::bytes(group)?,
             sequence: Sequence(sequence),
             deduplication: optional(id)?,
-            body: answer::bytes(body)?,
-            attempts: answer::number(&attempts)? as u32,
-            reason: String::from_utf8_lossy(&answer::bytes(reason)?).into_owned(),
+            body: reply::bytes(body)?,
+            attempts: reply::number(&attempts)? as u32,
+            reason: String::from_utf8_lossy(&reply::bytes(reason)?).into_owned(),
         })
     };
-    answer::array(found)?.into_iter().map(letter).collect()
+    reply::array(found)?.into_iter().map(letter).collect()
 }
 
 fn optional(value: Value) -> Result<Option<Bytes>, Failure> {
     match value {
         Value::Nil => Ok(None),
-        value => answer::bytes(value).map(Some),
+        value => reply::bytes(value).map(Some),
     }
 }
 
 fn parts<const COUNT: usize>(value: Value) -> Result<[Value; COUNT], Failure> {
-    let parts = answer::array(value)?;
+    let parts = reply::array(value)?;
     parts.try_into().map_err(|parts: Vec<Value>| {
-        Failure::Garbled(format!("{} parts instead of {COUNT}", parts.len()))
+        Failure::UnexpectedReply(format!("{} parts instead of {COUNT}", parts.len()))
     })
 }

@@ -1,69 +1,75 @@
-//! One server or a cluster: what the ports need of either.
+//! The server or servers of a store: the interface that the ports use for one server and for a
+//! cluster.
+
+mod cluster;
+mod durability_wait;
+mod node;
+mod preflight;
+pub(crate) mod reply;
+pub(crate) mod scripts;
+mod single;
 
 use bytes::Bytes;
 use ports::{DurabilityPoint, Result};
 use redis::{IntoConnectionInfo, Value, cmd};
 
 use crate::{
-    answer,
-    cluster::Cluster,
     codec,
     config::{Config, Topology},
     error::{Effect, Failure, OpenError},
-    fitness,
-    names::Names,
-    node::Node,
-    scripts::Script,
-    single::Single,
+    redis_keys::RedisKeys,
+    servers::{cluster::Cluster, node::Node, scripts::Script, single::SingleServer},
+    status::Status,
 };
 
-/// The most bytes in one command: a server closes a connection on which it holds more than four times as much.
+/// The most bytes in one command. A server closes a connection on which it buffers more than four
+/// times as much.
 const REQUEST_BYTES_MAX: usize = 256 << 20;
 
 /// The servers of a store.
 #[derive(Debug)]
 pub(crate) enum Servers {
-    Single(Box<Single>),
+    Single(Box<SingleServer>),
     Cluster(Box<Cluster>),
 }
 
 impl Servers {
-    /// Connects, judges, checks the stored format, and begins.
-    pub(crate) async fn open(config: &Config, names: &Names) -> Result<Self, OpenError> {
+    /// Connects, checks the servers and the stored format, and joins or begins an incarnation.
+    pub(crate) async fn open(config: &Config, keys: &RedisKeys) -> Result<Self, OpenError> {
         if config.topology == Topology::Cluster {
             let servers = Self::Cluster(Box::new(Cluster::open(config).await?));
-            servers.check_format(names).await?;
+            servers.check_format(keys).await?;
             return Ok(servers);
         }
-        let node = the_node(config)?;
-        let fit = fitness::judge(&node, config).await?;
-        check_format_of(node.command(cmd("GET").arg(&names.format()[..])).await)?;
+        let node = single_node(config)?;
+        let preflight = preflight::check(&node, config).await?;
+        check_found_format(node.command(cmd("GET").arg(&keys.format()[..])).await)?;
         let beginning =
             OpenError::unreachable(format!("begin on the server at {}", node.address()));
-        let single = Single::open(node, names, fit, config)
+        let single = SingleServer::open(node, keys, preflight, config)
             .await
             .map_err(beginning)?;
         let set = single
             .node
-            .command(cmd("SET").arg(&names.format()[..]).arg(codec::FORMAT))
+            .command(cmd("SET").arg(&keys.format()[..]).arg(codec::FORMAT))
             .await;
         set.map_err(OpenError::unreachable("write the format"))?;
         Ok(Self::Single(Box::new(single)))
     }
 
-    /// Connects, judges and checks the stored format, and begins nothing.
+    /// Connects and checks the servers and the stored format, without beginning an incarnation.
     pub(crate) async fn inspect(config: &Config) -> Result<Vec<String>, OpenError> {
-        let names = config.names()?;
+        let keys = config.redis_keys()?;
         if config.topology == Topology::Cluster {
-            return Ok(Self::open(config, &names).await?.warnings().to_vec());
+            return Ok(Self::open(config, &keys).await?.warnings().to_vec());
         }
-        let node = the_node(config)?;
-        let fit = fitness::judge(&node, config).await?;
-        check_format_of(node.command(cmd("GET").arg(&names.format()[..])).await)?;
-        Ok(fit.warnings)
+        let node = single_node(config)?;
+        let preflight = preflight::check(&node, config).await?;
+        check_found_format(node.command(cmd("GET").arg(&keys.format()[..])).await)?;
+        Ok(preflight.warnings)
     }
 
-    /// What an operator should know about how the servers keep what is acknowledged.
+    /// Warnings for the operator about the durability settings of the servers.
     pub(crate) fn warnings(&self) -> &[String] {
         match self {
             Self::Single(single) => single.warnings(),
@@ -71,9 +77,29 @@ impl Servers {
         }
     }
 
-    async fn check_format(&self, names: &Names) -> Result<(), OpenError> {
+    /// The last known state of the servers; sends no command.
+    pub(crate) fn status(&self) -> Status {
+        let (nodes, acknowledged) = match self {
+            Self::Single(single) => (vec![single.health()], single.acknowledged()),
+            Self::Cluster(cluster) => (cluster.health(), cluster.acknowledged()),
+        };
+        let trouble = nodes.iter().find_map(|(address, trouble)| {
+            trouble
+                .as_ref()
+                .map(|trouble| format!("the server at {address}: {trouble}"))
+        });
+        let servers = nodes.into_iter().map(|(address, _)| address).collect();
+        Status {
+            servers,
+            is_cluster: matches!(self, Self::Cluster(_)),
+            acknowledged,
+            trouble,
+        }
+    }
+
+    async fn check_format(&self, keys: &RedisKeys) -> Result<(), OpenError> {
         let found = self
-            .get(&names.format())
+            .get(&keys.format())
             .await
             .map(|(_, found)| Value::BulkString(found.to_vec()));
         let found = found.map(|value| {
@@ -83,10 +109,10 @@ impl Servers {
                 value
             }
         });
-        check_format_of(found)
+        check_found_format(found)
     }
 
-    /// Runs a script over `keys`, which lie in one slot where there are several servers.
+    /// Runs a script over `keys`. In a cluster they must lie in one slot.
     pub(crate) async fn run(
         &self,
         script: Script,
@@ -104,7 +130,7 @@ impl Servers {
         }
     }
 
-    /// The bytes under `name`; empty if nothing is there.
+    /// The bytes under `name`; empty if the key is absent.
     pub(crate) async fn get(&self, name: &Bytes) -> Result<(DurabilityPoint, Bytes), Failure> {
         match self {
             Self::Single(single) => single.get(name).await,
@@ -133,20 +159,24 @@ impl Servers {
         }
     }
 
-    /// Messages published on `channel` through some server, another one each turn.
-    pub(crate) async fn subscribe(&self, channel: &str, turn: usize) -> Option<redis::aio::PubSub> {
+    /// The messages published on `channel`, received through one server. `rotation` selects it.
+    pub(crate) async fn subscribe(
+        &self,
+        channel: &str,
+        rotation: usize,
+    ) -> Option<redis::aio::PubSub> {
         match self {
             Self::Single(single) => single.node.subscribe(channel).await.ok(),
-            Self::Cluster(cluster) => cluster.any_node(turn)?.subscribe(channel).await.ok(),
+            Self::Cluster(cluster) => cluster.any_node(rotation)?.subscribe(channel).await.ok(),
         }
     }
 }
 
-/// The one server.
-fn the_node(config: &Config) -> Result<Node, OpenError> {
+/// The server of a single-server configuration.
+fn single_node(config: &Config) -> Result<Node, OpenError> {
     let [url] = &config.urls[..] else {
         return Err(OpenError::Configuration(
-            "one server has one URL".to_owned(),
+            "a single server needs exactly one URL".to_owned(),
         ));
     };
     let info = url.as_str().into_connection_info();
@@ -154,10 +184,10 @@ fn the_node(config: &Config) -> Result<Node, OpenError> {
     Node::new(info, config).map_err(OpenError::unreachable("connect"))
 }
 
-fn check_format_of(found: Result<Value, Failure>) -> Result<(), OpenError> {
+fn check_found_format(found: Result<Value, Failure>) -> Result<(), OpenError> {
     let reading = || OpenError::unreachable("read the format");
     let (found, supported) = (
-        answer::number(&found.map_err(reading())?).map_err(reading())?,
+        reply::number(&found.map_err(reading())?).map_err(reading())?,
         u64::from(codec::FORMAT),
     );
     if found > supported {

@@ -1,4 +1,4 @@
-//! What both ports stand on: the servers, the names, the turns.
+//! The state that both ports share: the servers, the key names and the pipelines.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use async_trait::async_trait;
 use ports::{DurabilityPoint, Externalize, Result, key_value::KeyValueLimits, queue::QueueLimits};
 
 use crate::{
-    codec::Stamps, config::Config, error::OpenError, names::Names, servers::Servers, turns::Turns,
-    wake_up::WakeUps,
+    codec::Stamps, compare_and_set::KeyPipelines, config::Config, error::OpenError,
+    redis_keys::RedisKeys, servers::Servers, wake_up::WakeUps,
 };
 
 /// An open store.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) servers: Arc<Servers>,
-    pub(crate) names: Names,
-    pub(crate) turns: Turns,
+    pub(crate) redis_keys: RedisKeys,
+    pub(crate) pipelines: KeyPipelines,
     pub(crate) stamps: Stamps,
     pub(crate) wake_ups: WakeUps,
     pub(crate) key_value_limits: KeyValueLimits,
@@ -24,13 +24,13 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) async fn open(config: &Config) -> Result<Self, OpenError> {
-        let names = config.names()?;
+        let redis_keys = config.redis_keys()?;
         Ok(Self {
-            servers: Arc::new(Servers::open(config, &names).await?),
-            names,
-            turns: Turns::default(),
+            servers: Arc::new(Servers::open(config, &redis_keys).await?),
+            redis_keys,
+            pipelines: KeyPipelines::default(),
             stamps: Stamps::default(),
-            wake_ups: WakeUps::new(config.hint_patience),
+            wake_ups: WakeUps::new(config.poll_interval),
             key_value_limits: config.key_value_limits(),
             queue_limits: config.queue_limits(),
         })
@@ -38,14 +38,14 @@ impl Store {
 }
 
 impl Store {
-    /// The same store with every item in one slot, so that any of them change together.
+    /// The same store with all items in one slot, so that any of them can change together.
     pub(crate) fn in_one_slot(&self, tag: &'static str) -> Self {
         Self {
             servers: Arc::clone(&self.servers),
-            names: self.names.in_one_slot(tag),
-            turns: Turns::default(),
+            redis_keys: self.redis_keys.in_one_slot(tag),
+            pipelines: KeyPipelines::default(),
             stamps: Stamps::default(),
-            wake_ups: self.wake_ups.another(),
+            wake_ups: self.wake_ups.for_other_queues(),
             key_value_limits: KeyValueLimits {
                 transact_across_partitions: true,
                 ..self.key_value_limits

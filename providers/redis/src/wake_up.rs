@@ -1,8 +1,10 @@
-//! Waking consumers: queues publish that they may have something to give, and one connection listens for all.
+//! Wake-ups of consumers: queues publish that a message may be available, and one connection
+//! subscribes for all consumers.
 //!
-//! Listening begins with the first consumer that waits. Whoever waits is woken by every message on the channel, and
-//! whenever listening begins or begins again, because what was published before that was not heard; he then looks
-//! for himself. Published messages are hints alone: a consumer also looks after a while without one.
+//! The first waiting consumer starts the subscription. A message on the channel wakes the consumers
+//! of its queue. Each start of the subscription wakes all, because earlier messages were missed. A
+//! woken consumer polls its queue. Messages are only hints: consumers also poll at intervals
+//! without one.
 
 use std::{
     collections::HashMap,
@@ -19,61 +21,61 @@ use tokio::{sync::Notify, task::JoinHandle};
 
 use crate::servers::Servers;
 
-/// How long a consumer waits without a hint while nobody listens.
-const PATIENCE_WITHOUT_EARS: Duration = Duration::from_millis(20);
+/// The poll interval of a consumer while there is no subscription.
+const POLL_INTERVAL_UNSUBSCRIBED: Duration = Duration::from_millis(20);
 
-/// How long to wait before listening is tried again.
-const LISTEN_AGAIN: Duration = Duration::from_millis(50);
+/// The pause before the next attempt to subscribe.
+const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(50);
 
-/// The consumers of this process that wait.
+/// The waiting consumers of this process.
 #[derive(Debug)]
 pub(crate) struct WakeUps {
-    /// How long a consumer waits without a hint while somebody listens.
-    patience: Duration,
-    ears: Arc<Ears>,
+    /// The poll interval of a consumer while the subscription is open.
+    poll_interval: Duration,
+    listener: Arc<Listener>,
     listening: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
-struct Ears {
-    are_open: AtomicBool,
+struct Listener {
+    is_subscribed: AtomicBool,
     waiting: Mutex<HashMap<String, Weak<Notify>>>,
 }
 
 impl WakeUps {
-    pub(crate) fn new(patience: Duration) -> Self {
+    pub(crate) fn new(poll_interval: Duration) -> Self {
         Self {
-            patience,
-            ears: Arc::default(),
+            poll_interval,
+            listener: Arc::default(),
             listening: Mutex::default(),
         }
     }
 
     /// The same for other queues.
-    pub(crate) fn another(&self) -> Self {
-        Self::new(self.patience)
+    pub(crate) fn for_other_queues(&self) -> Self {
+        Self::new(self.poll_interval)
     }
 
-    /// What wakes those who wait for `queue`; listening on `channel` begins with the first.
+    /// The notification for consumers of `queue`. The first call subscribes to `channel`.
     pub(crate) fn of(&self, queue: &str, servers: &Arc<Servers>, channel: &str) -> Arc<Notify> {
         let mut listening = self.listening.lock();
         if listening.as_ref().is_none_or(JoinHandle::is_finished) {
-            let (servers, ears) = (Arc::clone(servers), Arc::clone(&self.ears));
+            let (servers, listener) = (Arc::clone(servers), Arc::clone(&self.listener));
             let channel = channel.to_owned();
             *listening = Some(tokio::spawn(async move {
-                ears.listen(&servers, &channel).await
+                listener.listen(&servers, &channel).await;
             }));
         }
         drop(listening);
-        self.ears.of(queue)
+        self.listener.of(queue)
     }
 
-    /// The longest wait between two looks.
-    pub(crate) fn patience(&self) -> Duration {
-        if self.ears.are_open.load(Ordering::SeqCst) {
-            self.patience
+    /// The longest wait between two polls.
+    pub(crate) fn poll_interval(&self) -> Duration {
+        if self.listener.is_subscribed.load(Ordering::SeqCst) {
+            self.poll_interval
         } else {
-            PATIENCE_WITHOUT_EARS
+            POLL_INTERVAL_UNSUBSCRIBED
         }
     }
 }
@@ -86,7 +88,7 @@ impl Drop for WakeUps {
     }
 }
 
-impl Ears {
+impl Listener {
     fn of(&self, queue: &str) -> Arc<Notify> {
         let mut waiting = self.waiting.lock();
         if let Some(notify) = waiting.get(queue).and_then(Weak::upgrade) {
@@ -99,18 +101,18 @@ impl Ears {
     }
 
     async fn listen(&self, servers: &Servers, channel: &str) {
-        for turn in 0_usize.. {
-            if let Some(mut subscription) = servers.subscribe(channel, turn).await {
-                self.are_open.store(true, Ordering::SeqCst);
+        for rotation in 0_usize.. {
+            if let Some(mut subscription) = servers.subscribe(channel, rotation).await {
+                self.is_subscribed.store(true, Ordering::SeqCst);
                 self.wake_all();
                 let mut messages = subscription.on_message();
                 while let Some(message) = messages.next().await {
                     self.wake(&String::from_utf8_lossy(message.get_payload_bytes()));
                 }
-                self.are_open.store(false, Ordering::SeqCst);
+                self.is_subscribed.store(false, Ordering::SeqCst);
                 self.wake_all();
             }
-            tokio::time::sleep(LISTEN_AGAIN).await;
+            tokio::time::sleep(RESUBSCRIBE_PAUSE).await;
         }
     }
 

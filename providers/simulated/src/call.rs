@@ -1,7 +1,7 @@
-//! The way of every port call: counted, delayed, refused, performed, recorded, answered or not.
+//! The path of every port call: counted, delayed, refused, performed, recorded, answered or not.
 //!
-//! Here, and only here, faults strike. A caller that dies does so in its call: the call never returns, the
-//! invocation is told that it has ended, and whoever runs it drops it.
+//! Faults strike here and nowhere else. A caller that dies does so in its call: the call never
+//! returns, the invocation is marked as ended, and its runner drops it.
 
 use std::{borrow::Cow, future::pending, sync::Arc, time::Duration};
 
@@ -9,110 +9,116 @@ use ports::{Error, ErrorKind, Result};
 
 use crate::{
     cloud::{Cloud, Kept},
-    faults::{Fate, draw_within},
+    faults::{CallFaults, draw_within},
     functions::Invocation,
     store::Store,
 };
 
-/// Whether a call may change something: decides what a lost answer means.
+/// Whether a call may change something. This decides the error of a lost answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Reads,
     Changes,
 }
 
-/// A call that has arrived and will leave.
+/// A call between its arrival and its answer.
 #[derive(Debug)]
-pub(crate) struct Passage {
+pub(crate) struct CallInProgress {
     operation: &'static str,
     subject: String,
-    fate: Fate,
+    faults: CallFaults,
 }
 
-/// How a call ended, as the trace says it.
-pub(crate) type Said = Cow<'static, str>;
+/// The outcome of a call in the trace.
+pub(crate) type TraceText = Cow<'static, str>;
 
-/// Other tasks run first up to this often on a delay too short for a timer.
+/// The most yields to other tasks on a delay too short for a timer.
 const YIELDS_MAX: u32 = 3;
 
 impl Cloud {
-    /// A call that is performed on the store in one step.
+    /// A call that the store performs in one step.
     pub(crate) async fn call<T>(
         &self,
         operation: &'static str,
         subject: String,
         kind: Kind,
         perform: impl FnOnce(&mut Store, Duration) -> Result<T>,
-        say: impl FnOnce(&T) -> Said,
+        trace_text: impl FnOnce(&T) -> TraceText,
     ) -> Result<T> {
-        let passage = self.arrive(operation, subject).await?;
+        let call = self.begin_call(operation, subject).await?;
         let now = self.elapsed();
         let result = perform(&mut self.store(), now);
-        self.leave(passage, kind, result, say).await
+        self.end_call(call, kind, result, trace_text).await
     }
 
-    /// A call arrives, unless it is refused or its caller dies on the way.
-    pub(crate) async fn arrive(&self, operation: &'static str, subject: String) -> Result<Passage> {
+    /// The first half of a call: the faults before it is performed. It may be refused, or its
+    /// caller may die.
+    pub(crate) async fn begin_call(
+        &self,
+        operation: &'static str,
+        subject: String,
+    ) -> Result<CallInProgress> {
         self.trace().count_port_call();
         let caller = Invocation::current();
         let step = caller
             .as_ref()
             .map(|caller| (caller.function.as_str(), caller.next_call()));
-        let fate = self.faults.draw(&mut self.random(), step);
-        self.travel(&fate, fate.delay_before).await;
-        if fate.caller_dies_before
+        let faults = self.faults.draw(&mut self.random(), step);
+        self.travel(&faults, faults.delay_before).await;
+        if faults.caller_dies_before
             && let Some(caller) = &caller
         {
             self.record(operation, subject, "caller died before it");
             return die(caller).await;
         }
-        if fate.store_crashes {
+        if faults.store_crashes {
             self.crash(Kept::Durable);
             if let Some(caller) = &caller {
                 return die(caller).await;
             }
         }
-        if fate.refused || fate.store_crashes {
+        if faults.refused || faults.store_crashes {
             let error = Error::unavailable(format!("{operation} {subject} in the simulated cloud"));
             self.record(operation, subject, "refused");
             return Err(error);
         }
-        Ok(Passage {
+        Ok(CallInProgress {
             operation,
             subject,
-            fate,
+            faults,
         })
     }
 
-    /// A call has been performed with `result`; its answer leaves, unless it is lost or its caller is dead.
-    pub(crate) async fn leave<T>(
+    /// The second half of a call, which was performed with `result`: the faults after it. Its
+    /// answer may be lost, or its caller may die.
+    pub(crate) async fn end_call<T>(
         &self,
-        passage: Passage,
+        call: CallInProgress,
         kind: Kind,
         result: Result<T>,
-        say: impl FnOnce(&T) -> Said,
+        trace_text: impl FnOnce(&T) -> TraceText,
     ) -> Result<T> {
-        let Passage {
+        let CallInProgress {
             operation,
             subject,
-            fate,
-        } = passage;
-        let mut said = match &result {
-            Ok(value) => say(value),
+            faults,
+        } = call;
+        let mut text = match &result {
+            Ok(value) => trace_text(value),
             Err(error) => error.kind().to_string().into(),
         };
-        let lost = fate.answer_lost && result.is_ok();
-        let caller = Invocation::current().filter(|_| fate.caller_dies_after);
+        let lost = faults.answer_lost && result.is_ok();
+        let caller = Invocation::current().filter(|_| faults.caller_dies_after);
         match &caller {
-            Some(_) => said = format!("{said}, caller died after it").into(),
-            None if lost => said = format!("{said}, answer lost").into(),
+            Some(_) => text = format!("{text}, caller died after it").into(),
+            None if lost => text = format!("{text}, answer lost").into(),
             None => {}
         }
-        self.record(operation, subject.as_str(), said);
+        self.record(operation, subject.as_str(), text);
         if let Some(caller) = &caller {
             return die(caller).await;
         }
-        self.travel(&fate, fate.delay_after).await;
+        self.travel(&faults, faults.delay_after).await;
         if lost {
             let kind = match kind {
                 Kind::Changes => ErrorKind::OutcomeUnknown,
@@ -128,9 +134,9 @@ impl Cloud {
         result
     }
 
-    /// Lets virtual time pass for one way of a call; nothing at all in a calm world without latency.
-    async fn travel(&self, fate: &Fate, delay: Option<Duration>) {
-        let Some((delay, yields)) = self.draw_travel(fate, delay) else {
+    /// Delays one direction of a call. Returns at once in a calm world without latency.
+    async fn travel(&self, faults: &CallFaults, delay: Option<Duration>) {
+        let Some((delay, yields)) = self.draw_travel(faults, delay) else {
             return;
         };
         for _ in 0..yields {
@@ -141,8 +147,8 @@ impl Cloud {
         }
     }
 
-    fn draw_travel(&self, fate: &Fate, delay: Option<Duration>) -> Option<(Duration, u32)> {
-        if !fate.stormy && self.options.latency.is_none() {
+    fn draw_travel(&self, faults: &CallFaults, delay: Option<Duration>) -> Option<(Duration, u32)> {
+        if !faults.any_enabled && self.options.latency.is_none() {
             return None;
         }
         let mut random = self.random();
@@ -157,17 +163,17 @@ impl Cloud {
         ))
     }
 
-    /// What the cloud does by itself takes a moment as well.
-    pub(crate) async fn dawdle(&self) {
-        let fate = Fate {
-            stormy: !self.faults.are_calm(),
-            ..Fate::default()
+    /// A short delay of the cloud's own steps while faults are possible.
+    pub(crate) async fn pause_briefly(&self) {
+        let faults = CallFaults {
+            any_enabled: !self.faults.are_calm(),
+            ..CallFaults::default()
         };
-        self.travel(&fate, None).await;
+        self.travel(&faults, None).await;
     }
 }
 
-/// Ends `caller` and never returns; whoever runs it drops this.
+/// Ends `caller` and never returns; the runner of the invocation drops this future.
 async fn die<T>(caller: &Arc<Invocation>) -> T {
     caller.end();
     pending().await

@@ -1,4 +1,4 @@
-//! Clocks and chance of a world.
+//! The clocks and the random streams of a world.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,10 +9,10 @@ use std::sync::Mutex;
 
 use crate::cloud::{Cloud, lock};
 
-/// What the wall clock says when a world begins: the first of January 2025.
+/// The wall-clock time at which a world begins: the first of January 2025.
 const WALL_CLOCK_START_MS: u64 = 1_735_689_600_000;
 
-/// The clock of one simulated machine: right, or off by a constant.
+/// The clock of one simulated machine: right, or wrong by a constant.
 #[derive(Debug)]
 pub struct SimulatedClock {
     cloud: Arc<Cloud>,
@@ -41,7 +41,7 @@ impl Clock for SimulatedClock {
     }
 }
 
-/// One stream of random numbers, fixed by its world's seed and by how many streams were taken before it.
+/// One stream of random numbers. The world's seed and the number of streams taken before fix it.
 #[derive(Debug)]
 pub struct SimulatedEntropy(Mutex<Rng>);
 

@@ -1,4 +1,5 @@
-//! What the ports of one world share: the store, the faults, the trace, chance, and what is running.
+//! The state that the ports of one world share: the store, the faults, the trace, randomness, and
+//! the running invocations.
 
 use std::{
     borrow::Cow,
@@ -19,7 +20,7 @@ use crate::{
     trace::{Entry, Trace},
 };
 
-/// Locks `mutex`; a panic elsewhere has already ended the run, so a poisoned lock is as good as any.
+/// Locks `mutex`. A panic has already ended the run, so poisoning does not matter.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -30,11 +31,11 @@ pub(crate) struct Cloud {
     pub(crate) options: Options,
     pub(crate) faults: Faults,
     pub(crate) armed: Mutex<Armed>,
-    /// Woken when a queue may have something to give.
+    /// Notified when a queue may have messages.
     pub(crate) changed: Notify,
-    /// Woken when an fsync ended, or the store crashed.
+    /// Notified when an fsync ended or the store crashed.
     durable: Notify,
-    /// Taken at the first look at a clock, which is inside the run: outside, virtual time does not exist.
+    /// Set at the first use of a clock, because virtual time exists only inside the run.
     origin: OnceLock<Instant>,
     random: Mutex<Rng>,
     store: Mutex<Store>,
@@ -58,7 +59,7 @@ impl Cloud {
         }
     }
 
-    /// Since the world began.
+    /// The time since the world began.
     pub(crate) fn elapsed(&self) -> Duration {
         self.origin().elapsed()
     }
@@ -83,7 +84,7 @@ impl Cloud {
         lock(&self.trace)
     }
 
-    /// Writes down what somebody did, or what the cloud did by itself.
+    /// Records a call, or a step of the cloud itself.
     pub(crate) fn record(
         &self,
         operation: &'static str,
@@ -111,7 +112,7 @@ impl Cloud {
         lock(&self.running).remove(&invocation.number);
     }
 
-    /// The store's process dies and starts again at once: what `kept` says of the order survives.
+    /// The store's process dies and starts again at once; `kept` selects how much survives.
     pub(crate) fn crash(&self, kept: Kept) {
         self.lose("crash", kept);
         for invocation in lock(&self.running).values() {
@@ -123,7 +124,8 @@ impl Cloud {
         self.notify();
     }
 
-    /// The store could not make everything durable and goes back to what it keeps; everybody lives on.
+    /// The store fails to make everything durable and returns to what it keeps. All processes live
+    /// on.
     pub(crate) fn fall_back(&self, kept: Kept) {
         self.lose("fall back", kept);
         self.notify();
@@ -147,7 +149,7 @@ impl Cloud {
         self.changed.notify_waiters();
     }
 
-    /// Waits until everything up to `point` is durable; everybody who waits shares one fsync.
+    /// Waits until everything up to `point` is durable. All waiting callers share one fsync.
     pub(crate) async fn wait_durable(self: &Arc<Self>, point: DurabilityPoint) -> Result<()> {
         loop {
             let woken = self.durable.notified();
@@ -162,7 +164,7 @@ impl Cloud {
                         format!("externalize {point:?}"),
                     ));
                 }
-                Durability::Unheard => {
+                Durability::Unknown => {
                     return Err(Error::invalid(format!("externalize {point:?}")));
                 }
                 Durability::Pending => self.flush(),
@@ -171,7 +173,7 @@ impl Cloud {
         }
     }
 
-    /// Starts an fsync of everything ordered so far unless one is under way.
+    /// Starts an fsync of all ordered mutations, unless one is running.
     fn flush(self: &Arc<Self>) {
         let Some(target) = self.store().begin_flush() else {
             return;
@@ -186,11 +188,11 @@ impl Cloud {
     }
 }
 
-/// How much of the order a crash leaves.
+/// How many of the ordered mutations a crash keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// What was externalized.
+    /// The durable ones.
     Durable,
-    /// That, and as much of the rest as chance has it.
+    /// The durable ones, and a random number of those after them.
     SomeMore,
 }

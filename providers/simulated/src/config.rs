@@ -1,27 +1,28 @@
-//! What kind of cloud a world imitates.
+//! Options: the kind of cloud that a world imitates.
 
 use std::{ops::RangeInclusive, time::Duration};
 
 use ports::{functions::FunctionLimits, key_value::KeyValueLimits, queue::QueueLimits};
 
-/// What kind of cloud a [`World`](crate::World) imitates: its limits and how fast it is.
+/// The kind of cloud that a [`World`](crate::World) imitates: its limits and its speed.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What the key-value store says it cannot exceed, and does not. With `page_is_snapshot` off, a page is
-    /// read in two halves between which others may write.
+    /// The enforced limits of the key-value store. With `page_is_snapshot` off, a page is read in
+    /// two halves, and other calls may write between them.
     pub key_value: KeyValueLimits,
-    /// What the queues say they cannot exceed.
+    /// The enforced limits of the queues.
     pub queue: QueueLimits,
-    /// What the functions say they cannot exceed.
+    /// The enforced limits of the functions.
     pub functions: FunctionLimits,
-    /// How long a call travels, each way; none: it does not.
+    /// The latency of a call in each direction; none: no latency.
     pub latency: Option<RangeInclusive<Duration>>,
-    /// How long one fsync of the store's journal takes; everybody who waits shares it.
+    /// The duration of one fsync of the store's journal, which all waiting callers share.
     pub fsync: RangeInclusive<Duration>,
-    /// Every mutation is durable once it is visible, as on DynamoDB; nothing is ever lost in a crash.
+    /// Whether every mutation is durable once it is visible, as on DynamoDB. A crash then loses
+    /// nothing.
     pub durable_at_once: bool,
-    /// Armed triggers and timers outlive a crash of the store, as a cloud's do; otherwise the program must
-    /// arm them again.
+    /// Whether armed triggers and timers survive a crash of the store, like those of a cloud.
+    /// Otherwise the program must arm them again.
     pub arming_survives_crash: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The store's ports as one handle: items and queues stand in one order, so one barrier serves both (Q7).
+//! The store's ports as one handle: items and queues share one order, so one barrier serves both
+//! (Q7).
 
 use std::sync::Arc;
 
@@ -15,10 +16,10 @@ pub struct SimulatedStore(pub(crate) Arc<Cloud>);
 impl Externalize for SimulatedStore {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         let subject = format!("{}.{}", point.incarnation.0, point.position.0);
-        let passage = self.0.arrive("externalize", subject).await?;
+        let call = self.0.begin_call("externalize", subject).await?;
         let result = self.0.wait_durable(point).await;
         self.0
-            .leave(passage, Kind::Reads, result, |()| "durable".into())
+            .end_call(call, Kind::Reads, result, |()| "durable".into())
             .await
     }
 

@@ -1,7 +1,7 @@
-//! Which faults may strike, and how likely.
+//! The faults of a world and their probabilities.
 //!
-//! A fault strikes at a port call, before it is performed or after. Chances can be changed while the world
-//! runs; [`Faults::calm`] heals it. Whether a fault strikes is drawn from the world's seed.
+//! A fault strikes at a port call, before or after it is performed. Probabilities can change during
+//! a run; [`Faults::calm`] removes all faults. The world's seed decides whether a fault strikes.
 
 use std::{collections::BTreeMap, ops::RangeInclusive, sync::Mutex, time::Duration};
 
@@ -9,22 +9,22 @@ use fastrand::Rng;
 
 use crate::cloud::lock;
 
-/// How likely something is, in parts per million.
+/// A probability, in parts per million.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Chance(u32);
 
-/// A chance of `percent` in a hundred.
+/// A probability of `percent` in a hundred.
 pub fn percent(percent: u32) -> Chance {
     Chance::per_million(percent * 10_000)
 }
 
 impl Chance {
-    /// It does not happen.
+    /// Never.
     pub const NEVER: Self = Self(0);
-    /// It happens every time.
+    /// Every time.
     pub const ALWAYS: Self = Self(1_000_000);
 
-    /// `parts` in a million; more than a million is as much.
+    /// `parts` in a million; higher values count as a million.
     pub fn per_million(parts: u32) -> Self {
         Self(parts.min(1_000_000))
     }
@@ -34,7 +34,7 @@ impl Chance {
     }
 }
 
-/// The faults of a world, all of them off at first.
+/// The faults of a world; none is enabled at first.
 #[derive(Debug, Default)]
 pub struct Faults(Mutex<Chances>);
 
@@ -69,10 +69,10 @@ impl Default for Chances {
     }
 }
 
-/// What will happen to one port call.
+/// The faults that strike one port call.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Fate {
-    pub(crate) stormy: bool,
+pub(crate) struct CallFaults {
+    pub(crate) any_enabled: bool,
     pub(crate) delay_before: Option<Duration>,
     pub(crate) delay_after: Option<Duration>,
     pub(crate) refused: bool,
@@ -83,13 +83,13 @@ pub(crate) struct Fate {
 }
 
 impl Faults {
-    /// Heals the world: no fault strikes any more.
+    /// Removes all faults.
     pub fn calm(&self) {
         *lock(&self.0) = Chances::default();
     }
 
-    /// Delays a call on its way there, or its answer on the way back, by something within `range`. Below a
-    /// millisecond a delay only lets other tasks run first.
+    /// Delays a call or its answer by a duration within `range`. Below a millisecond, a delay only
+    /// lets other tasks run first.
     pub fn delay(&self, chance: Chance, range: RangeInclusive<Duration>) {
         let mut chances = lock(&self.0);
         chances.delay = chance;
@@ -101,20 +101,21 @@ impl Faults {
         lock(&self.0).refuse = chance;
     }
 
-    /// Performs a call but loses its answer: outcome unknown for what may have changed something,
-    /// unavailable for what only reads.
+    /// Performs a call but loses its answer. The error is "outcome unknown" for a call that may
+    /// have changed something, and "unavailable" for a read.
     pub fn lose_answer(&self, chance: Chance) {
         lock(&self.0).lose_answer = chance;
     }
 
-    /// Forgets an acknowledgement once it was answered, so that its messages are delivered again: only if it
-    /// frees its group, so that order within the group holds (Q1), and only once for a message.
+    /// Forgets an acknowledgement after its answer, so that its messages are delivered again. It
+    /// strikes only if the acknowledgement frees the group, so that the group's order holds (Q1),
+    /// and once per message.
     pub fn deliver_twice(&self, chance: Chance) {
         lock(&self.0).deliver_twice = chance;
     }
 
-    /// Crashes the store at a port call, as [`World::crash`](crate::World::crash) does; the call changes
-    /// nothing.
+    /// Crashes the store at a port call, like [`World::crash`](crate::World::crash). The call
+    /// changes nothing.
     pub fn crash_store(&self, chance: Chance) {
         lock(&self.0).crash_store = chance;
     }
@@ -124,7 +125,7 @@ impl Faults {
         lock(&self.0).crash_functions = chance;
     }
 
-    /// The same for one function, in place of the chance for all.
+    /// The same for one function, instead of the probability for all functions.
     pub fn crash_function(&self, function: &str, chance: Chance) {
         lock(&self.0)
             .crash_function
@@ -136,32 +137,33 @@ impl Faults {
         lock(&self.0).kill_instances = chance;
     }
 
-    /// Ends the next invocation of `function` that gets as far as having completed `calls` port calls: right
-    /// there, before its next one. It happens once. Going through 0, 1, 2, ... visits every gap between steps.
+    /// Ends the next invocation of `function` that completes `calls` port calls, before its next
+    /// call. This happens once. The values 0, 1, 2, ... visit every gap between two steps.
     pub fn crash_once_after(&self, function: &str, calls: u32) {
         lock(&self.0).crash_once.insert(function.to_owned(), calls);
     }
 
-    /// Whether a crash ordered by [`Faults::crash_once_after`] is still to come: it stays so if no
-    /// invocation makes as many calls.
+    /// Whether a crash ordered by [`Faults::crash_once_after`] has not happened yet. It never
+    /// happens if no invocation makes that many calls.
     pub fn crash_is_pending(&self, function: &str) -> bool {
         lock(&self.0).crash_once.contains_key(function)
     }
 
-    /// Draws what happens to a call; `caller` is the function that makes it as its `call`-th one, from zero.
-    pub(crate) fn draw(&self, random: &mut Rng, caller: Option<(&str, u32)>) -> Fate {
+    /// Draws the faults of a call. `caller` is the calling function and the number of its call,
+    /// from zero.
+    pub(crate) fn draw(&self, random: &mut Rng, caller: Option<(&str, u32)>) -> CallFaults {
         let mut chances = lock(&self.0);
         if *chances == Chances::default() {
-            return Fate::default();
+            return CallFaults::default();
         }
-        let mut fate = Fate {
-            stormy: true,
+        let mut faults = CallFaults {
+            any_enabled: true,
             delay_before: chances.draw_delay(random),
             delay_after: chances.draw_delay(random),
             refused: chances.refuse.strikes(random),
             answer_lost: chances.lose_answer.strikes(random),
             store_crashes: chances.crash_store.strikes(random),
-            ..Fate::default()
+            ..CallFaults::default()
         };
         if let Some((function, call)) = caller {
             let chance = *chances
@@ -169,12 +171,12 @@ impl Faults {
                 .get(function)
                 .unwrap_or(&chances.crash_functions);
             if chance.strikes(random) {
-                fate.caller_dies_before = random.bool();
-                fate.caller_dies_after = !fate.caller_dies_before;
+                faults.caller_dies_before = random.bool();
+                faults.caller_dies_after = !faults.caller_dies_before;
             }
-            chances.draw_ordered_crash(function, call, &mut fate);
+            chances.draw_ordered_crash(function, call, &mut faults);
         }
-        fate
+        faults
     }
 
     pub(crate) fn draw_second_delivery(&self, random: &mut Rng) -> bool {
@@ -197,18 +199,18 @@ impl Chances {
             .then(|| draw_within(&self.delay_range, random))
     }
 
-    /// The ordered crash of `function` if its call number `call` (from zero) is where it strikes.
-    fn draw_ordered_crash(&mut self, function: &str, call: u32, fate: &mut Fate) {
+    /// The ordered crash of `function`, if it is to strike at call number `call` (from zero).
+    fn draw_ordered_crash(&mut self, function: &str, call: u32, faults: &mut CallFaults) {
         match self.crash_once.get(function) {
-            Some(0) if call == 0 => fate.caller_dies_before = true,
-            Some(calls) if *calls == call + 1 => fate.caller_dies_after = true,
+            Some(0) if call == 0 => faults.caller_dies_before = true,
+            Some(calls) if *calls == call + 1 => faults.caller_dies_after = true,
             _ => return,
         }
         self.crash_once.remove(function);
     }
 }
 
-/// A duration within `range`, by the microsecond.
+/// A duration within `range`, in whole microseconds.
 pub(crate) fn draw_within(range: &RangeInclusive<Duration>, random: &mut Rng) -> Duration {
     let (least, most) = (
         range.start().as_micros() as u64,

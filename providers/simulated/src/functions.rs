@@ -1,8 +1,8 @@
 //! Functions as tasks of the run: invoked, sent events, triggered by queues and timers.
 //!
-//! A sent event is a message of a queue of its own in the same store, so that it shares the store's order,
-//! survives a crash once it is durable, and is retried like any message; giving it up hands it to the
-//! exception handler's queue at the same position.
+//! Each function has an event queue in the same store. An event therefore shares the store's order,
+//! survives a crash once it is durable, and is retried like a message. If it is given up, it moves
+//! to the exception handler's queue at the same position.
 
 mod armed;
 mod invocation;
@@ -33,11 +33,11 @@ use crate::{
 #[derive(Debug)]
 pub struct Functions(Arc<Shared>);
 
-/// What the port, its triggers and its invocations share.
+/// The state that the port, its triggers and its invocations share.
 pub(crate) struct Shared {
     cloud: Arc<Cloud>,
     registered: Mutex<BTreeMap<String, Arc<Definition>>>,
-    /// What takes sent events to each function.
+    /// The task that delivers sent events, for each function.
     event_consumers: Mutex<BTreeMap<String, AbortHandle>>,
     invocation_count: Mutex<u64>,
 }
@@ -61,7 +61,8 @@ impl Functions {
         }))
     }
 
-    /// Makes a function known, or replaces its code. Inside the run only, because it starts a task.
+    /// Registers a function or replaces its code. Must be called inside the run, because it starts
+    /// a task.
     pub fn register(&self, definition: Definition) {
         let shared = &self.0;
         let name = definition.name.clone().into_owned();
@@ -77,7 +78,8 @@ impl Functions {
         let is_first = lock(&shared.registered).is_empty();
         lock(&shared.registered).insert(name.to_owned(), Arc::new(definition));
         if is_first {
-            // A handler usually holds this port, and the port the handler: the end of the run parts them.
+            // A handler usually holds this port, and the port holds the handler. The end of the run
+            // breaks the cycle.
             let shared = Arc::downgrade(shared);
             at_end(Box::new(move || {
                 if let Some(shared) = shared.upgrade() {
@@ -103,7 +105,7 @@ impl Register for Functions {
         event_queue(function)
     }
 
-    /// They are from the moment in which it is made known.
+    /// Does nothing: events are delivered from the registration on.
     fn take_events(&self, _: &str) {}
 
     fn event_of(&self, message: &Bytes, _: Option<Bytes>) -> Result<Event> {
@@ -111,7 +113,7 @@ impl Register for Functions {
     }
 }
 
-/// The queue that holds the events sent to `function`.
+/// The event queue of `function`.
 fn event_queue(function: &str) -> String {
     format!("functions/{function}")
 }
@@ -133,7 +135,7 @@ impl Shared {
         })
     }
 
-    /// Makes sure that events for `function` have a place to wait in, also before it is registered.
+    /// Creates the event queue of `function`, also before its registration.
     fn prepare_event_queue(&self, function: &str, definition: Option<&Definition>) {
         let mut store = self.cloud.store();
         let queue = store.install_queue(&event_queue(function));
@@ -154,7 +156,7 @@ impl Shared {
             });
     }
 
-    /// Runs `function` in a task of its own, so that it goes on when whoever waits for it dies.
+    /// Runs `function` in a separate task, so that it continues if its caller dies.
     async fn run_apart(self: &Arc<Self>, definition: Arc<Definition>, event: Event) -> Ended {
         let (sender, ended) = oneshot::channel();
         let shared = Arc::clone(self);
@@ -167,7 +169,7 @@ impl Shared {
 impl ports::Functions for Functions {
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
         let cloud = &self.0.cloud;
-        let passage = cloud.arrive("invoke", function.to_owned()).await?;
+        let call = cloud.begin_call("invoke", function.to_owned()).await?;
         let result = match self.0.require("invoke", function, &payload) {
             Err(error) => Err(error),
             Ok(definition) => {
@@ -188,13 +190,13 @@ impl ports::Functions for Functions {
             }
         };
         cloud
-            .leave(passage, Kind::Changes, result, |_| "done".into())
+            .end_call(call, Kind::Changes, result, |_| "done".into())
             .await
     }
 
     async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
         let cloud = &self.0.cloud;
-        let passage = cloud.arrive("send_event", function.to_owned()).await?;
+        let call = cloud.begin_call("send_event", function.to_owned()).await?;
         let result = self
             .0
             .require("send an event to", function, &payload)
@@ -216,16 +218,20 @@ impl ports::Functions for Functions {
             });
         cloud.changed.notify_waiters();
         cloud
-            .leave(passage, Kind::Changes, result, |_| "done".into())
+            .end_call(call, Kind::Changes, result, |_| "done".into())
             .await
     }
 
     async fn knows(&self, function: &str) -> Result<bool> {
-        let passage = self.0.cloud.arrive("knows", function.to_owned()).await?;
+        let call = self
+            .0
+            .cloud
+            .begin_call("knows", function.to_owned())
+            .await?;
         let known = self.0.definition(function).is_some();
         self.0
             .cloud
-            .leave(passage, Kind::Reads, Ok(known), |known| {
+            .end_call(call, Kind::Reads, Ok(known), |known| {
                 known.to_string().into()
             })
             .await
@@ -233,47 +239,47 @@ impl ports::Functions for Functions {
 
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
         let subject = format!("{} for {}", trigger.queue, trigger.function);
-        let passage = self.0.cloud.arrive("arm_queue", subject).await?;
+        let call = self.0.cloud.begin_call("arm_queue", subject).await?;
         let result = self.0.arm_queue(trigger);
         self.0
             .cloud
-            .leave(passage, Kind::Changes, result, |()| "done".into())
+            .end_call(call, Kind::Changes, result, |()| "done".into())
             .await
     }
 
     async fn disarm_queue(&self, queue: &str) -> Result<()> {
-        let passage = self
+        let call = self
             .0
             .cloud
-            .arrive("disarm_queue", queue.to_owned())
+            .begin_call("disarm_queue", queue.to_owned())
             .await?;
         lock(&self.0.cloud.armed).disarm_queue(queue);
         self.0
             .cloud
-            .leave(passage, Kind::Changes, Ok(()), |()| "done".into())
+            .end_call(call, Kind::Changes, Ok(()), |()| "done".into())
             .await
     }
 
     async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
         let subject = format!("{function} every {period:?}");
-        let passage = self.0.cloud.arrive("arm_timer", subject).await?;
+        let call = self.0.cloud.begin_call("arm_timer", subject).await?;
         let result = self.0.arm_timer(function, period);
         self.0
             .cloud
-            .leave(passage, Kind::Changes, result, |()| "done".into())
+            .end_call(call, Kind::Changes, result, |()| "done".into())
             .await
     }
 
     async fn disarm_timer(&self, function: &str) -> Result<()> {
-        let passage = self
+        let call = self
             .0
             .cloud
-            .arrive("disarm_timer", function.to_owned())
+            .begin_call("disarm_timer", function.to_owned())
             .await?;
         lock(&self.0.cloud.armed).disarm_timer(function);
         self.0
             .cloud
-            .leave(passage, Kind::Changes, Ok(()), |()| "done".into())
+            .end_call(call, Kind::Changes, Ok(()), |()| "done".into())
             .await
     }
 
@@ -282,12 +288,14 @@ impl ports::Functions for Functions {
     }
 }
 
-/// First byte of a waiting event: its id, if it has one, and a payload follow.
+/// First byte of an event in a queue: its id, if any, and its payload follow.
 const CALL: u8 = 0;
-/// First byte of a waiting event: which function gave it up and why follow, then the same.
+/// First byte of a failed event: the function that gave it up and the reason follow, then the
+/// fields of an event.
 const FAILED: u8 = 1;
 
-/// Ids travel inside, not as the message's: two events with one id run twice here, as a provider may.
+/// The id is in the body, not in the message: here two events with one id run twice, as providers
+/// may do.
 fn encode_call(id: Option<&[u8]>, payload: &[u8]) -> Bytes {
     let mut bytes = vec![CALL];
     put_id(&mut bytes, id);
@@ -299,7 +307,7 @@ fn encode_failed(function: &str, body: &[u8], reason: &str) -> Bytes {
     let mut bytes = vec![FAILED];
     put(&mut bytes, function.as_bytes());
     put(&mut bytes, reason.as_bytes());
-    // Behind what is said of a failure that an exception handler was told of stands the call, too.
+    // If an exception handler failed in turn, the original call follows after the report.
     let mut call = Bytes::copy_from_slice(body);
     if call.split_to(1)[0] == FAILED {
         let (_function, _reason) = (take(&mut call), take(&mut call));

@@ -1,4 +1,4 @@
-//! Key-value items in memory. What conditions and changes mean is defined in [`ports::key_value::evaluate`].
+//! Key-value items in memory. [`ports::key_value::evaluate`] defines conditions and changes.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use ports::{
 };
 
 use crate::{
-    call::{Kind, Said},
+    call::{Kind, TraceText},
     durability::SimulatedStore,
     store::{Durability, Store},
 };
@@ -29,9 +29,9 @@ impl KeyValue for SimulatedStore {
                 point: store.point(),
             })
         };
-        let say = |read: &Read<Option<Arc<Item>>>| say_item(read.value.as_ref());
+        let trace_text = |read: &Read<Option<Arc<Item>>>| trace_item(read.value.as_ref());
         self.0
-            .call("get", format!("{key:?}"), Kind::Reads, perform, say)
+            .call("get", format!("{key:?}"), Kind::Reads, perform, trace_text)
             .await
     }
 
@@ -41,21 +41,22 @@ impl KeyValue for SimulatedStore {
             scan.partition.escape_ascii(),
             scan.from.escape_ascii()
         );
-        let passage = self.0.arrive("scan", subject).await?;
+        let call = self.0.begin_call("scan", subject).await?;
         let result = self.read_page(scan).await;
-        let say = |read: &Read<Page>| Said::from(format!("{} items", read.value.items.len()));
-        self.0.leave(passage, Kind::Reads, result, say).await
+        let trace_text =
+            |read: &Read<Page>| TraceText::from(format!("{} items", read.value.items.len()));
+        self.0.end_call(call, Kind::Reads, result, trace_text).await
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
         let subject = format!("{:?}", update.key);
         let perform = |store: &mut Store, now| store.update(update, now);
-        let say = |updated: &Updated| match &updated.outcome {
-            Outcome::Done(item) => say_item(item.as_ref()),
-            Outcome::Conflict(item) => format!("conflict, {}", say_item(item.as_ref())).into(),
+        let trace_text = |updated: &Updated| match &updated.outcome {
+            Outcome::Done(item) => trace_item(item.as_ref()),
+            Outcome::Conflict(item) => format!("conflict, {}", trace_item(item.as_ref())).into(),
         };
         self.0
-            .call("update", subject, Kind::Changes, perform, say)
+            .call("update", subject, Kind::Changes, perform, trace_text)
             .await
     }
 
@@ -65,25 +66,25 @@ impl KeyValue for SimulatedStore {
             updates.iter().map(|update| &update.key).collect::<Vec<_>>()
         );
         let perform = |store: &mut Store, now| store.transact(&updates, now);
-        let say = |transacted: &Transacted| match transacted {
+        let trace_text = |transacted: &Transacted| match transacted {
             Transacted::Done { .. } => "done".into(),
             Transacted::Conflict { index, .. } => format!("conflict at {index}").into(),
         };
         self.0
-            .call("transact", subject, Kind::Changes, perform, say)
+            .call("transact", subject, Kind::Changes, perform, trace_text)
             .await
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         let subject = format!("{} {}", batch.lane.escape_ascii(), batch.sequence);
         let perform = |store: &mut Store, now| store.write_batch(batch, now);
-        let say = |batched: &Batched| match batched {
+        let trace_text = |batched: &Batched| match batched {
             Batched::Done(_) => "done".into(),
             Batched::Repeat(_) => "repeat".into(),
             Batched::Early { cursor, .. } => format!("early, the cursor is {cursor}").into(),
         };
         self.0
-            .call("write_batch", subject, Kind::Changes, perform, say)
+            .call("write_batch", subject, Kind::Changes, perform, trace_text)
             .await
     }
 
@@ -99,7 +100,7 @@ impl KeyValue for SimulatedStore {
 }
 
 impl SimulatedStore {
-    /// One page; in two halves with a pause between them where pages are no snapshots.
+    /// Reads one page. Where pages are no snapshots, it reads two halves with a pause between them.
     async fn read_page(&self, scan: &Scan) -> Result<Read<Page>> {
         let now = self.0.elapsed();
         let items_max = scan
@@ -113,7 +114,7 @@ impl SimulatedStore {
         let Some(from) = first.value.next else {
             return Ok(first);
         };
-        self.0.dawdle().await;
+        self.0.pause_briefly().await;
         let rest = Scan {
             from,
             ..scan.clone()
@@ -138,7 +139,7 @@ impl SimulatedStore {
     }
 }
 
-fn say_item(item: Option<&Arc<Item>>) -> Said {
+fn trace_item(item: Option<&Arc<Item>>) -> TraceText {
     match item {
         Some(item) => format!("version {}", item.version.0).into(),
         None => "none".into(),
@@ -186,20 +187,20 @@ impl Store {
         })
     }
 
-    /// Whether what an update rests on is still there (D4).
-    fn check_basis(&self, update: &Update) -> Result<()> {
+    /// Checks that the point which an update depends on still exists (D4).
+    fn check_dependency(&self, update: &Update) -> Result<()> {
         match self.durability(update.depends_on) {
             Durability::Lost => Err(Error::new(
                 ErrorKind::Lost,
                 format!("update {:?}, which rests on what is lost", update.key),
             )),
-            Durability::Durable | Durability::Pending | Durability::Unheard => Ok(()),
+            Durability::Durable | Durability::Pending | Durability::Unknown => Ok(()),
         }
     }
 
     fn update(&mut self, update: Update, now: Duration) -> Result<Updated> {
         check_key(&update.key, &self.limits)?;
-        self.check_basis(&update)?;
+        self.check_dependency(&update)?;
         let stored = self.stored(&update.key, now);
         let evaluated = evaluate(stored, &update, &self.limits)?;
         let cost = cost_of(&evaluated, stored);
@@ -230,7 +231,7 @@ impl Store {
         check_limits(updates, &self.limits)?;
         updates
             .iter()
-            .try_for_each(|update| self.check_basis(update))?;
+            .try_for_each(|update| self.check_dependency(update))?;
         let mut items = Vec::with_capacity(updates.len());
         let mut changed = Vec::new();
         let mut cost = Cost::default();
@@ -309,7 +310,7 @@ impl Store {
         Ok(Batched::Done(self.receipt(cost)))
     }
 
-    /// Stores all of these at one position, or takes none if there is nothing to store.
+    /// Stores all of these at one position; takes no position if there are none.
     fn put_all(
         &mut self,
         changed: impl IntoIterator<Item = (Key, Stored)>,

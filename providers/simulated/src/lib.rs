@@ -1,26 +1,32 @@
 //! Every port in memory, in virtual time, with faults from a seed.
 //!
-//! A [`World`] is one cloud: one store that holds key-value items and queues under one order, functions that
-//! run on it, objects, clocks and chance. Everything that happens in it is decided by its seed: the same
-//! seed gives the same [`Trace`], so that a failure is reproduced by its number alone. Calm by default, it
-//! is the in-memory reference of the ports; with [`Faults`] raised it delays, refuses, loses answers,
-//! delivers twice, and ends functions between any two of their steps.
+//! A [`World`] is one cloud: a store that holds key-value items and queues in one order, functions,
+//! objects, clocks and randomness. Its seed decides everything that happens in it. The same seed
+//! gives the same [`Trace`], so a failure is reproduced by its number alone. A world is calm by
+//! default and serves as the in-memory reference of the ports. With [`Faults`] it delays and
+//! refuses calls, loses answers, delivers twice, and ends functions between any two of their steps.
 //!
-//! What keeps a run reproducible: one thread, a paused clock that moves only when nothing can run, ordered
-//! maps, `biased;` in every `select!`, no blocking threads, and a seed for what the runtime draws itself, such as in which
-//! order those are woken who wait for one `watch` (each lapse alone loses replay). Delays are
-//! whole milliseconds, which is the grain of the runtime's timers; shorter ones let other tasks run first a
-//! few times instead.
+//! A run is reproducible because of the following rules; each violation alone breaks replay:
+//! - One thread, and no blocking threads.
+//! - A paused clock, which moves only when no task can run.
+//! - Ordered maps, and `biased;` in every `select!`.
+//! - A seed for the runtime's own draws, such as the order in which it wakes the waiters of one
+//!   `watch`.
+//!
+//! Delays are whole milliseconds, the resolution of the runtime's timers. Shorter ones yield to
+//! other tasks a few times instead.
 //!
 //! Invariants
-//! - All mutations of one store stand in one order of positions; what is durable is a prefix of it (D2).
-//! - A [`World::crash`] undoes exactly what lies behind that prefix, deliveries included.
-//! - An invocation that was ended never makes another step; what it had done stays done.
+//! - All mutations of one store have one order of positions. The durable ones are a prefix of it
+//!   (D2).
+//! - A [`World::crash`] undoes exactly the mutations after that prefix, deliveries included.
+//! - An ended invocation makes no further step; its completed steps remain.
 //!
-//! Deliberately absent: real time, threads, and a network. Reordering happens where the ports promise no
-//! order: between calls of different tasks, between message groups, between timers.
+//! Deliberately absent: real time, threads, and a network. Calls are reordered where the ports
+//! promise no order: between calls of different tasks, between message groups, between timers.
 
-// The runtime's clock is paused and its generator seeded: here is where virtual time and chance come from.
+// Virtual time and seeded randomness originate here: the runtime's clock is paused and its
+// generator seeded.
 #![allow(clippy::disallowed_methods)]
 
 #[cfg(not(tokio_unstable))]

@@ -1,4 +1,4 @@
-//! Objects in memory. A put that returned is durable: a crash of the store leaves objects alone.
+//! Objects in memory. A put that returned is durable: a crash of the store does not affect objects.
 
 use std::{
     fmt, io,
@@ -31,7 +31,8 @@ pub(crate) const LIMITS: ObjectLimits = ObjectLimits {
     piece_bytes_max: PIECE_BYTES,
 };
 
-/// The object store of a world: `object_store`'s own, behind the same faults as every port.
+/// The object store of a world: the in-memory store of `object_store`, with the faults of every
+/// port.
 #[derive(Debug, Clone)]
 pub struct SimulatedObjects {
     cloud: Arc<Cloud>,
@@ -52,7 +53,7 @@ impl SimulatedObjects {
         self.is_full.store(is_full, Ordering::Relaxed);
     }
 
-    /// As a disk does, which is too full to notice that an object is there.
+    /// Imitates a disk that is so full that it cannot even tell whether an object exists.
     fn check_room(&self) -> Result<()> {
         if self.is_full.load(Ordering::Relaxed) {
             let source = io::Error::from(io::ErrorKind::StorageFull);
@@ -64,30 +65,31 @@ impl SimulatedObjects {
         Ok(())
     }
 
-    /// Performs `call` on its way through the faults.
+    /// Performs `request` with faults before and after it.
     async fn pass<T>(
         &self,
         operation: &'static str,
         subject: String,
         kind: Kind,
-        call: impl Future<Output = Result<T>>,
+        request: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let passage = self
+        let call = self
             .cloud
-            .arrive(operation, subject)
+            .begin_call(operation, subject)
             .await
             .map_err(unavailable)?;
-        match call.await {
+        match request.await {
             Ok(value) => self
                 .cloud
-                .leave(passage, kind, Ok(value), |_| "done".into())
+                .end_call(call, kind, Ok(value), |_| "done".into())
                 .await
                 .map_err(unavailable),
             Err(error) => {
-                let said = say_error(&error);
-                // An answer of its own, though an unwelcome one: only its caller may still die of it.
+                let text = trace_error(&error);
+                // An error of the object store is an answer too; only the caller's death may still
+                // strike.
                 self.cloud
-                    .leave(passage, Kind::Reads, Ok(()), |()| said.into())
+                    .end_call(call, Kind::Reads, Ok(()), |()| text.into())
                     .await
                     .map_err(unavailable)?;
                 Err(error)
@@ -123,7 +125,7 @@ fn unavailable(error: ports::Error) -> Error {
     }
 }
 
-fn say_error(error: &Error) -> &'static str {
+fn trace_error(error: &Error) -> &'static str {
     match error {
         Error::NotFound { .. } => "not found",
         Error::AlreadyExists { .. } => "already exists",

@@ -17,7 +17,7 @@ use ports::{
 pub(crate) use state::{Forward, QueueState, QueueUndo};
 
 use crate::{
-    call::{Kind, Said},
+    call::{Kind, TraceText},
     cloud::Cloud,
     durability::SimulatedStore,
     store::{Store, Undo},
@@ -26,23 +26,25 @@ use crate::{
 #[async_trait]
 impl Queue for SimulatedStore {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
-        let passage = self.0.arrive("create_queue", queue.to_owned()).await?;
+        let call = self.0.begin_call("create_queue", queue.to_owned()).await?;
         let receipt = self.0.store().create_queue(queue, options);
         self.0.changed.notify_waiters();
         self.0
-            .leave(passage, Kind::Changes, Ok(receipt), say_done)
+            .end_call(call, Kind::Changes, Ok(receipt), trace_done)
             .await
     }
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         let count = messages.len();
-        let passage = self
+        let call = self
             .0
-            .arrive("send", format!("{queue}, {count} messages"))
+            .begin_call("send", format!("{queue}, {count} messages"))
             .await?;
         let result = self.0.store().send(queue, messages, self.0.elapsed());
         self.0.changed.notify_waiters();
-        self.0.leave(passage, Kind::Changes, result, say_done).await
+        self.0
+            .end_call(call, Kind::Changes, result, trace_done)
+            .await
     }
 
     async fn receive_hidden(
@@ -53,27 +55,35 @@ impl Queue for SimulatedStore {
     ) -> Result<Vec<Delivery>> {
         let hidden_for = hidden_ms.map(Duration::from_millis);
         let perform = |store: &mut Store, now| store.receive(queue, messages_max, hidden_for, now);
-        let say = |deliveries: &Vec<Delivery>| say_deliveries(deliveries);
+        let trace_text = |deliveries: &Vec<Delivery>| trace_deliveries(deliveries);
         self.0
-            .call("receive", queue.to_owned(), Kind::Changes, perform, say)
+            .call(
+                "receive",
+                queue.to_owned(),
+                Kind::Changes,
+                perform,
+                trace_text,
+            )
             .await
     }
 
     async fn ready(&self, queue: &str) -> Result<()> {
-        let passage = self.0.arrive("ready", queue.to_owned()).await?;
+        let call = self.0.begin_call("ready", queue.to_owned()).await?;
         let result = self.0.queue_ready(queue).await;
         self.0
-            .leave(passage, Kind::Reads, result, |()| "ready".into())
+            .end_call(call, Kind::Reads, result, |()| "ready".into())
             .await
     }
 
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
-        let passage = self
+        let call = self
             .0
-            .arrive("acknowledge", say_handles(queue, handles))
+            .begin_call("acknowledge", trace_handles(queue, handles))
             .await?;
         let result = self.0.acknowledge(queue, handles);
-        self.0.leave(passage, Kind::Changes, result, say_done).await
+        self.0
+            .end_call(call, Kind::Changes, result, trace_done)
+            .await
     }
 
     async fn release(
@@ -83,17 +93,21 @@ impl Queue for SimulatedStore {
         delay_ms: u64,
         reason: &str,
     ) -> Result<Receipt> {
-        let subject = say_handles(queue, std::slice::from_ref(handle));
-        let passage = self.0.arrive("release", subject).await?;
+        let subject = trace_handles(queue, std::slice::from_ref(handle));
+        let call = self.0.begin_call("release", subject).await?;
         let result = self.0.release(queue, handle, delay_ms, reason);
-        self.0.leave(passage, Kind::Changes, result, say_done).await
+        self.0
+            .end_call(call, Kind::Changes, result, trace_done)
+            .await
     }
 
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
-        let subject = say_handles(queue, std::slice::from_ref(handle));
-        let passage = self.0.arrive("give_up", subject).await?;
+        let subject = trace_handles(queue, std::slice::from_ref(handle));
+        let call = self.0.begin_call("give_up", subject).await?;
         let result = self.0.give_up(queue, handle, reason);
-        self.0.leave(passage, Kind::Changes, result, say_done).await
+        self.0
+            .end_call(call, Kind::Changes, result, trace_done)
+            .await
     }
 
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
@@ -102,7 +116,7 @@ impl Queue for SimulatedStore {
             store.queue(queue)?.extend(handle, now + until);
             Ok(())
         };
-        let subject = say_handles(queue, std::slice::from_ref(handle));
+        let subject = trace_handles(queue, std::slice::from_ref(handle));
         self.0
             .call("extend", subject, Kind::Changes, perform, |()| {
                 "done".into()
@@ -133,7 +147,7 @@ impl QueueAdmin for SimulatedStore {
                 queue.to_owned(),
                 Kind::Reads,
                 perform,
-                say_letters,
+                trace_letters,
             )
             .await
     }
@@ -148,7 +162,7 @@ impl QueueAdmin for SimulatedStore {
                 queue.to_owned(),
                 Kind::Changes,
                 perform,
-                say_done,
+                trace_done,
             )
             .await;
         self.0.changed.notify_waiters();
@@ -159,7 +173,13 @@ impl QueueAdmin for SimulatedStore {
         let perform =
             |store: &mut Store, now| store.settle_letters(queue, letters, now, QueueState::purge);
         self.0
-            .call("purge", queue.to_owned(), Kind::Changes, perform, say_done)
+            .call(
+                "purge",
+                queue.to_owned(),
+                Kind::Changes,
+                perform,
+                trace_done,
+            )
             .await
     }
 
@@ -174,7 +194,7 @@ impl QueueAdmin for SimulatedStore {
                 queue.to_owned(),
                 Kind::Reads,
                 perform,
-                say_letters,
+                trace_letters,
             )
             .await
     }
@@ -184,23 +204,29 @@ impl QueueAdmin for SimulatedStore {
             store.settle_queue(queue, now)?;
             Ok(store.queue(queue)?.backlog())
         };
-        let say = |backlog: &Backlog| format!("{backlog:?}").into();
+        let trace_text = |backlog: &Backlog| format!("{backlog:?}").into();
         self.0
-            .call("backlog", queue.to_owned(), Kind::Reads, perform, say)
+            .call(
+                "backlog",
+                queue.to_owned(),
+                Kind::Reads,
+                perform,
+                trace_text,
+            )
             .await
     }
 }
 
-fn say_done(_: &Receipt) -> Said {
+fn trace_done(_: &Receipt) -> TraceText {
     "done".into()
 }
 
 #[allow(clippy::ptr_arg)] // it is passed as a function over exactly this type
-fn say_letters(letters: &Vec<DeadLetter>) -> Said {
+fn trace_letters(letters: &Vec<DeadLetter>) -> TraceText {
     format!("{} letters", letters.len()).into()
 }
 
-pub(crate) fn say_deliveries(deliveries: &[Delivery]) -> Said {
+pub(crate) fn trace_deliveries(deliveries: &[Delivery]) -> TraceText {
     match (deliveries.first(), deliveries.last()) {
         (Some(first), Some(last)) => format!(
             "{} {}..={} attempt {}",
@@ -214,7 +240,7 @@ pub(crate) fn say_deliveries(deliveries: &[Delivery]) -> Said {
     }
 }
 
-fn say_handles(queue: &str, handles: &[Handle]) -> String {
+fn trace_handles(queue: &str, handles: &[Handle]) -> String {
     match handles {
         [] => format!("{queue}, nothing"),
         [first, .., last] => format!("{queue} {}..={}", first.sequence.0, last.sequence.0),
@@ -222,9 +248,9 @@ fn say_handles(queue: &str, handles: &[Handle]) -> String {
     }
 }
 
-/// What consumers do, and what the queue triggers do without it being a port call.
+/// The operations of consumers, which queue triggers use too without a port call.
 impl Cloud {
-    /// Returns once `queue` may have something to give.
+    /// Returns once `queue` may have messages.
     pub(crate) async fn queue_ready(&self, queue: &str) -> Result<()> {
         loop {
             let changed = self.changed.notified();
@@ -311,14 +337,14 @@ impl Store {
         self.receipt(Cost::of_messages(1))
     }
 
-    /// A queue of the cloud's own, which no crash takes back.
+    /// Creates an internal queue of the cloud, which no crash undoes.
     pub(crate) fn install_queue(&mut self, queue: &str) -> &mut QueueState {
         self.queues
             .entry(queue.to_owned())
             .or_insert_with(|| QueueState::new(QueueOptions::default()))
     }
 
-    /// Appends an event to a queue of the cloud's own, whose messages have limits of their own.
+    /// Appends an event to an internal queue of the cloud, which has its own limits.
     pub(crate) fn send_event(
         &mut self,
         queue: &str,
@@ -374,7 +400,8 @@ impl Store {
         Ok(self.receipt(cost))
     }
 
-    /// Gives a batch to a consumer, hidden for `hidden_for` or the queue's visibility timeout.
+    /// Delivers a batch to a consumer, hidden for `hidden_for` or for the queue's visibility
+    /// timeout.
     pub(crate) fn receive(
         &mut self,
         queue: &str,
@@ -402,7 +429,7 @@ impl Store {
         Ok(self.receipt(Cost::of_messages(handles.len())))
     }
 
-    /// Does `settle` with each of these dead letters that is there.
+    /// Applies `settle` to each of these dead letters that exists.
     fn settle_letters(
         &mut self,
         queue: &str,
@@ -430,14 +457,14 @@ impl Store {
         Ok(self.receipt(Cost::of_messages(letters.len())))
     }
 
-    /// Takes back what consumers have kept for too long, and gives up what failed for good.
+    /// Ends overdue deliveries, and gives up messages that failed permanently.
     fn settle_queue(&mut self, queue: &str, now: Duration) -> Result<()> {
-        self.queue(queue)?.take_back_overdue(now);
+        self.queue(queue)?.expire_overdue(now);
         self.give_up(queue);
         Ok(())
     }
 
-    /// Moves messages that failed for good to where the queue was told to (Q5); one position each.
+    /// Moves permanently failed messages to the queue's target (Q5), each at its own position.
     fn give_up(&mut self, queue: &str) {
         let letters_max = self.queue_limits.dead_letters_max;
         while let Some(given_up) = self

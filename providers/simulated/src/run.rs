@@ -4,32 +4,33 @@ use std::{any::Any, cell::RefCell, panic::resume_unwind, time::Duration};
 
 use tokio::{runtime::RngSeed, sync::oneshot};
 
-/// A run that has not ended after this much virtual time never will: it panics.
+/// The virtual time after which a run that has not ended panics: it never would.
 pub const VIRTUAL_DAYS_MAX: u64 = 32;
 
-/// What the runtime draws itself is the same in each run; chance comes from the [`World`](crate::World).
+/// A fixed seed of the runtime's own draws; other randomness comes from the
+/// [`World`](crate::World).
 const RUNTIME_SEED: &[u8] = b"landfast";
 
 type Panic = Box<dyn Any + Send>;
 
-/// What tasks of a run leave with it.
+/// The state that tasks leave with their run.
 #[derive(Default)]
 struct Run {
-    /// Where a panic inside a task is taken to.
+    /// Receives a panic inside a task.
     alarm: Option<oneshot::Sender<Panic>>,
-    /// What is done when the run has ended.
+    /// Actions after the end of the run.
     endings: Vec<Box<dyn FnOnce()>>,
 }
 
 thread_local! {
-    /// The run of this thread. It is set and taken away by [`run`].
+    /// The run of this thread; [`run`] sets and removes it.
     static RUN: RefCell<Run> = RefCell::default();
 }
 
-/// Runs `future` on one thread with a clock that stands still while anything can run.
+/// Runs `future` on one thread, with a clock that stands still while any task can run.
 ///
-/// A panic in a function of the world (an assertion of ours that failed) ends the run with that panic. A
-/// run in which everybody waits for ever panics after [`VIRTUAL_DAYS_MAX`], which takes no real time.
+/// A panic in a function of the world (a failed assertion) ends the run with that panic. A run in
+/// which all tasks wait forever panics after [`VIRTUAL_DAYS_MAX`], which takes no real time.
 pub fn run<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -48,7 +49,7 @@ pub fn run<F: Future>(future: F) -> F::Output {
             Ok(panic) = alarm => resume_unwind(panic),
             output = future => output,
             () = tokio::time::sleep(Duration::from_secs(VIRTUAL_DAYS_MAX * 24 * 60 * 60)) => {
-                panic!("the run has not ended after {VIRTUAL_DAYS_MAX} virtual days: everybody waits for somebody")
+                panic!("the run has not ended after {VIRTUAL_DAYS_MAX} virtual days: all tasks wait forever")
             }
         }
     });
@@ -60,7 +61,7 @@ pub fn run<F: Future>(future: F) -> F::Output {
     output
 }
 
-/// Ends the current run with `panic`, or this task alone if there is no run any more.
+/// Ends the current run with `panic`, or only this task if there is no run any more.
 pub(crate) fn raise(panic: Panic) {
     match RUN.with_borrow_mut(|run| run.alarm.take()) {
         Some(alarm) => drop(alarm.send(panic)),
@@ -68,7 +69,7 @@ pub(crate) fn raise(panic: Panic) {
     }
 }
 
-/// Has `ending` done once the run of this thread has ended without a panic.
+/// Registers `ending` to be called once this thread's run has ended without a panic.
 pub(crate) fn at_end(ending: Box<dyn FnOnce()>) {
     RUN.with_borrow_mut(|run| run.endings.push(ending));
 }

@@ -1,11 +1,11 @@
-//! The runtime port in memory, in virtual time. Its functions are Rust closures that run in the
-//! caller's task.
+//! The runtime port in memory, for the contract and for services: its functions are closures, which run in
+//! the caller's task in virtual time.
 //!
 //! Invariants
-//! - An instance is idle or runs one invocation. An instance that exits or exceeds its timeout is
-//!   dropped.
-//! - An instance that is busy when its function is retired is not reused: retiring raises the
-//!   function's generation, and only instances of the present generation become idle.
+//! - An instance is idle or runs one invocation. It is discarded if its process ended or it ran out
+//!   of time.
+//! - An instance that is retired during an invocation is not reused: the generation of its function
+//!   has advanced.
 
 use std::{
     collections::BTreeMap,
@@ -25,21 +25,21 @@ use tokio::sync::Notify;
 
 use crate::logs::SimulatedLogs;
 
-/// The longest answer.
+/// The longest response.
 const ANSWER_BYTES_MAX: usize = 6 << 20;
 
-/// What a function is given beside its payload.
+/// The input of a function.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// Which instance it is.
+    /// The number of the instance.
     pub instance: u64,
-    /// How many invocations it was given, this one among them.
+    /// How many invocations the instance has received, including this one.
     pub count: u64,
     /// The invocation's id.
     pub id: String,
-    /// What it is given.
+    /// The payload.
     pub payload: Bytes,
-    /// What it prints goes here.
+    /// Collects the output lines.
     pub printed: Arc<Mutex<Vec<String>>>,
 }
 
@@ -48,16 +48,16 @@ pub struct Call {
 pub enum End {
     /// With a result.
     Answer(Bytes),
-    /// It fails: an object in JSON.
+    /// With an error: a JSON object.
     Failed(Bytes),
-    /// Its process ends.
+    /// With the end of its process.
     Exited(i32),
 }
 
 /// The code of all functions.
 pub type Code = Arc<dyn Fn(Call) -> BoxFuture<'static, End> + Send + Sync>;
 
-/// Runs functions that are code of this process.
+/// Runs functions that are closures of this process.
 pub struct SimulatedRuntime {
     clock: Arc<dyn Clock>,
     code: Code,
@@ -68,14 +68,14 @@ pub struct SimulatedRuntime {
 
 #[derive(Debug, Default)]
 struct State {
-    functions: BTreeMap<String, Of>,
+    functions: BTreeMap<String, FunctionState>,
     instances: u64,
     figures: Figures,
 }
 
-/// Of one function.
+/// The state of one function.
 #[derive(Debug, Default)]
-struct Of {
+struct FunctionState {
     revision: String,
     generation: u64,
     busy: usize,
@@ -94,10 +94,10 @@ impl Debug for SimulatedRuntime {
     }
 }
 
-/// Its function has one instance more at work for as long as this is held.
-struct Busy<'runtime>(&'runtime SimulatedRuntime, String);
+/// Counts one busy instance of its function while it is held.
+struct BusyInstance<'runtime>(&'runtime SimulatedRuntime, String);
 
-impl Drop for Busy<'_> {
+impl Drop for BusyInstance<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.figures.busy -= 1;
@@ -108,13 +108,13 @@ impl Drop for Busy<'_> {
 }
 
 impl State {
-    fn of(&mut self, function: &str) -> &mut Of {
+    fn of(&mut self, function: &str) -> &mut FunctionState {
         self.functions.entry(function.to_owned()).or_default()
     }
 }
 
 impl SimulatedRuntime {
-    /// A runtime whose functions are `code`.
+    /// A runtime with the functions in `code`.
     pub fn new(clock: Arc<dyn Clock>, code: Code) -> Self {
         let logs = Arc::new(SimulatedLogs::new(Arc::clone(&clock)));
         Self {
@@ -126,12 +126,12 @@ impl SimulatedRuntime {
         }
     }
 
-    /// What its functions printed.
+    /// The output of its functions.
     pub fn logs(&self) -> Arc<SimulatedLogs> {
         Arc::clone(&self.logs)
     }
 
-    /// One whose functions obey the commands of the contract.
+    /// A runtime whose functions obey the commands of the contract.
     pub fn obedient(clock: Arc<dyn Clock>) -> Self {
         let time = Arc::clone(&clock);
         Self::new(
@@ -144,8 +144,8 @@ impl SimulatedRuntime {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right to an instance, as soon as there is one.
-    async fn busy(&self, function: &Function, waits: bool) -> Result<Busy<'_>, Refused> {
+    /// Waits for permission to use an instance.
+    async fn busy(&self, function: &Function, waits: bool) -> Result<BusyInstance<'_>, Refused> {
         loop {
             let freed = self.freed.notified();
             {
@@ -153,7 +153,7 @@ impl SimulatedRuntime {
                 if state.of(&function.name).busy < function.concurrency {
                     state.of(&function.name).busy += 1;
                     state.figures.busy += 1;
-                    return Ok(Busy(self, function.name.clone()));
+                    return Ok(BusyInstance(self, function.name.clone()));
                 }
                 if !waits {
                     state.figures.throttled += 1;
@@ -164,7 +164,7 @@ impl SimulatedRuntime {
         }
     }
 
-    /// An instance, and the generation it is of.
+    /// An instance, and its generation.
     fn take(&self, function: &Function) -> (Instance, u64) {
         let mut state = self.state();
         state.figures.invocations += 1;
@@ -294,7 +294,7 @@ impl Runtime for SimulatedRuntime {
     }
 }
 
-/// Does what a command of the contract says.
+/// Executes a command of the contract.
 async fn obey(call: Call, clock: Arc<dyn Clock>) -> End {
     let command = Command::parse(&call.payload).expect("the contract's commands are well formed");
     if let Some(line) = command.print {

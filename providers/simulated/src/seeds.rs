@@ -1,10 +1,11 @@
-//! Which seeds a test plays.
+//! The seeds that a test plays.
 
 use std::{env, ops::Range, str::FromStr};
 
-/// The seed that `LANDFAST_SEED` names alone, or the first `SEEDS`, or the first `few`.
+/// The single seed in `LANDFAST_SEED`, or the first `SEEDS`, or the first `few`.
 ///
-/// Panics where either is no number: a run that played others than it was asked for would prove nothing.
+/// Panics where either variable is not a number: a run with other seeds than requested would prove
+/// nothing.
 pub fn seeds(few: u64) -> Range<u64> {
     match number("LANDFAST_SEED") {
         Some(seed) => seed..seed + 1,
@@ -12,7 +13,7 @@ pub fn seeds(few: u64) -> Range<u64> {
     }
 }
 
-/// The number that the environment variable `name` holds, if it is there. Panics where it is none.
+/// The number in the environment variable `name`, if it is set. Panics if it is not a number.
 pub fn number(name: &str) -> Option<u64> {
     env::var(name).ok().map(|value| parsed(name, &value))
 }
@@ -27,13 +28,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_one() {
+    fn a_number_is_parsed() {
         assert_eq!(parsed("SEEDS", "1000"), 1_000);
     }
 
     #[test]
     #[should_panic(expected = "SEEDS is '1e3', where a number is expected")]
-    fn what_is_no_number_is_not_passed_over() {
+    fn a_malformed_number_is_refused() {
         parsed("SEEDS", "1e3");
     }
 }

@@ -1,10 +1,10 @@
-//! The one store of a world: items, lanes and queues under one order, with the way back from what is not
-//! durable.
+//! The store of a world: items, lanes and queues in one order, and the undo log of the mutations
+//! that are not durable.
 //!
-//! Every mutation takes the next position and leaves behind how to undo it. An fsync moves the durable
-//! position forward and forgets the undoing up to it; a crash undoes the rest, newest first. The next
-//! incarnation goes on at the position where the last one ended, so that an old point can never be mistaken
-//! for a new one with the same number unless its incarnation is looked at (D3).
+//! Every mutation takes the next position and records how to undo it. An fsync advances the durable
+//! position and drops the undo records up to it. A crash undoes the remaining mutations, newest
+//! first. The next incarnation continues at the last kept position. Two points may have the same
+//! position then, and differ in their incarnation (D3).
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -23,7 +23,7 @@ use crate::{
     queue::{QueueState, QueueUndo},
 };
 
-/// Mutations that wait for an fsync; beyond it the oldest become durable by themselves.
+/// The most mutations that wait for an fsync. Beyond it the oldest become durable.
 const UNDO_MAX: usize = 100_000;
 
 #[derive(Debug)]
@@ -37,18 +37,18 @@ pub(crate) struct Store {
     incarnation: Incarnation,
     position: u64,
     durable: u64,
-    /// Where each earlier incarnation ended.
+    /// The final position of each earlier incarnation.
     ends: BTreeMap<Incarnation, u64>,
     undo: VecDeque<(u64, Undo)>,
     flushing: bool,
-    /// Whether its disk is.
+    /// Whether the disk is full.
     pub(crate) is_full: bool,
-    /// What items go back to in a crash that were changed by transient updates since.
+    /// The durable values of items with transient updates; a crash restores them.
     transient: BTreeMap<Key, Option<Slot>>,
     nothing: Stored,
 }
 
-/// An item, or the memory of a deleted one.
+/// An item, or the remembered operations of a deleted one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Slot {
     pub(crate) stored: Stored,
@@ -63,14 +63,14 @@ pub(crate) enum Undo {
     Queue(String, QueueUndo),
 }
 
-/// Where a point stands.
+/// The durability of a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
     Durable,
     Pending,
     Lost,
-    /// No mutation of this start has had it yet.
-    Unheard,
+    /// This incarnation has no such point yet.
+    Unknown,
 }
 
 impl Store {
@@ -94,7 +94,7 @@ impl Store {
         }
     }
 
-    /// The position now.
+    /// The present position.
     pub(crate) fn point(&self) -> DurabilityPoint {
         DurabilityPoint {
             incarnation: self.incarnation,
@@ -102,12 +102,12 @@ impl Store {
         }
     }
 
-    /// Up to where the order is durable.
+    /// The durable position.
     pub(crate) fn durable(&self) -> u64 {
         self.durable
     }
 
-    /// Gives a mutation the next position; `undo` takes its parts back, last one first.
+    /// Gives a mutation the next position. `undo` holds its parts; the last one is undone first.
     pub(crate) fn order(&mut self, undo: Vec<Undo>) -> DurabilityPoint {
         self.position += 1;
         let position = self.position;
@@ -121,7 +121,7 @@ impl Store {
         self.point()
     }
 
-    /// The receipt of what stands at the position now.
+    /// A receipt for the present position.
     pub(crate) fn receipt(&self, cost: Cost) -> Receipt {
         Receipt {
             point: self.point(),
@@ -129,7 +129,7 @@ impl Store {
         }
     }
 
-    /// The item under `key`, or the memory of it, or nothing.
+    /// The item under `key`, or what is remembered of a deleted one.
     pub(crate) fn stored(&self, key: &Key, now: Duration) -> &Stored {
         match self.items.get(key) {
             Some(slot) if !self.is_forgotten(slot, now) => &slot.stored,
@@ -137,7 +137,7 @@ impl Store {
         }
     }
 
-    /// Refuses what would take room where there is none (K11).
+    /// Refuses a change that needs space on a full disk (K11).
     pub(crate) fn check_room(&self) -> Result<()> {
         if self.is_full {
             Err(Error::new(ErrorKind::NoRoom, "write on a full disk"))
@@ -146,15 +146,16 @@ impl Store {
         }
     }
 
-    /// Stores `stored` under `key`; returns how to undo it, with the transient updates before it.
+    /// Stores `stored` under `key`. Returns how to undo it, together with the transient updates
+    /// before it.
     pub(crate) fn put(&mut self, key: Key, stored: Stored, now: Duration) -> Undo {
         let before = self.replace(key.clone(), stored, now);
         let durable = self.transient.remove(&key).unwrap_or(before);
         Undo::Item(key, durable)
     }
 
-    /// Stores `stored` under `key` until the next crash (D5), and takes no position; false if everything is durable
-    /// at once, here.
+    /// Stores `stored` under `key` until the next crash (D5), without taking a position. Returns
+    /// false if everything is durable at once here.
     pub(crate) fn put_transient(&mut self, key: &Key, stored: &Stored, now: Duration) -> bool {
         if self.durable_at_once {
             return false;
@@ -164,7 +165,7 @@ impl Store {
         true
     }
 
-    /// Stores `stored` under `key`; returns what was there.
+    /// Stores `stored` under `key`; returns the previous value.
     fn replace(&mut self, key: Key, stored: Stored, now: Duration) -> Option<Slot> {
         let remembers = stored
             .memory
@@ -199,17 +200,17 @@ impl Store {
             return match position {
                 _ if position <= self.durable => Durability::Durable,
                 _ if position <= self.position => Durability::Pending,
-                _ => Durability::Unheard,
+                _ => Durability::Unknown,
             };
         }
         match self.ends.get(&point.incarnation) {
             Some(end) if position <= *end => Durability::Durable,
-            // Of a start that this store never made, too: it has lost that start (D4).
+            // This includes incarnations that this store never began: it has lost them (D4).
             _ => Durability::Lost,
         }
     }
 
-    /// Begins an fsync and says of what; none if one is under way.
+    /// Begins an fsync and returns its target; none if one is running.
     pub(crate) fn begin_flush(&mut self) -> Option<DurabilityPoint> {
         if self.flushing {
             return None;
@@ -218,7 +219,7 @@ impl Store {
         Some(self.point())
     }
 
-    /// Ends an fsync that began at `target`; one of an earlier incarnation has died with it.
+    /// Ends the fsync to `target`. A crash has cancelled one of an earlier incarnation.
     pub(crate) fn end_flush(&mut self, target: DurabilityPoint) {
         if target.incarnation == self.incarnation {
             self.flushing = false;
@@ -233,19 +234,20 @@ impl Store {
         }
     }
 
-    /// Undoes everything behind `kept` and begins the next incarnation there.
+    /// Undoes all mutations after `kept` and begins the next incarnation there.
     pub(crate) fn crash(&mut self, kept: u64) {
         assert!(
             (self.durable..=self.position).contains(&kept),
             "a crash keeps what is durable"
         );
-        // Each lies above the last durable change of its item, so it goes first.
+        // Transient updates come after the last durable change of their item, so they are undone
+        // first.
         for (key, slot) in std::mem::take(&mut self.transient) {
-            self.take_back(Undo::Item(key, slot));
+            self.undo(Undo::Item(key, slot));
         }
         while self.undo.back().is_some_and(|(of, _)| *of > kept) {
             if let Some((_, undo)) = self.undo.pop_back() {
-                self.take_back(undo);
+                self.undo(undo);
             }
         }
         self.undo.clear();
@@ -255,12 +257,12 @@ impl Store {
         self.durable = kept;
         self.flushing = false;
         for queue in self.queues.values_mut() {
-            queue.forget_consumers();
+            queue.end_deliveries();
             queue.forget_transient();
         }
     }
 
-    fn take_back(&mut self, undo: Undo) {
+    fn undo(&mut self, undo: Undo) {
         match undo {
             Undo::Item(key, Some(slot)) => drop(self.items.insert(key, slot)),
             Undo::Item(key, None) => drop(self.items.remove(&key)),
@@ -269,7 +271,7 @@ impl Store {
             Undo::Queue(queue, QueueUndo::Created) => drop(self.queues.remove(&queue)),
             Undo::Queue(queue, undo) => {
                 if let Some(queue) = self.queues.get_mut(&queue) {
-                    queue.take_back(undo);
+                    queue.undo(undo);
                 }
             }
         }

@@ -1,22 +1,22 @@
-//! What happened in a world, in order.
+//! The ordered events of a world.
 
 use std::{borrow::Cow, collections::VecDeque, fmt, time::Duration};
 
-/// How many entries a trace keeps; older ones live on in its hash alone.
+/// The most entries that a trace keeps. Older ones only count in its hash.
 pub(crate) const ENTRIES_MAX: usize = 10_000;
 
-/// One call of a port, or one thing the cloud did by itself.
+/// One port call, or one step of the cloud itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Since the world began.
+    /// The time since the world began.
     pub at: Duration,
-    /// The invocation that called, as `writer#7`; empty for anybody else.
+    /// The calling invocation, as `writer#7`; empty for any other caller.
     pub caller: String,
-    /// What was asked for.
+    /// The operation.
     pub operation: &'static str,
-    /// The key, queue, function or object it was asked of.
+    /// Its key, queue, function or object.
     pub subject: String,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Cow<'static, str>,
 }
 
@@ -67,17 +67,17 @@ impl Trace {
         self.entries.iter()
     }
 
-    /// A hash over every entry since the world began.
+    /// A hash over all entries since the world began.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// How many port calls were made; what triggers and timers do by themselves is not one.
+    /// The number of port calls. Steps of triggers and timers do not count.
     pub fn port_calls(&self) -> u64 {
         self.port_calls
     }
 
-    /// How many entries there were since the world began.
+    /// The number of entries since the world began.
     pub fn entry_count(&self) -> u64 {
         self.entry_count
     }

@@ -23,7 +23,7 @@ use crate::{
     trace::Trace,
 };
 
-/// The most that another machine's wall clock is wrong, either way.
+/// The largest error of another machine's wall clock, in either direction.
 const SKEW_MS_MAX: i64 = 2_000;
 
 /// One cloud with one store, for any number of processes. Cloning it gives another handle.
@@ -50,8 +50,8 @@ struct Ports {
     cloud: Arc<Cloud>,
     functions: Arc<Functions>,
     objects: Arc<SimulatedObjects>,
-    /// Where skews and streams of chance are drawn from: apart from the faults, so that asking for one more
-    /// stream changes no fault.
+    /// The source of clock errors and random streams. It is separate from the faults, so that one
+    /// more stream changes no fault.
     streams: Mutex<Rng>,
 }
 
@@ -69,7 +69,7 @@ impl World {
         Self::with_options(seed, Options::default())
     }
 
-    /// A calm world that imitates another kind of cloud.
+    /// A calm world with other options.
     pub fn with_options(seed: u64, options: Options) -> Self {
         let mut streams = Rng::with_seed(seed);
         let cloud = Arc::new(Cloud::new(streams.u64(..), options));
@@ -82,7 +82,7 @@ impl World {
         }))
     }
 
-    /// What it was made from.
+    /// The seed of the world.
     pub fn seed(&self) -> u64 {
         self.0.seed
     }
@@ -131,77 +131,78 @@ impl World {
         self.clock_off_by(0)
     }
 
-    /// The clock of another machine: its wall time is wrong by up to two seconds, another amount each time.
+    /// The clock of another machine: its wall time is wrong by up to two seconds. Each clock has
+    /// another error.
     pub fn skewed_clock(&self) -> Arc<dyn Clock> {
         let skew_ms = lock(&self.0.streams).i64(-SKEW_MS_MAX..=SKEW_MS_MAX);
         self.clock_off_by(skew_ms)
     }
 
-    /// A clock whose wall time is wrong by this much.
+    /// A clock whose wall time is wrong by `skew_ms`.
     pub fn clock_off_by(&self, skew_ms: i64) -> Arc<dyn Clock> {
         Arc::new(SimulatedClock::new(Arc::clone(&self.0.cloud), skew_ms))
     }
 
-    /// A stream of chance of its own.
+    /// A new random stream.
     pub fn entropy(&self) -> Arc<dyn Entropy> {
         Arc::new(SimulatedEntropy::new(lock(&self.0.streams).fork()))
     }
 
-    /// What may go wrong.
+    /// The faults of this world.
     pub fn faults(&self) -> &Faults {
         &self.0.cloud.faults
     }
 
-    /// The store's disk is full from now on: it has no reserve, and takes what needs no room. Queues and objects
-    /// have disks of their own.
+    /// Fills the store's disk: it has no reserve, and only accepts changes that need no space.
+    /// Queues and objects have their own disks.
     pub fn fill_disk(&self) {
         self.0.cloud.store().is_full = true;
     }
 
-    /// There is room again.
+    /// Frees space on the store's disk.
     pub fn empty_disk(&self) {
         self.0.cloud.store().is_full = false;
     }
 
-    /// The disk of the objects is full from now on: none is put.
+    /// Fills the disk of the objects: every put fails.
     pub fn fill_disk_of_objects(&self) {
         self.0.objects.set_full(true);
     }
 
-    /// There is room again.
+    /// Frees space on the disk of the objects.
     pub fn empty_disk_of_objects(&self) {
         self.0.objects.set_full(false);
     }
 
-    /// The store's process dies and starts again: everything not externalized is lost, deliveries become
-    /// visible again, running invocations are ended, the incarnation grows.
+    /// The store's process dies and starts again. Everything that is not durable is lost,
+    /// deliveries become visible again, running invocations end, and the incarnation advances.
     pub fn crash(&self) {
         self.0.cloud.crash(Kept::Durable);
     }
 
-    /// The same, but as much of what was not externalized survives as chance has it: a prefix (D2).
+    /// The same, but a random prefix of the mutations that are not durable survives (D2).
     pub fn crash_keeping_some(&self) {
         self.0.cloud.crash(Kept::SomeMore);
     }
 
-    /// The store fails to make something durable and goes back to its durable state, in process: the incarnation grows,
-    /// transient messages are lost and other deliveries become visible again, but whoever was at work goes on with what
-    /// it has seen (D4).
+    /// The store fails to make something durable and returns to its durable state without a
+    /// restart. The incarnation advances, transient messages are lost, and other deliveries become
+    /// visible again. Running processes continue with what they have read (D4).
     pub fn fall_back(&self) {
         self.0.cloud.fall_back(Kept::Durable);
     }
 
-    /// The same, but as much of what was not externalized survives as chance has it: a prefix (D2).
+    /// The same, but a random prefix of the mutations that are not durable survives (D2).
     pub fn fall_back_keeping_some(&self) {
         self.0.cloud.fall_back(Kept::SomeMore);
     }
 
-    /// What happened so far.
+    /// The trace so far.
     pub fn trace(&self) -> Trace {
         self.0.cloud.trace().clone()
     }
 
-    /// How many port calls were made so far.
+    /// The number of port calls so far.
     pub fn port_calls(&self) -> u64 {
         self.0.cloud.trace().port_calls()
     }

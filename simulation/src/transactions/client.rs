@@ -1,7 +1,8 @@
-//! Clients: platforms that run functions, lose patience with them, and run them again under their names.
+//! Clients: platforms that run functions, time out, and run them again under the same transaction
+//! ids.
 //!
-//! A function that stalls is not stopped: it wakes up while its retry is at work, writes and commits, as functions
-//! of a real platform do. A client that dies leaves its transaction open.
+//! A stalled function is not stopped. It wakes up while its retry runs, writes and commits, as
+//! functions of a real platform do. A client that dies leaves its transaction open.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,9 +19,9 @@ use transactions::{
 };
 
 use super::{
+    cluster::{Cluster, Connection, Failure},
     effects::Sent,
-    history::{Answer, Commit, Execution, Shown, Span, Step, Writer},
-    house::{Connection, Failure, House},
+    history::{Answer, Commit, Execution, ReadResult, Span, Step, Writer},
     workload::{Mix, Planned, Script, Tag, Work, Zipf},
 };
 
@@ -28,51 +29,53 @@ use super::{
 const ATTEMPTS_MAX: usize = 6;
 /// How often a client asks for the outcome of its commit.
 const COMMITS_MAX: usize = 12;
-/// The wait before something is tried again.
+/// The pause before a retry.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
-/// Longer than an attempt may be idle.
+/// Longer than the idle timeout of an attempt.
 const LONG_STALL: Duration = Duration::from_secs(70);
 
-/// How clients behave. One in so many; zero: none.
+/// The behaviour of clients. Each rate is one in this many; zero: none.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Habits {
-    /// Transactions that have a name.
+    /// Transactions that have an id.
     pub one_named_in: usize,
-    /// Whether all names are chosen; else every other one is random, and goes within minutes, with what it would show.
+    /// Whether all ids are client ids. Otherwise every other one is a random id, whose record
+    /// expires within minutes.
     pub chooses_all_names: bool,
-    /// Transactions that are serializable.
+    /// Serializable transactions.
     pub one_serializable_in: usize,
-    /// Transactions that only read.
+    /// Read-only transactions.
     pub one_reader_in: usize,
-    /// Transactions whose function stalls: if they have a name, until after it was retried.
+    /// Transactions whose function stalls: those with an id until after their retry.
     pub one_stall_in: usize,
     /// Transactions whose client dies before it commits.
     pub one_death_in: usize,
-    /// Whether every commit is carried to the next begin of its client.
+    /// Whether the token of every commit is passed to the next begin of its client.
     pub carries_after: bool,
     /// Whether each call goes to any node, not to that of the begin.
     pub wanders: bool,
-    /// How long an answer to a commit is waited for before another node is asked; zero: for ever.
+    /// How long a client waits for the answer to a commit before it asks another node; zero:
+    /// forever.
     pub patience: Duration,
-    /// The wait between two transactions, at most.
+    /// The longest pause between two transactions.
     pub pause: Duration,
-    /// The wait between two steps of a function, at most.
+    /// The longest pause between two steps of a function.
     pub thinks: Duration,
 }
 
-/// What a function does, and how its transaction is kept apart.
+/// The script of a function and the isolation of its transaction.
 #[derive(Debug, Clone)]
 struct Run {
     script: Script,
     isolation: Isolation,
 }
 
-/// What all clients have done, in the order of the begins.
+/// The executions of all clients, in the order of their begins.
 pub type Record = Rc<RefCell<Vec<Execution>>>;
 
 /// Runs a client's share of the transactions.
 pub async fn work(
-    house: House,
+    cluster: Cluster,
     number: usize,
     mix: Mix,
     habits: Habits,
@@ -80,9 +83,9 @@ pub async fn work(
     mut rng: Rng,
 ) {
     let zipf = Zipf::new(mix.keys, mix.zipf);
-    let client = Client::new(house, number, mix, habits, record, rng.fork());
+    let client = Client::new(cluster, number, mix, habits, record, rng.fork());
     for transaction in 0..mix.transactions / mix.clients.max(1) {
-        // A function need not do the same when it is run again.
+        // A function need not repeat its steps when it is run again.
         let mut scripts = [(); 2].map(|()| Script::draw(&mix, &zipf, &mut rng));
         if strikes(&mut rng, habits.one_reader_in) {
             scripts.iter_mut().for_each(Script::only_read);
@@ -93,7 +96,7 @@ pub async fn work(
             Isolation::ReadAtomic
         };
         let [script, again] = scripts.map(|script| Run { script, isolation });
-        // Every other one has the form of a name that nobody has chosen.
+        // Every other id has the form of a random id.
         let name = if habits.chooses_all_names || transaction % 2 == 0 {
             format!("c{number}-{transaction}")
         } else {
@@ -111,9 +114,9 @@ pub async fn work(
     }
 }
 
-/// Runs one transaction with so many effects until it has come through.
+/// Runs one transaction with `effects` effects until it succeeds.
 pub async fn transact(
-    house: House,
+    cluster: Cluster,
     script: &Script,
     isolation: Isolation,
     name: Option<&TransactionId>,
@@ -125,7 +128,14 @@ pub async fn transact(
         effects,
         ..Mix::default()
     };
-    let client = Client::new(house, 0, mix, Habits::default(), record, Rng::with_seed(0));
+    let client = Client::new(
+        cluster,
+        0,
+        mix,
+        Habits::default(),
+        record,
+        Rng::with_seed(0),
+    );
     client
         .platform(
             &Run {
@@ -142,7 +152,7 @@ fn strikes(rng: &mut Rng, one_in: usize) -> bool {
     one_in > 0 && rng.usize(..one_in) == 0
 }
 
-/// A function that sleeps at one of its steps, and a platform that retries it meanwhile.
+/// A function that sleeps at one of its steps while its platform retries it.
 #[derive(Debug, Clone, Copy)]
 struct Stall {
     step: usize,
@@ -170,12 +180,12 @@ impl Stall {
 enum Ended {
     /// Nothing is left to do: it committed, or its client is dead.
     Done,
-    /// It has to be run again.
+    /// It must run again.
     Again,
 }
 
 struct Client {
-    house: House,
+    cluster: Cluster,
     number: usize,
     mix: Mix,
     thinks: Duration,
@@ -183,13 +193,13 @@ struct Client {
     wanders: bool,
     record: Record,
     chance: RefCell<Rng>,
-    /// The last commit, if it is carried.
+    /// The last commit, if its token is passed on.
     after: Option<Cell<Option<After>>>,
 }
 
 impl Client {
     fn new(
-        house: House,
+        cluster: Cluster,
         number: usize,
         mix: Mix,
         habits: Habits,
@@ -207,7 +217,7 @@ impl Client {
             ..
         } = habits;
         Self {
-            house,
+            cluster,
             number,
             mix,
             thinks,
@@ -231,7 +241,8 @@ impl Client {
         };
         let stalling = Box::pin(self.attempt(script, name, dies, Some(stall)));
         if name.is_none() {
-            // Nobody can tell a retry from another transaction, so there is none before it has failed.
+            // A retry cannot be told from another transaction here, so the first attempt must fail
+            // before the second begins.
             if stalling.await == Ended::Again {
                 self.platform(again, None, None).await;
             }
@@ -244,7 +255,7 @@ impl Client {
         join(stalling, retrying).await;
     }
 
-    /// Runs a function until it has come through.
+    /// Runs a function until it succeeds.
     async fn platform(&self, script: &Run, name: Option<&TransactionId>, dies: Option<usize>) {
         for _ in 0..ATTEMPTS_MAX {
             if Box::pin(self.attempt(script, name, dies, None)).await == Ended::Done {
@@ -261,7 +272,7 @@ impl Client {
         dies: Option<usize>,
         stall: Option<Stall>,
     ) -> Ended {
-        let connection = self.house.connect().await;
+        let connection = self.cluster.connect().await;
         let asked = self.now();
         let after = self.after.as_ref().and_then(Cell::get);
         let Run { script, isolation } = run;
@@ -305,7 +316,8 @@ impl Client {
         attempt.run(script, dies, stall).await
     }
 
-    /// A begin says that the transaction has committed: its last attempt that asked for it has.
+    /// A begin reported that the transaction has committed: the last attempt that asked for a
+    /// commit did.
     fn learn_committed(&self, id: &TransactionId) {
         let mut record = self.record.borrow_mut();
         let asked = record
@@ -315,7 +327,7 @@ impl Client {
         let commit =
             asked.rfind(|commit| !matches!(commit.answer, Answer::Refused | Answer::Conflict));
         let commit =
-            commit.expect("a transaction is said to have committed only if somebody asked for it");
+            commit.expect("a transaction is said to have committed only if it was requested");
         if commit.answer == Answer::Unknown {
             commit.span.answered = self.now();
             commit.answer = Answer::Committed;
@@ -336,7 +348,7 @@ impl Client {
     }
 
     fn now(&self) -> Duration {
-        self.house.moment()
+        self.cluster.moment()
     }
 }
 
@@ -345,7 +357,7 @@ struct Attempt<'client> {
     client: &'client Client,
     connection: Connection,
     writer: Writer,
-    /// Its place in the record.
+    /// Its index in the record.
     index: usize,
     planned: Vec<Planned>,
 }
@@ -364,7 +376,7 @@ impl Attempt<'_> {
             };
             if done.is_err() {
                 let call = self.call();
-                // Its answer changes nothing: what was asked for before is over either way.
+                // The answer does not matter: the attempt is over either way.
                 let _ = self
                     .connection
                     .call(self.connection.engine.abort(&call))
@@ -401,15 +413,16 @@ impl Attempt<'_> {
             answered: self.client.now(),
         };
         let (noted, result) = match shown {
-            Ok(Some(value)) => (Shown::Value(value), Ok(())),
-            Ok(None) => (Shown::Absent, Ok(())),
-            // What a node wrote ahead goes while it is taken for dead: then its transaction commits no more.
+            Ok(Some(value)) => (ReadResult::Value(value), Ok(())),
+            Ok(None) => (ReadResult::Absent, Ok(())),
+            // A node that is considered dead loses its spilled values; its transaction cannot
+            // commit then.
             Err(failure @ Failure::Refused(Error::Corrupt(_))) if self.has_written(key) => {
                 return Err(failure);
             }
-            // Of a value that is gone its reader hears the one or the other.
+            // The reader of a collected value may receive either error.
             Err(Failure::Refused(Error::NoValidVersion | Error::Corrupt(_))) => (
-                Shown::NoValidVersion,
+                ReadResult::NoValidVersion,
                 Err(Failure::Refused(Error::NoValidVersion)),
             ),
             Err(failure) => return Err(failure),
@@ -463,7 +476,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Asks until it is told, on whichever node there is.
+    /// Asks for the outcome until it receives one, on any available node.
     async fn commit(mut self) -> Ended {
         let (call, asked) = (self.call(), self.client.now());
         for _ in 0..COMMITS_MAX {
@@ -484,7 +497,7 @@ impl Attempt<'_> {
                     self.client.carry(committed.after);
                     return Ended::Done;
                 }
-                Err(Failure::Gone) => self.connection = self.client.house.connect().await,
+                Err(Failure::Gone) => self.connection = self.client.cluster.connect().await,
                 Err(Failure::Refused(
                     Error::OutcomeUnknown | Error::Unavailable(_) | Error::Expired,
                 )) => {
@@ -513,7 +526,7 @@ impl Attempt<'_> {
         };
         let mut record = self.client.record.borrow_mut();
         let commit = &mut record[self.index].commit;
-        // A begin of the same name may have said it before.
+        // A begin under the same id may have reported it before.
         if commit.is_none_or(|commit| commit.answer == Answer::Unknown) {
             *commit = Some(Commit { span, answer });
         }
@@ -530,10 +543,10 @@ impl Attempt<'_> {
         self.client.record.borrow_mut()[self.index].steps.push(step);
     }
 
-    /// Whom the next call goes to.
+    /// The node of the next call.
     fn connection(&self) -> Connection {
         let other = if self.client.wanders {
-            self.client.house.serving()
+            self.client.cluster.serving()
         } else {
             None
         };

@@ -1,6 +1,6 @@
-//! The queues and functions that effects go to, as one process that can die reaches them.
+//! The queues and functions that receive effects, as one crashable process reaches them.
 //!
-//! Of each port a node of the engine calls what sends; the rest is passed on as it is.
+//! A node of the engine only calls the sending methods of each port; the others pass through.
 
 use std::sync::Arc;
 
@@ -14,20 +14,20 @@ use ports::{
 use simulated::World;
 use transactions::Destinations;
 
-use super::mortal::Life;
+use super::crashable::Life;
 
-/// The destinations of `world` for as long as `life` lasts.
-pub fn mortal(world: &World, life: &Life) -> Destinations {
+/// The destinations of `world` during `life`.
+pub fn crashable(world: &World, life: &Life) -> Destinations {
     through(world.queue(), world, life)
 }
 
-/// The same with another way to its queues.
+/// The same with another queue port.
 pub fn through(queue: SharedQueue, world: &World, life: &Life) -> Destinations {
-    let queue = MortalQueue {
+    let queue = CrashableQueue {
         inner: queue,
         life: life.clone(),
     };
-    let functions = MortalFunctions {
+    let functions = CrashableFunctions {
         inner: world.functions(),
         life: life.clone(),
     };
@@ -38,12 +38,12 @@ pub fn through(queue: SharedQueue, world: &World, life: &Life) -> Destinations {
 }
 
 #[derive(Debug)]
-struct MortalQueue {
+struct CrashableQueue {
     inner: SharedQueue,
     life: Life,
 }
 
-impl Decorator for MortalQueue {
+impl Decorator for CrashableQueue {
     type Port = dyn Queue;
 
     fn inner(&self) -> &Self::Port {
@@ -55,7 +55,7 @@ impl Decorator for MortalQueue {
     }
 }
 
-impl QueueDecorator for MortalQueue {
+impl QueueDecorator for CrashableQueue {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         self.life
             .live_through(self.inner.send(queue, messages))
@@ -64,12 +64,12 @@ impl QueueDecorator for MortalQueue {
 }
 
 #[derive(Debug)]
-struct MortalFunctions {
+struct CrashableFunctions {
     inner: Arc<dyn Functions>,
     life: Life,
 }
 
-impl FunctionsDecorator for MortalFunctions {
+impl FunctionsDecorator for CrashableFunctions {
     fn inner(&self) -> &dyn Functions {
         &*self.inner
     }

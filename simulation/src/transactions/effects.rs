@@ -1,7 +1,9 @@
-//! Effects and their receivers: what was received, by whom it was sent, and whether it should have been.
+//! Effects and their receivers: which effects arrived, who sent them, and whether they were to be
+//! sent.
 //!
-//! Receivers act at once on what they receive, durable or not, as the world outside does: what they have seen cannot be
-//! taken back. They lose their answers, give messages back and fail, so everything is delivered again now and then.
+//! Receivers act at once on durable and other effects alike, as the outside world does, so what
+//! they saw cannot be undone. They lose their answers, release messages and fail, so that messages
+//! are delivered again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,32 +31,32 @@ use transactions::{
     model::{Attempt, TransactionId},
 };
 
-use super::{at_rest::AtRest, history::Writer};
+use super::{history::Writer, stored_state::StoredState};
 
 /// The queue of effects, and the function.
 const QUEUE: &str = "orders";
 const FUNCTION: &str = "notify";
 
-/// How long a message stays with a receiver that has forgotten it.
+/// How long a message stays with a receiver that has lost it.
 const VISIBILITY: Duration = Duration::from_secs(5);
-/// How long a receiver waits when its queue does not answer.
+/// The pause of a receiver whose queue fails.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// Deliveries and runs before anybody gives up: never.
+/// The most deliveries and runs of an effect: practically unbounded.
 const ATTEMPTS_MAX: u32 = 10_000;
-/// One in so many deliveries is forgotten, and one given back.
+/// One in this many deliveries is lost, and one is released.
 const ONE_TROUBLED_IN: usize = 6;
 
-/// An effect as its content names it.
+/// An effect, as its content identifies it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sent {
-    /// Whose it is.
+    /// The attempt.
     pub writer: Writer,
-    /// Which of that attempt's effects.
+    /// The index among the effects of that attempt.
     pub place: u32,
 }
 
 impl Sent {
-    /// Messages and invocations by turns; those of one client are a message group.
+    /// Messages and invocations alternate; those of one client share a message group.
     pub fn effect(&self, client: usize) -> Effect {
         if self.place % 2 == 1 {
             return Effect::Invocation {
@@ -93,12 +95,12 @@ impl Sent {
     }
 }
 
-/// One receipt: the id, and what came under it.
+/// One receipt: the id, and the content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// What the receiver may tell it by.
+    /// The deduplication id.
     pub id: Option<Bytes>,
-    /// What it is.
+    /// The effect.
     pub sent: Sent,
 }
 
@@ -109,12 +111,12 @@ pub struct Receipts(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     all: Mutex<Vec<Receipt>>,
-    /// Whether receivers fail no more.
+    /// Whether receivers have stopped failing.
     is_calm: AtomicBool,
 }
 
 impl Receipts {
-    /// What was received so far.
+    /// The receipts so far.
     pub fn all(&self) -> Vec<Receipt> {
         self.lock().clone()
     }
@@ -123,7 +125,7 @@ impl Receipts {
         self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on receivers do not fail.
+    /// Receivers do not fail from now on.
     pub fn calm(&self) {
         self.0.is_calm.store(true, Ordering::Relaxed);
     }
@@ -138,7 +140,7 @@ impl Receipts {
     }
 }
 
-/// Makes the queue and the function, durably, and their receivers.
+/// Creates the queue and the function durably, and starts their receivers.
 pub async fn receive(world: &World, mut rng: Rng) -> Receipts {
     let receipts = Receipts::default();
     let options = QueueOptions {
@@ -181,7 +183,7 @@ async fn consume(world: World, receipts: Receipts, mut rng: Rng) {
             tokio::time::sleep(AGAIN_AFTER).await;
             continue;
         }
-        // An answer that was lost costs its batch the visibility timeout.
+        // A lost answer costs its batch the visibility timeout.
         let batch = queue.receive(&name, 5).await.unwrap_or_default();
         for Delivery {
             handle,
@@ -191,7 +193,7 @@ async fn consume(world: World, receipts: Receipts, mut rng: Rng) {
         } in batch
         {
             receipts.note(deduplication, &body);
-            // Whether the queue hears of it changes nothing here: the message comes again.
+            // The result does not matter: if it fails, the message is delivered again.
             match if receipts.is_calm() {
                 ONE_TROUBLED_IN
             } else {
@@ -235,13 +237,13 @@ impl Handler for Notify {
     }
 }
 
-/// T13: what is left of effects, all of which are sent or do not count.
-pub async fn left(store: &SharedKeyValue, at_rest: &AtRest) -> Vec<String> {
+/// T13: leftover effects, although all have been sent or have no effect.
+pub async fn left(store: &SharedKeyValue, stored_state: &StoredState) -> Vec<String> {
     let mut partitions: Vec<Bytes> = partition(store, layout::NODES.into()).await;
     for node in &mut partitions {
         *node = layout::outbox(layout::node_of(node).expect("a node's row"));
     }
-    let attempts = at_rest.had_large_effects.iter();
+    let attempts = stored_state.had_large_effects.iter();
     partitions.extend(
         attempts.map(|attempt| Bytes::copy_from_slice(layout::effect(*attempt, 0).partition())),
     );
@@ -254,7 +256,7 @@ pub async fn left(store: &SharedKeyValue, at_rest: &AtRest) -> Vec<String> {
     violations
 }
 
-/// The sort keys of a partition; no test has more than a page.
+/// The sort keys of a partition; in these tests they fit into a page.
 async fn partition(store: &SharedKeyValue, partition: Bytes) -> Vec<Bytes> {
     let page = store
         .scan(&Scan::partition(partition, 10_000))
@@ -264,21 +266,21 @@ async fn partition(store: &SharedKeyValue, partition: Bytes) -> Vec<Bytes> {
     page.items.into_iter().map(|(sort, _)| sort).collect()
 }
 
-/// T13: effects of what did not commit.
-pub fn uncommitted(receipts: &[Receipt], at_rest: &AtRest) -> Vec<String> {
+/// T13: effects of attempts that did not commit.
+pub fn uncommitted(receipts: &[Receipt], stored_state: &StoredState) -> Vec<String> {
     let wrong = receipts
         .iter()
-        .filter(|receipt| !at_rest.is_committed(&receipt.sent.writer));
+        .filter(|receipt| !stored_state.is_committed(&receipt.sent.writer));
     wrong
         .map(|receipt| format!("{:?} was received, and did not commit", receipt.sent))
         .collect()
 }
 
-/// T13: effects of what committed that nobody received.
-pub fn unsent(receipts: &[Receipt], at_rest: &AtRest) -> Vec<String> {
+/// T13: effects of commits that were never received.
+pub fn unsent(receipts: &[Receipt], stored_state: &StoredState) -> Vec<String> {
     let received: BTreeSet<&Sent> = receipts.iter().map(|receipt| &receipt.sent).collect();
     let mut violations = Vec::new();
-    for (writer, record) in at_rest.records() {
+    for (writer, record) in stored_state.records() {
         for sent in (0..record.effects).map(|place| Sent {
             writer: writer.clone(),
             place,
@@ -291,7 +293,8 @@ pub fn unsent(receipts: &[Receipt], at_rest: &AtRest) -> Vec<String> {
     violations
 }
 
-/// T13: whoever keeps the ids of what he has done would do it twice, or leave another out; and ids of another form.
+/// T13: ids with which a receiver that remembers them would apply an effect twice or skip one, and
+/// malformed ids.
 pub fn miscounted(receipts: &[Receipt]) -> Vec<String> {
     let mut by_id: BTreeMap<&Option<Bytes>, &Sent> = BTreeMap::new();
     let mut by_effect: BTreeMap<&Sent, &Option<Bytes>> = BTreeMap::new();
@@ -306,7 +309,7 @@ pub fn miscounted(receipts: &[Receipt]) -> Vec<String> {
     violations
 }
 
-/// T13: ids that are not derived as they should be.
+/// T13: ids that are not derived as specified.
 pub fn misnamed(receipts: &[Receipt]) -> Vec<String> {
     let named = |receipt: &&Receipt| {
         receipt.id != Some(effect_id(&receipt.sent.writer.id, receipt.sent.place))
@@ -318,7 +321,7 @@ pub fn misnamed(receipts: &[Receipt]) -> Vec<String> {
         .collect()
 }
 
-/// T13: messages of one transaction that first came in another order than they were sent.
+/// T13: messages of one transaction whose first receipts are out of order.
 pub fn reordered(receipts: &[Receipt]) -> Vec<String> {
     let (mut seen, mut last) = (BTreeSet::new(), BTreeMap::new());
     let mut violations = Vec::new();
@@ -345,7 +348,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::transactions::at_rest::{Decision, Row};
+    use crate::transactions::stored_state::{Decision, Row};
 
     fn receipt(name: &'static str, place: u32) -> Receipt {
         let id = TransactionId::new(name).expect("a name");
@@ -362,8 +365,8 @@ mod tests {
         }
     }
 
-    fn committed(effects: u32) -> AtRest {
-        let mut at_rest = AtRest::default();
+    fn committed(effects: u32) -> StoredState {
+        let mut stored_state = StoredState::default();
         let (version, position) = (
             Version::default(),
             Position {
@@ -382,13 +385,13 @@ mod tests {
             attempt: sent.writer.attempt,
             decision: Decision::Committed(record, Vec::new()),
         };
-        at_rest.rows.insert(sent.writer.id, row);
-        at_rest
+        stored_state.rows.insert(sent.writer.id, row);
+        stored_state
     }
 
     /// T13.
     #[test]
-    fn what_is_wrong_with_effects_is_found() {
+    fn violations_of_effects_are_found() {
         let sent = receipt("t", 3).sent;
         assert_eq!(Sent::of(&sent.content()), Some(sent));
         let right = [

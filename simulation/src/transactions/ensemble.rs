@@ -1,8 +1,8 @@
-//! Who is a member, as processes of one world hear it: a coordination service without its protocol.
+//! The membership of the processes of one world: a coordination service without its protocol.
 //!
-//! A process that lives and is not cut off has a lease that is always fresh. One that dies or is cut off keeps its
-//! membership until its lease has run out and some more; what has changed is heard by each process after a while of its own,
-//! so views differ for a moment.
+//! A live process that is not partitioned has an always fresh lease. A process that dies or is
+//! partitioned stays a member until its lease has expired and a little longer. Each process learns
+//! of a change after its own delay, so views differ for a moment.
 
 use std::{
     collections::BTreeMap,
@@ -20,13 +20,14 @@ use transactions::{
     model::NodeId,
 };
 
-use super::mortal::Life;
+use super::crashable::Life;
 
-/// How long a lease lasts that is renewed every half a second for two, just before it is.
+/// The duration of a lease of two seconds that is renewed every half a second, just before the next
+/// renewal.
 const LEASE_LEFT: Duration = Duration::from_millis(1_500);
-/// After this somebody who renews no more is no member: later than its lease ends.
+/// When a process that no longer renews stops being a member: after its lease has expired.
 const GONE_AFTER: Duration = Duration::from_millis(2_500);
-/// The longest that a change is on its way.
+/// The longest delay of a change.
 const HEARD_AFTER_MS_MAX: u64 = 200;
 
 /// All members. Clones share it.
@@ -37,13 +38,13 @@ pub struct Ensemble(Arc<Mutex<State>>);
 struct State {
     rng: Rng,
     members: BTreeMap<NodeId, Address>,
-    /// In the order in which they joined: the first leads.
+    /// In the order in which they joined: the first one leads.
     line: Vec<NodeId>,
     seats: Vec<Arc<Seat>>,
 }
 
 impl Ensemble {
-    /// An ensemble without members, whose chance comes from `rng`.
+    /// An ensemble without members that draws its delays from `rng`.
     pub fn new(rng: Rng) -> Self {
         Self(Arc::new(Mutex::new(State {
             rng,
@@ -72,14 +73,14 @@ impl Ensemble {
         seat
     }
 
-    /// Somebody's membership has ended.
+    /// Ends a membership.
     fn end(&self, node: NodeId) {
         if self.state().remove(node) {
             self.tell();
         }
     }
 
-    /// All hear of a change, each after a while.
+    /// Notifies all members of a change, each after a delay.
     fn tell(&self) {
         let seats: Vec<(Arc<Seat>, u64)> = {
             let mut state = self.state();
@@ -114,12 +115,12 @@ pub struct Seat {
     clock: Arc<dyn Clock>,
     inner: Arc<Mutex<Inner>>,
     members: watch::Sender<Members>,
-    /// Who was seen to lead.
+    /// The last leader that it knew.
     first: Mutex<Option<NodeId>>,
 }
 
 impl State {
-    /// False: it was no member.
+    /// Returns false if it was not a member.
     fn remove(&mut self, node: NodeId) -> bool {
         self.line.retain(|other| *other != node);
         self.members.remove(&node).is_some()
@@ -129,13 +130,13 @@ impl State {
 #[derive(Debug)]
 struct Inner {
     node: Option<NodeId>,
-    /// When it was last renewed, if it is not all the time.
+    /// When it was last renewed; none: it is renewed continuously.
     lease: Option<Monotonic>,
     cut_off: Option<Monotonic>,
 }
 
 impl Seat {
-    /// It renews nothing and hears nothing from now on.
+    /// From now on it neither renews nor receives changes.
     pub fn cut_off(&self) {
         let now = self.clock.monotonic();
         let node = {
@@ -147,7 +148,7 @@ impl Seat {
         self.ends_later(node);
     }
 
-    /// It reaches the others again: as a member, if it is one still.
+    /// Reconnects it, as a member if it still is one.
     pub fn reconnect(&self) {
         let mut inner = self.inner();
         inner.cut_off = None;
@@ -174,7 +175,7 @@ impl Seat {
         let (life, inner) = (self.life.clone(), Arc::clone(&self.inner));
         tokio::spawn(async move {
             tokio::time::sleep(GONE_AFTER).await;
-            // It may be back.
+            // It may have reconnected.
             if life.is_over() || lock(&inner).cut_off.is_some() {
                 ensemble.end(node);
             }
@@ -185,7 +186,7 @@ impl Seat {
         self.inner().cut_off.is_some()
     }
 
-    /// Sees the members as they are.
+    /// Updates its view of the members.
     fn look(&self) {
         let (nodes, first) = {
             let state = self.ensemble.state();

@@ -1,9 +1,10 @@
-//! T2, T3: what one attempt read goes together, repeats, and shows its own writes.
+//! T2, T3: the reads of one attempt are consistent and repeatable, and show its own writes.
 //!
-//! Needs nothing but a history and the order of the commits: values say what their writers wrote besides.
+//! The check needs only a history and the order of the commits: each value names the other writes
+//! of its writer.
 //!
-//! From AFT, section 2.1 (read atomic isolation: RAMP's fractured reads), and table 2, which counts reads that do
-//! not repeat as fractured; here they are apart.
+//! From AFT, section 2.1 (read atomic isolation: RAMP's fractured reads). AFT's table 2 counts
+//! reads that do not repeat as fractured; here they are separate.
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,7 @@ use bytes::Bytes;
 use transactions::model::{Key, Version};
 
 use super::{
-    history::{Execution, Order, Shown, Step},
+    history::{Execution, Order, ReadResult, Step},
     workload::Tag,
 };
 
@@ -25,16 +26,16 @@ struct Seen<'history> {
     version: Version,
 }
 
-/// Reads of one attempt that show a part of a commit beside something older: T was read, m is in T's write set,
-/// and m was read from an older version than T's, or as absent although T left a value there and nobody had
-/// deleted it since.
+/// Fractured reads: an attempt read T, whose write set contains m, and read m from an older version
+/// than T's. The check also reports m as absent, although T left a value there and no deletion
+/// followed.
 pub fn fractured(histories: &[Execution], order: &Order) -> Vec<String> {
     let deletions = Deletions::of(histories, order);
     let mut violations = Vec::new();
     for execution in histories {
         let seen = seen(execution, order);
         for read in &seen {
-            // Reads of one key that differ are found as such.
+            // Another check finds reads of one key that differ.
             for planned in read
                 .tag
                 .planned
@@ -54,9 +55,9 @@ pub fn fractured(histories: &[Execution], order: &Order) -> Vec<String> {
                 if planned.deletes {
                     continue;
                 }
-                let absent = execution
-                    .reads()
-                    .filter(|(key, shown, _)| **key == planned.key && **shown == Shown::Absent);
+                let absent = execution.reads().filter(|(key, shown, _)| {
+                    **key == planned.key && **shown == ReadResult::Absent
+                });
                 for (key, _, span) in absent {
                     if !deletions.allow(key, read.version, span.answered) {
                         violations.push(format!(
@@ -71,14 +72,14 @@ pub fn fractured(histories: &[Execution], order: &Order) -> Vec<String> {
     violations
 }
 
-/// Reads of one key in one attempt, with no write of its own between them, that differ.
+/// Differing reads of one key in one attempt, without its own write between them.
 pub fn not_repeatable(histories: &[Execution]) -> Vec<String> {
     let mut violations = Vec::new();
     for execution in histories {
-        let mut first: BTreeMap<&Key, &Shown> = BTreeMap::new();
+        let mut first: BTreeMap<&Key, &ReadResult> = BTreeMap::new();
         for (key, shown, _) in execution.reads() {
-            // An error is no read: it is said instead of one.
-            if *shown != Shown::NoValidVersion && *first.entry(key).or_insert(shown) != shown {
+            // An error is not a read; it is reported instead.
+            if *shown != ReadResult::NoValidVersion && *first.entry(key).or_insert(shown) != shown {
                 violations.push(format!(
                     "{:?} read {key:?} twice, and differently",
                     execution.writer
@@ -89,7 +90,7 @@ pub fn not_repeatable(histories: &[Execution]) -> Vec<String> {
     violations
 }
 
-/// Reads of a key after the attempt wrote it that show anything else.
+/// Reads of a key after the attempt wrote it that show another value.
 pub fn own_write_not_read(histories: &[Execution]) -> Vec<String> {
     let mut violations = Vec::new();
     for execution in histories {
@@ -102,8 +103,8 @@ pub fn own_write_not_read(histories: &[Execution]) -> Vec<String> {
                         continue;
                     };
                     let is_own = match (value, shown) {
-                        (Some(value), Shown::Value(shown)) => *value == shown,
-                        (None, Shown::Absent) => true,
+                        (Some(value), ReadResult::Value(shown)) => *value == shown,
+                        (None, ReadResult::Absent) => true,
                         _ => false,
                     };
                     if !is_own {
@@ -119,10 +120,10 @@ pub fn own_write_not_read(histories: &[Execution]) -> Vec<String> {
     violations
 }
 
-/// The reads of an attempt that showed a committed value, own writes apart.
+/// The reads of an attempt that returned a committed value, except for its own writes.
 fn seen<'history>(execution: &'history Execution, order: &Order) -> Vec<Seen<'history>> {
     let values = execution.reads().filter_map(|(key, shown, _)| match shown {
-        Shown::Value(value) => Some((key, Tag::of(value)?)),
+        ReadResult::Value(value) => Some((key, Tag::of(value)?)),
         _ => None,
     });
     let seen = values.filter_map(|(key, tag)| {
@@ -132,7 +133,8 @@ fn seen<'history>(execution: &'history Execution, order: &Order) -> Vec<Seen<'hi
     seen.collect()
 }
 
-/// The committed deletions of each key: their version, and from when on they can have been read.
+/// The committed deletions of each key: their version, and the earliest moment at which they can
+/// have been read.
 struct Deletions<'history>(BTreeMap<&'history Key, Vec<(Version, Duration)>>);
 
 impl<'history> Deletions<'history> {
@@ -158,7 +160,7 @@ impl<'history> Deletions<'history> {
         Self(deletions)
     }
 
-    /// Whether absent at `answered` may be newer than `version`.
+    /// Whether an absence at `answered` may be newer than `version`.
     fn allow(&self, key: &Key, version: Version, answered: Duration) -> bool {
         let of_key = self.0.get(key).into_iter().flatten();
         of_key

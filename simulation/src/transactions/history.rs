@@ -1,54 +1,54 @@
-//! What functions did and were shown, and the order that the store gave their commits.
+//! The steps and results of functions, and the order that the store gave their commits.
 //!
-//! Times are virtual, or monotonic where a real store is watched; only their order is used.
+//! Times are virtual, or monotonic for a real store; only their order is used.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use transactions::model::{Attempt, Isolation, Key, TransactionId, Version};
 
-/// One attempt of one transaction: who writes a value.
+/// One attempt of one transaction, as the writer of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Writer {
     /// The transaction.
     pub id: TransactionId,
-    /// Which begin of it.
+    /// The number of the begin.
     pub attempt: Attempt,
 }
 
-/// From a question to its answer.
+/// The time between a request and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// When it was asked.
+    /// The time of the request.
     pub asked: Duration,
-    /// When it was answered.
+    /// The time of the answer.
     pub answered: Duration,
 }
 
-/// How a read ended.
+/// The result of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Shown {
-    /// With this value.
+pub enum ReadResult {
+    /// This value.
     Value(Bytes),
-    /// The key has none.
+    /// The key has no value.
     Absent,
-    /// No version of the key went with what was read before.
+    /// No version of the key is consistent with the earlier reads.
     NoValidVersion,
 }
 
 /// One step of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// It read, and was answered.
+    /// A read with a result.
     Read {
         /// The key.
         key: Key,
-        /// What it was shown.
-        shown: Shown,
-        /// When.
+        /// The result.
+        shown: ReadResult,
+        /// The time.
         span: Span,
     },
-    /// It wrote; none: it deleted the key. Noted when it was asked for, whatever came of it.
+    /// A write; none: a deletion. It is recorded at its request, regardless of its result.
     Wrote {
         /// The key.
         key: Key,
@@ -57,47 +57,47 @@ pub enum Step {
     },
 }
 
-/// What the client was told of its commit in the end.
+/// The final answer to a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// All its writes count.
+    /// All its writes take effect.
     Committed,
-    /// None of them does.
+    /// None of them takes effect.
     Refused,
-    /// None of them does, since somebody has written what it read.
+    /// None of them takes effect, because another transaction wrote what it had read.
     Conflict,
-    /// Nothing.
+    /// Unknown.
     Unknown,
 }
 
-/// A commit that was asked for.
+/// A requested commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
-    /// From the first time it was asked for to the answer.
+    /// From the first request to the answer.
     pub span: Span,
     /// The answer.
     pub answer: Answer,
 }
 
-/// What happened in one attempt.
+/// The events of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Execution {
-    /// Whose it was.
+    /// The client.
     pub client: usize,
-    /// Its name, and which begin of it.
+    /// Its transaction id, and the number of the begin.
     pub writer: Writer,
-    /// What it asked to be kept apart from.
+    /// Its isolation level.
     pub isolation: Isolation,
     /// Its begin.
     pub begun: Span,
-    /// What it did, in order.
+    /// Its steps, in order.
     pub steps: Vec<Step>,
-    /// Its commit; none: it was never asked for.
+    /// Its commit; none: it was never requested.
     pub commit: Option<Commit>,
 }
 
 impl Execution {
-    /// What it last wrote to each key.
+    /// The last write to each key.
     pub fn writes(&self) -> BTreeMap<&Key, Option<&Bytes>> {
         let mut writes = BTreeMap::new();
         for step in &self.steps {
@@ -108,8 +108,8 @@ impl Execution {
         writes
     }
 
-    /// Its reads of keys that it had not written itself before.
-    pub fn reads(&self) -> impl Iterator<Item = (&Key, &Shown, Span)> {
+    /// The reads of keys that it had not written before.
+    pub fn reads(&self) -> impl Iterator<Item = (&Key, &ReadResult, Span)> {
         let mut written = std::collections::BTreeSet::new();
         self.steps.iter().filter_map(move |step| match step {
             Step::Wrote { key, .. } => {
@@ -122,12 +122,12 @@ impl Execution {
         })
     }
 
-    /// What it was told of its commit.
+    /// The answer to its commit.
     pub fn answer(&self) -> Option<Answer> {
         self.commit.map(|commit| commit.answer)
     }
 
-    /// When it was told that it had committed.
+    /// When its commit was acknowledged.
     pub fn acknowledged(&self) -> Option<Duration> {
         self.commit
             .filter(|commit| commit.answer == Answer::Committed)
@@ -135,7 +135,7 @@ impl Execution {
     }
 }
 
-/// Which attempts committed, and the version of all that each wrote.
+/// The committed attempts, and the version of all that each wrote.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Order {
     /// By writer.

@@ -1,9 +1,10 @@
-//! The network between nodes: messages that are lost, late or doubled, and ways that are cut.
+//! The network between nodes: lost, late and duplicated messages, and partitions.
 //!
-//! A message that is lost brings no answer, ever: who asks has to stop waiting. One that is late or doubled arrives although
-//! nobody waits any more. An address at which no process lives refuses at once, as a machine does whose process is gone.
+//! A lost message never brings an answer, so the caller must time out. A late or duplicated message
+//! arrives although no caller waits any more. An address without a live process refuses at once,
+//! like a machine whose process has ended.
 //!
-//! All chance is from a seed, and all delays are virtual, so one seed gives one run.
+//! All randomness has a seed and all delays are virtual, so one seed gives one run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,17 +23,17 @@ use transactions::{
     peers::{NoAnswer, Peers},
 };
 
-use super::mortal::Life;
+use super::crashable::Life;
 
-/// A message takes at least this long.
+/// The shortest delay of a message.
 const DELAY_MIN: Duration = Duration::from_millis(1);
 
-/// How bad a network is. One in so many; zero: none.
+/// The faults of a network. Each rate is one in this many; zero: none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Trouble {
     /// Messages that are lost, or whose answers are.
     pub one_lost_in: usize,
-    /// Messages that come twice.
+    /// Messages that arrive twice.
     pub one_doubled_in: usize,
     /// Messages that take up to ten seconds.
     pub one_late_in: usize,
@@ -47,19 +48,19 @@ struct State {
     rng: Rng,
     trouble: Trouble,
     processes: BTreeMap<String, (Engine, Life)>,
-    /// Ways that are cut, in both directions.
+    /// Links that are cut, in both directions.
     cut: BTreeSet<(String, String)>,
-    /// Who refuses messages longer than so many bytes, and how.
+    /// Addresses that refuse messages longer than this many bytes, and their error.
     refusing: BTreeMap<String, (usize, NoAnswer)>,
-    /// How much of a message travels in a millisecond; none: all of it.
+    /// The bandwidth in bytes per millisecond; none: unlimited.
     bytes_per_ms: Option<usize>,
-    /// How many messages of each kind were sent to whom.
+    /// The number of messages by kind and address.
     sent: BTreeMap<(String, u8), usize>,
 }
 
-/// What becomes of one message.
+/// The faults of one message.
 #[derive(Debug, Clone, Copy)]
-struct Fate {
+struct MessageFaults {
     there: Duration,
     back: Duration,
     is_lost: bool,
@@ -68,7 +69,7 @@ struct Fate {
 }
 
 impl Network {
-    /// A network whose chance comes from `rng`.
+    /// A network that draws its faults from `rng`.
     pub fn new(rng: Rng, trouble: Trouble) -> Self {
         let (processes, cut, refusing) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
         let (bytes_per_ms, sent) = (None, BTreeMap::new());
@@ -84,39 +85,39 @@ impl Network {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// From now on `engine` is reached at `address`, as long as `life` lasts.
+    /// Makes `engine` reachable at `address` during `life`.
     pub fn listen(&self, address: &Address, engine: Engine, life: Life) {
         self.state()
             .processes
             .insert(address.0.clone(), (engine, life));
     }
 
-    /// Nobody is reached at `address` any more.
+    /// Makes `address` unreachable.
     pub fn hang_up(&self, address: &Address) {
         let gone = self.state().processes.remove(&address.0);
         drop(gone);
     }
 
-    /// Cuts the way between two addresses.
+    /// Cuts the link between two addresses.
     pub fn cut(&self, one: &Address, other: &Address) {
         let mut state = self.state();
         state.cut.insert((one.0.clone(), other.0.clone()));
         state.cut.insert((other.0.clone(), one.0.clone()));
     }
 
-    /// From now on `address` refuses messages longer than `bytes`, until [`Network::mend`].
+    /// Makes `address` refuse messages longer than `bytes` until [`Network::mend`].
     pub fn refuse(&self, address: &Address, bytes: usize, why: NoAnswer) {
         self.state()
             .refusing
             .insert(address.0.clone(), (bytes, why));
     }
 
-    /// From now on so much of a message travels in a millisecond.
+    /// Limits the bandwidth from now on.
     pub fn narrow(&self, bytes_per_ms: usize) {
         self.state().bytes_per_ms = Some(bytes_per_ms);
     }
 
-    /// How many messages that begin with `kind` were sent to `address`.
+    /// How many messages with the first byte `kind` were sent to `address`.
     pub fn sent(&self, address: &Address, kind: u8) -> usize {
         self.state()
             .sent
@@ -125,21 +126,21 @@ impl Network {
             .unwrap_or_default()
     }
 
-    /// All ways are open again.
+    /// Restores all links.
     pub fn mend(&self) {
         let mut state = self.state();
         state.cut.clear();
         state.refusing.clear();
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all faults.
     pub fn calm(&self) {
         let mut state = self.state();
         state.cut.clear();
         state.trouble = Trouble::default();
     }
 
-    /// The way out of `address`.
+    /// The port through which the process at `address` sends.
     pub fn from(&self, address: &Address) -> Arc<dyn Peers> {
         Arc::new(Line {
             network: self.clone(),
@@ -159,7 +160,7 @@ impl Network {
             .cloned()
     }
 
-    fn draw(&self) -> Fate {
+    fn draw(&self) -> MessageFaults {
         let mut state = self.state();
         let Trouble {
             one_lost_in,
@@ -173,7 +174,7 @@ impl Network {
         let mut delay = |most_ms: u64| DELAY_MIN + Duration::from_millis(rng.u64(..=most_ms));
         let there = delay(if is_late { 10_000 } else { 4 });
         let again_after = is_doubled.then(|| delay(5_000));
-        Fate {
+        MessageFaults {
             there,
             back: delay(4),
             is_lost,
@@ -186,7 +187,7 @@ impl Network {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a message there, after a while; none: it does not arrive.
+    /// Delivers a message after its delay; none: it does not arrive.
     async fn deliver(
         &self,
         after: Duration,
@@ -199,7 +200,7 @@ impl Network {
             return None;
         }
         let Some((engine, life)) = self.at(&to) else {
-            return Some(Err(NoAnswer::Silence("nobody is there".into())));
+            return Some(Err(NoAnswer::Silence("no process listens there".into())));
         };
         if let Some((bytes, why)) = self.state().refusing.get(&to.0)
             && message.len() > *bytes
@@ -232,29 +233,29 @@ impl Peers for Line {
                 .entry((address.0.clone(), *kind))
                 .or_default() += 1;
         }
-        let mut fate = self.network.draw();
+        let mut faults = self.network.draw();
         if let Some(bytes_per_ms) = self.network.state().bytes_per_ms {
-            fate.there += Duration::from_millis((message.len() / bytes_per_ms) as u64);
+            faults.there += Duration::from_millis((message.len() / bytes_per_ms) as u64);
         }
         let deliver = |after| {
             let (network, from, to) = (self.network.clone(), self.from.clone(), address.clone());
             let message = message.clone();
             async move { network.deliver(after, from, to, message).await }
         };
-        if let Some(after) = fate.again_after {
-            tokio::spawn(deliver(fate.there + after));
+        if let Some(after) = faults.again_after {
+            tokio::spawn(deliver(faults.there + after));
         }
-        if fate.is_lost {
+        if faults.is_lost {
             return pending().await;
         }
         let (told, answered) = oneshot::channel();
-        let delivered = deliver(fate.there);
+        let delivered = deliver(faults.there);
         tokio::spawn(async move {
             if let Some(answer) = delivered.await
-                && !fate.is_answer_lost
+                && !faults.is_answer_lost
             {
-                tokio::time::sleep(fate.back).await;
-                // Whoever asked may have stopped waiting.
+                tokio::time::sleep(faults.back).await;
+                // The caller may have timed out.
                 let _ = told.send(answer);
             }
         });

@@ -1,4 +1,4 @@
-//! The objects as one process reaches them, which can die between any two of its calls; and a witness of what was put.
+//! The objects as one crashable process reaches them; its puts are observed.
 
 use std::{fmt, ops::Range, sync::Arc};
 
@@ -14,35 +14,35 @@ use object_store::{
 };
 use ports::objects::{ObjectError, ObjectPath, ObjectStore, PutOptions, PutPayload};
 
-use super::{mortal::Life, witness::Witness};
+use super::{crashable::Life, observer::Observer};
 
-/// An object store, for as long as a life lasts.
+/// An object store during a life.
 #[derive(Debug)]
-pub struct MortalObjects {
+pub struct CrashableObjects {
     inner: Arc<dyn ObjectStore>,
     life: Life,
-    witness: Witness,
+    observer: Observer,
 }
 
-impl MortalObjects {
-    /// `inner`, for as long as `life` lasts; what is put is seen.
-    pub fn new(inner: Arc<dyn ObjectStore>, life: Life, witness: Witness) -> Self {
+impl CrashableObjects {
+    /// Passes calls to `inner` during `life`, and reports puts to the observer.
+    pub fn new(inner: Arc<dyn ObjectStore>, life: Life, observer: Observer) -> Self {
         Self {
             inner,
             life,
-            witness,
+            observer,
         }
     }
 }
 
-impl fmt::Display for MortalObjects {
+impl fmt::Display for CrashableObjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "mortal {}", self.inner)
+        write!(f, "crashable {}", self.inner)
     }
 }
 
 #[async_trait]
-impl ObjectStore for MortalObjects {
+impl ObjectStore for CrashableObjects {
     async fn put_opts(
         &self,
         path: &ObjectPath,
@@ -54,7 +54,7 @@ impl ObjectStore for MortalObjects {
             .live_through(self.inner.put_opts(path, payload, options))
             .await;
         if matches!(put, Ok(_) | Err(ObjectError::AlreadyExists { .. })) {
-            self.witness.confirm_object(path);
+            self.observer.confirm_object(path);
         }
         put
     }

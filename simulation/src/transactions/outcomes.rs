@@ -1,4 +1,5 @@
-//! T1, T4, T5, T6: what was read had committed, what was acknowledged stays and is seen, and an id counts once.
+//! T1, T4, T5, T6: reads return committed values, acknowledged commits remain and are seen, and an
+//! id takes effect once.
 
 #[cfg(test)]
 mod tests;
@@ -12,16 +13,16 @@ use bytes::Bytes;
 use transactions::model::{Attempt, Key, TransactionId, Version};
 
 use super::{
-    at_rest::{AtRest, is_deletion},
-    history::{Answer, Execution, Shown, Writer},
+    history::{Answer, Execution, ReadResult, Writer},
+    stored_state::{StoredState, is_deletion},
     workload::Tag,
 };
 
 /// T1: values read whose writers did not commit.
-pub fn dirty(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
+pub fn dirty(histories: &[Execution], stored_state: &StoredState) -> Vec<String> {
     let mut violations = Vec::new();
     for (execution, key, tag) in tagged(histories) {
-        if !at_rest.is_committed(&tag.writer) {
+        if !stored_state.is_committed(&tag.writer) {
             let reader = &execution.writer;
             violations.push(format!(
                 "{reader:?} read {key:?} of {:?}, which did not commit",
@@ -32,7 +33,7 @@ pub fn dirty(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
     violations
 }
 
-/// Values read that nobody wrote to that key: damaged, of another key, or of nobody.
+/// T1: values read that no attempt wrote to that key: damaged, of another key, or without a writer.
 pub fn foreign(histories: &[Execution]) -> Vec<String> {
     let written: BTreeMap<&Writer, &Execution> = histories
         .iter()
@@ -41,12 +42,14 @@ pub fn foreign(histories: &[Execution]) -> Vec<String> {
     let mut violations = Vec::new();
     for execution in histories {
         for (key, shown, _) in execution.reads() {
-            let Shown::Value(value) = shown else { continue };
+            let ReadResult::Value(value) = shown else {
+                continue;
+            };
             let writer = Tag::of(value).and_then(|tag| written.get(&tag.writer).copied());
-            // A value that was written over before the commit would be as foreign.
+            // A value that its writer overwrote before the commit is foreign too.
             if writer.is_none_or(|writer| writer.writes().get(key) != Some(&Some(value))) {
                 violations.push(format!(
-                    "{:?} read {key:?} as nobody wrote it",
+                    "{:?} read {key:?} with a value that no attempt wrote",
                     execution.writer
                 ));
             }
@@ -55,17 +58,17 @@ pub fn foreign(histories: &[Execution]) -> Vec<String> {
     violations
 }
 
-/// T4, T5: commits that were acknowledged, or that their rows hold, and are not whole at the end: no row, a value
-/// missing or another one, or a node that shows something older.
-pub fn lost(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
+/// T4, T5: commits that were acknowledged or have a row, and are incomplete at the end: without a
+/// row, with a missing or another value, or with a node that returns an older value.
+pub fn lost(histories: &[Execution], stored_state: &StoredState) -> Vec<String> {
     let mut violations = Vec::new();
     for execution in histories {
         let writer = &execution.writer;
-        let Some(writes) = at_rest.committed(writer) else {
+        let Some(writes) = stored_state.committed(writer) else {
             // Without writes there may be no row.
             if execution.answer() == Some(Answer::Committed) && !execution.writes().is_empty() {
                 violations.push(format!(
-                    "{writer:?} was told it had committed, and its row does not say so"
+                    "{writer:?} was acknowledged, but its row does not say so"
                 ));
             }
             continue;
@@ -75,7 +78,7 @@ pub fn lost(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
             .map(|write| (&write.key, is_deletion(write)))
             .collect();
         let planned = execution.writes();
-        let version = at_rest.order().committed[writer];
+        let version = stored_state.order().committed[writer];
         if named
             != planned
                 .iter()
@@ -87,11 +90,11 @@ pub fn lost(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
             ));
         }
         for (key, value) in planned {
-            let item = at_rest.versions.get(&(key.clone(), writer.attempt));
+            let item = stored_state.versions.get(&(key.clone(), writer.attempt));
             let is_right = match item {
                 Some(item) => item.value.as_ref() == value,
-                // Collected, or a deletion that everybody has heard of.
-                None => value.is_none() || at_rest.is_superseded(key, version),
+                // It was collected, or is a deletion that all nodes know.
+                None => value.is_none() || stored_state.is_superseded(key, version),
             };
             if !is_right {
                 violations.push(format!(
@@ -100,18 +103,18 @@ pub fn lost(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
             }
         }
     }
-    violations.extend(not_shown(at_rest, &at_rest.shown));
+    violations.extend(not_shown(stored_state, &stored_state.shown));
     violations
 }
 
-/// T5: keys that a node shows otherwise than the newest commit left them, when all is over.
-pub fn not_shown(at_rest: &AtRest, shown: &BTreeMap<Key, Option<Bytes>>) -> Vec<String> {
-    let order = at_rest.order();
+/// T5: keys for which a node does not return the value of the newest commit at the end.
+pub fn not_shown(stored_state: &StoredState, shown: &BTreeMap<Key, Option<Bytes>>) -> Vec<String> {
+    let order = stored_state.order();
     let mut newest: BTreeMap<&Key, (&Writer, bool)> = BTreeMap::new();
     let mut by_version: Vec<_> = order.committed.iter().collect();
     by_version.sort_by_key(|(_, version)| **version);
     for (writer, _) in by_version {
-        for write in at_rest.committed(writer).into_iter().flatten() {
+        for write in stored_state.committed(writer).into_iter().flatten() {
             newest.insert(&write.key, (writer, is_deletion(write)));
         }
     }
@@ -135,20 +138,21 @@ pub fn not_shown(at_rest: &AtRest, shown: &BTreeMap<Key, Option<Bytes>>) -> Vec<
     violations
 }
 
-/// T4: attempts that were told they had not committed, and have.
-pub fn refused_and_committed(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
+/// T4: attempts that were told that they had not committed, but have.
+pub fn refused_and_committed(histories: &[Execution], stored_state: &StoredState) -> Vec<String> {
     let refused = histories
         .iter()
         .filter(|execution| matches!(execution.answer(), Some(Answer::Refused | Answer::Conflict)));
-    let committed = refused.filter(|execution| at_rest.is_committed(&execution.writer));
+    let committed = refused.filter(|execution| stored_state.is_committed(&execution.writer));
     committed
-        .map(|execution| format!("{:?} was told it had not committed", execution.writer))
+        .map(|execution| format!("{:?} was refused, but committed", execution.writer))
         .collect()
 }
 
-/// T4: ids of which two attempts took effect: their rows say so, their clients were told, or others read them.
-pub fn doubled(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
-    let committed = at_rest.order().committed;
+/// T4: ids of which two attempts took effect, by their rows, their clients' answers, or reads by
+/// others.
+pub fn doubled(histories: &[Execution], stored_state: &StoredState) -> Vec<String> {
+    let committed = stored_state.order().committed;
     let tags = tagged(histories);
     let told = histories
         .iter()
@@ -167,9 +171,9 @@ pub fn doubled(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
 }
 
 /// T4, T8: version items that hold what another attempt wrote.
-pub fn mixed(at_rest: &AtRest) -> Vec<String> {
+pub fn mixed(stored_state: &StoredState) -> Vec<String> {
     let mut violations = Vec::new();
-    for ((key, attempt), item) in &at_rest.versions {
+    for ((key, attempt), item) in &stored_state.versions {
         let tag = item.value.as_ref().and_then(Tag::of);
         if tag.is_some_and(|tag| tag.writer.attempt != *attempt || tag.writer.id != item.id) {
             violations.push(format!(
@@ -180,26 +184,26 @@ pub fn mixed(at_rest: &AtRest) -> Vec<String> {
     violations
 }
 
-/// T5, T-1: reads of a transaction that began `within` after a commit of that key was acknowledged, and that show
-/// something which had been acknowledged before that commit was asked for. By real time alone: versions that come
-/// in the wrong order do not excuse it.
+/// T5, T-1: stale reads of a transaction that began at least `within` after a commit of that key
+/// was acknowledged. The value it read had been acknowledged before that commit was requested. Only
+/// real time counts: versions in the wrong order are no excuse.
 ///
-/// Of several nodes one that has not heard of a newer version may be `blind` for so long: what it commits meanwhile may be
-/// born superseded, as versions say.
+/// With several nodes, one that has not learned of a newer version may be `blind` for this long.
+/// Its commits in that time may be superseded from the start, by their versions.
 pub fn not_seen_in_time(
     histories: &[Execution],
-    at_rest: &AtRest,
+    stored_state: &StoredState,
     within: Duration,
     blind: Duration,
 ) -> Vec<String> {
-    let writers = Writers::of(histories, at_rest);
+    let writers = Writers::of(histories, stored_state);
     let mut violations = Vec::new();
     for execution in histories {
         for (key, shown, _) in execution.reads() {
             let shown_writer = match shown {
-                Shown::Value(value) => Tag::of(value).map(|tag| tag.writer),
-                Shown::Absent => None,
-                Shown::NoValidVersion => continue,
+                ReadResult::Value(value) => Tag::of(value).map(|tag| tag.writer),
+                ReadResult::Absent => None,
+                ReadResult::NoValidVersion => continue,
             };
             for missed in writers.acknowledged(key, execution.begun.asked, within) {
                 let is_as_new = |other: &&Written<'_>| {
@@ -226,18 +230,18 @@ pub fn not_seen_in_time(
     violations
 }
 
-/// T6: reads that found no valid version of a key that had one when their transaction began. A key that was deleted by
-/// then has none: its deletion may be collected.
+/// T6: reads that found no valid version of a key that had one when their transaction began. If the
+/// key had been deleted by then, its deletion may have been collected.
 pub fn no_valid_version(
     histories: &[Execution],
-    at_rest: &AtRest,
+    stored_state: &StoredState,
     within: Duration,
 ) -> Vec<String> {
-    let writers = Writers::of(histories, at_rest);
+    let writers = Writers::of(histories, stored_state);
     let mut violations = Vec::new();
     for execution in histories {
         for (key, shown, span) in execution.reads() {
-            if *shown != Shown::NoValidVersion {
+            if *shown != ReadResult::NoValidVersion {
                 continue;
             }
             let known = writers.acknowledged(key, execution.begun.asked, within);
@@ -268,7 +272,7 @@ struct Written<'history> {
     deletes: bool,
     begun: Duration,
     asked: Duration,
-    /// Never, if its client was not told.
+    /// The largest duration if its client received no acknowledgement.
     acknowledged: Duration,
 }
 
@@ -276,9 +280,9 @@ struct Written<'history> {
 struct Writers<'history>(BTreeMap<&'history Key, Vec<Written<'history>>>);
 
 impl<'history> Writers<'history> {
-    fn of(histories: &'history [Execution], at_rest: &AtRest) -> Self {
+    fn of(histories: &'history [Execution], stored_state: &StoredState) -> Self {
         let mut writers: BTreeMap<&Key, Vec<Written<'_>>> = BTreeMap::new();
-        let order = at_rest.order().committed;
+        let order = stored_state.order().committed;
         for execution in histories {
             let Some(commit) = execution.commit else {
                 continue;
@@ -304,7 +308,7 @@ impl<'history> Writers<'history> {
         self.0.get(key).into_iter().flatten()
     }
 
-    /// Those that had been acknowledged for `within` at `now`.
+    /// The writes that had been acknowledged for `within` at `now`.
     fn acknowledged(
         &self,
         key: &Key,
@@ -320,13 +324,13 @@ impl<'history> Writers<'history> {
     }
 }
 
-/// Every read of another's value, with what the value says.
+/// Every read of another attempt's value, with the value's tag.
 fn tagged(histories: &[Execution]) -> Vec<(&Execution, &Key, Tag)> {
     let reads = histories.iter().flat_map(|execution| {
         execution
             .reads()
             .filter_map(move |(key, shown, _)| match shown {
-                Shown::Value(value) => Some((execution, key, Tag::of(value)?)),
+                ReadResult::Value(value) => Some((execution, key, Tag::of(value)?)),
                 _ => None,
             })
     });

@@ -1,5 +1,5 @@
-//! Running a scenario for many seeds: the clients, the weather, the disasters, the checks, and how to replay a
-//! failure.
+//! Running a scenario for many seeds: the clients, the faults, the disasters, the checks, and the
+//! command that replays a failure.
 
 use std::{collections::BTreeMap, ops::Range, panic, rc::Rc, time::Duration};
 
@@ -15,97 +15,102 @@ use transactions::{
 };
 
 use super::{
-    at_rest::AtRest,
     client::{self, Habits, Record},
+    cluster::{Among, Cluster, Connection, Failure},
+    crashable::Life,
     effects::{self, Receipt, Receipts},
     ensemble::Ensemble,
-    fate::Fate,
+    fault_schedule::FaultSchedule,
     fractures,
     history::{Answer, Execution, Writer},
-    house::{Among, Connection, Failure, House},
     leftovers,
-    mortal::Life,
     network::{Network, Trouble},
     outcomes, serializability,
+    stored_state::StoredState,
     workload::{Mix, key},
 };
 pub use crate::scenario::seeds;
-use crate::{budget::Budget, faults::Weather};
+use crate::{budget::Budget, faults::FaultProfile};
 
-/// After the clients are done and the world is healed: every attempt that was left open has timed out by then, every
-/// window but that of names is over, and the store was swept.
+/// The wait after the clients are done and the faults have ended. By then every abandoned attempt
+/// has timed out, every window but that of client ids has passed, and the store has been swept.
 const AFTERWARDS: Duration = Duration::from_mins(30);
 
-/// A sweep looks into each of them twice, and so do the checks at the end: so they are few.
+/// The number of buckets. It is small because a sweep and the final checks read each bucket twice.
 const BUCKETS: Buckets = Buckets::through(3);
 
-/// How often it is asked whether a node serves again whose store went back, and how long it may take between.
+/// How often the checks poll whether a node serves again after its store lost data, and how long
+/// that may take.
 const STARTS_MAX: usize = 100;
 const START: Duration = Duration::from_millis(100);
 
-/// What is asked again while it is certain was first asked for at least so long before its window ends.
+/// By how much the end of a window must lie after a repeated request whose outcome must still be
+/// known.
 const WINDOW_SLACK: Duration = Duration::from_secs(20);
 
-/// After so long every node has heard of a commit, if nothing fails.
+/// After this time every node knows of a commit, if no fault strikes.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
 
-/// What happens to all at once.
+/// A fault of whole processes or of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disaster {
-    /// The node dies between two of its port calls; the store goes on.
+    /// The node dies between two of its port calls; the store continues.
     Node,
     /// Node and store die: what was not durable is lost.
     Everything,
-    /// The store alone dies: what was not durable is lost under the node.
+    /// The store alone dies: the node's data that was not durable is lost.
     Store,
-    /// The node is taken for dead and replaced, and goes on for a while.
+    /// The node is considered dead and replaced, but runs on for a while.
     Replacement,
-    /// The node is told to stop, and may die before it has.
+    /// The node is told to shut down, and may die before it has.
     Departure,
-    /// One of several nodes dies between two of its port calls, and another process takes its place after a while.
+    /// One of several nodes dies between two of its port calls; after a while another process takes
+    /// its place.
     OneOfMany,
-    /// One of several nodes dies, and who takes its place reaches none of the others for a while.
+    /// One of several nodes dies, and its successor is partitioned from all others for a while.
     JoinsApart,
-    /// Two of several nodes do not reach each other for a while.
+    /// The link between two of several nodes is cut for a while.
     Partition,
-    /// One of several nodes reaches neither the others nor whoever counts members, for long enough to be none.
+    /// One of several nodes loses both the others and the membership service, for long enough to
+    /// lose its membership.
     CutOff,
 }
 
-/// What is run.
+/// A scenario.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// What transactions do.
+    /// The transactions.
     pub mix: Mix,
-    /// How their clients behave.
+    /// The behaviour of their clients.
     pub habits: Habits,
-    /// What goes wrong with calls.
-    pub weather: Weather,
-    /// What goes wrong with nodes and store, in this order.
+    /// The faults of port calls.
+    pub fault_profile: FaultProfile,
+    /// The faults of nodes and store, in this order.
     pub disasters: Vec<Disaster>,
-    /// How many nodes there are.
+    /// The number of nodes.
     pub nodes: usize,
-    /// Whether the keyspace is sequenced before the clients begin, where there are several.
+    /// With several nodes: whether the keyspace is sequenced before the clients begin.
     pub sequenced: bool,
-    /// How bad the network between them is.
+    /// The faults of the network between them.
     pub network: Trouble,
-    /// How far their clocks differ, at most.
+    /// The largest difference of their clocks.
     pub skew: Duration,
-    /// By how much the clock of each start is behind that of the one before.
+    /// By how much the clock of each start is behind that of the previous one.
     pub clock_set_back: Duration,
-    /// How long after its acknowledgement a commit has to be seen; none: an old self may show older things.
+    /// The time after which an acknowledged commit must be visible; none: a replaced node may
+    /// return older values.
     pub seen_within: Option<Duration>,
-    /// Whether everything has to be tidy at the end.
+    /// Whether no leftovers may exist at the end.
     pub leaves_nothing: bool,
     /// Whether values go into packs.
     pub packs: bool,
-    /// The service's settings.
+    /// The settings of the service.
     pub config: Config,
-    /// The cloud's.
+    /// The options of the cloud.
     pub cloud: Options,
 }
 
-/// Small transactions on few keys, in calm weather.
+/// Small transactions on few keys, without faults.
 impl Default for Scenario {
     fn default() -> Self {
         Self {
@@ -127,7 +132,7 @@ impl Default for Scenario {
                 pause: Duration::from_millis(10),
                 ..Habits::default()
             },
-            weather: Weather::Calm,
+            fault_profile: FaultProfile::Calm,
             disasters: Vec::new(),
             nodes: 1,
             sequenced: false,
@@ -146,18 +151,18 @@ impl Default for Scenario {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// What it did that it must not.
+    /// The violations.
     pub violations: Vec<String>,
-    /// How many port calls it made, the checks' included.
+    /// The number of port calls, including those of the checks.
     pub port_calls: u64,
-    /// How many of them in an hour without transactions.
+    /// How many of them fell into an hour without transactions.
     pub idle_port_calls: u64,
-    /// How many commits were acknowledged.
+    /// The number of acknowledged commits.
     pub committed: usize,
-    /// Identifies everything that happened.
+    /// A hash of the whole run.
     pub trace_hash: u64,
 }
 
@@ -175,35 +180,26 @@ impl Scenario {
 
     async fn play(self, seed: u64) -> Outcome {
         let mut cloud = self.cloud.clone();
-        // Commits go in groups where the store can, and step by step in every second run.
+        // Commits are grouped if the store can, and proceed step by step in every second run.
         cloud.key_value.transact_across_partitions &= seed.is_multiple_of(2);
         let world = World::with_options(seed, cloud);
         let mut rng = Rng::with_seed(seed);
-        let house = self.house(&world, seed);
-        let mut skews = Vec::new();
-        for place in 0..self.nodes {
-            let skew = if self.nodes > 1 {
-                self.skew.mul_f64(rng.f64()).as_millis() as i64
-            } else {
-                0
-            };
-            skews.push(skew);
-            house.boot_at(place, Life::default(), skew).await;
-        }
+        let cluster = self.cluster(&world, seed);
+        let skews = self.boot(&cluster, &mut rng).await;
         if self.sequenced {
-            sequence(&house).await;
+            sequence(&cluster).await;
         }
         let receipts = if self.mix.effects > 0 {
             effects::receive(&world, rng.fork()).await
         } else {
             Receipts::default()
         };
-        self.weather.strike(&world);
+        self.fault_profile.strike(&world);
         let record = Record::default();
         let clients = (0..self.mix.clients).map(|number| {
             let record = Rc::clone(&record);
             client::work(
-                house.clone(),
+                cluster.clone(),
                 number,
                 self.mix,
                 self.habits,
@@ -212,9 +208,9 @@ impl Scenario {
             )
         });
         let clients = join_all(clients.collect::<Vec<_>>());
-        let mut fate = Fate {
+        let mut schedule = FaultSchedule {
             scenario: &self,
-            house: &house,
+            cluster: &cluster,
             rng,
             skew_ms: 0,
             skews,
@@ -222,10 +218,10 @@ impl Scenario {
         let is_done = tokio::select! {
             biased;
             _ = clients => true,
-            () = fate.strike() => unreachable!("disasters never end by themselves"),
+            () = schedule.strike() => unreachable!("disasters never end by themselves"),
             () = tokio::time::sleep(Duration::from_hours(1)) => false,
         };
-        fate.heal().await;
+        schedule.heal().await;
         receipts.calm();
         let executions = record.take();
         if std::env::var_os("LANDFAST_HISTORY").is_some() {
@@ -237,18 +233,33 @@ impl Scenario {
                 ..Outcome::default()
             };
         }
-        self.judge(&house, &executions, &receipts).await
+        self.judge(&cluster, &executions, &receipts).await
     }
 
-    fn house(&self, world: &World, seed: u64) -> House {
+    /// Starts a node at each place; returns the errors of their clocks in milliseconds.
+    async fn boot(&self, cluster: &Cluster, rng: &mut Rng) -> Vec<i64> {
+        let mut skews = Vec::new();
+        for place in 0..self.nodes {
+            let skew = if self.nodes > 1 {
+                self.skew.mul_f64(rng.f64()).as_millis() as i64
+            } else {
+                0
+            };
+            skews.push(skew);
+            cluster.boot_at(place, Life::default(), skew).await;
+        }
+        skews
+    }
+
+    fn cluster(&self, world: &World, seed: u64) -> Cluster {
         let config = self.config.clone();
-        let house = if self.nodes == 1 {
-            House::new(world, config)
+        let cluster = if self.nodes == 1 {
+            Cluster::new(world, config)
         } else {
-            // Of their own, so that what clients do is the same whatever becomes of a message.
+            // A separate random stream, so that faults of messages do not change what clients do.
             let network = Network::new(Rng::with_seed(seed ^ 0x6e65), self.network);
             let ensemble = Ensemble::new(Rng::with_seed(seed ^ 0x656e));
-            House::among(
+            Cluster::among(
                 world,
                 config,
                 Among {
@@ -258,77 +269,61 @@ impl Scenario {
                 },
             )
         };
-        if self.packs { house.packing() } else { house }
+        if self.packs {
+            cluster.packing()
+        } else {
+            cluster
+        }
     }
 
-    /// Lets what is left come to its end, and compares what stands there with what was told.
+    /// Lets the remaining work finish, and compares the stored state with the histories.
     pub async fn judge(
         &self,
-        house: &House,
+        cluster: &Cluster,
         executions: &[Execution],
         receipts: &Receipts,
     ) -> Outcome {
-        let world = house.world();
-        // A store that went back when all was done is noticed by the next call, and then the node starts over.
-        let mut serving = 0;
-        for _ in 0..STARTS_MAX {
-            // One place after the other.
-            let connection = house.connect().await;
-            let serves = connection
-                .shown(connection.engine.get_now(&key(0)))
-                .await
-                .is_ok();
-            serving = if serves { serving + 1 } else { 0 };
-            if serving == house.places() {
-                break;
-            }
-            if !serves {
-                tokio::time::sleep(START).await;
-            }
-        }
-        let certain = house
+        let world = cluster.world();
+        wait_until_all_serve(cluster).await;
+        let certain = cluster
             .moment()
             .saturating_sub(self.config.retry_window.saturating_sub(WINDOW_SLACK));
-        // The window begins with the commit, which may be long over when a client is told of it at last.
+        // The window begins at the commit. A client may learn of the commit long afterwards.
         let lately = |execution: &&Execution| {
             execution.commit.is_some_and(|commit| {
                 commit.answer != Answer::Unknown && commit.span.asked > certain
             })
         };
         let lately: Vec<_> = executions.iter().filter(lately).cloned().collect();
-        let early = AtRest::read(house).await;
-        let mut violations = answered_otherwise(house, &lately, &early, Asked::Lately).await;
+        let early = StoredState::read(cluster).await;
+        let mut violations = answered_otherwise(cluster, &lately, &early, Asked::Lately).await;
         tokio::time::sleep(AFTERWARDS).await;
-        let calls_before = world.port_calls();
-        // Several nodes go on telling each other that there is nothing to tell.
-        let idle = if self.nodes == 1 {
-            Duration::from_hours(1)
-        } else {
-            Duration::from_mins(2)
-        };
-        tokio::time::sleep(idle).await;
-        let idle_port_calls = world.port_calls() - calls_before;
-        let figures = house
+        let idle_port_calls = self.idle_port_calls(world).await;
+        let figures = cluster
             .serving()
             .map(|connection| connection.engine.figures())
             .unwrap_or_default();
         let mut remembered = Vec::new();
         for place in (0..self.nodes).filter(|_| self.several_serve()) {
-            remembered.push(shown_by(house.serving_at(place), self.mix.keys).await);
+            remembered.push(shown_by(cluster.serving_at(place), self.mix.keys).await);
         }
-        let at_rest = at_rest(house, self.mix.keys).await;
+        let stored_state = stored_state(cluster, self.mix.keys).await;
         for shown in &remembered {
-            violations.extend(said(("not seen", outcomes::not_shown(&at_rest, shown))));
+            violations.extend(said((
+                "not seen",
+                outcomes::not_shown(&stored_state, shown),
+            )));
         }
-        violations.extend(self.violations(executions, &at_rest, &figures));
+        violations.extend(self.violations(executions, &stored_state, &figures));
         violations.extend(
-            self.effect_violations(house, &receipts.all(), &at_rest)
+            self.effect_violations(cluster, &receipts.all(), &stored_state)
                 .await,
         );
         let long_afterwards = Asked::LongAfterwards {
-            names_expire: self.names_expire(),
+            ids_expire: self.ids_expire(),
         };
-        violations.extend(answered_otherwise(house, executions, &at_rest, long_afterwards).await);
+        violations
+            .extend(answered_otherwise(cluster, executions, &stored_state, long_afterwards).await);
         let acknowledged = |execution: &&Execution| execution.answer() == Some(Answer::Committed);
         Outcome {
             violations,
@@ -339,6 +334,19 @@ impl Scenario {
         }
     }
 
+    /// The port calls of an hour without transactions, or of two minutes with several nodes, which
+    /// keep announcing that there are no news.
+    async fn idle_port_calls(&self, world: &World) -> u64 {
+        let calls_before = world.port_calls();
+        let idle = if self.nodes == 1 {
+            Duration::from_hours(1)
+        } else {
+            Duration::from_mins(2)
+        };
+        tokio::time::sleep(idle).await;
+        world.port_calls() - calls_before
+    }
+
     fn several_serve(&self) -> bool {
         self.nodes > 1
     }
@@ -346,12 +354,12 @@ impl Scenario {
     fn violations(
         &self,
         executions: &[Execution],
-        at_rest: &AtRest,
+        stored_state: &StoredState,
         figures: &Figures,
     ) -> Vec<String> {
-        let order = at_rest.order();
+        let order = stored_state.order();
         let mut violations = vec![
-            ("dirty", outcomes::dirty(executions, at_rest)),
+            ("dirty", outcomes::dirty(executions, stored_state)),
             ("foreign", outcomes::foreign(executions)),
             ("fractured", fractures::fractured(executions, &order)),
             ("not repeatable", fractures::not_repeatable(executions)),
@@ -359,21 +367,21 @@ impl Scenario {
                 "own write not read",
                 fractures::own_write_not_read(executions),
             ),
-            ("lost", outcomes::lost(executions, at_rest)),
-            ("record before data", at_rest.too_early.clone()),
+            ("lost", outcomes::lost(executions, stored_state)),
+            ("record before data", stored_state.too_early.clone()),
             (
                 "refused and committed",
-                outcomes::refused_and_committed(executions, at_rest),
+                outcomes::refused_and_committed(executions, stored_state),
             ),
-            ("doubled", outcomes::doubled(executions, at_rest)),
-            ("mixed", outcomes::mixed(at_rest)),
+            ("doubled", outcomes::doubled(executions, stored_state)),
+            ("mixed", outcomes::mixed(stored_state)),
             (
                 "cycle",
-                // Timestamps of several nodes are in no order of real time.
+                // The timestamps of several nodes do not follow real time.
                 if self.several_serve() && !self.sequenced {
                     Vec::new()
                 } else {
-                    serializability::cycles(executions, at_rest)
+                    serializability::cycles(executions, stored_state)
                 },
             ),
             (
@@ -382,7 +390,8 @@ impl Scenario {
             ),
             ("held", leftovers::held(figures)),
         ];
-        // What one node commits goes above what it has heard: real time alone orders nothing among several.
+        // A node's commits get versions above those that it knows. With several nodes, real time
+        // alone orders nothing.
         let blind = if self.several_serve() {
             SEEN_WITHIN
         } else {
@@ -391,18 +400,18 @@ impl Scenario {
         if let Some(within) = self.seen_within {
             violations.push((
                 "not seen",
-                outcomes::not_seen_in_time(executions, at_rest, within, blind),
+                outcomes::not_seen_in_time(executions, stored_state, within, blind),
             ));
             violations.push((
                 "no version",
-                outcomes::no_valid_version(executions, at_rest, within),
+                outcomes::no_valid_version(executions, stored_state, within),
             ));
         }
         if self.leaves_nothing {
-            violations.push(("leftover", leftovers::leftovers(at_rest)));
+            violations.push(("leftover", leftovers::leftovers(stored_state)));
         }
-        if self.names_expire() {
-            let kept = at_rest
+        if self.ids_expire() {
+            let kept = stored_state
                 .kept
                 .iter()
                 .map(|id| format!("the name {id:?} is kept beyond its window"));
@@ -411,20 +420,20 @@ impl Scenario {
         violations.into_iter().flat_map(said).collect()
     }
 
-    /// Whether the window of names is over, too, when all is.
-    fn names_expire(&self) -> bool {
+    /// Whether the window of client ids has passed at the end, too.
+    fn ids_expire(&self) -> bool {
         self.config.named_window < AFTERWARDS / 4
     }
 
     async fn effect_violations(
         &self,
-        house: &House,
+        cluster: &Cluster,
         receipts: &[Receipt],
-        at_rest: &AtRest,
+        stored_state: &StoredState,
     ) -> Vec<String> {
         let mut violations = vec![
-            ("uncommitted", effects::uncommitted(receipts, at_rest)),
-            ("unsent", effects::unsent(receipts, at_rest)),
+            ("uncommitted", effects::uncommitted(receipts, stored_state)),
+            ("unsent", effects::unsent(receipts, stored_state)),
             ("miscounted", effects::miscounted(receipts)),
             ("misnamed", effects::misnamed(receipts)),
             ("reordered", effects::reordered(receipts)),
@@ -432,13 +441,14 @@ impl Scenario {
         if self.leaves_nothing {
             violations.push((
                 "effect left",
-                effects::left(&house.world().key_value(), at_rest).await,
+                effects::left(&cluster.world().key_value(), stored_state).await,
             ));
         }
         violations.into_iter().flat_map(said).collect()
     }
 
-    /// Runs every seed asked for and panics at the first that violates anything, saying how to replay it.
+    /// Runs all requested seeds and panics at the first violation, with the command that replays
+    /// it.
     pub fn holds(&self, test: &str) {
         self.holds_for(seeds(), test);
     }
@@ -468,12 +478,12 @@ impl Scenario {
         budget.report(test);
         assert!(
             committed > 0,
-            "nobody committed anything, so nothing was tested"
+            "no transaction committed, so nothing was tested"
         );
     }
 
-    /// Runs seeds until one shows a violation of `check`, and panics if `seeds_max` of them show none: a broken
-    /// variant that its scenario does not catch.
+    /// Runs seeds until one shows a violation of `check`. Panics if `seeds_max` of them show none:
+    /// the scenario does not catch this mutant.
     pub fn is_caught(&self, check: &str, seeds_max: u64) {
         let quiet = panic::take_hook();
         panic::set_hook(Box::new(|_| {}));
@@ -493,9 +503,30 @@ impl Scenario {
     }
 }
 
-/// Asks for a serializable transaction, and waits until it can be had.
-async fn sequence(house: &House) {
-    let connection = house.connect().await;
+/// Waits until a node serves at each place. If the store lost data after the end of all work, the
+/// next call notices it, and the node starts over.
+async fn wait_until_all_serve(cluster: &Cluster) {
+    let mut serving = 0;
+    for _ in 0..STARTS_MAX {
+        // One place after the other.
+        let connection = cluster.connect().await;
+        let serves = connection
+            .shown(connection.engine.get_now(&key(0)))
+            .await
+            .is_ok();
+        serving = if serves { serving + 1 } else { 0 };
+        if serving == cluster.places() {
+            break;
+        }
+        if !serves {
+            tokio::time::sleep(START).await;
+        }
+    }
+}
+
+/// Requests a serializable transaction, and waits until it is available.
+async fn sequence(cluster: &Cluster) {
+    let connection = cluster.connect().await;
     let begin = Begin {
         isolation: Isolation::Serializable,
         ..Begin::default()
@@ -531,16 +562,16 @@ fn said((check, found): (&str, Vec<String>)) -> Vec<String> {
         .collect()
 }
 
-/// What the store holds, and what a node shows of all keys that has it from there alone.
-pub async fn at_rest(house: &House, keys: usize) -> AtRest {
-    let mut at_rest = AtRest::read(house).await;
-    house.kill();
-    house.boot(Life::default(), 0).await;
-    at_rest.shown = shown_by(Some(house.connect().await), keys).await;
-    at_rest
+/// The stored state, and the values of all keys as a node returns them from the store alone.
+pub async fn stored_state(cluster: &Cluster, keys: usize) -> StoredState {
+    let mut stored_state = StoredState::read(cluster).await;
+    cluster.kill();
+    cluster.boot(Life::default(), 0).await;
+    stored_state.shown = shown_by(Some(cluster.connect().await), keys).await;
+    stored_state
 }
 
-/// What a node shows of all keys.
+/// The values of all keys as a node returns them.
 async fn shown_by(connection: Option<Connection>, keys: usize) -> BTreeMap<Key, Option<Bytes>> {
     let connection = connection.expect("a world that is healed");
     let mut all = BTreeMap::new();
@@ -554,20 +585,20 @@ async fn shown_by(connection: Option<Connection>, keys: usize) -> BTreeMap<Key, 
     all
 }
 
-/// When an outcome is asked for again.
+/// When an outcome is requested again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     /// Within its window.
     Lately,
-    /// When only names that were chosen are known, or not even those.
+    /// When at most client ids are still known.
     LongAfterwards {
-        /// Whether their window is over, too.
-        names_expire: bool,
+        /// Whether the window of client ids has passed too.
+        ids_expire: bool,
     },
 }
 
-/// What became of a transaction, as a client hears it that asks again while its node, or one that this has to ask, is being
-/// replaced.
+/// The outcome of a transaction for a client that asks again while its node, or another node that
+/// must be asked, is being replaced.
 async fn status_in_time(connection: &Connection, id: &TransactionId) -> Result<Became, Failure> {
     for _ in 0..STARTS_MAX {
         match connection.shown(connection.engine.status(id)).await {
@@ -580,18 +611,18 @@ async fn status_in_time(connection: &Connection, id: &TransactionId) -> Result<B
     connection.shown(connection.engine.status(id)).await
 }
 
-/// T4: commits that are asked for again, and are answered otherwise than before or than the rows say. Past its window a
-/// generated or random id may have expired.
+/// T4: commits whose repeated request has another answer than before or than their rows. After its
+/// window, the record of a server-generated or random id may have expired.
 async fn answered_otherwise(
-    house: &House,
+    cluster: &Cluster,
     executions: &[Execution],
-    at_rest: &AtRest,
+    stored_state: &StoredState,
     asked: Asked,
 ) -> Vec<String> {
-    let connection = house.connect().await;
+    let connection = cluster.connect().await;
     let mut violations = Vec::new();
-    let committed = at_rest.order().committed;
-    // What wrote nothing may have left nothing to answer from.
+    let committed = stored_state.order().committed;
+    // A transaction without writes may have left no record.
     for execution in executions
         .iter()
         .filter(|execution| !execution.writes().is_empty())
@@ -599,8 +630,8 @@ async fn answered_otherwise(
         let Writer { id, attempt } = execution.writer.clone();
         let may_expire = match asked {
             Asked::Lately => false,
-            Asked::LongAfterwards { names_expire } => {
-                names_expire || id.is_random() || id.generated().is_some()
+            Asked::LongAfterwards { ids_expire } => {
+                ids_expire || id.is_random() || id.generated().is_some()
             }
         };
         let status = status_in_time(&connection, &id).await;

@@ -1,13 +1,15 @@
-//! T11, T12: serializable transactions, with all that committed beside them, as if one had run after the other, and in real
-//! time.
+//! T11, T12: the serializable transactions, together with all other commits, are equivalent to a
+//! serial order that respects real time.
 //!
-//! A graph of who has to come before whom: of two who wrote a key, the one with the lower version; a writer before who read
-//! its value, and that one before who overwrote it; whoever was answered before whoever asked. A cycle is an order that
-//! there cannot be. Read-atomic transactions are in it by what they wrote: what they read is promised less.
+//! The check builds a precedence graph. Of two writers of a key, the lower version comes first. A
+//! writer comes before the readers of its value, and these before the next writer. A transaction
+//! that was answered before another one began comes before it. A cycle in the graph contradicts
+//! every serial order. Read-atomic transactions take part with their writes only, because their
+//! reads have weaker promises. Serializable attempts that did not commit take part with their
+//! reads, because they also saw the keyspace at one instant.
 //!
-//! Serializable ones that did not commit are in it by what they read: they were shown the keyspace at one instant too.
-//!
-//! From Adya's generalised isolation definitions (a cycle of dependencies), with the real-time edges of Elle.
+//! From Adya's generalised isolation definitions (a cycle of dependencies), with the real-time
+//! edges of Elle.
 
 #[cfg(test)]
 mod tests;
@@ -20,15 +22,15 @@ use std::{
 use transactions::model::{Isolation, Key, Version};
 
 use super::{
-    at_rest::{AtRest, is_deletion},
-    history::{Answer, Execution, Shown, Writer},
+    history::{Answer, Execution, ReadResult, Writer},
+    stored_state::{StoredState, is_deletion},
     workload::Tag,
 };
 
-/// Orders that there cannot be: of each knot of them one shortest cycle.
-pub fn cycles(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
+/// The shortest cycle of each strongly connected component.
+pub fn cycles(histories: &[Execution], stored_state: &StoredState) -> Vec<String> {
     let mut graph = Graph::default();
-    let order = at_rest.order();
+    let order = stored_state.order();
     let mut writers: BTreeMap<&Writer, usize> = BTreeMap::new();
     let mut readers = Vec::new();
     for execution in histories {
@@ -45,7 +47,7 @@ pub fn cycles(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
             readers.push(node);
         }
     }
-    let keys = Keys::of(&writers, at_rest, &order.committed);
+    let keys = Keys::of(&writers, stored_state, &order.committed);
     graph.order_writes(&keys);
     for reader in readers {
         graph.order_reads(reader, &keys, &writers);
@@ -54,7 +56,7 @@ pub fn cycles(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
     graph.cycles()
 }
 
-/// T12: transactions that only read, and were told that somebody had written what they read.
+/// T12: read-only transactions that were told that another one had written what they read.
 pub fn readers_in_conflict(histories: &[Execution]) -> Vec<String> {
     let conflicting = histories
         .iter()
@@ -65,7 +67,8 @@ pub fn readers_in_conflict(histories: &[Execution]) -> Vec<String> {
         .collect()
 }
 
-/// The committed versions of each key: who wrote them, lowest first, and whether any deletes it.
+/// The committed versions of each key: their writers, lowest first, and whether any of them deletes
+/// it.
 #[derive(Default)]
 struct Keys<'history>(BTreeMap<&'history Key, OfKey>);
 
@@ -78,12 +81,12 @@ struct OfKey {
 impl<'history> Keys<'history> {
     fn of(
         writers: &BTreeMap<&Writer, usize>,
-        at_rest: &'history AtRest,
+        stored_state: &'history StoredState,
         committed: &BTreeMap<Writer, Version>,
     ) -> Self {
         let mut keys = Self::default();
         for (writer, node) in writers {
-            for write in at_rest.committed(writer).into_iter().flatten() {
+            for write in stored_state.committed(writer).into_iter().flatten() {
                 let key = keys.0.entry(&write.key).or_default();
                 key.versions.push((committed[*writer], *node));
                 key.is_ever_deleted |= is_deletion(write);
@@ -96,7 +99,7 @@ impl<'history> Keys<'history> {
     }
 }
 
-/// Why one comes before another.
+/// The reason for an edge.
 #[derive(Debug, Clone)]
 enum Why {
     WroteBefore(Key),
@@ -105,7 +108,8 @@ enum Why {
     WasOver,
 }
 
-/// Nodes are executions, and moments between them: real time would otherwise take an edge for each pair.
+/// The nodes are executions, and moments between them. Without moments, real time would need one
+/// edge for each pair.
 #[derive(Default)]
 struct Graph<'history> {
     nodes: Vec<Option<&'history Execution>>,
@@ -143,7 +147,7 @@ impl<'history> Graph<'history> {
                 .map(|of_key| &of_key.versions[..])
                 .unwrap_or_default();
             let next = match shown {
-                Shown::Value(value) => {
+                ReadResult::Value(value) => {
                     let Some(writer) =
                         Tag::of(value).and_then(|tag| writers.get(&tag.writer).copied())
                     else {
@@ -153,11 +157,11 @@ impl<'history> Graph<'history> {
                     let place = versions.iter().position(|(_, other)| *other == writer);
                     place.and_then(|place| versions.get(place + 1))
                 }
-                // Before the first version, if it was not one of the deletions.
-                Shown::Absent if of_key.is_none_or(|of_key| !of_key.is_ever_deleted) => {
+                // Before the first version, unless it read one of the deletions.
+                ReadResult::Absent if of_key.is_none_or(|of_key| !of_key.is_ever_deleted) => {
                     versions.first()
                 }
-                Shown::Absent | Shown::NoValidVersion => None,
+                ReadResult::Absent | ReadResult::NoValidVersion => None,
             };
             if let Some((_, next)) = next {
                 self.order(reader, *next, Why::ReadWhatIsOverwritten(key.clone()));
@@ -165,7 +169,7 @@ impl<'history> Graph<'history> {
         }
     }
 
-    /// Whoever was over before another began comes before it.
+    /// An execution that ended before another one began comes before it.
     fn order_time(&mut self, writers: &BTreeMap<&Writer, usize>) {
         let mut events = Vec::new();
         for (node, execution) in self.nodes.iter().enumerate() {
@@ -192,7 +196,8 @@ impl<'history> Graph<'history> {
         }
     }
 
-    /// What is left once whoever has nobody before it is taken away, again and again: one shortest cycle of it.
+    /// Removes executions without predecessors repeatedly, and returns one shortest cycle of the
+    /// rest.
     fn cycles(&self) -> Vec<String> {
         let mut before = vec![0; self.nodes.len()];
         for (after, _) in self.edges.iter().flatten() {
@@ -224,7 +229,8 @@ impl<'history> Graph<'history> {
             .collect()
     }
 
-    /// From `start` back to it; each with the place of the edge that leads on.
+    /// The shortest path from `start` back to it. Each step has the index of the edge that leads
+    /// on.
     fn shortest_cycle(&self, start: usize) -> Option<Vec<(usize, usize)>> {
         let mut from: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
         let mut next = VecDeque::from([start]);
@@ -274,8 +280,8 @@ impl<'history> Graph<'history> {
     }
 }
 
-/// When it can have taken effect: from when, and until when at the latest if that is known. A read-atomic one is its writes,
-/// which nobody sees before its commit is asked for.
+/// The interval in which it can have taken effect; the end is none if unknown. A read-atomic one
+/// takes effect with its writes, which are invisible before its commit is requested.
 fn life(execution: &Execution, is_committed: bool) -> (Duration, Option<Duration>) {
     let asked = execution.commit.map(|commit| commit.span.asked);
     let from = match execution.isolation {

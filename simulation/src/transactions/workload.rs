@@ -1,8 +1,9 @@
-//! What transactions do: a few functions each, that read and write keys of unequal heat.
+//! The workload: transactions of a few functions that read and write keys with a skewed
+//! distribution.
 //!
-//! What an attempt will write is drawn before its first write, and every value says who wrote it and what else
-//! that attempt writes. So values alone show whether reads are fractured, on any store, at about 70 bytes each:
-//! the same metadata that the paper's measurements carry.
+//! The writes of an attempt are drawn before its first write. Every value names its writer and the
+//! other writes of that attempt. The values alone then show whether reads are fractured, on any
+//! store. They cost about 70 bytes each, like the metadata in the paper's measurements.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use fastrand::Rng;
@@ -10,37 +11,37 @@ use transactions::model::{Attempt, Key, TransactionId};
 
 use super::history::Writer;
 
-/// What the layout of a [`Tag`] begins with.
+/// The prefix of an encoded [`Tag`].
 const TAG_MAGIC: &[u8; 2] = b"LF";
 
-/// What transactions do, and how many.
+/// The kind and number of transactions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mix {
-    /// How many functions a transaction has.
+    /// The functions of a transaction.
     pub functions: usize,
-    /// How many keys each reads.
+    /// The keys that each reads.
     pub reads: usize,
-    /// How many keys each writes.
+    /// The keys that each writes.
     pub writes: usize,
-    /// How long a value is; what a tag takes at least.
+    /// The length of a value, at least that of its tag.
     pub value_bytes: usize,
-    /// How many keys there are.
+    /// The number of keys.
     pub keys: usize,
-    /// How unequal their heat is: the exponent of Zipf's law; zero: all alike.
+    /// The exponent of Zipf's law for the keys; zero: uniform.
     pub zipf: f64,
-    /// One in so many writes deletes its key; zero: none does.
+    /// One in this many writes deletes its key; zero: none does.
     pub one_delete_in: usize,
-    /// How many clients work at once.
+    /// The number of concurrent clients.
     pub clients: usize,
-    /// How many transactions there are in all.
+    /// The total number of transactions.
     pub transactions: usize,
-    /// Whether a function asks for all it reads at once.
+    /// Whether a function reads all its keys in one call.
     pub reads_together: bool,
-    /// How many effects a transaction has.
+    /// The effects of a transaction.
     pub effects: u32,
 }
 
-/// The paper's: two functions of two reads and a write each.
+/// The paper's workload: two functions of two reads and a write each.
 impl Default for Mix {
     fn default() -> Self {
         Self {
@@ -59,10 +60,11 @@ impl Default for Mix {
     }
 }
 
-/// Keys by Zipf's law: the n-th is drawn in proportion to n to the minus `exponent`.
+/// Zipf's law: the n-th key is drawn with a probability proportional to n to the power of minus
+/// `exponent`.
 #[derive(Debug, Clone)]
 pub struct Zipf {
-    /// Rising to one.
+    /// The cumulative distribution, up to one.
     cumulative: Vec<f64>,
 }
 
@@ -92,25 +94,25 @@ impl Zipf {
     }
 }
 
-/// A key that an attempt will write.
+/// A planned write.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Planned {
     /// The key.
     pub key: Key,
-    /// Whether it will be deleted.
+    /// Whether it is a deletion.
     pub deletes: bool,
 }
 
 /// One step of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
-    /// Read these, all at once if there are several.
+    /// Read these, in one call if there are several.
     Read(Vec<Key>),
     /// Write this one.
     Write(Planned),
 }
 
-/// What one transaction does, whichever attempt it takes.
+/// The steps of one transaction, in each of its attempts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Script {
     /// In order.
@@ -139,12 +141,12 @@ impl Script {
         Self { work }
     }
 
-    /// Leaves its reads alone.
+    /// Keeps only its reads.
     pub fn only_read(&mut self) {
         self.work.retain(|work| matches!(work, Work::Read(_)));
     }
 
-    /// What will stand in its write set: of each key, the last write.
+    /// The final write set: the last write of each key.
     pub fn planned(&self) -> Vec<Planned> {
         let mut planned: Vec<Planned> = Vec::new();
         for work in &self.work {
@@ -163,19 +165,19 @@ pub fn key(rank: usize) -> Key {
     Key::new(format!("k{rank}")).expect("short")
 }
 
-/// What a value says of itself.
+/// The metadata in a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tag {
-    /// Who wrote it.
+    /// The writer.
     pub writer: Writer,
-    /// Which of its writer's writes it is.
+    /// The number of this write among the writer's.
     pub ordinal: u32,
-    /// Everything that its writer writes.
+    /// All writes of the writer.
     pub planned: Vec<Planned>,
 }
 
 impl Tag {
-    /// As a value, filled up to `bytes`.
+    /// Encodes it as a value, padded to `bytes`.
     pub fn to_value(&self, bytes: usize) -> Bytes {
         let mut value = BytesMut::with_capacity(bytes);
         value.put_slice(TAG_MAGIC);
@@ -193,7 +195,7 @@ impl Tag {
         value.freeze()
     }
 
-    /// What `value` says; none: nobody of this workload wrote it.
+    /// The tag of `value`; none: no writer of this workload wrote it.
     pub fn of(value: &Bytes) -> Option<Self> {
         let mut rest = value.strip_prefix(TAG_MAGIC)?;
         let id = TransactionId::new(take_short(&mut rest)?).ok()?;
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_says_who_wrote_it_and_what_else() {
+    fn a_value_names_its_writer_and_the_other_writes() {
         let mix = Mix {
             one_delete_in: 2,
             keys: 5,

@@ -1,5 +1,5 @@
-//! What must hold of the far store at any moment, seen beside everybody: a causal prefix of every run, and all that anything which
-//! was shown or let out rests on.
+//! Invariants of the far store, read directly: at every moment it holds a causal prefix of every
+//! run, and all dependencies of every output.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,17 +12,17 @@ use super::code::{COUNTS, FIRST, SECOND, STEPS};
 
 /// The address of the far store.
 pub const ADDRESS: &str = "far";
-/// What a range is called whose address is that.
+/// The name of the range with that address.
 const RANGE: Bytes = Bytes::from_static(b"landfast/redis://far:6379");
-/// What a run's row says of one that has succeeded.
+/// The status of a successful run in its row.
 const SUCCEEDED: i64 = 1;
 
-/// Something that is far, and stays.
+/// A fact that the far store must hold from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
-    /// A step counts.
+    /// A step took effect.
     Step {
-        /// Of this workflow,
+        /// In this workflow,
         workflow: String,
         /// this run,
         run: String,
@@ -31,22 +31,22 @@ pub enum Claim {
     },
     /// A run has succeeded.
     Succeeded {
-        /// Of this workflow.
+        /// Its workflow.
         workflow: String,
-        /// Which.
+        /// The run.
         run: String,
     },
-    /// A key of functions' state has a value.
+    /// A key of the functions' state has a value.
     State {
-        /// Which.
+        /// The key.
         key: String,
-        /// What.
+        /// The value.
         value: String,
     },
 }
 
 impl Claim {
-    /// What a message rests on, which says `WORKFLOW RUN PATH ...`.
+    /// The dependency of a message with the text `WORKFLOW RUN PATH ...`.
     pub fn of(message: &str) -> Option<Self> {
         let mut words = message.split(' ').map(str::to_owned);
         Some(Self::Step {
@@ -62,11 +62,11 @@ impl Claim {
 pub struct Far(BTreeMap<Key, Arc<Item>>);
 
 impl Far {
-    /// One page has all of it, so nothing changes meanwhile.
+    /// One page holds everything, so it is consistent.
     pub async fn look(world: &World) -> Self {
         let items = far_items(&*world.key_value(), &RANGE)
             .await
-            .expect("it is read beside the weather");
+            .expect("it is read directly");
         assert!(
             items.len() < 200,
             "{} items are more than a page",
@@ -75,7 +75,7 @@ impl Far {
         Self(items.into_iter().collect())
     }
 
-    /// What functions have written to a key.
+    /// The value of a key that functions have written.
     pub fn state(&self, key: &str) -> Option<String> {
         let item = self
             .0
@@ -83,7 +83,7 @@ impl Far {
         Some(String::from_utf8_lossy(item.bytes("v")?).into_owned())
     }
 
-    /// Where steps of a run stand that count.
+    /// The places of the steps of a run that took effect.
     pub fn steps(&self, workflow: &str, run: &str) -> Vec<String> {
         let (partition, from) = (
             format!("w/{workflow}"),
@@ -99,13 +99,13 @@ impl Far {
             .collect()
     }
 
-    /// How far a run is.
+    /// The status of a run.
     pub fn status(&self, workflow: &str, run: &str) -> Option<i64> {
         let key = Key::new(format!("w/{workflow}"), format!("r{run}"));
         self.0.get(&key)?.integer("status")
     }
 
-    /// How many rows of the outbox there are.
+    /// The number of rows in the outbox.
     pub fn unsent(&self) -> usize {
         self.0
             .keys()
@@ -113,7 +113,7 @@ impl Far {
             .count()
     }
 
-    /// What is missing of a claim.
+    /// What is missing for a claim.
     pub fn lacks(&self, claim: &Claim) -> Option<String> {
         let holds = match claim {
             Claim::Step {
@@ -127,7 +127,7 @@ impl Far {
         (!holds).then(|| format!("{claim:?} is not far"))
     }
 
-    /// Of each run whatever its order and its reads ask for.
+    /// Checks each run: its steps are a prefix of their order, and their reads are present.
     pub fn check(&self, runs: &[String]) -> Vec<String> {
         let mut wrong = Vec::new();
         for run in runs {
@@ -150,20 +150,20 @@ impl Far {
             let told = self.state(&format!("told/{run}"));
             if heard.is_some() && heard != told {
                 wrong.push(format!(
-                    "cause: {run} has heard {heard:?}, and {told:?} is told"
+                    "cause: {run} received {heard:?}, but {told:?} was sent"
                 ));
             }
             let (has_told, has_heard) = (self.steps(FIRST, run), self.steps(SECOND, run));
             if has_heard.is_empty() != heard.is_none() {
                 wrong.push(format!(
-                    "prefix: {run} has heard {heard:?}, beside the steps {has_heard:?}"
+                    "prefix: {run} received {heard:?}, beside the steps {has_heard:?}"
                 ));
             }
             if !has_told.is_empty()
                 && (told.is_none() || self.state(&format!("more/{run}")).is_none())
             {
                 wrong.push(format!(
-                    "prefix: {run} has the step that tells, and not what it told"
+                    "prefix: {run} has the sending step, but not its message"
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! The functions that workflows are made of here, and those workflows.
+//! The functions and the workflows of these tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,78 +20,78 @@ use workflows::{Runner, Service, StepStart};
 use super::{
     checks::{ADDRESS, Claim},
     far::SPOILT,
-    outside::{Outside, QUEUE},
+    receivers::{QUEUE, Receivers},
 };
-use crate::transactions::mortal::Life;
+use crate::transactions::crashable::Life;
 
-/// Adds one for each step, and says so outside.
+/// Adds one in each step, and sends a message.
 pub const COUNTS: &str = "counts";
-/// Says something half way, and goes on.
+/// Sends a message half way, and continues.
 pub const FIRST: &str = "first";
-/// Waits for that, and rests on it.
+/// Waits for that message, and depends on it.
 pub const SECOND: &str = "second";
-/// The same as [`COUNTS`], as a whole or not at all.
+/// The same as [`COUNTS`], atomic.
 pub const WHOLE: &str = "whole";
-/// Adds one, and then fails for good: as a whole or not at all.
+/// Adds one, and then fails permanently; atomic.
 pub const NOTHING: &str = "nothing";
-/// Adds one, writes in a transaction what it has counted, and then fails for good: as a whole or not at all.
+/// Adds one, writes its count in a transaction, and then fails permanently; atomic.
 pub const LEAKS: &str = "leaks";
-/// Adds one to what all its runs add to, and takes a while over it: as a whole or not at all, as if alone.
+/// Adds one slowly to a counter that all its runs share; atomic and isolated.
 pub const SHARES: &str = "shares";
-/// Waits for longer than its transaction may, and then reads: as a whole or not at all.
+/// Waits for longer than its transaction may last, and then reads; atomic.
 pub const LINGERS: &str = "lingers";
 /// Waits for long, then adds one.
 pub const SLOW: &str = "slow";
-/// Adds one, takes some seconds over it, and adds one: as a whole or not at all.
+/// Adds one, waits for some seconds, and adds one; atomic.
 pub const DAWDLES: &str = "dawdles";
-/// Adds one, and takes most of the time that it has: as a whole or not at all.
+/// Adds one, and takes most of its time limit; atomic.
 pub const HASTENS: &str = "hastens";
-/// Waits for long, then does what [`FIRST`] does.
+/// Waits for long, then does the same as [`FIRST`].
 pub const TELLS_LATE: &str = "tells-late";
-/// Its first attempt ends, and asks for something later.
+/// Its first attempt ends, and sends a request later.
 pub const LATE: &str = "late";
-/// Writes what the far store refuses for good.
+/// Writes a value that the far store refuses permanently.
 pub const SPOILS: &str = "spoils";
-/// Reads that.
+/// Reads that value.
 pub const RESTS_ON_SPOILT: &str = "rests";
-/// Adds one, and then fails for good.
+/// Adds one, and then fails permanently.
 pub const FAILS: &str = "fails";
-/// Says something, has that count, and fails; then sees that it was said, and says something else.
+/// Sends a message, externalizes it, and fails; then finds the message sent, and sends another one.
 pub const TURNS: &str = "turns";
-/// Writes more than it can externalize, and takes no notice.
+/// Writes more than it can externalize, and ignores the error.
 pub const OVERFLOWS: &str = "overflows";
-/// Adds one, then writes in a transaction what it has counted.
+/// Adds one, then writes its count in a transaction.
 pub const COPIES: &str = "copies";
 
-/// Adds one, waits for long again and again, and adds one.
+/// Adds one, waits for long repeatedly, and adds one.
 pub const LONG: &str = "long";
-/// Its code calls steps that fail or not, and goes on by that.
+/// Its code calls steps that may fail, and continues depending on the result.
 pub const HANDLES: &str = "handles";
 
-/// Waits for long, then reads what is far; it is tried once.
+/// Waits for long, then reads far state; one attempt.
 pub const PEEKS: &str = "peeks";
-/// Waits for long, then externalizes, and gives up soon; it is tried once.
+/// Waits for long, then externalizes with a short time limit; one attempt.
 pub const HURRIES: &str = "hurries";
-/// Waits for long, then has a step read what is far, and goes on whether that fails or not.
+/// Waits for long, then has a step read far state, and continues even if that fails.
 pub const MINDS: &str = "minds";
-/// Has a function of its own do what [`PEEKS`] does.
+/// Calls a function that does the same as [`PEEKS`].
 pub const ASKS: &str = "asks";
-/// How long [`HURRIES`] waits.
+/// The time limit of [`HURRIES`].
 pub const HURRY: Duration = Duration::from_secs(5);
-/// What is far, once a run of [`COUNTS`] of this name has ended.
+/// The far state after a run of [`COUNTS`] with this id.
 pub const BEFORE: &str = "before";
 
-/// Steps of [`COUNTS`] and [`WHOLE`].
+/// The number of steps of [`COUNTS`] and [`WHOLE`].
 pub const STEPS: u64 = 4;
-/// How often a step of [`TURNS`] fails before it counts.
+/// How often a step of [`TURNS`] fails before it succeeds.
 pub const TURNS_TAKEN: u64 = 2;
-/// What each step of [`COUNTS`] sends.
+/// The text that each step of [`COUNTS`] sends.
 pub const SENDS: [&str; 2] = ["a", "b"];
 /// How long a step of [`SLOW`] waits.
 pub const SLOW_FOR: Duration = Duration::from_mins(1);
 /// How long a step of [`DAWDLES`] waits.
 pub const DAWDLES_FOR: Duration = Duration::from_secs(3);
-/// How long after its end an attempt of [`LATE`] asks.
+/// How long after its end an attempt of [`LATE`] sends its request.
 pub const LATE_BY: Duration = Duration::from_secs(1);
 
 /// Runs functions in place.
@@ -100,16 +100,16 @@ pub struct Code {
     pub(crate) service: OnceLock<Service>,
     pub(crate) engine: transactions::Engine,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) outside: Outside,
+    pub(crate) receivers: Receivers,
     pub(crate) life: Life,
     pub(crate) rng: Mutex<Rng>,
     /// Runs of [`LATE`] that have had their first attempts.
     pub(crate) late: Mutex<BTreeSet<String>>,
-    /// How often a step fails after all that it does; zero: never.
+    /// How often a step fails after all its work; zero: never.
     pub(crate) fails_one_in: usize,
     /// Whether workflows have the far store.
     pub(crate) is_far: bool,
-    /// When a write returns there.
+    /// When a write to the far store returns.
     pub(crate) synchrony: &'static str,
 }
 
@@ -317,13 +317,13 @@ impl Code {
                 key: format!("told/{run}"),
                 value: run.to_owned(),
             };
-            self.outside.noted().claim(claim);
+            self.receivers.received_messages().claim(claim);
         }
         self.put(token, &format!("more/{run}"), "1").await?;
         self.say(token, format!("{FIRST} {run} 0")).await
     }
 
-    /// Each attempt goes on from what the one before has had count ahead of the step.
+    /// Each attempt continues from the last write that the previous one externalized.
     async fn turn(&self, token: &str, run: &str) -> Result<(), String> {
         let key = format!("turn/{run}");
         let turn = number(self.get(token, &key).await?.as_ref());
@@ -359,7 +359,7 @@ impl Code {
             .unwrap_or_else(PoisonError::into_inner)
             .insert(run.to_owned())
         {
-            // The run is under way while it is asked: what has ended is the attempt alone.
+            // The run is in progress at the request; only the attempt has ended.
             self.clock.sleep(2 * LATE_BY).await;
             return self.put(token, &key, "1").await;
         }
@@ -367,14 +367,14 @@ impl Code {
         let (token, late) = (token.to_owned(), Bytes::from(format!("late/{run}")));
         tokio::spawn(async move {
             clock.sleep(LATE_BY).await;
-            // Whatever becomes of it is looked for in the state.
+            // The test looks at the state, not at this result.
             drop(service.put(&token, late, Some(Bytes::from("1"))).await);
             drop(service.externalize(&token).await);
         });
         Err(failed("it has ended, and leaves something behind"))
     }
 
-    /// The next step of the code: whether it has come to `output`, or failed, as it does by chance.
+    /// The next step of the code: whether it returned `output`, or failed at random.
     async fn step_or_fail(
         &self,
         token: &str,
@@ -405,7 +405,8 @@ impl Code {
             .map_err(failed)
     }
 
-    /// W2: which way the code went is written by the steps behind, and outside; it is not to go another one when it is run again.
+    /// W2: later steps and messages show which branch the code took. A repeat must not take another
+    /// one.
     async fn handle(&self, token: &str, run: &str) -> Result<(), String> {
         let first = self.step_or_fail(token, "first", "done").await?.is_ok();
         let called = self
@@ -439,7 +440,7 @@ impl Code {
                 .put(
                     token,
                     &format!("torn/{run}"),
-                    &format!("{way} for {before:?}, outside"),
+                    &format!("{way} for {before:?}, receivers"),
                 )
                 .await;
         }
@@ -471,7 +472,7 @@ impl Code {
         }
     }
 
-    /// Takes a step that fails for one that found nothing.
+    /// Treats a failed step like one that found nothing.
     async fn mind(&self, token: &str, run: &str) -> Result<(), String> {
         self.clock.sleep(SLOW_FOR).await;
         let opened = self
@@ -491,8 +492,9 @@ impl Code {
             counted.map_err(|told| failed(String::from_utf8_lossy(&told)))?;
             "all"
         } else {
-            let said =
-                Bytes::from_static(br#"{"errorType":"Away","errorMessage":"nobody answers"}"#);
+            let said = Bytes::from_static(
+                br#"{"errorType":"Away","errorMessage":"the function times out"}"#,
+            );
             self.service()
                 .fail_step(&step, "looks", &said)
                 .await
@@ -502,7 +504,7 @@ impl Code {
         self.put(token, &format!("seen/{run}"), seen).await
     }
 
-    /// What the run has counted, in a transaction of its own: as the routes of transactions do.
+    /// Writes the count of the run in a separate transaction, as the routes of transactions do.
     async fn copy(&self, token: &str, run: &str) -> Result<(), String> {
         let count = self
             .get(token, &format!("count/{run}"))

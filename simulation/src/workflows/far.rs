@@ -1,4 +1,5 @@
-//! The way to a far store: calls are slow, come twice, are answered late or never, are refused for a while, and some for good.
+//! The path to a far store: calls are slow, repeated, answered late or never, refused for a while,
+//! or refused permanently.
 
 use std::{
     fmt,
@@ -17,15 +18,15 @@ use ports::{
 };
 use simulated::World;
 
-/// Whoever writes a key with this in its name is refused for good.
+/// A key with this in its name is refused permanently.
 pub const SPOILT: &str = "spoilt";
 
-/// Until a call that is not made is told so.
+/// The delay of an error for a call that is not performed.
 const REFUSAL: Duration = Duration::from_millis(20);
 
-/// What happens on the way. Clones share it.
+/// The faults on the path. Clones share them.
 #[derive(Clone)]
-pub struct Weather(Arc<State>);
+pub struct FarFaults(Arc<State>);
 
 struct State {
     clock: Arc<dyn Clock>,
@@ -35,43 +36,43 @@ struct State {
     refused: Mutex<Refused>,
 }
 
-/// What is refused for good.
+/// Calls that are refused permanently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// Keys with [`SPOILT`] in their names.
+    /// Writes to keys with [`SPOILT`] in their names.
     Spoilt,
-    /// Whatever is written together, which is all that runs write.
+    /// Writes of several items together; runs write in no other way.
     Everything,
-    /// What is written alone: claims, and signs of life.
+    /// Writes of single items: claims and heartbeats.
     Renewals,
-    /// What is read.
+    /// Reads.
     Looks,
-    /// Nothing any more.
+    /// None any more.
     Nothing,
 }
 
-/// What happens to a call.
+/// The fault of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum CallFault {
     Pass,
     Refuse(ErrorKind),
     LoseAnswer,
-    /// It is made this much later.
+    /// It is performed this much later.
     Delay(u64),
     /// It is answered this much later.
     AnswerLate(u64),
-    /// It is made, and once more this much later, whoever may have died meanwhile.
+    /// It is performed, and once more this much later, even if its caller has died meanwhile.
     Twice(u64),
 }
 
-impl fmt::Debug for Weather {
+impl fmt::Debug for FarFaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Weather")
+        f.write_str("FarFaults")
     }
 }
 
-impl Weather {
-    /// A calm one over the far store of `world`.
+impl FarFaults {
+    /// No faults yet, over the far store of `world`.
     pub fn over(world: &World) -> Self {
         let (clock, entropy) = (world.clock(), world.entropy());
         Self(Arc::new(State {
@@ -83,18 +84,18 @@ impl Weather {
         }))
     }
 
-    /// Calls go wrong now and then.
+    /// Enables occasional faults.
     pub fn blow(&self) {
         self.0.is_stormy.store(true, Ordering::Relaxed);
     }
 
-    /// Nothing is refused but what is for good.
+    /// Disables all faults except permanent refusals.
     pub fn calm(&self) {
         self.0.is_stormy.store(false, Ordering::Relaxed);
         self.0.is_away.store(false, Ordering::Relaxed);
     }
 
-    /// What is refused for good from now on.
+    /// Sets the permanent refusals from now on.
     pub fn refuse(&self, refused: Refused) {
         *self
             .0
@@ -125,26 +126,26 @@ impl Weather {
         }
     }
 
-    /// The store is not reached until it is back, or calm.
+    /// Makes the store unreachable until `come_back` or `calm`.
     pub fn leave(&self) {
         self.0.is_away.store(true, Ordering::Relaxed);
     }
 
-    /// It is reached again.
+    /// Makes it reachable again.
     pub fn come_back(&self) {
         self.0.is_away.store(false, Ordering::Relaxed);
     }
 
-    /// Whether a call beside the store fails too: it is refused, or made and not answered.
+    /// Whether a call receivers the store fails too: it is refused, or performed without an answer.
     pub(crate) fn strikes(&self) -> Option<ErrorKind> {
-        match self.fate(&[]) {
-            Fate::Refuse(kind) => Some(kind),
-            Fate::LoseAnswer => Some(ErrorKind::OutcomeUnknown),
+        match self.fault(&[]) {
+            CallFault::Refuse(kind) => Some(kind),
+            CallFault::LoseAnswer => Some(ErrorKind::OutcomeUnknown),
             _ => None,
         }
     }
 
-    fn fate(&self, updates: &[Update]) -> Fate {
+    fn fault(&self, updates: &[Update]) -> CallFault {
         let State {
             entropy,
             is_stormy,
@@ -152,75 +153,79 @@ impl Weather {
             ..
         } = &*self.0;
         if is_away.load(Ordering::Relaxed) {
-            return Fate::Refuse(ErrorKind::Unavailable {
+            return CallFault::Refuse(ErrorKind::Unavailable {
                 retry_after_ms: None,
             });
         }
         if self.is_refused(updates) {
-            return Fate::Refuse(ErrorKind::Invalid);
+            return CallFault::Refuse(ErrorKind::Invalid);
         }
         if !is_stormy.load(Ordering::Relaxed) {
-            return Fate::Pass;
+            return CallFault::Pass;
         }
         match entropy.below(100) {
-            0..10 => Fate::Refuse(ErrorKind::Unavailable {
+            0..10 => CallFault::Refuse(ErrorKind::Unavailable {
                 retry_after_ms: None,
             }),
-            10..20 => Fate::LoseAnswer,
-            20..35 => Fate::Delay(entropy.below(60)),
-            35..45 => Fate::AnswerLate(entropy.below(300)),
-            45..60 => Fate::Twice(entropy.below(500)),
-            _ => Fate::Pass,
+            10..20 => CallFault::LoseAnswer,
+            20..35 => CallFault::Delay(entropy.below(60)),
+            35..45 => CallFault::AnswerLate(entropy.below(300)),
+            45..60 => CallFault::Twice(entropy.below(500)),
+            _ => CallFault::Pass,
         }
     }
 }
 
-/// A far store in some [`Weather`].
+/// A far store with faults on its path.
 #[derive(Debug)]
 pub struct FarStore {
     inner: SharedKeyValue,
-    weather: Weather,
-    /// One process alone does not reach it any more.
+    far_faults: FarFaults,
+    /// One process is partitioned from it.
     is_cut: Arc<AtomicBool>,
 }
 
 impl FarStore {
     /// The far store of `world` as one process reaches it, until it is cut off.
-    pub fn of(world: &World, weather: &Weather, is_cut: &Arc<AtomicBool>) -> Self {
+    pub fn of(world: &World, far_faults: &FarFaults, is_cut: &Arc<AtomicBool>) -> Self {
         Self {
             inner: world.key_value(),
-            weather: weather.clone(),
+            far_faults: far_faults.clone(),
             is_cut: Arc::clone(is_cut),
         }
     }
 
-    fn fate(&self, updates: &[Update]) -> Fate {
+    fn fault(&self, updates: &[Update]) -> CallFault {
         if self.is_cut.load(Ordering::Relaxed) {
-            return Fate::Refuse(ErrorKind::Unavailable {
+            return CallFault::Refuse(ErrorKind::Unavailable {
                 retry_after_ms: None,
             });
         }
-        self.weather.fate(updates)
+        self.far_faults.fault(updates)
     }
 
-    async fn travel<T>(&self, fate: Fate, made: impl Future<Output = Result<T>>) -> Result<T> {
-        let sleep = |ms| self.weather.0.clock.sleep(Duration::from_millis(ms));
-        match fate {
-            Fate::Pass | Fate::Twice(_) => made.await,
-            Fate::Delay(ms) => {
+    async fn travel<T>(
+        &self,
+        fault: CallFault,
+        made: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let sleep = |ms| self.far_faults.0.clock.sleep(Duration::from_millis(ms));
+        match fault {
+            CallFault::Pass | CallFault::Twice(_) => made.await,
+            CallFault::Delay(ms) => {
                 sleep(ms).await;
                 made.await
             }
-            Fate::AnswerLate(ms) => {
+            CallFault::AnswerLate(ms) => {
                 let answer = made.await;
                 sleep(ms).await;
                 answer
             }
-            Fate::Refuse(kind) => {
-                self.weather.0.clock.sleep(REFUSAL).await;
+            CallFault::Refuse(kind) => {
+                self.far_faults.0.clock.sleep(REFUSAL).await;
                 Err(Error::new(kind, "reach the far store"))
             }
-            Fate::LoseAnswer => {
+            CallFault::LoseAnswer => {
                 drop(made.await);
                 Err(Error::new(
                     ErrorKind::OutcomeUnknown,
@@ -239,44 +244,47 @@ impl Decorator for FarStore {
     }
 
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.travel(self.fate(&[]), self.inner.externalize(point))
+        self.travel(self.fault(&[]), self.inner.externalize(point))
             .await
     }
 }
 
 impl KeyValueDecorator for FarStore {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
-        self.travel(self.fate(&[]), self.inner.get(key)).await
+        self.travel(self.fault(&[]), self.inner.get(key)).await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        self.travel(self.fate(&[]), self.inner.scan(scan)).await
+        self.travel(self.fault(&[]), self.inner.scan(scan)).await
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
         self.travel(
-            self.fate(std::slice::from_ref(&update)),
+            self.fault(std::slice::from_ref(&update)),
             self.inner.update(update),
         )
         .await
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        let fate = self.fate(&updates);
-        if let Fate::Twice(ms) = fate {
-            let (inner, clock) = (Arc::clone(&self.inner), Arc::clone(&self.weather.0.clock));
+        let fault = self.fault(&updates);
+        if let CallFault::Twice(ms) = fault {
+            let (inner, clock) = (
+                Arc::clone(&self.inner),
+                Arc::clone(&self.far_faults.0.clock),
+            );
             let again = updates.clone();
             tokio::spawn(async move {
                 clock.sleep(Duration::from_millis(ms)).await;
-                // Nobody hears what becomes of it.
+                // The result is discarded.
                 drop(inner.transact(again).await);
             });
         }
-        self.travel(fate, self.inner.transact(updates)).await
+        self.travel(fault, self.inner.transact(updates)).await
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.travel(self.fate(&[]), self.inner.write_batch(batch))
+        self.travel(self.fault(&[]), self.inner.write_batch(batch))
             .await
     }
 }

@@ -1,4 +1,4 @@
-//! A near store that is asked to begin a run, does not answer in time, and does it later all the same.
+//! A near store that does not answer the begin of a run in time, but performs it later.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -12,12 +12,12 @@ use ports::{
     key_value::{SharedKeyValue, Transacted},
 };
 
-/// How late the next begin is; none: it is not. Clones share it.
+/// The delay of the next begin; none: no delay. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Lateness(Arc<Mutex<Option<Duration>>>);
 
 impl Lateness {
-    /// The next run is begun that much later than its begin is given up.
+    /// Performs the next begin of a run `by` later than its caller gives up.
     pub fn delay_next(&self, by: Duration) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(by);
     }
@@ -51,7 +51,7 @@ impl KeyValueDecorator for LateKeyValue {
         let (inner, clock) = (Arc::clone(&self.inner), Arc::clone(&self.clock));
         tokio::spawn(async move {
             clock.sleep(by).await;
-            // Nobody hears what becomes of it.
+            // The result is discarded.
             drop(inner.transact(updates).await);
         });
         Err(Error::new(

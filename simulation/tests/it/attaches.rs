@@ -1,4 +1,4 @@
-//! C6: of two connections that take one session up, the one that was attached last speaks for it.
+//! C6: of two connections that attach to one session, the later one owns it.
 
 use std::{
     sync::{
@@ -16,14 +16,14 @@ use coordination::{
 use ports::faults::{Calm, Fault, FaultSchedule, FaultyFunctions};
 use simulated::World;
 
-use crate::alone::{
+use crate::single_service::{
     TIMEOUT, connect, create, follow, is_answered, parts, result, shown, started, started_with,
 };
 
-/// How long the connection that was attached first is held up before it registers: shorter than its lease.
+/// How long the first connection is delayed before it registers: shorter than its lease.
 const HELD_UP: Duration = Duration::from_secs(5);
 
-/// Holds up one arming of the timer, which comes between attaching and registering.
+/// Delays one arming of the timer, which lies between attaching and registering.
 #[derive(Debug, Default)]
 struct HoldUpOne(AtomicBool);
 
@@ -36,8 +36,8 @@ impl FaultSchedule for HoldUpOne {
     }
 }
 
-/// One connection attaches and is held up, another attaches and registers, then the first one registers: whether the
-/// second is answered after that.
+/// The first connection attaches and is delayed, the second attaches and registers, then the first
+/// registers. Returns whether the second is answered after that.
 async fn newer_is_answered(broken: Option<Broken>) -> bool {
     let (world, hold_up) = (World::new(1), Arc::<HoldUpOne>::default());
     let functions = Arc::new(FaultyFunctions::new(
@@ -96,9 +96,9 @@ async fn newer_is_answered(broken: Option<Broken>) -> bool {
     }
 }
 
-/// C6: the one that registers late is told, and the other goes on.
+/// C6: the connection that registers late is told so, and the other continues.
 #[test]
-fn an_older_attach_that_registers_late_replaces_nobody() {
+fn an_older_attach_that_registers_late_replaces_no_connection() {
     assert!(simulated::run(newer_is_answered(None)));
 }
 
@@ -110,7 +110,8 @@ fn letting_the_last_to_register_speak_is_caught() {
     ))));
 }
 
-/// Watches are a connection's: whoever takes its session up while it lives hears of none of them.
+/// Watches belong to a connection: a client that takes over a live session receives none of their
+/// events.
 #[test]
 fn watches_do_not_outlive_the_connection_that_left_them() {
     simulated::run(async {
@@ -145,11 +146,12 @@ fn watches_do_not_outlive_the_connection_that_left_them() {
             .iter()
             .filter(|output| matches!(output, Output::Event { .. }));
         assert_eq!(events.count(), 0, "{outputs:?}");
-        assert_eq!(gateway.counts().1, 0, "armed for nobody");
+        assert_eq!(gateway.counts().1, 0, "armed without a session");
     });
 }
 
-/// C3: nobody is shown a state that is older than what it has seen; to have seen all of it is well.
+/// C3: a client is never shown a state older than it has seen. A client that has seen everything is
+/// admitted.
 #[test]
 fn a_client_that_has_seen_more_than_there_is_is_not_let_in() {
     simulated::run(async {

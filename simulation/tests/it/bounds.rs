@@ -1,4 +1,5 @@
-//! What one client can make its process hold, in bytes: requests, answers that its peer has not read, and events.
+//! The memory in bytes that one client can make its process hold: requests, unread answers, and
+//! events.
 
 use std::sync::Arc;
 
@@ -11,12 +12,12 @@ use coordination::{
 use ports::faults::Calm;
 use simulated::World;
 
-use crate::alone::{connect, follow, result, started};
+use crate::single_service::{connect, follow, result, started};
 
 const DATA_BYTES: usize = 100_000;
-/// Together about ten mebibytes.
+/// About ten mebibytes in total.
 const READS: i32 = 100;
-/// What one call of `pump` may add: the bound and the one answer that exceeds it.
+/// The most that one call of `pump` may add: the bound, and one answer that exceeds it.
 const PUMPED_BYTES_MAX: usize = (1 << 20) + DATA_BYTES;
 
 fn create_large(path: &str) -> Request {
@@ -35,7 +36,7 @@ fn create_large(path: &str) -> Request {
     }
 }
 
-/// Everything up to the reply with this tag, and how many bytes the longest of the pumps added.
+/// All outputs up to the reply with this tag, and the most bytes that one pump added.
 async fn replies_up_to(client: &mut Client, last: i32) -> (Vec<Output>, usize) {
     let (mut all, mut most) = (Vec::new(), 0);
     loop {
@@ -50,7 +51,7 @@ async fn replies_up_to(client: &mut Client, last: i32) -> (Vec<Output>, usize) {
     }
 }
 
-/// Reads ten mebibytes in one go; answers the most that one pump added.
+/// Reads ten mebibytes in one pipeline; returns the most bytes that one pump added.
 fn most_pumped(broken: Option<Broken>) -> usize {
     simulated::run(async move {
         let world = World::new(1);
@@ -89,9 +90,10 @@ fn most_pumped(broken: Option<Broken>) -> usize {
     })
 }
 
-/// C3: pipelined reads run no further ahead of their peer than the bound, and all of them are answered.
+/// C3: pipelined reads run ahead of their peer by no more than the bound, and all of them are
+/// answered.
 #[test]
-fn reads_wait_for_room_for_their_answers() {
+fn reads_wait_for_capacity_for_their_answers() {
     let most = most_pumped(None);
     assert!(most <= PUMPED_BYTES_MAX, "{most} bytes were held at once");
 }
@@ -102,9 +104,10 @@ fn holding_answers_without_a_bound_is_caught() {
     assert!(most_pumped(Some(Broken::QueuesOutputsWithoutBound)) > PUMPED_BYTES_MAX);
 }
 
-/// C4: a request that sets many watches again comes to as many events, which wait for room as well.
+/// C4: a request that sets many watches again may produce as many events, which wait for capacity
+/// as well.
 #[test]
-fn what_watches_have_missed_waits_for_room() {
+fn events_of_watches_set_again_wait_for_capacity() {
     const WATCHES: usize = 40_000;
     simulated::run(async {
         let world = World::new(1);
@@ -128,13 +131,13 @@ fn what_watches_have_missed_waits_for_room() {
         assert_eq!(
             outputs.len(),
             WATCHES + 1,
-            "each watch is told what it has missed"
+            "each watch fires for its missed change"
         );
         assert!(most <= PUMPED_BYTES_MAX, "{most} bytes were held at once");
     });
 }
 
-/// C3: a client takes no more requests than it may hold, and takes more once those are answered.
+/// C3: a client accepts requests up to its bound, and more once those are answered.
 #[test]
 fn large_requests_are_taken_up_to_a_bound() {
     const TAKEN_BYTES_MAX: usize = 4 << 20;

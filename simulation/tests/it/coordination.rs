@@ -1,59 +1,59 @@
-//! Rules C-1 to C-6, and what the paper's appendix A asks for, over seeds of faults.
+//! Rules C-1 to C-6, and the guarantees of the paper's appendix A, over seeds of faults.
 
 use std::time::Duration;
 
 use coordination::{broken::Broken, config::DataPlacement};
 use simulation::{
-    faults::Weather,
-    house::Instances,
+    cluster::Instances,
+    faults::FaultProfile,
     scenario::{
         Scenario, configuration, contended, ephemerals, everything, patient, seeds, watched,
     },
 };
 
-/// How many seeds a broken variant may survive.
+/// The seeds within which a mutant must be caught.
 const SEEDS_UNTIL_CAUGHT: u64 = 400;
 
-fn everything_in(weather: Weather) -> Scenario {
+fn everything_in(fault_profile: FaultProfile) -> Scenario {
     Scenario {
-        weather,
+        fault_profile,
         mix: everything,
         ..Scenario::default()
     }
 }
 
-/// C1, C2, C3, C4: appendix A holds when nothing fails.
+/// C1, C2, C3, C4: appendix A holds without faults.
 #[test]
-fn clients_see_one_order_in_calm_weather() {
-    everything_in(Weather::Calm).holds("clients_see_one_order_in_calm_weather");
+fn clients_see_one_order_without_faults() {
+    everything_in(FaultProfile::Calm).holds("clients_see_one_order_without_faults");
 }
 
-/// C1, C2, C3, C4: however calls interleave.
+/// C1, C2, C3, C4: with any interleaving of calls.
 #[test]
 fn clients_see_one_order_when_calls_interleave() {
-    everything_in(Weather::Slow).holds("clients_see_one_order_when_calls_interleave");
+    everything_in(FaultProfile::Slow).holds("clients_see_one_order_when_calls_interleave");
 }
 
 /// C1, C2, C3, C4: functions die between any two steps.
 #[test]
 fn clients_see_one_order_when_functions_die() {
-    everything_in(Weather::Stormy).holds("clients_see_one_order_when_functions_die");
+    everything_in(FaultProfile::Stormy).holds("clients_see_one_order_when_functions_die");
 }
 
-/// C5: everything dies at once; what was acknowledged is there.
+/// C5: after a crash of everything, acknowledged updates are present.
 #[test]
-fn what_was_acknowledged_survives_the_death_of_everything() {
+fn acknowledged_updates_survive_a_crash_of_everything() {
     let scenario = Scenario {
         crashes: 2,
         one_break_in: 6,
-        ..everything_in(Weather::Slow)
+        ..everything_in(FaultProfile::Slow)
     };
-    scenario.holds("what_was_acknowledged_survives_the_death_of_everything");
+    scenario.holds("acknowledged_updates_survive_a_crash_of_everything");
 }
 
 fn contention() -> Scenario {
     Scenario {
-        weather: Weather::Paused,
+        fault_profile: FaultProfile::Paused,
         mix: contended,
         requests: 6,
         machines: 3,
@@ -77,7 +77,7 @@ fn breaking_locks_unasked_is_caught() {
 
 fn redelivery() -> Scenario {
     Scenario {
-        weather: Weather::Stormy,
+        fault_profile: FaultProfile::Stormy,
         mix: contended,
         ..Scenario::default()
     }
@@ -105,18 +105,18 @@ fn numbering_updates_as_they_arrive_is_caught() {
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
-/// C-3, C3, broken: a refusal is as much a part of the one order as what it was refused for.
+/// C-3, C3, broken: a refusal has its place in the one order, after the change that it is based on.
 #[test]
-fn numbering_refusals_before_what_refused_them_is_caught() {
-    everything_in(Weather::Slow)
+fn numbering_refusals_before_their_cause_is_caught() {
+    everything_in(FaultProfile::Slow)
         .without(Broken::ForgetsCausesOfRefusals)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
-/// C-4, broken: what was numbered by a distributor that died is applied by nobody.
+/// C-4, broken: an entry numbered by a distributor that died is never applied.
 #[test]
 fn taking_the_log_for_applied_is_caught() {
-    everything_in(Weather::Stormy)
+    everything_in(FaultProfile::Stormy)
         .without(Broken::AssumesTheLogIsApplied)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
@@ -124,20 +124,20 @@ fn taking_the_log_for_applied_is_caught() {
 /// C-4, broken.
 #[test]
 fn answering_before_applying_is_caught() {
-    everything_in(Weather::Slow)
+    everything_in(FaultProfile::Slow)
         .without(Broken::AnswersBeforeApplying)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
 fn notifications() -> Scenario {
     Scenario {
-        weather: Weather::Slow,
+        fault_profile: FaultProfile::Slow,
         mix: configuration,
         ..Scenario::default()
     }
 }
 
-/// C-5: nothing newer is seen before the notification.
+/// C-5: no newer state is visible before the notification.
 #[test]
 fn a_notification_comes_before_anything_newer() {
     notifications().holds("a_notification_comes_before_anything_newer");
@@ -157,13 +157,13 @@ fn setting_watches_again() -> Scenario {
         requests: 24,
         one_break_in: 2,
         mix: watched,
-        weather: Weather::Slow,
+        fault_profile: FaultProfile::Slow,
         ..Scenario::default()
     }
 }
 
-/// C4: watches that are set again after a reconnect fire once, for what was missed or for what comes next,
-/// however many they are and whatever changes meanwhile.
+/// C4: watches that are set again after a reconnect fire once, for a missed change or for the next
+/// one, with any number of watches and changes.
 #[test]
 fn a_watch_that_is_set_again_fires_once() {
     setting_watches_again().holds("a_watch_that_is_set_again_fires_once");
@@ -171,7 +171,7 @@ fn a_watch_that_is_set_again_fires_once() {
 
 /// C4, broken.
 #[test]
-fn looking_again_at_watches_that_are_set_is_caught() {
+fn rereading_watches_that_are_set_is_caught() {
     setting_watches_again()
         .without(Broken::ForgetsRestoredWatches)
         .is_caught(SEEDS_UNTIL_CAUGHT);
@@ -179,14 +179,14 @@ fn looking_again_at_watches_that_are_set_is_caught() {
 
 fn reconnecting() -> Scenario {
     Scenario {
-        weather: Weather::Stormy,
+        fault_profile: FaultProfile::Stormy,
         one_break_in: 2,
         window_max: 4,
         ..Scenario::default()
     }
 }
 
-/// C-6: what an old connection left in the queue is refused once the new one is attached.
+/// C-6: requests that an old connection left in the queue are refused once the new one is attached.
 #[test]
 fn an_old_connection_writes_nothing_after_the_new_one_is_attached() {
     reconnecting().holds("an_old_connection_writes_nothing_after_the_new_one_is_attached");
@@ -204,7 +204,7 @@ fn accepting_requests_of_old_connections_is_caught() {
 fn one_seed_gives_one_trace() {
     let scenario = Scenario {
         crashes: 1,
-        ..everything_in(Weather::Stormy)
+        ..everything_in(FaultProfile::Stormy)
     };
     for seed in seeds().take(10) {
         assert_eq!(
@@ -217,7 +217,7 @@ fn one_seed_gives_one_trace() {
 
 fn kept_alive() -> Scenario {
     Scenario {
-        weather: Weather::Slow,
+        fault_profile: FaultProfile::Slow,
         mix: patient,
         requests: 24,
         window_max: 1,
@@ -225,11 +225,11 @@ fn kept_alive() -> Scenario {
     }
 }
 
-/// C6, C-6: judged silent only after a whole timeout of silence.
+/// C6, C-6: a session is condemned only after a whole timeout without a heartbeat.
 #[test]
 fn a_session_that_is_used_does_not_expire() {
     kept_alive()
-        .expiring_nobody()
+        .without_expiry()
         .holds("a_session_that_is_used_does_not_expire");
 }
 
@@ -237,7 +237,7 @@ fn a_session_that_is_used_does_not_expire() {
 #[test]
 fn ending_sessions_at_their_first_silence_is_caught() {
     kept_alive()
-        .expiring_nobody()
+        .without_expiry()
         .without(Broken::ExpiresAtFirstSilence)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
@@ -253,15 +253,19 @@ fn cold() -> Scenario {
     }
 }
 
-/// C6, C-6: also where each run of the heartbeat is the first of its instance, and on any machine.
+/// C6, C-6: the same if each run of the heartbeat has a new instance, on any machine.
 #[test]
 fn silent_sessions_end_where_no_heartbeat_stays_warm() {
-    for weather in [Weather::Slow, Weather::Stormy] {
-        Scenario { weather, ..cold() }.holds("silent_sessions_end_where_no_heartbeat_stays_warm");
+    for fault_profile in [FaultProfile::Slow, FaultProfile::Stormy] {
+        Scenario {
+            fault_profile,
+            ..cold()
+        }
+        .holds("silent_sessions_end_where_no_heartbeat_stays_warm");
     }
 }
 
-/// C6, C-6: and those that are used do not.
+/// C6, C-6: and sessions in use stay alive.
 #[test]
 fn a_session_that_is_used_does_not_expire_where_no_heartbeat_stays_warm() {
     let scenario = Scenario {
@@ -270,7 +274,7 @@ fn a_session_that_is_used_does_not_expire_where_no_heartbeat_stays_warm() {
         ..kept_alive()
     };
     scenario
-        .expiring_nobody()
+        .without_expiry()
         .holds("a_session_that_is_used_does_not_expire_where_no_heartbeat_stays_warm");
 }
 
@@ -282,13 +286,14 @@ fn remembering_silence_in_an_instance_is_caught() {
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
-/// C6: what a silent session owned is gone, in one zxid; `checks` finds what has outlived its session.
+/// C6: the ephemerals of an expired session are deleted at one zxid; `checks` finds those that
+/// outlive their session.
 #[test]
 fn a_silent_session_ends_with_its_ephemerals() {
-    let weather = Weather::Stormy;
+    let fault_profile = FaultProfile::Stormy;
     let scenario = Scenario {
         mix: ephemerals,
-        weather,
+        fault_profile,
         requests: 8,
         one_break_in: 4,
         ..Scenario::default()
@@ -296,26 +301,27 @@ fn a_silent_session_ends_with_its_ephemerals() {
     scenario.holds("a_silent_session_ends_with_its_ephemerals");
 }
 
-/// C6, C-1: also where a writer stalls until others have broken its locks and made the znode again.
+/// C6, C-1: the same if a writer stalls until others have broken its locks and created the znode
+/// again.
 #[test]
-fn a_writer_that_stalls_forgets_nobodys_ephemerals() {
+fn a_stalled_writer_forgets_no_ephemerals() {
     let scenario = Scenario {
         mix: ephemerals,
-        weather: Weather::Paused,
+        fault_profile: FaultProfile::Paused,
         one_break_in: 4,
         machines: 3,
         ..Scenario::default()
     };
-    scenario.holds("a_writer_that_stalls_forgets_nobodys_ephemerals");
+    scenario.holds("a_stalled_writer_forgets_no_ephemerals");
 }
 
-/// Data that is kept, and travels, in objects: nothing is read that is not there, nothing is mixed up. Fewer requests than
-/// elsewhere, since objects take port calls of their own.
-fn in_objects(placement: DataPlacement, weather: Weather) -> Scenario {
+/// Data stored and sent in objects: every read finds its data. There are fewer requests than
+/// elsewhere, because objects cost port calls of their own.
+fn in_objects(placement: DataPlacement, fault_profile: FaultProfile) -> Scenario {
     let mut scenario = Scenario {
         crashes: 1,
         requests: 5,
-        ..everything_in(weather)
+        ..everything_in(fault_profile)
     };
     scenario.config.placement = placement;
     scenario.config.message_payload_bytes_max = 2;
@@ -326,33 +332,35 @@ fn in_objects(placement: DataPlacement, weather: Weather) -> Scenario {
 /// C1, C3: the user store in objects.
 #[test]
 fn data_in_objects_is_as_good_as_data_in_items() {
-    for weather in [Weather::Slow, Weather::Stormy] {
-        in_objects(DataPlacement::Objects, weather)
+    for fault_profile in [FaultProfile::Slow, FaultProfile::Stormy] {
+        in_objects(DataPlacement::Objects, fault_profile)
             .holds("data_in_objects_is_as_good_as_data_in_items");
     }
 }
 
-/// C1, C3: the user store in items or objects by size; the clients' data is three or four bytes long.
+/// C1, C3: the user store in items or objects by size; the clients' data is three or four bytes
+/// long.
 #[test]
 fn data_in_items_and_objects_by_size_is_as_good() {
     let placement = DataPlacement::Hybrid {
         inline_bytes_max: 3,
     };
-    in_objects(placement, Weather::Stormy).holds("data_in_items_and_objects_by_size_is_as_good");
+    in_objects(placement, FaultProfile::Stormy)
+        .holds("data_in_items_and_objects_by_size_is_as_good");
 }
 
 fn travelling_in_objects() -> Scenario {
     Scenario {
         one_break_in: 2,
         window_max: 4,
-        ..in_objects(DataPlacement::KeyValue, Weather::Stormy)
+        ..in_objects(DataPlacement::KeyValue, FaultProfile::Stormy)
     }
 }
 
-/// P5: what a connection that was replaced has left behind is removed, but nothing that is still to be applied.
+/// P5: objects that a replaced connection left are removed, but none that is still to be applied.
 #[test]
-fn temporary_objects_are_removed_once_nobody_can_need_them() {
-    travelling_in_objects().holds("temporary_objects_are_removed_once_nobody_can_need_them");
+fn temporary_objects_are_removed_once_no_request_needs_them() {
+    travelling_in_objects().holds("temporary_objects_are_removed_once_no_request_needs_them");
 }
 
 /// P5, broken.
@@ -363,11 +371,11 @@ fn removing_temporary_objects_that_are_not_applied_is_caught() {
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
-/// C7: with no session open, an hour passes without one call to any port.
+/// C7: with no session open, an hour passes without a call to any port.
 #[test]
 fn an_hour_without_sessions_costs_nothing() {
     for seed in seeds().take(20) {
-        let outcome = everything_in(Weather::Slow).run(seed);
+        let outcome = everything_in(FaultProfile::Slow).run(seed);
         assert_eq!(outcome.idle_port_calls, 0, "seed {seed}");
     }
 }

@@ -1,5 +1,5 @@
-//! C6: the index of a session's ephemerals names what there is, and nothing that is gone; and with the end of the session
-//! they are gone, whoever else takes them.
+//! C6: the index of a session's ephemerals names exactly the existing ones. They are deleted with
+//! the session, even if others delete them too.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,19 +14,19 @@ use coordination::{
 use ports::faults::Calm;
 use simulated::World;
 use simulation::{
-    faults::Weather,
-    house::Instances,
+    cluster::Instances,
+    faults::FaultProfile,
     scenario::{Scenario, locks},
 };
 
-use crate::alone::{connect, create, follow, result, started};
+use crate::single_service::{connect, create, follow, result, started};
 
-/// How many seeds a broken variant may survive.
+/// The seeds within which a mutant must be caught.
 const SEEDS_UNTIL_CAUGHT: u64 = 1_500;
 
-/// C6: a session may live for years and make ephemerals all the time.
+/// C6: a session may live for years and create ephemerals all the time.
 #[test]
-fn an_ephemeral_leaves_the_index_with_its_znode_whoever_deletes_it() {
+fn any_deletion_of_an_ephemeral_removes_it_from_the_index() {
     simulated::run(async {
         let world = World::new(1);
         let service = started(&world, Arc::new(Calm), Config::default()).await;
@@ -65,11 +65,11 @@ fn an_ephemeral_leaves_the_index_with_its_znode_whoever_deletes_it() {
     });
 }
 
-/// Clients that fall silent for about as long as their sessions last, while others take what is theirs.
-fn locking(weather: Weather) -> Scenario {
+/// Clients fall silent for about as long as their sessions last, while others delete their znodes.
+fn locking(fault_profile: FaultProfile) -> Scenario {
     Scenario {
         mix: locks,
-        weather,
+        fault_profile,
         clients: 4,
         requests: 7,
         one_break_in: 5,
@@ -78,50 +78,54 @@ fn locking(weather: Weather) -> Scenario {
     }
 }
 
-/// C3, C6, C-3: at the zxid of its end and after it, nothing is there that a session owned.
+/// C3, C6, C-3: from the zxid of its end on, no znode of a session exists.
 #[test]
-fn a_session_ends_behind_all_that_others_have_taken_of_it() {
-    for weather in [Weather::Stormy, Weather::Paused] {
-        locking(weather).holds("a_session_ends_behind_all_that_others_have_taken_of_it");
+fn a_session_ends_after_all_deletions_of_its_ephemerals_by_others() {
+    for fault_profile in [FaultProfile::Stormy, FaultProfile::Paused] {
+        locking(fault_profile)
+            .holds("a_session_ends_after_all_deletions_of_its_ephemerals_by_others");
     }
 }
 
-/// C3, C6, C-3: the same where heartbeats are cold, everything dies at once, or the store loses what is not durable.
+/// C3, C6, C-3: the same with cold heartbeats, crashes of everything, or a store that loses what is
+/// not durable.
 #[test]
-fn a_session_ends_behind_all_that_others_have_taken_of_it_whatever_dies() {
+fn a_session_ends_after_all_deletions_of_its_ephemerals_by_others_despite_crashes() {
     let cold = Scenario {
         instances: Instances::ColdHeartbeats,
-        ..locking(Weather::Stormy)
+        ..locking(FaultProfile::Stormy)
     };
     let mut dying = Scenario {
         crashes: 2,
         requests: 5,
-        ..locking(Weather::Stormy)
+        ..locking(FaultProfile::Stormy)
     };
     dying.config.placement = DataPlacement::Objects;
     dying.config.temporary_sweep_period = Duration::ZERO;
     let lossy = Scenario {
         fall_backs: 3,
         requests: 4,
-        ..locking(Weather::Slow)
+        ..locking(FaultProfile::Slow)
     };
     for scenario in [cold, dying, lossy] {
-        scenario.holds("a_session_ends_behind_all_that_others_have_taken_of_it_whatever_dies");
+        scenario.holds(
+            "a_session_ends_after_all_deletions_of_its_ephemerals_by_others_despite_crashes",
+        );
     }
 }
 
 /// C-3, broken.
 #[test]
-fn an_end_beside_what_is_gone_is_caught() {
-    locking(Weather::Paused)
+fn an_end_before_deletions_of_others_is_caught() {
+    locking(FaultProfile::Paused)
         .without(Broken::EndsBeforeForeignDeletions)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
 /// C-3, broken.
 #[test]
-fn forgetting_what_is_still_there_is_caught() {
-    locking(Weather::Paused)
+fn forgetting_existing_ephemerals_is_caught() {
+    locking(FaultProfile::Paused)
         .without(Broken::DropsIndexEntriesWhenDecided)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }

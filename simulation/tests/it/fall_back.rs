@@ -1,17 +1,17 @@
-//! D4: the store loses what was not durable, and everybody who has seen it lives on.
+//! D4: the store loses what was not durable, while the processes that have seen it live on.
 
 use coordination::{broken::Broken, config::DataPlacement};
 use simulation::{
-    faults::Weather,
+    faults::FaultProfile,
     scenario::{Scenario, contended, ephemerals, everything},
 };
 
-/// How many seeds a broken variant may survive.
+/// The seeds within which a mutant must be caught.
 const SEEDS_UNTIL_CAUGHT: u64 = 1_000;
 
 fn falling_back() -> Scenario {
     Scenario {
-        weather: Weather::Slow,
+        fault_profile: FaultProfile::Slow,
         fall_backs: 3,
         mix: contended,
         machines: 3,
@@ -19,18 +19,18 @@ fn falling_back() -> Scenario {
     }
 }
 
-/// D4, C1, C3: whoever rests on what is lost changes nothing.
+/// D4, C1, C3: an update that depends on lost state changes nothing.
 #[test]
-fn what_rests_on_a_lost_state_is_refused() {
-    falling_back().holds("what_rests_on_a_lost_state_is_refused");
+fn updates_that_depend_on_lost_state_are_refused() {
+    falling_back().holds("updates_that_depend_on_lost_state_are_refused");
 }
 
-/// The same for everything that clients ask for, and while functions die as well.
+/// The same for all kinds of requests, and with dying functions.
 #[test]
 fn clients_see_one_order_while_the_store_falls_back() {
-    for (weather, fall_backs) in [(Weather::Slow, 3), (Weather::Stormy, 1)] {
+    for (fault_profile, fall_backs) in [(FaultProfile::Slow, 3), (FaultProfile::Stormy, 1)] {
         let scenario = Scenario {
-            weather,
+            fault_profile,
             fall_backs,
             mix: everything,
             clients: 2,
@@ -43,7 +43,7 @@ fn clients_see_one_order_while_the_store_falls_back() {
     }
 }
 
-/// C6: sessions end whole, and none of their ephemerals is left.
+/// C6: sessions end completely, and none of their ephemerals remains.
 #[test]
 fn sessions_end_whole_while_the_store_falls_back() {
     let scenario = Scenario {
@@ -60,7 +60,7 @@ fn falling_back_in_objects() -> Scenario {
     scenario
 }
 
-/// P5: an object that a lost decision has left is not taken for the next one's.
+/// P5: an object of a lost decision is not taken for that of the next one.
 #[test]
 fn data_in_objects_is_that_of_its_decision_while_the_store_falls_back() {
     falling_back_in_objects()
@@ -75,9 +75,9 @@ fn deciding_by_lost_locks_is_caught() {
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
-/// D4, C-3, broken: a queue takes what its writer pushed, whatever became of the decision.
+/// D4, C-3, broken: a queue keeps what its writer pushed, even if the decision is lost.
 #[test]
-fn numbering_what_was_lost_is_caught() {
+fn numbering_lost_decisions_is_caught() {
     falling_back()
         .without(Broken::NumbersLostDecisions)
         .is_caught(SEEDS_UNTIL_CAUGHT);
@@ -86,7 +86,8 @@ fn numbering_what_was_lost_is_caught() {
 /// D4, C-3, broken.
 #[test]
 fn numbering_by_the_log_alone_is_caught() {
-    // Whoever takes the log over makes all durable that is before it, and with several machines somebody always does.
+    // A distributor that takes the log over makes everything before it durable. With several
+    // machines one always does.
     let scenario = Scenario {
         machines: 1,
         ..falling_back()

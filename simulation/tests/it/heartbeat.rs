@@ -1,4 +1,4 @@
-//! C6, C-6: what the heartbeat remembers, where, and what that costs.
+//! C6, C-6: the heartbeat's memory, its place, and its cost.
 
 use std::{
     sync::{
@@ -22,29 +22,29 @@ use ports::{
     objects::{ObjectPath, ObjectStoreExt as _, PutPayload},
 };
 use simulated::{Options, World, percent};
-use simulation::house::{House, Instances};
+use simulation::cluster::{Cluster, Instances};
 
-use crate::alone::{self, follow, parts, started, started_with};
+use crate::single_service::{self, follow, parts, started, started_with};
 
-/// Of every session.
+/// The timeout of every session.
 const TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Of the heartbeat, as follows from it.
+/// The resulting period of the heartbeat.
 const PERIOD: Duration = Duration::from_secs(3);
 
-async fn house(world: &World, instances: Instances) -> House {
+async fn cluster(world: &World, instances: Instances) -> Cluster {
     let config = Config {
         session_timeout_min: TIMEOUT,
         ..Config::default()
     };
-    House::start_on(world, config, 1, instances).await
+    Cluster::start_on(world, config, 1, instances).await
 }
 
 async fn connect(
-    house: &House,
+    cluster: &Cluster,
     resume: Option<(SessionId, Password)>,
 ) -> Result<Client, ConnectError> {
-    let (gateway, _) = house.gateway(0).await;
+    let (gateway, _) = cluster.gateway(0).await;
     gateway
         .connect(Connect {
             last_zxid_seen: Zxid(0),
@@ -54,9 +54,9 @@ async fn connect(
         .await
 }
 
-/// C6: nobody can renew anything while everything is down, and silence from before does not count.
+/// C6: no client can renew while everything is down, and earlier silence does not count.
 #[test]
-fn a_restart_begins_every_timeout_anew() {
+fn a_restart_restarts_every_timeout() {
     simulated::run(async {
         let world = World::with_options(
             1,
@@ -65,33 +65,33 @@ fn a_restart_begins_every_timeout_anew() {
                 ..Options::default()
             },
         );
-        let house = house(&world, Instances::ColdHeartbeats).await;
-        let client = connect(&house, None).await.expect("a new session");
+        let cluster = cluster(&world, Instances::ColdHeartbeats).await;
+        let client = connect(&cluster, None).await.expect("a new session");
         let resume = Some((client.session(), client.password()));
         drop(client);
         let clock = world.clock();
         clock.sleep(TIMEOUT).await;
-        house.crash().await;
+        cluster.crash().await;
         clock.sleep(TIMEOUT).await;
         assert!(
-            connect(&house, resume).await.is_ok(),
+            connect(&cluster, resume).await.is_ok(),
             "no heartbeat has seen it silent for longer"
         );
         clock.sleep(TIMEOUT * 3).await;
         assert!(matches!(
-            connect(&house, resume).await,
+            connect(&cluster, resume).await,
             Err(ConnectError::Expired)
         ));
     });
 }
 
-/// C7: a heartbeat that stays warm reads nothing but the sessions, and writes down what it knows now and then.
+/// C7: a warm heartbeat reads only the sessions, and writes its notes now and then.
 #[test]
 fn a_warm_heartbeat_makes_hardly_a_call_beside_its_scan() {
     simulated::run(async {
         let world = World::new(1);
-        let house = house(&world, Instances::Warm).await;
-        let mut client = connect(&house, None).await.expect("a new session");
+        let cluster = cluster(&world, Instances::Warm).await;
+        let mut client = connect(&cluster, None).await.expect("a new session");
         let (clock, beats) = (world.clock(), 100);
         let kept_alive = async {
             loop {
@@ -131,12 +131,13 @@ fn a_warm_heartbeat_makes_hardly_a_call_beside_its_scan() {
     });
 }
 
-/// Whether a session that was used for a while lives, whose client comes back soon after the store was `away`.
+/// Whether a session survives whose client returns soon after the store was `away`. The session had
+/// been used for a while.
 async fn survives(away: Duration, used_for: Duration, timeout: Duration) -> bool {
     const BACK_AFTER: Duration = Duration::from_millis(1_500);
     let world = World::new(1);
-    let house = House::start(&world, Config::default(), 1).await;
-    let (gateway, _) = house.gateway(0).await;
+    let cluster = Cluster::start(&world, Config::default(), 1).await;
+    let (gateway, _) = cluster.gateway(0).await;
     let connect = |resume| {
         gateway.connect(Connect {
             last_zxid_seen: Zxid(0),
@@ -163,9 +164,9 @@ async fn survives(away: Duration, used_for: Duration, timeout: Duration) -> bool
     connect(resume).await.is_ok()
 }
 
-/// C6, C-6: while the store is away nobody can renew anything, so that is not silence, however long it was.
+/// C6, C-6: while the store is away no client can renew, so an outage of any length is not silence.
 #[test]
-fn sessions_get_their_time_after_a_stall_of_any_length() {
+fn sessions_get_their_whole_timeout_after_a_stall_of_any_length() {
     for away in [3, 60, 3_600].map(Duration::from_secs) {
         for timeout in [4, 5, 8].map(Duration::from_secs) {
             for used_for in (0..20).map(|quarters| Duration::from_millis(10_000 + quarters * 250)) {
@@ -179,9 +180,9 @@ fn sessions_get_their_time_after_a_stall_of_any_length() {
     }
 }
 
-/// C7: a run that fails has seen nothing, and takes nothing from what the one before it knew.
+/// C7: a failed run has seen nothing, and keeps the knowledge of the previous one.
 #[test]
-fn a_run_that_fails_leaves_its_instance_what_it_knew() {
+fn a_failed_run_keeps_the_knowledge_of_its_instance() {
     simulated::run(async {
         let world = World::new(1);
         let faults = Arc::new(Script::of(
@@ -203,10 +204,10 @@ fn a_run_that_fails_leaves_its_instance_what_it_knew() {
         )
         .await;
         follow(&service);
-        let client = alone::connect(&service.gateway())
+        let client = single_service::connect(&service.gateway())
             .await
             .expect("a calm world");
-        world.clock().sleep(alone::TIMEOUT / 2).await;
+        world.clock().sleep(single_service::TIMEOUT / 2).await;
         drop(client);
         let trace = world.trace();
         let by_heartbeat =
@@ -241,14 +242,15 @@ async fn has_ended(world: &World, session: SessionId) -> bool {
         .is_none()
 }
 
-/// C6: a row that cannot be read keeps nobody else alive, nor the heartbeat.
+/// C6: an unreadable row keeps neither other sessions nor the heartbeat alive.
 #[test]
 fn sessions_end_beside_one_that_cannot_be_read() {
     simulated::run(async {
         let world = World::new(1);
         let service = started(&world, Arc::new(Calm), Config::default()).await;
         follow(&service);
-        // As `coordination::storage::session` lays rows out; a later build, or a damaged store, may leave such a thing.
+        // In the layout of `coordination::storage::session`. A later build or a damaged store may leave such
+        // a row.
         for shard in 0..4u8 {
             let key = Key::new(format!("session/{shard:x}"), i64::from(shard).to_be_bytes());
             world
@@ -257,20 +259,20 @@ fn sessions_end_beside_one_that_cannot_be_read() {
                 .await
                 .expect("a calm world");
         }
-        let client = alone::connect(&service.gateway())
+        let client = single_service::connect(&service.gateway())
             .await
             .expect("a calm world");
         let session = client.session();
         drop(client);
-        world.clock().sleep(alone::TIMEOUT * 2).await;
+        world.clock().sleep(single_service::TIMEOUT * 2).await;
         assert!(has_ended(&world, session).await);
         let calls = world.port_calls();
-        world.clock().sleep(alone::TIMEOUT).await;
-        assert_eq!(world.port_calls(), calls, "nobody is left to be watched");
+        world.clock().sleep(single_service::TIMEOUT).await;
+        assert_eq!(world.port_calls(), calls, "no session remains");
     });
 }
 
-/// Never answers who waits for durability while it is switched on.
+/// Never answers a call that waits for durability while it is switched on.
 #[derive(Debug, Default)]
 struct NeverDurable(AtomicBool);
 
@@ -283,7 +285,7 @@ impl FaultSchedule for NeverDurable {
     }
 }
 
-/// C6, P5: objects that take for ever to be swept take nobody's end with them.
+/// C6, P5: a sweep of objects that hangs does not delay the end of sessions.
 #[test]
 fn sessions_end_while_a_sweep_hangs() {
     simulated::run(async {
@@ -294,7 +296,7 @@ fn sessions_end_while_a_sweep_hangs() {
         };
         let service = started(&world, faults.clone(), config).await;
         follow(&service);
-        let client = alone::connect(&service.gateway())
+        let client = single_service::connect(&service.gateway())
             .await
             .expect("a calm world");
         let session = client.session();
@@ -306,12 +308,12 @@ fn sessions_end_while_a_sweep_hangs() {
             .await
             .expect("it is put");
         faults.0.store(true, Ordering::Relaxed);
-        world.clock().sleep(alone::TIMEOUT * 2).await;
+        world.clock().sleep(single_service::TIMEOUT * 2).await;
         assert!(has_ended(&world, session).await);
     });
 }
 
-/// Functions that a session is opened behind when the timer is about to be disarmed, and whose caller dies then.
+/// Functions that open a session when the timer is about to be disarmed, and then end the caller.
 #[derive(Debug)]
 struct DiesDisarming {
     functions: Arc<dyn Functions>,
@@ -329,7 +331,9 @@ impl FunctionsDecorator for DiesDisarming {
         let Some(gateway) = gateway else {
             return self.functions.disarm_timer(function).await;
         };
-        let client = alone::connect(&gateway).await.expect("a calm world");
+        let client = single_service::connect(&gateway)
+            .await
+            .expect("a calm world");
         *self.opened.lock().expect("one at a time") = Some(client.session());
         drop(client);
         self.functions.disarm_timer(function).await?;
@@ -337,7 +341,8 @@ impl FunctionsDecorator for DiesDisarming {
     }
 }
 
-/// C6, C-6: the timer is armed, and disarmed behind that by who had found nobody, and who dies before it looks again.
+/// C6, C-6: a session arms the timer. A heartbeat that had found no session disarms it afterwards,
+/// and dies before it checks again.
 #[test]
 fn a_session_opened_while_a_heartbeat_retires_and_dies_ends_in_time() {
     simulated::run(async {
@@ -354,17 +359,17 @@ fn a_session_opened_while_a_heartbeat_retires_and_dies_ends_in_time() {
         };
         let service = started_with(&world, parts, Config::default()).await;
         follow(&service);
-        let mut client = alone::connect(&service.gateway())
+        let mut client = single_service::connect(&service.gateway())
             .await
             .expect("a calm world");
         *functions.gateway.lock().expect("one at a time") = Some(service.gateway());
-        assert!(alone::is_answered(&mut client, Request::Close).await);
-        world.clock().sleep(alone::TIMEOUT * 3).await;
+        assert!(single_service::is_answered(&mut client, Request::Close).await);
+        world.clock().sleep(single_service::TIMEOUT * 3).await;
         let opened = functions
             .opened
             .lock()
             .expect("one at a time")
-            .expect("the heartbeat has found nobody");
+            .expect("the heartbeat has found no session");
         assert!(has_ended(&world, opened).await);
     });
 }

@@ -1,4 +1,4 @@
-//! C6, C-6: what a renewal is worth, whose it is, and who may speak for a session.
+//! C6, C-6: the effect of a renewal, its owner, and the ownership of a session.
 
 use std::{
     sync::{
@@ -25,18 +25,19 @@ use ports::{
 };
 use simulated::World;
 
-use crate::alone::{TIMEOUT, connect, create, follow, parts, started, started_with};
+use crate::single_service::{TIMEOUT, connect, create, follow, parts, started, started_with};
 
-/// A store in which a session is renewed once, after it was judged silent and before that has arrived.
+/// A store in which a session is renewed once, between the decision that it is silent and that
+/// decision's update.
 #[derive(Debug)]
 struct RenewsBehindTheJudge {
     honest: SharedKeyValue,
-    /// Whom; none: nobody, or nobody any more.
+    /// The session to renew; none: none is left.
     renews: Mutex<Option<(SessionId, u64)>>,
 }
 
 impl RenewsBehindTheJudge {
-    /// As `coordination::storage::session` lays rows out.
+    /// In the layout of `coordination::storage::session`.
     fn condemns(update: &Update) -> bool {
         let closing = Action::set_integer("state", 1);
         matches!(&update.change, Change::Modify(actions) if actions.contains(&closing))
@@ -66,7 +67,7 @@ impl KeyValueDecorator for RenewsBehindTheJudge {
     }
 }
 
-/// Whether a session is open that was renewed when its judge had made up its mind.
+/// Whether a session survives that was renewed after the heartbeat had condemned it.
 async fn lives_by_a_late_renewal(broken: Option<Broken>) -> bool {
     let world = World::new(1);
     let system = Arc::new(RenewsBehindTheJudge {
@@ -106,11 +107,11 @@ async fn lives_by_a_late_renewal(broken: Option<Broken>) -> bool {
         .get(session, &mut Dependency::default())
         .await
         .expect("a calm world");
-    assert!(row.is_none(), "nobody has renewed it again: {row:?}");
+    assert!(row.is_none(), "no process has renewed it again: {row:?}");
     is_open
 }
 
-/// C6, C-6: between the look at a session and its sentence its client was heard of.
+/// C6, C-6: the client sent a request between the read of its session and the condemning update.
 #[test]
 fn a_session_that_is_renewed_while_it_is_judged_lives() {
     assert!(simulated::run(lives_by_a_late_renewal(None)));
@@ -118,14 +119,14 @@ fn a_session_that_is_renewed_while_it_is_judged_lives() {
 
 /// C-6, broken.
 #[test]
-fn condemning_who_was_renewed_meanwhile_is_caught() {
+fn condemning_a_session_renewed_meanwhile_is_caught() {
     assert!(!simulated::run(lives_by_a_late_renewal(Some(
         Broken::ExpiresRenewedSessions
     ))));
 }
 
-/// How a connection ends that goes on pinging, after another has taken its session up and died before it told anybody;
-/// none: it goes on.
+/// How a connection ends that keeps pinging after another one took its session over and died before
+/// it told any process; none: it continues.
 async fn end_of_the_replaced(broken: Option<Broken>) -> Option<Ended> {
     let world = World::new(1);
     let service = started_with(
@@ -170,7 +171,7 @@ async fn end_of_the_replaced(broken: Option<Broken>) -> Option<Ended> {
     end
 }
 
-/// C6, C-6: whoever was attached last speaks for the session, and nobody else keeps it alive.
+/// C6, C-6: the last attached connection owns the session, and no other one keeps it alive.
 #[test]
 fn a_connection_that_was_replaced_renews_nothing() {
     let end = simulated::run(end_of_the_replaced(None));
@@ -184,8 +185,8 @@ fn renewing_for_another_connection_is_caught() {
     assert!(end.is_none(), "{end:?}");
 }
 
-/// How long a connection may last whose peer says nothing but that it connects, by which it is renewed once; the front end
-/// looks after it every second.
+/// How long a connection may last whose peer only connects, which renews it once. The front end
+/// checks it every second.
 const SILENCE_MAX: Duration = Duration::from_millis(TIMEOUT.as_millis() as u64 * 5 / 4)
     .saturating_add(Duration::from_secs(1));
 
@@ -202,7 +203,7 @@ impl FaultSchedule for SlowToUpdate {
     }
 }
 
-/// How a connection ends that is looked after every second by its front end, and whose peer says nothing.
+/// How a connection ends whose peer is silent, and which its front end checks every second.
 async fn end_of_the_silent(
     renews_slowly: bool,
     broken: Option<Broken>,
@@ -231,7 +232,7 @@ async fn end_of_the_silent(
     }
 }
 
-/// C6, C-6: the peer renews, not the process that it is connected to.
+/// C6, C-6: the peer renews a session, not the process that it is connected to.
 #[test]
 fn a_connection_whose_peer_is_silent_ends_with_its_lease() {
     for renews_slowly in [false, true] {
@@ -252,7 +253,7 @@ fn counting_a_lease_from_the_answer_is_caught() {
     assert!(passed > SILENCE_MAX, "{passed:?}");
 }
 
-/// C-6: a process that was not looked after for a whole timeout speaks for nobody, whatever the row says.
+/// C-6: a process that was paused for a whole timeout owns no session, regardless of the row.
 #[test]
 fn a_connection_that_was_paused_for_its_timeout_falls_silent() {
     let end = simulated::run(async {
@@ -267,7 +268,7 @@ fn a_connection_that_was_paused_for_its_timeout_falls_silent() {
     assert!(matches!(end, Some(Ended::LeaseLost)), "{end:?}");
 }
 
-/// Answers reads after the lease of whoever asks while it is switched on.
+/// Answers reads after the caller's lease has expired, while it is switched on.
 #[derive(Debug, Default)]
 struct SlowToRead(AtomicBool);
 
@@ -280,7 +281,7 @@ impl FaultSchedule for SlowToRead {
     }
 }
 
-/// What a connection gives of a read that takes longer than its lease.
+/// The outputs of a connection for a read that takes longer than its lease.
 async fn given_after_the_lease(broken: Option<Broken>) -> (Vec<Output>, Option<Ended>) {
     let (world, faults) = (World::new(1), Arc::<SlowToRead>::default());
     let service = started(
@@ -307,9 +308,9 @@ async fn given_after_the_lease(broken: Option<Broken>) -> (Vec<Output>, Option<E
     (outputs, end)
 }
 
-/// C-6: what was begun under the lease is not shown when that has run out.
+/// C-6: a result is not shown after the lease under which it was computed has expired.
 #[test]
-fn what_takes_longer_than_the_lease_is_not_answered() {
+fn a_read_that_takes_longer_than_the_lease_is_not_answered() {
     let (outputs, end) = simulated::run(given_after_the_lease(None));
     assert_eq!(outputs, []);
     assert!(
@@ -328,19 +329,20 @@ fn answering_after_the_lease_is_caught() {
     );
 }
 
-/// How a client was heard of for the last time.
+/// The last sign of life of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Parting {
-    /// Its process died with what it had heard.
+    /// Its process died with its unsaved renewals.
     ProcessDied,
     /// Its connection ended.
     Left,
-    /// It is still connected, and says nothing.
+    /// It is still connected but silent.
     SaysNothing,
 }
 
-/// How long a session is open after its client was heard of for the last time, so many fortieths of its timeout after it was
-/// taken up; a renewal is due at the tenth, and its connection, if it ends, ends at the ninth.
+/// How long a session stays open after its client's last request. That request is sent a number of
+/// fortieths of the timeout after the attach. A renewal is due at the tenth; the connection, if it
+/// ends, ends at the ninth.
 async fn outlives_its_last_request(
     parting: Parting,
     fortieths: u32,
@@ -383,10 +385,11 @@ async fn outlives_its_last_request(
     join(looked_after, ends).await.1
 }
 
-/// How long a session outlives its timeout until a heartbeat sees it, and its end is applied.
+/// By how much a session outlives its timeout until a heartbeat sees it and its end is applied.
 const BEATS_MAX: Duration = Duration::from_millis(2_500);
 
-/// C6: its timeout runs from the last request, not from the last renewal, whoever has died since.
+/// C6: its timeout runs from the last request, not from the last renewal, even if processes have
+/// died since.
 #[test]
 fn a_session_has_its_whole_timeout_from_its_last_request() {
     for parting in [Parting::ProcessDied, Parting::Left, Parting::SaysNothing] {
@@ -405,7 +408,7 @@ fn taking_rows_for_exact_is_caught() {
     assert!(lived < TIMEOUT, "{lived:?}");
 }
 
-/// C6: of a client whose process lives it is known that it was not heard any more, and its session ends no later for the doubt.
+/// C6: a live process knows that its client is silent, so the session gets no additional time.
 #[test]
 fn only_a_session_whose_process_has_died_gets_more_than_its_timeout() {
     let lived =
@@ -422,7 +425,7 @@ fn only_a_session_whose_process_has_died_gets_more_than_its_timeout() {
     assert!(lived(Parting::ProcessDied, 9) > TIMEOUT + BEATS_MAX);
 }
 
-/// C6: whoever takes a session up has its whole timeout from then on.
+/// C6: a client that takes a session over gets its whole timeout from then on.
 #[test]
 fn taking_a_session_up_renews_it() {
     simulated::run(async {
@@ -450,7 +453,7 @@ fn taking_a_session_up_renews_it() {
     });
 }
 
-/// C6: a session is its password's, and one whose end has begun is nobody's.
+/// C6: only the password opens a session, and no client opens one whose end has begun.
 #[test]
 fn a_session_is_taken_up_by_its_password_alone_and_not_once_it_is_closing() {
     simulated::run(async {
@@ -486,10 +489,10 @@ fn a_session_is_taken_up_by_its_password_alone_and_not_once_it_is_closing() {
     });
 }
 
-/// How long it takes until anything is durable, where it takes long.
+/// The duration of a slow fsync.
 const SYNC_TAKES: Duration = Duration::from_secs(2);
 
-/// Makes everything durable late while it is switched on.
+/// Delays durability while it is switched on.
 #[derive(Debug, Default)]
 struct SlowToSync(AtomicBool);
 
@@ -502,9 +505,10 @@ impl FaultSchedule for SlowToSync {
     }
 }
 
-/// C5: with a read behind it an answer comes to its client early; it leaves once it is durable all the same.
+/// C5: a following read makes the answer available to its client early; it is still sent only once
+/// it is durable.
 #[test]
-fn an_answer_that_a_read_waits_behind_leaves_when_it_is_durable() {
+fn an_answer_before_a_waiting_read_is_sent_once_it_is_durable() {
     simulated::run(async {
         let (world, faults) = (World::new(1), Arc::<SlowToSync>::default());
         let service = started(&world, faults.clone(), Config::default()).await;
@@ -534,7 +538,8 @@ fn an_answer_that_a_read_waits_behind_leaves_when_it_is_durable() {
     });
 }
 
-/// Whether a session is open whose client reads for three timeouts what it was sent, and is asked for nothing.
+/// Whether a session survives whose client reads earlier answers for three timeouts and sends
+/// nothing.
 async fn lives_while_it_reads(takes_answers: bool) -> bool {
     let world = World::new(1);
     let service = started_with(&world, parts(&world), Config::default()).await;
@@ -557,9 +562,10 @@ async fn lives_while_it_reads(takes_answers: bool) -> bool {
         .is_some_and(|row| row.state == State::Open)
 }
 
-/// C6: what a client asked for may take longer to read than its timeout; meanwhile nothing else of it is heard.
+/// C6: a client may need longer than its timeout to read an answer, and sends nothing else
+/// meanwhile.
 #[test]
-fn who_takes_answers_is_there() {
+fn a_client_that_reads_its_answers_is_alive() {
     assert!(simulated::run(lives_while_it_reads(true)));
     assert!(
         !simulated::run(lives_while_it_reads(false)),

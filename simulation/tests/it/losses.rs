@@ -1,4 +1,5 @@
-//! C5, C6: what a store loses that goes back to its durable state, while everybody else lives on.
+//! C5, C6: data that a store loses when it falls back to its durable state, while all processes
+//! live on.
 
 use std::{
     sync::{
@@ -20,23 +21,25 @@ use coordination::{
 use ports::faults::{Calm, Fault, FaultSchedule, FaultyKeyValue};
 use simulated::{Options, World};
 use simulation::{
-    faults::Weather,
-    house::Instances,
+    cluster::Instances,
+    faults::FaultProfile,
     scenario::{Scenario, configuration, ephemerals, everything, watched},
 };
 
-use crate::alone::{TIMEOUT, connect, create, follow, parts, result, set, started, started_with};
+use crate::single_service::{
+    TIMEOUT, connect, create, follow, parts, result, set, started, started_with,
+};
 
-/// How long an fsync takes, where one is to fail.
+/// The duration of an fsync that is to fail.
 const FSYNC: Duration = Duration::from_secs(1);
 
-/// Long enough for whatever needs no fsync.
+/// Long enough for everything that needs no fsync.
 const SOON: Duration = Duration::from_millis(100);
 
-/// Longer than anybody should wait who can be served.
+/// Longer than any client should wait that can be served.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Connects `client`'s session again, as often as it is sent away; none if it hears nothing.
+/// Reconnects `client`'s session, as often as it is turned away; none if it gets no answer.
 async fn again(world: &World, gateway: &Gateway, client: Client) -> Option<Client> {
     let (clock, resume) = (world.clock(), Some((client.session(), client.password())));
     drop(client);
@@ -62,9 +65,10 @@ async fn again(world: &World, gateway: &Gateway, client: Client) -> Option<Clien
     }
 }
 
-/// C5, C-3: the names of what was lost are given again, and a distributor that was there before knows them as applied.
+/// C5, C-3: the numbers of lost updates are used again, and an earlier distributor knows them as
+/// applied.
 #[test]
-fn a_session_whose_updates_were_lost_goes_on_at_once() {
+fn a_session_whose_updates_were_lost_continues_at_once() {
     simulated::run(async {
         let world = World::with_options(
             1,
@@ -80,7 +84,7 @@ fn a_session_whose_updates_were_lost_goes_on_at_once() {
         result(&mut client, create("/a", Lifetime::Persistent))
             .await
             .expect("it is made");
-        // More than it takes attempts to connect again, each of which is decided under the next name.
+        // More attempts to connect than needed; each is decided under the next number.
         for lost in [1, 10, 30] {
             (0..lost).for_each(|tag| client.submit(tag, set("/a")));
             client
@@ -97,11 +101,11 @@ fn a_session_whose_updates_were_lost_goes_on_at_once() {
     });
 }
 
-/// More than it takes attempts to connect again, each of which is decided under the next name.
+/// More attempts to connect than needed; each is decided under the next number.
 const LOST: i32 = 30;
 
-/// A session's updates are lost before their data can be known to be theirs, and what it asks for next has the names
-/// that they had. The data that its znode shows then, which has been set to `kept`.
+/// A session's updates are lost before their data can be recognised as theirs, and its next
+/// requests get the same numbers. Returns the final data of its znode, which was set to `kept`.
 async fn data_behind_losses(broken: Option<Broken>) -> Option<Bytes> {
     let world = World::with_options(
         1,
@@ -122,7 +126,8 @@ async fn data_behind_losses(broken: Option<Broken>) -> Option<Bytes> {
     result(&mut client, create("/a", Lifetime::Persistent))
         .await
         .expect("it is made");
-    // Others than the one that is looked at in the end: whoever replaces data waits for the disk to remove what it was.
+    // Other znodes than the checked one: a replacement of data waits for the disk to remove the old
+    // data.
     for tag in 0..LOST {
         let mut lost = create(&format!("/lost-{tag}"), Lifetime::Persistent);
         if let Request::Create { data, .. } = &mut lost {
@@ -155,7 +160,8 @@ async fn data_behind_losses(broken: Option<Broken>) -> Option<Bytes> {
     }
 }
 
-/// P5: an object stays where the decision that named it is lost, and the next decision has its name.
+/// P5: an object stays after the decision that named it is lost, and the next decision has the same
+/// name.
 #[test]
 fn no_object_is_written_for_a_decision_that_may_be_lost() {
     assert_eq!(
@@ -187,7 +193,8 @@ impl FaultSchedule for Away {
     }
 }
 
-/// A session has closed, and the store has lost the message that says so before it was applied. Its row, long after.
+/// A session has closed, and the store loses the closing message before it is applied. Returns its
+/// row long afterwards.
 async fn end_that_was_lost(broken: Option<Broken>) -> Option<Row> {
     let (world, away) = (World::new(1), Arc::new(Away::default()));
     let config = Config {
@@ -245,7 +252,7 @@ async fn end_that_was_lost(broken: Option<Broken>) -> Option<Row> {
     row().await
 }
 
-/// C6, C-3: nothing comes after the end of a session that could bring it to mind.
+/// C6, C-3: no later request of that session exists that could reveal the loss.
 #[test]
 fn an_end_whose_message_was_lost_is_applied_all_the_same() {
     assert!(simulated::run(end_that_was_lost(None)).is_none());
@@ -259,7 +266,7 @@ fn pushing_the_end_of_a_session_once_is_caught() {
 
 fn falling_back() -> Scenario {
     Scenario {
-        weather: Weather::Slow,
+        fault_profile: FaultProfile::Slow,
         fall_backs: 3,
         requests: 8,
         machines: 3,
@@ -267,7 +274,7 @@ fn falling_back() -> Scenario {
     }
 }
 
-/// C4, C-5: notifications and watches, whoever of those that look has seen what is lost.
+/// C4, C-5: notifications and watches; any follower may have seen the lost changes.
 #[test]
 fn watches_fire_once_and_in_order_while_the_store_falls_back() {
     for mix in [configuration, watched] {
@@ -280,7 +287,8 @@ fn watches_fire_once_and_in_order_while_the_store_falls_back() {
     }
 }
 
-/// C6, C-6: silence is counted anew in each start of the store, also by who reads of it in the store.
+/// C6, C-6: each incarnation of the store counts silence anew, also for a heartbeat that reads its
+/// notes in the store.
 #[test]
 fn silent_sessions_end_while_the_store_falls_back() {
     let slow = Scenario {
@@ -289,7 +297,7 @@ fn silent_sessions_end_while_the_store_falls_back() {
         ..falling_back()
     };
     let stormy = Scenario {
-        weather: Weather::Stormy,
+        fault_profile: FaultProfile::Stormy,
         fall_backs: 1,
         requests: 4,
         clients: 2,
@@ -306,7 +314,8 @@ fn silent_sessions_end_while_the_store_falls_back() {
     }
 }
 
-/// C1, C3, P5: objects are in a store that loses nothing and knows nothing of what the other one loses.
+/// C1, C3, P5: objects are in a store that loses nothing and knows nothing of the other one's
+/// losses.
 #[test]
 fn data_in_objects_is_neither_lost_nor_mixed_up_while_the_store_falls_back() {
     let mut scenario = Scenario {

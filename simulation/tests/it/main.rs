@@ -1,26 +1,26 @@
-//! The scenarios of coordination's rules, each with the variant that drops the rule.
+//! The scenarios of all rules, each with the mutant that drops the rule.
 
-mod alone;
+mod across_incarnations;
 mod attaches;
 mod bounds;
+mod concurrent_reads;
 mod coordination;
-mod endings;
 mod ephemerals;
 mod fall_back;
-mod fated;
-mod forgotten;
+mod faulty_updates;
+mod full_store;
 mod heartbeat;
 mod leases;
+mod log_positions;
 mod losses;
 mod members;
 mod objects;
-mod overtaken;
-mod places;
 mod poison;
 mod refusals;
 mod restart;
-mod room;
 mod run_bounds;
+mod session_ends;
+mod single_service;
 mod tail;
 mod temporaries;
 mod transactions;
@@ -32,5 +32,6 @@ mod workflows_failures;
 mod workflows_far;
 mod workflows_messages;
 mod workflows_one_store;
+mod workflows_refusals;
 mod workflows_rules;
 mod workflows_shared;

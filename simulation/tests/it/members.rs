@@ -1,4 +1,4 @@
-//! Several processes on one store: who is a member, who leads, and what one may answer that the others may miss.
+//! Several processes on one store: membership, leadership, and the right to answer.
 
 use std::{panic, time::Duration};
 
@@ -7,41 +7,41 @@ use ports::Clock;
 use simulated::{World, percent};
 use simulation::{
     budget::Budget,
-    processes::{Dropped, Processes, reach::Ability},
+    processes::{Dropped, Processes, partitionable::Ability},
     scenario::seeds,
-    transactions::mortal::Side,
+    transactions::crashable::Side,
 };
 use transactions::broken::Broken;
 
-/// How many seeds a broken variant may survive.
+/// The seeds within which a mutant must be caught.
 const SEEDS_UNTIL_CAUGHT: u64 = 400;
-/// What the design promises of a member that is gone.
+/// The promised time until a dead member is removed.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
-/// How long everything may take that goes well.
+/// The longest time for everything without faults.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a death may wait for the call that it was ordered for.
+/// How long an ordered death may wait for its call.
 const STRIKES_WITHIN: Duration = Duration::from_secs(2);
-/// From one look at all processes to the next.
+/// The time between two checks of all processes.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// What befalls a process.
+/// The fault of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum ProcessFault {
     /// It dies, between any two of its calls.
     Dies,
-    /// It stands still for a while, or is cut off from the store.
+    /// It is paused for a while, or partitioned from the store.
     Suffers(Ability),
 }
 
-/// What is run.
+/// A scenario.
 #[derive(Debug, Clone, Copy)]
-struct Story {
+struct MembershipScenario {
     processes: usize,
-    fates: usize,
+    faults: usize,
     dropped: Dropped,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 struct Ending {
     violations: Vec<String>,
@@ -49,7 +49,7 @@ struct Ending {
     trace_hash: u64,
 }
 
-impl Story {
+impl MembershipScenario {
     fn run(self, seed: u64) -> Ending {
         simulated::run(self.play(seed))
     }
@@ -70,24 +70,25 @@ impl Story {
             violations.push("not everybody has joined".to_owned());
         }
         let mut has_suffered = false;
-        for _ in 0..self.fates {
-            let fates = [
-                Fate::Dies,
-                Fate::Suffers(Ability::Nothing),
-                Fate::Suffers(Ability::NoCalls),
+        for _ in 0..self.faults {
+            let faults = [
+                ProcessFault::Dies,
+                ProcessFault::Suffers(Ability::Nothing),
+                ProcessFault::Suffers(Ability::NoCalls),
             ];
-            let fate = fates[rng.usize(..fates.len())];
-            let late = self.strike(fate, &processes, &*clock, &mut rng).await;
-            // Who is about to become a member, or one again, judges nobody, and begins to count when it is one.
+            let fault = faults[rng.usize(..faults.len())];
+            let late = self.strike(fault, &processes, &*clock, &mut rng).await;
+            // A process that is about to join, or to join again, condemns no other, and starts
+            // counting once it is a member.
             violations.extend(late.filter(|_| !has_suffered));
-            has_suffered |= fate != Fate::Dies;
+            has_suffered |= fault != ProcessFault::Dies;
             clock.sleep(Duration::from_millis(rng.u64(0..1_000))).await;
         }
         world.faults().calm();
         if !comes_true(&*clock, PATIENCE, || processes.are_whole()).await {
             violations.push("not everybody is a member in the end".to_owned());
         }
-        violations.append(&mut processes.witness().violations);
+        violations.append(&mut processes.observer().violations);
         let trace = world.trace();
         if std::env::var_os("LANDFAST_HISTORY").is_some() {
             trace.entries().for_each(|entry| println!("{entry:?}"));
@@ -99,26 +100,27 @@ impl Story {
         }
     }
 
-    /// One fate of one process, and what came of it that may not be.
+    /// One fault of one process, and the resulting violations.
     async fn strike(
         self,
-        fate: Fate,
+        fault: ProcessFault,
         processes: &Processes,
         clock: &dyn Clock,
         rng: &mut Rng,
     ) -> Option<String> {
         let process = rng.usize(0..processes.count());
-        let reach = processes.reach(process);
-        match fate {
-            Fate::Dies => {
+        let control = processes.control(process);
+        match fault {
+            ProcessFault::Dies => {
                 let side = if rng.bool() {
                     Side::Before
                 } else {
                     Side::After
                 };
-                reach.life().ends_after(rng.u64(0..12), side);
-                // The call may be one that waits for a message: then it dies while it waits.
-                comes_true(clock, STRIKES_WITHIN, || reach.life().is_over()).await;
+                control.life().ends_after(rng.u64(0..12), side);
+                // The call may be one that waits for a message: the process then dies while it
+                // waits.
+                comes_true(clock, STRIKES_WITHIN, || control.life().is_over()).await;
                 let was_whole = processes.are_whole();
                 let node = processes.kill(process);
                 let is_missed = match node {
@@ -131,18 +133,18 @@ impl Story {
                 (!is_missed)
                     .then(|| format!("{node:?} is a member {GONE_WITHIN:?} after its death"))
             }
-            Fate::Suffers(ability) => {
-                reach.set(ability);
+            ProcessFault::Suffers(ability) => {
+                control.set(ability);
                 clock
                     .sleep(Duration::from_millis(rng.u64(100..4_500)))
                     .await;
-                reach.set(Ability::All);
+                control.set(Ability::All);
                 None
             }
         }
     }
 
-    /// Runs every seed asked for and panics at the first that violates anything.
+    /// Runs every requested seed and panics at the first violation.
     fn holds(self, test: &str) {
         let mut budget = Budget::default();
         for seed in seeds() {
@@ -158,7 +160,7 @@ impl Story {
         budget.report(test);
     }
 
-    /// Panics if a broken variant shows nothing. One that panics shows nothing either.
+    /// Panics if the mutant shows no violation. A seed that panics does not count.
     fn is_caught(self) {
         let quiet = panic::take_hook();
         panic::set_hook(Box::new(|_| {}));
@@ -187,46 +189,47 @@ async fn comes_true(clock: &dyn Clock, time: Duration, condition: impl Fn() -> b
     true
 }
 
-fn three() -> Story {
-    Story {
+fn three() -> MembershipScenario {
+    MembershipScenario {
         processes: 3,
-        fates: 2,
+        faults: 2,
         dropped: Dropped::default(),
     }
 }
 
-/// T10, C-6: nobody answers whom others take for gone, nobody leads behind another's back, and who dies is out in time.
+/// T10, C-6: no process answers that others consider gone, no two lead at once, and a dead process
+/// is removed in time.
 #[test]
-fn members_are_missed_in_time_and_never_too_early() {
-    three().holds("members_are_missed_in_time_and_never_too_early");
+fn dead_members_are_removed_in_time_and_never_too_early() {
+    three().holds("dead_members_are_removed_in_time_and_never_too_early");
 }
 
-/// T10: the same of two, one of which is all that is left.
+/// T10: the same with two processes, of which one remains.
 #[test]
-fn one_of_two_processes_goes_on_alone() {
-    Story {
+fn one_of_two_processes_continues_alone() {
+    MembershipScenario {
         processes: 2,
-        fates: 3,
+        faults: 3,
         ..three()
     }
-    .holds("one_of_two_processes_goes_on_alone");
+    .holds("one_of_two_processes_continues_alone");
 }
 
-/// T10, broken: the lease is not looked at.
+/// T10, broken: the lease is ignored.
 #[test]
 fn answering_without_a_lease_is_caught() {
     let dropped = Dropped {
         membership: Some(Broken::AnswersWithoutLease),
         ..Dropped::default()
     };
-    Story { dropped, ..three() }.is_caught();
+    MembershipScenario { dropped, ..three() }.is_caught();
 }
 
-/// C-6, broken: a member is condemned before its silence has lasted.
+/// C-6, broken: a member is condemned before its silence has lasted long enough.
 #[test]
 fn condemning_members_at_their_first_silence_is_caught() {
     let broken = Some(coordination::broken::Broken::ExpiresAtFirstSilence);
-    Story {
+    MembershipScenario {
         dropped: Dropped {
             coordination: broken,
             ..Dropped::default()

@@ -1,4 +1,5 @@
-//! C1, P5: data in objects, where slots are applied in parts and distributors die between them.
+//! C1, P5: data in objects, with slots that are applied in parts and distributors that die between
+//! them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,16 +16,16 @@ use coordination::{
 use ports::{Incarnation, faults::Calm, queue::Message};
 use simulated::World;
 use simulation::{
-    faults::Weather,
+    faults::FaultProfile,
     scenario::{Scenario, everything, sets},
 };
 
-use crate::alone::{connect, create, follow, result, shown, started};
+use crate::single_service::{connect, create, follow, result, shown, started};
 
-/// How many seeds a broken variant may survive.
+/// The seeds within which a mutant must be caught.
 const SEEDS_UNTIL_CAUGHT: u64 = 1_000;
 
-/// A store whose transactions hold the cursor and `changes` besides.
+/// A store whose transactions hold the cursor and `changes` items.
 fn in_parts_of(changes: usize, placement: DataPlacement) -> Scenario {
     let mut scenario = Scenario {
         mix: everything,
@@ -43,7 +44,7 @@ fn set_again_and_again() -> Scenario {
     let scenario = in_parts_of(1, DataPlacement::Objects);
     Scenario {
         mix: sets,
-        weather: Weather::Stormy,
+        fault_profile: FaultProfile::Stormy,
         clients: 2,
         requests: 20,
         window_max: 20,
@@ -54,31 +55,32 @@ fn set_again_and_again() -> Scenario {
 /// C1, C3, C5: readers see slots whole although they are applied in parts.
 #[test]
 fn a_slot_that_is_applied_in_parts_is_seen_whole() {
-    for weather in [Weather::Slow, Weather::Stormy] {
+    for fault_profile in [FaultProfile::Slow, FaultProfile::Stormy] {
         let scenario = Scenario {
-            weather,
+            fault_profile,
             ..in_parts_of(1, DataPlacement::KeyValue)
         };
         scenario.holds("a_slot_that_is_applied_in_parts_is_seen_whole");
     }
 }
 
-/// P5: whoever goes on with a slot that another has half applied removes nothing that is in use, and leaves nothing.
+/// P5: a distributor that continues a half-applied slot removes no object in use, and leaves none
+/// behind.
 #[test]
-fn data_in_objects_outlives_whoever_applied_half_a_slot() {
-    set_again_and_again().holds("data_in_objects_outlives_whoever_applied_half_a_slot");
+fn data_in_objects_survives_a_half_applied_slot() {
+    set_again_and_again().holds("data_in_objects_survives_a_half_applied_slot");
     for changes in [1, 2, 99] {
         let scenario = Scenario {
-            weather: Weather::Stormy,
+            fault_profile: FaultProfile::Stormy,
             ..in_parts_of(changes, DataPlacement::Objects)
         };
-        scenario.holds("data_in_objects_outlives_whoever_applied_half_a_slot");
+        scenario.holds("data_in_objects_survives_a_half_applied_slot");
     }
 }
 
 /// P5, broken.
 #[test]
-fn collecting_what_others_have_applied_is_caught() {
+fn collecting_objects_that_others_applied_is_caught() {
     set_again_and_again()
         .without(Broken::CollectsObjectsInUse)
         .is_caught(SEEDS_UNTIL_CAUGHT);
@@ -88,7 +90,7 @@ fn collecting_what_others_have_applied_is_caught() {
 #[test]
 fn reading_ahead_of_the_view_is_caught_in_parts() {
     let scenario = Scenario {
-        weather: Weather::Slow,
+        fault_profile: FaultProfile::Slow,
         ..in_parts_of(1, DataPlacement::KeyValue)
     };
     scenario
@@ -96,8 +98,8 @@ fn reading_ahead_of_the_view_is_caught_in_parts() {
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
-/// What is read of a znode whose data is in an object, after the queue has brought a decision that was lost before it was
-/// applied, and has the name of the one that the object is of.
+/// Reads a znode whose data is in an object. Before that, the queue delivered a decision that was
+/// lost before it was applied. It has the name of the decision that the object belongs to.
 async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response, Error>> {
     let world = World::new(1);
     let config = Config {
@@ -166,7 +168,7 @@ async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response,
     Some(result)
 }
 
-/// D4, P5: a lost decision's name, and its object's, is another's.
+/// D4, P5: the name of a lost decision and of its object is used again.
 #[test]
 fn an_object_is_not_taken_for_that_of_a_lost_decision() {
     let read = simulated::run(read_beside_the_lost(None));
@@ -178,7 +180,7 @@ fn an_object_is_not_taken_for_that_of_a_lost_decision() {
 
 /// D4, P5, broken.
 #[test]
-fn looking_for_objects_of_the_lost_is_caught() {
+fn searching_objects_of_lost_decisions_is_caught() {
     let read = simulated::run(read_beside_the_lost(Some(
         Broken::ChecksObjectsOfLostDecisions,
     )));

@@ -1,4 +1,5 @@
-//! Rule P1: a request that fails for good is decided as failed in its place, and what came after it goes on.
+//! Rule P1: a request that fails permanently is decided as failed in its place, and later requests
+//! continue.
 
 use std::{
     sync::{
@@ -15,20 +16,20 @@ use coordination::{
 };
 use ports::{Key, Update, key_value::Action};
 use simulated::World;
-use simulation::{budget::Budget, house::House, scenario::seeds};
+use simulation::{budget::Budget, cluster::Cluster, scenario::seeds};
 
 use crate::{
-    alone::{create, follow, parts, set, started_with},
-    fated::{Fate, Fated},
+    faulty_updates::{FaultyUpdates, UpdateFault},
+    single_service::{create, follow, parts, set, started_with},
 };
 
-/// Far longer than all attempts take, and shorter than any session lives.
+/// Far longer than all attempts take, and shorter than the life of any session.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Longer than it takes as many writers to die as are given to one request.
+/// Longer than the deaths of as many writers as one request gets.
 const MANY_DEATHS: Duration = Duration::from_mins(10);
 
-/// Submits all of `requests` at once and collects their answers, in the order they come.
+/// Submits all of `requests` at once and collects their answers in order of arrival.
 pub(crate) async fn answers(
     client: &mut Client,
     requests: Vec<Request>,
@@ -48,7 +49,7 @@ pub(crate) async fn answers(
             }
         }
         if missing > 0 {
-            // Its peer is there, however long it takes.
+            // The peer is alive meanwhile.
             client.keep_alive().await.expect("the session lives");
             client.wait().await;
         }
@@ -56,17 +57,17 @@ pub(crate) async fn answers(
     answers
 }
 
-/// The row of the znode that does it, as `coordination::storage::node` lays rows out.
+/// The row of the poisonous znode, in the layout of `coordination::storage::node`.
 fn poison() -> Key {
     Key::new("node:/poison", [])
 }
 
-/// A session sets a znode whose row nobody can read, between two that are well.
+/// A session sets a znode with an unreadable row, between two intact ones.
 async fn poisoned(
     world: &World,
     broken: Option<Broken>,
 ) -> Option<Vec<(i32, Result<Response, Error>)>> {
-    let house = House::start(
+    let cluster = Cluster::start(
         world,
         Config {
             broken,
@@ -75,7 +76,7 @@ async fn poisoned(
         1,
     )
     .await;
-    let (gateway, _) = house.gateway(0).await;
+    let (gateway, _) = cluster.gateway(0).await;
     let connect = Connect {
         last_zxid_seen: Zxid(0),
         timeout: PATIENCE * 2,
@@ -91,7 +92,7 @@ async fn poisoned(
     )
     .await;
     assert!(made.iter().all(|(_, result)| result.is_ok()), "{made:?}");
-    // A later build, or a damaged store, may leave such a thing.
+    // A later build or a damaged store may leave such a row.
     let unreadable = Action::set("state", bytes::Bytes::from_static(b"\xff"));
     let update = Update::modify(poison(), vec![unreadable]);
     world
@@ -135,13 +136,17 @@ fn blocking_for_ever_is_caught() {
     assert!(simulated::run(poisoned(&World::new(0), Some(Broken::BlocksForever))).is_none());
 }
 
-/// A session sets a znode whose row kills every writer that touches it, between two that are well.
+/// A session sets a znode whose row kills every writer that touches it, between two intact ones.
 async fn deadly(broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Error>)>> {
     let (world, is_deadly) = (World::new(1), Arc::new(AtomicBool::new(false)));
     let strikes = is_deadly.clone();
-    let system = Fated::new(world.key_value(), move |update| {
+    let system = FaultyUpdates::new(world.key_value(), move |update| {
         let kills = strikes.load(Ordering::Relaxed) && update.key == poison();
-        if kills { Fate::Deadly } else { Fate::Made }
+        if kills {
+            UpdateFault::Deadly
+        } else {
+            UpdateFault::Made
+        }
     });
     let config = Config {
         broken,
@@ -181,7 +186,7 @@ async fn deadly(broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Err
     }
 }
 
-/// P1: what kills its writers fails no call that one of them could report.
+/// P1: a request that kills its writers fails no call that a writer could report.
 #[test]
 fn a_request_that_kills_its_writers_is_decided_as_failed_in_its_place() {
     let answers = simulated::run(deadly(None)).expect("every request is answered");

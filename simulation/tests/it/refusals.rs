@@ -1,4 +1,4 @@
-//! C-3, C3: a refusal has its place in the one order, however far below a missing znode what it asks for would be.
+//! C-3, C3: a refusal has its place in the one order, at any depth below a missing znode.
 
 use std::{
     sync::{Arc, Mutex},
@@ -16,23 +16,23 @@ use ports::{
 };
 use simulated::World;
 use simulation::{
-    faults::Weather,
+    faults::FaultProfile,
     scenario::{Scenario, deep},
 };
 
-use crate::alone::{connect, create, follow, parts, result, set, shown, started_with};
+use crate::single_service::{connect, create, follow, parts, result, set, shown, started_with};
 
-/// As many as a path can have, nearly.
+/// Nearly as many levels as a path can have.
 const LEVELS: usize = 480;
 
-/// How many more calls a refusal may take there than right below the root: two reads for each time that the levels
-/// can be halved, and a lock.
+/// How many more calls a refusal may take there than right below the root: two reads for each
+/// halving of the levels, and a lock.
 const CALLS_MORE: u64 = 2 * 9 + 2;
 
 fn far_below() -> Scenario {
     Scenario {
         mix: deep,
-        weather: Weather::Slow,
+        fault_profile: FaultProfile::Slow,
         machines: 3,
         ..Scenario::default()
     }
@@ -41,16 +41,20 @@ fn far_below() -> Scenario {
 /// C3, C-3.
 #[test]
 fn a_refusal_far_below_a_missing_znode_has_its_place() {
-    for weather in [Weather::Slow, Weather::Stormy, Weather::Paused] {
+    for fault_profile in [
+        FaultProfile::Slow,
+        FaultProfile::Stormy,
+        FaultProfile::Paused,
+    ] {
         let scenario = Scenario {
-            weather,
+            fault_profile,
             ..far_below()
         };
         scenario.holds("a_refusal_far_below_a_missing_znode_has_its_place");
     }
 }
 
-/// D4: and while the store loses what was locked and read for it.
+/// D4: the same while the store loses the locks and the data read for it.
 #[test]
 fn a_refusal_far_below_a_missing_znode_has_its_place_while_the_store_falls_back() {
     let scenario = Scenario {
@@ -61,10 +65,10 @@ fn a_refusal_far_below_a_missing_znode_has_its_place_while_the_store_falls_back(
     scenario.holds("a_refusal_far_below_a_missing_znode_has_its_place_while_the_store_falls_back");
 }
 
-/// Long enough for whatever nobody holds up.
+/// Long enough for everything that is not held up.
 const SOON: Duration = Duration::from_millis(100);
 
-/// Holds up the next call of one operation, for as long as it is told to.
+/// Holds up the next call of one operation until it is released.
 #[derive(Debug)]
 struct HeldUp {
     operation: &'static str,
@@ -80,7 +84,10 @@ impl HeldUp {
     }
 
     fn next_by(&self, fault: Fault) {
-        *self.fault.lock().expect("nobody panics while holding it") = Some(fault);
+        *self
+            .fault
+            .lock()
+            .expect("no thread panics while holding it") = Some(fault);
     }
 }
 
@@ -91,13 +98,13 @@ impl FaultSchedule for HeldUp {
         }
         self.fault
             .lock()
-            .expect("nobody panics while holding it")
+            .expect("no thread panics while holding it")
             .take()
             .unwrap_or_default()
     }
 }
 
-/// The zxid at which `request` is answered, and whether it was refused.
+/// The zxid of the answer to `request`, and whether it was refused.
 async fn answered(client: &mut Client, request: Request) -> (Zxid, bool) {
     match shown(client, request)
         .await
@@ -108,8 +115,9 @@ async fn answered(client: &mut Client, request: Request) -> (Zxid, bool) {
     }
 }
 
-/// A znode is set that is missing, with all above it. What is read for that is out of date when it is known, and what is
-/// decided then is told late. The zxids of the refusal, and of the creation of the znode after it.
+/// Sets a znode that is missing with all its ancestors. The reads for it are stale when they
+/// return, and its decision is announced late. Returns the zxids of the refusal and of the later
+/// creation.
 async fn refused_and_made(broken: Option<Broken>) -> (Zxid, Zxid) {
     let (world, reads, sends) = (
         World::new(1),
@@ -147,7 +155,7 @@ async fn refused_and_made(broken: Option<Broken>) -> (Zxid, Zxid) {
     reads.next_by(Fault::DelayAnswer(SOON * 2));
     let refusing = answered(&mut client, set("/a/b/c"));
     let making = async {
-        // It has been read that `/a` is missing.
+        // The read found that `/a` is missing.
         clock.sleep(SOON).await;
         answered(&mut other, create("/a", Lifetime::Persistent)).await;
         sends.next_by(Fault::Delay(SOON * 4));
@@ -163,28 +171,28 @@ async fn refused_and_made(broken: Option<Broken>) -> (Zxid, Zxid) {
 
 /// C-3, C3.
 #[test]
-fn a_refusal_comes_before_what_would_have_made_it_untrue() {
+fn a_refusal_comes_before_the_change_that_contradicts_it() {
     let (refused, made) = simulated::run(refused_and_made(None));
     assert!(refused < made, "refused at {refused:?}, made at {made:?}");
 }
 
 /// C-3, broken.
 #[test]
-fn anchoring_a_refusal_by_what_was_read_is_caught() {
+fn locking_ancestors_by_a_stale_read_is_caught() {
     let (refused, made) = simulated::run(refused_and_made(Some(
         Broken::LocksAncestorsByUnlockedReads,
     )));
     assert!(refused > made, "refused at {refused:?}, made at {made:?}");
 }
 
-/// How many calls of its stores `request` takes that is refused because a znode is missing.
+/// The calls to its stores of a `request` that is refused because a znode is missing.
 async fn calls(client: &mut Client, meter: &Meter, request: Request) -> u64 {
     let before = meter.usage();
     assert_eq!(result(client, request).await, Err(Error::NoNode));
     meter.usage().since(&before).calls()
 }
 
-/// C-3: nobody makes a server lock hundreds of levels by asking for what is not there.
+/// C-3: a request for a missing znode does not make a server lock hundreds of levels.
 #[test]
 fn a_refusal_costs_about_as_much_at_any_depth() {
     simulated::run(async {

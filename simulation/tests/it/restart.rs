@@ -1,4 +1,4 @@
-//! C5, P3, P5: what a process that starts says and finishes of what an earlier one has left.
+//! C5, P3, P5: how a starting process completes and reports the work of an earlier one.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -14,16 +14,16 @@ use coordination::{
 use ports::faults::{Calm, Fault, FaultyQueue, Script};
 use simulated::World;
 
-use crate::alone::{
+use crate::single_service::{
     NothingDurable, TIMEOUT, connect, create, follow, parts, result, started, started_with,
 };
 
-/// Far shorter than any session lives: what happens in it, no end of a session has brought about.
+/// Far shorter than the life of any session, so that no end of a session causes the result.
 const SOON: Duration = Duration::from_secs(1);
 
-/// P5: a place in the log that a crash takes back was never one, whoever asks which it is.
+/// P5: no caller is given a position of the log that a crash then takes back.
 #[test]
-fn what_a_starting_process_calls_durable_is_there_after_a_crash() {
+fn a_position_reported_by_a_starting_process_survives_a_crash() {
     simulated::run(async {
         let (world, faults) = (World::new(1), Arc::new(NothingDurable::default()));
         let service = started(&world, faults.clone(), Config::default()).await;
@@ -49,9 +49,9 @@ fn what_a_starting_process_calls_durable_is_there_after_a_crash() {
     });
 }
 
-/// C5: nobody else knows of it, and its session may be silent for long.
+/// C5: no other process knows of it, and its session may be silent for long.
 #[test]
-fn what_was_decided_and_not_pushed_before_a_crash_is_applied_without_another_request() {
+fn a_decision_not_pushed_before_a_crash_is_applied_without_another_request() {
     simulated::run(async {
         let world = World::new(1);
         // The client sends its attach, and the writer pushes it; then the same for the create.

@@ -1,4 +1,4 @@
-//! W4: whatever its functions answer, a run ends; and what is counted of runs and far stores.
+//! W4: a run ends for any result of its functions; and the figures of runs and far stores.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -15,7 +15,7 @@ use simulated::World;
 use transactions::Parts as TransactionParts;
 use workflows::{FarStores, Figures, Options, Parts, RunView, Runner, Service, Status};
 
-/// Functions that answer, or fail, by their names alone: `result-N` with N bytes, `failure-N` in N words.
+/// Functions that return or fail by their names: `result-N` with N bytes, `failure-N` in N words.
 #[derive(Debug)]
 struct Answers(Arc<Workflow>);
 
@@ -96,7 +96,7 @@ fn with_service<T>(workflow: &str, play: impl AsyncFnOnce(&Service) -> T) -> T {
     })
 }
 
-/// The end of a run with an input of so many bytes, and what it says.
+/// The end of a run with an input of this many bytes, and its text.
 async fn end(service: &Service, input: usize) -> (RunView, String) {
     let input = Bytes::from(format!("\"{}\"", "x".repeat(input)));
     let run = service.begin("w", None, input).await.expect("begun");
@@ -140,7 +140,7 @@ fn a_failure_in_very_many_words_ends_its_run() {
         r#""failure-10""#,
     ] {
         with_service(&format!("{{\"steps\":[{steps}]}}"), async |service| {
-            // As long as an input may be.
+            // The longest input.
             let (view, said) = end(service, 360_000).await;
             assert_eq!(view.status, Status::Failed, "{steps}");
             assert!(said.len() <= 32 << 10, "{steps}: {} bytes", said.len());
@@ -174,7 +174,7 @@ fn a_list_of_results_is_bounded_as_one_is() {
 }
 
 #[test]
-fn runs_are_counted_by_what_they_came_to() {
+fn runs_are_counted_by_their_outcome() {
     with_service(
         r#"{"steps":[{"choice":[{"when":{"exists":true,"equals":"x"},"steps":["failure-1"]}],"otherwise":["result-1"]}]}"#,
         async |service| {

@@ -1,4 +1,4 @@
-//! C5, C-6: clients that connect while their process has no place in the log.
+//! C5, C-6: clients that connect while their process has no position in the log.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -9,15 +9,15 @@ use coordination::{Client, Config, ConnectError, Gateway, model::Request};
 use ports::faults::Calm;
 use simulated::World;
 
-use crate::alone::{NothingDurable, TIMEOUT, connect, follow, is_answered, started};
+use crate::single_service::{NothingDurable, TIMEOUT, connect, follow, is_answered, started};
 
 /// Far shorter than the session timeout, which would end every wait.
 const SOON: Duration = Duration::from_secs(1);
 
-/// How long a client waits before it tries to connect again.
+/// The pause before a client tries to connect again.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// Connects as clients do, again and again; none if that takes long.
+/// Connects with retries, as clients do; none if that takes long.
 async fn connect_soon(world: &World, gateway: &Gateway) -> Option<Client> {
     let clock = world.clock();
     let attempts = async {
@@ -35,7 +35,8 @@ async fn connect_soon(world: &World, gateway: &Gateway) -> Option<Client> {
     }
 }
 
-/// C-6: its attach may be applied before there is a place again, and would be handed to nobody.
+/// C-6: its attach may be applied before there is a position again, and would then have no
+/// recipient.
 #[test]
 fn a_client_that_connects_while_the_log_is_not_followed_is_not_left_waiting() {
     simulated::run(async {
@@ -51,16 +52,17 @@ fn a_client_that_connects_while_the_log_is_not_followed_is_not_left_waiting() {
         };
         assert!(
             !is_answered(&mut client, refused).await,
-            "nobody here can say what is durable"
+            "this process does not know what is durable"
         );
         faults.0.store(false, Ordering::Relaxed);
-        // Right after the place was lost, and before it is looked for again.
+        // Right after the position was lost, and before a new one is found.
         let mut client = connect_soon(&world, &gateway).await.expect("a session");
         assert!(is_answered(&mut client, Request::Ping).await);
     });
 }
 
-/// C-6: a session whose opening takes longer than its timeout is kept while its client waits for it.
+/// C-6: a session whose opening takes longer than its timeout is kept while its client waits for
+/// it.
 #[test]
 fn a_client_that_waits_for_its_session_keeps_it() {
     simulated::run(async {
@@ -73,7 +75,7 @@ fn a_client_that_waits_for_its_session_keeps_it() {
         let mut connecting = Box::pin(connect(&gateway));
         tokio::select! {
             biased;
-            _ = &mut connecting => panic!("nobody has handed it its answer"),
+            _ = &mut connecting => panic!("no process has handed it its answer"),
             () = clock.sleep(3 * TIMEOUT) => follow(&service),
         }
         let mut client = connecting.await.expect("a session");
@@ -81,7 +83,7 @@ fn a_client_that_waits_for_its_session_keeps_it() {
     });
 }
 
-/// C-6: requests that wait die with the store; a client that waits for such a one is told to come again.
+/// C-6: waiting requests die with the store; a client that waits for one is told to reconnect.
 #[test]
 fn a_client_that_connects_while_the_store_restarts_is_not_left_waiting() {
     simulated::run(async {
@@ -94,7 +96,7 @@ fn a_client_that_connects_while_the_store_restarts_is_not_left_waiting() {
         let mut connecting = Box::pin(connect(&gateway));
         tokio::select! {
             biased;
-            _ = &mut connecting => panic!("nobody has handed it its answer"),
+            _ = &mut connecting => panic!("no process has handed it its answer"),
             () = clock.sleep(SOON) => world.crash(),
         }
         let before = clock.monotonic();
@@ -103,7 +105,7 @@ fn a_client_that_connects_while_the_store_restarts_is_not_left_waiting() {
     });
 }
 
-/// C-6: a front end may let clients in before the log is followed.
+/// C-6: a front end may admit clients before the log is followed.
 #[test]
 fn a_client_that_connects_before_the_log_is_followed_is_not_left_waiting() {
     simulated::run(async {
@@ -116,7 +118,7 @@ fn a_client_that_connects_before_the_log_is_followed_is_not_left_waiting() {
         let mut connecting = Box::pin(connect_soon(&world, &gateway));
         tokio::select! {
             biased;
-            _ = &mut connecting => panic!("nobody has handed it its answer"),
+            _ = &mut connecting => panic!("no process has handed it its answer"),
             () = clock.sleep(SOON / 2) => follow(&service),
         }
         let mut client = connecting.await.expect("a session");

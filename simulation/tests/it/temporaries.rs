@@ -1,4 +1,4 @@
-//! P5: objects are removed only once what makes them useless is durable, and then whoever comes next removes them.
+//! P5: objects are removed only once their replacement is durable, and then by the next process.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -17,14 +17,14 @@ use ports::{
 };
 use simulated::World;
 
-use crate::alone::{NothingDurable, connect, create, follow, result, started};
+use crate::single_service::{NothingDurable, connect, create, follow, result, started};
 
-/// Long enough for several runs of the heartbeat, and shorter than the session lives.
+/// Long enough for several runs of the heartbeat, and shorter than the session's life.
 const SOME_BEATS: Duration = Duration::from_secs(5);
 
-/// P5: a store that crashed without having made it durable would apply again what came in the object.
+/// P5: a store that crashes before that is durable applies the data in the object again.
 #[test]
-fn a_temporary_object_stays_until_what_was_applied_is_durable() {
+fn a_temporary_object_stays_until_its_update_is_durable() {
     simulated::run(async {
         let (world, faults) = (World::new(1), Arc::new(NothingDurable::default()));
         let config = Config {
@@ -34,7 +34,7 @@ fn a_temporary_object_stays_until_what_was_applied_is_durable() {
         let service = started(&world, faults.clone(), config).await;
         follow(&service);
         let client = connect(&service.gateway()).await.expect("a session");
-        // As `coordination::storage::temporary` names them: of a connection before this one.
+        // Named by `coordination::storage::temporary`, for an earlier connection.
         let object = ObjectPath::from(format!("temporary/{:016x}-0-1", client.session().0));
         world
             .objects()
@@ -45,14 +45,14 @@ fn a_temporary_object_stays_until_what_was_applied_is_durable() {
         let clock = world.clock();
         faults.0.store(true, Ordering::Relaxed);
         clock.sleep(SOME_BEATS).await;
-        assert!(is_there().await, "nobody can say what is durable");
+        assert!(is_there().await, "durability is unknown");
         faults.0.store(false, Ordering::Relaxed);
         clock.sleep(SOME_BEATS).await;
-        assert!(!is_there().await, "nobody can need it");
+        assert!(!is_there().await, "no request can need it");
     });
 }
 
-/// P5: a distributor that fails after it has applied a change has left an object that nothing names any more.
+/// P5: a distributor that fails after it applied a change leaves an object that nothing names.
 #[test]
 fn an_object_that_a_distributor_has_left_is_removed_by_the_next_one() {
     simulated::run(async {
@@ -95,10 +95,7 @@ fn an_object_that_a_distributor_has_left_is_removed_by_the_next_one() {
             .await
             .expect("the session lives");
         world.clock().sleep(SOME_BEATS).await;
-        assert!(
-            named().await.contains(&first[0]),
-            "nobody can say what is durable"
-        );
+        assert!(named().await.contains(&first[0]), "durability is unknown");
         faults.0.store(false, Ordering::Relaxed);
         world.clock().sleep(SOME_BEATS).await;
         let second = named().await;
@@ -106,9 +103,9 @@ fn an_object_that_a_distributor_has_left_is_removed_by_the_next_one() {
     });
 }
 
-/// P5: what carried an update goes once it is applied, however long its session lives.
+/// P5: the object of an update is removed once the update is applied, even if its session lives on.
 #[test]
-fn a_temporary_object_goes_with_the_update_that_it_carried() {
+fn a_temporary_object_is_removed_with_its_update() {
     simulated::run(async {
         let (world, calm) = (World::new(1), Arc::new(Calm));
         let config = Config {
@@ -147,7 +144,7 @@ fn a_temporary_object_goes_with_the_update_that_it_carried() {
     });
 }
 
-/// P5: objects that are needed stand in the way of none that is not, however many they are.
+/// P5: any number of needed objects does not hide one that is garbage.
 #[test]
 fn garbage_is_found_behind_many_objects_that_are_needed() {
     simulated::run(async {

@@ -1,23 +1,24 @@
-//! T1 to T5, T7, T8, and rules T-1, T-2 and T-5, over seeds of deaths and faults; each with the variant that drops
-//! the rule.
+//! T1 to T5, T7, T8, and rules T-1, T-2 and T-5, over seeds of deaths and faults; each rule with
+//! the mutant that drops it.
 
 mod clocks;
 mod collection;
 mod deaths;
 mod effects;
+mod forwarding;
 mod listing;
 mod nodes;
 mod packing;
 mod packing_nodes;
-mod passed_on;
 mod sequenced;
 mod serializable;
+mod unknown_outcomes;
 mod values;
 
 use std::time::Duration;
 
 use simulation::{
-    faults::Weather,
+    faults::FaultProfile,
     transactions::{
         client::Habits,
         scenario::{Disaster, Scenario, seeds},
@@ -26,11 +27,11 @@ use simulation::{
 };
 use transactions::broken::Broken;
 
-/// How many seeds a broken variant may survive.
+/// The seeds within which a mutant must be caught.
 const SEEDS_UNTIL_CAUGHT: u64 = 400;
 
 /// Small transactions on six keys, by functions that stall and clients that die.
-fn small(weather: Weather) -> Scenario {
+fn small(fault_profile: FaultProfile) -> Scenario {
     let habits = Habits {
         one_named_in: 2,
         one_stall_in: 4,
@@ -46,43 +47,43 @@ fn small(weather: Weather) -> Scenario {
     };
     Scenario {
         habits,
-        weather,
+        fault_profile,
         ..Scenario::default()
     }
 }
 
-/// The same on a node that dies anywhere.
-fn dying(weather: Weather) -> Scenario {
+/// The same on a node that dies at any point.
+fn dying(fault_profile: FaultProfile) -> Scenario {
     use Disaster::{Everything, Node};
     Scenario {
         disasters: vec![Node, Everything, Node],
-        ..small(weather)
+        ..small(fault_profile)
     }
 }
 
-/// T1, T2, T3, T4, T5: when nothing fails.
+/// T1, T2, T3, T4, T5: without faults.
 #[test]
-fn transactions_keep_their_promises_in_calm_weather() {
-    small(Weather::Calm).holds("transactions_keep_their_promises_in_calm_weather");
+fn transactions_keep_their_promises_without_faults() {
+    small(FaultProfile::Calm).holds("transactions_keep_their_promises_without_faults");
 }
 
-/// T1: however calls interleave, and wherever the node dies.
+/// T1: with any interleaving of calls and any death of the node.
 #[test]
-fn nobody_reads_what_was_not_committed() {
-    for weather in [
-        Weather::Calm,
-        Weather::Slow,
-        Weather::Stormy,
-        Weather::Paused,
+fn no_transaction_reads_uncommitted_values() {
+    for fault_profile in [
+        FaultProfile::Calm,
+        FaultProfile::Slow,
+        FaultProfile::Stormy,
+        FaultProfile::Paused,
     ] {
-        dying(weather).holds("nobody_reads_what_was_not_committed");
+        dying(fault_profile).holds("no_transaction_reads_uncommitted_values");
     }
 }
 
 /// T1, broken.
 #[test]
 fn showing_a_commit_before_its_record_is_caught() {
-    dying(Weather::Slow)
+    dying(FaultProfile::Slow)
         .without(Broken::VisibleBeforeRecord)
         .is_caught("dirty", SEEDS_UNTIL_CAUGHT);
 }
@@ -90,40 +91,40 @@ fn showing_a_commit_before_its_record_is_caught() {
 /// T4, broken.
 #[test]
 fn writing_the_record_before_the_data_is_caught() {
-    dying(Weather::Slow)
+    dying(FaultProfile::Slow)
         .without(Broken::RecordBeforeData)
         .is_caught("record", SEEDS_UNTIL_CAUGHT);
 }
 
-/// A group of commits without the slot that names them, broken.
+/// Broken: a group of commits is written before the slot that names it.
 #[test]
 fn writing_a_group_before_its_slot_is_caught() {
-    dying(Weather::Stormy)
+    dying(FaultProfile::Stormy)
         .without(Broken::GroupsBeforeSlot)
         .is_caught("leftover", SEEDS_UNTIL_CAUGHT);
 }
 
-/// A group whose answer was lost, broken.
+/// Broken: a group whose answer was lost counts as refused.
 #[test]
 fn taking_an_unclear_group_for_refused_is_caught() {
-    dying(Weather::Stormy)
+    dying(FaultProfile::Stormy)
         .without(Broken::RefusesUnclearGroups)
         .is_caught("refused", SEEDS_UNTIL_CAUGHT);
 }
 
-/// The store goes back to what was durable while its node lives on.
+/// The store falls back to its durable state while its node lives on.
 fn going_back() -> Scenario {
     Scenario {
         disasters: vec![Disaster::Store; 3],
-        ..small(Weather::Slow)
+        ..small(FaultProfile::Slow)
     }
 }
 
 /// T5.
 #[test]
-fn what_was_acknowledged_is_seen_in_time() {
-    going_back().holds("what_was_acknowledged_is_seen_in_time");
-    dying(Weather::Slow).holds("what_was_acknowledged_is_seen_in_time");
+fn acknowledged_commits_are_seen_in_time() {
+    going_back().holds("acknowledged_commits_are_seen_in_time");
+    dying(FaultProfile::Slow).holds("acknowledged_commits_are_seen_in_time");
 }
 
 /// T5, broken.
@@ -136,7 +137,7 @@ fn answering_before_the_record_is_durable_is_caught() {
 
 /// Transactions that read and write several of few keys, so that most overlap.
 fn overlapping(reads_together: bool) -> Scenario {
-    let small = small(Weather::Slow);
+    let small = small(FaultProfile::Slow);
     let mix = Mix {
         reads: 3,
         writes: 2,
@@ -162,12 +163,12 @@ fn reads_of_one_transaction_are_never_fractured() {
 
 /// Algorithm 1, case 2, broken.
 #[test]
-fn ignoring_what_a_candidate_was_written_with_is_caught() {
+fn ignoring_the_write_set_of_a_candidate_is_caught() {
     let scenario = overlapping(false).without(Broken::SkipsCowrittenOfCandidate);
     scenario.is_caught("fractured", SEEDS_UNTIL_CAUGHT);
 }
 
-/// The same with reads at the same time, and nothing kept in memory: every read is a load, and takes a while.
+/// The same with parallel reads and no cache: every read goes to the store.
 fn forgetful() -> Scenario {
     let mut scenario = overlapping(true);
     scenario.mix.transactions = 24;
@@ -177,13 +178,13 @@ fn forgetful() -> Scenario {
     scenario
 }
 
-/// T2: also by parallel reads that are each answered from the store.
+/// T2: also with parallel reads that the store answers.
 #[test]
 fn parallel_reads_are_never_fractured() {
     forgetful().holds("parallel_reads_are_never_fractured");
 }
 
-/// Reads at the same time, broken.
+/// Parallel reads, broken.
 #[test]
 fn choosing_before_recording_is_caught() {
     forgetful()
@@ -202,7 +203,7 @@ fn forgetting_absences_is_caught() {
 /// T3.
 #[test]
 fn own_writes_are_read_and_reads_repeat() {
-    let small = small(Weather::Stormy);
+    let small = small(FaultProfile::Stormy);
     let mix = Mix {
         functions: 4,
         keys: 3,
@@ -211,9 +212,9 @@ fn own_writes_are_read_and_reads_repeat() {
     Scenario { mix, ..small }.holds("own_writes_are_read_and_reads_repeat");
 }
 
-/// Functions that stall, and are retried under their names.
+/// Functions that stall, and are retried under their ids.
 fn retried() -> Scenario {
-    let small = small(Weather::Slow);
+    let small = small(FaultProfile::Slow);
     let habits = Habits {
         one_named_in: 1,
         one_stall_in: 2,
@@ -227,10 +228,10 @@ fn retried() -> Scenario {
 fn an_id_takes_effect_at_most_once() {
     retried().holds("an_id_takes_effect_at_most_once");
     let disasters = vec![Disaster::Node, Disaster::Store, Disaster::Everything];
-    for weather in [Weather::Stormy, Weather::Paused] {
+    for fault_profile in [FaultProfile::Stormy, FaultProfile::Paused] {
         let scenario = Scenario {
             disasters: disasters.clone(),
-            weather,
+            fault_profile,
             ..retried()
         };
         scenario.holds("an_id_takes_effect_at_most_once");
@@ -259,12 +260,12 @@ fn committing_any_attempt_is_caught() {
         .is_caught("doubled", SEEDS_UNTIL_CAUGHT);
 }
 
-/// Each start has a clock that is ten seconds behind the one before.
+/// The clock of each start is ten seconds behind the previous one.
 fn set_back() -> Scenario {
     let clock_set_back = Duration::from_secs(10);
     Scenario {
         clock_set_back,
-        ..dying(Weather::Slow)
+        ..dying(FaultProfile::Slow)
     }
 }
 
@@ -282,10 +283,11 @@ fn forgetting_the_clock_is_caught() {
         .is_caught("not seen", SEEDS_UNTIL_CAUGHT);
 }
 
-/// A node is taken for dead while it writes, and a new one takes over. A write that was under way may land behind the
-/// clean-up of its log, or without an entry in it: nobody reads it, and the sweep removes it.
+/// A node is considered dead while it writes, and a new one takes over. A write in progress may
+/// arrive after the clean-up of its log, or without an entry in it. No transaction reads it, and
+/// the sweep removes it.
 fn replaced() -> Scenario {
-    let small = small(Weather::Slow);
+    let small = small(FaultProfile::Slow);
     let habits = Habits {
         one_named_in: 4,
         one_stall_in: 2,
@@ -322,22 +324,24 @@ fn resolving_without_a_seal_is_caught() {
 #[test]
 fn ignoring_the_lower_bound_is_caught() {
     let mut scenario = forgetful().without(Broken::SkipsLowerBound);
-    // One load has to end in the same instant as another that began before the commit they differ by.
+    // One load must end in the same instant as another that began before the commit in which they
+    // differ.
     scenario.mix = Mix {
         clients: 6,
         transactions: 36,
         keys: 3,
         ..scenario.mix
     };
-    scenario.weather = Weather::Calm;
+    scenario.fault_profile = FaultProfile::Calm;
     scenario.cloud.latency = Some(Duration::ZERO..=Duration::from_millis(2));
     scenario.is_caught("fractured", SEEDS_UNTIL_CAUGHT);
 }
 
-/// T1 to T5: with every limit so low that it is met, on a store of short pages that are no snapshots.
+/// T1 to T5: with every limit so low that it is reached, on a store of short pages that are no
+/// snapshots.
 #[test]
 fn promises_hold_at_the_limits() {
-    let mut scenario = dying(Weather::Slow);
+    let mut scenario = dying(FaultProfile::Slow);
     scenario.mix.writes = 3;
     scenario.mix.transactions = 6;
     scenario.cloud.key_value.page_items_max = 2;
@@ -352,15 +356,15 @@ fn promises_hold_at_the_limits() {
     scenario.holds("promises_hold_at_the_limits");
 }
 
-/// T1 to T5: on a store whose answers are durable already.
+/// T1 to T5: on a store whose answers are already durable.
 #[test]
-fn promises_hold_on_a_store_that_forgets_nothing() {
-    let mut scenario = dying(Weather::Stormy);
+fn promises_hold_on_a_store_that_loses_nothing() {
+    let mut scenario = dying(FaultProfile::Stormy);
     scenario.cloud.durable_at_once = true;
-    scenario.holds("promises_hold_on_a_store_that_forgets_nothing");
+    scenario.holds("promises_hold_on_a_store_that_loses_nothing");
 }
 
-/// T7: clients die, functions stall for longer than they may.
+/// T7: clients die, and functions stall beyond their time limit.
 #[test]
 fn abandoned_transactions_leave_nothing() {
     let habits = Habits {
@@ -368,10 +372,10 @@ fn abandoned_transactions_leave_nothing() {
         one_named_in: 2,
         ..Habits::default()
     };
-    for weather in [Weather::Slow, Weather::Stormy] {
+    for fault_profile in [FaultProfile::Slow, FaultProfile::Stormy] {
         let scenario = Scenario {
             habits,
-            ..dying(weather)
+            ..dying(fault_profile)
         };
         scenario.holds("abandoned_transactions_leave_nothing");
     }
@@ -381,7 +385,7 @@ fn abandoned_transactions_leave_nothing() {
 #[test]
 fn one_seed_of_transactions_gives_one_trace() {
     for seed in seeds().take(10) {
-        let scenario = dying(Weather::Stormy);
+        let scenario = dying(FaultProfile::Stormy);
         assert_eq!(
             scenario.run(seed).trace_hash,
             scenario.run(seed).trace_hash,
@@ -390,11 +394,11 @@ fn one_seed_of_transactions_gives_one_trace() {
     }
 }
 
-/// With no transaction open, an hour passes without one call to any port.
+/// With no transaction open, an hour passes without a call to any port.
 #[test]
 fn an_hour_without_transactions_costs_nothing() {
     for seed in seeds().take(20) {
-        let outcome = dying(Weather::Slow).run(seed);
+        let outcome = dying(FaultProfile::Slow).run(seed);
         assert_eq!(outcome.idle_port_calls, 0, "seed {seed}");
     }
 }

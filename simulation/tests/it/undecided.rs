@@ -1,4 +1,4 @@
-//! Rule P1: a request is given up for what fails while it is planned, and for nothing else that holds it up.
+//! Rule P1: a request is given up only for failures of its own planning.
 
 use std::{
     sync::{
@@ -21,31 +21,35 @@ use ports::{
 use simulated::{Options, World};
 
 use crate::{
-    alone::{connect, create, follow, parts, started_with},
-    fated::{Fate, Fated},
+    faulty_updates::{FaultyUpdates, UpdateFault},
     poison::answers,
+    single_service::{connect, create, follow, parts, started_with},
 };
 
 /// The largest item: a session's row has room for a few of the requests below.
 const ITEM_BYTES_MAX: usize = 8 * 1_024;
 
-/// The data of each request: more than the part of a row that is decided together, so that they are decided one by one.
+/// The data of each request: more than the part of a row that is decided together, so each is
+/// decided alone.
 const DATA_BYTES: usize = 1_200;
 
-/// How many requests wait.
+/// The number of waiting requests.
 const REQUESTS: usize = 12;
 
-/// For how long something is away: eight deliveries of what waits for it, and the ninth comes while its session lives.
+/// How long a component is away: eight deliveries fail, and the ninth comes while the session
+/// lives.
 const AWAY_FOR: Duration = Duration::from_secs(25);
 
-/// What is away.
+/// The component that is away.
 #[derive(Debug, Clone, Copy)]
 enum What {
-    /// The user store of a region: what is decided is not applied, and the row of its session fills up.
+    /// The user store of a region: decisions are not applied, and the row of their session fills
+    /// up.
     Region,
-    /// The store, where requests are decided, and nowhere else.
+    /// The store, only where requests are decided.
     Decisions,
-    /// The queue to the distributor: what is decided is not pushed, and what came with it not looked at.
+    /// The queue to the distributor: decisions are not pushed, and their messages are not
+    /// processed.
     DistributorQueue,
 }
 
@@ -92,7 +96,7 @@ fn is_decision(update: &Update) -> bool {
         .any(|action| matches!(action, Action::Append(name, _) if name.as_str() == "outbox"))
 }
 
-/// The parts of `world`, of which `what` is away while `is_away`.
+/// The parts of `world`; `what` is away while `is_away`.
 fn parts_of(world: &World, what: What, is_away: &Arc<AtomicBool>) -> Parts {
     let parts = parts(world);
     match what {
@@ -109,14 +113,18 @@ fn parts_of(world: &World, what: What, is_away: &Arc<AtomicBool>) -> Parts {
         }
         What::Decisions => {
             let is_away = is_away.clone();
-            let system = Fated::new(world.key_value(), move |update| {
+            let system = FaultyUpdates::new(world.key_value(), move |update| {
                 let strikes = is_away.load(Ordering::Relaxed) && is_decision(update);
-                if strikes { Fate::Refused } else { Fate::Made }
+                if strikes {
+                    UpdateFault::Refused
+                } else {
+                    UpdateFault::Made
+                }
             });
             Parts { system, ..parts }
         }
         What::DistributorQueue => {
-            // What its client sends is on its way.
+            // The client's messages are on their way.
             let away = Away::new(
                 "queue.send",
                 REQUESTS.div_ceil(world.queue().limits().batch_messages_max),
@@ -130,7 +138,7 @@ fn parts_of(world: &World, what: What, is_away: &Arc<AtomicBool>) -> Parts {
     }
 }
 
-/// A session sets a znode many times while something is away. How each of them ended.
+/// A session sets a znode many times while a component is away. Returns all results.
 async fn held_up(what: What, broken: Option<Broken>) -> Vec<Result<Response, Error>> {
     let mut options = Options::default();
     options.key_value.item_bytes_max = ITEM_BYTES_MAX;
@@ -162,7 +170,7 @@ async fn held_up(what: What, broken: Option<Broken>) -> Vec<Result<Response, Err
     answers.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Which of them were given up.
+/// The requests that were given up.
 fn given_up(what: What, broken: Option<Broken>) -> Vec<usize> {
     let results = simulated::run(held_up(what, broken));
     (0..REQUESTS)
@@ -170,7 +178,7 @@ fn given_up(what: What, broken: Option<Broken>) -> Vec<usize> {
         .collect()
 }
 
-/// P1: neither a region, nor the store, nor a queue that comes back is a reason to fail a request.
+/// P1: a region, store or queue that returns is no reason to fail a request.
 #[test]
 fn a_request_that_is_held_up_by_others_is_not_given_up() {
     for what in [What::Region, What::Decisions, What::DistributorQueue] {
@@ -180,7 +188,7 @@ fn a_request_that_is_held_up_by_others_is_not_given_up() {
 
 /// P1, broken.
 #[test]
-fn counting_what_was_planned_is_caught() {
+fn counting_planned_requests_as_failures_is_caught() {
     for what in [What::Region, What::Decisions] {
         assert_eq!(
             given_up(what, Some(Broken::CountsSuccessfulPlannings)).len(),

@@ -1,4 +1,4 @@
-//! C4: watches that are set again while what they watch is changing.
+//! C4: watches that are set again while their znodes change.
 
 use std::{
     future::poll_fn,
@@ -18,15 +18,15 @@ use coordination::{
 use ports::faults::{Calm, Fault, FaultSchedule};
 use simulated::{Options, World};
 
-use crate::alone::{connect, create, follow, is_answered, set, shown, started};
+use crate::single_service::{connect, create, follow, is_answered, set, shown, started};
 
-/// How long each look at a znode takes.
+/// How long each read of a znode takes.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Longer than any number of looks that could be called bounded.
+/// Longer than any bounded number of reads.
 const FOR_EVER: Duration = Duration::from_mins(10);
 
-/// Delays the reads that are begun while it is switched on.
+/// Delays the reads that begin while it is switched on.
 #[derive(Debug)]
 pub(crate) struct SlowReads {
     delay: Duration,
@@ -43,7 +43,7 @@ impl FaultSchedule for SlowReads {
 }
 
 impl SlowReads {
-    /// By `delay` each.
+    /// Delays each read by `delay`.
     pub(crate) fn of(delay: Duration) -> Self {
         Self {
             delay,
@@ -51,7 +51,7 @@ impl SlowReads {
         }
     }
 
-    /// Runs `work`, and delays its reads alone.
+    /// Runs `work`, and delays only its reads.
     pub(crate) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         poll_fn(|context| {
@@ -64,8 +64,8 @@ impl SlowReads {
     }
 }
 
-/// A client sets its watches of `/a` and `/b` again, which are looked at in this order. Both change when only `/a`
-/// has been looked at, so that `/b` changes while it is looked at. Returns what it was told of, sorted.
+/// A client sets its watches of `/a` and `/b` again, which are read in this order. Both change
+/// after the read of `/a`, so `/b` changes during its read. Returns the received events, sorted.
 async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
     let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
     let service = started(
@@ -112,7 +112,7 @@ async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
     told
 }
 
-/// C4: each change is told of once, however often the znodes have to be looked at.
+/// C4: each change fires once, however often the znodes are read.
 #[test]
 fn watches_that_are_set_again_amid_changes_fire_once() {
     let changed = |path: &str| (path.to_owned(), EventKind::NodeDataChanged);
@@ -131,8 +131,8 @@ fn forgetting_which_watches_are_set_is_caught() {
     );
 }
 
-/// C4: however many znodes are watched, and although some of them change in every moment: each watch is told once what
-/// it has missed or what comes next, or waits for it.
+/// C4: for any number of znodes that change at any moment, each watch fires once, for a missed
+/// change or the next one, or stays armed.
 #[test]
 fn many_watches_are_set_again_amid_changes_that_never_pause() {
     const ZNODES: usize = 20;
@@ -155,7 +155,7 @@ fn many_watches_are_set_again_amid_changes_that_never_pause() {
             children: vec![],
         };
         let changing = async {
-            // Each of them every ten looks, and one during every look.
+            // Each of them changes every ten reads, and one during every read.
             for path in paths.iter().cycle() {
                 clock.sleep(LOOK / 2).await;
                 assert!(is_answered(&mut other, set(path)).await);
@@ -171,7 +171,7 @@ fn many_watches_are_set_again_amid_changes_that_never_pause() {
         told.sort_unstable();
         let told_count = told.len();
         told.dedup();
-        assert_eq!(told.len(), told_count, "each is told of once");
+        assert_eq!(told.len(), told_count, "each fires once");
         assert_eq!(
             told_count + gateway.counts().1,
             ZNODES,
@@ -180,9 +180,9 @@ fn many_watches_are_set_again_amid_changes_that_never_pause() {
     });
 }
 
-/// C3, C5: the reply says as of when the watches are set, also where none of them is told anything.
+/// C3, C5: the reply gives the zxid at which the watches are set, even if none of them fires.
 #[test]
-fn setting_watches_again_is_answered_at_what_was_seen_for_it() {
+fn setting_watches_again_is_answered_at_the_zxid_it_read() {
     const FSYNC: Duration = Duration::from_secs(1);
     simulated::run(async {
         let world = World::with_options(
@@ -234,9 +234,9 @@ fn path_of_event(output: Output) -> Option<String> {
     }
 }
 
-/// C4: a znode that changes during every single look at it is watched again nevertheless.
+/// C4: a znode that changes during every single read is watched again nevertheless.
 #[test]
-fn watches_are_set_again_where_every_look_is_overtaken() {
+fn watches_are_set_again_although_every_read_is_outdated() {
     simulated::run(async {
         let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
         let service = started(&world, slow.clone(), Config::default()).await;

@@ -1,5 +1,5 @@
-//! W1 to W4: runs whose process dies between any two calls of its store, whose store goes back, and whose steps fail after they have
-//! written.
+//! W1 to W4: runs whose process dies between any two calls of its store, whose store falls back,
+//! and whose steps fail after they have written.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -19,25 +19,25 @@ use ports::{
 };
 use simulated::World;
 use simulation::transactions::{
-    mortal::{Life, MortalKeyValue, Side},
+    crashable::{CrashableKeyValue, Life, Side},
     scenario::seeds,
 };
 use transactions::Parts as TransactionParts;
 use workflows::{Broken, FarStores, Options, Parts, Runner, Service, Status};
 
-/// Steps of each run.
+/// The steps of each run.
 const STEPS: usize = 4;
-/// Runs of each seed.
+/// The runs of each seed.
 const RUNS: usize = 3;
-/// Deaths of each seed.
+/// The deaths of each seed.
 const DEATHS: usize = 4;
-/// Calls of a life, at the most, before it ends.
+/// The most calls of a life before it ends.
 const CALLS_MAX: u64 = 120;
 const SEEDS_UNTIL_CAUGHT: u64 = 400;
-/// Seeds at most: enough for any of the variants, many times.
+/// The most seeds: many times more than any of the mutants needs.
 const SEEDS_MAX: u64 = 200;
 
-/// What the steps do: each adds one to what its run has counted, and some fail once they have.
+/// The code of the steps: each adds one to the count of its run, and some fail afterwards.
 #[derive(Debug)]
 struct Code {
     service: OnceLock<Service>,
@@ -139,7 +139,7 @@ impl Process {
     /// None: it died before it served.
     async fn boot(world: &World, life: &Life, options: Options, rng: Rng) -> Option<Self> {
         let key_value: SharedKeyValue =
-            Arc::new(MortalKeyValue::new(world.key_value(), life.clone()));
+            Arc::new(CrashableKeyValue::new(world.key_value(), life.clone()));
         let (clock, entropy) = (world.clock(), world.entropy());
         let parts = TransactionParts {
             key_value: Arc::clone(&key_value),
@@ -184,7 +184,7 @@ impl Process {
         })
     }
 
-    /// It is gone, with all that it held.
+    /// Ends the process, which loses its memory.
     async fn end(self) {
         self.life.end();
         self.background.abort();
@@ -192,7 +192,8 @@ impl Process {
     }
 }
 
-/// Runs that are begun again and again until each was seen to succeed, through deaths. What went wrong.
+/// Runs that are begun repeatedly until each was seen to succeed, through deaths. Errors: the
+/// violation.
 async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
     let world = World::new(seed);
     let mut rng = Rng::with_seed(seed);
@@ -236,7 +237,7 @@ async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
     }
 }
 
-/// Begins all runs, waits for them, and looks at what they have counted.
+/// Begins all runs, waits for them, and checks their counts.
 async fn look(service: &Service, shown: &mut BTreeMap<String, Bytes>) -> Result<(), String> {
     for run in (0..RUNS).map(|run| format!("run-{run}")) {
         let said = |error: workflows::Error| format!("refused: {error}");
@@ -292,7 +293,7 @@ fn is_caught(broken: Broken, by: &str) {
 
 /// W1, W2, W3, W4.
 #[test]
-fn every_step_counts_once_whenever_its_process_dies() {
+fn every_step_takes_effect_once_despite_deaths() {
     let seeds_max = simulated::number("WORKFLOWS_SEEDS").unwrap_or(SEEDS_MAX);
     let asked = seeds();
     for seed in asked.start..asked.end.min(asked.start + seeds_max) {
@@ -315,7 +316,7 @@ fn a_result_before_its_writes_is_caught() {
 
 /// W2, broken.
 #[test]
-fn steps_without_names_are_caught() {
+fn steps_without_ids_are_caught() {
     is_caught(Broken::NamesNoStep, "counted");
 }
 
@@ -327,7 +328,7 @@ fn answering_before_it_is_durable_is_caught() {
 
 /// W8.
 #[test]
-fn runs_that_ended_long_ago_go_and_so_do_too_many() {
+fn old_and_surplus_runs_are_removed() {
     let kept = |options: Options, pause: Duration| {
         simulated::run(async {
             let (world, life) = (World::new(1), Life::default());

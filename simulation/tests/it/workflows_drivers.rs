@@ -1,4 +1,5 @@
-//! W4 to W6: several processes over one store whose workflows lie near. One of them is at a run at a time.
+//! W4 to W6: several processes on one store with near workflows. One process at a time drives a
+//! run.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -8,34 +9,37 @@ use bytes::Bytes;
 use ports::{Key, Update, key_value::Value};
 use simulated::Chance;
 use simulation::{
-    transactions::mortal::{Life, Side},
+    transactions::crashable::{Life, Side},
     workflows::{
+        cluster::{Cluster, Process},
         code::{COUNTS, DAWDLES, DAWDLES_FOR, HASTENS, LONG, SLOW_FOR, STEPS, TELLS_LATE},
-        house::{House, Process},
     },
 };
 use workflows::{Broken, Options, Status};
 
-/// What a run has to end in.
+/// The time limit of a run.
 const END_MAX: Duration = Duration::from_mins(10);
-/// How soon the runs of who has gone are taken up.
+/// The time limit to take over the runs of a dead process.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// What a call of a slow store takes each way.
+/// The latency of a slow store in each direction.
 const CROSSING: Duration = Duration::from_millis(250);
 /// Just before a step of [`DAWDLES`] ends.
 const ALMOST_DAWDLES_FOR: Duration = Duration::from_millis(2_990);
-/// The wait before something is asked again.
+/// The pause before a request is repeated.
 const AGAIN: Duration = Duration::from_millis(50);
 
-async fn shared(seed: u64, options: Options) -> House {
-    let mut house = House::shared(seed, options).await;
-    house.fails_one_in = 0;
-    house
+async fn shared(seed: u64, options: Options) -> Cluster {
+    let mut cluster = Cluster::shared(seed, options).await;
+    cluster.fails_one_in = 0;
+    cluster
 }
 
-async fn boot(house: &mut House) -> Process {
-    house.boot(&Life::default()).await.expect("nothing ends it")
+async fn boot(cluster: &mut Cluster) -> Process {
+    cluster
+        .boot(&Life::default())
+        .await
+        .expect("nothing ends it")
 }
 
 async fn count(process: &Process, run: &str) -> Option<Bytes> {
@@ -54,15 +58,15 @@ async fn wait_until(what: &str, most: Duration, mut holds: impl FnMut() -> bool)
     }
 }
 
-/// What others do to an atomic run: they are asked to begin it too, and start.
+/// Other processes are asked to begin an atomic run as well, and start. Errors: the violation.
 async fn beside_others(options: Options) -> Result<(), String> {
-    let mut house = shared(1, options).await;
-    let first = boot(&mut house).await;
-    let second = boot(&mut house).await;
+    let mut cluster = shared(1, options).await;
+    let first = boot(&mut cluster).await;
+    let second = boot(&mut cluster).await;
     first.begin(DAWDLES, "run").await.expect("begun");
     tokio::time::sleep(DAWDLES_FOR / 2).await;
     second.begin(DAWDLES, "run").await.expect("it is found");
-    let third = boot(&mut house).await;
+    let third = boot(&mut cluster).await;
     tokio::time::sleep(DAWDLES_FOR).await;
     let at_it = [&first, &second, &third].map(|process| process.service.active());
     let ended = second
@@ -86,20 +90,20 @@ async fn beside_others(options: Options) -> Result<(), String> {
 
 /// W4, W5.
 #[test]
-fn a_run_is_left_to_the_process_that_is_at_it() {
-    simulated::run(beside_others(Options::default())).expect("nobody else is at it");
+fn a_run_is_left_to_the_process_that_drives_it() {
+    simulated::run(beside_others(Options::default())).expect("no other process drives it");
     let broken = Options {
         broken: Some(Broken::TakesFromTheLiving),
         ..Options::default()
     };
-    simulated::run(beside_others(broken)).expect_err("who takes it is caught");
+    simulated::run(beside_others(broken)).expect_err("taking it over is caught");
 }
 
-/// What is wrong with a run that was ended at another process than the one that is at it.
+/// Cancels a run at another process than the one that drives it. Errors: the violation.
 async fn cancelled_elsewhere(options: Options) -> Result<(), String> {
-    let mut house = shared(2, options).await;
-    let first = boot(&mut house).await;
-    let second = boot(&mut house).await;
+    let mut cluster = shared(2, options).await;
+    let first = boot(&mut cluster).await;
+    let second = boot(&mut cluster).await;
     first.begin(LONG, "run").await.expect("begun");
     tokio::time::sleep(SLOW_FOR + SLOW_FOR / 2).await;
     let ended = second
@@ -142,20 +146,20 @@ fn a_run_that_is_cancelled_at_another_process_does_nothing_more() {
         broken: Some(Broken::GoesOnAfterCancelling),
         ..Options::default()
     };
-    simulated::run(cancelled_elsewhere(broken)).expect_err("who goes on is caught");
+    simulated::run(cancelled_elsewhere(broken)).expect_err("continuing it is caught");
 }
 
-/// W6: it is not waited for who cannot answer any more.
+/// W6: a cancellation does not wait for a dead process.
 #[test]
 fn a_run_is_ended_whose_process_has_died() {
     simulated::run(async {
-        let mut house = shared(3, Options::default()).await;
-        let first = boot(&mut house).await;
-        let second = boot(&mut house).await;
+        let mut cluster = shared(3, Options::default()).await;
+        let first = boot(&mut cluster).await;
+        let second = boot(&mut cluster).await;
         first.begin(LONG, "run").await.expect("begun");
         tokio::time::sleep(SLOW_FOR / 2).await;
         first.end().await;
-        // Whatever is answered, as it takes longer than answers may.
+        // The answer does not matter, because it takes longer than answers may.
         drop(second.service.cancel(LONG, "run").await);
         tokio::time::sleep(4 * SLOW_FOR).await;
         let ended = second.service.run(LONG, "run").await.expect("it is shown");
@@ -166,18 +170,18 @@ fn a_run_is_ended_whose_process_has_died() {
     });
 }
 
-/// W4: nobody has to start for that, nor to ask.
+/// W4: no process has to start or be asked for that.
 #[test]
 fn the_runs_of_a_process_that_dies_are_taken_up_by_another() {
     simulated::run(async {
-        let mut house = shared(4, Options::default()).await;
-        let first = boot(&mut house).await;
-        let second = boot(&mut house).await;
+        let mut cluster = shared(4, Options::default()).await;
+        let first = boot(&mut cluster).await;
+        let second = boot(&mut cluster).await;
         second.begin(LONG, "long").await.expect("begun");
         second.begin(DAWDLES, "atomic").await.expect("begun");
         tokio::time::sleep(DAWDLES_FOR / 2).await;
         second.end().await;
-        wait_until("nobody takes them up", TAKEN_WITHIN, || {
+        wait_until("no process takes them over", TAKEN_WITHIN, || {
             first.service.active() == 2
         })
         .await;
@@ -194,15 +198,15 @@ fn the_runs_of_a_process_that_dies_are_taken_up_by_another() {
     });
 }
 
-/// W2, W4: by one with a lower number, wherever the other was.
+/// W2, W4: the process that takes over has a lower number, and the other died at any point.
 #[test]
-fn steps_count_once_whose_process_dies_at_any_call_beside_another() {
+fn steps_take_effect_once_when_their_process_dies_beside_another() {
     for calls in (0..120).step_by(3) {
         simulated::run(async {
-            let mut house = shared(5, Options::default()).await;
-            let first = boot(&mut house).await;
+            let mut cluster = shared(5, Options::default()).await;
+            let first = boot(&mut cluster).await;
             let life = Life::default();
-            let second = house.boot(&life).await.expect("nothing ends it yet");
+            let second = cluster.boot(&life).await.expect("nothing ends it yet");
             let side = if calls % 2 == 0 {
                 Side::After
             } else {
@@ -241,15 +245,15 @@ fn steps_count_once_whose_process_dies_at_any_call_beside_another() {
     }
 }
 
-/// W2, W4: one that was taken for dead, and comes back as another node.
+/// W2, W4: a process that was considered dead, and rejoins as another node.
 #[test]
-fn a_process_that_was_missed_counts_nothing_of_a_run_that_another_has_taken() {
+fn a_process_considered_dead_changes_nothing_in_a_run_taken_over() {
     for beside in [true, false] {
         simulated::run(async {
-            let mut house = shared(6, Options::default()).await;
-            let first = boot(&mut house).await;
+            let mut cluster = shared(6, Options::default()).await;
+            let first = boot(&mut cluster).await;
             let second = if beside {
-                Some(boot(&mut house).await)
+                Some(boot(&mut cluster).await)
             } else {
                 None
             };
@@ -271,7 +275,7 @@ fn a_process_that_was_missed_counts_nothing_of_a_run_that_another_has_taken() {
                     .service
                     .wait(workflow, run, END_MAX)
                     .await
-                    .expect("somebody has it");
+                    .expect("a process drives it");
                 assert_eq!(ended.status, Status::Succeeded, "{:?}", ended.error);
                 assert_eq!(count(asked, run).await, Some(Bytes::from_static(b"2")));
             }
@@ -279,7 +283,7 @@ fn a_process_that_was_missed_counts_nothing_of_a_run_that_another_has_taken() {
                 .service
                 .wait(TELLS_LATE, "tells", END_MAX)
                 .await
-                .expect("somebody has it");
+                .expect("a process drives it");
             assert_eq!(ended.status, Status::Succeeded, "{:?}", ended.error);
             wait_until("the first goes on", TAKEN_WITHIN, || {
                 first.service.active() == 0
@@ -293,20 +297,20 @@ fn a_process_that_was_missed_counts_nothing_of_a_run_that_another_has_taken() {
     }
 }
 
-/// W6, W7: one that was taken for dead, and goes on with what was ended meanwhile.
+/// W6, W7: a process that was considered dead, and continues a run that was ended meanwhile.
 #[test]
-fn a_process_that_was_missed_counts_nothing_of_a_run_that_another_has_ended() {
+fn a_process_considered_dead_changes_nothing_in_an_ended_run() {
     simulated::run(async {
-        let mut house = shared(7, Options::default()).await;
-        let first = boot(&mut house).await;
-        let second = boot(&mut house).await;
+        let mut cluster = shared(7, Options::default()).await;
+        let first = boot(&mut cluster).await;
+        let second = boot(&mut cluster).await;
         for workflow in [LONG, TELLS_LATE] {
             first.begin(workflow, "run").await.expect("begun");
         }
         tokio::time::sleep(SLOW_FOR / 3).await;
         let seat = first.seat.as_ref().expect("there are several");
         seat.cut_off();
-        wait_until("nobody takes them up", TAKEN_WITHIN, || {
+        wait_until("no process takes them over", TAKEN_WITHIN, || {
             second.service.active() == 2
         })
         .await;
@@ -340,31 +344,31 @@ fn a_process_that_was_missed_counts_nothing_of_a_run_that_another_has_ended() {
     });
 }
 
-/// W6: whoever is asked may die as well, and so may who takes the run up in their place.
+/// W6: the asked process may die as well, and so may its successor.
 #[test]
-fn a_run_that_is_to_be_ended_ends_though_both_who_was_asked_and_who_asked_die() {
+fn a_cancelled_run_ends_though_both_the_asking_and_the_asked_process_die() {
     for (workflow, counted) in [(LONG, Some(Bytes::from_static(b"1"))), (DAWDLES, None)] {
         for calls in (0..100).step_by(4) {
             simulated::run(async {
-                let mut house = shared(8, Options::default()).await;
-                let first = boot(&mut house).await;
-                let second = boot(&mut house).await;
+                let mut cluster = shared(8, Options::default()).await;
+                let first = boot(&mut cluster).await;
+                let second = boot(&mut cluster).await;
                 first.begin(workflow, "run").await.expect("begun");
                 tokio::time::sleep(DAWDLES_FOR / 2).await;
                 first.end().await;
-                // Nobody can say yet that it is gone.
+                // No process knows yet that it is dead.
                 tokio::time::timeout(DAWDLES_FOR / 6, second.service.cancel(workflow, "run"))
                     .await
                     .expect_err("it waits");
                 second.end().await;
                 let life = Life::default();
                 life.ends_after(calls, Side::After);
-                let third = house.boot(&life).await;
+                let third = cluster.boot(&life).await;
                 tokio::time::sleep(TAKEN_WITHIN).await;
                 if let Some(third) = third {
                     third.end().await;
                 }
-                let fourth = boot(&mut house).await;
+                let fourth = boot(&mut cluster).await;
                 let ended = fourth
                     .service
                     .wait(workflow, "run", END_MAX)
@@ -386,18 +390,18 @@ fn a_run_that_is_to_be_ended_ends_though_both_who_was_asked_and_who_asked_die() 
     }
 }
 
-/// W4: it goes on with what it lost as another node, though a step that it had begun before lasts.
+/// W4: it continues the run that it lost, as another node, while an earlier step still lasts.
 #[test]
-fn a_process_that_was_missed_takes_its_run_back_while_its_earlier_step_lasts() {
+fn a_process_considered_dead_takes_its_run_back_while_its_earlier_step_lasts() {
     simulated::run(async {
-        let mut house = shared(9, Options::default()).await;
-        let first = boot(&mut house).await;
-        let second = boot(&mut house).await;
+        let mut cluster = shared(9, Options::default()).await;
+        let first = boot(&mut cluster).await;
+        let second = boot(&mut cluster).await;
         first.begin(LONG, "run").await.expect("begun");
         tokio::time::sleep(SLOW_FOR / 6).await;
         let seat = first.seat.as_ref().expect("there are several");
         seat.cut_off();
-        wait_until("nobody takes it up", TAKEN_WITHIN, || {
+        wait_until("no process takes it over", TAKEN_WITHIN, || {
             second.service.active() == 1
         })
         .await;
@@ -420,17 +424,17 @@ fn a_process_that_was_missed_takes_its_run_back_while_its_earlier_step_lasts() {
     });
 }
 
-/// W5: whichever moment of its commit it is in which its process is missed, and its time is over.
+/// W5: the process is considered dead at any moment of its commit, after its time limit.
 #[test]
-fn an_atomic_run_is_not_told_as_failed_that_has_committed() {
+fn a_committed_atomic_run_is_not_reported_as_failed() {
     for missed_after in (0..40).map(|step| DAWDLES_FOR + Duration::from_millis(50 * step)) {
         simulated::run(async {
-            let mut house = shared(10, Options::default()).await;
-            let process = boot(&mut house).await;
+            let mut cluster = shared(10, Options::default()).await;
+            let process = boot(&mut cluster).await;
             let began = tokio::time::Instant::now();
             process.begin(HASTENS, "run").await.expect("begun");
             tokio::time::sleep_until(began + ALMOST_DAWDLES_FOR).await;
-            house
+            cluster
                 .near
                 .faults()
                 .delay(Chance::ALWAYS, CROSSING..=CROSSING);
@@ -438,7 +442,7 @@ fn an_atomic_run_is_not_told_as_failed_that_has_committed() {
             let seat = process.seat.as_ref().expect("there are several");
             seat.cut_off();
             tokio::time::sleep(TAKEN_WITHIN).await;
-            house.near.faults().calm();
+            cluster.near.faults().calm();
             seat.reconnect();
             let ended = process
                 .service
@@ -464,20 +468,20 @@ fn an_atomic_run_is_not_told_as_failed_that_has_committed() {
     }
 }
 
-/// W6: what is asked first is in the way of nothing.
+/// W6: the first request does not block the others.
 #[test]
 fn a_run_that_cannot_be_read_keeps_no_other_from_being_ended() {
     simulated::run(async {
-        let mut house = shared(11, Options::default()).await;
-        let first = boot(&mut house).await;
-        let second = boot(&mut house).await;
+        let mut cluster = shared(11, Options::default()).await;
+        let first = boot(&mut cluster).await;
+        let second = boot(&mut cluster).await;
         first.begin(LONG, "run").await.expect("begun");
         let node = first.engine.node().expect("it is one").0.to_be_bytes();
         let asked = Key::new("c", [&node, LONG.as_bytes(), &[0], b"damaged"].concat());
         let damaged = Key::new(format!("w/{LONG}"), "rdamaged");
         for key in [asked, damaged] {
             let put = Update::put(key, vec![("began".into(), Value::Integer(1))]);
-            house
+            cluster
                 .near
                 .key_value()
                 .update(put)

@@ -1,4 +1,4 @@
-//! W2 of code that handles the failures of its steps: it goes the same way whenever it is run again.
+//! W2 for code that handles failures of its steps: a repeat takes the same branch.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -8,32 +8,32 @@ use bytes::Bytes;
 use fastrand::Rng;
 use simulation::{
     transactions::{
-        mortal::{Life, Side},
+        crashable::{Life, Side},
         scenario::seeds,
     },
-    workflows::{code::HANDLES, house::House},
+    workflows::{cluster::Cluster, code::HANDLES},
 };
 use workflows::{Broken, Options, Status};
 
-/// What a run takes at the most.
+/// The time limit of a run.
 const END_MAX: Duration = Duration::from_mins(30);
-/// Calls of a life, at the most, before it ends.
+/// The most calls of a life before it ends.
 const CALLS_MAX: u64 = 150;
-/// Deaths of each seed.
+/// The deaths of each seed.
 const DEATHS: usize = 4;
 const SEEDS_MAX: u64 = 200;
 const SEEDS_UNTIL_CAUGHT: u64 = 200;
 
-/// A run through deaths. Errors: its code has gone one way, and then another.
+/// A run through deaths. Errors: its code took one branch, and then another.
 async fn play(seed: u64, is_far: bool, broken: Option<Broken>) -> Result<(), String> {
     let options = Options {
         broken,
         ..Options::default()
     };
-    let mut house = if is_far {
-        House::far(seed, options).await
+    let mut cluster = if is_far {
+        Cluster::far(seed, options).await
     } else {
-        House::near(seed, options).await
+        Cluster::near(seed, options).await
     };
     let mut rng = Rng::with_seed(seed);
     for death in 0.. {
@@ -48,7 +48,7 @@ async fn play(seed: u64, is_far: bool, broken: Option<Broken>) -> Result<(), Str
         if death < DEATHS {
             life.ends_after(rng.u64(..CALLS_MAX), side);
         }
-        if let Some(process) = house.boot(&life).await {
+        if let Some(process) = cluster.boot(&life).await {
             let looked = process.ask(async {
                 process.begin(HANDLES, "run").await.expect("begun");
                 let ended = process
@@ -76,12 +76,12 @@ async fn play(seed: u64, is_far: bool, broken: Option<Broken>) -> Result<(), Str
                 });
             }
         }
-        house.near.crash();
+        cluster.near.crash();
     }
     unreachable!("the last process lives")
 }
 
-fn goes_one_way(is_far: bool) {
+fn takes_one_branch(is_far: bool) {
     let all = seeds().take(usize::try_from(SEEDS_MAX).expect("few"));
     for seed in all {
         assert_eq!(
@@ -97,11 +97,11 @@ fn goes_one_way(is_far: bool) {
 }
 
 #[test]
-fn code_that_goes_on_after_a_failure_is_told_of_it_again() {
-    goes_one_way(false);
+fn code_that_continues_after_a_failure_receives_it_again() {
+    takes_one_branch(false);
 }
 
 #[test]
-fn code_that_goes_on_after_a_failure_is_told_of_it_again_from_a_far_store() {
-    goes_one_way(true);
+fn code_that_continues_after_a_failure_receives_it_again_from_a_far_store() {
+    takes_one_branch(true);
 }

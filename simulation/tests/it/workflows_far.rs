@@ -1,5 +1,6 @@
-//! W1 to W4 and W9 with a far store, and rules P5, W-2 and W-3: processes that die at any call of either store, a near store that is lost,
-//! a server that is cut off while another takes over, and a far store that is slow, away, late or hears twice.
+//! W1 to W4 and W9 with a far store, and rules P5, W-2 and W-3. Processes die at any call of either
+//! store, a near store is lost, a server is partitioned while another takes over, and a far store
+//! is slow, unavailable, late or gets calls twice.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -9,46 +10,45 @@ use bytes::Bytes;
 use fastrand::Rng;
 use simulation::{
     transactions::{
-        mortal::{Life, Side},
+        crashable::{Life, Side},
         scenario::seeds,
     },
     workflows::{
         checks::Claim,
+        cluster::{Cluster, Process},
         code::{
-            ASKS, BEFORE, COPIES, COUNTS, FAILS, FIRST, HURRIES, MINDS, OVERFLOWS, PEEKS,
-            RESTS_ON_SPOILT, SECOND, SENDS, SPOILS, STEPS,
+            ASKS, BEFORE, COPIES, COUNTS, FAILS, FIRST, HURRIES, MINDS, OVERFLOWS, PEEKS, SECOND,
+            SENDS, STEPS,
         },
-        far::Refused,
-        house::{House, Process},
-        outside::Outside,
+        receivers::Receivers,
     },
 };
 use transactions::model::Key;
 use workflows::{Broken, Options, Status};
 
-/// Deaths of each seed.
+/// The deaths of each seed.
 const DEATHS: usize = 4;
-/// Calls of a life, at the most, before it ends.
+/// The most calls of a life before it ends.
 const CALLS_MAX: u64 = 1_500;
-/// Seeds at most: each is several servers.
+/// The most seeds: each runs several servers.
 const SEEDS_MAX: u64 = 60;
 const SEEDS_UNTIL_CAUGHT: u64 = 400;
-/// What calm weather has all runs end in.
+/// The time limit of all runs without faults.
 const END_MAX: Duration = Duration::from_mins(30);
-/// The wait before something is asked again.
+/// The pause before a request is repeated.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What each run was seen to come to.
+/// The observed outcome of each run.
 type Shown = BTreeMap<(&'static str, String), String>;
 
 fn names(runs: usize) -> Vec<String> {
     (0..runs).map(|run| format!("run-{run}")).collect()
 }
 
-/// Begins all runs, waits for their ends, and looks whether they stay what they were.
+/// Begins all runs, waits for their ends, and checks that their outcomes do not change.
 async fn look(
     process: &Process,
-    outside: &Outside,
+    receivers: &Receivers,
     runs: &[String],
     shown: &mut Shown,
 ) -> Result<(), String> {
@@ -83,7 +83,7 @@ async fn look(
             workflow: workflow.to_owned(),
             run: run.clone(),
         };
-        outside.noted().claim(claim);
+        receivers.received_messages().claim(claim);
         let came_to = format!("{:?} at {:?}", view.output, view.ended_ms);
         let before = shown
             .entry((workflow, run.clone()))
@@ -97,20 +97,20 @@ async fn look(
     Ok(())
 }
 
-async fn check(house: &House, runs: &[String]) -> Result<(), String> {
-    let far = house.look_far().await;
-    let mut wrong = house.outside.noted().check(&far);
+async fn check(cluster: &Cluster, runs: &[String]) -> Result<(), String> {
+    let far = cluster.look_far().await;
+    let mut wrong = cluster.receivers.received_messages().check(&far);
     wrong.extend(far.check(runs));
     wrong.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// All that was sent has arrived, in order, once everything has ended.
-async fn all_arrived(house: &House, runs: &[String]) -> Result<(), String> {
+/// Checks that all messages have arrived in order, once everything has ended.
+async fn all_arrived(cluster: &Cluster, runs: &[String]) -> Result<(), String> {
     for run in runs {
         let each =
             (0..STEPS).flat_map(|path| SENDS.map(|more| format!("{COUNTS} {run} {path} {more}")));
         let expected: Vec<String> = each.collect();
-        let noted = house.outside.noted();
+        let noted = cluster.receivers.received_messages();
         let received = noted.received(&format!("{COUNTS} {run} "));
         if received != expected {
             return Err(format!("unsent: of {run} came {received:?}"));
@@ -121,50 +121,57 @@ async fn all_arrived(house: &House, runs: &[String]) -> Result<(), String> {
             }
         }
     }
-    match house.look_far().await.unsent() {
+    match cluster.look_far().await.unsent() {
         0 => Ok(()),
         left => Err(format!("unsent: {left} rows are left")),
     }
 }
 
-/// The last server, in calm weather, with whom everything comes to its end.
-async fn finish(house: &mut House, runs: &[String], shown: &mut Shown) -> Result<(), String> {
-    house.weather.calm();
-    let process = house.boot(&Life::default()).await.expect("nothing ends it");
-    let looked = tokio::time::timeout(END_MAX, look(&process, &house.outside, runs, shown)).await;
+/// The last server, without faults, which completes everything.
+async fn finish(cluster: &mut Cluster, runs: &[String], shown: &mut Shown) -> Result<(), String> {
+    cluster.far_faults.calm();
+    let process = cluster
+        .boot(&Life::default())
+        .await
+        .expect("nothing ends it");
+    let looked =
+        tokio::time::timeout(END_MAX, look(&process, &cluster.receivers, runs, shown)).await;
     looked.map_err(|_| "unfinished: not everything has ended".to_owned())??;
     let mut arrived = Err("unsent".to_owned());
     for _ in 0..600 {
-        arrived = all_arrived(house, runs).await;
+        arrived = all_arrived(cluster, runs).await;
         if arrived.is_ok() {
             break;
         }
         tokio::time::sleep(AGAIN).await;
     }
     process.end().await;
-    check(house, runs).await?;
+    check(cluster, runs).await?;
     arrived
 }
 
-/// A server that is cut off from the far store, and goes on beside whoever takes over.
+/// A server that is partitioned from the far store, and runs on beside its successor.
 async fn overtaken(
-    house: &mut House,
+    cluster: &mut Cluster,
     rng: &mut Rng,
     runs: &[String],
     shown: &mut Shown,
 ) -> Result<(), String> {
     let some = |rng: &mut Rng| Duration::from_millis(rng.u64(..3_000));
-    let Some(old) = house.boot(&Life::default()).await else {
+    let Some(old) = cluster.boot(&Life::default()).await else {
         return Ok(());
     };
-    let looked = tokio::time::timeout(some(rng), look(&old, &house.outside, runs, shown)).await;
+    let looked = tokio::time::timeout(some(rng), look(&old, &cluster.receivers, runs, shown)).await;
     looked.unwrap_or(Ok(()))?;
     old.cut();
-    house.lose_near();
-    let new = house.boot(&Life::default()).await.expect("nothing ends it");
+    cluster.lose_near();
+    let new = cluster
+        .boot(&Life::default())
+        .await
+        .expect("nothing ends it");
     let looked = tokio::time::timeout(
         some(rng) + some(rng),
-        look(&new, &house.outside, runs, shown),
+        look(&new, &cluster.receivers, runs, shown),
     )
     .await;
     old.mend();
@@ -174,10 +181,10 @@ async fn overtaken(
     looked.unwrap_or(Ok(()))
 }
 
-/// Runs through deaths. What went wrong.
+/// Runs through deaths. Errors: the violation.
 async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
-    let mut house = House::far(
+    let mut cluster = Cluster::far(
         seed,
         Options {
             broken,
@@ -185,16 +192,16 @@ async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
         },
     )
     .await;
-    house.synchrony = ["serial", "sync"]
+    cluster.synchrony = ["serial", "sync"]
         .get(rng.usize(..8))
         .copied()
         .unwrap_or("external");
     let (runs, mut shown) = (names(2), Shown::new());
     for _ in 0..DEATHS {
-        house.weather.blow();
+        cluster.far_faults.blow();
         if rng.usize(..4) == 0 {
-            overtaken(&mut house, &mut rng, &runs, &mut shown).await?;
-            check(&house, &runs).await?;
+            overtaken(&mut cluster, &mut rng, &runs, &mut shown).await?;
+            check(&cluster, &runs).await?;
             continue;
         }
         let (life, side) = (
@@ -207,31 +214,31 @@ async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
         );
         life.ends_after(rng.u64(..CALLS_MAX), side);
         let away = (rng.usize(..3) == 0).then(|| (rng.u64(..2_000), rng.u64(..20_000)));
-        let weather = house.weather.clone();
+        let far_faults = cluster.far_faults.clone();
         let passing = tokio::spawn(async move {
             let Some((from, during)) = away else { return };
             tokio::time::sleep(Duration::from_millis(from)).await;
-            weather.leave();
+            far_faults.leave();
             tokio::time::sleep(Duration::from_millis(during)).await;
-            weather.come_back();
+            far_faults.come_back();
         });
-        if let Some(process) = house.boot(&life).await {
+        if let Some(process) = cluster.boot(&life).await {
             let looked = process
-                .ask(look(&process, &house.outside, &runs, &mut shown))
+                .ask(look(&process, &cluster.receivers, &runs, &mut shown))
                 .await;
             process.end().await;
             looked.unwrap_or(Ok(()))?;
         }
         passing.abort();
-        house.weather.come_back();
+        cluster.far_faults.come_back();
         match rng.usize(..3) {
-            0 => house.lose_near(),
-            1 => house.near.crash(),
+            0 => cluster.lose_near(),
+            1 => cluster.near.crash(),
             _ => {}
         }
-        check(&house, &runs).await?;
+        check(&cluster, &runs).await?;
     }
-    finish(&mut house, &runs, &mut shown).await
+    finish(&mut cluster, &runs, &mut shown).await
 }
 
 fn is_caught(broken: Broken, by: &str) {
@@ -242,10 +249,11 @@ fn is_caught(broken: Broken, by: &str) {
     assert!(caught.starts_with(by), "{broken:?}: {caught}");
 }
 
-/// W1, W2, W3, W4: nothing is shown or sent whose state is lost, each run ends once, the far store has a causal prefix, and what one
-/// workflow externalized half way is there for the other that rests on it.
+/// W1, W2, W3, W4: no output depends on lost state, each run ends once, and the far store has a
+/// causal prefix. A message that one workflow externalized half way is there for the other that
+/// depends on it.
 #[test]
-fn runs_with_a_far_store_survive_whatever_dies_and_fails() {
+fn runs_with_a_far_store_survive_all_deaths_and_failures() {
     let seeds_max = simulated::number("WORKFLOWS_SEEDS").unwrap_or(SEEDS_MAX);
     let asked = seeds();
     for seed in asked.start..asked.end.min(asked.start + seeds_max) {
@@ -254,30 +262,31 @@ fn runs_with_a_far_store_survive_whatever_dies_and_fails() {
     }
 }
 
-/// W2, W3, W4: the same where the server dies before each call that it makes in turn, with its disk kept or lost.
+/// W2, W3, W4: the same if the server dies before each of its calls in turn, with its disk kept or
+/// lost.
 #[test]
 fn a_run_survives_the_death_of_its_server_before_each_of_its_calls() {
     let dies = async |calls: u64, is_lost: bool| {
-        let mut house = House::far(calls, Options::default()).await;
-        house.fails_one_in = 0;
+        let mut cluster = Cluster::far(calls, Options::default()).await;
+        cluster.fails_one_in = 0;
         let (runs, mut shown, life) = (names(1), Shown::new(), Life::default());
         life.ends_after(calls, Side::Before);
         let mut has_died = true;
-        if let Some(process) = house.boot(&life).await {
+        if let Some(process) = cluster.boot(&life).await {
             let looked = process
-                .ask(look(&process, &house.outside, &runs, &mut shown))
+                .ask(look(&process, &cluster.receivers, &runs, &mut shown))
                 .await;
             has_died = looked.is_none();
             process.end().await;
             looked.unwrap_or(Ok(()))?;
         }
         if is_lost {
-            house.lose_near();
+            cluster.lose_near();
         } else {
-            house.near.crash();
+            cluster.near.crash();
         }
-        check(&house, &runs).await?;
-        finish(&mut house, &runs, &mut shown)
+        check(&cluster, &runs).await?;
+        finish(&mut cluster, &runs, &mut shown)
             .await
             .map(|()| has_died)
     };
@@ -302,7 +311,7 @@ fn sending_before_it_is_far_is_caught() {
     is_caught(Broken::SendsBeforeFar, "early");
 }
 
-/// W3, broken: also where the far store is what makes it durable.
+/// W3, broken: also if the far store provides durability.
 #[test]
 fn answering_before_it_is_far_is_caught() {
     is_caught(Broken::AnswersBeforeDurable, "lost");
@@ -310,19 +319,19 @@ fn answering_before_it_is_far_is_caught() {
 
 /// W2, broken.
 #[test]
-fn forgetting_what_is_unsent_is_caught() {
+fn forgetting_unsent_messages_is_caught() {
     is_caught(Broken::ForgetsUnsent, "unsent");
 }
 
 /// W2, broken.
 #[test]
-fn naming_what_is_sent_anew_is_caught() {
-    is_caught(Broken::NamesSendsAnew, "named anew");
+fn giving_messages_new_ids_is_caught() {
+    is_caught(Broken::NamesSendsAnew, "new id");
 }
 
-/// What a step's transaction shows while the far store is away, and once it is back.
+/// The reads of a step's transaction while the far store is away, and after its return.
 async fn copied(broken: Option<Broken>) -> (Option<Bytes>, Option<Bytes>) {
-    let mut house = House::far(
+    let mut cluster = Cluster::far(
         1,
         Options {
             broken,
@@ -330,15 +339,18 @@ async fn copied(broken: Option<Broken>) -> (Option<Bytes>, Option<Bytes>) {
         },
     )
     .await;
-    house.fails_one_in = 0;
-    let process = house.boot(&Life::default()).await.expect("nothing ends it");
+    cluster.fails_one_in = 0;
+    let process = cluster
+        .boot(&Life::default())
+        .await
+        .expect("nothing ends it");
     process.begin(COUNTS, "before").await.expect("begun");
     process
         .service
         .wait(COUNTS, "before", END_MAX)
         .await
         .expect("it ends");
-    house.weather.leave();
+    cluster.far_faults.leave();
     process.begin(COPIES, "run").await.expect("begun");
     tokio::time::sleep(Duration::from_mins(2)).await;
     let key = Key::new("copy/run").expect("a key");
@@ -348,7 +360,7 @@ async fn copied(broken: Option<Broken>) -> (Option<Bytes>, Option<Bytes>) {
         .await
         .expect("it is near")
         .value;
-    house.weather.calm();
+    cluster.far_faults.calm();
     let ended = process
         .service
         .wait(COPIES, "run", END_MAX)
@@ -365,9 +377,9 @@ async fn copied(broken: Option<Broken>) -> (Option<Bytes>, Option<Bytes>) {
     (hidden, shown)
 }
 
-/// W3: a transaction is another store than the run's, so it is an edge (P5).
+/// W3: a transaction is in another store than the run, so it is an output (P5).
 #[test]
-fn a_transaction_in_a_step_waits_until_what_the_run_rests_on_is_far() {
+fn a_transaction_in_a_step_waits_until_the_dependencies_of_its_run_are_far() {
     let one = Some(Bytes::from("1"));
     assert_eq!(simulated::run(copied(None)), (None, one.clone()));
     assert_eq!(
@@ -376,212 +388,62 @@ fn a_transaction_in_a_step_waits_until_what_the_run_rests_on_is_far() {
     );
 }
 
-/// W2, W4: what the far store refuses for good fails the run, and whoever has read it; others go on.
-#[test]
-fn a_permanent_error_ends_the_run_and_whatever_rests_on_it_and_nothing_else() {
-    simulated::run(async {
-        let mut house = House::far(1, Options::default()).await;
-        house.fails_one_in = 0;
-        let process = house.boot(&Life::default()).await.expect("nothing ends it");
-        for (workflow, expected) in [
-            (SPOILS, Status::Failed),
-            (RESTS_ON_SPOILT, Status::Failed),
-            (COUNTS, Status::Succeeded),
-        ] {
-            process.begin(workflow, "run").await.expect("begun");
-            let ended = process
-                .service
-                .wait(workflow, "run", END_MAX)
-                .await
-                .expect("it is shown");
-            assert_eq!(ended.status, expected, "{workflow}: {:?}", ended.error);
-        }
-        let far = house.look_far().await;
-        assert_eq!(
-            far.steps(SPOILS, "run"),
-            ["0"],
-            "and nothing behind the one that counts"
-        );
-        assert_eq!(far.state("rests/run"), None);
-        process.end().await;
-    });
-}
-
-/// What is told of a run: by itself, by whoever ends it, and in the list.
-async fn told(process: &Process, workflow: &str, run: &str) -> [Result<Status, String>; 3] {
-    let one = process
-        .service
-        .wait(workflow, run, END_MAX)
-        .await
-        .map(|view| view.status);
-    let ended = process
-        .service
-        .cancel(workflow, run)
-        .await
-        .map(|view| view.status);
-    let listed = process
-        .service
-        .runs(workflow, None, None)
-        .await
-        .map(|(runs, _)| {
-            runs.iter()
-                .find(|listed| listed.run == run)
-                .expect("it is listed")
-                .status
-        });
-    [one, ended, listed].map(|status| status.map_err(|error| error.to_string()))
-}
-
-/// W4: what the far store refused until it was put right is sent by the next start, and then the run is everywhere as it ended.
-#[test]
-fn a_run_that_was_refused_and_is_sent_after_all_is_told_in_one_way() {
-    simulated::run(async {
-        for (refused, workflow) in [(Refused::Everything, COUNTS), (Refused::Spoilt, SPOILS)] {
-            let mut house = House::far(1, Options::default()).await;
-            house.fails_one_in = 0;
-            let mut process = house.boot(&Life::default()).await.expect("nothing ends it");
-            process.begin(COUNTS, "before").await.expect("begun");
-            process
-                .service
-                .wait(COUNTS, "before", END_MAX)
-                .await
-                .expect("it ends");
-            house.weather.refuse(refused);
-            process.begin(workflow, "run").await.expect("begun near");
-            let told_then = process.service.wait(workflow, "run", END_MAX).await;
-            match refused {
-                // Not even that it failed can be written.
-                Refused::Everything => assert!(told_then.is_err(), "{told_then:?}"),
-                _ => assert_eq!(told_then.expect("it is noted").status, Status::Failed),
-            }
-            house.weather.refuse(Refused::Nothing);
-            for _ in 0..2 {
-                process.end().await;
-                process = house.boot(&Life::default()).await.expect("nothing ends it");
-                let all = told(&process, workflow, "run").await;
-                assert_eq!(all, [const { Ok(Status::Succeeded) }; 3], "{refused:?}");
-            }
-            process.end().await;
-        }
-    });
-}
-
-/// W2, W4: what is refused for good also by the next start stays failed, and nobody else is told so who comes before that is known.
-#[test]
-fn a_run_that_is_refused_again_stays_failed_and_others_are_as_they_were() {
-    simulated::run(async {
-        let mut house = House::far(1, Options::default()).await;
-        house.fails_one_in = 0;
-        let process = house.boot(&Life::default()).await.expect("nothing ends it");
-        for (workflow, expected) in [(COUNTS, Status::Succeeded), (SPOILS, Status::Failed)] {
-            process.begin(workflow, "run").await.expect("begun");
-            let ended = process
-                .service
-                .wait(workflow, "run", END_MAX)
-                .await
-                .expect("it is shown");
-            assert_eq!(ended.status, expected, "{workflow}: {:?}", ended.error);
-        }
-        process.end().await;
-        let process = house.boot(&Life::default()).await.expect("nothing ends it");
-        for (workflow, expected) in [(COUNTS, Status::Succeeded), (SPOILS, Status::Failed)] {
-            let shown = process
-                .service
-                .run(workflow, "run")
-                .await
-                .expect("it is shown");
-            assert_eq!(shown.status, expected, "{workflow}: {:?}", shown.error);
-        }
-        process.end().await;
-    });
-}
-
-/// W4: however often it is asked for.
-#[test]
-fn asking_for_a_refused_run_keeps_nobody_from_being_served() {
-    simulated::run(async {
-        let mut house = House::far(
-            1,
-            Options {
-                runs_max: 10,
-                ..Options::default()
-            },
-        )
-        .await;
-        house.fails_one_in = 0;
-        let process = house.boot(&Life::default()).await.expect("nothing ends it");
-        process.begin(COUNTS, "before").await.expect("begun");
-        process
-            .service
-            .wait(COUNTS, "before", END_MAX)
-            .await
-            .expect("it ends");
-        house.weather.refuse(Refused::Everything);
-        process.begin(COUNTS, "run").await.expect("begun near");
-        process
-            .service
-            .wait(COUNTS, "run", END_MAX)
-            .await
-            .expect_err("not even that it failed is written");
-        // More than there are lanes.
-        for _ in 0..2_100 {
-            process
-                .service
-                .run(COUNTS, "run")
-                .await
-                .expect_err("it is not shown");
-        }
-        process.begin(COUNTS, "after").await.expect("begun near");
-        process.end().await;
-    });
-}
-
 /// W3: a failure is output too.
 #[test]
-fn what_a_run_failed_with_is_shown_once_what_it_rests_on_is_far() {
+fn the_failure_of_a_run_is_shown_once_its_dependencies_are_far() {
     simulated::run(async {
-        let mut house = House::far(1, Options::default()).await;
-        house.fails_one_in = 0;
-        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        let mut cluster = Cluster::far(1, Options::default()).await;
+        cluster.fails_one_in = 0;
+        let process = cluster
+            .boot(&Life::default())
+            .await
+            .expect("nothing ends it");
         process.begin(COUNTS, "before").await.expect("begun");
         process
             .service
             .wait(COUNTS, "before", END_MAX)
             .await
             .expect("it ends");
-        house.weather.leave();
+        cluster.far_faults.leave();
         process.begin(FAILS, "run").await.expect("begun near");
         tokio::time::sleep(Duration::from_mins(2)).await;
         let hidden = process.service.run(FAILS, "run").await;
         assert!(hidden.is_err(), "{hidden:?}");
-        assert_eq!(house.look_far().await.status(FAILS, "run"), None);
-        house.weather.calm();
+        assert_eq!(cluster.look_far().await.status(FAILS, "run"), None);
+        cluster.far_faults.calm();
         let shown = process
             .service
             .wait(FAILS, "run", END_MAX)
             .await
             .expect("it is shown");
         assert_eq!(shown.status, Status::Failed);
-        assert_eq!(house.look_far().await.steps(FAILS, "run"), ["0"]);
+        assert_eq!(cluster.look_far().await.steps(FAILS, "run"), ["0"]);
         process.end().await;
     });
 }
 
-/// W3, W-3: a server that stops in order leaves nothing behind, and nobody waits for its lease.
+/// W3, W-3: a server that shuts down leaves nothing behind, and its successor does not wait for its
+/// lease.
 #[test]
-fn a_server_that_stops_gives_the_far_store_back_with_all_that_it_wrote() {
+fn a_server_that_stops_releases_the_far_store_with_all_its_writes() {
     simulated::run(async {
-        let mut house = House::far(1, Options::default()).await;
-        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        let mut cluster = Cluster::far(1, Options::default()).await;
+        let process = cluster
+            .boot(&Life::default())
+            .await
+            .expect("nothing ends it");
         process.begin(COUNTS, "run").await.expect("begun");
         tokio::time::sleep(Duration::from_millis(200)).await;
         process.service.stop().await;
-        let stopped = house.look_far().await;
+        let stopped = cluster.look_far().await;
         process.end().await;
-        house.lose_near();
-        let clock = house.near.clock();
+        cluster.lose_near();
+        let clock = cluster.near.clock();
         let began = clock.monotonic();
-        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        let process = cluster
+            .boot(&Life::default())
+            .await
+            .expect("nothing ends it");
         process.begin(COUNTS, "another").await.expect("begun");
         assert!(
             clock.monotonic().since(began) < Duration::from_secs(1),
@@ -601,11 +463,11 @@ fn a_server_that_stops_gives_the_far_store_back_with_all_that_it_wrote() {
     });
 }
 
-/// W2: whatever its code makes of an `externalize` that failed.
+/// W2: regardless of how its code handles a failed `externalize`.
 #[test]
-fn a_step_does_not_count_without_what_it_could_not_externalize() {
+fn a_step_with_a_failed_externalize_does_not_take_effect() {
     let ended = async |broken: Option<Broken>| {
-        let mut house = House::far(
+        let mut cluster = Cluster::far(
             1,
             Options {
                 broken,
@@ -613,8 +475,11 @@ fn a_step_does_not_count_without_what_it_could_not_externalize() {
             },
         )
         .await;
-        house.fails_one_in = 0;
-        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        cluster.fails_one_in = 0;
+        let process = cluster
+            .boot(&Life::default())
+            .await
+            .expect("nothing ends it");
         process.begin(OVERFLOWS, "run").await.expect("begun");
         let ended = process
             .service
@@ -631,15 +496,18 @@ fn a_step_does_not_count_without_what_it_could_not_externalize() {
     );
 }
 
-/// What a run has come to a while after its near store went back under it, as it was about to try a step again.
-async fn gone_on(options: Options) -> Status {
-    let mut house = House::far(1, options).await;
-    house.fails_one_in = 0;
-    let process = house.boot(&Life::default()).await.expect("nothing ends it");
+/// The status of a run a while after its near store fell back, just before a retry of a step.
+async fn continued(options: Options) -> Status {
+    let mut cluster = Cluster::far(1, options).await;
+    cluster.fails_one_in = 0;
+    let process = cluster
+        .boot(&Life::default())
+        .await
+        .expect("nothing ends it");
     process.begin(SECOND, "run").await.expect("begun");
-    // It finds nothing to hear.
+    // It receives no message.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    house.near.fall_back();
+    cluster.near.fall_back();
     while process.begin(FIRST, "run").await.is_err() {
         tokio::time::sleep(AGAIN).await;
     }
@@ -652,23 +520,24 @@ async fn gone_on(options: Options) -> Status {
     ended.status
 }
 
-/// W4: in one process, whatever its steps fail with.
+/// W4: in one process, with any failure of its steps.
 #[test]
-fn a_run_goes_on_whose_near_store_has_gone_back_between_two_tries() {
+fn a_run_continues_after_its_near_store_fell_back_between_two_attempts() {
     assert_eq!(
-        simulated::run(gone_on(Options::default())),
+        simulated::run(continued(Options::default())),
         Status::Succeeded
     );
-    let came_to = simulated::run(gone_on(Options {
+    let came_to = simulated::run(continued(Options {
         broken: Some(Broken::StaysInALostRange),
         ..Options::default()
     }));
     assert_eq!(came_to, Status::Running, "the broken one is caught");
 }
 
-/// How a run of `workflow` ends, whose far store is away for a while, and what it has seen there; it has no retries.
+/// The end of a run of `workflow` whose far store is away for a while, and what it read there; it
+/// has no retries.
 async fn through_an_outage(workflow: &str, broken: Option<Broken>) -> (Status, Option<String>) {
-    let mut house = House::far(
+    let mut cluster = Cluster::far(
         1,
         Options {
             broken,
@@ -676,8 +545,11 @@ async fn through_an_outage(workflow: &str, broken: Option<Broken>) -> (Status, O
         },
     )
     .await;
-    house.fails_one_in = 0;
-    let process = house.boot(&Life::default()).await.expect("nothing ends it");
+    cluster.fails_one_in = 0;
+    let process = cluster
+        .boot(&Life::default())
+        .await
+        .expect("nothing ends it");
     process.begin(COUNTS, BEFORE).await.expect("begun");
     process
         .service
@@ -686,30 +558,33 @@ async fn through_an_outage(workflow: &str, broken: Option<Broken>) -> (Status, O
         .expect("it ends");
     process.end().await;
     if workflow != HURRIES {
-        // Whoever is next has to ask the far store for what is there; near, nothing would be refused.
-        house.lose_near();
+        // The next process must ask the far store; with near data no call would be refused.
+        cluster.lose_near();
     }
-    let process = house.boot(&Life::default()).await.expect("nothing ends it");
+    let process = cluster
+        .boot(&Life::default())
+        .await
+        .expect("nothing ends it");
     while process.begin(workflow, "run").await.is_err() {
         tokio::time::sleep(AGAIN).await;
     }
-    // Its first attempt is under way, and for long.
+    // Its first attempt is in progress, for long.
     tokio::time::sleep(AGAIN).await;
-    house.weather.leave();
+    cluster.far_faults.leave();
     tokio::time::sleep(Duration::from_mins(5)).await;
-    house.weather.calm();
+    cluster.far_faults.calm();
     let ended = process
         .service
         .wait(workflow, "run", END_MAX)
         .await
         .expect("it ends");
     process.end().await;
-    (ended.status, house.look_far().await.state("seen/run"))
+    (ended.status, cluster.look_far().await.state("seen/run"))
 }
 
-/// W9: whether what it asks is refused, or takes too long, or is asked by a step within, or by another function.
+/// W9: the request is refused or times out, or comes from a nested step or from another function.
 #[test]
-fn an_attempt_that_ends_since_its_far_store_is_away_uses_up_no_retry() {
+fn an_attempt_that_an_outage_of_the_far_store_ends_uses_no_retry() {
     for workflow in [PEEKS, HURRIES, MINDS, ASKS] {
         let ended = simulated::run(through_an_outage(workflow, None));
         assert_eq!(
@@ -735,24 +610,27 @@ fn counting_an_outage_as_a_failure_is_caught() {
     assert_eq!(told, (Status::Succeeded, Some("nothing".to_owned())));
 }
 
-/// W9: what fails while the far store is away, and has asked nothing of it, has failed.
+/// W9: an attempt that fails during an outage, without a request to the far store, has failed.
 #[test]
-fn what_fails_by_itself_during_an_outage_has_failed() {
+fn an_attempt_that_fails_by_itself_during_an_outage_has_failed() {
     simulated::run(async {
-        let mut house = House::far(1, Options::default()).await;
-        house.fails_one_in = 0;
-        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        let mut cluster = Cluster::far(1, Options::default()).await;
+        cluster.fails_one_in = 0;
+        let process = cluster
+            .boot(&Life::default())
+            .await
+            .expect("nothing ends it");
         process.begin(COUNTS, BEFORE).await.expect("begun");
         process
             .service
             .wait(COUNTS, BEFORE, END_MAX)
             .await
             .expect("it ends");
-        house.weather.leave();
+        cluster.far_faults.leave();
         process.begin(FAILS, "run").await.expect("begun near");
         tokio::time::sleep(Duration::from_mins(5)).await;
         assert_eq!(process.service.active(), 0, "its end is written near");
-        house.weather.calm();
+        cluster.far_faults.calm();
         let ended = process
             .service
             .wait(FAILS, "run", END_MAX)

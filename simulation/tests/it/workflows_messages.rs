@@ -1,30 +1,34 @@
-//! W2, W3 with a far store: what steps send, whatever keeps it from leaving or from being noted as sent.
+//! W2, W3 with a far store: messages of steps, with any obstacle to sending them or to recording
+//! them as sent.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
 use std::time::Duration;
 
 use simulation::{
-    transactions::mortal::Life,
+    transactions::crashable::Life,
     workflows::{
+        cluster::{Cluster, Process},
         code::{COUNTS, SENDS, SPOILS, STEPS, TURNS, TURNS_TAKEN},
         far::Refused,
-        house::{House, Process},
-        outside::STUCK,
+        receivers::STUCK,
     },
 };
 use workflows::{Broken, Options, Status};
 
-/// What calm weather has all runs end in.
+/// The time limit of all runs without faults.
 const END_MAX: Duration = Duration::from_mins(30);
 
-/// W2: of each run in its order, and no run waits for another's.
+/// W2: messages of a run are in order, and no run waits for another one's.
 #[test]
-fn a_message_that_cannot_leave_holds_up_its_own_run_alone() {
+fn a_message_that_cannot_be_sent_delays_only_its_own_run() {
     simulated::run(async {
-        let mut house = House::far(1, Options::default()).await;
-        house.fails_one_in = 0;
-        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        let mut cluster = Cluster::far(1, Options::default()).await;
+        cluster.fails_one_in = 0;
+        let process = cluster
+            .boot(&Life::default())
+            .await
+            .expect("nothing ends it");
         for run in [STUCK, "free"] {
             process.begin(COUNTS, run).await.expect("begun");
             process
@@ -35,76 +39,81 @@ fn a_message_that_cannot_leave_holds_up_its_own_run_alone() {
         }
         tokio::time::sleep(Duration::from_mins(5)).await;
         let received = |run: &str| {
-            house
-                .outside
-                .noted()
+            cluster
+                .receivers
+                .received_messages()
                 .received(&format!("{COUNTS} {run} "))
                 .len()
         };
         let all = STEPS as usize * SENDS.len();
         assert_eq!((received(STUCK), received("free")), (0, all));
-        house.outside.takes_all();
+        cluster.receivers.takes_all();
         tokio::time::sleep(Duration::from_mins(1)).await;
         let each =
             (0..STEPS).flat_map(|path| SENDS.map(|more| format!("{COUNTS} {STUCK} {path} {more}")));
         assert_eq!(
-            house
-                .outside
-                .noted()
+            cluster
+                .receivers
+                .received_messages()
                 .received(&format!("{COUNTS} {STUCK} ")),
             each.collect::<Vec<_>>()
         );
-        assert_eq!(house.look_far().await.unsent(), 0);
+        assert_eq!(cluster.look_far().await.unsent(), 0);
         process.end().await;
     });
 }
 
-/// How many messages of a run arrive that were sent before.
-fn received(house: &House, run: &str) -> usize {
-    house
-        .outside
-        .noted()
+/// The number of earlier messages of a run that arrive.
+fn received(cluster: &Cluster, run: &str) -> usize {
+    cluster
+        .receivers
+        .received_messages()
         .received(&format!("{COUNTS} {run} "))
         .len()
 }
 
-/// A server whose run has ended, and has sent what is not taken.
-async fn with_unsent(options: Options) -> (House, Process) {
-    let mut house = House::far(1, options).await;
-    house.fails_one_in = 0;
-    let process = house.boot(&Life::default()).await.expect("nothing ends it");
+/// A server with a finished run whose messages are refused.
+async fn with_unsent(options: Options) -> (Cluster, Process) {
+    let mut cluster = Cluster::far(1, options).await;
+    cluster.fails_one_in = 0;
+    let process = cluster
+        .boot(&Life::default())
+        .await
+        .expect("nothing ends it");
     process.begin(COUNTS, STUCK).await.expect("begun");
     process
         .service
         .wait(COUNTS, STUCK, END_MAX)
         .await
         .expect("it ends");
-    (house, process)
+    (cluster, process)
 }
 
-/// W3, W-3: the far store takes writes and no sign of life, for whatever reason: another may have taken the range.
+/// W3, W-3: the far store accepts writes but no heartbeat, so another process may have taken the
+/// range.
 #[test]
-fn nothing_is_sent_while_nobody_knows_whose_the_range_is() {
+fn nothing_is_sent_while_the_owner_of_the_range_is_unknown() {
     simulated::run(async {
-        let (house, process) = with_unsent(Options::default()).await;
-        house.weather.refuse(Refused::Renewals);
-        // Until its lease is over.
+        let (cluster, process) = with_unsent(Options::default()).await;
+        cluster.far_faults.refuse(Refused::Renewals);
+        // Until its lease has expired.
         tokio::time::sleep(Duration::from_secs(11)).await;
-        house.outside.takes_all();
+        cluster.receivers.takes_all();
         tokio::time::sleep(Duration::from_mins(2)).await;
-        assert_eq!(received(&house, STUCK), 0);
-        house.weather.refuse(Refused::Nothing);
+        assert_eq!(received(&cluster, STUCK), 0);
+        cluster.far_faults.refuse(Refused::Nothing);
         tokio::time::sleep(Duration::from_mins(2)).await;
-        assert_eq!(received(&house, STUCK), STEPS as usize * SENDS.len());
+        assert_eq!(received(&cluster, STUCK), STEPS as usize * SENDS.len());
         process.end().await;
     });
 }
 
-/// W2: what an earlier start has written, and is refused again, keeps no message of others from leaving, nor from being noted as sent.
+/// W2: writes of an earlier start that are refused again delay no message of others, neither its
+/// sending nor its record.
 #[test]
-fn what_is_refused_for_good_is_nothing_to_messages_that_do_not_rest_on_it() {
+fn a_permanent_refusal_delays_no_independent_messages() {
     simulated::run(async {
-        let (mut house, process) = with_unsent(Options::default()).await;
+        let (mut cluster, process) = with_unsent(Options::default()).await;
         process.begin(SPOILS, "run").await.expect("begun");
         process
             .service
@@ -112,7 +121,10 @@ fn what_is_refused_for_good_is_nothing_to_messages_that_do_not_rest_on_it() {
             .await
             .expect("it is shown");
         process.end().await;
-        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        let process = cluster
+            .boot(&Life::default())
+            .await
+            .expect("nothing ends it");
         // By then it is refused again.
         tokio::time::sleep(Duration::from_secs(1)).await;
         process.begin(COUNTS, "later").await.expect("begun");
@@ -121,15 +133,15 @@ fn what_is_refused_for_good_is_nothing_to_messages_that_do_not_rest_on_it() {
             .wait(COUNTS, "later", END_MAX)
             .await
             .expect("it ends");
-        house.outside.takes_all();
+        cluster.receivers.takes_all();
         tokio::time::sleep(Duration::from_mins(2)).await;
         let all = STEPS as usize * SENDS.len();
         assert_eq!(
-            (received(&house, STUCK), received(&house, "later")),
+            (received(&cluster, STUCK), received(&cluster, "later")),
             (all, all)
         );
         assert_eq!(
-            house.look_far().await.unsent(),
+            cluster.look_far().await.unsent(),
             0,
             "it would be sent again by the next start"
         );
@@ -137,25 +149,26 @@ fn what_is_refused_for_good_is_nothing_to_messages_that_do_not_rest_on_it() {
     });
 }
 
-/// How many messages arrive whose run has ended before its near store restarted, and nobody asks for anything.
+/// The number of messages that arrive without any request, of a run that ended before its near
+/// store restarted.
 async fn sent_without_being_asked(broken: Option<Broken>) -> usize {
-    let (house, process) = with_unsent(Options {
+    let (cluster, process) = with_unsent(Options {
         broken,
         ..Options::default()
     })
     .await;
-    house.near.crash();
-    // By then somebody has noticed.
+    cluster.near.crash();
+    // By then a process has noticed.
     tokio::time::sleep(Duration::from_mins(1)).await;
-    house.outside.takes_all();
+    cluster.receivers.takes_all();
     tokio::time::sleep(Duration::from_mins(2)).await;
     process.end().await;
-    received(&house, STUCK)
+    received(&cluster, STUCK)
 }
 
 /// W2.
 #[test]
-fn what_is_unsent_leaves_once_its_near_store_is_back_and_nobody_has_to_ask() {
+fn unsent_messages_are_sent_once_the_near_store_is_back_without_a_request() {
     assert_eq!(
         simulated::run(sent_without_being_asked(None)),
         STEPS as usize * SENDS.len()
@@ -168,13 +181,17 @@ fn what_is_unsent_leaves_once_its_near_store_is_back_and_nobody_has_to_ask() {
     );
 }
 
-/// W2: what an attempt has count ahead of its step is no repeat of what another attempt sends in its place.
+/// W2: a message that an attempt externalizes ahead of its step is no duplicate of another
+/// attempt's message.
 #[test]
 fn an_attempt_that_sends_something_else_than_the_one_before_is_not_taken_for_a_repeat() {
     simulated::run(async {
-        let mut house = House::far(1, Options::default()).await;
-        house.fails_one_in = 0;
-        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        let mut cluster = Cluster::far(1, Options::default()).await;
+        cluster.fails_one_in = 0;
+        let process = cluster
+            .boot(&Life::default())
+            .await
+            .expect("nothing ends it");
         process.begin(TURNS, "run").await.expect("begun");
         let ended = process
             .service
@@ -183,12 +200,15 @@ fn an_attempt_that_sends_something_else_than_the_one_before_is_not_taken_for_a_r
             .expect("it ends");
         assert_eq!(ended.status, Status::Succeeded);
         tokio::time::sleep(Duration::from_mins(1)).await;
-        let far = house.look_far().await;
-        assert_eq!(house.outside.noted().check(&far), Vec::<String>::new());
+        let far = cluster.look_far().await;
+        assert_eq!(
+            cluster.receivers.received_messages().check(&far),
+            Vec::<String>::new()
+        );
         let each: Vec<String> = (0..=TURNS_TAKEN)
             .map(|turn| format!("{TURNS} run/{turn}"))
             .collect();
-        assert_eq!(house.outside.noted().received(TURNS), each);
+        assert_eq!(cluster.receivers.received_messages().received(TURNS), each);
         process.end().await;
     });
 }

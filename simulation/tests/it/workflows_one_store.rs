@@ -1,4 +1,4 @@
-//! A far store that is the near one, by another name: it is refused, and spoils nothing.
+//! A far store that is the near one under another name: it is refused, without side effects.
 
 use bytes::Bytes;
 use ports::{
@@ -6,25 +6,28 @@ use ports::{
     key_value::{Scan, Value},
 };
 use simulation::{
-    transactions::mortal::Life,
+    transactions::crashable::Life,
     workflows::{
         checks::ADDRESS,
+        cluster::{Cluster, Process},
         code::COUNTS,
-        house::{House, Process},
     },
 };
 use workflows::{Error, Options};
 
-/// What the far store is called by.
+/// The address of the far store.
 const PLACE: &str = "redis://far:6379";
 
-async fn boot(house: &mut House) -> Process {
-    house.boot(&Life::default()).await.expect("nothing ends it")
+async fn boot(cluster: &mut Cluster) -> Process {
+    cluster
+        .boot(&Life::default())
+        .await
+        .expect("nothing ends it")
 }
 
 /// The rows that say which workflows lie in far stores.
-async fn noted(house: &House) -> usize {
-    let page = house
+async fn noted(cluster: &Cluster) -> usize {
+    let page = cluster
         .near
         .key_value()
         .scan(&Scan::partition("h", 10))
@@ -36,8 +39,8 @@ async fn noted(house: &House) -> usize {
 #[test]
 fn a_far_store_that_is_the_near_one_is_refused_and_nothing_is_written() {
     simulated::run(async {
-        let mut house = House::far_is_near(1, Options::default()).await;
-        let process = boot(&mut house).await;
+        let mut cluster = Cluster::far_is_near(1, Options::default()).await;
+        let process = boot(&mut cluster).await;
         let refused = process.begin(COUNTS, "run").await;
         assert!(
             matches!(&refused, Err(Error::FarIsNear(place)) if place == PLACE),
@@ -60,7 +63,7 @@ fn a_far_store_that_is_the_near_one_is_refused_and_nothing_is_written() {
             "{trouble}"
         );
         let range = Scan::partition(["landfast/", PLACE].concat(), 10);
-        let rows = house
+        let rows = cluster
             .near
             .key_value()
             .scan(&range)
@@ -68,29 +71,29 @@ fn a_far_store_that_is_the_near_one_is_refused_and_nothing_is_written() {
             .expect("read")
             .value
             .items;
-        assert!(rows.is_empty() && noted(&house).await == 0, "{rows:?}");
+        assert!(rows.is_empty() && noted(&cluster).await == 0, "{rows:?}");
         process.end().await;
     });
 }
 
-/// As an earlier build has noted it.
+/// In the form of an earlier build.
 #[test]
-fn a_noted_place_that_is_the_near_store_is_let_go_of() {
+fn a_recorded_far_store_that_is_the_near_one_is_released() {
     simulated::run(async {
-        let mut house = House::far_is_near(1, Options::default()).await;
+        let mut cluster = Cluster::far_is_near(1, Options::default()).await;
         let row = Key::new("h", ["earlier\0", PLACE].concat());
         let address = Value::Bytes(Bytes::from_static(ADDRESS.as_bytes()));
         let put = Update::put(row, vec![("address".into(), address)]);
-        house.near.key_value().update(put).await.expect("put");
-        let process = boot(&mut house).await;
+        cluster.near.key_value().update(put).await.expect("put");
+        let process = boot(&mut cluster).await;
         for _ in 0..100 {
-            house
+            cluster
                 .near
                 .clock()
                 .sleep(std::time::Duration::from_millis(10))
                 .await;
         }
-        assert_eq!(noted(&house).await, 0);
+        assert_eq!(noted(&cluster).await, 0);
         let listed = process.service.runs("earlier", None, None).await;
         assert!(
             matches!(listed, Err(Error::NoSuchWorkflow(_))),

@@ -1,4 +1,4 @@
-//! W1, W5 to W8 and W10, each with the variant that drops it.
+//! W1, W5 to W8 and W10, each with the mutant that drops it.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -7,19 +7,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use fastrand::Rng;
 use simulation::{
-    transactions::mortal::{Life, Side},
+    transactions::crashable::{Life, Side},
     workflows::{
+        cluster::{Cluster, Process},
         code::{
             COUNTS, LATE, LATE_BY, LEAKS, LINGERS, LONG, NOTHING, SHARES, SLOW, SLOW_FOR, STEPS,
             WHOLE,
         },
-        house::{House, Process},
     },
 };
 use transactions::model::Key;
 use workflows::{Broken, Options, Status};
 
-/// What a run takes at the most.
+/// The time limit of a run.
 const END_MAX: Duration = Duration::from_mins(30);
 
 fn broken(rule: Broken) -> Options {
@@ -29,9 +29,12 @@ fn broken(rule: Broken) -> Options {
     }
 }
 
-async fn serve(house: &mut House) -> Process {
-    house.fails_one_in = 0;
-    house.boot(&Life::default()).await.expect("nothing ends it")
+async fn serve(cluster: &mut Cluster) -> Process {
+    cluster.fails_one_in = 0;
+    cluster
+        .boot(&Life::default())
+        .await
+        .expect("nothing ends it")
 }
 
 async fn state(process: &Process, key: &str) -> Option<Bytes> {
@@ -42,10 +45,10 @@ async fn state(process: &Process, key: &str) -> Option<Bytes> {
         .expect("it is read")
 }
 
-/// Whether a run is there once its begin is acknowledged, which the store has refused before.
+/// Whether a run exists after its begin is acknowledged, which the store had refused before.
 async fn begun_after_a_refusal(options: Options) -> bool {
-    let mut house = House::near(1, options).await;
-    let process = serve(&mut house).await;
+    let mut cluster = Cluster::near(1, options).await;
+    let process = serve(&mut cluster).await;
     // From here on the workflow is listed.
     process.begin(COUNTS, "first").await.expect("begun");
     process
@@ -53,12 +56,12 @@ async fn begun_after_a_refusal(options: Options) -> bool {
         .wait(COUNTS, "first", END_MAX)
         .await
         .expect("it ends");
-    house.near.fill_disk();
+    cluster.near.fill_disk();
     process
         .begin(COUNTS, "run")
         .await
         .expect_err("there is no room");
-    house.near.empty_disk();
+    cluster.near.empty_disk();
     while process.begin(COUNTS, "run").await.is_err() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -75,11 +78,11 @@ fn a_run_whose_begin_was_refused_is_not_begun_until_it_is() {
     assert!(!is_there, "the broken one is caught");
 }
 
-/// What is seen of an atomic run that has failed, and of one while its process dies again and again.
+/// The visible writes of a failed atomic run, and of one whose process dies repeatedly.
 async fn halves(options: Options) -> Vec<String> {
     let mut seen = Vec::new();
-    let mut house = House::near(1, options).await;
-    let process = serve(&mut house).await;
+    let mut cluster = Cluster::near(1, options).await;
+    let process = serve(&mut cluster).await;
     process.begin(NOTHING, "failed").await.expect("begun");
     let ended = process
         .service
@@ -98,9 +101,9 @@ async fn halves(options: Options) -> Vec<String> {
     loop {
         let life = Life::default();
         life.ends_after(rng.u64(..200), Side::After);
-        if let Some(process) = house.boot(&life).await {
+        if let Some(process) = cluster.boot(&life).await {
             let looked = process.ask(async {
-                // Before anything is begun: what the last one left.
+                // The state that the last process left, before this one begins anything.
                 let count = state(&process, "count/whole")
                     .await
                     .filter(|count| *count != all);
@@ -115,13 +118,13 @@ async fn halves(options: Options) -> Vec<String> {
                 return seen;
             }
         }
-        house.near.crash();
+        cluster.near.crash();
     }
 }
 
 /// W5.
 #[test]
-fn of_an_atomic_run_all_counts_or_nothing() {
+fn an_atomic_run_takes_effect_completely_or_not_at_all() {
     assert_eq!(
         simulated::run(halves(Options::default())),
         Vec::<String>::new()
@@ -130,10 +133,10 @@ fn of_an_atomic_run_all_counts_or_nothing() {
     assert!(!seen.is_empty(), "the broken one is caught");
 }
 
-/// What a transaction wrote that a step of an atomic run had begun, once that run has failed.
+/// The value written by a transaction in a step of an atomic run, after the run has failed.
 async fn leaked(options: Options) -> Option<Bytes> {
-    let mut house = House::near(1, options).await;
-    let process = serve(&mut house).await;
+    let mut cluster = Cluster::near(1, options).await;
+    let process = serve(&mut cluster).await;
     process.begin(LEAKS, "run").await.expect("begun");
     let ended = process
         .service
@@ -154,10 +157,10 @@ fn nothing_that_an_atomic_run_has_not_committed_leaks_through_a_transaction() {
     assert!(leaked.is_some(), "the broken one is caught");
 }
 
-/// What several runs have counted together that add at the same time.
+/// The total of several concurrent runs that add to one counter.
 async fn shared(runs: usize, options: Options) -> Option<Bytes> {
-    let mut house = House::near(1, options).await;
-    let process = serve(&mut house).await;
+    let mut cluster = Cluster::near(1, options).await;
+    let process = serve(&mut cluster).await;
     let runs: Vec<String> = (0..runs).map(|run| format!("run-{run}")).collect();
     for run in &runs {
         process.begin(SHARES, run).await.expect("begun");
@@ -177,7 +180,7 @@ async fn shared(runs: usize, options: Options) -> Option<Bytes> {
 
 /// W10.
 #[test]
-fn atomic_runs_that_ask_for_it_are_as_if_each_ran_alone() {
+fn isolated_atomic_runs_are_serializable() {
     assert_eq!(
         simulated::run(shared(12, Options::default())),
         Some(Bytes::from_static(b"12"))
@@ -190,12 +193,12 @@ fn atomic_runs_that_ask_for_it_are_as_if_each_ran_alone() {
     );
 }
 
-/// W5: the step that is told of it does not fail for it.
+/// W5: the step that receives the error does not fail because of it.
 #[test]
-fn an_atomic_run_whose_transaction_is_lost_is_made_anew() {
+fn an_atomic_run_whose_transaction_is_lost_runs_again() {
     let (status, error) = simulated::run(async {
-        let mut house = House::near(1, Options::default()).await;
-        let process = serve(&mut house).await;
+        let mut cluster = Cluster::near(1, Options::default()).await;
+        let process = serve(&mut cluster).await;
         process.begin(LINGERS, "run").await.expect("begun");
         let ended = process
             .service
@@ -212,10 +215,10 @@ fn an_atomic_run_whose_transaction_is_lost_is_made_anew() {
     );
 }
 
-/// What a run that was cancelled has done a while later, and after a restart.
+/// The state of a cancelled run a while later, and after a restart.
 async fn after_cancelling(options: Options) -> (Status, Option<Bytes>) {
-    let mut house = House::near(1, options).await;
-    let process = serve(&mut house).await;
+    let mut cluster = Cluster::near(1, options).await;
+    let process = serve(&mut cluster).await;
     process.begin(SLOW, "run").await.expect("begun");
     tokio::time::sleep(SLOW_FOR / 2).await;
     process
@@ -225,7 +228,7 @@ async fn after_cancelling(options: Options) -> (Status, Option<Bytes>) {
         .expect("it is cancelled");
     tokio::time::sleep(2 * SLOW_FOR).await;
     process.end().await;
-    let process = serve(&mut house).await;
+    let process = serve(&mut cluster).await;
     tokio::time::sleep(2 * SLOW_FOR).await;
     let status = process
         .service
@@ -247,12 +250,13 @@ fn a_cancelled_run_does_nothing_more_here_or_after_a_restart() {
     assert!(count.is_some(), "the broken one is caught");
 }
 
-/// What a run has counted whose server dies late, when the names of its first steps are forgotten, and others have written since.
+/// The count of a run whose server dies late, after the ids of its first steps have expired and
+/// others have written.
 async fn counted_late(options: Options) -> Option<Bytes> {
-    let mut house = House::near(1, options).await;
-    house.transactions.named_window = SLOW_FOR * 3 / 2;
-    house.transactions.retry_window = SLOW_FOR / 6;
-    let process = serve(&mut house).await;
+    let mut cluster = Cluster::near(1, options).await;
+    cluster.transactions.named_window = SLOW_FOR * 3 / 2;
+    cluster.transactions.retry_window = SLOW_FOR / 6;
+    let process = serve(&mut cluster).await;
     process.begin(LONG, "run").await.expect("begun");
     tokio::time::sleep(SLOW_FOR / 2).await;
     let key = Key::new("count/run").expect("short");
@@ -263,7 +267,7 @@ async fn counted_late(options: Options) -> Option<Bytes> {
         .expect("it is written");
     tokio::time::sleep(SLOW_FOR * 2).await;
     process.end().await;
-    let process = serve(&mut house).await;
+    let process = serve(&mut cluster).await;
     let ended = process
         .service
         .wait(LONG, "run", END_MAX)
@@ -275,9 +279,9 @@ async fn counted_late(options: Options) -> Option<Bytes> {
     count
 }
 
-/// W2: in a run that takes longer than names are remembered.
+/// W2: in a run that takes longer than ids are kept.
 #[test]
-fn a_step_of_a_long_run_counts_once() {
+fn a_step_of_a_long_run_takes_effect_once() {
     assert_eq!(
         simulated::run(counted_late(Options::default())),
         Some(Bytes::from_static(b"2"))
@@ -290,10 +294,10 @@ fn a_step_of_a_long_run_counts_once() {
     );
 }
 
-/// What came to count of what attempts asked for after their ends, of several runs.
+/// How many requests took effect that attempts of several runs sent after their ends.
 async fn late(options: Options) -> usize {
-    let mut house = House::near(1, options).await;
-    let process = serve(&mut house).await;
+    let mut cluster = Cluster::near(1, options).await;
+    let process = serve(&mut cluster).await;
     let mut late = 0;
     for run in ["a", "b"] {
         process.begin(LATE, run).await.expect("begun");
@@ -315,7 +319,7 @@ async fn late(options: Options) -> usize {
 
 /// W7.
 #[test]
-fn what_an_attempt_asks_for_after_its_end_is_refused() {
+fn requests_of_an_attempt_after_its_end_are_refused() {
     assert_eq!(simulated::run(late(Options::default())), 0);
     assert!(
         simulated::run(late(broken(Broken::HearsWhoHasEnded))) > 0,
@@ -323,10 +327,10 @@ fn what_an_attempt_asks_for_after_its_end_is_refused() {
     );
 }
 
-/// Which of three runs are still there, a few days after one another.
+/// Which of three runs still exist, with a few days between them.
 async fn kept(options: Options) -> Vec<String> {
-    let mut house = House::near(1, options).await;
-    let process = serve(&mut house).await;
+    let mut cluster = Cluster::near(1, options).await;
+    let process = serve(&mut cluster).await;
     for run in ["a", "b", "c"] {
         process.begin(COUNTS, run).await.expect("begun");
         process
@@ -345,7 +349,7 @@ async fn kept(options: Options) -> Vec<String> {
     runs.into_iter().map(|run| run.run).collect()
 }
 
-/// W8: also too many of them, which is the other half of it (`workflows`).
+/// W8: the other half, too many runs, is in `workflows`.
 #[test]
 fn runs_are_kept_for_a_week_and_no_longer() {
     assert_eq!(simulated::run(kept(Options::default())), ["b", "c"]);
@@ -359,19 +363,22 @@ fn runs_are_kept_for_a_week_and_no_longer() {
     );
 }
 
-/// W4: whoever asked for it was told that it may begin, and need not come back.
+/// W4: the caller was told that it may begin, and need not return.
 #[test]
-fn a_run_goes_on_that_is_begun_later_than_it_was_looked_for() {
+fn a_run_whose_begin_is_late_continues() {
     for late_by in [0, 2, 5, 9].map(Duration::from_secs) {
         simulated::run(async {
-            let mut house = House::near(1, Options::default()).await;
-            house.fails_one_in = 0;
-            let process = house.boot(&Life::default()).await.expect("nothing ends it");
-            house.lateness.delay_next(late_by);
+            let mut cluster = Cluster::near(1, Options::default()).await;
+            cluster.fails_one_in = 0;
+            let process = cluster
+                .boot(&Life::default())
+                .await
+                .expect("nothing ends it");
+            cluster.lateness.delay_next(late_by);
             process
                 .begin(COUNTS, "run")
                 .await
-                .expect_err("nobody answers");
+                .expect_err("the function times out");
             tokio::time::sleep(Duration::from_mins(1)).await;
             let shown = process
                 .service

@@ -1,28 +1,29 @@
-//! W4, W-3: several processes over one near store whose workflows have a far store. One of them has it at a time.
+//! W4, W-3: several processes on one near store whose workflows have a far store. One process at a
+//! time owns the far store.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
 use std::time::Duration;
 
 use simulation::{
-    transactions::mortal::Life,
+    transactions::crashable::Life,
     workflows::{
+        cluster::{Cluster, Process},
         code::{COUNTS, SLOW, SLOW_FOR},
         far::Refused,
-        house::{House, Process},
     },
 };
 use workflows::{Options, Status};
 
-/// What a run has to end in.
+/// The time limit of a run.
 const END_MAX: Duration = Duration::from_mins(5);
-/// Longer than whoever may be alive is waited for.
+/// Longer than the wait for a process that may be alive.
 const LEASE: Duration = Duration::from_secs(12);
-/// Less than how long who waits for another looks again whether that is over.
+/// Shorter than the poll interval of a process that waits for another.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-async fn shared(options: Options) -> House {
-    let mut house = House::far(
+async fn shared(options: Options) -> Cluster {
+    let mut cluster = Cluster::far(
         1,
         Options {
             among_others: true,
@@ -30,15 +31,18 @@ async fn shared(options: Options) -> House {
         },
     )
     .await;
-    house.fails_one_in = 0;
-    house
+    cluster.fails_one_in = 0;
+    cluster
 }
 
-async fn boot(house: &mut House) -> Process {
-    house.boot(&Life::default()).await.expect("nothing ends it")
+async fn boot(cluster: &mut Cluster) -> Process {
+    cluster
+        .boot(&Life::default())
+        .await
+        .expect("nothing ends it")
 }
 
-/// A whole run, or why it was none.
+/// A whole run. Errors: why it did not complete.
 async fn run(process: &Process, workflow: &str, run: &str) -> Result<(), String> {
     process
         .begin(workflow, run)
@@ -54,9 +58,10 @@ async fn run(process: &Process, workflow: &str, run: &str) -> Result<(), String>
     }
 }
 
-/// What is wrong where one process is asked all the time, and another is started again and again.
+/// One process gets requests all the time, and another is restarted repeatedly. Errors: the
+/// violation.
 async fn beside_starts(among_others: bool, workflow: &str, runs: usize) -> Result<(), String> {
-    let mut house = House::far(
+    let mut cluster = Cluster::far(
         1,
         Options {
             among_others,
@@ -64,8 +69,8 @@ async fn beside_starts(among_others: bool, workflow: &str, runs: usize) -> Resul
         },
     )
     .await;
-    house.fails_one_in = 0;
-    let process = boot(&mut house).await;
+    cluster.fails_one_in = 0;
+    let process = boot(&mut cluster).await;
     let asked = async {
         for number in 0..runs {
             run(&process, workflow, &format!("run-{number}")).await?;
@@ -75,8 +80,8 @@ async fn beside_starts(among_others: bool, workflow: &str, runs: usize) -> Resul
     };
     let started = async {
         for number in 0_u64.. {
-            let other = boot(&mut house).await;
-            // From less than it takes to open to more than a lease.
+            let other = boot(&mut cluster).await;
+            // From less than the time to open to more than a lease.
             tokio::time::sleep(Duration::from_millis(7 << (number % 12))).await;
             if number % 2 == 0 {
                 other.service.stop().await;
@@ -93,32 +98,32 @@ async fn beside_starts(among_others: bool, workflow: &str, runs: usize) -> Resul
     done
 }
 
-/// W-3: neither a call nor a run notices.
+/// W-3: neither a call nor a run is affected.
 #[test]
 fn a_process_that_starts_takes_nothing_from_one_that_is_at_work() {
-    // What the far store holds of them is looked at in one page.
+    // One page must show everything that the far store holds of them.
     for (workflow, runs) in [(COUNTS, 12), (SLOW, 3)] {
-        simulated::run(beside_starts(true, workflow, runs)).expect("nobody notices");
+        simulated::run(beside_starts(true, workflow, runs)).expect("no call is affected");
         simulated::run(beside_starts(false, workflow, runs))
-            .expect_err("who takes all for its own past is caught");
+            .expect_err("mistaking all for its own past is caught");
     }
 }
 
-/// W-3: also at its start, when it looks whether there is something to take up.
+/// W-3: also at its start, when it checks for runs to take over.
 #[test]
-fn who_has_nothing_to_do_in_a_far_store_gives_it_back() {
+fn an_idle_process_releases_the_far_store() {
     simulated::run(async {
-        let mut house = shared(Options::default()).await;
-        let first = boot(&mut house).await;
+        let mut cluster = shared(Options::default()).await;
+        let first = boot(&mut cluster).await;
         run(&first, COUNTS, "first").await.expect("it is alone");
-        let second = boot(&mut house).await;
+        let second = boot(&mut cluster).await;
         for number in 0..5 {
             tokio::time::sleep(Duration::from_secs(5)).await;
             for (process, name) in [(&first, "first"), (&second, "second")] {
                 let began = tokio::time::Instant::now();
                 run(process, COUNTS, &format!("{name}-{number}"))
                     .await
-                    .expect("nobody is at work there");
+                    .expect("no process owns it");
                 assert!(began.elapsed() < LEASE / 2, "{:?}", began.elapsed());
             }
         }
@@ -132,20 +137,21 @@ fn who_has_nothing_to_do_in_a_far_store_gives_it_back() {
     });
 }
 
-/// W-3: in the moment in which it is given back, too.
+/// W-3: also in the moment in which it is released.
 #[test]
-fn who_gives_a_far_store_back_and_is_asked_just_then_has_it_at_once() {
+fn a_request_during_the_release_of_a_far_store_is_served_at_once() {
     simulated::run(async {
-        let mut house = shared(Options::default()).await;
-        let process = boot(&mut house).await;
+        let mut cluster = shared(Options::default()).await;
+        let process = boot(&mut cluster).await;
         run(&process, COUNTS, "first").await.expect("it is alone");
-        // It is opened anew each time, and given back two seconds later: some of these come while that goes on.
+        // It is opened each time, and released two seconds later: some of the requests fall into
+        // the release.
         for number in 0..40 {
             let began = tokio::time::Instant::now();
             process
                 .begin(COUNTS, &format!("run-{number}"))
                 .await
-                .expect("nobody else is there");
+                .expect("no other process is there");
             assert!(
                 began.elapsed() < LOOK_AGAIN,
                 "{number}: {:?}",
@@ -157,35 +163,36 @@ fn who_gives_a_far_store_back_and_is_asked_just_then_has_it_at_once() {
     });
 }
 
-/// W-3: one that could not be given back, as the far store was away for a moment, is still this process's own.
+/// W-3: a far store that could not be released during a short outage still belongs to this process.
 #[test]
-fn who_could_not_give_a_far_store_back_does_not_wait_for_itself() {
+fn a_process_that_could_not_release_a_far_store_does_not_wait_for_itself() {
     simulated::run(async {
-        let mut house = shared(Options::default()).await;
-        let process = boot(&mut house).await;
+        let mut cluster = shared(Options::default()).await;
+        let process = boot(&mut cluster).await;
         run(&process, COUNTS, "before").await.expect("it is alone");
-        // It notes that its messages have left.
+        // It records that its messages are sent.
         tokio::time::sleep(Duration::from_millis(500)).await;
-        house.weather.leave();
+        cluster.far_faults.leave();
         tokio::time::sleep(Duration::from_secs(4)).await;
-        house.weather.come_back();
+        cluster.far_faults.come_back();
         let began = tokio::time::Instant::now();
         run(&process, COUNTS, "after")
             .await
-            .expect("nobody else is there");
+            .expect("no other process is there");
         assert!(began.elapsed() < LEASE / 2, "{:?}", began.elapsed());
         process.end().await;
     });
 }
 
-/// W-3: nor that another server is at work there, when it is the far store that does not answer.
+/// W-3: the error does not claim that another server owns it if the far store itself does not
+/// answer.
 #[test]
-fn who_waited_for_another_and_failed_is_told_what_is_waited_for_now() {
+fn a_failed_wait_reports_its_present_cause() {
     simulated::run(async {
-        let mut house = shared(Options::default()).await;
-        let first = boot(&mut house).await;
+        let mut cluster = shared(Options::default()).await;
+        let first = boot(&mut cluster).await;
         first.begin(SLOW, "slow").await.expect("it is alone");
-        let second = boot(&mut house).await;
+        let second = boot(&mut cluster).await;
         let refused = second
             .begin(COUNTS, "run")
             .await
@@ -196,10 +203,10 @@ fn who_waited_for_another_and_failed_is_told_what_is_waited_for_now() {
                 .contains("another server is at work there"),
             "{refused}"
         );
-        house.weather.refuse(Refused::Looks);
+        cluster.far_faults.refuse(Refused::Looks);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        house.weather.refuse(Refused::Nothing);
-        house.weather.leave();
+        cluster.far_faults.refuse(Refused::Nothing);
+        cluster.far_faults.leave();
         let refused = second.begin(COUNTS, "run").await.expect_err("it is away");
         assert!(
             refused.to_string().contains("it does not answer"),
@@ -210,14 +217,15 @@ fn who_waited_for_another_and_failed_is_told_what_is_waited_for_now() {
     });
 }
 
-/// W-3: who asks elsewhere meanwhile is told so, and is served once that is over.
+/// W-3: a request at another process meanwhile gets an error that says so, and is served
+/// afterwards.
 #[test]
-fn who_asks_beside_one_that_is_at_work_is_told_so() {
+fn a_request_beside_the_owner_of_the_far_store_gets_an_error_that_says_so() {
     simulated::run(async {
-        let mut house = shared(Options::default()).await;
-        let first = boot(&mut house).await;
+        let mut cluster = shared(Options::default()).await;
+        let first = boot(&mut cluster).await;
         first.begin(SLOW, "slow").await.expect("it is alone");
-        let second = boot(&mut house).await;
+        let second = boot(&mut cluster).await;
         for _ in 0..3 {
             let refused = second
                 .begin(COUNTS, "run")
@@ -240,20 +248,20 @@ fn who_asks_beside_one_that_is_at_work_is_told_so() {
         tokio::time::sleep(LEASE).await;
         run(&second, COUNTS, "run")
             .await
-            .expect("nobody is at work there");
+            .expect("no process owns it");
         first.end().await;
         second.end().await;
     });
 }
 
-/// W4: by one that waits for that, and nobody has to ask it.
+/// W4: a waiting process does, without a request.
 #[test]
 fn the_runs_of_a_process_that_dies_are_taken_up_by_one_that_has_started_beside_it() {
     simulated::run(async {
-        let mut house = shared(Options::default()).await;
-        let first = boot(&mut house).await;
+        let mut cluster = shared(Options::default()).await;
+        let first = boot(&mut cluster).await;
         first.begin(SLOW, "slow").await.expect("it is alone");
-        let second = boot(&mut house).await;
+        let second = boot(&mut cluster).await;
         tokio::time::sleep(SLOW_FOR / 2).await;
         assert_eq!(second.service.active(), 0, "it is the other's");
         first.end().await;
@@ -269,30 +277,32 @@ fn the_runs_of_a_process_that_dies_are_taken_up_by_one_that_has_started_beside_i
     });
 }
 
-/// W1, W4: whichever of them has noted that there are some.
+/// W1, W4: any of them may have recorded that there are some.
 #[test]
 fn runs_are_found_by_a_process_that_started_before_them_and_has_another_far_store_deployed() {
     simulated::run(async {
-        let mut house = House::shared_and_far(1, Options::default()).await;
-        house.fails_one_in = 0;
-        house.is_far = false;
-        let near = boot(&mut house).await;
-        house.is_far = true;
-        let far = boot(&mut house).await;
+        let mut cluster = Cluster::shared_and_far(1, Options::default()).await;
+        cluster.fails_one_in = 0;
+        cluster.is_far = false;
+        let near = boot(&mut cluster).await;
+        cluster.is_far = true;
+        let far = boot(&mut cluster).await;
         run(&near, COUNTS, "near")
             .await
-            .expect("nobody else has it");
+            .expect("no other process has it");
         for _ in 0..2 {
             let shown = far.service.run(COUNTS, "near").await.expect("it is found");
             assert_eq!(shown.status, Status::Succeeded);
             far.begin(COUNTS, "near").await.expect("it is that one");
         }
         assert_eq!(
-            house.look_far().await.steps(COUNTS, "near"),
+            cluster.look_far().await.steps(COUNTS, "near"),
             Vec::<String>::new(),
             "begun twice"
         );
-        run(&far, COUNTS, "far").await.expect("nobody else has it");
+        run(&far, COUNTS, "far")
+            .await
+            .expect("no other process has it");
         tokio::time::sleep(LEASE).await;
         near.begin(COUNTS, "far").await.expect("it is that one");
         for process in [&near, &far] {
@@ -318,26 +328,26 @@ fn runs_are_found_by_a_process_that_started_before_them_and_has_another_far_stor
     });
 }
 
-/// W1: also where it is the first that this process hears of that workflow.
+/// W1: also if this process knows nothing of that workflow yet.
 #[test]
 fn a_run_is_not_begun_again_by_a_process_that_does_not_know_yet_where_it_lies() {
     for is_far in [false, true] {
         simulated::run(async {
-            let mut house = House::shared_and_far(1, Options::default()).await;
-            house.fails_one_in = 0;
-            house.is_far = is_far;
-            let first = boot(&mut house).await;
-            house.is_far = !is_far;
-            let second = boot(&mut house).await;
+            let mut cluster = Cluster::shared_and_far(1, Options::default()).await;
+            cluster.fails_one_in = 0;
+            cluster.is_far = is_far;
+            let first = boot(&mut cluster).await;
+            cluster.is_far = !is_far;
+            let second = boot(&mut cluster).await;
             run(&first, COUNTS, "run")
                 .await
-                .expect("nobody else has it");
+                .expect("no other process has it");
             tokio::time::sleep(LEASE).await;
             second.begin(COUNTS, "run").await.expect("it is that one");
             tokio::time::sleep(LEASE).await;
-            let messages = house
-                .outside
-                .noted()
+            let messages = cluster
+                .receivers
+                .received_messages()
                 .received(&format!("{COUNTS} run "))
                 .len();
             assert_eq!(

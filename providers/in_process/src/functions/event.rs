@@ -1,6 +1,8 @@
-//! Events on their way to a function, as its event queue carries them. The id of a call travels as its message's
-//! deduplication id: so a repeat within the window is no second event. A failure carries it inside, since events of two
-//! functions may have one id and fail to one handler.
+//! Events in the event queue of a function.
+//!
+//! The id of a call is its message's deduplication id, so a repeat within the window sends no
+//! second event. A failure carries the id in its body, because events of two functions may have the
+//! same id and the same exception handler.
 
 use std::slice;
 
@@ -8,10 +10,10 @@ use bytes::Bytes;
 use ports::{Error, Result, functions::Event};
 use serde::{Deserialize, Serialize};
 
-/// What travels.
+/// The body of a message in an event queue. The variants' order is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Envelope {
-    /// An event sent by somebody.
+    /// An event that a client sent.
     Call(Bytes),
     /// An event without an id that another function gave up on.
     Failed {
@@ -19,15 +21,16 @@ pub(super) enum Envelope {
         payload: Bytes,
         reason: String,
     },
-    /// The same with one.
-    NamedFailed {
+    /// The same with an id.
+    FailedWithId {
         function: String,
         id: Bytes,
         payload: Bytes,
         reason: String,
     },
-    /// One that several functions gave up on, each told by the one before it: the last one last.
-    HandedOn {
+    /// An event that several functions gave up on, in this order. Each was the exception handler of
+    /// the one before it.
+    Forwarded {
         functions: Vec<String>,
         id: Option<Bytes>,
         payload: Bytes,
@@ -47,19 +50,19 @@ impl Envelope {
             .map_err(|error| Error::corrupt("decode an event").caused_by(error))
     }
 
-    /// The functions that gave up on it, each told by the one before it.
-    pub(super) fn given_up_by(&self) -> &[String] {
+    /// The functions that gave up on the event, in order.
+    pub(super) fn failed_functions(&self) -> &[String] {
         match self {
             Self::Call(_) => &[],
-            Self::Failed { function, .. } | Self::NamedFailed { function, .. } => {
+            Self::Failed { function, .. } | Self::FailedWithId { function, .. } => {
                 slice::from_ref(function)
             }
-            Self::HandedOn { functions, .. } => functions,
+            Self::Forwarded { functions, .. } => functions,
         }
     }
 
-    /// What tells an exception handler that `function` gave up on this, which came with `id`. One that fails in its turn hands on
-    /// what it was told about.
+    /// The event for the exception handler after `function` gave up on this one, which arrived with
+    /// `id`. If the function was itself an exception handler, the original event is forwarded.
     pub(super) fn failed(self, function: &str, id: Option<Bytes>, reason: &str) -> Self {
         let (function, reason) = (function.to_owned(), reason.to_owned());
         let (mut functions, inner, payload) = match self {
@@ -70,7 +73,7 @@ impl Envelope {
                         payload,
                         reason,
                     },
-                    Some(id) => Self::NamedFailed {
+                    Some(id) => Self::FailedWithId {
                         function,
                         id,
                         payload,
@@ -81,13 +84,13 @@ impl Envelope {
             Self::Failed {
                 function, payload, ..
             } => (vec![function], None, payload),
-            Self::NamedFailed {
+            Self::FailedWithId {
                 function,
                 id,
                 payload,
                 ..
             } => (vec![function], Some(id), payload),
-            Self::HandedOn {
+            Self::Forwarded {
                 functions,
                 id,
                 payload,
@@ -95,7 +98,7 @@ impl Envelope {
             } => (functions, id, payload),
         };
         functions.push(function);
-        Self::HandedOn {
+        Self::Forwarded {
             functions,
             id: id.or(inner),
             payload,
@@ -103,7 +106,7 @@ impl Envelope {
         }
     }
 
-    /// The event as its function sees it; `id` is its message's.
+    /// The event as its function receives it; `id` is that of its message.
     pub(super) fn into_event(self, id: Option<Bytes>) -> Event {
         match self {
             Self::Call(payload) => Event::Call { id, payload },
@@ -117,7 +120,7 @@ impl Envelope {
                 payload,
                 reason,
             },
-            Self::NamedFailed {
+            Self::FailedWithId {
                 function,
                 id,
                 payload,
@@ -128,7 +131,7 @@ impl Envelope {
                 payload,
                 reason,
             },
-            Self::HandedOn {
+            Self::Forwarded {
                 mut functions,
                 id,
                 payload,
@@ -147,29 +150,30 @@ impl Envelope {
 mod tests {
     use super::*;
 
-    /// Events wait in queues over an upgrade: what was written stays readable.
+    /// Events may stay in queues during an upgrade, so old encodings must stay readable.
     #[test]
-    fn what_earlier_builds_have_queued_is_read() {
+    fn envelopes_of_earlier_builds_are_readable() {
         let bytes = b"\x02\x01f\x02id\x07payload\x06reason";
         let read = Envelope::decode(bytes).expect("it is read");
-        assert_eq!(read.given_up_by(), ["f"]);
+        assert_eq!(read.failed_functions(), ["f"]);
         assert_eq!(read.encode().expect("it is written"), &bytes[..]);
     }
 
     #[test]
-    fn what_is_handed_on_says_who_gave_up_on_it() {
+    fn a_forwarded_event_names_the_functions_that_gave_up() {
         let event = Envelope::Call("payload".into());
-        let told = event
+        let forwarded = event
             .failed("f", Some("id".into()), "first")
             .failed("g", None, "second");
-        let told = Envelope::decode(&told.encode().expect("it is written")).expect("it is read");
-        assert_eq!(told.given_up_by(), ["f", "g"]);
+        let forwarded =
+            Envelope::decode(&forwarded.encode().expect("it is written")).expect("it is read");
+        assert_eq!(forwarded.failed_functions(), ["f", "g"]);
         let Event::Failed {
             function,
             id,
             payload,
             reason,
-        } = told.into_event(None)
+        } = forwarded.into_event(None)
         else {
             panic!("a failure")
         };

@@ -18,11 +18,11 @@ use tokio::time::Sleep;
 type Running =
     Pin<Box<dyn Future<Output = Result<Result<Bytes, Failure>, Box<dyn Any + Send>>> + Send>>;
 
-/// A run of a handler. Dropping it drops the run.
+/// A run of a handler. Dropping it ends the run.
 pub(super) struct Invocation {
     running: Running,
     timeout: Duration,
-    /// Armed when the run first waits: most never do.
+    /// Armed when the run first waits; most runs never do.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -31,7 +31,7 @@ impl Invocation {
         Self::within(Permit::default(), definition, event)
     }
 
-    /// One with the permit that was reserved for it (N7).
+    /// An invocation that uses the capacity that was reserved for it (N7).
     pub(super) fn within(permit: Permit, definition: Arc<Definition>, event: Event) -> Self {
         let timeout = definition.options.timeout;
         let run = async move { definition.handler.handle_with(permit, event).await };

@@ -1,4 +1,4 @@
-//! The registry of handlers, and what is armed.
+//! The registered handlers, and the armed triggers and timers.
 
 use std::{
     collections::HashMap,
@@ -23,17 +23,17 @@ use super::{
     event::Envelope,
     invocation::Invocation,
     timer::{self, Timers},
-    trigger::{self, Hiding, Stop, Work},
+    trigger::{self, MessageKind, Registry, Stop, Visibility},
 };
 use crate::SystemEntropy;
 
-/// What this provider cannot exceed.
+/// The limits of this provider.
 const LIMITS: FunctionLimits = FunctionLimits {
     payload_bytes_max: (4 << 20) - 4096,
     timeout_max: Duration::from_mins(15),
 };
 
-/// The events of a function wait in a queue of this name and the function's.
+/// The prefix of the event queues; the name of the function follows.
 const EVENT_QUEUE: &str = "landfast.events/";
 
 /// Functions registered in this process.
@@ -42,59 +42,62 @@ pub struct Functions {
     inner: Arc<Inner>,
 }
 
-/// What tasks share with the port.
+/// The state that the port shares with its tasks.
 #[derive(Debug)]
 pub(super) struct Inner {
-    pub(super) queue: SharedQueue,
-    pub(super) hiding: Hiding,
+    queue: SharedQueue,
+    visibility: Visibility,
     definitions: Mutex<HashMap<String, Arc<Definition>>>,
     triggers: Mutex<Triggers>,
     timers: Mutex<Timers>,
-    /// Who looks whether a function has events from before, once for each function.
-    looking: Mutex<JoinSet<()>>,
-    /// With the number, makes each event a message group of its own, whoever else sends: events have no order.
+    /// Tasks that check whether a function has events of an earlier start, one for each function.
+    event_checks: Mutex<JoinSet<()>>,
+    /// A random number. With the event's number it gives each event its own message group among all
+    /// senders, because events have no order.
     origin: u64,
     events: AtomicU64,
 }
 
-/// What is armed, by queue.
+/// The armed triggers, by queue.
 #[derive(Debug, Default)]
 struct Triggers {
     armed: HashMap<String, (QueueTrigger, Arc<Stop>)>,
-    /// Nothing is armed any more: what still runs may hand on what it has failed, for the next start to find.
-    is_over: bool,
+    /// Set by `stop`: nothing is armed any more. Running invocations may still send failures to
+    /// exception handlers; the next start delivers them.
+    is_stopped: bool,
 }
 
 impl Functions {
-    /// Functions whose triggers and events are queues of `queue`, which ends with this process: who takes a
-    /// message has it for as long as its function may run.
+    /// Functions over a queue that ends with this process. A message stays hidden for as long as
+    /// its function may run.
     pub fn new(queue: SharedQueue) -> Self {
-        Self::hiding(queue, Hiding::ForTheTimeout, &SystemEntropy::default())
+        Self::with_visibility(queue, Visibility::BeyondTimeout, &SystemEntropy::default())
     }
 
-    /// Functions over queues that other processes take from too, after this one has died at the latest: a
-    /// message is somebody else's `hidden` after this process was last heard of, and not before while it lives.
-    /// `entropy` tells their events from this one's.
-    pub fn beside_others(queue: SharedQueue, hidden: Duration, entropy: &dyn Entropy) -> Self {
-        Self::hiding(queue, Hiding::WhileRunning(hidden), entropy)
+    /// Functions over a queue from which other processes receive too, at the latest after this one
+    /// has died. While this process lives, it extends the visibility timeout of its messages.
+    /// Another process receives them `hidden` after the last extension. `entropy` keeps the message
+    /// groups of different processes apart.
+    pub fn over_shared_queue(queue: SharedQueue, hidden: Duration, entropy: &dyn Entropy) -> Self {
+        Self::with_visibility(queue, Visibility::Extended(hidden), entropy)
     }
 
-    fn hiding(queue: SharedQueue, hiding: Hiding, entropy: &dyn Entropy) -> Self {
+    fn with_visibility(queue: SharedQueue, visibility: Visibility, entropy: &dyn Entropy) -> Self {
         Self {
             inner: Arc::new(Inner {
                 queue,
-                hiding,
+                visibility,
                 definitions: Mutex::default(),
                 triggers: Mutex::default(),
                 timers: Mutex::default(),
-                looking: Mutex::default(),
+                event_checks: Mutex::default(),
                 origin: entropy.next_u64(),
                 events: AtomicU64::new(0),
             }),
         }
     }
 
-    /// As [`Register::register`](ports::functions::Register::register).
+    /// Implements [`Register::register`](ports::functions::Register::register).
     pub fn register(&self, definition: Definition) {
         let name = definition.name.clone();
         let earlier = self
@@ -102,22 +105,22 @@ impl Functions {
             .definitions
             .lock()
             .insert(name.clone().into_owned(), Arc::new(definition));
-        // Its events are looked for once.
+        // Its earlier events are checked for once.
         if earlier.is_none() {
             let inner = Arc::clone(&self.inner);
             self.inner
-                .looking
+                .event_checks
                 .lock()
                 .spawn(async move { inner.arm_earlier_events(&name).await });
         }
     }
 
-    /// Stops all triggers and timers for good; running invocations finish by themselves.
+    /// Stops all triggers and timers permanently. Running invocations finish.
     pub fn stop(&self) {
-        self.inner.looking.lock().abort_all();
+        self.inner.event_checks.lock().abort_all();
         let armed = {
             let mut triggers = self.inner.triggers.lock();
-            triggers.is_over = true;
+            triggers.is_stopped = true;
             std::mem::take(&mut triggers.armed)
         };
         for (_, stop) in armed.into_values() {
@@ -132,17 +135,17 @@ fn event_queue(function: &str) -> String {
 }
 
 impl Inner {
-    pub(super) fn definition(&self, function: &str) -> Option<Arc<Definition>> {
+    fn registered(&self, function: &str) -> Option<Arc<Definition>> {
         self.definitions.lock().get(function).cloned()
     }
 
     fn known(&self, function: &str) -> Result<Arc<Definition>> {
-        self.definition(function)
+        self.registered(function)
             .ok_or_else(|| Error::invalid(format!("run {function:?}, which is not registered")))
     }
 
     /// Queues an event for `function`.
-    pub(super) async fn queue_event(
+    async fn queue_event(
         &self,
         function: &str,
         id: Option<Bytes>,
@@ -153,7 +156,8 @@ impl Inner {
         let queue = event_queue(function);
         let options = QueueOptions {
             visibility_timeout_ms: 30_000,
-            // What has failed for good waits here until its exception handler has it, however long.
+            // An event that failed permanently stays in this queue until its exception handler has
+            // it, without a bound on attempts.
             attempts_max: match definition.options.exception_handler {
                 Some(_) => u32::MAX,
                 None => trigger::attempts_max(&definition),
@@ -179,9 +183,9 @@ impl Inner {
             .await
     }
 
-    fn arm(self: &Arc<Self>, trigger: QueueTrigger, work: Work) {
+    fn arm(self: &Arc<Self>, trigger: QueueTrigger, kind: MessageKind) {
         let mut triggers = self.triggers.lock();
-        if triggers.is_over {
+        if triggers.is_stopped {
             return;
         }
         let armed = triggers.armed.get(&trigger.queue);
@@ -193,9 +197,9 @@ impl Inner {
         }
         let stop = Arc::new(Stop::default());
         tokio::spawn(trigger::run(
-            Arc::clone(self),
+            Arc::clone(self) as Arc<dyn Registry>,
             trigger.clone(),
-            work,
+            kind,
             Arc::clone(&stop),
         ));
         triggers
@@ -209,31 +213,45 @@ impl Inner {
             function: function.to_owned(),
             batch_messages_max: 1,
         };
-        self.arm(trigger, Work::Events);
+        self.arm(trigger, MessageKind::Events);
     }
 
-    /// Arms the queue of events that an earlier start may have left for `function`.
+    /// Arms the event queue of `function`, if an earlier start created it.
     async fn arm_earlier_events(self: Arc<Self>, function: &str) {
         loop {
             match self.check_queue(&event_queue(function)).await {
                 Ok(()) => return self.arm_events(function),
                 Err(error) if error.kind() == ErrorKind::Invalid => return,
                 Err(error) => {
-                    tracing::debug!(%error, function, "its events cannot be looked for yet")
+                    tracing::debug!(%error, function, "the event queue of a function cannot be checked yet");
                 }
             }
             tokio::time::sleep(trigger::QUEUE_PAUSE).await;
         }
     }
 
-    /// Fails as `Invalid` where there is no such queue.
+    /// Fails with `Invalid` if the queue does not exist.
     async fn check_queue(&self, queue: &str) -> Result<()> {
         self.queue.send(queue, Vec::new()).await.map(drop)
     }
+}
 
-    /// Sends an event and makes sure that somebody takes it.
-    pub(super) async fn send_event(
-        self: &Arc<Self>,
+#[async_trait]
+impl Registry for Inner {
+    fn queue(&self) -> &SharedQueue {
+        &self.queue
+    }
+
+    fn visibility(&self) -> Visibility {
+        self.visibility
+    }
+
+    fn definition(&self, function: &str) -> Option<Arc<Definition>> {
+        self.registered(function)
+    }
+
+    async fn send_event(
+        self: Arc<Self>,
         function: &str,
         id: Option<Bytes>,
         envelope: &Envelope,
@@ -256,19 +274,19 @@ impl ports::Functions for Functions {
 
     async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
         check_payload(function, &payload)?;
-        self.inner
+        Arc::clone(&self.inner)
             .send_event(function, id, &Envelope::Call(payload))
             .await
     }
 
     async fn knows(&self, function: &str) -> Result<bool> {
-        Ok(self.inner.definition(function).is_some())
+        Ok(self.inner.registered(function).is_some())
     }
 
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
         self.inner.known(&trigger.function)?;
         self.inner.check_queue(&trigger.queue).await?;
-        self.inner.arm(trigger, Work::Messages);
+        self.inner.arm(trigger, MessageKind::Messages);
         Ok(())
     }
 
@@ -285,10 +303,11 @@ impl ports::Functions for Functions {
             return Err(Error::invalid(format!("arm {function:?} with no period")));
         }
         if let Some(timer) = self.inner.timers.lock().arm(function, period) {
+            let (inner, name) = (Arc::clone(&self.inner), function.to_owned());
             tokio::spawn(timer::run(
-                Arc::clone(&self.inner),
-                function.to_owned(),
                 timer,
+                move || inner.registered(&name),
+                function.to_owned(),
             ));
         }
         Ok(())
@@ -297,7 +316,7 @@ impl ports::Functions for Functions {
     async fn disarm_timer(&self, function: &str) -> Result<()> {
         let disarmed = self.inner.timers.lock().disarm(function);
         for timer in disarmed {
-            timer.disarmed().await;
+            timer.wait_until_started().await;
         }
         Ok(())
     }
@@ -317,7 +336,7 @@ impl ports::functions::Register for Functions {
     }
 
     fn take_events(&self, function: &str) {
-        if self.inner.definition(function).is_some() {
+        if self.inner.registered(function).is_some() {
             self.inner.arm_events(function);
         }
     }
@@ -331,7 +350,7 @@ fn check_payload(function: &str, payload: &Bytes) -> Result<()> {
     if payload.len() > LIMITS.payload_bytes_max {
         let (bytes, limit) = (payload.len(), LIMITS.payload_bytes_max);
         return Err(Error::invalid(format!(
-            "run {function:?} with {bytes} bytes, where {limit} is the limit"
+            "run {function:?} with {bytes} bytes; the limit is {limit}"
         )));
     }
     Ok(())

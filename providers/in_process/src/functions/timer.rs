@@ -1,8 +1,9 @@
 //! Timers: one task each (N4).
 //!
-//! Whether a timer is armed is decided when it goes off, and its function begins a moment later, on another thread than
-//! whoever disarms it. So disarming waits until what was decided has begun: until the function was polled once. Who disarms
-//! beside another, or after one who gave up waiting, finds the timer disarmed, and waits for the same.
+//! A timer's task decides under a lock to fire, and the function starts a moment later, perhaps on
+//! another thread than a call that disarms the timer. Disarming therefore waits until the function
+//! was polled once. A second disarming call, beside the first or after its caller gave up, waits
+//! for the same start.
 
 use std::{
     collections::HashMap,
@@ -13,21 +14,22 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use ports::functions::Event;
+use ports::functions::{Definition, Event};
 use tokio::{sync::Notify, task, time::Instant};
 
-use super::{invocation::Invocation, registry::Inner};
+use super::invocation::Invocation;
 
 /// The timers of all functions.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     armed: HashMap<String, Arc<Timer>>,
-    /// Those of them disarmed whose functions may be about to begin.
+    /// Disarmed timers whose functions may be about to start.
     disarmed: Vec<(String, Arc<Timer>)>,
 }
 
 impl Timers {
-    /// The timer of `function`, if that has to be started; else its period is changed.
+    /// The timer of `function`, if the caller must start its task. A timer that runs already has
+    /// its period changed.
     pub(super) fn arm(&mut self, function: &str, period: Duration) -> Option<Arc<Timer>> {
         if let Some(armed) = self.armed.get(function) {
             armed.change_period(period);
@@ -38,29 +40,30 @@ impl Timers {
         Some(timer)
     }
 
-    /// Nothing is decided to start for `function` from now on. Answers whom to wait for ([`Timer::disarmed`]).
+    /// Disarms the timer of `function`: it does not fire again. Returns the timers whose start the
+    /// caller must await ([`Timer::wait_until_started`]).
     pub(super) fn disarm(&mut self, function: &str) -> Vec<Arc<Timer>> {
         if let Some(timer) = self.armed.remove(function) {
             timer.stop();
             self.disarmed.push((function.to_owned(), timer));
         }
         self.disarmed.retain(|(_, timer)| timer.is_starting());
-        let mine = self.disarmed.iter().filter(|(of, _)| of == function);
-        mine.map(|(_, timer)| Arc::clone(timer)).collect()
+        let own = self.disarmed.iter().filter(|(of, _)| of == function);
+        own.map(|(_, timer)| Arc::clone(timer)).collect()
     }
 
-    /// Nothing is decided to start from now on.
+    /// Stops all timers: none fires again.
     pub(super) fn stop(&mut self) {
         self.armed.drain().for_each(|(_, timer)| timer.stop());
     }
 }
 
-/// An armed timer. Its period is read at each turn.
+/// An armed timer. Its period is read before each tick.
 #[derive(Debug)]
 pub(super) struct Timer {
     state: Mutex<State>,
     changed: Notify,
-    /// What was decided to start has.
+    /// Notified when a function that was about to start has started.
     started: Notify,
     /// The task that runs the function.
     task: OnceLock<task::Id>,
@@ -93,7 +96,7 @@ impl Timer {
         self.changed.notify_one();
     }
 
-    /// Nothing is decided to start from now on.
+    /// Prevents all further ticks.
     fn stop(&self) {
         self.state.lock().armed = false;
         self.changed.notify_one();
@@ -103,8 +106,9 @@ impl Timer {
         self.state.lock().is_starting
     }
 
-    /// It was disarmed; nothing starts any more once this returns. A function that disarms its own timer has started.
-    pub(super) async fn disarmed(&self) {
+    /// Waits until no start is pending. To be called on a disarmed timer. Returns at once in a
+    /// function that disarms its own timer, because it has started.
+    pub(super) async fn wait_until_started(&self) {
         if task::try_id().is_some_and(|id| self.task.get() == Some(&id)) {
             return;
         }
@@ -122,8 +126,9 @@ impl Timer {
         self.started.notify_waiters();
     }
 
-    /// Sleeps until a period after `last`; answers whether it is still armed then, and starts.
-    async fn turn(&self, last: Instant) -> bool {
+    /// Sleeps until a period after `last`. Returns whether the timer is still armed then; if so,
+    /// the function must start.
+    async fn wait_for_tick(&self, last: Instant) -> bool {
         loop {
             let State { period, armed, .. } = *self.state.lock();
             if !armed {
@@ -139,13 +144,17 @@ impl Timer {
     }
 }
 
-/// Fires until disarmed. A run that takes longer than a period delays the next; none run at once.
-pub(super) async fn run(functions: Arc<Inner>, function: String, timer: Arc<Timer>) {
+/// Fires until disarmed. A run that exceeds the period delays the next tick; runs never overlap.
+pub(super) async fn run(
+    timer: Arc<Timer>,
+    definition: impl Fn() -> Option<Arc<Definition>> + Send,
+    function: String,
+) {
     let mut last = Instant::now();
     let _ = timer.task.set(task::id());
-    while timer.turn(last).await {
+    while timer.wait_for_tick(last).await {
         last = Instant::now();
-        let Some(definition) = functions.definition(&function) else {
+        let Some(definition) = definition() else {
             return timer.has_started();
         };
         let mut invocation = pin!(Invocation::new(definition, Event::Timer));

@@ -1,10 +1,12 @@
-//! Queue triggers: one task that takes messages and drives the invocations they start (N3).
+//! Queue triggers: one task that receives messages and drives the invocations that they start (N3).
 //!
-//! Invocations of different groups run side by side within the task; the queue gives no second batch of a
-//! group while the first is with us: messages are hidden for a little longer than the function may run or,
-//! where another process is to have them soon after this one's death, for a short time again and again.
+//! Invocations of different groups run side by side within the task. The queue delivers no second
+//! batch of a group during the first one, because its messages are hidden. They stay hidden a
+//! little longer than the function may run. Where another process must take over soon after this
+//! one dies, they are hidden for a short time, which is extended repeatedly.
 //!
-//! Nothing is taken before the function has room for it (N7): so the task waits for the queue, then for a permit, then takes.
+//! A message is received only after its function has capacity for it (N7). The task waits for the
+//! queue, then for capacity, then receives.
 
 use std::{
     future::Future,
@@ -17,51 +19,74 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use ports::{
-    ErrorKind, Result,
+    ErrorKind, Receipt, Result,
     functions::{Definition, Event, Failure, Permit, QueueTrigger},
-    queue::{Delivery, Handle},
+    queue::{Delivery, Handle, SharedQueue},
 };
 use tokio::sync::Notify;
 
-use super::{event::Envelope, invocation::Invocation, registry::Inner};
+use super::{event::Envelope, invocation::Invocation};
 
-/// The most invocations of one trigger at a time; further groups wait in the queue.
+/// The most concurrent invocations of one trigger; further groups wait in the queue.
 const INVOCATIONS_MAX: usize = 1024;
 
-/// How much longer than the function's timeout its messages stay hidden.
-const HIDDEN_MARGIN: Duration = Duration::from_secs(5);
+/// By how much the visibility timeout of messages exceeds the timeout of their function.
+const VISIBILITY_MARGIN: Duration = Duration::from_secs(5);
 
-/// How long a failed message waits before it is given again: this, doubled with each attempt, up to the other.
+/// The delay before a failed message is delivered again: the first value, doubled with each attempt
+/// up to the second.
 const BACKOFF_MS: (u64, u64) = (50, 30_000);
 
-/// How long the task waits when the queue itself is out of service.
+/// The pause after the queue itself failed.
 pub(super) const QUEUE_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a trigger's messages are.
+/// The kind of a trigger's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Work {
-    /// Messages for the function to see as such.
+pub(super) enum MessageKind {
+    /// Messages that the function receives as such.
     Messages,
     /// Events sent to the function.
     Events,
 }
 
-/// How messages are kept from others while a function has them.
+/// How messages stay hidden from other processes while a function runs.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Hiding {
-    /// For longer than the function may run.
-    ForTheTimeout,
-    /// For this long, and again before it is over.
-    WhileRunning(Duration),
+pub(super) enum Visibility {
+    /// For longer than the function's timeout.
+    BeyondTimeout,
+    /// For this long, and extended before it ends.
+    Extended(Duration),
 }
 
-/// How often a message is hidden again before it would be given to somebody else.
-const HIDDEN_AGAIN: u32 = 3;
+/// The part of the registry that triggers use.
+#[async_trait]
+pub(super) trait Registry: Send + Sync {
+    /// The queues of all triggers.
+    fn queue(&self) -> &SharedQueue;
 
-/// Tells a trigger's task to end.
+    /// How messages are hidden from other processes.
+    fn visibility(&self) -> Visibility;
+
+    /// The registered function of this name.
+    fn definition(&self, function: &str) -> Option<Arc<Definition>>;
+
+    /// Queues an event for `function`, and arms its event queue.
+    async fn send_event(
+        self: Arc<Self>,
+        function: &str,
+        id: Option<Bytes>,
+        envelope: &Envelope,
+    ) -> Result<Receipt>;
+}
+
+/// How many extensions fit into one visibility timeout.
+const EXTENSIONS_PER_TIMEOUT: u32 = 3;
+
+/// Ends a trigger's task.
 #[derive(Debug, Default)]
 pub(super) struct Stop {
     stopped: AtomicBool,
@@ -81,13 +106,18 @@ impl Stop {
 
 type Run<'task> = Pin<Box<dyn Future<Output = ()> + Send + 'task>>;
 
-/// Takes messages until stopped, then lets what runs finish.
-pub(super) async fn run(functions: Arc<Inner>, trigger: QueueTrigger, work: Work, stop: Arc<Stop>) {
+/// Receives messages until stopped, then lets the running invocations finish.
+pub(super) async fn run(
+    registry: Arc<dyn Registry>,
+    trigger: QueueTrigger,
+    kind: MessageKind,
+    stop: Arc<Stop>,
+) {
     let mut running: FuturesUnordered<Run<'_>> = FuturesUnordered::new();
     let task = Task {
-        functions: &functions,
+        registry: &registry,
         trigger: &trigger,
-        work,
+        kind,
     };
     let mut next = task.wait();
     while !stop.is_stopped() {
@@ -95,145 +125,152 @@ pub(super) async fn run(functions: Arc<Inner>, trigger: QueueTrigger, work: Work
             biased;
             Some(()) = running.next(), if !running.is_empty() => {}
             () = stop.notify.notified() => {}
-            came = &mut next, if running.len() < INVOCATIONS_MAX => {
-                next = task.after(came, &mut running);
+            progress = &mut next, if running.len() < INVOCATIONS_MAX => {
+                next = task.advance(progress, &mut running);
             }
         }
     }
-    // What was asked for before the stop counts as running: given to nobody, it would be hidden for long.
-    if next.is_asked_for {
-        let came = next.await;
-        drop(task.after(came, &mut running));
+    // A receive that has been sent counts as running. If it were dropped, its messages would stay
+    // hidden for long.
+    if next.has_asked {
+        let progress = next.await;
+        drop(task.advance(progress, &mut running));
     } else {
-        // Polled no more it would keep its place in the line for a permit, and everybody out who stands behind it, until all has ended.
+        // An unpolled wait would keep its place in the queue for capacity, and block all later
+        // waiters until the last run ends.
         drop(next);
     }
     while running.next().await.is_some() {}
 }
 
-/// What a trigger waits for beside its invocations.
-struct Next<'task> {
-    /// Whether it takes messages, which are then nobody else's.
+/// The trigger's present wait, beside its invocations.
+struct Step<'task> {
+    /// Whether it receives messages, which are then hidden from others.
     receives: bool,
-    /// Whether it may have taken some already.
-    is_asked_for: bool,
-    step: Pin<Box<dyn Future<Output = Came> + Send + 'task>>,
+    /// Whether it may have received some already.
+    has_asked: bool,
+    future: Pin<Box<dyn Future<Output = Progress> + Send + 'task>>,
 }
 
-/// What came of it.
-enum Came {
-    /// The queue may have something.
+/// The result of a step.
+enum Progress {
+    /// The queue may have messages.
     Ready,
-    /// The function has room for what it has.
+    /// The function has capacity for them.
     Permit(Permit),
-    /// This, or nothing, with that permit.
+    /// The received messages, perhaps none, and the capacity for them.
     Batch(Permit, Vec<Delivery>),
-    /// The queue did not answer; some time has passed.
+    /// The queue failed, and the pause is over.
     Failed,
 }
 
-impl Future for Next<'_> {
-    type Output = Came;
+impl Future for Step<'_> {
+    type Output = Progress;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Came> {
-        self.is_asked_for = self.receives;
-        self.step.as_mut().poll(context)
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Progress> {
+        self.has_asked = self.receives;
+        self.future.as_mut().poll(context)
     }
 }
 
-/// What one trigger's runs share.
-#[derive(Debug, Clone, Copy)]
+/// The state that the runs of one trigger share.
+#[derive(Clone, Copy)]
 struct Task<'task> {
-    functions: &'task Arc<Inner>,
+    registry: &'task Arc<dyn Registry>,
     trigger: &'task QueueTrigger,
-    work: Work,
+    kind: MessageKind,
 }
 
 impl<'task> Task<'task> {
-    /// Starts a run of what came, and says what to wait for then: groups are taken one by one until none is in line.
-    fn after(self, came: Came, running: &mut FuturesUnordered<Run<'task>>) -> Next<'task> {
-        match came {
-            Came::Ready => self.ask_for_room(),
-            Came::Permit(permit) => self.receive(permit),
-            Came::Batch(_, deliveries) if deliveries.is_empty() => self.wait(),
-            Came::Batch(permit, deliveries) => {
+    /// Starts a run of a received batch, and returns the next step. Groups are received one after
+    /// the other until none is available.
+    fn advance(
+        self,
+        progress: Progress,
+        running: &mut FuturesUnordered<Run<'task>>,
+    ) -> Step<'task> {
+        match progress {
+            Progress::Ready => self.ask_for_room(),
+            Progress::Permit(permit) => self.receive(permit),
+            Progress::Batch(_, deliveries) if deliveries.is_empty() => self.wait(),
+            Progress::Batch(permit, deliveries) => {
                 running.push(self.start(permit, deliveries));
                 self.ask_for_room()
             }
-            Came::Failed => self.wait(),
+            Progress::Failed => self.wait(),
         }
     }
 
-    /// Ends once the queue may have something, or may be asked again.
-    fn wait(self) -> Next<'task> {
-        let step = async move {
-            let ready = self.functions.queue.ready(&self.trigger.queue).await;
-            self.or_pause(ready.map(|()| Came::Ready)).await
+    /// Waits until the queue may have messages, or until the pause after an error is over.
+    fn wait(self) -> Step<'task> {
+        let future = async move {
+            let ready = self.registry.queue().ready(&self.trigger.queue).await;
+            self.or_pause(ready.map(|()| Progress::Ready)).await
         };
-        Next {
+        Step {
             receives: false,
-            is_asked_for: false,
-            step: Box::pin(step),
+            has_asked: false,
+            future: Box::pin(future),
         }
     }
 
-    /// Ends once the function has room for one more invocation.
-    fn ask_for_room(self) -> Next<'task> {
-        let step = async move { Came::Permit(self.definition().handler.permit().await) };
-        Next {
+    /// Waits until the function has capacity for one more invocation.
+    fn ask_for_room(self) -> Step<'task> {
+        let future = async move { Progress::Permit(self.definition().handler.permit().await) };
+        Step {
             receives: false,
-            is_asked_for: false,
-            step: Box::pin(step),
+            has_asked: false,
+            future: Box::pin(future),
         }
     }
 
-    /// Ends with the messages of one group, if one is in line.
-    fn receive(self, permit: Permit) -> Next<'task> {
-        let step = async move {
-            let hidden = match self.functions.hiding {
-                Hiding::ForTheTimeout => self.definition().options.timeout + HIDDEN_MARGIN,
-                Hiding::WhileRunning(hidden) => hidden,
+    /// Receives the messages of one group, if one is available.
+    fn receive(self, permit: Permit) -> Step<'task> {
+        let future = async move {
+            let hidden = match self.registry.visibility() {
+                Visibility::BeyondTimeout => self.definition().options.timeout + VISIBILITY_MARGIN,
+                Visibility::Extended(hidden) => hidden,
             };
             let hidden_ms = hidden.as_millis() as u64;
             let batch = self.trigger.batch_messages_max.max(1);
             let received = self
-                .functions
-                .queue
+                .registry
+                .queue()
                 .receive_hidden(&self.trigger.queue, batch, Some(hidden_ms))
                 .await;
-            self.or_pause(received.map(|deliveries| Came::Batch(permit, deliveries)))
+            self.or_pause(received.map(|deliveries| Progress::Batch(permit, deliveries)))
                 .await
         };
-        Next {
+        Step {
             receives: true,
-            is_asked_for: false,
-            step: Box::pin(step),
+            has_asked: false,
+            future: Box::pin(future),
         }
     }
 
-    async fn or_pause(self, came: Result<Came>) -> Came {
-        match came {
-            Ok(came) => came,
+    async fn or_pause(self, progress: Result<Progress>) -> Progress {
+        match progress {
+            Ok(progress) => progress,
             Err(error) => {
-                tracing::debug!(%error, queue = self.trigger.queue, "a triggered queue is out of service");
+                tracing::debug!(%error, queue = self.trigger.queue, "a triggered queue is unavailable");
                 tokio::time::sleep(QUEUE_PAUSE).await;
-                Came::Failed
+                Progress::Failed
             }
         }
     }
 
     fn start(self, permit: Permit, deliveries: Vec<Delivery>) -> Run<'task> {
         let definition = self.definition();
-        match self.work {
-            Work::Messages => Box::pin(self.run_messages(permit, definition, deliveries)),
-            Work::Events => Box::pin(self.run_event(permit, definition, deliveries)),
+        match self.kind {
+            MessageKind::Messages => Box::pin(self.run_messages(permit, definition, deliveries)),
+            MessageKind::Events => Box::pin(self.run_event(permit, definition, deliveries)),
         }
     }
 
     fn definition(self) -> Arc<Definition> {
-        self.functions
+        self.registry
             .definition(&self.trigger.function)
-            .expect("only what is registered is armed, and stays so")
+            .expect("only registered functions are armed, and they stay registered")
     }
 
     /// One invocation with messages of one group.
@@ -255,15 +292,15 @@ impl<'task> Task<'task> {
             deliveries,
         };
         let invocation = Invocation::within(permit, definition, event);
-        let (completed, failure) = match self.kept(handle, invocation).await {
+        let (completed, failure) = match self.run_hidden(handle, invocation).await {
             Ok(_) => (handles.len(), None),
             Err(failure) => (failure.completed.min(handles.len()), Some(failure)),
         };
         let queue = &self.trigger.queue;
         if completed > 0
             && let Err(error) = self
-                .functions
-                .queue
+                .registry
+                .queue()
                 .acknowledge(queue, &handles[..completed])
                 .await
         {
@@ -280,7 +317,7 @@ impl<'task> Task<'task> {
             ) => {
                 self.give_up(handle, &reason).await;
             }
-            (Some(failure), Some(handle)) => self.give_back(handle, &failure).await,
+            (Some(failure), Some(handle)) => self.release(handle, &failure).await,
             (None, _) | (_, None) => {}
         }
     }
@@ -301,119 +338,119 @@ impl<'task> Task<'task> {
             } = delivery;
             let attempts_max = attempts_max(&definition);
             let outcome = match Envelope::decode(&body) {
-                // Its last attempt came to no end, or its exception handler could not be given it.
+                // Its last attempt was interrupted, or its exception handler could not receive it.
                 Ok(envelope) if handle.attempt > attempts_max => {
-                    let reason =
-                        format!("failed {attempts_max} times; what it said last is not known");
+                    let reason = format!("failed {attempts_max} times; its last error is unknown");
                     Err((Failure::new(reason), envelope))
                 }
                 Ok(envelope) => {
                     let event = envelope.clone().into_event(id.clone());
                     let permit = std::mem::take(&mut permit);
                     let invocation = Invocation::within(permit, Arc::clone(&definition), event);
-                    let ran = self.kept(&handle, invocation).await;
+                    let ran = self.run_hidden(&handle, invocation).await;
                     ran.map(drop).map_err(|failure| (failure, envelope))
                 }
                 Err(error) => Err((Failure::from(error), Envelope::Call(body))),
             };
-            let left = match outcome {
-                Ok(()) => Left::Done,
-                Err((failure, _)) if handle.attempt < attempts_max => Left::Again(failure),
+            let disposition = match outcome {
+                Ok(()) => Disposition::Done,
+                Err((failure, _)) if handle.attempt < attempts_max => Disposition::Retry(failure),
                 Err((failure, envelope)) => {
-                    self.failed_for_good(&definition, id, envelope, failure)
+                    self.after_last_attempt(&definition, id, envelope, failure)
                         .await
                 }
             };
-            match left {
-                Left::Done => self.acknowledge_event(handle).await,
-                Left::Again(failure) => self.give_back(&handle, &failure).await,
-                Left::Hopeless(reason) => self.give_up(&handle, &reason).await,
+            match disposition {
+                Disposition::Done => self.acknowledge_event(handle).await,
+                Disposition::Retry(failure) => self.release(&handle, &failure).await,
+                Disposition::GiveUp(reason) => self.give_up(&handle, &reason).await,
             }
         }
     }
 
-    /// Its exception handler is told, if there is one that has not given up on it before: among functions that are told of each other's
-    /// failures in a circle an event would go round for ever.
-    async fn failed_for_good(
+    /// Sends the event to the exception handler, unless that handler has given up on it before: a
+    /// cycle of exception handlers would forward an event without end.
+    async fn after_last_attempt(
         self,
         definition: &Definition,
         id: Option<Bytes>,
         envelope: Envelope,
         failure: Failure,
-    ) -> Left {
+    ) -> Disposition {
         let Some(handler) = &definition.options.exception_handler else {
-            return Left::Hopeless(failure.reason);
+            return Disposition::GiveUp(failure.reason);
         };
-        if let Some(why) = why_it_ends(&envelope, &definition.name, handler) {
+        if let Some(why) = forwarding_refusal(&envelope, &definition.name, handler) {
             tracing::warn!(
                 queue = self.trigger.queue,
                 why,
                 "an event is kept as a dead letter"
             );
-            return Left::Hopeless(format!("{why}; it failed last with: {}", failure.reason));
+            return Disposition::GiveUp(format!("{why}; its last error: {}", failure.reason));
         }
         let failed = envelope.failed(&definition.name, id, &failure.reason);
-        if self.hand_on(handler, &failed).await {
-            Left::Done
+        if self.send_to_exception_handler(handler, &failed).await {
+            Disposition::Done
         } else {
-            Left::Again(failure)
+            Disposition::Retry(failure)
         }
     }
 
     async fn acknowledge_event(self, handle: Handle) {
         let queue = &self.trigger.queue;
-        if let Err(error) = self.functions.queue.acknowledge(queue, &[handle]).await {
+        if let Err(error) = self.registry.queue().acknowledge(queue, &[handle]).await {
             tracing::warn!(%error, queue, "a handled event will be delivered again");
         }
     }
 
-    /// Runs to the end, with the batch of `handle` hidden from others.
-    async fn kept(self, handle: &Handle, invocation: Invocation) -> Result<Bytes, Failure> {
-        let Hiding::WhileRunning(hidden) = self.functions.hiding else {
+    /// Runs the invocation to its end, with the batch of `handle` hidden from others.
+    async fn run_hidden(self, handle: &Handle, invocation: Invocation) -> Result<Bytes, Failure> {
+        let Visibility::Extended(hidden) = self.registry.visibility() else {
             return invocation.await;
         };
-        let hide_again = async {
+        let extend = async {
             loop {
-                tokio::time::sleep(hidden / HIDDEN_AGAIN).await;
+                tokio::time::sleep(hidden / EXTENSIONS_PER_TIMEOUT).await;
                 let queue = &self.trigger.queue;
                 let hidden_ms = hidden.as_millis() as u64;
-                if let Err(error) = self.functions.queue.extend(queue, handle, hidden_ms).await {
-                    tracing::debug!(%error, queue, "messages may be given to another while a function has them");
+                if let Err(error) = self.registry.queue().extend(queue, handle, hidden_ms).await {
+                    tracing::debug!(%error, queue, "the visibility timeout of messages could not be extended; another process may receive them");
                 }
             }
         };
         tokio::select! {
             biased;
             ran = invocation => ran,
-            () = hide_again => unreachable!("it has no end"),
+            () = extend => unreachable!("it has no end"),
         }
     }
 
-    /// Gives an event that failed for good to the exception handler; answers whether that has it. One that cannot be given it
-    /// is tried again at each delivery.
-    async fn hand_on(self, handler: &str, failed: &Envelope) -> bool {
-        // Its own queue first, then ours is acknowledged: a crash in between hands it on twice, never not.
-        for tries_left in (0..HAND_ON_TRIES).rev() {
-            match self.functions.send_event(handler, None, failed).await {
+    /// Sends a permanently failed event to the exception handler. Returns whether its queue has it.
+    /// Otherwise each delivery of the event tries again.
+    async fn send_to_exception_handler(self, handler: &str, failed: &Envelope) -> bool {
+        // Send first, then acknowledge: a crash in between sends it twice, but never loses it.
+        for attempts_left in (0..FORWARD_ATTEMPTS).rev() {
+            let registry = Arc::clone(self.registry);
+            match registry.send_event(handler, None, failed).await {
                 Ok(_) => return true,
-                Err(error) if tries_left == 0 || error.kind() == ErrorKind::Invalid => {
-                    tracing::warn!(%error, handler, "an exception handler could not be given an event yet");
+                Err(error) if attempts_left == 0 || error.kind() == ErrorKind::Invalid => {
+                    tracing::warn!(%error, handler, "an event could not be sent to its exception handler yet");
                     return false;
                 }
-                // What the function said goes with this delivery.
+                // The function's error exists only in this delivery, so try again within it.
                 Err(_) => tokio::time::sleep(QUEUE_PAUSE).await,
             }
         }
         false
     }
 
-    async fn give_back(self, handle: &Handle, failure: &Failure) {
+    async fn release(self, handle: &Handle, failure: &Failure) {
         let (first, longest) = BACKOFF_MS;
         let doublings = handle.attempt.saturating_sub(1).min(16);
         let delay_ms = (first << doublings).min(longest);
         let queue = &self.trigger.queue;
         let (reason, attempt) = (&failure.reason, handle.attempt);
-        if attempt < ALARM_ATTEMPT {
+        if attempt < WARN_FROM_ATTEMPT {
             tracing::debug!(queue, reason, attempt, delay_ms, "an invocation failed");
         } else {
             tracing::warn!(
@@ -421,12 +458,12 @@ impl<'task> Task<'task> {
                 reason,
                 attempt,
                 delay_ms,
-                "an invocation fails again and again"
+                "an invocation fails repeatedly"
             );
         }
         if let Err(error) = self
-            .functions
-            .queue
+            .registry
+            .queue()
             .release(queue, handle, delay_ms, &failure.reason)
             .await
         {
@@ -434,58 +471,59 @@ impl<'task> Task<'task> {
         }
     }
 
-    /// What failed for good, and nobody is told of, is kept as a dead letter.
+    /// Moves a permanently failed event or message without an exception handler to the dead
+    /// letters.
     async fn give_up(self, handle: &Handle, reason: &str) {
         let (queue, attempt) = (&self.trigger.queue, handle.attempt);
         tracing::debug!(
             queue,
             reason,
             attempt,
-            "an event or a message has failed for good"
+            "an event or a message failed permanently"
         );
-        if let Err(error) = self.functions.queue.give_up(queue, handle, reason).await {
-            tracing::warn!(%error, queue, "what failed for good stays hidden until its timeout");
+        if let Err(error) = self.registry.queue().give_up(queue, handle, reason).await {
+            tracing::warn!(%error, queue, "a permanently failed event or message stays hidden until its timeout");
         }
     }
 }
 
-/// What becomes of an event after a delivery.
-enum Left {
-    /// It succeeded, or somebody else has it.
+/// What happens to an event after a delivery.
+enum Disposition {
+    /// It succeeded, or its exception handler has it.
     Done,
     /// It is delivered again.
-    Again(Failure),
-    /// It is given up, because of this.
-    Hopeless(String),
+    Retry(Failure),
+    /// It is given up for this reason.
+    GiveUp(String),
 }
 
-/// Why an event that `function` gave up on is not handed on to `handler`; none: it is.
-fn why_it_ends(envelope: &Envelope, function: &str, handler: &str) -> Option<String> {
-    let before = envelope.given_up_by();
+/// Why an event that `function` gave up on is not forwarded to `handler`; none if it is.
+fn forwarding_refusal(envelope: &Envelope, function: &str, handler: &str) -> Option<String> {
+    let before = envelope.failed_functions();
     let has_failed = handler == function || before.iter().any(|other| other == handler);
-    if !has_failed && before.len() < HANDED_ON_MAX {
+    if !has_failed && before.len() < FORWARDS_MAX {
         return None;
     }
     let mut chain: Vec<_> = before.iter().map(String::as_str).collect();
     chain.extend([function, handler]);
     let why = if has_failed {
-        "its exception handlers are told of each other's failures in a circle"
+        "its exception handlers form a cycle"
     } else {
         "too many exception handlers have failed"
     };
     Some(format!("{why} ({})", chain.join(" -> ")))
 }
 
-/// How many exception handlers are told of one event, each of the failure of the one before it.
-const HANDED_ON_MAX: usize = 16;
+/// How many functions may give up on one event before it becomes a dead letter.
+const FORWARDS_MAX: usize = 16;
 
-/// How often an event is tried to be given to an exception handler in one delivery.
-const HAND_ON_TRIES: u32 = 10;
+/// How often one delivery tries to send an event to an exception handler.
+const FORWARD_ATTEMPTS: u32 = 10;
 
-/// How often `definition` runs for one event at most.
+/// The most runs of `definition` for one event.
 pub(super) fn attempts_max(definition: &Definition) -> u32 {
     definition.options.attempts_max.max(1)
 }
 
-/// From this attempt of one message on, failures are worth somebody's attention.
-const ALARM_ATTEMPT: u32 = 4;
+/// From this attempt of a message on, failures are logged as warnings.
+const WARN_FROM_ATTEMPT: u32 = 4;

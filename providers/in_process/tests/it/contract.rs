@@ -1,4 +1,4 @@
-//! The ports' contracts: functions over each provider's queues, and the clocks.
+//! The ports' contracts: functions over the queues of each provider, and the clock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ const SPAWN: Spawn = |task| {
     Box::pin(async move { task.await.expect("the task ends well") })
 };
 
-/// A case of the functions contract with fresh `functions` over `queue`.
+/// Runs a case of the functions contract with fresh `functions` over `queue`.
 async fn run(
     case: Case<contract::functions::Subject>,
     functions: Functions,
@@ -60,7 +60,7 @@ mod over_embedded {
 
 fn over_redis(case: Case<contract::functions::Subject>) {
     let server = server::shared();
-    // A store of its own for each case, by a name that is not too long.
+    // Each case has its own store, under a name within the length limit.
     let namespace = format!("{:.60}", case.name);
     let config = Config {
         namespace,
@@ -68,7 +68,7 @@ fn over_redis(case: Case<contract::functions::Subject>) {
     };
     block_on(async {
         let store = Redis::open(&config).await.expect("the store opens");
-        let functions = Functions::beside_others(
+        let functions = Functions::over_shared_queue(
             store.queue(),
             Duration::from_secs(5),
             &SystemEntropy::default(),
@@ -81,7 +81,7 @@ mod over_redis {
     ports::functions_contract!(super::over_redis);
 }
 
-/// L1, L2, L4. The system's randomness has no seed, so L3 asks nothing of it.
+/// L1, L2, L4. The system's randomness has no seed, so L3 does not apply.
 #[test]
 fn the_clock_keeps_its_promises() {
     for case in contract::clock::CASES

@@ -1,4 +1,5 @@
-//! N4: whoever disarms a timer that was just going off hears of it no sooner than it has begun, whoever else disarms it.
+//! N4: a call that disarms a firing timer returns only after the function has started, also beside
+//! other such calls.
 
 use std::{
     pin::pin,
@@ -22,7 +23,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::block_on;
 
-/// Has its thread for itself until it is told to go on, so that it is neither begun nor forgotten meanwhile.
+/// Blocks its thread until the test lets it continue, so that its start stays pending.
 #[derive(Debug)]
 struct Beginning {
     begins: UnboundedSender<()>,
@@ -35,7 +36,7 @@ impl Handler for Beginning {
         self.begins.send(()).expect("the test waits for it");
         self.may_go_on
             .lock()
-            .expect("nobody panics holding it")
+            .expect("no thread panics while holding it")
             .recv()
             .expect("the test ends it");
         Ok(Bytes::new())
@@ -44,7 +45,7 @@ impl Handler for Beginning {
 
 const PERIOD: Duration = Duration::from_millis(1);
 
-/// Functions of which one, called `ticks`, is just beginning as its timer went off.
+/// Functions with one, `ticks`, whose timer has fired and whose start is pending.
 async fn beginning() -> (Functions, Sender<()>, UnboundedReceiver<()>) {
     let functions = Functions::new(World::new(1).queue());
     let ((begins, mut begun), (go_on, may_go_on)) = (unbounded_channel(), channel());
@@ -61,39 +62,42 @@ async fn beginning() -> (Functions, Sender<()>, UnboundedReceiver<()>) {
         .arm_timer("ticks", PERIOD)
         .await
         .expect("it is armed");
-    begun.recv().await.expect("it goes off");
+    begun.recv().await.expect("it fires");
     (functions, go_on, begun)
 }
 
 /// N4.
 #[test]
-fn whoever_disarms_beside_another_waits_for_the_same() {
+fn concurrent_disarming_calls_wait_for_the_same_start() {
     block_on(async {
         let (functions, go_on, mut begun) = beginning().await;
         let (mut first, mut second) = (
             pin!(functions.disarm_timer("ticks")),
             pin!(functions.disarm_timer("ticks")),
         );
-        assert!(first.as_mut().now_or_never().is_none(), "it has not begun");
+        assert!(
+            first.as_mut().now_or_never().is_none(),
+            "the start is pending"
+        );
         assert!(
             second.as_mut().now_or_never().is_none(),
-            "nor has it for the second"
+            "the second call waits too"
         );
         go_on.send(()).expect("it waits");
         first.await.expect("disarm_timer answers");
         second.await.expect("disarm_timer answers");
-        assert!(begun.try_recv().is_err(), "it goes off no more");
+        assert!(begun.try_recv().is_err(), "it does not fire again");
     });
 }
 
-/// N4: the first gave up waiting, and somebody has armed the timer anew since.
+/// N4: the first caller gave up waiting, and the timer was armed again.
 #[test]
-fn whoever_disarms_after_one_who_gave_up_waits_for_the_same() {
+fn a_disarming_call_after_a_cancelled_one_waits_for_the_same_start() {
     block_on(async {
         let (functions, go_on, _begun) = beginning().await;
         assert!(
             functions.disarm_timer("ticks").now_or_never().is_none(),
-            "it has not begun"
+            "the start is pending"
         );
         functions
             .arm_timer("ticks", Duration::from_hours(1))
@@ -102,7 +106,7 @@ fn whoever_disarms_after_one_who_gave_up_waits_for_the_same() {
         let mut second = pin!(functions.disarm_timer("ticks"));
         assert!(
             second.as_mut().now_or_never().is_none(),
-            "it has not begun yet"
+            "the start is still pending"
         );
         go_on.send(()).expect("it waits");
         second.await.expect("disarm_timer answers");

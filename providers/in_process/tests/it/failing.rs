@@ -1,4 +1,4 @@
-//! N2, N3: what becomes of that which failed, or was left by an earlier start. In virtual time.
+//! N2, N3: failed events and messages, and those of an earlier start. In virtual time.
 
 use std::{
     fmt,
@@ -17,10 +17,10 @@ use ports::{
 };
 use simulated::World;
 
-/// Longer than anything here is to take.
+/// An upper bound of the duration of every test.
 const LONG: Duration = Duration::from_mins(5);
 
-/// Notes when it runs and why, and ends as it is told.
+/// Records when it runs and with which event, and returns the configured result.
 struct Noting {
     seen: Mutex<Vec<(Monotonic, Event)>>,
     clock: Arc<dyn Clock>,
@@ -38,7 +38,7 @@ impl Handler for Noting {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         self.seen
             .lock()
-            .expect("nobody panics holding it")
+            .expect("no thread panics while holding it")
             .push((self.clock.monotonic(), event));
         (self.ends)()
     }
@@ -54,10 +54,13 @@ impl Noting {
     }
 
     fn seen(&self) -> Vec<(Monotonic, Event)> {
-        self.seen.lock().expect("nobody panics holding it").clone()
+        self.seen
+            .lock()
+            .expect("no thread panics while holding it")
+            .clone()
     }
 
-    /// The function, the payload and the reason of the only failure that was told of.
+    /// The function, the payload and the reason of the only reported failure.
     fn told(&self) -> (String, Bytes, String) {
         match &self.seen()[..] {
             [
@@ -76,7 +79,7 @@ impl Noting {
     }
 }
 
-/// Stops everything, and then fails.
+/// Stops all functions, and then fails.
 #[derive(Debug)]
 struct Stopping(Weak<Functions>);
 
@@ -110,7 +113,7 @@ fn panics() -> Result<Bytes, Failure> {
     panic!("the ice broke")
 }
 
-/// A function tried `attempts_max` times, then told of to `told`.
+/// Defines a function with `attempts_max` attempts and the exception handler `told`.
 fn define(functions: &Functions, code: &Arc<Noting>, attempts_max: u32) {
     let exception_handler = Some("told".to_owned());
     let options = FunctionOptions {
@@ -125,7 +128,7 @@ fn define(functions: &Functions, code: &Arc<Noting>, attempts_max: u32) {
     });
 }
 
-/// A function that is tried once, then told of to `handler`.
+/// Defines a function with one attempt and the exception handler `handler`.
 fn define_hasty(functions: &Functions, name: String, handler: &str, code: &Arc<Noting>) {
     let exception_handler = Some(handler.to_owned());
     let options = FunctionOptions {
@@ -140,7 +143,7 @@ fn define_hasty(functions: &Functions, name: String, handler: &str, code: &Arc<N
     });
 }
 
-/// What was given up of the events of `function`.
+/// The dead letters among the events of `function`.
 async fn letters(world: &World, functions: &Functions, function: &str) -> Vec<DeadLetter> {
     let queue = functions.event_queue(function);
     world
@@ -192,7 +195,7 @@ fn an_event_whose_function_panics_has_failed() {
 
 /// N1.
 #[test]
-fn an_invocation_that_panics_says_so() {
+fn an_invocation_that_panics_reports_it() {
     simulated::run(async {
         let world = World::new(1);
         let functions = Functions::new(world.queue());
@@ -208,7 +211,7 @@ fn an_invocation_that_panics_says_so() {
 
 /// N3.
 #[test]
-fn messages_whose_function_panics_come_again() {
+fn messages_whose_function_panics_are_delivered_again() {
     simulated::run(async {
         let world = World::new(1);
         let functions = Functions::new(world.queue());
@@ -258,9 +261,9 @@ fn messages_whose_function_panics_come_again() {
     });
 }
 
-/// N2: its queue refuses for longer than one delivery of the event waits.
+/// N2: the handler's queue refuses for longer than one delivery of the event waits.
 #[test]
-fn an_event_waits_for_an_exception_handler_whose_queue_is_out_of_service() {
+fn an_event_waits_for_an_exception_handler_whose_queue_is_unavailable() {
     const REFUSALS: usize = 35;
     simulated::run(async {
         let world = World::new(1);
@@ -285,9 +288,9 @@ fn an_event_waits_for_an_exception_handler_whose_queue_is_out_of_service() {
     });
 }
 
-/// N2: each time twice as long, up to half a minute.
+/// N2: each delay is twice as long as the one before, up to half a minute.
 #[test]
-fn what_fails_waits_longer_before_each_further_attempt() {
+fn a_failed_event_waits_longer_before_each_attempt() {
     simulated::run(async {
         let world = World::new(1);
         let functions = Functions::new(world.queue());
@@ -311,7 +314,7 @@ fn what_fails_waits_longer_before_each_further_attempt() {
 
 /// N2, Q3.
 #[test]
-fn an_event_of_an_earlier_start_runs_once_its_function_is_there() {
+fn an_event_of_an_earlier_start_runs_once_its_function_is_registered() {
     simulated::run(async {
         let world = World::new(1);
         let code = Noting::new(&world, done);
@@ -331,9 +334,9 @@ fn an_event_of_an_earlier_start_runs_once_its_function_is_there() {
     });
 }
 
-/// N2: what fails while everything stops is handed on all the same, and nobody begins with it.
+/// N2: an event that fails during the stop is still forwarded, but not run.
 #[test]
-fn what_is_handed_on_after_the_stop_waits_for_the_next_start() {
+fn an_event_forwarded_after_the_stop_waits_for_the_next_start() {
     simulated::run(async {
         let world = World::new(1);
         let functions = Arc::new(Functions::new(world.queue()));
@@ -351,10 +354,7 @@ fn what_is_handed_on_after_the_stop_waits_for_the_next_start() {
         define_told(&functions, &told);
         one_event(&functions).await;
         world.clock().sleep(LONG).await;
-        assert!(
-            told.seen().is_empty(),
-            "it was told by one that has stopped"
-        );
+        assert!(told.seen().is_empty(), "a stopped function forwarded it");
         let next = Functions::new(world.queue());
         define_told(&next, &told);
         world.clock().sleep(LONG).await;
@@ -362,9 +362,9 @@ fn what_is_handed_on_after_the_stop_waits_for_the_next_start() {
     });
 }
 
-/// N2: functions that are told of each other's failures in a circle would hand it on for ever.
+/// N2: a cycle of exception handlers would forward the event without end.
 #[test]
-fn an_event_is_not_handed_on_to_who_has_given_up_on_it() {
+fn an_event_is_not_forwarded_to_a_function_that_gave_up_on_it() {
     simulated::run(async {
         let world = World::new(1);
         let functions = Functions::new(world.queue());
@@ -390,15 +390,15 @@ fn an_event_is_not_handed_on_to_who_has_given_up_on_it() {
     });
 }
 
-/// N2: also where it never comes back.
+/// N2: the same for a chain without a cycle.
 #[test]
-fn an_event_is_handed_on_so_often_and_no_more() {
-    const HANDED_ON_MAX: usize = 16;
+fn an_event_is_forwarded_a_bounded_number_of_times() {
+    const FORWARDS_MAX: usize = 16;
     simulated::run(async {
         let world = World::new(1);
         let functions = Functions::new(world.queue());
         let code = Noting::new(&world, fails);
-        for number in 0..2 * HANDED_ON_MAX {
+        for number in 0..2 * FORWARDS_MAX {
             define_hasty(
                 &functions,
                 format!("f{number}"),
@@ -411,9 +411,9 @@ fn an_event_is_handed_on_so_often_and_no_more() {
             .await
             .expect("send answers");
         world.clock().sleep(LONG).await;
-        assert_eq!(code.seen().len(), 1 + HANDED_ON_MAX);
+        assert_eq!(code.seen().len(), 1 + FORWARDS_MAX);
         assert_eq!(
-            letters(&world, &functions, &format!("f{HANDED_ON_MAX}"))
+            letters(&world, &functions, &format!("f{FORWARDS_MAX}"))
                 .await
                 .len(),
             1

@@ -1,4 +1,5 @@
-//! N3 where several processes take from one queue: who runs has the messages, who died gives them up. In virtual time.
+//! N3 with several processes on one queue: a running process keeps its messages, a dead one loses
+//! them. In virtual time.
 
 use std::{
     sync::{
@@ -20,10 +21,10 @@ use ports::{
 use simulated::{Options, World};
 use tokio::sync::{Notify, Semaphore};
 
-/// How long messages stay hidden after their process was last heard of.
+/// The visibility timeout after a process's last extension.
 const HIDDEN: Duration = Duration::from_secs(5);
 
-/// Counts its runs, and ends them when it is told to.
+/// Counts its runs, which end when the test allows it.
 #[derive(Debug, Default)]
 struct Work {
     begun: AtomicUsize,
@@ -44,7 +45,7 @@ impl Handler for Worker {
     }
 }
 
-/// Does the same in so many places, which others take too.
+/// The same with a bounded capacity that others share.
 #[derive(Debug)]
 struct Placed(Worker, Arc<Semaphore>);
 
@@ -60,7 +61,7 @@ impl Handler for Placed {
     }
 }
 
-/// A process that takes from the queue, and what it does.
+/// A process that receives from the queue, and its handler.
 async fn process(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>) {
     let work = Arc::<Work>::default();
     (
@@ -70,8 +71,9 @@ async fn process(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>) {
 }
 
 async fn process_of(queue: &Arc<dyn Queue>, handler: Arc<dyn Handler>) -> Functions {
-    let functions = Functions::beside_others(Arc::clone(queue), HIDDEN, &SystemEntropy::default());
-    // Longer than any of these tests, so that nothing but the hiding decides.
+    let functions =
+        Functions::over_shared_queue(Arc::clone(queue), HIDDEN, &SystemEntropy::default());
+    // Longer than every test here, so that only the visibility timeout matters.
     let options = FunctionOptions {
         timeout: Duration::from_hours(1),
         ..FunctionOptions::default()
@@ -122,7 +124,7 @@ fn begun(work: &Work) -> usize {
 
 /// N3.
 #[test]
-fn a_message_is_nobody_elses_while_its_function_runs() {
+fn a_message_stays_hidden_while_its_function_runs() {
     simulated::run(async {
         let world = World::new(1);
         let queue: Arc<dyn Queue> = world.queue();
@@ -136,7 +138,11 @@ fn a_message_is_nobody_elses_while_its_function_runs() {
         );
         first.may_end.notify_one();
         world.clock().sleep(HIDDEN * 2).await;
-        assert_eq!((begun(&first), begun(&second)), (1, 0), "and is done then");
+        assert_eq!(
+            (begun(&first), begun(&second)),
+            (1, 0),
+            "the message is done"
+        );
     });
 }
 
@@ -148,12 +154,12 @@ async fn process_with_a_message(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>
 
 /// N3, Q3.
 #[test]
-fn a_message_of_a_process_that_died_is_given_to_another() {
+fn another_process_receives_the_message_of_a_dead_one() {
     simulated::run(async {
         let world = World::new(2);
         let queue: Arc<dyn Queue> = world.queue();
         one_message(&queue).await;
-        // Who dies with a message in his hands: he took it as functions take theirs.
+        // A process that dies with a message: it received the message as triggers do.
         let hidden_ms = HIDDEN.as_millis() as u64;
         let taken = queue
             .receive_hidden("work", 1, Some(hidden_ms))
@@ -162,15 +168,15 @@ fn a_message_of_a_process_that_died_is_given_to_another() {
         assert_eq!(taken.len(), 1);
         let (_functions, work) = process(&queue).await;
         world.clock().sleep(HIDDEN * 4 / 5).await;
-        assert_eq!(begun(&work), 0, "he may still live");
+        assert_eq!(begun(&work), 0, "the process may still live");
         world.clock().sleep(HIDDEN * 2 / 5).await;
         assert_eq!(begun(&work), 1);
     });
 }
 
-/// N3: wherever on its way to the function a message is when its trigger is disarmed.
+/// N3: a trigger is disarmed while its message is at any step towards the function.
 #[test]
-fn a_trigger_that_is_disarmed_takes_no_message_to_nobody() {
+fn a_disarmed_trigger_leaves_no_message_hidden() {
     const LATENCY: Duration = Duration::from_millis(5);
     for after_ms in 0..50 {
         simulated::run(async {
@@ -198,15 +204,15 @@ fn a_trigger_that_is_disarmed_takes_no_message_to_nobody() {
             assert_eq!(
                 begun(&work),
                 1,
-                "disarmed after {after_ms} ms: it waits for nobody"
+                "disarmed after {after_ms} ms: the message is delivered"
             );
         });
     }
 }
 
-/// N7: what nobody looks at any more stands in nobody's way.
+/// N7: a wait for capacity that is not polled any more must not block later ones.
 #[test]
-fn a_trigger_that_is_disarmed_leaves_the_line_for_room_while_what_it_began_goes_on() {
+fn a_disarmed_trigger_stops_waiting_for_capacity_while_its_invocations_run() {
     simulated::run(async {
         let world = World::new(3);
         let queue: Arc<dyn Queue> = world.queue();
@@ -223,7 +229,7 @@ fn a_trigger_that_is_disarmed_leaves_the_line_for_room_while_what_it_began_goes_
         assert_eq!(
             (begun(&work), places.available_permits()),
             (1, 0),
-            "one runs, and the next gets no permit"
+            "one runs, and there is no capacity for the next"
         );
         functions
             .disarm_queue("work")
@@ -232,11 +238,11 @@ fn a_trigger_that_is_disarmed_leaves_the_line_for_room_while_what_it_began_goes_
         world.clock().sleep(HIDDEN / 10).await;
         drop(taken);
         let next = places.acquire().now_or_never();
-        assert!(next.is_some(), "the place is for whoever asks next");
+        assert!(next.is_some(), "the next waiter gets the permit");
         drop(next);
         work.may_end.notify_one();
         world.clock().sleep(HIDDEN / 10).await;
-        assert_eq!(places.available_permits(), 2, "and what it began has ended");
+        assert_eq!(places.available_permits(), 2, "its invocation has ended");
     });
 }
 

@@ -1,4 +1,4 @@
-//! A real redis-server on loopback, shared by the tests that run at one time.
+//! A real redis-server on loopback, shared by concurrent tests.
 
 use std::{
     net::{TcpListener, TcpStream},
@@ -10,10 +10,10 @@ use std::{
 
 use tempfile::TempDir;
 
-/// How long a server may take to accept.
+/// How long a server may take to accept connections.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running server; it ends when dropped.
+/// A running server; dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
@@ -71,7 +71,8 @@ impl Drop for Server {
     }
 }
 
-/// Whether it comes to accept; if not, somebody else took the port and it has ended.
+/// Waits until the server accepts connections. Returns false if another process took the port and
+/// the server ended.
 fn accepts(port: u16, child: &mut Child) -> bool {
     let started = Instant::now();
     while child

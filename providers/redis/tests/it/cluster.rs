@@ -1,43 +1,43 @@
-//! A real cluster on loopback: two masters, each with a replica or without.
+//! A real cluster on loopback: two masters, with a replica each or without.
 //!
-//! `redis-cli --cluster create` refuses fewer than three masters, so the slots are given by hand. Two masters have no
-//! majority when one dies: its replica takes over when it is told to.
+//! `redis-cli --cluster create` refuses fewer than three masters, so this file assigns the slots.
+//! Two masters have no majority when one dies, so the tests order the replica to take over.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ports::Key;
 
-use crate::server::{Keeps, Server, eventually};
+use crate::server::{Persistence, Server, eventually};
 
 /// The first slot of the second master.
 const SECOND_HALF: u16 = 8192;
 
-/// How long a server is silent before the others think it dead.
+/// How long a server is silent before the others report it as failed.
 const NODE_TIMEOUT_MS: &str = "2000";
 
 /// A running cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     masters: [Server; 2],
-    /// One behind each master, or none.
+    /// One per master, or none.
     replicas: Vec<Server>,
 }
 
 impl Cluster {
     /// Two masters and two replicas.
-    pub(crate) fn replicated(keeps: Keeps) -> Self {
+    pub(crate) fn replicated(persistence: Persistence) -> Self {
         let cluster = Self {
-            masters: [start(keeps), start(keeps)],
-            replicas: vec![start(keeps), start(keeps)],
+            masters: [start(persistence), start(persistence)],
+            replicas: vec![start(persistence), start(persistence)],
         };
         cluster.assemble();
         cluster
     }
 
-    /// Two masters alone.
-    pub(crate) fn bare(keeps: Keeps) -> Self {
+    /// Two masters without replicas.
+    pub(crate) fn bare(persistence: Persistence) -> Self {
         let cluster = Self {
-            masters: [start(keeps), start(keeps)],
+            masters: [start(persistence), start(persistence)],
             replicas: Vec::new(),
         };
         cluster.assemble();
@@ -60,19 +60,19 @@ impl Cluster {
                 first.tell::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]);
             }
         }
-        let everybody = format!("cluster_known_nodes:{}\r", self.servers().count());
-        self.eventually_all("everybody knows everybody", &everybody);
+        let known_nodes = format!("cluster_known_nodes:{}\r", self.servers().count());
+        self.eventually_all("all servers know each other", &known_nodes);
         for (replica, master) in self.replicas.iter().zip(&self.masters) {
             let id: String = master.tell(&["CLUSTER", "MYID"]);
             eventually("the replica follows", || {
                 replica.ask::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok()
             });
         }
-        self.settled();
+        self.wait_until_synced();
     }
 
     /// Waits until all slots are served and every replica is up to date.
-    pub(crate) fn settled(&self) {
+    pub(crate) fn wait_until_synced(&self) {
         self.eventually_all("the slots are served", "cluster_state:ok\r");
         for replica in &self.replicas {
             eventually("the replica is up to date", || {
@@ -91,7 +91,7 @@ impl Cluster {
             eventually(what, || {
                 server
                     .ask::<String>(&["CLUSTER", "INFO"])
-                    .is_ok_and(|told| told.contains(line))
+                    .is_ok_and(|reply| reply.contains(line))
             });
         }
     }
@@ -100,7 +100,7 @@ impl Cluster {
         self.servers().map(Server::url).collect()
     }
 
-    /// The master that the first half of the slots began with, and its replica.
+    /// The master that first served the lower half of the slots, and its replica.
     pub(crate) fn first(&self) -> (&Server, &Server) {
         (&self.masters[0], &self.replicas[0])
     }
@@ -110,14 +110,14 @@ impl Cluster {
         &self.masters
     }
 
-    /// Kills both masters at once and starts them again, before anybody thinks them dead.
+    /// Kills both masters at once and restarts them before the others report them as failed.
     pub(crate) fn crash(&self) {
         self.masters.iter().for_each(Server::kill);
         self.masters.iter().for_each(Server::restart);
-        self.settled();
+        self.wait_until_synced();
     }
 
-    /// Kills the first master and has its replica take over.
+    /// Kills the first master and promotes its replica.
     pub(crate) fn fail_over(&self) {
         let (master, replica) = self.first();
         master.kill();
@@ -128,9 +128,9 @@ impl Cluster {
     }
 }
 
-fn start(keeps: Keeps) -> Server {
+fn start(persistence: Persistence) -> Server {
     Server::start_with(
-        keeps,
+        persistence,
         &[
             "--cluster-enabled",
             "yes",
@@ -151,16 +151,16 @@ pub(crate) fn shared() -> Arc<Cluster> {
     static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     shared.upgrade().unwrap_or_else(|| {
-        let cluster = Arc::new(Cluster::replicated(Keeps::Memory));
+        let cluster = Arc::new(Cluster::replicated(Persistence::Memory));
         *shared = Arc::downgrade(&cluster);
         cluster
     })
 }
 
 impl Cluster {
-    /// Begins to move a slot from the master that has it to the other.
+    /// Begins to move a slot from its master to the other one.
     pub(crate) fn begin_moving(&self, slot: u16) {
-        let (from, to) = self.sides(slot);
+        let (from, to) = self.source_and_target(slot);
         let (from_id, to_id): (String, String) = (
             from.tell(&["CLUSTER", "MYID"]),
             to.tell(&["CLUSTER", "MYID"]),
@@ -175,9 +175,9 @@ impl Cluster {
         from.tell::<()>(&["CLUSTER", "SETSLOT", &slot.to_string(), "MIGRATING", &to_id]);
     }
 
-    /// Moves the keys of a slot that began to move.
+    /// Moves the keys of a slot whose move has begun.
     pub(crate) fn move_keys(&self, slot: u16) {
-        let (from, to) = self.sides(slot);
+        let (from, to) = self.source_and_target(slot);
         let (slot, port) = (slot.to_string(), to.port().to_string());
         loop {
             let keys: Vec<Vec<u8>> = from.tell(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]);
@@ -191,9 +191,9 @@ impl Cluster {
         }
     }
 
-    /// Moves what is left of a slot, and the slot with it.
+    /// Moves the remaining keys of a slot, then the slot.
     pub(crate) fn finish_moving(&self, slot: u16) {
-        let (from, to) = self.sides(slot);
+        let (from, to) = self.source_and_target(slot);
         self.move_keys(slot);
         let to_id: String = to.tell(&["CLUSTER", "MYID"]);
         for server in [to, from] {
@@ -201,13 +201,13 @@ impl Cluster {
         }
     }
 
-    /// Whether the first master began with the slot of `place`.
+    /// Whether the first master initially served the slot of `place`.
     pub(crate) fn is_in_first_half(&self, place: &Key) -> bool {
         let index = format!("landfast{{p{}}}s", place.partition().escape_ascii());
         self.masters[1].tell::<u16>(&["CLUSTER", "KEYSLOT", &index]) < SECOND_HALF
     }
 
-    fn sides(&self, slot: u16) -> (&Server, &Server) {
+    fn source_and_target(&self, slot: u16) -> (&Server, &Server) {
         let [first, second] = &self.masters;
         if slot < SECOND_HALF {
             (first, second)

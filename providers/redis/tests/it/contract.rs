@@ -1,4 +1,4 @@
-//! The ports' contracts, on one server that syncs before it answers.
+//! The ports' contracts, on one server that syncs before it replies and on a cluster.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use redis_provider::{Acknowledged, Config, Redis};
 
 use crate::{
     cluster::Cluster,
-    server::{Keeps, Server, shared},
-    world::{block_on, namespace, open},
+    fixture::{block_on, namespace, open},
+    server::{Persistence, Server, shared},
 };
 
 const SPAWN: Spawn = |task| {
@@ -23,13 +23,14 @@ const SPAWN: Spawn = |task| {
     Box::pin(async move { task.await.expect("the task ends well") })
 };
 
-/// The one case that waits for the deduplication window has a short one; no other is to meet its end.
+/// The one case that waits for the deduplication window has a short one; no other case may reach
+/// its end.
 const WAITS_FOR_THE_WINDOW: &str = "a_deduplication_id_is_forgotten_when_its_window_is_over";
 const WINDOW_MS: u64 = 400;
-/// Few enough for a case to go beyond.
+/// Few enough for a case to exceed.
 const DEAD_LETTERS_MAX: usize = 20;
 
-/// A store of its own for one case.
+/// The configuration of a separate store for one case.
 fn config_for(name: &str, config: Config) -> Config {
     let mut config = Config {
         namespace: namespace(),
@@ -42,7 +43,7 @@ fn config_for(name: &str, config: Config) -> Config {
     config
 }
 
-/// A case of the key-value contract on a store of its own.
+/// Runs a case of the key-value contract on a separate store.
 fn run_key_value(case: Case<contract::key_value::Subject>, config: Config) {
     let config = config_for(case.name, config);
     block_on(async {
@@ -55,7 +56,7 @@ fn run_key_value(case: Case<contract::key_value::Subject>, config: Config) {
     });
 }
 
-/// A case of the queue contract on a store of its own.
+/// Runs a case of the queue contract on a separate store.
 fn run_queue(case: Case<contract::queue::Subject>, config: Config) {
     let config = config_for(case.name, config);
     block_on(async {
@@ -70,7 +71,7 @@ fn run_queue(case: Case<contract::queue::Subject>, config: Config) {
     });
 }
 
-/// Servers that are killed, and started again on their append-only files.
+/// Servers that can be killed and restarted with their append-only files.
 trait Crash: std::fmt::Debug + Send + Sync + 'static {
     fn crash(&self);
 }
@@ -152,7 +153,7 @@ mod single {
     }
 
     fn durability(case: Case<contract::durability::Subject>) {
-        let server = Server::start(Keeps::Always);
+        let server = Server::start(Persistence::Always);
         let config = Config::single(server.url());
         block_on(async {
             let store = open(&config).await;
@@ -190,7 +191,7 @@ mod cluster {
         ports::key_value_contract!(super::key_value);
     }
 
-    /// The items of a cluster that change together over partitions.
+    /// The key-value port whose items change together over partitions of a cluster.
     fn in_one_slot(case: Case<contract::key_value::Subject>) {
         let cluster = shared();
         let config = config_for(case.name, replicated(&cluster));
@@ -218,7 +219,7 @@ mod cluster {
     }
 
     fn durability(case: Case<contract::durability::Subject>) {
-        let cluster = Cluster::bare(Keeps::Always);
+        let cluster = Cluster::bare(Persistence::Always);
         let config = Config::cluster(cluster.urls());
         block_on(async {
             let store = open(&config).await;

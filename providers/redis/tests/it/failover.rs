@@ -1,4 +1,4 @@
-//! Replicas: what an acknowledged write is worth when its server is gone, and what happens meanwhile.
+//! Replicas: an acknowledged write survives a failover, and an open store follows it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,8 +11,8 @@ use redis_provider::{Acknowledged, Config};
 
 use crate::{
     cluster::Cluster,
-    server::{Keeps, Server, eventually},
-    world::{block_on, count, key, open, value},
+    fixture::{block_on, count, key, open, value},
+    server::{Persistence, Server, eventually},
 };
 
 fn replicated(config: Config) -> Config {
@@ -29,12 +29,15 @@ fn set(place: Key, n: i64) -> Update {
 
 /// D1: one server with a replica.
 #[test]
-fn what_a_replica_confirmed_is_there_when_it_takes_over() {
-    let (master, replica) = (Server::start(Keeps::Memory), Server::start(Keeps::Memory));
+fn a_write_that_a_replica_confirmed_survives_its_promotion() {
+    let (master, replica) = (
+        Server::start(Persistence::Memory),
+        Server::start(Persistence::Memory),
+    );
     replica.tell::<()>(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
     eventually("the replica is up to date", || {
-        let told: String = master.tell(&["INFO", "replication"]);
-        told.contains("state=online")
+        let reply: String = master.tell(&["INFO", "replication"]);
+        reply.contains("state=online")
     });
     block_on(async {
         let store = open(&replicated(Config::single(master.url())))
@@ -74,14 +77,17 @@ fn what_a_replica_confirmed_is_there_when_it_takes_over() {
     });
 }
 
-/// D1: without the replica nothing is acknowledged, and nothing is said to be lost either.
+/// D1: without the replica no write is acknowledged, and none is reported as lost either.
 #[test]
 fn a_write_that_no_replica_confirms_is_not_acknowledged() {
-    let (master, replica) = (Server::start(Keeps::Memory), Server::start(Keeps::Memory));
+    let (master, replica) = (
+        Server::start(Persistence::Memory),
+        Server::start(Persistence::Memory),
+    );
     replica.tell::<()>(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
     eventually("the replica is up to date", || {
-        let told: String = master.tell(&["INFO", "replication"]);
-        told.contains("state=online")
+        let reply: String = master.tell(&["INFO", "replication"]);
+        reply.contains("state=online")
     });
     block_on(async {
         let store = open(&replicated(Config::single(master.url())))
@@ -94,7 +100,10 @@ fn a_write_that_no_replica_confirms_is_not_acknowledged() {
             .expect("update answers")
             .receipt
             .point;
-        let late = store.externalize(point).await.expect_err("nobody confirms");
+        let late = store
+            .externalize(point)
+            .await
+            .expect_err("no replica confirms");
         assert!(
             matches!(late.kind(), ErrorKind::Unavailable { .. }),
             "{late}"
@@ -107,7 +116,7 @@ fn a_write_that_no_replica_confirms_is_not_acknowledged() {
     });
 }
 
-/// The item of the `n`th partition; some lie on one master, some on the other.
+/// The item of the `n`th partition. The partitions are spread over both masters.
 fn partition(n: usize) -> Key {
     Key::new(format!("partition {n}"), "item")
 }
@@ -124,11 +133,12 @@ async fn write_all(store: &Arc<dyn KeyValue>, count: usize, n: i64) -> usize {
     unknown
 }
 
-/// D1, K3: in a cluster an answer means that the replica has it; where none is left, there is no answer.
+/// D1, K3: in a cluster a reply means that the replica has the write; without a replica there is no
+/// reply.
 #[test]
-fn what_a_cluster_answered_is_there_after_a_failover() {
+fn a_write_that_a_cluster_acknowledged_survives_a_failover() {
     const PARTITIONS: usize = 40;
-    let cluster = Cluster::replicated(Keeps::Memory);
+    let cluster = Cluster::replicated(Persistence::Memory);
     block_on(async {
         let store = open(&replicated(Config::cluster(cluster.urls())))
             .await
@@ -143,18 +153,18 @@ fn what_a_cluster_answered_is_there_after_a_failover() {
             let unconfirmed = store
                 .update(set(orphaned.clone(), 1))
                 .await
-                .expect_err("nobody confirms");
+                .expect_err("no replica confirms");
             assert_eq!(
                 unconfirmed.kind(),
                 ErrorKind::OutcomeUnknown,
                 "{unconfirmed}"
             );
         }
-        let lax = Config {
+        let in_memory = Config {
             acknowledged: Acknowledged::InMemory,
             ..Config::cluster(cluster.urls())
         };
-        let store = open(&lax).await.key_value();
+        let store = open(&in_memory).await.key_value();
         for place in 0..PARTITIONS {
             let found = store
                 .get(&partition(place))
@@ -171,17 +181,17 @@ fn what_a_cluster_answered_is_there_after_a_failover() {
     });
 }
 
-/// K1, K3: a store that is open keeps working through a failover without the caller doing anything.
+/// K1, K3: an open store keeps working through a failover without any action of the caller.
 #[test]
 fn an_open_store_follows_a_failover() {
     const PARTITIONS: usize = 40;
-    let cluster = Cluster::replicated(Keeps::Memory);
+    let cluster = Cluster::replicated(Persistence::Memory);
     block_on(async {
-        let lax = Config {
+        let in_memory = Config {
             acknowledged: Acknowledged::InMemory,
             ..Config::cluster(cluster.urls())
         };
-        let store = open(&lax).await.key_value();
+        let store = open(&in_memory).await.key_value();
         assert_eq!(write_all(&store, PARTITIONS, 1).await, 0);
         cluster.fail_over();
         let unknown = write_all(&store, PARTITIONS, 2).await;
@@ -222,16 +232,16 @@ async fn assert_items(store: &Arc<dyn KeyValue>, partition: &'static str, n: i64
     );
 }
 
-/// K1, K6: a slot takes its items along, and the store follows each step (`ASK`, then `MOVED`).
+/// K1, K6: a slot moves with its items, and the store follows each step (`ASK`, then `MOVED`).
 #[test]
 fn an_open_store_follows_a_slot_that_moves() {
-    let cluster = Cluster::bare(Keeps::Memory);
+    let cluster = Cluster::bare(Persistence::Memory);
     block_on(async {
-        let lax = Config {
+        let in_memory = Config {
             acknowledged: Acknowledged::InMemory,
             ..Config::cluster(cluster.urls())
         };
-        let store = open(&lax).await.key_value();
+        let store = open(&in_memory).await.key_value();
         write_items(&store, "test", 1).await;
         let slot = slot_of(&cluster, "test");
         cluster.begin_moving(slot);
@@ -245,16 +255,16 @@ fn an_open_store_follows_a_slot_that_moves() {
     });
 }
 
-/// K1, K3: also under writers that do not stop while it moves (`TRYAGAIN`).
+/// K1, K3: the same with continuous writers during the move (`TRYAGAIN`).
 #[test]
-fn writers_go_on_while_their_slot_moves() {
-    let cluster = Arc::new(Cluster::bare(Keeps::Memory));
+fn writers_continue_while_their_slot_moves() {
+    let cluster = Arc::new(Cluster::bare(Persistence::Memory));
     block_on(async {
-        let lax = Config {
+        let in_memory = Config {
             acknowledged: Acknowledged::InMemory,
             ..Config::cluster(cluster.urls())
         };
-        let store = open(&lax).await.key_value();
+        let store = open(&in_memory).await.key_value();
         write_items(&store, "test", 1).await;
         let slot = slot_of(&cluster, "test");
         cluster.begin_moving(slot);
@@ -266,16 +276,17 @@ fn writers_go_on_while_their_slot_moves() {
     });
 }
 
-/// K7: an attempt that died between two partitions is finished by whoever repeats the batch, and nothing is done twice.
+/// K7: a repeat of a batch finishes an attempt that died between two partitions, and applies
+/// nothing twice.
 #[test]
-fn a_batch_over_several_partitions_is_finished_by_a_repeat() {
-    let cluster = Cluster::bare(Keeps::Memory);
+fn a_repeat_finishes_a_batch_over_several_partitions() {
+    let cluster = Cluster::bare(Persistence::Memory);
     block_on(async {
-        let lax = Config {
+        let in_memory = Config {
             acknowledged: Acknowledged::InMemory,
             ..Config::cluster(cluster.urls())
         };
-        let store = open(&lax).await.key_value();
+        let store = open(&in_memory).await.key_value();
         let add = || Change::Modify(vec![Action::Add("n".into(), 1)]);
         let changes: Vec<_> = (0..12).map(|n| (partition(n), add())).collect();
         let batch = Batch {

@@ -1,4 +1,4 @@
-//! Integration tests of the redis provider, against real servers that they start by themselves.
+//! Integration tests of the redis provider against real servers that they start.
 
 #![allow(
     clippy::disallowed_methods,
@@ -7,13 +7,13 @@
 
 mod cluster;
 mod contract;
+mod crash_losses;
+mod dead_letters;
 mod failover;
-mod forbidden;
-mod letters;
-mod lost;
+mod fixture;
 mod opening;
+mod permissions;
 mod proxy;
 mod server;
-mod several;
-mod unknown;
-mod world;
+mod several_processes;
+mod unknown_outcomes;

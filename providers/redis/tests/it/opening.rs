@@ -1,4 +1,4 @@
-//! What is refused at open, in words that say what to change, and what is not shown there.
+//! Opening a store: refusals name the setting to change, and passwords stay hidden.
 
 use ports::{
     ErrorKind, Update,
@@ -7,8 +7,8 @@ use ports::{
 use redis_provider::{Acknowledged, Config, OpenError, Redis};
 
 use crate::{
-    server::{Keeps, Server, shared},
-    world::{block_on, count, key, namespace, open},
+    fixture::{block_on, count, key, namespace, open},
+    server::{Persistence, Server, shared},
 };
 
 async fn refusal(config: &Config) -> String {
@@ -18,12 +18,12 @@ async fn refusal(config: &Config) -> String {
     }
 }
 
-/// D1: a promise that the server would not keep is not made.
+/// D1: the store makes no promise that the server would not keep.
 #[test]
-fn a_server_that_cannot_keep_what_is_asked_is_refused_with_what_to_change() {
+fn an_unsuitable_server_is_refused_with_the_setting_to_change() {
     let (memory, every_second) = (
-        Server::start(Keeps::Memory),
-        Server::start(Keeps::EverySecond),
+        Server::start(Persistence::Memory),
+        Server::start(Persistence::EverySecond),
     );
     block_on(async {
         assert!(
@@ -66,7 +66,7 @@ fn a_server_that_cannot_keep_what_is_asked_is_refused_with_what_to_change() {
 
 #[test]
 fn a_newer_format_is_refused() {
-    let server = Server::start(Keeps::Always);
+    let server = Server::start(Persistence::Always);
     block_on(async {
         open(&Config::single(server.url())).await;
         server.tell::<()>(&["SET", "landfast{clock}f", "2"]);
@@ -87,7 +87,7 @@ fn a_newer_format_is_refused() {
 #[test]
 fn a_password_opens_and_is_never_shown() {
     const PASSWORD: &str = "hunter2-correct-horse";
-    let server = Server::start(Keeps::Always);
+    let server = Server::start(Persistence::Always);
     server.tell::<()>(&["CONFIG", "SET", "requirepass", PASSWORD]);
     block_on(async {
         let url = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port());
@@ -110,7 +110,7 @@ fn a_password_opens_and_is_never_shown() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_before_anything_is_sent() {
+fn a_contradictory_configuration_is_refused_before_a_command_is_sent() {
     block_on(async {
         let nowhere = "redis://127.0.0.1:1";
         for config in [
@@ -143,9 +143,9 @@ fn what_cannot_be_meant_is_refused_before_anything_is_sent() {
     });
 }
 
-/// P3: a clock of the server that went back does not take incarnations with it.
+/// P3: if the server's clock is set back, the next incarnation is still higher.
 #[test]
-fn an_incarnation_is_above_the_one_before_whatever_the_servers_clock_says() {
+fn an_incarnation_is_higher_than_the_previous_one_even_if_the_servers_clock_goes_back() {
     let server = shared();
     block_on(async {
         let config = Config {
@@ -164,10 +164,10 @@ fn an_incarnation_is_above_the_one_before_whatever_the_servers_clock_says() {
     });
 }
 
-/// K3: a full server refuses writes, serves reads, and takes writes again once there is room.
+/// K3: a full server refuses writes, serves reads, and takes writes again once it has free memory.
 #[test]
-fn a_server_without_room_changes_nothing_and_goes_on_once_it_has_some() {
-    let server = Server::start(Keeps::Always);
+fn a_full_server_changes_nothing_and_continues_once_it_has_memory() {
+    let server = Server::start(Persistence::Always);
     block_on(async {
         let store = open(&Config::single(server.url())).await.key_value();
         let add = || Update::modify(key("n"), vec![Action::Add("n".into(), 1)]);

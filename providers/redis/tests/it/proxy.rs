@@ -1,4 +1,4 @@
-//! A network that breaks at the worst moment: between a server and the answer to what it did.
+//! A proxy that breaks the connection between a script's execution and its reply.
 
 use std::sync::{
     Arc,
@@ -10,19 +10,19 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// What happens to the next command that runs a script.
+/// The fault that strikes the next script command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Next {
-    /// It passes.
-    Passes = 0,
-    /// It reaches the server and is executed; its answer is lost with the connection.
-    LosesAnswer = 1,
-    /// It is lost with the connection.
-    IsLost = 2,
+pub(crate) enum Fault {
+    /// None.
+    None = 0,
+    /// The command is executed; its reply is lost with the connection.
+    LosesReply = 1,
+    /// The command is lost with the connection.
+    LosesCommand = 2,
 }
 
-/// A way to a server.
+/// A proxy before a server.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     port: u16,
@@ -30,19 +30,19 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// A way to the server on `port`.
+    /// A proxy before the server on `port`.
     pub(crate) async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let own = listener
             .local_addr()
             .expect("a listener has an address")
             .port();
-        let next = Arc::new(AtomicU8::new(Next::Passes as u8));
+        let next = Arc::new(AtomicU8::new(Fault::None as u8));
         let armed = Arc::clone(&next);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 if let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await {
-                    tokio::spawn(carry(client, server, Arc::clone(&armed)));
+                    tokio::spawn(forward(client, server, Arc::clone(&armed)));
                 }
             }
         });
@@ -53,19 +53,19 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Decides about the next script.
-    pub(crate) fn next(&self, next: Next) {
-        self.next.store(next as u8, Ordering::SeqCst);
+    /// Sets the fault for the next script.
+    pub(crate) fn set_fault(&self, fault: Fault) {
+        self.next.store(fault as u8, Ordering::SeqCst);
     }
 
-    /// Whether what was decided has happened.
-    pub(crate) fn has_happened(&self) -> bool {
-        self.next.load(Ordering::SeqCst) == Next::Passes as u8
+    /// Whether the fault has struck.
+    pub(crate) fn has_struck(&self) -> bool {
+        self.next.load(Ordering::SeqCst) == Fault::None as u8
     }
 }
 
-/// Carries bytes both ways until one side closes, or until what is armed happens.
-async fn carry(mut client: TcpStream, mut server: TcpStream, armed: Arc<AtomicU8>) {
+/// Forwards bytes in both directions until one side closes or the fault strikes.
+async fn forward(mut client: TcpStream, mut server: TcpStream, armed: Arc<AtomicU8>) {
     let (mut up, mut down) = (vec![0; 64 << 10], vec![0; 64 << 10]);
     loop {
         tokio::select! {
@@ -73,12 +73,12 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, armed: Arc<AtomicU8
                 let Some(read) = read.ok().filter(|read| *read > 0) else { return };
                 let sent = &up[..read];
                 let is_script = sent.windows(7).any(|window| window == b"EVALSHA");
-                let fate = if is_script { armed.swap(Next::Passes as u8, Ordering::SeqCst) } else { 0 };
-                if fate == Next::IsLost as u8 || server.write_all(sent).await.is_err() {
+                let fault = if is_script { armed.swap(Fault::None as u8, Ordering::SeqCst) } else { 0 };
+                if fault == Fault::LosesCommand as u8 || server.write_all(sent).await.is_err() {
                     return;
                 }
-                if fate == Next::LosesAnswer as u8 {
-                    // The server has done it once it answers.
+                if fault == Fault::LosesReply as u8 {
+                    // The first reply shows that the server has executed the script.
                     drop(server.read(&mut down).await);
                     return;
                 }

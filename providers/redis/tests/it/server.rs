@@ -1,4 +1,5 @@
-//! Real servers on loopback, each with a free port and a directory of its own, stopped when the test ends.
+//! Real servers on loopback, each with a free port and its own directory, stopped when the test
+//! ends.
 
 use std::{
     fmt,
@@ -12,17 +13,17 @@ use std::{
 use redis::{FromRedisValue, cmd};
 use tempfile::TempDir;
 
-/// How long a server may take to do what it was told.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest wait for a server.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// What keeps a server's writes.
+/// How a server persists its writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keeps {
-    /// Its memory.
+pub(crate) enum Persistence {
+    /// In memory only.
     Memory,
-    /// The append-only file, synced before it answers.
+    /// In the append-only file, synced before it replies.
     Always,
-    /// The append-only file, synced once a second.
+    /// In the append-only file, synced once a second.
     EverySecond,
 }
 
@@ -52,18 +53,18 @@ fn free_port() -> u16 {
 }
 
 impl Server {
-    /// Starts one by itself.
-    pub(crate) fn start(keeps: Keeps) -> Self {
-        Self::start_with(keeps, &[])
+    /// Starts a server.
+    pub(crate) fn start(persistence: Persistence) -> Self {
+        Self::start_with(persistence, &[])
     }
 
-    /// Starts one with further arguments.
-    pub(crate) fn start_with(keeps: Keeps, further: &[&str]) -> Self {
+    /// Starts a server with further arguments.
+    pub(crate) fn start_with(persistence: Persistence, further: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let keeping: &[&str] = match keeps {
-            Keeps::Memory => &["--appendonly", "no"],
-            Keeps::Always => &["--appendonly", "yes", "--appendfsync", "always"],
-            Keeps::EverySecond => &["--appendonly", "yes", "--appendfsync", "everysec"],
+        let keeping: &[&str] = match persistence {
+            Persistence::Memory => &["--appendonly", "no"],
+            Persistence::Always => &["--appendonly", "yes", "--appendfsync", "always"],
+            Persistence::EverySecond => &["--appendonly", "yes", "--appendfsync", "everysec"],
         };
         let fixed = [
             "--bind",
@@ -95,18 +96,18 @@ impl Server {
                     bus_port,
                 };
             }
-            // Somebody else took the port in between.
+            // Another process took the port in between.
             drop(child.wait());
         }
         panic!("no server starts; is redis-server installed?");
     }
 
-    /// Where it listens.
+    /// The port for clients.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where it talks to the other servers of its cluster.
+    /// The port for the other servers of its cluster.
     pub(crate) fn bus_port(&self) -> u16 {
         self.bus_port
     }
@@ -118,7 +119,7 @@ impl Server {
     /// Runs a command on it.
     pub(crate) fn ask<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
         let client = redis::Client::open(self.url()).expect("a URL of ours");
-        let mut connection = client.get_connection_with_timeout(PATIENCE)?;
+        let mut connection = client.get_connection_with_timeout(WAIT_MAX)?;
         let mut command = cmd(words[0]);
         for word in &words[1..] {
             command.arg(*word);
@@ -126,20 +127,20 @@ impl Server {
         command.query(&mut connection)
     }
 
-    /// Runs a command on it that cannot fail.
+    /// Runs a command on it that must succeed.
     pub(crate) fn tell<T: FromRedisValue>(&self, words: &[&str]) -> T {
         self.ask(words)
             .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// Kills it at once, as a crash would.
+    /// Kills it immediately, like a crash.
     pub(crate) fn kill(&self) {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         child.kill().expect("it was running");
         child.wait().expect("it has ended");
     }
 
-    /// Starts it again on its port and in its directory.
+    /// Restarts it on its port and in its directory.
     pub(crate) fn restart(&self) {
         let started = Instant::now();
         loop {
@@ -150,13 +151,13 @@ impl Server {
             }
             drop(child.wait());
             assert!(
-                started.elapsed() < PATIENCE,
+                started.elapsed() < WAIT_MAX,
                 "the server does not start again"
             );
         }
     }
 
-    /// Where its files are.
+    /// The directory of its files.
     pub(crate) fn directory(&self) -> &std::path::Path {
         self.directory.path()
     }
@@ -182,11 +183,11 @@ fn spawn(port: u16, directory: &TempDir, arguments: &[String]) -> Child {
         .expect("redis-server is installed")
 }
 
-/// Whether the server comes to answer on `port`; it has ended if not.
+/// Waits until the server replies on `port`. Returns false if it has ended.
 fn answers(port: u16, child: &mut Child) -> bool {
     let started = Instant::now();
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a URL of ours");
-    while started.elapsed() < PATIENCE {
+    while started.elapsed() < WAIT_MAX {
         if child
             .try_wait()
             .expect("a child can be waited for")
@@ -196,12 +197,12 @@ fn answers(port: u16, child: &mut Child) -> bool {
         }
         let connected = client.get_connection_with_timeout(Duration::from_secs(1));
         if let Ok(mut connection) = connected {
-            let told: redis::RedisResult<String> = cmd("INFO").query(&mut connection);
+            let reply: redis::RedisResult<String> = cmd("INFO").query(&mut connection);
             let own = format!("process_id:{}\r", child.id());
-            match told {
-                // While it loads its file it answers nothing else.
-                Ok(told) if told.contains(&own) => {
-                    if told.contains("\nloading:0\r") {
+            match reply {
+                // While it loads its file it replies to nothing else.
+                Ok(reply) if reply.contains(&own) => {
+                    if reply.contains("\nloading:0\r") {
                         return true;
                     }
                 }
@@ -218,21 +219,21 @@ fn answers(port: u16, child: &mut Child) -> bool {
     false
 }
 
-/// Waits until `holds`, which a server brings about.
+/// Waits until `holds` returns true, which a server brings about.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(started.elapsed() < WAIT_MAX, "timed out waiting: {what}");
         thread::yield_now();
     }
 }
 
-/// A server that tests share while any of them uses it; each has a namespace of its own there.
+/// A server that tests share while any of them uses it; each test has its own namespace.
 pub(crate) fn shared() -> Arc<Server> {
     static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     shared.upgrade().unwrap_or_else(|| {
-        let server = Arc::new(Server::start(Keeps::Always));
+        let server = Arc::new(Server::start(Persistence::Always));
         *shared = Arc::downgrade(&server);
         server
     })

@@ -1,4 +1,4 @@
-//! What starts functions by itself: queue triggers, timers, and the consumers of sent events.
+//! The tasks that start functions: queue triggers, timers, and the consumers of sent events.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use tokio::{
 use super::{Shared, decode_event, invocation::Ended};
 use crate::cloud::lock;
 
-/// The most invocations one trigger runs at a time; further groups wait in their queue.
+/// The most concurrent invocations of one trigger; further groups wait in their queue.
 const INVOCATIONS_MAX: usize = 64;
 
 /// The first pause before a failed message is delivered again; it doubles with each attempt.
@@ -31,11 +31,11 @@ const RETRY_MS_MIN: u64 = 100;
 /// The longest such pause.
 const RETRY_MS_MAX: u64 = 20_000;
 
-/// Messages stay hidden this much longer than their function may run, so that no second invocation of a
-/// group starts beside the first (N3).
+/// By how much the visibility timeout of messages exceeds the timeout of their function, so that no
+/// second invocation of a group starts beside the first (N3).
 const HIDDEN_BEYOND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is armed at present.
+/// The armed triggers and timers.
 #[derive(Debug, Default)]
 pub(crate) struct Armed {
     queues: BTreeMap<String, (QueueTrigger, AbortHandle)>,
@@ -45,7 +45,8 @@ pub(crate) struct Armed {
 #[derive(Debug)]
 struct Timer {
     period: watch::Sender<Duration>,
-    /// Read by an invocation just before it starts, because its task may have been queued before (N4).
+    /// An invocation checks it just before it starts, because its task may have been queued before
+    /// (N4).
     is_armed: Arc<AtomicBool>,
     task: AbortHandle,
 }
@@ -78,12 +79,12 @@ impl Armed {
     }
 }
 
-/// Where a consumer's messages come from.
+/// The source of a consumer's messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
-    /// A queue with a trigger: up to so many messages to an invocation.
+    /// A queue with a trigger: at most this many messages per invocation.
     Trigger { batch_messages_max: usize },
-    /// The events sent to one function, one to an invocation.
+    /// The events sent to one function, one per invocation.
     Events,
 }
 
@@ -169,16 +170,16 @@ impl Shared {
         }
     }
 
-    /// Takes messages of `queue` to `function`, group by group, until aborted.
+    /// Delivers the messages of `queue` to `function`, group by group, until aborted.
     pub(super) async fn consume(self: Arc<Self>, queue: String, function: String, source: Source) {
         let permits = Arc::new(Semaphore::new(INVOCATIONS_MAX));
         loop {
             if self.cloud.queue_ready(&queue).await.is_err() {
-                // A crash took the queue back before it was durable; whoever made it will make it again.
+                // A crash undid the creation of the queue; its creator will create it again.
                 self.cloud.changed.notified().await;
                 continue;
             }
-            self.cloud.dawdle().await;
+            self.cloud.pause_briefly().await;
             let Ok(slot) = Arc::clone(&permits).acquire_owned().await else {
                 return;
             };
@@ -186,7 +187,8 @@ impl Shared {
                 Some(definition) => definition.handler.permit().await,
                 None => Permit::default(),
             };
-            // From here to the spawn nothing waits, so that an abort never strands what was received.
+            // There is no await from here to the spawn, so an abort never strands received
+            // messages.
             let Ok(deliveries) = self.take(&queue, &function, source) else {
                 continue;
             };
@@ -198,7 +200,8 @@ impl Shared {
             let taken_in = self.cloud.store().point().incarnation;
             let (shared, queue, function) = (Arc::clone(&self), queue.clone(), function.clone());
             tokio::spawn(async move {
-                // A crash in between gave the messages back: they are somebody else's by now (N3).
+                // A crash in between ended the delivery, so another consumer may have the messages
+                // (N3).
                 if shared.cloud.store().point().incarnation == taken_in {
                     shared
                         .deliver(permit, &queue, &function, source, deliveries)
@@ -229,7 +232,7 @@ impl Shared {
             .receive(queue, messages_max, Some(hidden_for), now)
     }
 
-    /// Runs one invocation with `deliveries` and settles them by how it ended.
+    /// Runs one invocation with `deliveries` and settles them by its result.
     async fn deliver(
         &self,
         permit: Permit,
@@ -253,7 +256,7 @@ impl Shared {
             Some(definition) => self.run_in(permit, &definition, event).await,
             None => Ended::Failed(Failure::new(format!("there is no function {function:?}"))),
         };
-        self.cloud.dawdle().await;
+        self.cloud.pause_briefly().await;
         match ended {
             Ended::Done(_) => self.acknowledge(queue, &handles),
             Ended::Failed(failure) => self.settle(queue, &handles, &failure, false),
@@ -266,7 +269,8 @@ impl Shared {
                 );
             }
             Ended::Died => {
-                // The machine may be found dead at once, or only by the messages' visibility timeout.
+                // A crashed machine is noticed at once, or only by the visibility timeout of its
+                // messages.
                 let is_found = self.cloud.random().bool();
                 if is_found {
                     self.settle(queue, &handles, &Failure::new("it died"), true);
@@ -275,12 +279,12 @@ impl Shared {
         }
     }
 
-    /// Acknowledges what was completed and releases the rest, or gives it up.
+    /// Acknowledges the completed messages, and releases or gives up the rest.
     fn settle(&self, queue: &str, handles: &[Handle], failure: &Failure, at_once: bool) {
         let (done, rest) = handles.split_at(failure.completed.min(handles.len()));
         self.acknowledge(queue, done);
         let Some(failed) = rest.first() else { return };
-        // An error is as below.
+        // An error has the reason given below.
         if failure.is_hopeless {
             drop(self.cloud.give_up(queue, failed, &failure.reason));
         } else {
@@ -290,7 +294,7 @@ impl Shared {
     }
 
     fn acknowledge(&self, queue: &str, done: &[Handle]) {
-        // An error means that a crash took the queue back: then there is nothing to settle either.
+        // An error means that a crash undid the queue, so there is nothing to settle.
         if !done.is_empty() {
             drop(self.cloud.acknowledge(queue, done));
         }

@@ -21,7 +21,7 @@ use super::Shared;
 use crate::{cloud::lock, run::raise};
 
 tokio::task_local! {
-    /// The invocation whose code is running. What a handler spawns by itself does not belong to it.
+    /// The invocation whose code is running. Tasks that a handler spawns do not belong to it.
     static CURRENT: Arc<Invocation>;
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Invocation {
 }
 
 impl Invocation {
-    /// The one whose code is asking.
+    /// The invocation whose code is calling.
     pub(crate) fn current() -> Option<Arc<Self>> {
         CURRENT.try_with(Arc::clone).ok()
     }
@@ -45,7 +45,7 @@ impl Invocation {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Ends it: it makes no step after this one.
+    /// Ends it: it makes no further step.
     pub(crate) fn end(&self) {
         self.ended.notify_one();
     }
@@ -62,14 +62,14 @@ impl fmt::Display for Invocation {
 pub(crate) enum Ended {
     Done(Bytes),
     Failed(Failure),
-    /// It was ended by a crash.
+    /// A crash ended it.
     Died,
-    /// It ran past its timeout (N5).
+    /// It exceeded its timeout (N5).
     TimedOut,
 }
 
 impl Shared {
-    /// Runs one invocation to whatever end it comes to.
+    /// Runs one invocation to its end.
     pub(crate) async fn run(&self, definition: &Definition, event: Event) -> Ended {
         self.run_in(Permit::default(), definition, event).await
     }
@@ -89,7 +89,7 @@ impl Shared {
         });
         self.cloud.started(&invocation);
         self.cloud
-            .record("start", invocation.to_string(), say_event(&event));
+            .record("start", invocation.to_string(), trace_event(&event));
         let timeout = definition
             .options
             .timeout
@@ -113,7 +113,7 @@ impl Shared {
         };
         self.cloud.ended(&invocation);
         self.cloud
-            .record("end", invocation.to_string(), say_end(&ended));
+            .record("end", invocation.to_string(), trace_end(&ended));
         ended
     }
 
@@ -124,10 +124,12 @@ impl Shared {
     }
 }
 
-fn say_event(event: &Event) -> String {
+fn trace_event(event: &Event) -> String {
     match event {
         Event::Call { payload, .. } => format!("call with {} bytes", payload.len()),
-        Event::Messages { deliveries, .. } => crate::queue::say_deliveries(deliveries).into_owned(),
+        Event::Messages { deliveries, .. } => {
+            crate::queue::trace_deliveries(deliveries).into_owned()
+        }
         Event::Timer => "timer".to_owned(),
         Event::Failed {
             function, reason, ..
@@ -135,7 +137,7 @@ fn say_event(event: &Event) -> String {
     }
 }
 
-fn say_end(ended: &Ended) -> String {
+fn trace_end(ended: &Ended) -> String {
     match ended {
         Ended::Done(_) => "done".to_owned(),
         Ended::Failed(failure) => format!("failed after {}: {failure}", failure.completed),

@@ -1,11 +1,11 @@
-//! One queue as plain data: groups of messages, who has them, and what becomes of failures.
+//! One queue as plain data: groups of messages, their deliveries, and failures.
 //!
 //! Invariants
-//! - The messages that are with a consumer are the first ones of their group, and nothing of that group is
-//!   given to another before all of them are acknowledged, released or overdue (Q1).
-//! - Sequences are never used twice, not even after a crash took their messages back (Q6).
-//! - Before a message would be given up it travels alone once, so that the one that is given up is the one
-//!   that fails.
+//! - The messages with a consumer are the first ones of their group. No message of the group is
+//!   delivered before all of them are acknowledged, released or overdue (Q1).
+//! - A sequence is never reused, not even after a crash undid its message (Q6).
+//! - Before its last attempt a message is delivered alone, so that only the failing message is
+//!   given up.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,13 +22,24 @@ use ports::{
     },
 };
 
-/// Where an event goes that failed for good, if there is an exception handler: another queue, in whose
-/// messages it is wrapped.
+/// The exception handler's queue, which receives the wrapped events that failed permanently.
 #[derive(Debug, Clone)]
 pub(crate) struct Forward {
     pub(crate) queue: String,
     pub(crate) wrap: fn(function: &str, body: &[u8], reason: &str) -> Bytes,
     pub(crate) function: String,
+}
+
+impl Forward {
+    /// The queue, and the wrapped `message`, whose group is its own.
+    fn message(&self, message: &QueuedMessage, sequence: Sequence) -> (String, Message) {
+        let forwarded = Message {
+            group: Bytes::from(format!("{} {}", self.function, sequence.0)),
+            deduplication: None,
+            body: (self.wrap)(&self.function, &message.body, &message.reason),
+        };
+        (self.queue.clone(), forwarded)
+    }
 }
 
 #[derive(Debug)]
@@ -38,41 +49,41 @@ pub(crate) struct QueueState {
     groups: BTreeMap<Bytes, Group>,
     next_sequence: u64,
     deduplication: BTreeMap<Bytes, Duration>,
-    /// In the order of their ids.
+    /// Ordered by id.
     dead: VecDeque<DeadLetter>,
-    /// How many have ever come.
-    buried: u64,
-    /// The group served last; the next one is served next.
+    /// The number of all dead letters so far.
+    dead_letter_count: u64,
+    /// The group of the last delivery; the next one is served next.
     served: Bytes,
 }
 
 #[derive(Debug, Default)]
 struct Group {
-    messages: BTreeMap<Sequence, Waiting>,
-    /// How many of the first messages are with a consumer, and until when.
-    taken: Option<Taken>,
-    /// Nothing is given before this moment.
+    messages: BTreeMap<Sequence, QueuedMessage>,
+    /// The last message of the present delivery, and its deadline.
+    in_flight: Option<InFlight>,
+    /// No message of the group is delivered before this moment.
     visible: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Taken {
+struct InFlight {
     last: Sequence,
     until: Duration,
-    /// The start of the store in which they were.
+    /// The incarnation of the store in which it was delivered.
     incarnation: Incarnation,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct QueuedMessage {
     deduplication: Option<Bytes>,
     body: Bytes,
     attempts: u32,
     failures: u32,
     reason: String,
-    /// Its consumer has given it up, whatever attempts it has left.
-    is_hopeless: bool,
-    was_doubled: bool,
+    /// Its consumer has given it up, even if it has attempts left.
+    is_given_up: bool,
+    was_redelivered: bool,
 }
 
 /// How to undo a change of a queue.
@@ -88,15 +99,15 @@ pub(crate) enum QueueUndo {
     Removed {
         group: Bytes,
         sequence: Sequence,
-        waiting: Waiting,
+        message: QueuedMessage,
     },
     DeadLettered {
         group: Bytes,
         sequence: Sequence,
-        waiting: Waiting,
+        message: QueuedMessage,
         dropped: Option<Box<DeadLetter>>,
     },
-    Settled {
+    DeadLetterRemoved {
         place: usize,
         letter: Box<DeadLetter>,
     },
@@ -106,7 +117,7 @@ pub(crate) enum QueueUndo {
 #[derive(Debug)]
 pub(crate) struct GivenUp {
     pub(crate) undo: QueueUndo,
-    /// The queue it goes to instead of the dead letters, and as what.
+    /// The target queue and message, if it does not become a dead letter.
     pub(crate) forwarded: Option<(String, Message)>,
 }
 
@@ -119,12 +130,12 @@ impl QueueState {
             next_sequence: 1,
             deduplication: BTreeMap::new(),
             dead: VecDeque::new(),
-            buried: 0,
+            dead_letter_count: 0,
             served: Bytes::new(),
         }
     }
 
-    /// After a crash: the messages of a transient queue are gone, and may be sent again under their ids.
+    /// A crash removes the messages of a transient queue; they may be sent again under their ids.
     pub(crate) fn forget_transient(&mut self) {
         if self.options.retention == Retention::Transient {
             self.groups.clear();
@@ -154,24 +165,24 @@ impl QueueState {
         Some(self.append(message, remembered))
     }
 
-    /// Puts `message` behind its group; undoing that forgets the id that is `remembered` since.
+    /// Appends `message` to its group. Undoing this also forgets the deduplication id `remembered`.
     fn append(&mut self, message: Message, remembered: Option<Bytes>) -> QueueUndo {
         let sequence = Sequence(self.next_sequence);
         self.next_sequence += 1;
-        let waiting = Waiting {
+        let queued = QueuedMessage {
             deduplication: message.deduplication,
             body: message.body,
             attempts: 0,
             failures: 0,
             reason: String::new(),
-            is_hopeless: false,
-            was_doubled: false,
+            is_given_up: false,
+            was_redelivered: false,
         };
         self.groups
             .entry(message.group.clone())
             .or_default()
             .messages
-            .insert(sequence, waiting);
+            .insert(sequence, queued);
         QueueUndo::Sent {
             group: message.group,
             sequence,
@@ -179,7 +190,7 @@ impl QueueState {
         }
     }
 
-    /// Gives the first messages of the next group that has some to give.
+    /// Delivers the first messages of the next available group.
     pub(crate) fn receive(
         &mut self,
         messages_max: usize,
@@ -205,51 +216,57 @@ impl QueueState {
             .is_some_and(|head| head.failures >= last_attempt);
         let count = if alone { 1 } else { messages_max };
         let mut deliveries = Vec::new();
-        let mut taken = None;
-        for (sequence, waiting) in group.messages.iter_mut().take(count) {
-            waiting.attempts += 1;
-            let (group, sequence, attempt) = (name.clone(), *sequence, waiting.attempts);
+        let mut in_flight = None;
+        for (sequence, message) in group.messages.iter_mut().take(count) {
+            message.attempts += 1;
+            let (group, sequence, attempt) = (name.clone(), *sequence, message.attempts);
             let handle = Handle {
                 group,
                 sequence,
                 attempt,
                 incarnation,
             };
-            let (deduplication, body) = (waiting.deduplication.clone(), waiting.body.clone());
+            let (deduplication, body) = (message.deduplication.clone(), message.body.clone());
             deliveries.push(Delivery {
                 handle,
                 deduplication,
-                failures: waiting.failures,
+                failures: message.failures,
                 body,
             });
-            taken = Some(Taken {
+            in_flight = Some(InFlight {
                 last: sequence,
                 until,
                 incarnation,
             });
         }
-        group.taken = taken;
+        group.in_flight = in_flight;
         deliveries
     }
 
-    /// The next group in turn that has something to give.
+    /// The next available group in rotation.
     fn next_group(&self, now: Duration) -> Option<Bytes> {
         let after = (Bound::Excluded(&self.served), Bound::Unbounded);
         let gives =
-            |(_, group): &(&Bytes, &Group)| group.gives_from().is_some_and(|from| from <= now);
+            |(_, group): &(&Bytes, &Group)| group.available_from().is_some_and(|from| from <= now);
         let in_turn = self.groups.range::<Bytes, _>(after).find(gives);
         in_turn
             .or_else(|| self.groups.iter().find(gives))
             .map(|(name, _)| name.clone())
     }
 
-    /// When something may be given next, or comes back from its consumer; none: only after a change.
+    /// When the next message becomes available or the next delivery expires; none: only after a
+    /// change.
     pub(crate) fn next_visible(&self) -> Option<Duration> {
-        let moment = |group: &Group| group.gives_from().or(group.taken.map(|taken| taken.until));
+        let moment = |group: &Group| {
+            group
+                .available_from()
+                .or(group.in_flight.map(|in_flight| in_flight.until))
+        };
         self.groups.values().filter_map(moment).min()
     }
 
-    /// Removes what these handles name (Q6). `twice` only seems to, where that frees a whole group.
+    /// Removes the messages of these handles (Q6). With `twice`, a group that is then free gets
+    /// them back for a second delivery.
     pub(crate) fn acknowledge(&mut self, handles: &[Handle], twice: bool) -> Vec<QueueUndo> {
         let mut undo = Vec::new();
         let mut touched: Vec<&Bytes> = Vec::new();
@@ -257,14 +274,14 @@ impl QueueState {
             let Some(group) = self.groups.get_mut(&handle.group) else {
                 continue;
             };
-            if !group.holds(handle) {
+            if !group.is_delivered_as(handle) {
                 continue;
             }
-            if let Some(waiting) = group.messages.remove(&handle.sequence) {
+            if let Some(message) = group.messages.remove(&handle.sequence) {
                 undo.push(QueueUndo::Removed {
                     group: handle.group.clone(),
                     sequence: handle.sequence,
-                    waiting,
+                    message,
                 });
             }
             touched.push(&handle.group);
@@ -272,18 +289,18 @@ impl QueueState {
         for name in touched {
             self.free(name);
         }
-        if twice { self.double(undo) } else { undo }
+        if twice { self.redeliver(undo) } else { undo }
     }
 
-    /// Puts acknowledged messages back, once each, if nothing of their groups is with a consumer.
-    fn double(&mut self, undo: Vec<QueueUndo>) -> Vec<QueueUndo> {
+    /// Puts acknowledged messages back, once each, if no message of their group is with a consumer.
+    fn redeliver(&mut self, undo: Vec<QueueUndo>) -> Vec<QueueUndo> {
         let (back, gone): (Vec<_>, Vec<_>) = undo.into_iter().partition(|undo| match undo {
-            QueueUndo::Removed { group, waiting, .. } => {
-                !waiting.was_doubled
+            QueueUndo::Removed { group, message, .. } => {
+                !message.was_redelivered
                     && self
                         .groups
                         .get(group)
-                        .is_none_or(|group| group.taken.is_none())
+                        .is_none_or(|group| group.in_flight.is_none())
             }
             _ => false,
         });
@@ -291,39 +308,40 @@ impl QueueState {
             if let QueueUndo::Removed {
                 group,
                 sequence,
-                mut waiting,
+                mut message,
             } = undo
             {
-                waiting.was_doubled = true;
+                message.was_redelivered = true;
                 self.groups
                     .entry(group)
                     .or_default()
                     .messages
-                    .insert(sequence, waiting);
+                    .insert(sequence, message);
             }
         }
         gone
     }
 
-    /// Ends the hold on `group` once nothing of it is with its consumer; forgets it once it is empty.
+    /// Ends the delivery of `group` once its last message is gone; removes an empty group.
     fn free(&mut self, name: &Bytes) {
         let Some(group) = self.groups.get_mut(name) else {
             return;
         };
         let first = group.messages.keys().next().copied();
-        match (first, group.taken) {
+        match (first, group.in_flight) {
             (None, _) => drop(self.groups.remove(name)),
-            (Some(first), Some(taken)) if first > taken.last => group.taken = None,
+            (Some(first), Some(in_flight)) if first > in_flight.last => group.in_flight = None,
             _ => {}
         }
     }
 
-    /// Gives back what `handle` names and all later ones of its consumer; it has failed because of `reason`.
+    /// Releases the message of `handle`, which failed with `reason`, and all later ones of its
+    /// delivery.
     pub(crate) fn release(&mut self, handle: &Handle, visible: Duration, reason: &str) {
         let Some(group) = self
             .groups
             .get_mut(&handle.group)
-            .filter(|group| group.holds(handle))
+            .filter(|group| group.is_delivered_as(handle))
         else {
             return;
         };
@@ -334,19 +352,19 @@ impl QueueState {
             .range(..handle.sequence)
             .next_back()
             .map(|(sequence, _)| *sequence);
-        group.taken = group
-            .taken
-            .and_then(|taken| before.map(|last| Taken { last, ..taken }));
+        group.in_flight = group
+            .in_flight
+            .and_then(|in_flight| before.map(|last| InFlight { last, ..in_flight }));
     }
 
-    /// The same, and it is given up next (Q11).
+    /// The same, and the message is given up next (Q11).
     pub(crate) fn condemn(&mut self, handle: &Handle, visible: Duration, reason: &str) {
         let group = self
             .groups
             .get_mut(&handle.group)
-            .filter(|group| group.holds(handle));
-        if let Some(waiting) = group.and_then(|group| group.messages.get_mut(&handle.sequence)) {
-            waiting.is_hopeless = true;
+            .filter(|group| group.is_delivered_as(handle));
+        if let Some(message) = group.and_then(|group| group.messages.get_mut(&handle.sequence)) {
+            message.is_given_up = true;
             self.release(handle, visible, reason);
         }
     }
@@ -355,18 +373,21 @@ impl QueueState {
         if let Some(group) = self
             .groups
             .get_mut(&handle.group)
-            .filter(|group| group.holds(handle))
-            && let Some(taken) = &mut group.taken
+            .filter(|group| group.is_delivered_as(handle))
+            && let Some(in_flight) = &mut group.in_flight
         {
-            taken.until = until;
+            in_flight.until = until;
         }
     }
 
-    /// Takes back what consumers have kept longer than they may (Q3).
-    pub(crate) fn take_back_overdue(&mut self, now: Duration) {
+    /// Ends deliveries whose visibility timeout has passed (Q3).
+    pub(crate) fn expire_overdue(&mut self, now: Duration) {
         for group in self.groups.values_mut() {
-            if group.taken.is_some_and(|taken| taken.until <= now) {
-                group.taken = None;
+            if group
+                .in_flight
+                .is_some_and(|in_flight| in_flight.until <= now)
+            {
+                group.in_flight = None;
                 if let Some(head) = group.messages.keys().next().copied() {
                     group.fail(head, "the visibility timeout ran out");
                 }
@@ -374,69 +395,69 @@ impl QueueState {
         }
     }
 
-    /// Gives up one message that failed for good, unless they stay where they are.
+    /// Gives up one permanently failed message. In a queue that blocks, only a message that its
+    /// consumer gave up.
     pub(crate) fn give_up(&mut self, letters_max: usize) -> Option<GivenUp> {
-        let blocks = self.options.on_failure == OnFailure::Block;
-        let attempts_max = self.options.attempts_max.max(1);
-        let (name, sequence) = self
-            .groups
-            .iter()
-            .filter(|(_, group)| group.taken.is_none())
-            .find_map(|(name, group)| {
-                let (sequence, head) = group.messages.iter().next()?;
-                let is_over = head.is_hopeless || !blocks && head.failures >= attempts_max;
-                is_over.then(|| (name.clone(), *sequence))
-            })?;
+        let (name, sequence) = self.next_failed()?;
         let group = self.groups.get_mut(&name)?;
-        let waiting = group.messages.remove(&sequence)?;
+        let message = group.messages.remove(&sequence)?;
         group.visible = Duration::ZERO;
         self.free(&name);
-        let Some(Forward {
-            queue,
-            wrap,
-            function,
-        }) = &self.forward
-        else {
-            self.buried += 1;
-            let id = LetterId(u128::from(self.buried));
-            self.dead.push_back(DeadLetter {
-                id,
-                ..waiting.letter(&name, sequence)
-            });
-            let dropped = if self.dead.len() > letters_max {
-                self.dead.pop_front().map(Box::new)
-            } else {
-                None
-            };
-            let undo = QueueUndo::DeadLettered {
-                group: name,
-                sequence,
-                waiting,
-                dropped,
-            };
-            return Some(GivenUp {
-                undo,
+        Some(match &self.forward {
+            Some(forward) => GivenUp {
+                forwarded: Some(forward.message(&message, sequence)),
+                undo: QueueUndo::Removed {
+                    group: name,
+                    sequence,
+                    message,
+                },
+            },
+            None => GivenUp {
+                undo: self.dead_letter(name, sequence, message, letters_max),
                 forwarded: None,
-            });
-        };
-        let body = wrap(function, &waiting.body, &waiting.reason);
-        let group = Bytes::from(format!("{function} {}", sequence.0));
-        let forwarded = Some((
-            queue.clone(),
-            Message {
-                group,
-                deduplication: None,
-                body,
             },
-        ));
-        Some(GivenUp {
-            undo: QueueUndo::Removed {
-                group: name,
-                sequence,
-                waiting,
-            },
-            forwarded,
         })
+    }
+
+    /// The first available message that is to be given up.
+    fn next_failed(&self) -> Option<(Bytes, Sequence)> {
+        let blocks = self.options.on_failure == OnFailure::Block;
+        let attempts_max = self.options.attempts_max.max(1);
+        self.groups
+            .iter()
+            .filter(|(_, group)| group.in_flight.is_none())
+            .find_map(|(name, group)| {
+                let (sequence, head) = group.messages.iter().next()?;
+                let is_over = head.is_given_up || !blocks && head.failures >= attempts_max;
+                is_over.then(|| (name.clone(), *sequence))
+            })
+    }
+
+    /// Adds `message` to the dead letters, and drops the oldest one beyond `letters_max`.
+    fn dead_letter(
+        &mut self,
+        group: Bytes,
+        sequence: Sequence,
+        message: QueuedMessage,
+        letters_max: usize,
+    ) -> QueueUndo {
+        self.dead_letter_count += 1;
+        let id = LetterId(u128::from(self.dead_letter_count));
+        self.dead.push_back(DeadLetter {
+            id,
+            ..message.letter(&group, sequence)
+        });
+        let dropped = if self.dead.len() > letters_max {
+            self.dead.pop_front().map(Box::new)
+        } else {
+            None
+        };
+        QueueUndo::DeadLettered {
+            group,
+            sequence,
+            message,
+            dropped,
+        }
     }
 
     pub(crate) fn dead_letters(
@@ -444,10 +465,10 @@ impl QueueState {
         after: Option<LetterId>,
         letters_max: usize,
     ) -> Vec<DeadLetter> {
-        let is_behind = |letter: &&DeadLetter| after.is_none_or(|after| letter.id > after);
+        let is_after = |letter: &&DeadLetter| after.is_none_or(|after| letter.id > after);
         self.dead
             .iter()
-            .filter(is_behind)
+            .filter(is_after)
             .take(letters_max)
             .cloned()
             .collect()
@@ -457,10 +478,10 @@ impl QueueState {
         self.dead.iter().position(|letter| letter.id == id)
     }
 
-    /// Sends a dead letter again, whatever is remembered of its id (Q13).
+    /// Sends a dead letter again, regardless of deduplication (Q13).
     pub(crate) fn redrive(&mut self, id: LetterId) -> Vec<QueueUndo> {
         let mut undo = self.purge(id);
-        let Some(QueueUndo::Settled { letter, .. }) = undo.first() else {
+        let Some(QueueUndo::DeadLetterRemoved { letter, .. }) = undo.first() else {
             return undo;
         };
         let DeadLetter {
@@ -487,7 +508,7 @@ impl QueueState {
         let letter = self.dead.remove(place);
         letter
             .into_iter()
-            .map(|letter| QueueUndo::Settled {
+            .map(|letter| QueueUndo::DeadLetterRemoved {
                 place,
                 letter: Box::new(letter),
             })
@@ -506,7 +527,7 @@ impl QueueState {
         }
     }
 
-    /// The heads of groups that failed as often as they may and stay all the same.
+    /// The first messages of groups that they block, because they failed as often as allowed.
     pub(crate) fn blocked(&self) -> Vec<DeadLetter> {
         let attempts_max = self.options.attempts_max.max(1);
         let head = |(name, group): (&Bytes, &Group)| {
@@ -516,15 +537,15 @@ impl QueueState {
         self.groups.iter().filter_map(head).collect()
     }
 
-    /// After a crash nobody has any message.
-    pub(crate) fn forget_consumers(&mut self) {
+    /// After a crash no consumer has a message.
+    pub(crate) fn end_deliveries(&mut self) {
         for group in self.groups.values_mut() {
-            group.taken = None;
+            group.in_flight = None;
             group.visible = Duration::ZERO;
         }
     }
 
-    pub(crate) fn take_back(&mut self, undo: QueueUndo) {
+    pub(crate) fn undo(&mut self, undo: QueueUndo) {
         match undo {
             QueueUndo::Created => {}
             QueueUndo::Reconfigured(options) => self.options = options,
@@ -541,66 +562,68 @@ impl QueueState {
                 }
                 self.free(&group);
             }
-            QueueUndo::Settled { place, letter } => self.dead.insert(place, *letter),
+            QueueUndo::DeadLetterRemoved { place, letter } => self.dead.insert(place, *letter),
             QueueUndo::DeadLettered {
                 group,
                 sequence,
-                mut waiting,
+                mut message,
                 dropped,
             } => {
                 self.dead.pop_back();
                 if let Some(dropped) = dropped {
                     self.dead.push_front(*dropped);
                 }
-                // It is not known any more that anybody gave it up.
-                waiting.is_hopeless = false;
+                // The consumer's decision to give it up is undone too.
+                message.is_given_up = false;
                 self.groups
                     .entry(group)
                     .or_default()
                     .messages
-                    .insert(sequence, waiting);
+                    .insert(sequence, message);
             }
             QueueUndo::Removed {
                 group,
                 sequence,
-                waiting,
+                message,
             } => {
                 self.groups
                     .entry(group)
                     .or_default()
                     .messages
-                    .insert(sequence, waiting);
+                    .insert(sequence, message);
             }
         }
     }
 }
 
 impl Group {
-    /// From when it gives its first message to whoever asks; none if nobody may have it.
-    fn gives_from(&self) -> Option<Duration> {
-        (self.taken.is_none() && !self.messages.is_empty()).then_some(self.visible)
+    /// From when on its first message is available; none if a consumer has it or the group is
+    /// empty.
+    fn available_from(&self) -> Option<Duration> {
+        (self.in_flight.is_none() && !self.messages.is_empty()).then_some(self.visible)
     }
 
-    /// Whether `handle` is the present delivery of a message that is with a consumer.
-    fn holds(&self, handle: &Handle) -> bool {
-        let is_taken =
-            |taken: Taken| handle.sequence <= taken.last && handle.incarnation == taken.incarnation;
-        self.taken.is_some_and(is_taken)
+    /// Whether `handle` is the present delivery of a message.
+    fn is_delivered_as(&self, handle: &Handle) -> bool {
+        let is_taken = |in_flight: InFlight| {
+            handle.sequence <= in_flight.last && handle.incarnation == in_flight.incarnation
+        };
+        self.in_flight.is_some_and(is_taken)
             && self
                 .messages
                 .get(&handle.sequence)
-                .is_some_and(|waiting| waiting.attempts == handle.attempt)
+                .is_some_and(|message| message.attempts == handle.attempt)
     }
 
     fn fail(&mut self, sequence: Sequence, reason: &str) {
-        if let Some(waiting) = self.messages.get_mut(&sequence) {
-            waiting.failures += 1;
-            reason.clone_into(&mut waiting.reason);
+        if let Some(message) = self.messages.get_mut(&sequence) {
+            message.failures += 1;
+            reason.clone_into(&mut message.reason);
         }
     }
 }
 
-impl Waiting {
+impl QueuedMessage {
     fn letter(&self, group: &Bytes, sequence: Sequence) -> DeadLetter {
         DeadLetter {
             id: LetterId(u128::from(sequence.0)),

@@ -19,7 +19,7 @@ fn calm() -> Options {
     Options::default()
 }
 
-/// A cloud whose calls travel, so that they overtake each other.
+/// A cloud with latency, so that calls overtake each other.
 fn distant() -> Options {
     Options {
         latency: Some(Duration::ZERO..=Duration::from_millis(2)),
@@ -27,8 +27,8 @@ fn distant() -> Options {
     }
 }
 
-/// A cloud that promises little more than the least: transactions within a partition, pages that are no
-/// snapshots, everything durable at once.
+/// A cloud with minimal promises: transactions within a partition, pages that are no snapshots,
+/// everything durable at once.
 fn frugal() -> Options {
     let mut options = Options {
         durable_at_once: true,

@@ -1,4 +1,4 @@
-//! What a crash of the store takes, and what it leaves.
+//! A crash of the store: which data it loses, and which it keeps.
 
 use ports::{
     DurabilityPoint, ErrorKind, Incarnation, Position, Update,
@@ -64,7 +64,7 @@ fn a_crash_that_keeps_more_keeps_a_prefix() {
                 there.push(integer(&*key_value, &key(&format!("{written}")), "n").await == 1);
             }
             let length = there.iter().filter(|is_there| **is_there).count();
-            assert!(length >= 5, "what was externalized is there");
+            assert!(length >= 5, "externalized updates survive");
             assert!(
                 there[..length].iter().all(|is_there| *is_there),
                 "{there:?} is no prefix"
@@ -72,7 +72,7 @@ fn a_crash_that_keeps_more_keeps_a_prefix() {
             kept.insert(length);
         });
     }
-    assert!(kept.len() > 3, "chance decides how much: {kept:?}");
+    assert!(kept.len() > 3, "crashes keep different amounts: {kept:?}");
 }
 
 /// D3, rule P3.
@@ -121,14 +121,14 @@ fn a_point_of_an_earlier_start_is_lost_though_new_positions_passed_it() {
         let error = key_value
             .externalize(unheard)
             .await
-            .expect_err("nobody was given it");
+            .expect_err("no caller received it");
         assert_eq!(error.kind(), ErrorKind::Invalid);
     });
 }
 
 /// D3.
 #[test]
-fn who_waits_for_an_fsync_that_a_crash_overtakes_hears_that_it_is_lost() {
+fn a_wait_for_an_fsync_that_a_crash_overtakes_ends_as_lost() {
     run(async {
         let world = World::new(1);
         let key_value = world.key_value();
@@ -154,7 +154,7 @@ fn who_waits_for_an_fsync_that_a_crash_overtakes_hears_that_it_is_lost() {
 
 /// Q3, Q6, Q7.
 #[test]
-fn a_crash_takes_back_messages_and_acknowledgements_and_keeps_their_order() {
+fn a_crash_undoes_messages_and_acknowledgements_and_keeps_their_order() {
     run(async {
         let world = World::new(1);
         let queue = world.queue();
@@ -207,7 +207,7 @@ fn a_crash_takes_back_messages_and_acknowledgements_and_keeps_their_order() {
 
 /// K7, D2.
 #[test]
-fn a_lane_goes_back_with_its_batch() {
+fn a_crash_undoes_a_lane_with_its_batch() {
     run(async {
         let world = World::new(1);
         let key_value = world.key_value();

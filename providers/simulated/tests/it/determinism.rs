@@ -1,4 +1,4 @@
-//! One seed is one run.
+//! One seed gives one run.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::{key, message, register};
 
-/// Eight clients and two functions in a storm: a little of everything that could give replay away.
+/// Eight clients and two functions with many faults: they use everything that could break replay.
 fn storm(seed: u64) -> Trace {
     run(async {
         let world = World::new(seed);
@@ -100,7 +100,7 @@ async fn client(world: World, number: u64) {
     for _ in 0..12 {
         let subject = key(&format!("item {}", chance.below(3)));
         let stamp = Action::set_integer("at", clock.now().0 as i64);
-        // Errors are what the storm is for.
+        // Errors are expected here.
         let _ = key_value.update(Update::modify(subject, vec![stamp])).await;
         let _ = queue
             .send(
@@ -141,10 +141,7 @@ fn clocks_of_other_machines_are_wrong_by_two_seconds_at_most() {
             assert!(skew.abs() <= 2_000, "{skew} ms");
             skews.insert(skew);
         }
-        assert!(
-            skews.len() > 50,
-            "each machine's clock is wrong in its own way"
-        );
+        assert!(skews.len() > 50, "each machine's clock has its own error");
         let before = right.monotonic();
         right.sleep(Duration::from_millis(1_500)).await;
         assert_eq!(
@@ -155,8 +152,8 @@ fn clocks_of_other_machines_are_wrong_by_two_seconds_at_most() {
 }
 
 #[test]
-#[should_panic(expected = "everybody waits for somebody")]
-fn a_run_in_which_everybody_waits_ends_at_once() {
+#[should_panic(expected = "all tasks wait forever")]
+fn a_run_in_which_all_tasks_wait_ends_at_once() {
     run(std::future::pending::<()>());
 }
 
@@ -173,9 +170,9 @@ fn a_panic_in_a_function_ends_the_run() {
     });
 }
 
-/// The runtime picks who is woken first among those who wait for one `watch`.
+/// The runtime decides which waiter of a `watch` is woken first.
 #[test]
-fn those_who_wait_for_one_event_are_woken_in_the_same_order_in_each_run() {
+fn waiters_of_one_event_wake_in_the_same_order_in_each_run() {
     let order = || {
         run(async {
             let (event, woken) = (watch::Sender::new(false), Arc::new(Mutex::new(Vec::new())));
@@ -186,7 +183,7 @@ fn those_who_wait_for_one_event_are_woken_in_the_same_order_in_each_run() {
                         .wait_for(|has_come| *has_come)
                         .await
                         .expect("its sender is there");
-                    woken.lock().expect("nobody panics").push(waiter);
+                    woken.lock().expect("no task panics").push(waiter);
                 })
             };
             let waiters: Vec<_> = (0..20).map(wait).collect();
@@ -195,7 +192,7 @@ fn those_who_wait_for_one_event_are_woken_in_the_same_order_in_each_run() {
             for waiter in waiters {
                 waiter.await.expect("it ends");
             }
-            woken.lock().expect("nobody panics").clone()
+            woken.lock().expect("no task panics").clone()
         })
     };
     let first = order();

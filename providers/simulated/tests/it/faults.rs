@@ -1,4 +1,4 @@
-//! Each fault does what it says, and nothing it may not.
+//! Each fault has its documented effect, and no other.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ fn count_up() -> Update {
 
 /// K3.
 #[test]
-fn a_refused_call_changed_nothing_and_one_without_an_answer_may_have() {
+fn a_refused_call_changes_nothing_and_one_without_an_answer_may() {
     run(async {
         let world = World::new(1);
         let key_value = world.key_value();
@@ -51,7 +51,7 @@ fn a_refused_call_changed_nothing_and_one_without_an_answer_may_have() {
 
 /// K8.
 #[test]
-fn an_operation_repeated_through_a_storm_counts_once() {
+fn an_operation_repeated_under_faults_applies_once() {
     for seed in 0..20 {
         run(async {
             let world = World::new(seed);
@@ -134,7 +134,7 @@ fn pages_that_are_no_snapshots_show_half_a_transaction() {
     let torn = (0..50)
         .filter(|seed| shows_half_a_transaction(*seed, true))
         .count();
-    assert_eq!(torn, 0, "where pages are snapshots nobody sees it");
+    assert_eq!(torn, 0, "snapshot pages never show it");
 }
 
 fn shows_half_a_transaction(seed: u64, page_is_snapshot: bool) -> bool {

@@ -1,4 +1,4 @@
-//! Functions start as promised, die between any two steps, and are run again.
+//! Functions start as promised, die between any two steps, and run again.
 
 use std::{
     sync::{Arc, Mutex},
@@ -16,7 +16,7 @@ use simulated::{Options, World, run};
 
 use crate::{Log, integer, key, message, note, read, register};
 
-/// Three port calls to a message, each of them visible afterwards.
+/// Three port calls for a message, each visible afterwards.
 async fn three_steps(key_value: Arc<dyn KeyValue>) -> Result<Bytes, Failure> {
     for step in ["first", "second", "third"] {
         key_value
@@ -123,7 +123,7 @@ fn one_invocation_runs_per_group_and_groups_run_side_by_side() {
 
 /// N3, Q5.
 #[test]
-fn what_an_invocation_completed_is_not_delivered_again_and_poison_is_put_aside_alone() {
+fn completed_messages_are_not_delivered_again_and_only_poison_is_given_up() {
     run(async {
         let world = World::new(1);
         world
@@ -174,7 +174,7 @@ fn what_an_invocation_completed_is_not_delivered_again_and_poison_is_put_aside_a
 
 /// N2.
 #[test]
-fn an_event_that_fails_for_good_reaches_the_exception_handler() {
+fn a_permanently_failed_event_reaches_the_exception_handler() {
     run(async {
         let world = World::new(1);
         let log = Log::default();
@@ -209,7 +209,7 @@ fn an_event_that_fails_for_good_reaches_the_exception_handler() {
 
 /// N1, N5.
 #[test]
-fn an_invocation_answers_or_says_why_not() {
+fn an_invocation_returns_its_result_or_the_reason_of_its_failure() {
     run(async {
         let world = World::new(1);
         let clock = world.clock();
@@ -224,7 +224,7 @@ fn an_invocation_answers_or_says_why_not() {
                     panic!("only calls come")
                 };
                 match &payload[..] {
-                    b"fail" => Err(Failure::new("as told")),
+                    b"fail" => Err(Failure::new("as ordered")),
                     b"linger" => {
                         clock.sleep(Duration::from_secs(2)).await;
                         Ok(Bytes::new())
@@ -243,14 +243,14 @@ fn an_invocation_answers_or_says_why_not() {
             .await
             .expect_err("it fails");
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.to_string().contains("as told"), "{error}");
+        assert!(error.to_string().contains("as ordered"), "{error}");
         let error = functions
             .invoke("f", "linger".into())
             .await
             .expect_err("it takes too long");
         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
         let error = functions
-            .invoke("nobody", Bytes::new())
+            .invoke("missing", Bytes::new())
             .await
             .expect_err("there is none");
         assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -300,7 +300,7 @@ fn a_timer_fires_each_period_until_disarmed() {
 
 /// N3.
 #[test]
-fn a_crash_of_the_store_ends_what_runs_and_delivers_it_again() {
+fn a_crash_of_the_store_ends_invocations_and_delivers_their_messages_again() {
     for seed in 0..10 {
         run(async {
             let world = World::new(seed);

@@ -21,7 +21,7 @@ use ports::{
 };
 use simulated::World;
 
-/// What a test's function does.
+/// The code of a test's function.
 type Code = dyn Fn(Event) -> BoxFuture<'static, Result<Bytes, Failure>> + Send + Sync;
 
 struct Coded(Box<Code>);
@@ -81,7 +81,7 @@ fn message(group: &str, body: &str) -> Message {
     }
 }
 
-/// The integer `name` of an item; zero if there is none.
+/// The integer `name` of an item; zero if the item is absent.
 async fn integer(key_value: &dyn KeyValue, key: &Key, name: &str) -> i64 {
     let read = key_value.get(key).await.expect("the world is calm");
     read.value.and_then(|item| item.integer(name)).unwrap_or(0)

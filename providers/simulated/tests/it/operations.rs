@@ -1,4 +1,4 @@
-//! For how long a deleted item remembers what was done to it (K8).
+//! How long a deleted item remembers its operations (K8).
 
 use std::time::Duration;
 
@@ -10,9 +10,10 @@ use simulated::{World, run};
 
 use crate::{integer, key};
 
-/// K8: a repeat of what made an item that is deleted by now is recognised while the limits say, and unknown after that.
+/// K8: a repeat of an operation on a deleted item is recognised within the retention of the limits,
+/// and unknown afterwards.
 #[test]
-fn a_deleted_item_remembers_for_as_long_as_the_limits_say() {
+fn a_deleted_item_remembers_within_the_retention_of_the_limits() {
     run(async {
         let world = World::new(1);
         let key_value = world.key_value();
@@ -35,14 +36,14 @@ fn a_deleted_item_remembers_for_as_long_as_the_limits_say() {
         assert_eq!(
             integer(&*key_value, &key("a"), "n").await,
             0,
-            "and not done again"
+            "and not applied again"
         );
         world.clock().sleep(Duration::from_millis(2)).await;
         match key_value.update(add).await {
             Ok(_) => assert_eq!(
                 integer(&*key_value, &key("a"), "n").await,
                 1,
-                "it is forgotten"
+                "it is unknown by now"
             ),
             Err(error) => assert_eq!(error.kind(), ErrorKind::OutcomeUnknown),
         }

@@ -1,5 +1,5 @@
-//! Each fault strikes, in each of its ways, and about as often as it was asked for: one that never did would leave whatever
-//! is tested against it untested.
+//! Each fault strikes in each of its forms, about as often as requested. A fault that never struck
+//! would leave everything tested against it untested.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -45,7 +45,7 @@ async fn world_with_a_function(seed: u64) -> World {
     world
 }
 
-/// How often invocations have died before and after their calls.
+/// How often invocations died before and after their calls.
 fn deaths(raise: impl Fn(&Faults)) -> (usize, usize) {
     let mut deaths = (0, 0);
     for seed in 0..SEEDS {
@@ -57,7 +57,7 @@ fn deaths(raise: impl Fn(&Faults)) -> (usize, usize) {
                     .queue()
                     .send("q", vec![message(&format!("{group}"), "m")])
                     .await
-                    .expect("it is no function");
+                    .expect("it is not a function");
             }
             world.clock().sleep(Duration::from_secs(1)).await;
             let trace = world.trace();
@@ -89,12 +89,12 @@ fn functions_die_before_their_calls_and_after_them() {
     assert_eq!(
         spared,
         (0, 0),
-        "the chance of one is in place of that of all"
+        "the probability of one function replaces that of all"
     );
 }
 
 #[test]
-fn a_death_is_found_at_once_or_by_the_timeout_of_its_message() {
+fn a_death_is_noticed_at_once_or_by_the_timeout_of_its_message() {
     let mut found = [0, 0];
     for seed in 0..SEEDS {
         run(async {
@@ -122,7 +122,7 @@ fn a_death_is_found_at_once_or_by_the_timeout_of_its_message() {
 }
 
 #[test]
-fn the_store_crashes_at_calls_and_what_was_not_durable_is_gone() {
+fn the_store_crashes_at_calls_and_loses_what_was_not_durable() {
     let (mut crashed, mut lost) = (0, 0);
     for seed in 0..SEEDS {
         run(async {
@@ -147,7 +147,7 @@ fn the_store_crashes_at_calls_and_what_was_not_durable_is_gone() {
 
 /// D5.
 #[test]
-fn a_crash_takes_transient_updates_back() {
+fn a_crash_undoes_transient_updates() {
     run(async {
         let world = World::new(1);
         let key_value = world.key_value();
@@ -183,7 +183,7 @@ fn clocks_are_wrong_by_up_to_two_seconds_either_way() {
     });
 }
 
-/// Which of two that call at once comes first.
+/// Which of two concurrent calls arrives first.
 fn first_to_arrive(seed: u64) -> i64 {
     run(async {
         let world = World::new(seed);

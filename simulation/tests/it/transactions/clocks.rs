@@ -1,4 +1,5 @@
-//! Nodes whose clocks differ: what was acknowledged is not hidden by what was stamped elsewhere, and who is too far ahead is refused.
+//! Nodes with different clocks: later timestamps elsewhere do not hide acknowledged commits, and a
+//! clock too far ahead is refused.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -8,26 +9,26 @@ use bytes::Bytes;
 use fastrand::Rng;
 use simulated::World;
 use simulation::transactions::{
+    cluster::{Among, Cluster, Connection, Failure},
+    crashable::Life,
     ensemble::Ensemble,
-    house::{Among, Connection, Failure, House},
-    mortal::Life,
     network::{Network, Trouble},
     scenario::Scenario,
     workload::key,
 };
 use transactions::{Error, broken::Broken, model::Begin};
 
-/// Nodes whose clocks are off by so much, and all of which have heard of each other.
-pub(super) async fn house(
+/// Nodes with these clock errors that all know each other.
+pub(super) async fn cluster(
     world: &World,
     skews_ms: &[i64],
     broken: Option<Broken>,
-) -> (House, Vec<Connection>) {
+) -> (Cluster, Vec<Connection>) {
     let mut config = Scenario::default().config;
     config.broken = broken;
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
-    let house = House::among(
+    let cluster = Cluster::among(
         world,
         config,
         Among {
@@ -37,13 +38,13 @@ pub(super) async fn house(
         },
     );
     for (place, skew_ms) in skews_ms.iter().enumerate() {
-        assert!(house.boot_at(place, Life::default(), *skew_ms).await);
+        assert!(cluster.boot_at(place, Life::default(), *skew_ms).await);
     }
     tokio::time::sleep(Duration::from_secs(5)).await;
     let nodes = (0..skews_ms.len())
-        .map(|place| house.serving_at(place).expect("nobody dies"))
+        .map(|place| cluster.serving_at(place).expect("no node dies"))
         .collect();
-    (house, nodes)
+    (cluster, nodes)
 }
 
 async fn put(node: &Connection, value: &'static [u8]) -> Result<(), Failure> {
@@ -58,10 +59,11 @@ async fn newest(node: &Connection) -> Option<Bytes> {
         .expect("a calm world")
 }
 
-/// What all show in the end of two writes at two nodes, the second of which began when the first was acknowledged.
+/// The final value at all nodes after two writes at two nodes, the second of which began when the
+/// first was acknowledged.
 async fn one_after_the_other(broken: Option<Broken>) -> Option<Bytes> {
     let world = World::new(1);
-    let (_house, nodes) = house(&world, &[50, 0], broken).await;
+    let (_cluster, nodes) = cluster(&world, &[50, 0], broken).await;
     put(&nodes[0], b"first").await.expect("a calm world");
     put(&nodes[1], b"second").await.expect("a calm world");
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -72,7 +74,7 @@ async fn one_after_the_other(broken: Option<Broken>) -> Option<Bytes> {
 
 /// T5.
 #[test]
-fn a_plain_write_comes_after_what_was_acknowledged_elsewhere() {
+fn a_plain_write_comes_after_acknowledged_writes_of_other_nodes() {
     assert_eq!(
         simulated::run(one_after_the_other(None)),
         Some(Bytes::from_static(b"second"))
@@ -90,10 +92,11 @@ fn writing_blindly_is_caught() {
     );
 }
 
-/// What a node answers whose clock is an hour ahead of two others: to a begin, and to a plain write; and what it holds then.
+/// The answers of a node whose clock is an hour ahead of two others, to a begin and to a plain
+/// write, and the transactions that it holds then.
 async fn an_hour_ahead(broken: Option<Broken>) -> (bool, bool, u64) {
     let world = World::new(1);
-    let (_house, nodes) = house(&world, &[0, 0, 3_600_000], broken).await;
+    let (_cluster, nodes) = cluster(&world, &[0, 0, 3_600_000], broken).await;
     let is_refused = |failure: &Failure| matches!(failure, Failure::Refused(Error::Unavailable(_)));
     let ahead = &nodes[2];
     let begun = ahead.call(ahead.engine.begin(Begin::default())).await;

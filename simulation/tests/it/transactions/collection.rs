@@ -1,10 +1,10 @@
-//! T6, T9: collection at any moment, with windows so short that they pass while transactions run; each with the variant
-//! that drops the rule.
+//! T6, T9: collection at any moment, with windows that pass while transactions run; each rule with
+//! the mutant that drops it.
 
 use std::time::Duration;
 
 use simulation::{
-    faults::Weather,
+    faults::FaultProfile,
     transactions::{
         client::Habits,
         scenario::{Disaster, Scenario},
@@ -15,10 +15,10 @@ use transactions::broken::Broken;
 
 use super::{SEEDS_UNTIL_CAUGHT, replaced, small};
 
-/// Long transactions that read several keys with pauses between, so that what they need is superseded meanwhile; rows and
-/// slots go a second after they are written.
-fn collecting(weather: Weather) -> Scenario {
-    let small = small(weather);
+/// Long transactions that read several keys with pauses, so that the versions they need are
+/// superseded meanwhile. Rows and slots expire a second after they are written.
+fn collecting(fault_profile: FaultProfile) -> Scenario {
+    let small = small(fault_profile);
     let mix = Mix {
         reads: 2,
         writes: 2,
@@ -41,28 +41,28 @@ fn collecting(weather: Weather) -> Scenario {
     scenario
 }
 
-/// T6: whatever is collected, nobody misses it.
+/// T6: no reader needs a collected version.
 #[test]
 fn a_running_reader_finds_its_versions() {
-    for weather in [
-        Weather::Calm,
-        Weather::Slow,
-        Weather::Stormy,
-        Weather::Paused,
+    for fault_profile in [
+        FaultProfile::Calm,
+        FaultProfile::Slow,
+        FaultProfile::Stormy,
+        FaultProfile::Paused,
     ] {
-        collecting(weather).holds("a_running_reader_finds_its_versions");
+        collecting(fault_profile).holds("a_running_reader_finds_its_versions");
     }
 }
 
-/// T4, T6, T9: the same on nodes that die anywhere, in the middle of collecting too.
+/// T4, T6, T9: the same on nodes that die at any point, also during collection.
 #[test]
 fn storage_stays_bounded_on_nodes_that_die() {
     use Disaster::{Everything, Node, Store};
-    for weather in [Weather::Slow, Weather::Stormy] {
+    for fault_profile in [FaultProfile::Slow, FaultProfile::Stormy] {
         let disasters = vec![Node, Everything, Node, Store];
         Scenario {
             disasters,
-            ..collecting(weather)
+            ..collecting(fault_profile)
         }
         .holds("storage_stays_bounded_on_nodes_that_die");
     }
@@ -71,7 +71,7 @@ fn storage_stays_bounded_on_nodes_that_die() {
 /// T6, broken.
 #[test]
 fn collecting_above_the_horizon_is_caught() {
-    collecting(Weather::Slow)
+    collecting(FaultProfile::Slow)
         .without(Broken::CollectsAboveHorizon)
         .is_caught("no version", SEEDS_UNTIL_CAUGHT);
 }
@@ -79,7 +79,7 @@ fn collecting_above_the_horizon_is_caught() {
 /// T6, broken.
 #[test]
 fn taking_absence_for_version_zero_is_caught() {
-    collecting(Weather::Slow)
+    collecting(FaultProfile::Slow)
         .without(Broken::AbsenceIsVersionZero)
         .is_caught("no version", SEEDS_UNTIL_CAUGHT);
 }
@@ -87,25 +87,25 @@ fn taking_absence_for_version_zero_is_caught() {
 /// T9, broken.
 #[test]
 fn collecting_whole_transactions_is_caught() {
-    collecting(Weather::Slow)
+    collecting(FaultProfile::Slow)
         .without(Broken::CollectsWholeTransactions)
         .is_caught("leftover", SEEDS_UNTIL_CAUGHT);
 }
 
-/// T5, broken: an older write, decided later, comes back behind the deletion.
+/// T5, broken: an older write that is decided later replaces the deletion.
 #[test]
 fn dropping_deletions_at_once_is_caught() {
-    let scenario = collecting(Weather::Slow).without(Broken::DropsTombstonesAtOnce);
+    let scenario = collecting(FaultProfile::Slow).without(Broken::DropsTombstonesAtOnce);
     scenario.is_caught("", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T5, broken.
 #[test]
 fn dropping_rows_of_live_versions_is_caught() {
-    // Whoever lives on still has it in memory.
+    // A node that lives on still has it in memory.
     let scenario = Scenario {
         disasters: vec![Disaster::Node; 4],
-        ..collecting(Weather::Slow)
+        ..collecting(FaultProfile::Slow)
     };
     scenario
         .without(Broken::DropsRowsOfLiveVersions)

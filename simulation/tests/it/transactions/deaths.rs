@@ -1,4 +1,5 @@
-//! Every gap between two calls of one transaction, and of the start that finds what it left.
+//! Deaths in every gap between two calls of one transaction, and of the start that finds its
+//! remains.
 
 use std::time::Duration;
 
@@ -6,15 +7,15 @@ use fastrand::Rng;
 use simulated::{Options, World};
 use simulation::transactions::{
     client::{Record, transact},
+    cluster::Cluster,
+    crashable::{Life, Side},
     effects,
-    house::House,
-    mortal::{Life, Side},
     scenario::{Outcome, Scenario},
     workload::{Planned, Script, Work, key},
 };
 use transactions::model::{Isolation, TransactionId};
 
-/// After this long in a calm world, all effects of a transaction are sent.
+/// In a calm world all effects of a transaction are sent within this time.
 const UNTIL_SENT: Duration = Duration::from_secs(1);
 
 /// What dies with the node.
@@ -38,14 +39,14 @@ fn write(rank: usize) -> Work {
     })
 }
 
-/// Three keys, for others to find.
+/// Three keys for the others to find.
 fn earlier() -> Script {
     Script {
         work: vec![write(0), write(1), write(2)],
     }
 }
 
-/// Reads, writes anew, creates and deletes.
+/// Reads, overwrites, creates and deletes.
 fn transaction() -> Script {
     let reads = Work::Read(vec![key(0), key(3)]);
     let deletes = Work::Write(Planned {
@@ -57,13 +58,13 @@ fn transaction() -> Script {
     }
 }
 
-/// How the transaction is begun, and what it sends.
+/// The parameters of the transaction, and its effects.
 #[derive(Debug, Clone, Copy)]
 struct Asked<'a> {
     name: Option<&'a str>,
     isolation: Isolation,
     effects: u32,
-    /// Whether the store takes commits in groups.
+    /// Whether the store commits in groups.
     in_groups: bool,
 }
 
@@ -77,7 +78,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// The first of its keyspace, which is sequenced for it.
+    /// The first transaction of its keyspace, which is sequenced for it.
     fn serializable(name: Option<&'a str>, effects: u32) -> Self {
         Self {
             name,
@@ -94,8 +95,8 @@ struct Struck {
     start: bool,
 }
 
-/// Runs the transaction on a node that dies at one of its calls; the next start dies as well if it is said so, the
-/// one after goes through, and the client goes on until it knows.
+/// Runs the transaction on a node that dies at one of its calls. The next start dies as well if
+/// requested, the one after survives, and the client retries until it knows the outcome.
 async fn run(
     asked: Asked<'_>,
     death: Death,
@@ -107,14 +108,14 @@ async fn run(
     let world = World::with_options(1, cloud);
     let receipts = effects::receive(&world, Rng::with_seed(1)).await;
     receipts.calm();
-    let (house, record, life) = (
-        House::new(&world, Scenario::default().config),
+    let (cluster, record, life) = (
+        Cluster::new(&world, Scenario::default().config),
         Record::default(),
         Life::default(),
     );
-    house.boot(life.clone(), 0).await;
+    cluster.boot(life.clone(), 0).await;
     transact(
-        house.clone(),
+        cluster.clone(),
         &earlier(),
         Isolation::ReadAtomic,
         None,
@@ -126,15 +127,15 @@ async fn run(
     let next = Life::default();
     let recovering = async {
         life.over().await;
-        house.kill();
+        cluster.kill();
         if with == With::TheStore {
             world.crash();
         }
         if let Some(Death { at, side }) = start {
             next.ends_after(at, side);
         }
-        if !house.boot(next.clone(), 0).await {
-            house.boot(Life::default(), 0).await;
+        if !cluster.boot(next.clone(), 0).await {
+            cluster.boot(Life::default(), 0).await;
         }
         next.goes_on();
         std::future::pending::<()>().await;
@@ -142,26 +143,26 @@ async fn run(
     let struck = tokio::select! {
         biased;
         () = recovering => unreachable!("it goes on"),
-        () = transact_and_send(&house, asked, &record) => {
+        () = transact_and_send(&cluster, asked, &record) => {
             Struck { transaction: life.is_over(), start: next.is_over() }
         }
     };
     life.goes_on();
-    if house.serving().is_none() {
-        house.kill();
-        house.boot(Life::default(), 0).await;
+    if cluster.serving().is_none() {
+        cluster.kill();
+        cluster.boot(Life::default(), 0).await;
     }
     let executions = record.take();
     (
         Scenario::default()
-            .judge(&house, &executions, &receipts)
+            .judge(&cluster, &executions, &receipts)
             .await,
         struck,
     )
 }
 
-/// Runs the transaction, then waits until its effects have left, if they do.
-async fn transact_and_send(house: &House, asked: Asked<'_>, record: &Record) {
+/// Runs the transaction, then waits until its effects are sent, if it has any.
+async fn transact_and_send(cluster: &Cluster, asked: Asked<'_>, record: &Record) {
     let Asked {
         name,
         isolation,
@@ -170,7 +171,7 @@ async fn transact_and_send(house: &House, asked: Asked<'_>, record: &Record) {
     } = asked;
     let name = name.map(|name| TransactionId::new(name.to_owned()).expect("a name"));
     transact(
-        house.clone(),
+        cluster.clone(),
         &transaction(),
         isolation,
         name.as_ref(),
@@ -179,18 +180,19 @@ async fn transact_and_send(house: &House, asked: Asked<'_>, record: &Record) {
     )
     .await;
     if effects > 0 {
-        house.world().clock().sleep(UNTIL_SENT).await;
+        cluster.world().clock().sleep(UNTIL_SENT).await;
     }
 }
 
-/// T4, T5, T7: whoever commits dies between any two of its calls, alone or with all that is not durable.
+/// T4, T5, T7: the committing node dies between any two of its calls, alone or with all data that
+/// is not durable.
 #[test]
 fn a_death_in_any_gap_of_a_commit_leaves_all_or_nothing() {
-    // The entry, three versions, the row, and the wait for them, at the least.
+    // At least the entry, three versions, the row, and the wait for them.
     dies_in_every_gap(|name| Asked::read_atomic(name, 0), 6);
 }
 
-/// T4, T5, T7: the same where entry, data and row are one change.
+/// T4, T5, T7: the same if entry, data and row are one change.
 #[test]
 fn a_death_in_any_gap_of_a_commit_in_a_group_leaves_all_or_nothing() {
     dies_in_every_gap(
@@ -202,17 +204,17 @@ fn a_death_in_any_gap_of_a_commit_in_a_group_leaves_all_or_nothing() {
     );
 }
 
-/// T13: the same with effects, until the last of them has left.
+/// T13: the same with effects, until the last of them is sent.
 #[test]
 fn a_death_in_any_gap_of_the_outbox_leaves_effects_to_the_next() {
-    // The outbox row as well; each effect, the wait for a message, the mark behind it; the deletion.
+    // Also the outbox row; each effect, the wait for a message, its progress mark; the deletion.
     dies_in_every_gap(|name| Asked::read_atomic(name, 3), 14);
 }
 
 /// T4, T11, T-3: the same while a keyspace is marked and the sequencer decides.
 #[test]
 fn a_death_in_any_gap_of_a_sequenced_commit_leaves_all_or_nothing() {
-    // The mark, whether it serves, the seal, the mark again, the tail; then the slot.
+    // The mark, the check that it takes effect, the seal, the mark again, the tail; then the slot.
     dies_in_every_gap(|name| Asked::serializable(name, 0), 14);
     dies_in_every_gap(|name| Asked::serializable(name, 2), 20);
 }
@@ -245,15 +247,16 @@ fn dies_in_every_gap(asked: fn(Option<&'static str>) -> Asked<'static>, gaps_min
     }
 }
 
-/// T4, T7: the start that resolves what such a death left dies as well, between any two of its calls.
+/// T4, T7: the start that resolves the remains of such a death dies as well, between any two of its
+/// calls.
 #[test]
 fn a_death_in_any_gap_of_a_resolve_leaves_it_to_the_next() {
     dies_twice(|name| Asked::read_atomic(name, 0));
 }
 
-/// T13: the same for the start that sends what such a death left.
+/// T13: the same for the start that sends the remaining effects.
 #[test]
-fn a_death_in_any_gap_of_a_hand_over_leaves_effects_to_the_next() {
+fn a_death_in_any_gap_of_a_hand_over_leaves_effects_to_the_next_start() {
     dies_twice(|name| Asked::read_atomic(name, 2));
 }
 

@@ -1,4 +1,5 @@
-//! T18 among several nodes: a page shows what was acknowledged at any of them, whether its own has heard of it or not.
+//! T18 with several nodes: a page shows the acknowledged commits of all nodes, whether or not its
+//! node knows them.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -6,10 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use simulated::World;
-use simulation::transactions::{house::Connection, workload::key};
+use simulation::transactions::{cluster::Connection, workload::key};
 use transactions::{broken::Broken, list::Listing};
 
-use super::clocks::house;
+use super::clocks::cluster;
 
 async fn page(node: &Connection) -> Vec<Option<Bytes>> {
     let listing = Listing {
@@ -24,10 +25,11 @@ async fn page(node: &Connection) -> Vec<Option<Bytes>> {
     page.keys.into_iter().map(|listed| listed.value).collect()
 }
 
-/// What a node shows of a key that it knows, and that was overwritten more often than a page looks at, and then deleted, elsewhere.
+/// A node's listing of a key that it knows. Elsewhere the key was overwritten more often than a
+/// page looks back, and then deleted.
 async fn overwritten_elsewhere(broken: Option<Broken>) -> (Vec<Option<Bytes>>, Vec<Option<Bytes>>) {
     let world = World::new(1);
-    let (_house, nodes) = house(&world, &[0, 0], broken).await;
+    let (_cluster, nodes) = cluster(&world, &[0, 0], broken).await;
     let put = async |value: Option<&'static [u8]>| {
         let written = nodes[1]
             .engine
@@ -52,7 +54,7 @@ async fn overwritten_elsewhere(broken: Option<Broken>) -> (Vec<Option<Bytes>>, V
 
 /// T18.
 #[test]
-fn a_page_shows_what_was_written_elsewhere_the_moment_before() {
+fn a_page_shows_a_write_acknowledged_at_another_node_just_before() {
     let shown = simulated::run(overwritten_elsewhere(None));
     assert_eq!(shown, (vec![Some(Bytes::from_static(b"new"))], vec![]));
 }

@@ -1,4 +1,5 @@
-//! T2, T4, T5, T6, T9, T10, T14 among several nodes: which die anywhere, are cut off, and hear of each other late.
+//! T2, T4, T5, T6, T9, T10, T14 with several nodes, which die at any point, are partitioned, and
+//! learn of each other late.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -8,12 +9,12 @@ use bytes::Bytes;
 use fastrand::Rng;
 use simulated::{Chance, World};
 use simulation::{
-    faults::Weather,
+    faults::FaultProfile,
     transactions::{
         client::Habits,
+        cluster::{Among, Cluster, Failure},
+        crashable::Life,
         ensemble::Ensemble,
-        house::{Among, Failure, House},
-        mortal::Life,
         network::{Network, Trouble},
         scenario::{Disaster, Scenario, seeds},
         workload::{Mix, key},
@@ -27,11 +28,12 @@ use transactions::{
 
 use super::SEEDS_UNTIL_CAUGHT;
 
-/// What was acknowledged is seen everywhere by then if nothing fails, and if a node does.
+/// When an acknowledged commit is visible everywhere: without faults, and with a faulty node.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
 pub(super) const SEEN_WITHIN_LOSSES: Duration = Duration::from_secs(10);
 
-/// Seeds of each scenario at most, unless `NODES_SEEDS` says more: a quarter of a second each is too long for a thousand.
+/// The most seeds of each scenario, unless `NODES_SEEDS` is higher: each takes a quarter of a
+/// second, too long for a thousand.
 const SEEDS_MAX: u64 = 20;
 
 pub(super) fn holds(scenario: &Scenario, test: &str) {
@@ -40,8 +42,8 @@ pub(super) fn holds(scenario: &Scenario, test: &str) {
     scenario.holds_for(asked.start..asked.end.min(asked.start + seeds_max), test);
 }
 
-/// Small transactions on two nodes that are both asked, by clients that move from one to the other.
-pub(super) fn two(weather: Weather) -> Scenario {
+/// Small transactions on two nodes that both serve, by clients that move between them.
+pub(super) fn two(fault_profile: FaultProfile) -> Scenario {
     let habits = Habits {
         one_named_in: 3,
         carries_after: true,
@@ -58,34 +60,38 @@ pub(super) fn two(weather: Weather) -> Scenario {
         nodes: 2,
         habits,
         mix,
-        weather,
+        fault_profile,
         seen_within: Some(SEEN_WITHIN),
         ..Scenario::default()
     }
 }
 
-/// T10, T5, T14: when nothing fails.
+/// T10, T5, T14: without faults.
 #[test]
 fn any_node_answers() {
-    for weather in [Weather::Calm, Weather::Slow] {
-        holds(&two(weather), "any_node_answers");
+    for fault_profile in [FaultProfile::Calm, FaultProfile::Slow] {
+        holds(&two(fault_profile), "any_node_answers");
     }
 }
 
-/// T10: whichever node a call goes to.
+/// T10: with any node for each call.
 #[test]
 fn a_call_finds_the_node_of_its_transaction() {
-    for mut scenario in [two(Weather::Slow), dying(Weather::Slow), divided()] {
+    for mut scenario in [
+        two(FaultProfile::Slow),
+        dying(FaultProfile::Slow),
+        divided(),
+    ] {
         scenario.habits.wanders = true;
         scenario.habits.patience = Duration::ZERO;
         scenario.mix.effects = 2;
-        // Calls that wander cost more of the store's, of which a run has a bounded number.
+        // Calls that change nodes cost more port calls, whose number per run is bounded.
         scenario.mix.transactions = scenario.mix.transactions.min(24);
         holds(&scenario, "a_call_finds_the_node_of_its_transaction");
     }
 }
 
-/// Three nodes on a network that loses, doubles and delays.
+/// Three nodes on a network that loses, duplicates and delays messages.
 fn troubled() -> Scenario {
     let network = Trouble {
         one_lost_in: 8,
@@ -96,7 +102,7 @@ fn troubled() -> Scenario {
         nodes: 3,
         network,
         seen_within: Some(SEEN_WITHIN_LOSSES),
-        ..two(Weather::Slow)
+        ..two(FaultProfile::Slow)
     }
 }
 
@@ -106,7 +112,7 @@ fn lost_announcements_hide_nothing() {
     holds(&troubled(), "lost_announcements_hide_nothing");
 }
 
-/// 10.2, broken: the slots before what is announced are not asked for.
+/// 10.2, broken: the slots before an announced one are not requested.
 #[test]
 fn passing_over_gaps_is_caught() {
     forgetful()
@@ -114,15 +120,15 @@ fn passing_over_gaps_is_caught() {
         .is_caught("not seen", SEEDS_UNTIL_CAUGHT);
 }
 
-/// T5, T14, broken: what is gathered counts as heard.
+/// T5, T14, broken: prefetched announcements count as applied.
 #[test]
-fn hearing_before_merging_is_caught() {
-    two(Weather::Slow)
+fn counting_prefetched_announcements_as_applied_is_caught() {
+    two(FaultProfile::Slow)
         .without(Broken::HearsBeforeMerging)
         .is_caught("not seen", SEEDS_UNTIL_CAUGHT);
 }
 
-/// Nodes that remember so few of their commits that others have to read them in the store.
+/// Nodes that keep so few of their commits in memory that others must read them in the store.
 fn forgetful() -> Scenario {
     let mut scenario = troubled();
     scenario.config.recent_bytes_max = 600;
@@ -131,38 +137,38 @@ fn forgetful() -> Scenario {
 
 /// T5.
 #[test]
-fn what_a_node_has_forgotten_is_read_in_the_store() {
+fn commits_that_a_node_has_forgotten_are_read_in_the_store() {
     holds(
         &forgetful(),
-        "what_a_node_has_forgotten_is_read_in_the_store",
+        "commits_that_a_node_has_forgotten_are_read_in_the_store",
     );
 }
 
-/// Three nodes that die anywhere, and others that take their places.
-fn dying(weather: Weather) -> Scenario {
+/// Three nodes that die at any point, and others that take their places.
+fn dying(fault_profile: FaultProfile) -> Scenario {
     Scenario {
         nodes: 3,
         disasters: vec![Disaster::OneOfMany; 3],
         seen_within: Some(SEEN_WITHIN_LOSSES),
-        ..two(weather)
+        ..two(fault_profile)
     }
 }
 
 /// T2, T4, T5, T6, T9, T10.
 #[test]
 fn one_of_several_dies() {
-    for weather in [Weather::Slow, Weather::Stormy] {
-        holds(&dying(weather), "one_of_several_dies");
+    for fault_profile in [FaultProfile::Slow, FaultProfile::Stormy] {
+        holds(&dying(fault_profile), "one_of_several_dies");
     }
 }
 
-/// T9, broken: nobody searches for who died during a search.
+/// T9, broken: no node searches for the remains of a node that died during a search.
 #[test]
-fn forgetting_who_ends_during_a_search_is_caught() {
-    let mut scenario = dying(Weather::Stormy);
+fn forgetting_nodes_that_die_during_a_search_is_caught() {
+    let mut scenario = dying(FaultProfile::Stormy);
     scenario.disasters = vec![Disaster::OneOfMany; 6];
     scenario.habits.chooses_all_names = true;
-    // Else the periods of names are listed more often, and housekeeping with it.
+    // Otherwise the retention buckets of ids are listed more often, and housekeeping with them.
     scenario.config.random_window = scenario.config.named_window;
     scenario
         .without(Broken::ForgetsWhoEndsMeanwhile)
@@ -177,9 +183,9 @@ fn following_the_clock_is_caught() {
         .is_caught("not seen", SEEDS_UNTIL_CAUGHT);
 }
 
-/// Clients that lose patience and ask elsewhere, while nodes do not reach each other.
+/// Clients that time out and ask another node, while nodes are partitioned.
 fn divided() -> Scenario {
-    let mut scenario = two(Weather::Slow);
+    let mut scenario = two(FaultProfile::Slow);
     scenario.disasters = vec![Disaster::Partition; 4];
     scenario.seen_within = Some(SEEN_WITHIN_LOSSES);
     scenario.habits.patience = Duration::from_millis(15);
@@ -189,12 +195,13 @@ fn divided() -> Scenario {
 
 /// T4, T-2.
 #[test]
-fn what_another_node_is_told_stays_true() {
-    holds(&divided(), "what_another_node_is_told_stays_true");
+fn outcomes_reported_to_other_nodes_are_final() {
+    holds(&divided(), "outcomes_reported_to_other_nodes_are_final");
 }
 
-/// Whether a commit counts though its client was told that it is aborted: by another node, when the transaction's was no member any
-/// more, and the commit was on its way to the store for that long.
+/// Whether a commit takes effect though its client was told by another node that it is aborted. The
+/// transaction's node was no longer a member by then, and its commit was in transit to the store
+/// for that long.
 async fn is_told_otherwise(seed: u64) -> bool {
     let world = World::new(seed);
     let network = Network::new(Rng::with_seed(seed), Trouble::default());
@@ -204,12 +211,12 @@ async fn is_told_otherwise(seed: u64) -> bool {
         ensemble,
         places: 2,
     };
-    let house = House::among(&world, Scenario::default().config, among);
+    let cluster = Cluster::among(&world, Scenario::default().config, among);
     for place in 0..2 {
-        assert!(house.boot_at(place, Life::default(), 0).await);
+        assert!(cluster.boot_at(place, Life::default(), 0).await);
     }
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let [one, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
+    let [one, other] = [0, 1].map(|place| cluster.serving_at(place).expect("no node dies"));
     let begun = one.engine.begin(Begin::default()).await;
     let Begun::Open { id, attempt } = begun.expect("a calm world").value else {
         panic!("it is new")
@@ -231,10 +238,10 @@ async fn is_told_otherwise(seed: u64) -> bool {
         async move { engine.commit(&call).await }
     });
     tokio::time::sleep(ms(1)).await;
-    // Whoever sees to what the node leaves takes a while, too.
+    // The node that cleans up after the dead one takes a while, too.
     world.faults().delay(always, ms(20)..=ms(60));
     network.cut(&Among::address(0), &Among::address(1));
-    house.seat_at(0).expect("a member").cut_off();
+    cluster.seat_at(0).expect("a member").cut_off();
     let told = loop {
         match other.engine.commit(&call).await {
             Err(Error::Unavailable(_)) => tokio::time::sleep(ms(1)).await,
@@ -257,7 +264,7 @@ async fn is_told_otherwise(seed: u64) -> bool {
 
 /// T-2.
 #[test]
-fn what_another_node_has_said_of_a_commit_stays_true() {
+fn the_outcome_of_a_commit_reported_by_another_node_is_final() {
     for seed in 0..40 {
         assert!(!simulated::run(is_told_otherwise(seed)), "seed {seed}");
     }
@@ -267,7 +274,7 @@ fn what_another_node_has_said_of_a_commit_stays_true() {
 fn skewed() -> Scenario {
     Scenario {
         skew: Duration::from_secs(8),
-        ..two(Weather::Slow)
+        ..two(FaultProfile::Slow)
     }
 }
 
@@ -285,7 +292,7 @@ fn stamping_by_the_wall_clock_is_caught() {
         .is_caught("not seen", SEEDS_UNTIL_CAUGHT);
 }
 
-/// A node that reaches its clients and the store, and nobody else.
+/// A node that reaches its clients and the store, but no other node.
 fn cut_off() -> Scenario {
     let mut scenario = long_readers();
     scenario.disasters = vec![Disaster::CutOff; 2];
@@ -298,7 +305,8 @@ fn a_node_that_is_cut_off_answers_no_more() {
     holds(&cut_off(), "a_node_that_is_cut_off_answers_no_more");
 }
 
-/// What a node shows long after it was cut off from the members and the others, while these went on.
+/// A node's answer long after it was partitioned from the members and the others, while these
+/// continued.
 async fn read_without_a_lease(broken: Option<Broken>) -> Result<Option<Bytes>, Failure> {
     let world = World::new(1);
     let mut config = Scenario::default().config;
@@ -310,11 +318,11 @@ async fn read_without_a_lease(broken: Option<Broken>) -> Result<Option<Bytes>, F
         ensemble,
         places: 2,
     };
-    let house = House::among(&world, config, among);
+    let cluster = Cluster::among(&world, config, among);
     for place in 0..2 {
-        assert!(house.boot_at(place, Life::default(), 0).await);
+        assert!(cluster.boot_at(place, Life::default(), 0).await);
     }
-    let [one, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
+    let [one, other] = [0, 1].map(|place| cluster.serving_at(place).expect("no node dies"));
     let put = async |value: &'static [u8]| {
         let put = one.engine.put_now(key(0), Some(Bytes::from_static(value)));
         one.call(put).await.expect("a calm world");
@@ -325,15 +333,15 @@ async fn read_without_a_lease(broken: Option<Broken>) -> Result<Option<Bytes>, F
         .await
         .expect("a calm world");
     network.cut(&Among::address(0), &Among::address(1));
-    house.seat_at(1).expect("a member").cut_off();
+    cluster.seat_at(1).expect("a member").cut_off();
     tokio::time::sleep(Duration::from_secs(2)).await;
     put(b"second").await;
     other.shown(other.engine.get_now(&key(0))).await
 }
 
-/// T5: whoever is cut off answers no more.
+/// T5: a partitioned node does not answer.
 #[test]
-fn nobody_answers_without_a_lease() {
+fn no_node_answers_without_a_lease() {
     let read = simulated::run(read_without_a_lease(None));
     assert!(
         matches!(read, Err(Failure::Refused(Error::Unavailable(_)))),
@@ -348,13 +356,14 @@ fn answering_without_a_lease_is_caught() {
     assert_eq!(
         read,
         Ok(Some(Bytes::from_static(b"first"))),
-        "what nobody else shows any more"
+        "values that no other node shows"
     );
 }
 
-/// Transactions that read and write several of few keys, and take their time, while others overwrite them elsewhere.
+/// Slow transactions that read and write several of few keys, while others overwrite them at other
+/// nodes.
 fn long_readers() -> Scenario {
-    let mut scenario = two(Weather::Slow);
+    let mut scenario = two(FaultProfile::Slow);
     scenario.nodes = 3;
     scenario.mix = Mix {
         reads: 2,
@@ -370,23 +379,26 @@ fn long_readers() -> Scenario {
     scenario
 }
 
-/// T6, T9: versions go once nobody needs them, wherever they are read and written.
+/// T6, T9: versions are collected once no reader needs them, for reads and writes at any node.
 #[test]
-fn a_reader_elsewhere_finds_its_versions() {
-    holds(&long_readers(), "a_reader_elsewhere_finds_its_versions");
+fn a_reader_at_another_node_finds_its_versions() {
+    holds(
+        &long_readers(),
+        "a_reader_at_another_node_finds_its_versions",
+    );
 }
 
-/// Collection without agreement.
+/// Broken: collection without agreement.
 #[test]
-fn collecting_by_ones_own_horizon_is_caught() {
+fn collecting_by_the_local_horizon_is_caught() {
     long_readers()
         .without(Broken::CollectsByOwnHorizon)
         .is_caught("no version", SEEDS_UNTIL_CAUGHT);
 }
 
-/// Names that are kept for two minutes, by whichever node they were committed at.
+/// Ids that are kept for two minutes, committed at any node.
 fn naming() -> Scenario {
-    let mut scenario = two(Weather::Slow);
+    let mut scenario = two(FaultProfile::Slow);
     scenario.habits.one_named_in = 2;
     scenario.config.named_window = Duration::from_mins(2);
     scenario
@@ -394,22 +406,19 @@ fn naming() -> Scenario {
 
 /// T9.
 #[test]
-fn names_of_every_node_go_once_their_window_is_over() {
-    holds(
-        &naming(),
-        "names_of_every_node_go_once_their_window_is_over",
-    );
+fn ids_of_every_node_expire_after_their_window() {
+    holds(&naming(), "ids_of_every_node_expire_after_their_window");
 }
 
-/// Names that another node has kept stay.
+/// Broken: the ids of other nodes stay.
 #[test]
-fn walking_own_names_alone_is_caught() {
+fn removing_only_own_ids_is_caught() {
     naming()
         .without(Broken::WalksOwnNamesAlone)
         .is_caught("leftover: the name", SEEDS_UNTIL_CAUGHT);
 }
 
-/// Nodes join while others collect, and cannot say so.
+/// Nodes join while others collect, and cannot announce it.
 fn joining() -> Scenario {
     let mut scenario = long_readers();
     scenario.disasters = vec![Disaster::JoinsApart; 3];
@@ -420,37 +429,39 @@ fn joining() -> Scenario {
 
 /// T6, T9.
 #[test]
-fn whoever_joins_is_counted() {
-    holds(&joining(), "whoever_joins_is_counted");
+fn joining_nodes_are_counted() {
+    holds(&joining(), "joining_nodes_are_counted");
 }
 
-/// A join that nobody waits for.
+/// Broken: no node waits for a joining one.
 #[test]
-fn not_counting_who_joins_is_caught() {
+fn ignoring_a_joining_node_is_caught() {
     joining()
         .without(Broken::JoinsUncounted)
         .is_caught("no version", SEEDS_UNTIL_CAUGHT);
 }
 
-/// Nodes that do not always hear of each other's commits, and read what these supersede.
+/// Nodes that do not learn of all commits of each other, and read the versions which these
+/// supersede.
 fn pruning() -> Scenario {
     let mut scenario = long_readers();
     scenario.disasters = vec![Disaster::Partition; 6];
-    // So that a commit mostly supersedes the one before in all its keys.
+    // A commit then mostly supersedes the previous one in all its keys.
     scenario.mix.keys = 2;
-    // What is kept would hide that a version is gone.
+    // Caches would hide that a version is gone.
     scenario.config.data_cache_bytes_max = 0;
     scenario
 }
 
 /// T6.
 #[test]
-fn what_is_left_out_is_not_missed() {
-    holds(&pruning(), "what_is_left_out_is_not_missed");
+fn pruned_announcements_are_not_needed() {
+    holds(&pruning(), "pruned_announcements_are_not_needed");
 }
 
-/// Reads one key of a pair at a node that has not heard of the newest pair, and the other once what it read of the first is
-/// collected. The node before it knows that its own pair was superseded, by one that the reader cannot have heard of.
+/// Reads one key of a pair at a node that does not know the newest pair. It reads the other key
+/// after the first version it read was collected. The node before it knows that its own pair was
+/// superseded, by a pair that the reader cannot know.
 async fn read_across_a_cut(broken: Option<Broken>) -> Result<Option<Bytes>, Failure> {
     let world = World::new(1);
     let mut config = Scenario::default().config;
@@ -462,13 +473,13 @@ async fn read_across_a_cut(broken: Option<Broken>) -> Result<Option<Bytes>, Fail
         ensemble,
         places: 3,
     };
-    let house = House::among(&world, config, among);
-    // The first two tell at the same time, the third half a second later.
+    let cluster = Cluster::among(&world, config, among);
+    // The first two announce at the same time, the third half a second later.
     for (place, wait_ms) in [(0, 0), (1, 500), (2, 2_600)] {
-        assert!(house.boot_at(place, Life::default(), 0).await);
+        assert!(cluster.boot_at(place, Life::default(), 0).await);
         tokio::time::sleep(Duration::from_millis(wait_ms)).await;
     }
-    let at = |place| house.serving_at(place).expect("nobody dies");
+    let at = |place| cluster.serving_at(place).expect("no node dies");
     let commit_both = async |place: usize, value: &'static [u8]| {
         let connection = at(place);
         let begun = connection
@@ -505,7 +516,7 @@ async fn read_across_a_cut(broken: Option<Broken>) -> Result<Option<Bytes>, Fail
     network.cut(&Among::address(1), &Among::address(2));
     commit_both(0, b"second").await;
     commit_both(2, b"third").await;
-    // Until the first has told the second, and nothing more.
+    // Until the first has announced to the second, and nothing more.
     tokio::time::sleep(Duration::from_millis(960)).await;
     let begun = reader.shown(reader.engine.begin(Begin::default())).await;
     let Ok(Begun::Open { id, attempt }) = begun else {
@@ -520,16 +531,16 @@ async fn read_across_a_cut(broken: Option<Broken>) -> Result<Option<Bytes>, Fail
     reader.shown(reader.engine.get(&call, &key(1))).await
 }
 
-/// T6: who was told of a commit, and not of what supersedes it, still finds its versions.
+/// T6: a node that knows a commit but not its successor still finds its versions.
 #[test]
-fn what_a_receiver_cannot_know_to_be_superseded_is_not_left_out() {
+fn announcements_include_versions_that_a_receiver_may_need() {
     let read = simulated::run(read_across_a_cut(None));
     assert_eq!(read, Ok(Some(Bytes::from_static(b"second"))));
 }
 
-/// The paper's pruning.
+/// Broken: the paper's pruning.
 #[test]
-fn pruning_by_what_the_sender_knows_is_caught() {
+fn pruning_by_the_senders_knowledge_is_caught() {
     let read = simulated::run(read_across_a_cut(Some(Broken::PrunesByItself)));
     assert_eq!(
         read,
@@ -537,7 +548,7 @@ fn pruning_by_what_the_sender_knows_is_caught() {
     );
 }
 
-/// One seed gives one trace, with several nodes, too.
+/// One seed gives one trace, also with several nodes.
 #[test]
 fn one_seed_of_several_nodes_gives_one_trace() {
     for seed in seeds().take(5) {
@@ -550,14 +561,15 @@ fn one_seed_of_several_nodes_gives_one_trace() {
     }
 }
 
-/// A name is open at one node and begun anew at another; then the first is asked to write: as the earlier attempt, and as whichever
-/// is the latest. What it said, and what was committed.
+/// A transaction is open at one node and begun again at another under the same id. Then the first
+/// is asked to write, as the earlier attempt and as the latest one. Returns its answers, and
+/// whether the write was committed.
 async fn write_after_begun_elsewhere(broken: Option<Broken>) -> [bool; 3] {
     let mut config = Scenario::default().config;
     config.broken = broken;
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
-    let house = House::among(
+    let cluster = Cluster::among(
         &World::new(1),
         config,
         Among {
@@ -567,11 +579,11 @@ async fn write_after_begun_elsewhere(broken: Option<Broken>) -> [bool; 3] {
         },
     );
     for place in 0..2 {
-        assert!(house.boot_at(place, Life::default(), 0).await);
+        assert!(cluster.boot_at(place, Life::default(), 0).await);
     }
-    // Until all know of each other.
+    // Until all nodes know each other.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let [one, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
+    let [one, other] = [0, 1].map(|place| cluster.serving_at(place).expect("no node dies"));
     let named = || Begin {
         id: Some(TransactionId::new("order").expect("short")),
         ..Begin::default()
@@ -597,7 +609,7 @@ async fn write_after_begun_elsewhere(broken: Option<Broken>) -> [bool; 3] {
                 .put(&calls[0], key(0), Bytes::from_static(b"earlier")),
         )
         .await;
-    let whichever = one
+    let latest = one
         .call(
             one.engine
                 .put(&latest, key(1), Bytes::from_static(b"latest")),
@@ -611,12 +623,13 @@ async fn write_after_begun_elsewhere(broken: Option<Broken>) -> [bool; 3] {
         .shown(other.engine.get_now(&key(1)))
         .await
         .expect("a calm world");
-    [earlier.is_ok(), whichever.is_ok(), written.is_some()]
+    [earlier.is_ok(), latest.is_ok(), written.is_some()]
 }
 
-/// T8, T10: an attempt that was begun anew elsewhere takes nothing more, and who means the latest one reaches it.
+/// T8, T10: an attempt that was begun again elsewhere accepts nothing more, and calls for the
+/// latest attempt reach it.
 #[test]
-fn a_node_hears_that_its_attempt_was_begun_anew_elsewhere() {
+fn a_node_learns_that_its_attempt_was_begun_again_at_another_node() {
     assert_eq!(
         simulated::run(write_after_begun_elsewhere(None)),
         [false, true, true]
@@ -625,7 +638,7 @@ fn a_node_hears_that_its_attempt_was_begun_anew_elsewhere() {
 
 /// T8, broken: its node is not told, and loses what it acknowledged.
 #[test]
-fn beginning_anew_in_silence_is_caught() {
+fn beginning_again_without_a_notice_is_caught() {
     let shown = simulated::run(write_after_begun_elsewhere(Some(
         Broken::BeginsAnewInSilence,
     )));

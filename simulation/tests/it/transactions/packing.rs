@@ -1,16 +1,16 @@
-//! T1 to T7, T9, P6: values in packs on an object store, compacted while others read and collect, on nodes that die anywhere;
-//! each with the variant that drops the rule.
+//! T1 to T7, T9, P6: values in packs on an object store, compacted while others read and collect,
+//! on nodes that die at any point; each rule with the mutant that drops it.
 
 use std::time::Duration;
 
 use simulated::World;
 use simulation::{
-    faults::Weather,
+    faults::FaultProfile,
     transactions::{
         client::{Record, transact},
+        cluster::Cluster,
+        crashable::{Life, Side},
         effects::Receipts,
-        house::House,
-        mortal::{Life, Side},
         scenario::{Disaster, Outcome, Scenario, seeds},
         workload::{Mix, Planned, Script, Work, key},
     },
@@ -19,10 +19,11 @@ use transactions::{broken::Broken, model::Isolation};
 
 use super::{SEEDS_UNTIL_CAUGHT, replaced, small};
 
-/// Transactions whose values go into packs of two or three, or into their items, by the length of their names, and are
-/// overwritten soon: so packs are mostly dead a moment after they were put, and any two that are not are merged. Some leave memory ahead of their commit.
-fn packed(weather: Weather) -> Scenario {
-    let mut scenario = small(weather);
+/// Transactions whose values go into packs of two or three, or into their items, by the length of
+/// their ids. They are soon overwritten, so a pack is mostly dead a moment after its put, and any
+/// two others are merged. Some values are spilled.
+fn packed(fault_profile: FaultProfile) -> Scenario {
+    let mut scenario = small(fault_profile);
     scenario.mix = Mix {
         functions: 3,
         keys: 4,
@@ -44,76 +45,76 @@ pub(super) fn with_small_packs(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-/// Readers that take long, so that what they need is moved while they read.
-fn reading(weather: Weather) -> Scenario {
-    let mut scenario = packed(weather);
+/// Slow readers, so that the values that they need move while they read.
+fn reading(fault_profile: FaultProfile) -> Scenario {
+    let mut scenario = packed(fault_profile);
     scenario.mix.reads = 3;
     scenario.habits.thinks = Duration::from_millis(100);
     scenario.config.retry_window = Duration::from_secs(1);
     scenario
 }
 
-fn dying(weather: Weather) -> Scenario {
+fn dying(fault_profile: FaultProfile) -> Scenario {
     use Disaster::{Everything, Node, Store};
     Scenario {
         disasters: vec![Node, Everything, Node, Store],
-        ..packed(weather)
+        ..packed(fault_profile)
     }
 }
 
-/// T1 to T6, T9: however they are interleaved with compaction and collection.
+/// T1 to T6, T9: with any interleaving of reads, compaction and collection.
 #[test]
 fn packed_values_keep_the_promises() {
-    for weather in [
-        Weather::Calm,
-        Weather::Slow,
-        Weather::Stormy,
-        Weather::Paused,
+    for fault_profile in [
+        FaultProfile::Calm,
+        FaultProfile::Slow,
+        FaultProfile::Stormy,
+        FaultProfile::Paused,
     ] {
-        packed(weather).holds("packed_values_keep_the_promises");
-        reading(weather).holds("packed_values_keep_the_promises");
+        packed(fault_profile).holds("packed_values_keep_the_promises");
+        reading(fault_profile).holds("packed_values_keep_the_promises");
     }
 }
 
-/// T4, T5, T7, T9: wherever the node dies, or its store with it; its objects stay.
+/// T4, T5, T7, T9: with any death of the node, or of its store with it; its objects remain.
 #[test]
 fn packed_values_come_whole_or_not_at_all_on_nodes_that_die() {
-    for weather in [Weather::Slow, Weather::Stormy] {
-        dying(weather).holds("packed_values_come_whole_or_not_at_all_on_nodes_that_die");
+    for fault_profile in [FaultProfile::Slow, FaultProfile::Stormy] {
+        dying(fault_profile).holds("packed_values_come_whole_or_not_at_all_on_nodes_that_die");
     }
 }
 
-/// T2, T9, T11: in a keyspace that is sequenced.
+/// T2, T9, T11: in a sequenced keyspace.
 #[test]
 fn packed_values_are_serializable() {
-    let mut scenario = dying(Weather::Slow);
+    let mut scenario = dying(FaultProfile::Slow);
     scenario.habits.one_serializable_in = 2;
     scenario.mix.transactions = 10;
     scenario.holds("packed_values_are_serializable");
 }
 
-/// T4, T9: whoever was taken for dead goes on putting packs for a while.
+/// T4, T9: a node that is considered dead keeps putting packs for a while.
 #[test]
-fn packs_of_a_node_taken_for_dead_go() {
+fn packs_of_a_replaced_node_are_removed() {
     let mut scenario = with_small_packs(replaced());
     scenario.mix.transactions /= 2;
-    scenario.holds("packs_of_a_node_taken_for_dead_go");
+    scenario.holds("packs_of_a_replaced_node_are_removed");
 }
 
-/// T9: a node that leaves in order has rows for all its packs.
+/// T9: a node that shuts down in order has rows for all its packs.
 #[test]
 fn nodes_that_leave_in_order_leave_no_pack_unnamed() {
     Scenario {
         disasters: vec![Disaster::Departure; 3],
-        ..packed(Weather::Slow)
+        ..packed(FaultProfile::Slow)
     }
     .holds("nodes_that_leave_in_order_leave_no_pack_unnamed");
 }
 
-/// T9, broken: what the dead knew of their packs, or did not come to say.
+/// T9, broken: nodes ignore what a dead one knew of its packs, or had not recorded yet.
 #[test]
 fn counting_no_packs_after_a_death_is_caught() {
-    dying(Weather::Slow)
+    dying(FaultProfile::Slow)
         .without(Broken::SweepsNothing)
         .is_caught("leftover: PackId", SEEDS_UNTIL_CAUGHT);
 }
@@ -121,7 +122,7 @@ fn counting_no_packs_after_a_death_is_caught() {
 /// P6, broken.
 #[test]
 fn writing_the_record_before_the_pack_is_caught() {
-    packed(Weather::Slow)
+    packed(FaultProfile::Slow)
         .without(Broken::RecordBeforePack)
         .is_caught("record", SEEDS_UNTIL_CAUGHT);
 }
@@ -129,14 +130,14 @@ fn writing_the_record_before_the_pack_is_caught() {
 /// T5, T6, broken.
 #[test]
 fn deleting_a_pack_before_moving_is_caught() {
-    let scenario = reading(Weather::Slow).without(Broken::DeletesPackBeforeMoving);
+    let scenario = reading(FaultProfile::Slow).without(Broken::DeletesPackBeforeMoving);
     scenario.is_caught("no version", SEEDS_UNTIL_CAUGHT);
 }
 
-/// Packs of many transactions that are put at once, on a store whose answers are lost now and then: an item is written long
-/// after others of its pack have died.
+/// Packs of many concurrent transactions, on a store whose answers are sometimes lost: an item is
+/// written long after others of its pack have died.
 fn held() -> Scenario {
-    let mut scenario = packed(Weather::Stormy);
+    let mut scenario = packed(FaultProfile::Stormy);
     scenario.mix = Mix {
         clients: 8,
         transactions: 40,
@@ -149,11 +150,11 @@ fn held() -> Scenario {
     scenario
 }
 
-/// T5: whoever holds a pack is waited for.
+/// T5: compaction waits for the writers of a pack.
 #[test]
 fn packs_are_not_compacted_under_their_writers() {
     let mut scenario = held();
-    // Notes on packs cost calls, of which a run has a bounded number.
+    // Notes on packs cost port calls, whose number per run is bounded.
     scenario.mix.transactions = scenario.mix.transactions * 4 / 5;
     scenario.holds("packs_are_not_compacted_under_their_writers");
 }
@@ -171,18 +172,19 @@ fn script(ranks: std::ops::Range<usize>) -> Script {
     }
 }
 
-/// One pack of three values, two of which are overwritten; whoever compacts it dies at one of its calls, from zero, alone or
-/// with the store. Returns also whether it has, and how many packs were compacted.
+/// Compacts one pack of three values, two of which are overwritten. The compacting node dies at one
+/// of its calls, from zero, alone or with the store. Returns also whether it died, and how many
+/// packs were compacted.
 async fn compact_once(at: u64, side: Side, with_store: bool) -> (Outcome, bool, u64) {
-    let mut scenario = packed(Weather::Calm);
+    let mut scenario = packed(FaultProfile::Calm);
     scenario.config.pack_bytes_min = 0;
     scenario.config.pack_bytes_max = 10_000;
     let (world, record, life) = (World::new(1), Record::default(), Life::default());
-    let house = House::new(&world, scenario.config.clone()).packing();
-    house.boot(life.clone(), 0).await;
+    let cluster = Cluster::new(&world, scenario.config.clone()).packing();
+    cluster.boot(life.clone(), 0).await;
     let run = async |script: Script| {
         transact(
-            house.clone(),
+            cluster.clone(),
             &script,
             Isolation::ReadAtomic,
             None,
@@ -203,26 +205,27 @@ async fn compact_once(at: u64, side: Side, with_store: bool) -> (Outcome, bool, 
     }
     let has_died = life.is_over();
     life.goes_on();
-    let compacted = house
+    let compacted = cluster
         .serving()
         .map_or(0, |serving| serving.engine.figures().compacted);
     if has_died {
-        house.kill();
+        cluster.kill();
         if with_store {
             world.crash();
         }
-        house.boot(Life::default(), 0).await;
+        cluster.boot(Life::default(), 0).await;
     }
     (
         scenario
-            .judge(&house, &record.take(), &Receipts::default())
+            .judge(&cluster, &record.take(), &Receipts::default())
             .await,
         has_died,
         compacted,
     )
 }
 
-/// T5, T9: whoever compacts dies between any two of its calls, alone or with all that is not durable.
+/// T5, T9: the compacting node dies between any two of its calls, alone or with all data that is
+/// not durable.
 #[test]
 fn a_death_in_any_gap_of_a_compaction_loses_nothing_and_leaves_nothing() {
     for (side, with_store) in [Side::Before, Side::After]
@@ -243,17 +246,17 @@ fn a_death_in_any_gap_of_a_compaction_loses_nothing_and_leaves_nothing() {
             }
             gaps += 1;
         }
-        // Two versions go; what the pack holds is read in three steps and three items; a put and its row; the move; the wait; the
-        // mark; the deletions of object and row.
+        // Two versions are removed. The pack is read in three steps and three items. Then follow a
+        // put and its row, the move, the wait, the mark, and the deletions of object and row.
         assert!(gaps >= 17, "{gaps} gaps");
     }
 }
 
-/// One seed gives one trace, also where several wait for one pack.
+/// One seed gives one trace, also if several wait for one pack.
 #[test]
 fn one_seed_of_packed_values_gives_one_trace() {
     for seed in seeds().take(5) {
-        let scenario = packed(Weather::Slow);
+        let scenario = packed(FaultProfile::Slow);
         assert_eq!(
             scenario.run(seed).trace_hash,
             scenario.run(seed).trace_hash,

@@ -1,5 +1,5 @@
-//! T2, T4, T5, T6, T9, T17, P6: values in packs of several nodes, which die anywhere, are cut off, and sleep; each with the variant that
-//! drops the rule.
+//! T2, T4, T5, T6, T9, T17, P6: values in packs of several nodes, which die at any point, are
+//! partitioned, and are suspended; each rule with the mutant that drops it.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -11,11 +11,11 @@ use futures_util::{TryStreamExt, future::join_all};
 use ports::objects::ObjectStore;
 use simulated::World;
 use simulation::{
-    faults::Weather,
+    faults::FaultProfile,
     transactions::{
+        cluster::{Among, Cluster},
+        crashable::Life,
         ensemble::Ensemble,
-        house::{Among, House},
-        mortal::Life,
         network::{Network, Trouble},
         scenario::{Disaster, Scenario, seeds},
         workload::{Mix, key},
@@ -29,13 +29,13 @@ use super::{
     packing::with_small_packs,
 };
 
-/// Longer than a take-over lasts: a transaction's life, a late write and the search.
+/// Longer than a take-over: a transaction's life, a late write and the search.
 const ASLEEP: Duration = Duration::from_mins(20);
 
-/// Three nodes with small packs, and clients that move from one to the other and overwrite what others have written: so most of what
-/// dies in a pack is collected by another node than its owner.
-fn packed(weather: Weather) -> Scenario {
-    let mut scenario = with_small_packs(two(weather));
+/// Three nodes with small packs. Clients move between them and overwrite each other's values, so
+/// most dead values of a pack are collected by another node than its owner.
+fn packed(fault_profile: FaultProfile) -> Scenario {
+    let mut scenario = with_small_packs(two(fault_profile));
     scenario.nodes = 3;
     scenario.mix = Mix {
         keys: 4,
@@ -47,68 +47,71 @@ fn packed(weather: Weather) -> Scenario {
     scenario
 }
 
-fn struck(disaster: Disaster, weather: Weather) -> Scenario {
+fn struck(disaster: Disaster, fault_profile: FaultProfile) -> Scenario {
     Scenario {
         disasters: vec![disaster; 2],
-        ..packed(weather)
+        ..packed(fault_profile)
     }
 }
 
-/// Readers that take long, so that what they read is moved while they do.
-fn reading(weather: Weather) -> Scenario {
-    let mut scenario = packed(weather);
+/// Slow readers, so that the values that they read move meanwhile.
+fn reading(fault_profile: FaultProfile) -> Scenario {
+    let mut scenario = packed(fault_profile);
     scenario.mix.reads = 3;
     scenario.habits.thinks = Duration::from_millis(100);
     scenario.config.pack_kept = Duration::from_millis(1);
     scenario
 }
 
-/// T1 to T6, T9: whoever compacts, and whoever reads meanwhile.
+/// T1 to T6, T9: with any node compacting, and any node reading.
 #[test]
 fn packs_of_several_nodes_keep_the_promises() {
-    for weather in [Weather::Calm, Weather::Slow, Weather::Stormy] {
-        holds(&packed(weather), "packs_of_several_nodes_keep_the_promises");
+    for fault_profile in [FaultProfile::Calm, FaultProfile::Slow, FaultProfile::Stormy] {
+        holds(
+            &packed(fault_profile),
+            "packs_of_several_nodes_keep_the_promises",
+        );
     }
     holds(
-        &reading(Weather::Slow),
+        &reading(FaultProfile::Slow),
         "packs_of_several_nodes_keep_the_promises",
     );
 }
 
-/// T4, T5, T9: wherever one dies or is cut off, another takes care of its packs.
+/// T4, T5, T9: if a node dies or is partitioned at any point, another one takes its packs over.
 #[test]
 fn packs_of_a_node_that_is_gone_are_taken_over() {
-    for weather in [Weather::Slow, Weather::Stormy] {
+    for fault_profile in [FaultProfile::Slow, FaultProfile::Stormy] {
         for disaster in [Disaster::OneOfMany, Disaster::CutOff] {
             holds(
-                &struck(disaster, weather),
+                &struck(disaster, fault_profile),
                 "packs_of_a_node_that_is_gone_are_taken_over",
             );
         }
     }
 }
 
-/// T2, T9, T11: in a keyspace that is sequenced.
+/// T2, T9, T11: in a sequenced keyspace.
 #[test]
 fn packs_of_several_nodes_are_serializable() {
-    let mut scenario = struck(Disaster::OneOfMany, Weather::Slow);
+    let mut scenario = struck(Disaster::OneOfMany, FaultProfile::Slow);
     scenario.sequenced = true;
     scenario.habits.one_serializable_in = 2;
     scenario.mix.transactions = 12;
     holds(&scenario, "packs_of_several_nodes_are_serializable");
 }
 
-/// 12.2, broken: a survivor compacts what others are still moving things into.
+/// 12.2, broken: a survivor compacts packs into which others still move values.
 #[test]
 fn compacting_packs_of_the_living_is_caught() {
-    let scenario = packed(Weather::Stormy).without(Broken::TakesPacksOfTheLiving);
+    let scenario = packed(FaultProfile::Stormy).without(Broken::TakesPacksOfTheLiving);
     scenario.is_caught("leftover: PackId", SEEDS_UNTIL_CAUGHT);
 }
 
-/// 12.2, broken: nobody hears what has died in its packs.
+/// 12.2, broken: no node reports dead values to the owner of their pack.
 #[test]
 fn keeping_dead_bytes_to_oneself_is_caught() {
-    let scenario = packed(Weather::Slow).without(Broken::KeepsDeadBytesToItself);
+    let scenario = packed(FaultProfile::Slow).without(Broken::KeepsDeadBytesToItself);
     scenario.is_caught("leftover: PackId", SEEDS_UNTIL_CAUGHT);
 }
 
@@ -116,7 +119,7 @@ fn keeping_dead_bytes_to_oneself_is_caught() {
 #[test]
 fn one_seed_of_packs_of_several_nodes_gives_one_trace() {
     for seed in seeds().take(3) {
-        let scenario = struck(Disaster::OneOfMany, Weather::Slow);
+        let scenario = struck(Disaster::OneOfMany, FaultProfile::Slow);
         assert_eq!(
             scenario.run(seed).trace_hash,
             scenario.run(seed).trace_hash,
@@ -125,10 +128,10 @@ fn one_seed_of_packs_of_several_nodes_gives_one_trace() {
     }
 }
 
-fn house(world: &World, config: Config, places: usize) -> House {
+fn cluster(world: &World, config: Config, places: usize) -> Cluster {
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
-    House::among(
+    Cluster::among(
         world,
         config,
         Among {
@@ -140,42 +143,43 @@ fn house(world: &World, config: Config, places: usize) -> House {
     .packing()
 }
 
-async fn put(house: &House, place: usize, number: usize, value: impl Into<Bytes>) {
-    let connection = house.serving_at(place).expect("nobody dies");
+async fn put(cluster: &Cluster, place: usize, number: usize, value: impl Into<Bytes>) {
+    let connection = cluster.serving_at(place).expect("no node dies");
     let put = connection.engine.put_now(key(number), Some(value.into()));
     connection.call(put).await.expect("a calm world");
 }
 
 async fn get(
-    house: &House,
+    cluster: &Cluster,
     place: usize,
     number: usize,
-) -> Result<Option<Bytes>, simulation::transactions::house::Failure> {
-    let connection = house.serving_at(place).expect("nobody dies");
+) -> Result<Option<Bytes>, simulation::transactions::cluster::Failure> {
+    let connection = cluster.serving_at(place).expect("no node dies");
     connection
         .shown(connection.engine.get_now(&key(number)))
         .await
 }
 
-/// What goes into a pack of its own that is merged with two more.
+/// A value that gets its own pack, which is merged with two more.
 fn value(number: usize) -> Vec<u8> {
     vec![number as u8; 100]
 }
 
-/// Three small packs of one node are merged, which falls asleep at one of its calls, from zero, and wakes when the other node has taken
-/// its packs over, which by themselves give no reason to compact two of the three. Returns whether that one shows the values of
-/// the two afterwards, and whether the first slept at all.
+/// One node merges three small packs and is suspended at one of its calls, from zero. It wakes
+/// after the other node has taken its packs over, two of which give no reason for compaction by
+/// themselves. Returns whether the other node then shows the values of these two, and whether the
+/// first was suspended.
 async fn merge_asleep(at: u64, broken: Option<Broken>) -> (Vec<bool>, bool) {
     let mut config = with_small_packs(Scenario::default()).config;
     (config.broken, config.packs_merged, config.pack_bytes_max) = (broken, 3, 900);
-    let house = house(&World::new(1), config, 2);
+    let cluster = cluster(&World::new(1), config, 2);
     let life = Life::default();
-    assert!(house.boot_at(0, life.clone(), 0).await);
-    assert!(house.boot_at(1, Life::default(), 0).await);
-    // Until all know of each other.
+    assert!(cluster.boot_at(0, life.clone(), 0).await);
+    assert!(cluster.boot_at(1, Life::default(), 0).await);
+    // Until all nodes know each other.
     tokio::time::sleep(Duration::from_secs(5)).await;
     for number in 0..3 {
-        put(&house, 0, number, value(number)).await;
+        put(&cluster, 0, number, value(number)).await;
         if number == 2 {
             life.sleeps_after(at, ASLEEP);
         }
@@ -184,14 +188,14 @@ async fn merge_asleep(at: u64, broken: Option<Broken>) -> (Vec<bool>, bool) {
     life.goes_on();
     let has_slept = life.has_slept();
     if has_slept {
-        let Some(Among { network, .. }) = house.surroundings() else {
+        let Some(Among { network, .. }) = cluster.surroundings() else {
             unreachable!("there are two")
         };
         network.cut(&Among::address(0), &Among::address(1));
-        let seat = house.seat_at(0).expect("a member");
+        let seat = cluster.seat_at(0).expect("a member");
         seat.cut_off();
         tokio::time::sleep(Duration::from_mins(1)).await;
-        put(&house, 1, 0, "small").await;
+        put(&cluster, 1, 0, "small").await;
         tokio::time::sleep(ASLEEP).await;
         network.mend();
         seat.reconnect();
@@ -199,14 +203,15 @@ async fn merge_asleep(at: u64, broken: Option<Broken>) -> (Vec<bool>, bool) {
     }
     let mut shown = Vec::new();
     for number in [1, 2] {
-        shown.push(get(&house, 1, number).await == Ok(Some(Bytes::from(value(number)))));
+        shown.push(get(&cluster, 1, number).await == Ok(Some(Bytes::from(value(number)))));
     }
     (shown, has_slept)
 }
 
-/// T5: whoever sleeps at any step of a compaction, and wakes when its packs were taken over long ago, loses nothing.
+/// T5: a node that is suspended at any step of a compaction, and wakes long after its packs were
+/// taken over, loses nothing.
 #[test]
-fn an_owner_that_wakes_loses_nothing() {
+fn an_owner_that_wakes_late_loses_nothing() {
     let mut gaps = 0;
     for at in 0.. {
         let (shown, has_slept) = simulated::run(merge_asleep(at, None));
@@ -221,7 +226,7 @@ fn an_owner_that_wakes_loses_nothing() {
 
 /// 12.2, broken.
 #[test]
-fn judging_what_is_half_moved_is_caught() {
+fn compacting_half_moved_packs_is_caught() {
     let loses = |at| {
         simulated::run(merge_asleep(at, Some(Broken::JudgesHalfMoved)))
             .0
@@ -233,27 +238,27 @@ fn judging_what_is_half_moved_is_caught() {
     );
 }
 
-/// Values are read at a node that falls asleep at one of its calls, from zero, while their owner moves them and deletes what they lay
-/// in. Returns what was read, and whether the reader slept.
+/// Values are read at a node that is suspended at one of its calls, from zero, while their owner
+/// moves them and deletes their pack. Returns the value, and whether the reader was suspended.
 async fn read_asleep(at: u64) -> (Option<Bytes>, bool) {
     let mut config = with_small_packs(Scenario::default()).config;
     (config.packs_merged, config.pack_bytes_max) = (3, 900);
     let world = World::new(1);
-    let (house, life) = (house(&world, config, 2), Life::default());
-    assert!(house.boot_at(0, Life::default(), 0).await);
-    assert!(house.boot_at(1, life.clone(), 0).await);
+    let (cluster, life) = (cluster(&world, config, 2), Life::default());
+    assert!(cluster.boot_at(0, Life::default(), 0).await);
+    assert!(cluster.boot_at(1, life.clone(), 0).await);
     tokio::time::sleep(Duration::from_secs(5)).await;
     for number in 0..3 {
-        put(&house, 0, number, value(number)).await;
+        put(&cluster, 0, number, value(number)).await;
     }
     life.sleeps_after(at, Duration::from_secs(10));
-    let read = get(&house, 1, 1).await.expect("it is there");
+    let read = get(&cluster, 1, 1).await.expect("it is there");
     let has_slept = life.has_slept();
     life.goes_on();
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let compacted = house
+    let compacted = cluster
         .serving_at(0)
-        .expect("nobody dies")
+        .expect("no node dies")
         .engine
         .figures()
         .compacted;
@@ -261,9 +266,9 @@ async fn read_asleep(at: u64) -> (Option<Bytes>, bool) {
     (read, has_slept)
 }
 
-/// T5, T6: whoever reads at another node finds a value, wherever it is moved meanwhile.
+/// T5, T6: a reader at another node finds a value, wherever it is moved meanwhile.
 #[test]
-fn a_reader_that_sleeps_finds_what_has_moved() {
+fn a_suspended_reader_finds_moved_values() {
     let mut gaps = 0;
     for at in 0.. {
         let (read, has_slept) = simulated::run(read_asleep(at));
@@ -281,21 +286,21 @@ fn a_reader_that_sleeps_finds_what_has_moved() {
     assert!(gaps >= 4, "{gaps} gaps");
 }
 
-/// T17: a bounded number of objects are put a second, by each node.
+/// T17: each node puts a bounded number of objects per second.
 #[test]
 fn each_of_several_nodes_puts_ten_objects_a_second() {
     simulated::run(async {
         let (world, seconds) = (World::new(1), 3);
-        let house = house(&world, Scenario::default().config, 2);
+        let cluster = cluster(&world, Scenario::default().config, 2);
         for place in 0..2 {
-            assert!(house.boot_at(place, Life::default(), 0).await);
+            assert!(cluster.boot_at(place, Life::default(), 0).await);
         }
         let began = world.clock().monotonic();
         let clients = (0..12).map(|client| {
-            let (house, world) = (&house, &world);
+            let (cluster, world) = (&cluster, &world);
             async move {
                 while world.clock().monotonic().since(began) < Duration::from_secs(seconds) {
-                    put(house, client % 2, client, vec![client as u8; 2_048]).await;
+                    put(cluster, client % 2, client, vec![client as u8; 2_048]).await;
                 }
             }
         });

@@ -1,4 +1,5 @@
-//! T11, T12, T-3, T-4 among several nodes: one of them orders the commits of all, and dies, is cut off or usurped anywhere.
+//! T11, T12, T-3, T-4 with several nodes: one of them orders the commits of all, and dies, is
+//! partitioned or replaced at any point.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -8,29 +9,28 @@ use bytes::Bytes;
 use fastrand::Rng;
 use simulated::World;
 use simulation::{
-    faults::Weather,
+    faults::FaultProfile,
     transactions::{
         client::Habits,
+        cluster::{Among, Cluster, Connection},
+        crashable::Life,
         ensemble::Ensemble,
-        house::{Among, Connection, Failure, House},
-        mortal::Life,
         network::{Network, Trouble},
         scenario::{Disaster, Scenario, seeds},
         workload::{Mix, key},
     },
 };
 use transactions::{
-    Error,
     broken::Broken,
-    model::{Begin, Begun, Call, Isolation, Key, Outcome, TransactionId},
+    model::{Begin, Begun, Call, Isolation, Key},
 };
 
 use super::SEEDS_UNTIL_CAUGHT;
 
-/// What was acknowledged is seen everywhere by then.
+/// When an acknowledged commit is visible everywhere.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Seeds of each scenario at most, unless `NODES_SEEDS` says more.
+/// The most seeds of each scenario, unless `NODES_SEEDS` is higher.
 const SEEDS_MAX: u64 = 20;
 
 fn holds(scenario: &Scenario, test: &str) {
@@ -39,8 +39,9 @@ fn holds(scenario: &Scenario, test: &str) {
     scenario.holds_for(asked.start..asked.end.min(asked.start + seeds_max), test);
 }
 
-/// Three nodes on one sequenced keyspace of few keys: half of the transactions are serializable, some only read.
-fn several(weather: Weather) -> Scenario {
+/// Three nodes on one sequenced keyspace of few keys: half of the transactions are serializable,
+/// some only read.
+fn several(fault_profile: FaultProfile) -> Scenario {
     let mix = Mix {
         clients: 5,
         transactions: 20,
@@ -61,40 +62,43 @@ fn several(weather: Weather) -> Scenario {
         sequenced: true,
         mix,
         habits,
-        weather,
+        fault_profile,
         seen_within: Some(SEEN_WITHIN),
         ..Scenario::default()
     }
 }
 
-/// T11: when nothing fails, at whichever node.
+/// T11: without faults, at any node.
 #[test]
 fn histories_of_several_nodes_have_no_cycles() {
-    for weather in [Weather::Calm, Weather::Slow] {
+    for fault_profile in [FaultProfile::Calm, FaultProfile::Slow] {
         holds(
-            &several(weather),
+            &several(fault_profile),
             "histories_of_several_nodes_have_no_cycles",
         );
     }
 }
 
-/// The sequencer, or another, dies between any two of its calls.
-fn dying(weather: Weather) -> Scenario {
+/// The sequencer, or another node, dies between any two of its calls.
+fn dying(fault_profile: FaultProfile) -> Scenario {
     Scenario {
         disasters: vec![Disaster::OneOfMany; 3],
-        ..several(weather)
+        ..several(fault_profile)
     }
 }
 
 /// T4, T9, T11.
 #[test]
-fn whoever_dies_the_order_goes_on() {
-    for weather in [Weather::Slow, Weather::Stormy] {
-        holds(&dying(weather), "whoever_dies_the_order_goes_on");
+fn the_order_continues_whichever_node_dies() {
+    for fault_profile in [FaultProfile::Slow, FaultProfile::Stormy] {
+        holds(
+            &dying(fault_profile),
+            "the_order_continues_whichever_node_dies",
+        );
     }
 }
 
-/// Messages to the sequencer are lost, late or doubled.
+/// Messages to the sequencer are lost, late or duplicated.
 fn troubled() -> Scenario {
     let network = Trouble {
         one_lost_in: 6,
@@ -103,19 +107,19 @@ fn troubled() -> Scenario {
     };
     Scenario {
         network,
-        ..dying(Weather::Slow)
+        ..dying(FaultProfile::Slow)
     }
 }
 
 /// T4, T11.
 #[test]
-fn what_is_asked_twice_is_decided_once() {
-    holds(&troubled(), "what_is_asked_twice_is_decided_once");
+fn a_repeated_request_is_decided_once() {
+    holds(&troubled(), "a_repeated_request_is_decided_once");
 }
 
-/// Nodes that do not reach each other, and clients that lose patience and ask elsewhere.
+/// Nodes that are partitioned, and clients that time out and ask another node.
 fn divided() -> Scenario {
-    let mut scenario = several(Weather::Slow);
+    let mut scenario = several(FaultProfile::Slow);
     scenario.disasters = vec![Disaster::Partition; 5];
     scenario.habits.patience = Duration::from_millis(15);
     scenario.habits.wanders = true;
@@ -124,13 +128,17 @@ fn divided() -> Scenario {
 
 /// T4, T11.
 #[test]
-fn who_asks_elsewhere_hears_what_the_log_says() {
-    holds(&divided(), "who_asks_elsewhere_hears_what_the_log_says");
+fn a_request_at_another_node_gets_the_outcome_in_the_log() {
+    holds(
+        &divided(),
+        "a_request_at_another_node_gets_the_outcome_in_the_log",
+    );
 }
 
-/// A node that is cut off from the others and from the members, and not from the store: mostly it was the sequencer.
+/// A node that is partitioned from the others and from the members, but not from the store: mostly
+/// the sequencer.
 fn usurped() -> Scenario {
-    let mut scenario = several(Weather::Slow);
+    let mut scenario = several(FaultProfile::Slow);
     scenario.disasters = vec![Disaster::CutOff; 4];
     scenario.habits.pause = Duration::from_millis(300);
     scenario
@@ -138,14 +146,14 @@ fn usurped() -> Scenario {
 
 /// T-4, T11.
 #[test]
-fn a_usurped_sequencer_decides_nothing() {
-    holds(&usurped(), "a_usurped_sequencer_decides_nothing");
+fn a_replaced_sequencer_decides_nothing() {
+    holds(&usurped(), "a_replaced_sequencer_decides_nothing");
 }
 
-/// T-4, broken: a snapshot is taken at what its node has heard.
+/// T-4, broken: a snapshot is taken at the node's applied frontier.
 #[test]
 fn reading_without_following_is_caught() {
-    several(Weather::Calm)
+    several(FaultProfile::Calm)
         .without(Broken::ReadsAtWhatItHeard)
         .is_caught("cycle", SEEDS_UNTIL_CAUGHT);
 }
@@ -153,7 +161,7 @@ fn reading_without_following_is_caught() {
 /// T11, broken.
 #[test]
 fn skipping_validation_is_caught() {
-    several(Weather::Calm)
+    several(FaultProfile::Calm)
         .without(Broken::SkipsValidation)
         .is_caught("cycle", SEEDS_UNTIL_CAUGHT);
 }
@@ -161,7 +169,7 @@ fn skipping_validation_is_caught() {
 /// T12.
 #[test]
 fn readers_of_several_nodes_never_conflict() {
-    let scenario = several(Weather::Slow);
+    let scenario = several(FaultProfile::Slow);
     let habits = Habits {
         one_serializable_in: 1,
         one_reader_in: 2,
@@ -176,15 +184,15 @@ fn readers_of_several_nodes_never_conflict() {
 /// T12, broken.
 #[test]
 fn validating_readers_is_caught() {
-    several(Weather::Slow)
+    several(FaultProfile::Slow)
         .without(Broken::ValidatesReaders)
         .is_caught("reader in conflict", SEEDS_UNTIL_CAUGHT);
 }
 
-/// T9, T11, with deletions, effects, large values and nothing kept in memory: every read is a load.
+/// T9, T11, with deletions, effects, large values and no cache: every read goes to the store.
 #[test]
-fn what_several_nodes_order_is_collected() {
-    let mut scenario = dying(Weather::Slow);
+fn commits_ordered_by_several_nodes_are_collected() {
+    let mut scenario = dying(FaultProfile::Slow);
     scenario.mix = Mix {
         one_delete_in: 4,
         effects: 1,
@@ -195,7 +203,7 @@ fn what_several_nodes_order_is_collected() {
     scenario.habits.one_reader_in = 0;
     scenario.config.index_bytes_max = 0;
     scenario.config.data_cache_bytes_max = 0;
-    holds(&scenario, "what_several_nodes_order_is_collected");
+    holds(&scenario, "commits_ordered_by_several_nodes_are_collected");
 }
 
 /// One seed gives one trace.
@@ -210,10 +218,10 @@ fn one_seed_of_a_sequencer_gives_one_trace() {
     }
 }
 
-/// A keyspace that is marked at some moment by whoever is first, while others commit there with timestamps: of those that read
-/// anything only what is committed after is compared.
+/// The first serializable client marks the keyspace at some moment, while others commit there with
+/// timestamps. The check compares reads only of transactions that commit afterwards.
 fn marking() -> Scenario {
-    let mut scenario = several(Weather::Slow);
+    let mut scenario = several(FaultProfile::Slow);
     scenario.sequenced = false;
     scenario.mix = Mix {
         clients: 6,
@@ -226,7 +234,8 @@ fn marking() -> Scenario {
     scenario
 }
 
-/// T-3, T2, T4, T5, T9: levels share one order from the mark on, whoever dies meanwhile.
+/// T-3, T2, T4, T5, T9: both levels share one order from the mark on, and any node may die
+/// meanwhile.
 #[test]
 fn marking_among_several_loses_nothing() {
     holds(&marking(), "marking_among_several_loses_nothing");
@@ -240,13 +249,13 @@ fn marking_among_several_loses_nothing() {
     );
 }
 
-/// A house of so many nodes in a calm world.
-async fn house(places: usize, broken: Option<Broken>) -> House {
+/// A cluster with this many nodes in a calm world.
+async fn cluster(places: usize, broken: Option<Broken>) -> Cluster {
     let mut config = Scenario::default().config;
     config.broken = broken;
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
-    let house = House::among(
+    let cluster = Cluster::among(
         &World::new(1),
         config,
         Among {
@@ -256,12 +265,12 @@ async fn house(places: usize, broken: Option<Broken>) -> House {
         },
     );
     for place in 0..places {
-        assert!(house.boot_at(place, Life::default(), 0).await);
+        assert!(cluster.boot_at(place, Life::default(), 0).await);
     }
-    house
+    cluster
 }
 
-/// Begins a serializable transaction, as often as it takes.
+/// Begins a serializable transaction, with retries.
 async fn begin(connection: &Connection) -> Call {
     let asked = Begin {
         isolation: Isolation::Serializable,
@@ -279,13 +288,13 @@ async fn begin(connection: &Connection) -> Call {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    panic!("nobody orders commits");
+    panic!("no node orders commits");
 }
 
-/// What stands in a key after a commit with a slot at one node, and a later write at another.
+/// The final value of a key after a commit with a slot at one node, and a later write at another.
 async fn write_after_a_slot(broken: Option<Broken>) -> Option<Bytes> {
-    let house = house(2, broken).await;
-    let [one, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
+    let cluster = cluster(2, broken).await;
+    let [one, other] = [0, 1].map(|place| cluster.serving_at(place).expect("no node dies"));
     let call = begin(&one).await;
     one.call(one.engine.put(&call, key(0), Bytes::from_static(b"slot")))
         .await
@@ -303,7 +312,7 @@ async fn write_after_a_slot(broken: Option<Broken>) -> Option<Bytes> {
         .expect("a calm world")
 }
 
-/// T-3: once a keyspace is sequenced nobody gives timestamps there.
+/// T-3: once a keyspace is sequenced no node assigns timestamps there.
 #[test]
 fn every_node_stops_giving_timestamps() {
     let shown = simulated::run(write_after_a_slot(None));
@@ -321,13 +330,13 @@ fn marking_without_telling_the_others_is_caught() {
     );
 }
 
-/// T11: what was acknowledged at one node is read by whoever begins at another, and of two that cannot follow each other one
-/// conflicts, wherever they are.
+/// T11: a commit acknowledged at one node is visible to later transactions at any node, and one of
+/// two conflicting transactions fails, at any nodes.
 #[test]
 fn one_order_for_all_nodes() {
     simulated::run(async {
-        let house = house(3, None).await;
-        let at = [0, 1, 2].map(|place| house.serving_at(place).expect("nobody dies"));
+        let cluster = cluster(3, None).await;
+        let at = [0, 1, 2].map(|place| cluster.serving_at(place).expect("no node dies"));
         for round in 0..6 {
             let (one, other) = (&at[round % 3], &at[(round + 1) % 3]);
             let [left, right] = [begin(one).await, begin(other).await];
@@ -342,19 +351,19 @@ fn one_order_for_all_nodes() {
             }
             one.call(one.engine.commit(&left))
                 .await
-                .expect("nobody was faster");
+                .expect("no other transaction conflicts");
             let refused = other.call(other.engine.commit(&right)).await.map(drop);
             assert!(format!("{refused:?}").contains("Conflict"), "{refused:?}");
         }
     });
 }
 
-/// T10, T11: with its sequencer gone for good a store goes on within five seconds.
+/// T10, T11: after the sequencer is lost permanently, the store continues within five seconds.
 #[test]
 fn another_takes_over_within_five_seconds() {
     simulated::run(async {
-        let house = house(3, None).await;
-        let first = house.serving_at(0).expect("nobody dies");
+        let cluster = cluster(3, None).await;
+        let first = cluster.serving_at(0).expect("no node dies");
         let call = begin(&first).await;
         first
             .call(first.engine.put(&call, key(0), Bytes::from_static(b"v")))
@@ -364,12 +373,12 @@ fn another_takes_over_within_five_seconds() {
             .call(first.engine.commit(&call))
             .await
             .expect("a calm world");
-        let life = house.life_at(0).expect("it lives");
-        house.seat_at(0).expect("a member").die();
-        life.ends_after(0, simulation::transactions::mortal::Side::Before);
-        house.kill_at(0);
+        let life = cluster.life_at(0).expect("it lives");
+        cluster.seat_at(0).expect("a member").die();
+        life.ends_after(0, simulation::transactions::crashable::Side::Before);
+        cluster.kill_at(0);
         let died = tokio::time::Instant::now();
-        let second = house.serving_at(1).expect("it lives");
+        let second = cluster.serving_at(1).expect("it lives");
         let call = begin(&second).await;
         let read = second
             .shown(second.engine.get(&call, &key(0)))
@@ -391,13 +400,13 @@ fn another_takes_over_within_five_seconds() {
     });
 }
 
-/// Whether a write finds a sequencer after who marked its keyspace has died: it had told the writer, and never the leader of the
-/// office.
-async fn write_after_a_broken_mark(broken: Option<Broken>) -> bool {
-    let house = house(3, broken).await;
-    let among = house.surroundings().expect("several places");
+/// Whether a write finds a sequencer after the node that marked its keyspace has died. That node
+/// had told the writer's node, but not the leader of the election.
+async fn write_after_an_interrupted_mark(broken: Option<Broken>) -> bool {
+    let cluster = cluster(3, broken).await;
+    let among = cluster.surroundings().expect("several places");
     among.network.cut(&Among::address(0), &Among::address(1));
-    let marker = house.serving_at(1).expect("nobody dies");
+    let marker = cluster.serving_at(1).expect("no node dies");
     let asked = Begin {
         isolation: Isolation::Serializable,
         ..Begin::default()
@@ -405,11 +414,11 @@ async fn write_after_a_broken_mark(broken: Option<Broken>) -> bool {
     let begun = marker.shown(marker.engine.begin(asked)).await;
     assert!(
         begun.is_err(),
-        "the leader cannot be told, so nothing is sequenced yet"
+        "the leader is unreachable, so nothing is sequenced yet"
     );
-    house.kill_at(1);
+    cluster.kill_at(1);
     among.network.mend();
-    let writer = house.serving_at(2).expect("nobody dies");
+    let writer = cluster.serving_at(2).expect("no node dies");
     for _ in 0..4 {
         let written = writer
             .engine
@@ -421,21 +430,21 @@ async fn write_after_a_broken_mark(broken: Option<Broken>) -> bool {
     false
 }
 
-/// T-3: what was begun to be marked is finished, whoever was told of it.
+/// T-3: a mark that was begun is finished, even if only one node was told of it.
 #[test]
-fn a_broken_mark_is_finished() {
-    assert!(simulated::run(write_after_a_broken_mark(None)));
+fn an_interrupted_mark_is_finished() {
+    assert!(simulated::run(write_after_an_interrupted_mark(None)));
 }
 
-/// T-3, broken: only the leader finishes it, which has not heard of it.
+/// T-3, broken: only the leader finishes it, which was not told.
 #[test]
 fn leaving_marks_to_the_leader_is_caught() {
-    assert!(!simulated::run(write_after_a_broken_mark(Some(
+    assert!(!simulated::run(write_after_an_interrupted_mark(Some(
         Broken::OfficeAloneFinishesMarks
     ))));
 }
 
-/// Writes `key` in a serializable transaction of its own.
+/// Writes `key` in a separate serializable transaction.
 async fn write_in_order(connection: &Connection, key: Key) {
     let call = begin(connection).await;
     let put = connection.engine.put(&call, key, Bytes::from_static(b"v"));
@@ -446,12 +455,13 @@ async fn write_in_order(connection: &Connection, key: Key) {
         .expect("a calm world");
 }
 
-/// Whether a transaction commits after two sequencers have died, although what it read was written since. The second of them
-/// has heard that everybody knows what stands before that write, and more than it leaves untrimmed.
+/// Whether a transaction commits after two sequencers have died, although another one wrote what it
+/// had read. The second sequencer knows that all nodes have applied the slots before that write,
+/// and those are more than it leaves untrimmed.
 async fn commit_after_two_sequencers(broken: Option<Broken>) -> bool {
-    let house = house(3, broken).await;
-    let first = house.serving_at(0).expect("nobody dies");
-    let reader = house.serving_at(2).expect("nobody dies");
+    let cluster = cluster(3, broken).await;
+    let first = cluster.serving_at(0).expect("no node dies");
+    let reader = cluster.serving_at(2).expect("no node dies");
     for _ in 0..56 {
         write_in_order(&first, key(1)).await;
     }
@@ -466,7 +476,7 @@ async fn commit_after_two_sequencers(broken: Option<Broken>) -> bool {
     );
     write_in_order(&first, key(0)).await;
     for place in [0, 1] {
-        house.kill_at(place);
+        cluster.kill_at(place);
         tokio::time::sleep(Duration::from_secs(10)).await;
     }
     reader
@@ -480,13 +490,14 @@ async fn commit_after_two_sequencers(broken: Option<Broken>) -> bool {
     reader.call(reader.engine.commit(&late)).await.is_ok()
 }
 
-/// T-4, T11: what a log decided is known to every successor.
+/// T-4, T11: every successor knows the decisions of a log.
 #[test]
-fn two_successors_later_a_conflict_is_one() {
+fn a_conflict_survives_two_successors() {
     assert!(!simulated::run(commit_after_two_sequencers(None)));
 }
 
-/// T-4, broken: the first successor moves the start of the log, under its own epoch, to before its own seal.
+/// T-4, broken: the first successor moves the start of the log, under its own epoch, to before its
+/// own seal.
 #[test]
 fn trimming_below_a_seal_is_caught() {
     assert!(simulated::run(commit_after_two_sequencers(Some(
@@ -494,22 +505,25 @@ fn trimming_below_a_seal_is_caught() {
     ))));
 }
 
-/// Two nodes on one sequenced keyspace, of which the second does not reach the sequencer, nor that the second.
-async fn cut_off_from_the_sequencer(broken: Option<Broken>) -> (House, [Connection; 2]) {
-    let house = house(2, broken).await;
-    let nodes = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
+/// Two nodes on one sequenced keyspace, with the link between the second and the sequencer cut.
+pub(super) async fn cut_off_from_the_sequencer(
+    broken: Option<Broken>,
+) -> (Cluster, [Connection; 2]) {
+    let cluster = cluster(2, broken).await;
+    let nodes = [0, 1].map(|place| cluster.serving_at(place).expect("no node dies"));
     write_in_order(&nodes[0], key(0)).await;
     write_in_order(&nodes[1], key(0)).await;
-    let among = house.surroundings().expect("several places");
+    let among = cluster.surroundings().expect("several places");
     among.network.cut(&Among::address(0), &Among::address(1));
-    (house, nodes)
+    (cluster, nodes)
 }
 
-/// T9: while one member's horizon is not heard nothing is collected; how many are not is said.
+/// T9: while one member's horizon is unknown nothing is collected, and the status shows how many
+/// are unknown.
 #[test]
 fn members_that_do_not_reach_each_other_are_counted() {
     simulated::run(async {
-        let (house, nodes) = cut_off_from_the_sequencer(None).await;
+        let (cluster, nodes) = cut_off_from_the_sequencer(None).await;
         let unheard = || {
             nodes
                 .each_ref()
@@ -519,161 +533,18 @@ fn members_that_do_not_reach_each_other_are_counted() {
         assert_eq!(unheard(), [0, 0], "that may be nothing");
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(unheard(), [1, 1]);
-        house.surroundings().expect("several places").network.mend();
+        cluster
+            .surroundings()
+            .expect("several places")
+            .network
+            .mend();
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert_eq!(unheard(), [0, 0]);
     });
 }
 
-fn unknown<T>() -> Result<T, Failure> {
-    Err(Failure::Refused(Error::OutcomeUnknown))
-}
-
-/// What stands in a key that was written at a node cut off from the sequencer, which is answered *unknown*; then twice where the
-/// sequencer is, acknowledged; and then the way is open again, `later`.
-async fn written_over_an_unknown(later: Duration, broken: Option<Broken>) -> [Option<Bytes>; 2] {
-    let (house, [sequencer, cut_off]) = cut_off_from_the_sequencer(broken).await;
-    let write = async |node: &Connection, value: &'static [u8]| {
-        node.call(node.engine.put_now(key(0), Some(Bytes::from_static(value))))
-            .await
-            .map(drop)
-    };
-    let asked = tokio::time::Instant::now();
-    assert_eq!(write(&cut_off, b"one").await, unknown());
-    assert!(
-        asked.elapsed() <= Duration::from_millis(5_500),
-        "{:?}",
-        asked.elapsed()
-    );
-    write(&sequencer, b"one")
-        .await
-        .expect("it orders commits itself");
-    write(&sequencer, b"two")
-        .await
-        .expect("it orders commits itself");
-    tokio::time::sleep(later).await;
-    house.surroundings().expect("several places").network.mend();
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    let mut shown = [None, None];
-    for (shown, node) in shown.iter_mut().zip([&sequencer, &cut_off]) {
-        *shown = node
-            .shown(node.engine.get_now(&key(0)))
-            .await
-            .expect("a calm world");
-    }
-    shown
-}
-
-/// T4, T5: a write whose client was told that its outcome is unknown does not come back over what was acknowledged since.
-#[test]
-fn a_write_that_was_answered_unknown_comes_over_nothing_newer() {
-    for later in [3, 20, 65].map(Duration::from_secs) {
-        let shown = simulated::run(written_over_an_unknown(later, None));
-        assert_eq!(
-            shown,
-            [(); 2].map(|()| Some(Bytes::from_static(b"two"))),
-            "{later:?} later"
-        );
-    }
-}
-
-/// T4, T5, broken.
-#[test]
-fn committing_after_unknown_is_caught() {
-    let broken = Some(Broken::CommitsAfterUnknown);
-    let shown = simulated::run(written_over_an_unknown(Duration::from_secs(20), broken));
-    assert_eq!(
-        shown,
-        [(); 2].map(|()| Some(Bytes::from_static(b"one"))),
-        "the unknown write took effect"
-    );
-}
-
-/// T4: of a generated id a commit that was answered unknown is aborted once the sequencer is reached; that of a chosen id goes on.
-#[test]
-fn a_commit_that_was_answered_unknown_ends() {
-    for (name, expected) in [(None, Err(Outcome::Aborted)), (Some("order"), Ok(()))] {
-        simulated::run(async {
-            let (house, [_, cut_off]) = cut_off_from_the_sequencer(None).await;
-            let id = name.map(|name| TransactionId::new(name).expect("a name"));
-            let begun = cut_off
-                .shown(cut_off.engine.begin(Begin {
-                    id,
-                    ..Begin::default()
-                }))
-                .await;
-            let Ok(Begun::Open { id, attempt }) = begun else {
-                panic!("it reaches the store: {begun:?}")
-            };
-            let call = Call {
-                id,
-                attempt: Some(attempt),
-            };
-            let put = cut_off.engine.put(&call, key(0), Bytes::from_static(b"v"));
-            cut_off.call(put).await.expect("it is open");
-            let commit = async || cut_off.call(cut_off.engine.commit(&call)).await.map(drop);
-            assert_eq!(commit().await, unknown());
-            house.surroundings().expect("several places").network.mend();
-            let ended = commit().await;
-            let refused = |outcome| Failure::Refused(Error::TransactionFinished(outcome));
-            assert_eq!(ended, expected.map_err(refused), "{name:?}");
-        });
-    }
-}
-
-/// T4, T10: where the sequencer is, such a commit is answered for good, and nothing of it comes over what its client writes then.
-#[test]
-fn a_commit_that_was_answered_unknown_is_asked_elsewhere() {
-    simulated::run(async {
-        let (house, [sequencer, cut_off]) = cut_off_from_the_sequencer(None).await;
-        let open = async |node: &Connection, value: &'static [u8]| {
-            let id = Some(TransactionId::new("order").expect("a name"));
-            let begun = node
-                .shown(node.engine.begin(Begin {
-                    id,
-                    ..Begin::default()
-                }))
-                .await;
-            let Ok(Begun::Open { id, attempt }) = begun else {
-                panic!("it reaches the store: {begun:?}")
-            };
-            let call = Call {
-                id,
-                attempt: Some(attempt),
-            };
-            let put = node.engine.put(&call, key(0), Bytes::from_static(value));
-            node.call(put).await.expect("it is open");
-            call
-        };
-        let commit = async |node: &Connection, call: &Call| {
-            node.call(node.engine.commit(call)).await.map(drop)
-        };
-        let first = open(&cut_off, b"first").await;
-        assert_eq!(commit(&cut_off, &first).await, unknown());
-        let aborted = Error::TransactionFinished(Outcome::Aborted);
-        assert_eq!(
-            commit(&sequencer, &first).await,
-            Err(Failure::Refused(aborted))
-        );
-        let second = open(&sequencer, b"second").await;
-        commit(&sequencer, &second)
-            .await
-            .expect("it orders commits itself");
-        house.surroundings().expect("several places").network.mend();
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        for node in [&sequencer, &cut_off] {
-            let shown = node
-                .shown(node.engine.get_now(&key(0)))
-                .await
-                .expect("a calm world");
-            assert_eq!(shown, Some(Bytes::from_static(b"second")));
-            commit(node, &second).await.expect("it has committed");
-        }
-    });
-}
-
-/// What has been counted, in six commits at one node, after the store has lost slots that another one had heard, which has yet to
-/// notice that as the first asks what it has heard.
+/// The final count after six increments at one node. The store had lost slots that another node had
+/// applied, and that node notices it only while the first asks for its frontier.
 async fn counted_after_a_loss(broken: Option<Broken>) -> (u64, Option<Bytes>) {
     let fsync = Duration::from_millis(500);
     let world = World::with_options(
@@ -689,7 +560,7 @@ async fn counted_after_a_loss(broken: Option<Broken>) -> (u64, Option<Bytes>) {
     };
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
-    let house = House::among(
+    let cluster = Cluster::among(
         &world,
         config,
         Among {
@@ -699,9 +570,9 @@ async fn counted_after_a_loss(broken: Option<Broken>) -> (u64, Option<Bytes>) {
         },
     );
     for place in 0..2 {
-        assert!(house.boot_at(place, Life::default(), 0).await);
+        assert!(cluster.boot_at(place, Life::default(), 0).await);
     }
-    let [one, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
+    let [one, other] = [0, 1].map(|place| cluster.serving_at(place).expect("no node dies"));
     for number in 0..12_u64 {
         let call = begin(&one).await;
         one.call(
@@ -710,7 +581,7 @@ async fn counted_after_a_loss(broken: Option<Broken>) -> (u64, Option<Bytes>) {
         )
         .await
         .expect("it is open");
-        // Who waits for it hears nothing before it is durable.
+        // A caller that waits for it gets no answer before it is durable.
         let committed = tokio::time::timeout(fsync / 10, one.engine.commit(&call)).await;
         assert!(number == 0 || committed.is_err(), "it waits: {committed:?}");
     }
@@ -723,10 +594,10 @@ async fn counted_after_a_loss(broken: Option<Broken>) -> (u64, Option<Bytes>) {
         .await;
     heard.expect("it has read to the tail");
     world.fall_back();
-    house.seat_at(0).expect("a member").die();
-    house.kill_at(0);
-    assert!(house.boot_at(0, Life::default(), 0).await);
-    let again = house.serving_at(0).expect("nobody dies");
+    cluster.seat_at(0).expect("a member").die();
+    cluster.kill_at(0);
+    assert!(cluster.boot_at(0, Life::default(), 0).await);
+    let again = cluster.serving_at(0).expect("no node dies");
     let mut counted = 0_u64;
     while counted < 6 {
         let call = begin(&again).await;
@@ -754,16 +625,16 @@ async fn counted_after_a_loss(broken: Option<Broken>) -> (u64, Option<Bytes>) {
 
 /// T11.
 #[test]
-fn what_the_store_has_lost_counts_for_nobody_as_heard() {
+fn no_node_counts_lost_slots_as_applied() {
     assert_eq!(
         simulated::run(counted_after_a_loss(None)),
         (6, Some(Bytes::from_static(b"6")))
     );
 }
 
-/// T11, broken: who has heard it is believed.
+/// T11, broken: a node's claim of a lost frontier is believed.
 #[test]
-fn believing_who_has_heard_what_is_lost_is_caught() {
+fn believing_a_lost_frontier_is_caught() {
     let counted = simulated::run(counted_after_a_loss(Some(Broken::BelievesEarlierLives)));
     assert_ne!(counted, (6, Some(Bytes::from_static(b"6"))));
 }

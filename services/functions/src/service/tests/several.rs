@@ -15,7 +15,7 @@ struct Process {
 impl Process {
     fn of(world: &World) -> Self {
         let hidden = Duration::from_secs(5);
-        let functions = Arc::new(Functions::beside_others(
+        let functions = Arc::new(Functions::over_shared_queue(
             world.queue(),
             hidden,
             &SystemEntropy::default(),

@@ -1,0 +1,90 @@
+//! Leftovers in the stores after all clients have gone.
+
+use std::collections::BTreeSet;
+
+use coordination::{
+    config::DataPlacement,
+    dependency::Dependency,
+    path,
+    records::Payload,
+    storage::{
+        session::{CLIENT_SHARDS, Sessions},
+        user_store::UserStore,
+    },
+};
+use futures_util::TryStreamExt as _;
+use ports::objects::ObjectPath;
+use simulated::World;
+
+/// Checks the stores after all clients have gone and time has passed. Every session must have ended
+/// and its event queue must be gone. The objects must be exactly those that znodes name.
+pub async fn nothing_is_left(world: &World) -> Vec<String> {
+    let mut left = Vec::new();
+    let sessions = Sessions::new(world.key_value());
+    for shard in CLIENT_SHARDS {
+        let mut pages = sessions.rows(shard);
+        while let Some(rows) = pages
+            .next_page(&mut Dependency::default())
+            .await
+            .expect("the world is healed")
+        {
+            left.extend(
+                rows.iter()
+                    .map(|(session, row)| format!("{session:?} is left, {:?}", row.state)),
+            );
+        }
+    }
+    let (named, there) = (
+        named(world, &mut left).await,
+        objects(world, "znodes").await,
+    );
+    left.extend(
+        named
+            .difference(&there)
+            .map(|name| format!("object {name} is gone, and is named")),
+    );
+    left.extend(
+        there
+            .difference(&named)
+            .map(|name| format!("object {name} is left, and has no name")),
+    );
+    left.extend(
+        objects(world, "temporary")
+            .await
+            .iter()
+            .map(|name| format!("object {name} is left")),
+    );
+    left
+}
+
+/// The objects that znodes name.
+async fn named(world: &World, violations: &mut Vec<String>) -> BTreeSet<String> {
+    let store = UserStore::new(world.key_value(), world.objects(), DataPlacement::KeyValue);
+    let mut waiting = vec!["/".to_owned()];
+    let mut named = BTreeSet::new();
+    while let Some(path) = waiting.pop() {
+        let Some(node) = store.get(&path).await.expect("the world is healed") else {
+            violations.push(format!("{path} is listed and not there"));
+            continue;
+        };
+        if let Payload::Object { name, .. } = node.data {
+            named.insert(name);
+        }
+        let children = store.children(&path).await.expect("the world is healed");
+        waiting.extend(children.iter().map(|child| path::join(&path, child)));
+    }
+    named
+}
+
+async fn objects(world: &World, prefix: &str) -> BTreeSet<String> {
+    let listed = world
+        .objects()
+        .list(Some(&ObjectPath::from(prefix)))
+        .try_collect::<Vec<_>>();
+    listed
+        .await
+        .expect("the world is healed")
+        .into_iter()
+        .map(|object| object.location.to_string())
+        .collect()
+}

@@ -1,0 +1,430 @@
+//! P6: a full store refuses only requests that add to it.
+
+use std::{
+    pin::pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use coordination::{
+    Client, Config, ConnectError, Ended, Error, Gateway,
+    config::DataPlacement,
+    model::{
+        Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching,
+        Zxid,
+    },
+    storage::user_store::put_object,
+};
+use futures_util::{
+    StreamExt as _,
+    future::{Either, select},
+};
+use ports::{
+    ErrorKind,
+    faults::{Fault, FaultSchedule},
+    key_value::Room,
+    objects::{ObjectPath, ObjectStore as _},
+};
+use simulated::{Options, World};
+
+use crate::single_service::{TIMEOUT, connect, follow, shown, started};
+
+/// A store with a settable amount of free space.
+#[derive(Debug, Default)]
+struct Disk(Mutex<Room>);
+
+impl Disk {
+    fn leave(&self, room: Room) {
+        *self.0.lock().expect("no thread panics while holding it") = room;
+    }
+}
+
+impl FaultSchedule for Disk {
+    fn next(&self, _: &'static str) -> Fault {
+        Fault::None
+    }
+
+    fn room(&self) -> Room {
+        *self.0.lock().expect("no thread panics while holding it")
+    }
+}
+
+fn create(path: &str) -> Request {
+    let acl = vec![Acl {
+        permissions: 31,
+        scheme: "world".to_owned(),
+        id: "anyone".to_owned(),
+    }];
+    let (lifetime, naming) = (Lifetime::Persistent, Naming::Given);
+    Request::Create {
+        path: path.to_owned(),
+        data: None,
+        acl,
+        lifetime,
+        naming,
+    }
+}
+
+fn set(path: &str) -> Request {
+    Request::SetData {
+        path: path.to_owned(),
+        data: Some("new".into()),
+        version: -1,
+    }
+}
+
+fn delete(path: &str) -> Request {
+    Request::Delete {
+        path: path.to_owned(),
+        version: -1,
+    }
+}
+
+fn exists(path: &str) -> Request {
+    Request::Exists {
+        path: path.to_owned(),
+        watching: Watching::No,
+    }
+}
+
+/// The answer to `request`.
+async fn answer(client: &mut Client, request: Request) -> Result<Response, Error> {
+    let outputs = shown(client, request).await.expect("the client lives on");
+    match outputs.into_iter().next_back() {
+        Some(Output::Reply { result, .. }) => result,
+        other => panic!("{other:?} is no reply"),
+    }
+}
+
+/// How `client` ends when it closes its session.
+async fn end(client: &mut Client) -> Ended {
+    client.submit(1, Request::Close);
+    loop {
+        if let Err(ended) = client.pump(&mut Vec::new()).await {
+            return ended;
+        }
+        client.wait().await;
+    }
+}
+
+async fn resume(gateway: &Gateway, client: Client) -> Result<Client, ConnectError> {
+    let session = (client.session(), client.password());
+    drop(client);
+    resume_as(gateway, session).await
+}
+
+async fn resume_as(
+    gateway: &Gateway,
+    session: (SessionId, Password),
+) -> Result<Client, ConnectError> {
+    gateway
+        .connect(Connect {
+            last_zxid_seen: Zxid(0),
+            timeout: TIMEOUT,
+            resume: Some(session),
+        })
+        .await
+}
+
+fn is_refused_for_space(connected: Result<Client, ConnectError>) -> bool {
+    matches!(connected, Err(ConnectError::Store(error)) if error.kind() == ErrorKind::NoRoom)
+}
+
+/// The result of `answering`, if it comes well before a session would expire.
+async fn in_time<T>(world: &World, answering: impl Future<Output = T>) -> T {
+    match select(pin!(answering), world.clock().sleep(TIMEOUT * 2)).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right(_) => panic!("it is not answered"),
+    }
+}
+
+/// P6, C6, C8.
+#[test]
+fn a_full_store_refuses_additions_and_keeps_sessions_and_reads() {
+    simulated::run(async {
+        let world = World::new(1);
+        let disk = Arc::new(Disk::default());
+        let service = started(&world, disk.clone(), Config::default()).await;
+        follow(&service);
+        let gateway = service.gateway();
+        let mut client = connect(&gateway).await.expect("a session");
+        answer(&mut client, create("/kept"))
+            .await
+            .expect("there is room");
+
+        disk.leave(Room::Scarce);
+        let applied = gateway.applied();
+        assert_eq!(
+            answer(&mut client, create("/more")).await,
+            Err(Error::NoRoom)
+        );
+        assert_eq!(answer(&mut client, set("/kept")).await, Err(Error::NoRoom));
+        assert_eq!(gateway.applied(), applied, "refusing takes no room itself");
+        assert!(answer(&mut client, exists("/kept")).await.is_ok());
+        let client = resume(&gateway, client).await.expect("it is resumed");
+        let mut newcomer = connect(&gateway).await.expect("a new session");
+        assert_eq!(
+            answer(&mut newcomer, exists("/more")).await,
+            Err(Error::NoNode)
+        );
+        assert_eq!(
+            answer(&mut newcomer, delete("/kept")).await,
+            Ok(Response::Deleted)
+        );
+
+        disk.leave(Room::Critical);
+        assert_eq!(
+            answer(&mut newcomer, delete("/gone")).await,
+            Err(Error::NoRoom)
+        );
+        assert!(
+            is_refused_for_space(connect(&gateway).await),
+            "half of the reserve is for connected clients"
+        );
+        let mut client = resume(&gateway, client).await.expect("it is resumed");
+        for _ in 0..20 {
+            world.clock().sleep(TIMEOUT / 5).await;
+            answer(&mut client, Request::Ping)
+                .await
+                .expect("a client that pings is alive");
+        }
+        let _ = resume(&gateway, newcomer)
+            .await
+            .expect_err("a silent client has expired");
+        assert!(matches!(end(&mut client).await, Ended::Closed));
+
+        disk.leave(Room::Free);
+        let mut client = connect(&gateway).await.expect("a session");
+        answer(&mut client, create("/more"))
+            .await
+            .expect("there is room again");
+    });
+}
+
+/// P6, C8: otherwise clients that connect repeatedly would exhaust the reserve from which sessions
+/// are ended.
+#[test]
+fn at_the_end_of_the_reserve_no_session_begins_or_expires_and_connected_clients_read() {
+    simulated::run(async {
+        let world = World::new(1);
+        let disk = Arc::new(Disk::default());
+        let service = started(&world, disk.clone(), Config::default()).await;
+        follow(&service);
+        let gateway = service.gateway();
+        let mut client = connect(&gateway).await.expect("a session");
+        answer(&mut client, create("/kept"))
+            .await
+            .expect("there is room");
+        let absent = connect(&gateway).await.expect("a session");
+        let resumed = (absent.session(), absent.password());
+        drop(absent);
+
+        disk.leave(Room::Exhausted);
+        let before = (gateway.applied(), world.key_value().point());
+        for _ in 0..100 {
+            assert!(is_refused_for_space(connect(&gateway).await));
+            assert!(is_refused_for_space(resume_as(&gateway, resumed).await));
+        }
+        assert_eq!(
+            (gateway.applied(), world.key_value().point()),
+            before,
+            "nothing was written"
+        );
+        for _ in 0..20 {
+            world.clock().sleep(TIMEOUT / 5).await;
+            assert!(
+                answer(&mut client, exists("/kept")).await.is_ok(),
+                "a client that pings is alive"
+            );
+        }
+        disk.leave(Room::Critical);
+        resume_as(&gateway, resumed)
+            .await
+            .expect("it could not be resumed, and so was not ended");
+        disk.leave(Room::Exhausted);
+        assert!(matches!(end(&mut client).await, Ended::Closed));
+    });
+}
+
+/// P6, C6: a store that cannot report its free space refuses at the write.
+#[test]
+fn a_session_that_a_full_store_cannot_condemn_gets_a_new_timeout() {
+    simulated::run(async {
+        let mut options = Options::default();
+        options.key_value.tells_room = false;
+        let world = World::with_options(1, options);
+        let service = started(&world, Arc::new(Disk::default()), Config::default()).await;
+        follow(&service);
+        let gateway = service.gateway();
+        let client = connect(&gateway).await.expect("a session");
+        let resumed = (client.session(), client.password());
+        drop(client);
+        // Its process may have known of it for one more renewal period, and would condemn it while
+        // the disk is full.
+        world.clock().sleep(TIMEOUT * 6 / 5).await;
+        world.fill_disk();
+        world.clock().sleep(Duration::from_secs(6)).await;
+        assert!(
+            is_refused_for_space(resume_as(&gateway, resumed).await),
+            "its client tries"
+        );
+        world.empty_disk();
+        world.clock().sleep(TIMEOUT / 2).await;
+        let client = resume_as(&gateway, resumed)
+            .await
+            .expect("its silence did not count");
+        drop(client);
+        world.clock().sleep(TIMEOUT * 2).await;
+        let ended = resume_as(&gateway, resumed).await;
+        assert!(
+            matches!(ended, Err(ConnectError::Expired)),
+            "there is room to end it: {ended:?}"
+        );
+    });
+}
+
+/// The part of the user store that lies in objects.
+const IN_OBJECTS_BYTES: usize = 1_000;
+
+/// P6, C8: a decision is applied wherever there is space for it.
+#[test]
+fn data_without_space_for_its_object_stays_in_its_item() {
+    simulated::run(async {
+        let world = World::new(1);
+        let placement = DataPlacement::Hybrid {
+            inline_bytes_max: IN_OBJECTS_BYTES - 1,
+        };
+        let config = Config {
+            placement,
+            ..Config::default()
+        };
+        let service = started(&world, Arc::new(Disk::default()), config).await;
+        follow(&service);
+        let mut client = connect(&service.gateway()).await.expect("a session");
+        answer(&mut client, create("/item"))
+            .await
+            .expect("there is room");
+        let objects = async || {
+            let listed = world
+                .objects()
+                .list(Some(&ObjectPath::from("znodes")))
+                .collect::<Vec<_>>()
+                .await;
+            listed.len()
+        };
+        for (is_full, expected) in [(true, 0), (false, 1)] {
+            if is_full {
+                world.fill_disk_of_objects();
+            } else {
+                world.empty_disk_of_objects();
+            }
+            let data = Bytes::from(vec![u8::from(is_full); IN_OBJECTS_BYTES]);
+            let set = Request::SetData {
+                path: "/item".to_owned(),
+                data: Some(data.clone()),
+                version: -1,
+            };
+            in_time(&world, answer(&mut client, set))
+                .await
+                .expect("it is applied");
+            let get = Request::GetData {
+                path: "/item".to_owned(),
+                watching: Watching::No,
+            };
+            match answer(&mut client, get).await {
+                Ok(Response::Data { data: found, .. }) => assert_eq!(found, Some(data)),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(objects().await, expected);
+        }
+    });
+}
+
+/// P6, C8.
+#[test]
+fn data_too_large_for_a_message_is_refused_without_space_for_its_object() {
+    simulated::run(async {
+        let world = World::new(1);
+        let config = Config {
+            message_payload_bytes_max: 100,
+            ..Config::default()
+        };
+        let service = started(&world, Arc::new(Disk::default()), config).await;
+        follow(&service);
+        let mut client = connect(&service.gateway()).await.expect("a session");
+        answer(&mut client, create("/item"))
+            .await
+            .expect("there is room");
+        let set = || Request::SetData {
+            path: "/item".to_owned(),
+            data: Some(vec![1; 101].into()),
+            version: -1,
+        };
+        world.fill_disk_of_objects();
+        assert_eq!(
+            in_time(&world, answer(&mut client, set())).await,
+            Err(Error::NoRoom)
+        );
+        world.empty_disk_of_objects();
+        assert!(in_time(&world, answer(&mut client, set())).await.is_ok());
+    });
+}
+
+/// P6.
+#[test]
+fn an_object_that_is_there_is_found_on_a_full_disk() {
+    simulated::run(async {
+        let world = World::new(1);
+        let put =
+            async |name| put_object(&*world.objects(), name, Bytes::from_static(b"data")).await;
+        put("there").await.expect("there is room");
+        world.fill_disk_of_objects();
+        put("there").await.expect("it is there");
+        assert_eq!(
+            put("not there").await.expect_err("there is no room").kind(),
+            ErrorKind::NoRoom
+        );
+    });
+}
+
+/// P6, C1, C8: a request that was sent while there was space is refused too, once there is none.
+#[test]
+fn a_request_that_was_sent_before_the_store_was_full_is_refused_in_its_place() {
+    simulated::run(async {
+        let world = World::new(1);
+        let disk = Arc::new(Disk::default());
+        let service = started(&world, disk.clone(), Config::default()).await;
+        follow(&service);
+        let mut client = connect(&service.gateway()).await.expect("a session");
+        client.submit(1, create("/sent"));
+        client.submit(2, exists("/sent"));
+        disk.leave(Room::Scarce);
+        let mut outputs = Vec::new();
+        let begun = world.clock().monotonic();
+        while outputs.len() < 2 {
+            client
+                .pump(&mut outputs)
+                .await
+                .expect("the client lives on");
+            if outputs.len() < 2 {
+                client.wait().await;
+            }
+        }
+        let results: Vec<_> = outputs
+            .into_iter()
+            .map(|output| match output {
+                Output::Reply { tag, result, .. } => (tag, result.err()),
+                event @ Output::Event { .. } => panic!("{event:?}"),
+            })
+            .collect();
+        assert_eq!(
+            results,
+            [(1, Some(Error::NoRoom)), (2, Some(Error::NoNode))]
+        );
+        assert!(
+            world.clock().monotonic().since(begun) < Duration::from_secs(1),
+            "in virtual time, at once"
+        );
+    });
+}
