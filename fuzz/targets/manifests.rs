@@ -1,4 +1,5 @@
-//! What somebody deploys as a manifest: read or refused, and a workflow that is taken is read back as it was.
+//! The bytes of a deployed manifest: they are parsed or refused, and an accepted workflow is read
+//! back unchanged.
 #![no_main]
 
 use functions::manifest::{Manifest, workflow::Workflow};
