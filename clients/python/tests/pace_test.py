@@ -1,4 +1,4 @@
-"""Answers that come slowly are waited for, and those that no longer come are not."""
+"""The client waits for slow responses, and gives up on stalled ones."""
 
 import asyncio
 import socket
