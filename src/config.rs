@@ -1,8 +1,9 @@
-//! What the server is told: flags over `LANDFAST_*` environment over the file over defaults.
+//! The settings of the server: flags over `LANDFAST_*` environment over the file over defaults.
 //!
-//! One struct is the command line, the environment and the file at once, so that no setting can exist in
-//! one of them only. What this build does not have is refused by name where going on without it would
-//! surprise (another provider, TLS), and left out with a warning where it would not (the S3 listener).
+//! One struct is the command line, the environment and the file at once, so that no setting can
+//! exist in one of them only. This build refuses settings that it lacks by name if going on without
+//! them would surprise (another provider, TLS). Otherwise it leaves them out with a warning (the S3
+//! listener).
 
 use std::{
     ffi::OsString,
@@ -19,16 +20,16 @@ use clap::{
 };
 use serde::Deserialize;
 
-/// The file that is read if it is there and `--config` names no other.
+/// The file that is read if it exists and `--config` names no other.
 const DEFAULT_FILE: &str = "landfast.toml";
 /// The longest configuration file that is read.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// The most worker threads that may be asked for.
+/// The most worker threads.
 const THREADS_MAX: usize = 1024;
-/// The least that packets of ZooKeeper clients may be limited to.
+/// The lowest limit for packets of ZooKeeper clients.
 const PACKET_BYTES_MIN: usize = 1024;
 
-/// Everything that can be set, each possibly absent.
+/// All settings, each possibly absent.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Options {
@@ -39,7 +40,7 @@ pub(crate) struct Options {
     #[arg(long, env = "LANDFAST_CONFIG", value_name = "FILE")]
     #[serde(skip)]
     config: Option<PathBuf>,
-    /// Who keeps items and queues [default: embedded]
+    /// The store of items and queues [default: embedded]
     #[arg(long, env = "LANDFAST_PROVIDER")]
     provider: Option<Provider>,
     /// The address of a shared provider: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, each with
@@ -104,7 +105,7 @@ pub(crate) struct Options {
     user_store: Option<UserStore>,
 }
 
-/// Where the data of znodes is kept; everything else about them is in items.
+/// The place of a znode's data. The rest of a znode is always in items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum UserStore {
@@ -113,11 +114,11 @@ pub(crate) enum UserStore {
     Kv,
     /// In objects: cheapest to keep
     Objects,
-    /// In items up to 4 KiB, in objects beyond: where objects become the cheaper ones to read
+    /// In items up to 4 KiB, in objects beyond, where objects become cheaper to read
     Hybrid,
 }
 
-/// Who keeps items and queues.
+/// The provider of items and queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Provider {
@@ -132,7 +133,7 @@ pub(crate) enum Provider {
     Aws,
 }
 
-/// Where a front end listens.
+/// The address of a front end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) enum Listen {
@@ -142,7 +143,7 @@ pub(crate) enum Listen {
     At(SocketAddr),
 }
 
-/// Where items and queues are kept.
+/// The place of items and queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StoreSettings {
     /// In the data directory.
@@ -152,7 +153,7 @@ pub(crate) enum StoreSettings {
 }
 
 impl StoreSettings {
-    /// As `--provider` calls it.
+    /// The name for `--provider`.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
@@ -161,24 +162,24 @@ impl StoreSettings {
     }
 }
 
-/// What the server does: every option decided, and only what this build can do.
+/// The complete settings, limited to what this build can do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) data_dir: PathBuf,
     pub(crate) store: StoreSettings,
-    /// Where values of transactions are packed; none: nowhere.
+    /// The directory for packed values of transactions; `None`: they are not packed.
     pub(crate) objects: Option<PathBuf>,
     pub(crate) zookeeper: Listen,
     /// Zero: no bound of its own.
     pub(crate) zookeeper_connections_per_address: usize,
-    /// Its upper bound is what the store can keep, which is not known yet.
+    /// The store determines the upper bound, which is not known yet.
     pub(crate) zookeeper_packet_bytes_max: usize,
     pub(crate) http: Listen,
-    /// Where other processes reach it, if not where it is bound to.
+    /// The address for other processes, if it differs from the bound one.
     pub(crate) advertise: Option<String>,
     pub(crate) threads: usize,
     pub(crate) user_store: UserStore,
-    /// What to tell the user once logs are on.
+    /// Warnings for the user once logs are on.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -282,7 +283,8 @@ impl Options {
         Ok(())
     }
 
-    /// What `--advertise` names; not resolved here, where it may mean something else than to others.
+    /// The address of `--advertise`. It is not resolved here, where its name may mean something
+    /// else than to others.
     fn advertised(&self) -> anyhow::Result<Option<String>> {
         let Some(address) = &self.advertise else {
             return Ok(None);
@@ -301,7 +303,7 @@ impl Options {
         Ok(Some(address.clone()))
     }
 
-    /// The directory that `--objects` names.
+    /// The directory of `--objects`.
     fn objects_directory(&self) -> anyhow::Result<Option<PathBuf>> {
         let Some(url) = &self.objects else {
             return Ok(None);
@@ -355,7 +357,7 @@ impl Options {
 }
 
 impl Settings {
-    /// Where everything is kept, for people; without passwords.
+    /// The store for people to read; without passwords.
     pub(crate) fn place(&self) -> String {
         match &self.store {
             StoreSettings::Embedded => self.data_dir.display().to_string(),
@@ -381,7 +383,8 @@ impl Listen {
     }
 }
 
-/// The environment's variable that holds the value which `error` complains of, if it was not on the command line.
+/// The environment variable with the value that `error` is about, if it was not on the command
+/// line.
 pub(crate) fn variable_to_blame(
     error: &clap::Error,
     program: &Command,
@@ -443,8 +446,9 @@ impl fmt::Display for Listen {
     }
 }
 
-/// The journal and the system's share of network and disk want a core too. An update is a chain of short steps that gain
-/// nothing from a further worker: each that is woken for one of them costs more than the step (`BENCHMARKS.md`).
+/// The journal and the system's part of network and disk need a core too. An update is a chain of
+/// short steps that gain nothing from a further worker: waking one costs more than the step
+/// (`BENCHMARKS.md`).
 fn workers() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     cores.saturating_sub(1).max(1)

@@ -1,15 +1,17 @@
-//! Far stores of workflows: which addresses are one, and how it is opened.
+//! Far stores of workflows: which addresses are valid, and how a store is opened.
 //!
-//! A far store is known by its place, which is its address without what is for that store alone. So an address has no options:
-//! they would be part of that name, in lower case. That name stays as it is, as what lies there has it: of several spellings of one
-//! place, which would be several far stores, all but one are refused.
+//! The name of a far store is its address without credentials. So an address has no options: they
+//! would become part of the name, in lower case. Stored data refers to that name, so it never
+//! changes. Different spellings of one address would be different far stores, so all but one are
+//! refused.
 
 use std::net::Ipv6Addr;
 
 use async_trait::async_trait;
 use ports::key_value::SharedKeyValue;
 
-/// Why an address is none of a far store. A cluster is refused since no far store was ever tested on one.
+/// Why an address is not valid for a far store. A cluster is refused because no far store was
+/// tested on one.
 pub(crate) fn check(address: &str) -> Result<(), String> {
     if address.contains('?') {
         return Err(
@@ -27,7 +29,8 @@ pub(crate) fn check(address: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Errors: one place spelled otherwise, which would be another far store by name: its workflows would not share their state.
+/// Errors: the same address in another spelling. It would be another far store by name, and
+/// workflows would not share their state.
 fn check_spelling(address: &str) -> Result<(), String> {
     let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
     let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
@@ -37,7 +40,7 @@ fn check_spelling(address: &str) -> Result<(), String> {
         ));
     }
     let (host, database) = place.split_once('/').unwrap_or((place, ""));
-    // The colons of an IPv6 address stand in brackets.
+    // The colons of an IPv6 address are in brackets.
     let port = host
         .rsplit_once(':')
         .map(|(_, port)| port)
@@ -47,7 +50,7 @@ fn check_spelling(address: &str) -> Result<(), String> {
             "the port of a far store is a number from 1 on, without zeros before it".to_owned(),
         );
     }
-    // The place has the port that goes without saying only behind a name that stands alone.
+    // The default port is part of the name only after a plain host name.
     if port.is_none() && (host.starts_with('[') || !matches!(database, "" | "0")) {
         return Err(format!(
             "a far store with a database, or at an IPv6 address, is named with its port: {host}:6379 if it has no other"
@@ -80,7 +83,7 @@ fn check_ipv6(host: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a number is spelled as everybody does.
+/// Whether a number is in its usual spelling.
 fn is_plain(number: &str) -> bool {
     number.bytes().all(|byte| byte.is_ascii_digit()) && (number == "0" || !number.starts_with('0'))
 }

@@ -1,15 +1,18 @@
-//! Where functions have their unpacked code and their logs.
+//! The directory for the unpacked code and the logs of functions.
 //!
-//! That is the data directory; or, where the store is elsewhere and this machine keeps nothing that lasts, a folder of this
-//! process among the temporary files, which goes with it. A process that was killed leaves its own, and the next start of any
-//! removes it, as what was printed there is of nobody's use any more.
+//! It is the data directory. Where the store is elsewhere and this machine keeps nothing permanent,
+//! it is a temporary folder of this process, which is removed at the end. A killed process leaves
+//! its folder behind. The next start of any process removes it, because its logs are of no further
+//! use.
 //!
 //! Invariants
-//! - A process holds the lock of its folder as long as it lives. The kernel gives it back at any kind of end, so that a number
-//!   of a process that is used again says nothing wrong.
-//! - A folder is removed by who holds its lock, and who has locked one looks whether it is still there: between a folder's
-//!   making and its locking another may have removed it, and made another in its place.
-//! - Nothing of other users is looked into or removed, and no link is followed: everybody may write among temporary files.
+//! - A process holds the lock of its folder as long as it lives. The kernel releases the lock at
+//!   any kind of end, so a reused process id does no harm.
+//! - Only the holder of a folder's lock removes it. After locking, a process checks that the folder
+//!   is still there: between creation and locking another process may have removed it and created
+//!   another.
+//! - The files of other users are neither read nor removed, and no link is followed: every user may
+//!   write to the temporary directory.
 
 use std::{
     env,
@@ -21,30 +24,32 @@ use std::{
 
 use anyhow::Context as _;
 
-/// What the name of a temporary folder begins with; the rest is the number of the process, and where that is taken, another.
+/// The prefix of a temporary folder's name. The process id follows, or another number where that is
+/// taken.
 const TEMPORARY: &str = "landfast-functions-";
-/// Only its owner lists it; functions, which may have users of their own, reach their code in it.
+/// Only its owner lists it. Functions, which may run as users of their own, reach their code in it.
 const MODE: u32 = 0o711;
-/// What others may not do.
+/// The permissions that other users must not have.
 const OTHERS: u32 = 0o066;
-/// Names that are tried. Those of processes in containers with the same temporary files may be taken.
+/// Names to try. Processes in containers with the same temporary directory may have taken some.
 const NAMES_MAX: u32 = 100;
 
-/// Where functions have their unpacked code and their logs.
+/// The directory for the unpacked code and the logs of functions.
 #[derive(Debug)]
 pub(crate) struct FunctionDirectory {
     path: PathBuf,
-    /// Held as long as the folder is used, and then the folder goes; none: it lasts.
+    /// Held as long as the folder is used; then the folder is removed. `None`: the folder is
+    /// permanent.
     lock: Option<File>,
 }
 
 impl FunctionDirectory {
-    /// One that lasts.
+    /// A permanent directory.
     pub(crate) fn lasting(path: PathBuf) -> Self {
         Self { path, lock: None }
     }
 
-    /// One that is gone when this is dropped; what killed processes have left is removed.
+    /// A directory that is removed when this is dropped. Those of killed processes are removed now.
     pub(crate) fn temporary() -> anyhow::Result<Self> {
         let parent = env::temp_dir();
         remove_left_behind(&parent);
@@ -87,12 +92,13 @@ impl Drop for FunctionDirectory {
         if self.lock.is_some()
             && let Err(error) = fs::remove_dir_all(&self.path)
         {
-            tracing::warn!(folder = %self.path.display(), %error, "a folder is left behind; the next start removes it");
+            tracing::warn!(folder = %self.path.display(), %error, "cannot remove the folder of functions; the next start removes it");
         }
     }
 }
 
-/// Removes the folders of processes of this user that are gone. What cannot be removed stays: it harms nobody.
+/// Removes the folders of this user's dead processes. A folder that cannot be removed stays and
+/// does no harm.
 fn remove_left_behind(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -105,12 +111,12 @@ fn remove_left_behind(parent: &Path) {
             && let Ok(Some(_lock)) = lock(&path)
             && let Err(error) = fs::remove_dir_all(&path)
         {
-            tracing::info!(folder = %path.display(), %error, "what a process has left is not removed");
+            tracing::info!(folder = %path.display(), %error, "cannot remove the folder of a dead process");
         }
     }
 }
 
-/// Whether this is a folder that this user has made for this.
+/// Whether this user created this folder for this purpose.
 fn is_own(path: &Path) -> bool {
     let user = nix::unistd::geteuid().as_raw();
     let is_ours =
@@ -118,7 +124,7 @@ fn is_own(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(is_ours)
 }
 
-/// The lock of a folder; none: another process has it, or the folder is another by now.
+/// The lock of a folder. `None`: another process holds it, or the folder has been replaced.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     let flags = nix::libc::O_DIRECTORY | nix::libc::O_NOFOLLOW;
     let folder = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
@@ -140,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// What a process that was killed leaves in `parent`.
+    /// Leaves the folder of a killed process in `parent`.
     fn left_behind(parent: &Path, name: &str) -> PathBuf {
         let path = parent.join(format!("{TEMPORARY}{name}"));
         DirBuilder::new().mode(MODE).create(&path).expect("made");

@@ -1,15 +1,19 @@
 //! The log: lines to stderr, which a thread of its own writes.
 //!
-//! Whoever reads stderr may read no more, and a full pipe holds up whoever writes into it: a worker, and every connection
-//! that it serves. So lines are put into memory and written behind whoever said them. What cannot be written, because nobody
-//! reads or the disk is full, is dropped and counted, and whoever is served notices nothing.
+//! The reader of stderr may stop reading, and a full pipe blocks its writers: a worker thread with
+//! every connection that it serves. So lines go to memory, and the thread writes them later. Lines
+//! that cannot be written, because the pipe or the disk is full, are dropped and counted, and
+//! clients notice nothing.
 //!
 //! Invariants
-//! - At most [`WAITING_BYTES_MAX`] wait, beside as many that are being written. A line beyond that is dropped.
-//! - How many were dropped is told by a line before the next ones.
-//! - At the end, and before a panic ends the process, what waits is written, unless that takes longer than [`FLUSH_MAX`].
+//! - At most [`WAITING_BYTES_MAX`] wait, beside as many that are being written. A line beyond that
+//!   is dropped.
+//! - A line reports the number of dropped lines before the next lines.
+//! - At the end, and before a panic ends the process, all waiting lines are written, within
+//!   [`FLUSH_MAX`].
 //!
-//! `tracing-appender` does as much with a channel, an interval of files and a calendar, and tells nobody what it has dropped.
+//! `tracing-appender` uses a channel, rolling files and a calendar for this, and does not write the
+//! number of dropped lines into the log.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -25,12 +29,12 @@ use std::{
 
 /// Some thousand lines.
 const WAITING_BYTES_MAX: usize = 1 << 20;
-/// What the buffers keep when they have been written.
+/// The capacity that buffers keep after they were written.
 const BYTES_KEPT: usize = 64 << 10;
-/// How long the last lines may take.
+/// The time for the last lines.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
-/// Where lines are put; clones are of one log.
+/// The queue of lines. Clones belong to one log.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Log(Arc<Shared>);
 
@@ -43,17 +47,17 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Lines {
     waiting: Vec<u8>,
-    /// Others have been taken out and are not written yet.
+    /// Other lines were taken out and are not written yet.
     is_writing: bool,
     dropped: u64,
-    /// How many of those no line has told of.
+    /// How many of the dropped lines no line has reported yet.
     untold: u64,
 }
 
 impl Log {
     /// The log to this process's stderr.
     pub(crate) fn to_stderr() -> io::Result<Self> {
-        // Not through the standard library's handle, whose lock a write that hangs would keep from everybody else.
+        // The standard library's handle has a lock, and a write that hangs would hold it forever.
         Self::to(File::from(io::stderr().as_fd().try_clone_to_owned()?))
     }
 
@@ -66,7 +70,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Has panics said here too: what says them by default would wait for a reader, and the process with it.
+    /// Writes panics to this log too. The default hook would wait for a reader, and the process
+    /// with it.
     pub(crate) fn take_panics(&self) {
         let log = self.clone();
         panic::set_hook(Box::new(move |panic| {
@@ -82,7 +87,7 @@ impl Log {
         }));
     }
 
-    /// Puts one more line, or several that belong together. Never waits for who reads them.
+    /// Adds a line, or several that belong together. Never waits for the reader.
     pub(crate) fn put(&self, line: &[u8]) {
         let mut lines = self.lines();
         if lines.waiting.len() + line.len() > WAITING_BYTES_MAX {
@@ -98,10 +103,10 @@ impl Log {
         self.lines().dropped
     }
 
-    /// Waits until everything is written; for so long at most.
+    /// Waits until everything is written, for at most this long.
     fn flush(&self, patience: Duration) {
         let is_behind = |lines: &mut Lines| lines.is_writing || !lines.waiting.is_empty();
-        // Who does not read in time does not want it.
+        // A reader that is too slow misses the rest.
         drop(
             self.0
                 .changed
@@ -109,7 +114,7 @@ impl Log {
         );
     }
 
-    /// The same, for as long as the end of the process may take.
+    /// The same for [`FLUSH_MAX`].
     pub(crate) fn finish(&self) {
         self.flush(FLUSH_MAX);
     }
@@ -131,7 +136,7 @@ impl Log {
         }
     }
 
-    /// Waits for lines, and takes all there are.
+    /// Waits for lines, and takes all of them.
     fn take(&self, bytes: &mut Vec<u8>) {
         let mut lines = self.lines();
         lines.is_writing = false;
@@ -181,7 +186,7 @@ mod tests {
     const LINE: &[u8] = b"somebody was refused for the thousandth time\n";
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// What was written; whoever has it holds the writer up.
+    /// The written bytes. Holding its lock blocks the writer.
     #[derive(Debug, Clone, Default)]
     struct Output(Arc<Mutex<Vec<u8>>>);
 
@@ -214,7 +219,7 @@ mod tests {
             assert!(log.lines().waiting.len() <= WAITING_BYTES_MAX);
         }
         let dropped = log.dropped() as usize;
-        // What waits and what is being written.
+        // The waiting bytes, and those that are being written.
         assert!(
             dropped >= PUT - 2 * (WAITING_BYTES_MAX / LINE.len()) && dropped < PUT,
             "{dropped} of {PUT}"
@@ -252,7 +257,7 @@ mod tests {
         assert_eq!(written(&output).as_bytes(), LINE);
     }
 
-    /// Has no room.
+    /// A writer whose disk is full.
     struct Full;
 
     impl Write for Full {
@@ -271,7 +276,7 @@ mod tests {
         for count in 1..=3 {
             log.put(LINE);
             log.flush(PATIENCE);
-            // The line that tells of those before is lost as well.
+            // The line that reports earlier losses is lost as well.
             assert!(log.dropped() >= count);
         }
     }

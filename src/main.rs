@@ -1,14 +1,13 @@
 //! The state layer for serverless functions, as one program.
 //!
-//! Parse the command line, settle the configuration, run the command. Everything that decides anything
-//! lives in the layers below; this crate is the only one that names concrete providers.
+//! Parses the command line, settles the configuration and runs the command. The layers below make
+//! all decisions; this crate is the only one that names concrete providers.
 
 // Why: the program is where real time, real threads and the runtime enter.
 #![allow(clippy::disallowed_methods)]
 
-mod carried;
+mod bundled_client;
 mod commands;
-mod complaint;
 mod config;
 mod far_stores;
 mod function_directory;
@@ -17,6 +16,7 @@ mod open_files;
 mod overview;
 mod provider;
 mod same_store;
+mod startup_error;
 mod wiring;
 
 use std::{
@@ -32,9 +32,9 @@ use clap::{
 
 use sandbox::launcher::{LAUNCHER_ARGUMENT, launcher_main};
 
-/// A request allocates a few dozen small things that die with it; the system's allocator spends a quarter of
-/// a write's time on them. It is built so as to ask for no huge pages: each thread that had begun one held it whole
-/// (28 MB instead of 15 at a start).
+/// A request allocates a few dozen small objects that die with it; the system's allocator takes a
+/// quarter of a write's time for them. mimalloc is built to request no huge pages: each thread that
+/// had touched one held it whole (28 MB instead of 15 at a start).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -65,7 +65,7 @@ enum Command {
 }
 
 impl Cli {
-    /// What the command line and the environment say; ends the process where that is nothing that can be done.
+    /// Parses the command line and the environment. Ends the process if they are invalid.
     fn arguments() -> Self {
         Self::try_parse().unwrap_or_else(|mut error| {
             let mut program = Self::command();
@@ -80,7 +80,7 @@ impl Cli {
 }
 
 fn main() -> ExitCode {
-    // Before anything else: the launcher of a function is this program, and has one thread.
+    // This comes first: a function's launcher is this program, and it has one thread.
     if env::args_os()
         .nth(1)
         .is_some_and(|first| first == LAUNCHER_ARGUMENT)
@@ -96,8 +96,8 @@ fn main() -> ExitCode {
         Command::Completions(arguments) => commands::completions::run::<Cli>(&arguments),
     };
     ended.unwrap_or_else(|error| {
-        // Where nobody can be told, the exit code has to do.
-        let _ = io::stderr().write_all(complaint::line(&error).as_bytes());
+        // If stderr is closed, the exit code has to do.
+        let _ = io::stderr().write_all(startup_error::line(&error).as_bytes());
         ExitCode::FAILURE
     })
 }

@@ -1,19 +1,19 @@
-//! How many files the system lets this process have open, and who gets them.
+//! The limit of open files, and its division among the store and the front ends.
 //!
-//! Each connection takes one, and the store needs some to go on: a journal segment, a checkpoint, an object being
-//! written. Were connections to take the last of them, writes of clients that are there would fail. So the front ends
-//! get what is left when the store has its own.
+//! Each connection takes a file, and the store needs some: a journal segment, a checkpoint, an
+//! object that is being written. If connections took the last of them, writes of connected clients
+//! would fail. So the front ends get only what the store leaves.
 
 use std::fs;
 
-/// What the store, the runtime and the logs keep for themselves. Most of it is for objects, each of which is a file while
-/// it is written or read.
+/// The files of the store, the runtime and the logs. Most of them are for objects, each of which is
+/// a file while it is written or read.
 const OWN: usize = 128;
-/// As many as the front ends have use for, whatever the system allows.
+/// The most that the front ends can use, whatever the system allows.
 const ZOOKEEPER_MAX: usize = 10_000;
 const HTTP_MAX: usize = 256;
 
-/// How many connections each front end may have open.
+/// The connections that each front end may have open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Connections {
     pub(crate) zookeeper: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Under this process's limit.
+    /// By the limit of this process.
     pub(crate) fn allowed() -> Self {
         let allowed = Self::under(limit().unwrap_or(usize::MAX));
         if allowed.zookeeper < ZOOKEEPER_MAX {
@@ -34,7 +34,8 @@ impl Connections {
         allowed
     }
 
-    /// HTTP gets up to a quarter of what the store leaves, ZooKeeper the rest. Where there is too little for the store, half.
+    /// HTTP gets up to a quarter of what the store leaves, ZooKeeper the rest. If there are too few
+    /// for the store, the front ends get half.
     fn under(limit: usize) -> Self {
         let left = limit - OWN.min(limit / 2);
         let http = (left / 4).clamp(1, HTTP_MAX);
@@ -45,7 +46,8 @@ impl Connections {
     }
 }
 
-/// The most files that may be open; `usize::MAX` if that is unlimited, none if the system does not tell.
+/// The most files that may be open: `usize::MAX` if that is unlimited, `None` if the system does
+/// not say.
 pub(crate) fn limit() -> Option<usize> {
     parse(&fs::read_to_string("/proc/self/limits").ok()?)
 }

@@ -1,6 +1,7 @@
-//! What the running server shows of itself: every layer's own figures, gathered at the moment of asking.
+//! The status of the running server: the figures of every layer, gathered at each request.
 //!
-//! Front ends and providers keep their counters; nothing is copied or added up between two questions.
+//! Front ends and providers keep their own counters. Nothing is copied or added up between two
+//! requests.
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +32,7 @@ pub(crate) struct Overview {
     provider: &'static str,
     log: Log,
     progress: Mutex<Progress>,
-    house: OnceLock<Sources>,
+    opened: OnceLock<Sources>,
     zookeeper: OnceLock<Arc<Statistics>>,
 }
 
@@ -41,13 +42,13 @@ struct Progress {
     listeners: BTreeMap<String, String>,
 }
 
-/// Who knows the figures, once there is a house.
+/// The sources of the figures, once the stores are open.
 #[derive(Debug)]
 pub(crate) struct Sources {
     pub(crate) provider: Arc<Provider>,
-    /// Where values of transactions lie, if they lie in a directory of their own.
+    /// The directory for values of transactions, if it is a separate one.
     pub(crate) packs: Option<ObjectDirectory>,
-    /// Queue groups that are blocked, where somebody looks now and then.
+    /// The number of blocked queue groups, if something checks that from time to time.
     pub(crate) blocked_groups: Arc<AtomicU64>,
     pub(crate) gateway: Gateway,
     pub(crate) engine: Engine,
@@ -57,19 +58,19 @@ pub(crate) struct Sources {
 }
 
 impl Overview {
-    /// A server that has just begun to start, on a provider of this name and with this log.
+    /// A server that has just begun to start, with the name of its provider and its log.
     pub(crate) fn new(provider: &'static str, log: Log) -> Self {
         Self {
             started: Instant::now(),
             provider,
             log,
             progress: Mutex::default(),
-            house: OnceLock::new(),
+            opened: OnceLock::new(),
             zookeeper: OnceLock::new(),
         }
     }
 
-    /// The server has come this far.
+    /// Sets the phase of the server.
     pub(crate) fn enter(&self, phase: Phase) {
         self.progress().phase = phase;
     }
@@ -83,10 +84,12 @@ impl Overview {
 
     /// The provider and the services are open.
     pub(crate) fn knows(&self, sources: Sources) {
-        self.house.set(sources).expect("a house is opened once");
+        self.opened
+            .set(sources)
+            .expect("the stores are opened once");
     }
 
-    /// The ZooKeeper front end counts here.
+    /// The counters of the ZooKeeper front end.
     pub(crate) fn counts(&self, statistics: Arc<Statistics>) {
         self.zookeeper
             .set(statistics)
@@ -122,23 +125,23 @@ impl Snapshot for Overview {
             let progress = self.progress();
             (progress.phase, progress.listeners.clone())
         };
-        let house = self.house.get();
-        let provider = house.map(|sources| &sources.provider);
-        let looked = || house.map_or(0, |sources| sources.blocked_groups.load(Ordering::Relaxed));
+        let opened = self.opened.get();
+        let provider = opened.map(|sources| &sources.provider);
+        let looked = || opened.map_or(0, |sources| sources.blocked_groups.load(Ordering::Relaxed));
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             phase,
             uptime_ms: self.started.elapsed().as_millis() as u64,
             provider: self.provider.to_owned(),
             listeners,
-            coordination: house.map(|sources| self.coordination(&sources.gateway)),
-            transactions: house.map(|sources| sources.engine.figures()),
-            functions: house.map(|sources| functions(&sources.functions.figures())),
-            workflows: house.map(|sources| workflows(&sources.workflows)),
-            objects_full: house.is_some_and(|sources| {
+            coordination: opened.map(|sources| self.coordination(&sources.gateway)),
+            transactions: opened.map(|sources| sources.engine.figures()),
+            functions: opened.map(|sources| functions(&sources.functions.figures())),
+            workflows: opened.map(|sources| workflows(&sources.workflows)),
+            objects_full: opened.is_some_and(|sources| {
                 sources.packs.as_ref().is_some_and(ObjectDirectory::is_full)
             }),
-            objects_missing: house.is_some_and(|sources| {
+            objects_missing: opened.is_some_and(|sources| {
                 sources
                     .packs
                     .as_ref()
@@ -150,7 +153,7 @@ impl Snapshot for Overview {
             journal: provider.and_then(|provider| provider.journal()),
             store: provider.and_then(|provider| provider.store()),
             log_lines_dropped: self.log.dropped(),
-            usage: house
+            usage: opened
                 .map(|sources| usage(&sources.meter))
                 .unwrap_or_default(),
         }

@@ -1,9 +1,9 @@
-//! The provider that the user chose, as the rest of the program sees it: the ports, and what to tell about it.
+//! The configured provider for the rest of the program: its ports and its figures.
 
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use embedded::{Embedded, Health, ObjectDirectory, Room};
+use embedded::{Capacity, Embedded, Health, ObjectDirectory};
 use http_frontend::status::{Journal, Store};
 use in_process::{Functions, SystemEntropy};
 use item_objects::ItemObjects;
@@ -13,19 +13,20 @@ use tokio::time::Instant;
 
 use crate::config::{Settings, StoreSettings};
 
-/// How long a shared store may take to answer at a start: it is often started beside us.
+/// The time for a shared store to respond at a start: it often starts beside us.
 const OPEN_MAX: Duration = Duration::from_secs(10);
-/// How long to wait between two attempts.
+/// The pause between two attempts.
 const OPEN_AGAIN: Duration = Duration::from_millis(250);
-/// How long a message that a process has taken stays its own after it was last heard of: what it had is done by
-/// the next one after this time.
+/// A message belongs to the process that received it for this long after its last sign of life.
+/// Then the next process handles it.
 const MESSAGES_HIDDEN: Duration = Duration::from_secs(2);
-/// How often the directory of objects is looked at.
+/// The interval of checks of the directory of objects.
 const LOOK_AT_OBJECTS: Duration = Duration::from_secs(1);
-/// What the items of coordination lie under in a cluster, where they share a slot: they change together.
+/// The hash tag of coordination's items in a cluster. They share a slot, because they change
+/// together.
 const COORDINATION_SLOT: &str = "coordination";
 
-/// Where everything is kept.
+/// The place of all data.
 #[derive(Debug)]
 pub(crate) enum Provider {
     /// One process, one data directory.
@@ -34,8 +35,8 @@ pub(crate) enum Provider {
     Redis(Box<Shared>),
 }
 
-/// A shared store, with connections of their own for coordination: behind the large values of a transaction a lease would run out
-/// before its renewal has got through.
+/// A shared store with separate connections for coordination: after the large values of a
+/// transaction a lease would expire before its renewal arrives.
 #[derive(Debug)]
 pub(crate) struct Shared {
     transactions: Redis,
@@ -43,7 +44,7 @@ pub(crate) struct Shared {
 }
 
 impl Provider {
-    /// Opens what the settings name.
+    /// Opens the store that the settings name.
     pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Self> {
         match &settings.store {
             StoreSettings::Embedded => open_embedded(settings).await.map(Self::Embedded),
@@ -58,8 +59,8 @@ impl Provider {
         matches!(self, Self::Redis(_))
     }
 
-    /// Items, spread over whatever servers there are. On the embedded store with the room that it keeps back: the
-    /// services ask for room themselves before they take what stays (rule P6).
+    /// Items, spread over all servers. The embedded store includes its reserve: services check for
+    /// space themselves before they take data that stays (rule P6).
     pub(crate) fn key_value(&self) -> Arc<dyn KeyValue> {
         match self {
             Self::Embedded(store) => store.key_value_with_reserve(),
@@ -67,7 +68,7 @@ impl Provider {
         }
     }
 
-    /// Items that change together whatever their partitions, which coordination needs.
+    /// Items that change together across partitions, which coordination needs.
     pub(crate) fn key_value_that_transacts(&self) -> Arc<dyn KeyValue> {
         match self {
             Self::Redis(store) if store.coordination.status().is_cluster => {
@@ -78,7 +79,7 @@ impl Provider {
         }
     }
 
-    /// Queues of the house.
+    /// Internal queues.
     pub(crate) fn queue(&self) -> Arc<dyn Queue> {
         match self {
             Self::Embedded(store) => store.queue(),
@@ -122,7 +123,8 @@ impl Provider {
         }
     }
 
-    /// Queue groups whose first message has failed for good, where that is known without asking.
+    /// The number of queue groups whose first message has failed permanently, if the provider knows
+    /// it without a query.
     pub(crate) fn blocked_groups(&self) -> Option<u64> {
         match self {
             Self::Embedded(store) => Some(store.status().blocked_groups as u64),
@@ -154,17 +156,17 @@ impl Provider {
         }
     }
 
-    /// Makes everything durable and gives the store back.
+    /// Makes everything durable and closes the store.
     pub(crate) async fn close(&self) {
         match self {
             Self::Embedded(store) => store.close().await,
-            // Everything that was answered is as durable as it will be.
+            // All acknowledged data is as durable as it will be.
             Self::Redis(_) => {}
         }
     }
 }
 
-/// The directory for the values of transactions, if the settings name one, whoever keeps everything else.
+/// The directory for the values of transactions, if the settings name one, with any provider.
 pub(crate) async fn open_objects(settings: &Settings) -> anyhow::Result<Option<ObjectDirectory>> {
     let Some(directory) = &settings.objects else {
         return Ok(None);
@@ -175,11 +177,12 @@ pub(crate) async fn open_objects(settings: &Settings) -> anyhow::Result<Option<O
         .with_context(|| format!("--objects file://{}", directory.display()))
 }
 
-/// Looks all the time whether the directory of objects is still the one that was opened, so that it is noticed where nobody writes.
+/// Checks repeatedly that the directory of objects is the one that was opened, so that a lost mount
+/// is noticed without writes.
 pub(crate) async fn look_at_objects(objects: Option<ObjectDirectory>) {
     let Some(objects) = objects else { return };
     loop {
-        if let Err(error) = objects.look().await {
+        if let Err(error) = objects.check().await {
             tracing::debug!(%error, "the directory of objects is missing");
         }
         tokio::time::sleep(LOOK_AT_OBJECTS).await;
@@ -195,7 +198,7 @@ async fn open_embedded(settings: &Settings) -> anyhow::Result<Embedded> {
             file = %cut.file.display(),
             offset = cut.offset,
             missing = cut.missing,
-            "the journal's last file is shorter than it was made, which no crash does: what was acknowledged last may be gone with its end"
+            "the journal's last file was truncated, which no crash does: the last acknowledged writes may be lost"
         );
     } else if let Some(cut) = cut {
         tracing::warn!(
@@ -246,7 +249,7 @@ fn journal(status: embedded::Status) -> Journal {
     };
     Journal {
         serving: status.health == Health::Serving,
-        full: status.room == Room::Refusing,
+        full: status.room == Capacity::Refusing,
         trouble: failed.or(status.damage).or(status.checkpoint_error),
         bytes: status.journal_bytes,
         position: status.ordered.position.0,

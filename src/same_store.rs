@@ -1,10 +1,10 @@
-//! Whether a shared store is still the one that this process began on.
+//! Detects that a shared store has lost its data.
 //!
-//! A Redis that loses everything, what it had acknowledged included, answers on as if it were new. What the services of this
-//! process know then has nothing below it any more. So a process reads at its start what the store is called, a name that
-//! the first to come draws, and looks again whenever the members have changed: with everything else its own membership is
-//! gone, which it notices at its next renewal. Where the store has another name or none the process ends, and the next start
-//! makes what is missing.
+//! A Redis that loses everything, including acknowledged writes, goes on as if it were new. Then
+//! the services of this process hold state that the store no longer has. So a process reads the
+//! identity of the store at its start; the first process to come draws it. It checks again whenever
+//! the membership changes: its own membership is lost too, which it notices at the next renewal. If
+//! the identity differs or is gone, the process ends, and the next start creates what is missing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,12 +15,12 @@ use ports::{
 };
 use transactions::membership::Membership;
 
-/// How long to wait before a store that does not answer is asked again.
+/// The pause before the next request to a store that does not respond.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// The row's attribute.
 const NAME: &str = "name";
 
-/// A store, by its name.
+/// A store by its identity.
 #[derive(Debug)]
 pub(crate) struct SameStore {
     items: Arc<dyn KeyValue>,
@@ -28,22 +28,23 @@ pub(crate) struct SameStore {
 }
 
 impl SameStore {
-    /// The store that is there now.
+    /// The present store.
     pub(crate) async fn begin(
         items: Arc<dyn KeyValue>,
         entropy: &dyn Entropy,
     ) -> anyhow::Result<Self> {
-        // Repeated, since the answer to the first may be lost, and somebody else may be faster.
+        // Repeated, since the response to the first attempt may be lost, and another process may be
+        // faster.
         loop {
             let row = items
                 .get(&key())
                 .await
-                .context("read the name of the store")?;
+                .context("read the identity of the store")?;
             if let Some(name) = row.value.and_then(|item| item.integer(NAME)) {
                 items
                     .externalize(row.point)
                     .await
-                    .context("keep the name of the store")?;
+                    .context("write the identity of the store")?;
                 return Ok(Self { items, name });
             }
             let attributes = vec![(Name::from(NAME), Value::Integer(entropy.next_u64() as i64))];
@@ -52,7 +53,7 @@ impl SameStore {
         }
     }
 
-    /// Returns once it is another one.
+    /// Returns once the store is another one.
     pub(crate) async fn is_lost(&self, membership: &dyn Membership) -> anyhow::Error {
         loop {
             let view = membership.members().view;
@@ -70,7 +71,7 @@ impl SameStore {
                     membership.changed(view).await;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "the store's name cannot be read at the moment");
+                    tracing::debug!(%error, "cannot read the identity of the store at the moment");
                     tokio::time::sleep(LOOK_AGAIN).await;
                 }
             }

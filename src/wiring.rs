@@ -1,5 +1,5 @@
-//! Configuration to a running house: the provider, the services on it, the front ends before them.
-//! One function per box of the picture; the only place that opens a provider.
+//! Wires a configuration into a running server: the provider, the services on it, the front ends
+//! before them. One function per box of the picture. Only this file opens a provider.
 
 use std::{
     env,
@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use coordination::{Gateway, Parts, Region, Service, config::DataPlacement};
 use embedded::ObjectDirectory;
 use http_body_util::BodyExt as _;
-use http_frontend::{HttpPeers, Inside, Limits, Services};
+use http_frontend::{HttpPeers, InProcessRouter, Limits, Services};
 use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::{
     QueueAdmin,
@@ -37,7 +37,7 @@ use tokio::{
 use transactions::membership::{Address, Coordinated};
 
 use crate::{
-    carried::PYTHON_CLIENT,
+    bundled_client::PYTHON_CLIENT,
     config::{Listen, Settings, UserStore},
     far_stores,
     function_directory::FunctionDirectory,
@@ -47,47 +47,48 @@ use crate::{
     same_store::SameStore,
 };
 
-/// What a function would be given on a cloud; in one process it decides only what the usage would cost.
+/// The memory of a function on a cloud. In one process it only determines the computed cost.
 const FUNCTION_MEMORY_MB: u32 = 512;
-/// How long ZooKeeper connections may take to finish what they do when the server stops.
+/// The time for ZooKeeper connections to finish when the server stops.
 const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
 
-/// How long far stores have to take what is still on its way when the server stops.
+/// The time for far stores to take the remaining writes when the server stops.
 const WORKFLOWS_STOP_MAX: Duration = Duration::from_secs(2);
-/// How long values gather for a pack that is a file: a put costs a sync, no money.
+/// How long values gather for a pack in a file, where a put costs a sync and no money.
 const FILES_WAIT: Duration = Duration::from_millis(2);
-/// Where functions have their code, their logs and their runtime clients, in the data directory.
+/// The folder in the data directory for the code, the logs and the runtime clients of functions.
 const FUNCTIONS_DIRECTORY: &str = "functions";
-/// How long an instance of a function stays warm.
+/// How long an idle instance of a function stays warm.
 const INSTANCE_IDLE_MAX: Duration = Duration::from_mins(10);
-/// How often the log of coordination is read for what other processes have distributed, while this one has clients.
+/// The interval for reading the updates of other processes from coordination's log, while this
+/// process has clients.
 const LOOK_AT_LOG: Duration = Duration::from_millis(500);
-/// How long a start beside others may fail because of them.
+/// How long a start among other processes may fail because of them.
 const START_MAX: Duration = Duration::from_secs(10);
-/// How long to wait between two attempts.
+/// The pause between two attempts.
 const START_AGAIN: Duration = Duration::from_millis(250);
-/// How often the queues that start functions are asked how much they hold.
+/// The interval for measuring the backlog of function queues.
 const LOOK_AT_EVENTS: Duration = Duration::from_secs(5);
-/// How often a shared store is asked for blocked queue groups.
+/// The interval for asking a shared store for blocked queue groups.
 const LOOK_FOR_BLOCKED: Duration = Duration::from_secs(10);
 
 /// Everything that runs.
 #[derive(Debug)]
-pub(crate) struct House {
+pub(crate) struct RunningServer {
     provider: Arc<Provider>,
     functions: Arc<Functions>,
     deployed: functions::Service,
     workflows: workflows::Service,
-    /// What services do for ever beside the front ends.
+    /// The background tasks of services.
     background: JoinSet<()>,
     transactions: Arc<transactions::Service>,
-    /// Serves transactions; ends where the process has to.
+    /// Serves transactions. It ends when the process has to.
     serving: JoinHandle<anyhow::Error>,
     front_ends: FrontEnds,
     function_directory: FunctionDirectory,
 }
 
-/// The front ends that run, and how to stop them.
+/// The running front ends, and the signal that stops them.
 #[derive(Debug)]
 struct FrontEnds {
     running: JoinSet<(&'static str, io::Result<()>)>,
@@ -96,7 +97,7 @@ struct FrontEnds {
     stop: watch::Sender<bool>,
 }
 
-impl House {
+impl RunningServer {
     /// Opens everything; returns when every listener accepts.
     ///
     /// HTTP comes first, so that a probe can watch a long recovery.
@@ -117,7 +118,8 @@ impl House {
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
         let member = member(&provider, &gateway, front_ends.address_for_others(settings))?;
-        let inside = Inside::new(Arc::clone(&services), http_limits(front_ends.connections));
+        let inside =
+            InProcessRouter::new(Arc::clone(&services), http_limits(front_ends.connections));
         let function_directory = function_directory(&provider, settings)?;
         let deployed = deployed(&provider, &functions, inside, function_directory.path())?;
         let packs = provider::open_objects(settings).await?;
@@ -129,7 +131,7 @@ impl House {
             &deployed,
         ));
         let engine = transactions.engine();
-        // Other nodes ask it before it serves.
+        // Other nodes call it before it serves clients.
         services.provide_transactions(engine.clone());
 
         let started = start_transactions(&provider, &transactions, member).await;
@@ -177,7 +179,7 @@ impl House {
         })
     }
 
-    /// The line that says where to connect, with its line end.
+    /// The `ready` line with the addresses, and its line end.
     pub(crate) fn ready_line(&self) -> String {
         let bound = |front_end| {
             self.front_ends
@@ -192,7 +194,7 @@ impl House {
         format!("ready{words}\n")
     }
 
-    /// Returns when something ended by itself that should not: a front end, or the right to use the store.
+    /// Returns when something ended that should not: a front end, or the right to use the store.
     pub(crate) async fn ended(&mut self) -> anyhow::Result<()> {
         tokio::select! {
             biased;
@@ -203,7 +205,8 @@ impl House {
 
     /// Ends every connection, then the services, then the provider.
     pub(crate) async fn close(mut self) {
-        // What it ends from here on, transactions too, is no failure of functions.
+        // From here on the server ends transactions itself, and functions that fail because of it
+        // are not to blame.
         self.deployed.begin_stop();
         self.front_ends.stop.send_replace(true);
         while self.front_ends.running.join_next().await.is_some() {}
@@ -212,22 +215,23 @@ impl House {
             .is_err()
         {
             tracing::warn!(
-                "a far store does not answer: what waits for it, if anything, is sent by the next start"
+                "a far store does not respond; the next start sends the remaining writes, if any"
             );
         }
         self.serving.abort();
-        // Coordination runs on until the others know.
+        // Coordination runs on until the other processes know.
         self.transactions.leave().await;
         self.background.abort_all();
         self.functions.stop();
         self.deployed.stop().await;
-        // Nobody writes there any more.
+        // Nothing writes there any more.
         drop(self.function_directory);
         self.provider.close().await;
     }
 }
 
-/// Has looked at what nobody tells of: how much waits in queues, and what other processes deploy. Returns the count of blocked groups.
+/// Polls what sends no notification: the backlog of queues, and deployments of other processes.
+/// Returns the number of blocked groups.
 fn keep_up(
     background: &mut JoinSet<()>,
     provider: &Provider,
@@ -245,7 +249,8 @@ fn keep_up(
     blocked_groups
 }
 
-/// Looks now and then how many groups of coordination's queues are blocked (rule P1), where only the store knows.
+/// Counts the blocked groups of coordination's queues from time to time (rule P1), where only the
+/// store knows them.
 async fn count_blocked_groups(admin: Arc<dyn QueueAdmin>, count: Arc<AtomicU64>) {
     let queues = [
         coordination::queue_names::REQUEST_QUEUE,
@@ -254,7 +259,7 @@ async fn count_blocked_groups(admin: Arc<dyn QueueAdmin>, count: Arc<AtomicU64>)
     loop {
         let mut blocked = 0;
         for name in queues {
-            // While the store does not answer, that is the trouble that is shown.
+            // While the store does not respond, the status shows that instead.
             blocked += admin
                 .blocked(name)
                 .await
@@ -265,11 +270,11 @@ async fn count_blocked_groups(admin: Arc<dyn QueueAdmin>, count: Arc<AtomicU64>)
     }
 }
 
-/// Looks now and then how much waits for deployed functions; where none is deployed nothing is asked.
+/// Measures the backlog of deployed functions from time to time. Without functions it asks nothing.
 async fn count_waiting(deployed: functions::Service) {
     loop {
-        if let Err(error) = deployed.look_at_queues().await {
-            tracing::debug!(%error, "what waits for functions is not known now");
+        if let Err(error) = deployed.poll_queues().await {
+            tracing::debug!(%error, "cannot measure the backlog of functions at the moment");
         }
         tokio::time::sleep(LOOK_AT_EVENTS).await;
     }
@@ -283,7 +288,8 @@ async fn start_coordination(
     settings: &Settings,
 ) -> anyhow::Result<Service> {
     let metered = || Arc::clone(meter);
-    // It asks for room before it takes what stays, so that sessions go on when the disk is full (rule P6).
+    // Coordination checks for space before it takes data that stays, so that sessions go on when
+    // the disk is full (rule P6).
     let items = Arc::new(MeteredKeyValue::new(
         provider.key_value_that_transacts(),
         metered(),
@@ -334,7 +340,7 @@ fn coordination_config(provider: &Provider, settings: &Settings) -> coordination
     }
 }
 
-/// Transactions on metered ports: beside other processes, where they reach the store too.
+/// Transactions on metered ports: among other processes, if they reach the store too.
 fn transactions(
     provider: &Provider,
     meter: &Arc<Meter>,
@@ -343,7 +349,8 @@ fn transactions(
     deployed: &functions::Service,
 ) -> transactions::Service {
     let parts = transactions::Parts {
-        // It asks for room too, and a start finishes what earlier ones began, also when the disk is full.
+        // It checks for space too, and a start finishes what earlier ones began even when the disk
+        // is full.
         key_value: Arc::new(MeteredKeyValue::new(
             provider.key_value(),
             Arc::clone(meter),
@@ -351,7 +358,7 @@ fn transactions(
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
-    // Those that people deploy: the house's own no client may have run.
+    // Deployed functions only. Clients may not invoke the internal ones.
     let functions: Arc<dyn ports::Functions> = Arc::new(deployed.clone());
     let functions = Arc::new(MeteredFunctions::new(functions, Arc::clone(meter)));
     let queue = Arc::new(MeteredQueue::new(
@@ -377,11 +384,11 @@ fn transactions(
     service.build(config)
 }
 
-/// The functions that people deploy, as processes of this machine; not yet in place.
+/// Deployed functions as processes of this machine; not yet in place.
 fn deployed(
     provider: &Provider,
     functions: &Arc<Functions>,
-    inside: Inside,
+    inside: InProcessRouter,
     directory: &Path,
 ) -> anyhow::Result<functions::Service> {
     let program = env::current_exe().context("the path of this program, which starts functions")?;
@@ -397,7 +404,7 @@ fn deployed(
         directory: directory.to_owned(),
         launcher,
         api: Arc::new(FromFunctions(inside)),
-        carried: &PYTHON_CLIENT,
+        bundled: &PYTHON_CLIENT,
         idle_max: INSTANCE_IDLE_MAX,
     };
     let sandbox =
@@ -411,6 +418,8 @@ fn deployed(
         check_far: far_stores::check,
         among_others: provider.is_shared(),
         functions: Arc::clone(functions) as Arc<_>,
+        code_store: sandbox.code_store(),
+        logs: sandbox.logs(),
         runtime: Arc::new(sandbox),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
@@ -442,9 +451,9 @@ fn workflows(
     workflows::Service::new(parts, options)
 }
 
-/// What functions ask for, passed on to the routes.
+/// Passes the requests of functions on to the routes.
 #[derive(Debug)]
-struct FromFunctions(Inside);
+struct FromFunctions(InProcessRouter);
 
 #[async_trait]
 impl sandbox::Api for FromFunctions {
@@ -460,7 +469,7 @@ impl sandbox::Api for FromFunctions {
     }
 }
 
-/// Where the store is elsewhere, all that lasts is there.
+/// With a store elsewhere, all permanent data is there.
 fn function_directory(
     provider: &Provider,
     settings: &Settings,
@@ -473,14 +482,14 @@ fn function_directory(
     ))
 }
 
-/// What this process is to others on its store, and how it reaches them.
+/// The address of this process for others on its store, and its client for them.
 #[derive(Debug, Clone)]
 struct Member {
     membership: Arc<Coordinated>,
     peers: Arc<HttpPeers>,
 }
 
-/// This process, as one that others reach at `address`; none: nobody else reaches its store.
+/// This process, which others reach at `address`. `None`: no other process reaches its store.
 fn member(
     provider: &Provider,
     gateway: &Gateway,
@@ -501,8 +510,8 @@ fn member(
     }))
 }
 
-/// Has transactions served; what earlier starts left is finished when this returns, unless others see to it. The task ends only where
-/// the process has to.
+/// Has transactions served. Recovery of earlier starts is complete when this returns, unless other
+/// nodes do it. The task ends only when the process has to.
 async fn start_transactions(
     provider: &Arc<Provider>,
     service: &Arc<transactions::Service>,
@@ -531,7 +540,8 @@ async fn start_transactions(
     }))
 }
 
-/// Starts the service. Among others a start may fail because of them, and succeed a moment later.
+/// Starts the service. Among other processes a start may fail because of them, and succeed a moment
+/// later.
 async fn start_in_time(
     service: &transactions::Service,
     is_among: bool,
@@ -542,7 +552,7 @@ async fn start_in_time(
             Err(error @ transactions::Error::Unavailable(_))
                 if is_among && began.elapsed() < START_MAX =>
             {
-                tracing::info!(%error, "no node yet");
+                tracing::info!(%error, "cannot join the other nodes yet");
                 tokio::time::sleep(START_AGAIN).await;
             }
             started => return started,
@@ -562,12 +572,12 @@ fn not_started(error: transactions::Error) -> anyhow::Error {
     ))
 }
 
-/// What callers from beyond this machine show.
+/// The token for callers beyond this machine.
 fn token() -> Option<String> {
     env::var("LANDFAST_TOKEN").ok()
 }
 
-/// A body longer than any value that would be kept is refused before it is received.
+/// A body that is longer than any value is refused before it is received.
 fn http_limits(connections: Connections) -> Limits {
     Limits {
         connections_max: connections.http,
@@ -592,7 +602,8 @@ impl FrontEnds {
         }
     }
 
-    /// Where other processes reach the HTTP listener, if there is one: where they are told to, or else where it is bound to.
+    /// The address at which other processes reach the HTTP listener, if there is one: as
+    /// configured, or where it is bound to.
     fn address_for_others(&self, settings: &Settings) -> Address {
         if let Some(address) = &settings.advertise {
             return Address(address.clone());
@@ -603,12 +614,12 @@ impl FrontEnds {
         if !address.ip().is_unspecified() {
             return Address(address.to_string());
         }
-        // It listens everywhere: by the machine's name it is reached from anywhere.
+        // It listens on every interface: the machine's name works from anywhere.
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Address(format!("{}:{}", host.trim(), address.port()))
     }
 
-    /// Returns when one ended by itself; never, if there is none.
+    /// Returns when a front end ended by itself; never, if there is none.
     async fn ended(&mut self) -> anyhow::Result<()> {
         match self.running.join_next().await {
             Some(Ok((name, ended))) => {
@@ -628,7 +639,7 @@ impl FrontEnds {
     ) -> anyhow::Result<()> {
         let token = token();
         if token.is_none() && !address.ip().is_loopback() {
-            tracing::warn!(%address, "whoever reaches this address may run functions and change state: LANDFAST_TOKEN is not set");
+            tracing::warn!(%address, "anyone who reaches this address may run functions and change state: LANDFAST_TOKEN is not set");
         }
         let config = http_frontend::Config {
             address,
@@ -644,7 +655,10 @@ impl FrontEnds {
             Arc::clone(services),
             self.stopped(),
         );
-        self.running.spawn(async { ("http", running.await) });
+        self.running.spawn(async {
+            running.await;
+            ("http", Ok(()))
+        });
         Ok(())
     }
 
@@ -682,7 +696,7 @@ impl FrontEnds {
     fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut stop = self.stop.subscribe();
         async move {
-            // An error means that the house is gone, which is a stop too.
+            // An error means that the server is gone, which is a stop too.
             let _ = stop.wait_for(|is_stopped| *is_stopped).await;
         }
     }

@@ -11,7 +11,7 @@ fn check(content: &[u8]) {
     let home = tempfile::tempdir().expect("a directory");
     let inside = home.path().join("inside");
     fs::create_dir(&inside).expect("made");
-    let _ = sandbox::edges::unpack(content, &inside);
+    let _ = sandbox::fuzzing::unpack(content, &inside);
     assert_eq!(fs::read_dir(home.path()).expect("listed").count(), 1);
     stays(&inside, &inside.canonicalize().expect("there"));
 }

@@ -2,21 +2,21 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use workflows::edges;
+use workflows::fuzz;
 
 const NAMES: [&str; 10] =
     ["status", "input", "output", "error", "began", "ended", "definition", "attempt", "function", "tries"];
 
 fuzz_target!(|parts: Vec<Vec<u8>>| {
     let named = NAMES.into_iter().zip(parts.iter().cloned());
-    edges::row(named.filter(|(_, bytes)| !bytes.is_empty()).collect());
+    fuzz::row(named.filter(|(_, bytes)| !bytes.is_empty()).collect());
     let outputs: Vec<_> = parts.iter().cloned().map(Into::into).collect();
-    let list = edges::listed(&outputs);
+    let list = fuzz::listed(&outputs);
     if outputs.len() <= 10_000 {
-        assert_eq!(edges::elements(&list), Some(outputs.len()));
+        assert_eq!(fuzz::elements(&list), Some(outputs.len()));
     }
     for pair in parts.windows(2) {
-        edges::chosen(&pair[0], &pair[1]);
-        edges::elements(&pair[1]);
+        fuzz::chosen(&pair[0], &pair[1]);
+        fuzz::elements(&pair[1]);
     }
 });

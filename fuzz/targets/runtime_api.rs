@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sandbox::edges::conversation;
+use sandbox::fuzzing::conversation;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some(([piece, split], bytes)) = bytes.split_first_chunk() else { return };

@@ -24,7 +24,7 @@
 //! A provider with threads of its own gives the subject a [`Spawn`], so that writers run in
 //! parallel.
 //!
-//! [`queue`], [`functions`], [`runtime`], [`clock`], [`objects`] and [`durability`] work in the
+//! [`queue`], [`functions`], [`runtime`], [`code_store`], [`logs`], [`instances`], [`clock`], [`objects`] and [`durability`] work in the
 //! same way. Cases read `limits()` and leave out features that a provider does not offer. Each
 //! numbered promise has a decorator that breaks it ([`broken`]), and this crate's tests show that a
 //! case of that promise catches it.
@@ -34,9 +34,12 @@
 
 pub mod broken;
 pub mod clock;
+pub mod code_store;
 pub mod durability;
 pub mod functions;
+pub mod instances;
 pub mod key_value;
+pub mod logs;
 pub mod objects;
 pub mod queue;
 pub mod runtime;

@@ -24,7 +24,7 @@
 //!   to the handler of a handler that failed. A function that keeps the ids of its completed work
 //!   therefore recognises an event that was sent again or runs again. A provider may merge two
 //!   events of one function with the same id, but need not.
-//! - **N7** No message and no sent event is taken for a function before its [`Handler::room`] has
+//! - **N7** No message and no sent event is taken for a function before its [`Handler::permit`] has
 //!   returned. Until then it waits in its queue. It has not been tried, cannot time out, and other
 //!   processes can take it when this one dies.
 
@@ -117,42 +117,41 @@ pub trait Handler: Debug + Send + Sync {
     /// Handles one event. The result matters to [`Functions::invoke`] only.
     async fn handle(&self, event: Event) -> Result<Bytes, Failure>;
 
-    /// Returns once there is room for one more event, and reserves it (N7). A handler without a
-    /// limit returns at once.
-    async fn room(&self) -> Room {
-        Room::default()
+    /// Waits for a permit for one more event (N7). A handler without a limit returns at once.
+    async fn permit(&self) -> Permit {
+        Permit::default()
     }
 
-    /// As [`Handler::handle`], in the room that was reserved for this event.
-    async fn handle_in(&self, room: Room, event: Event) -> Result<Bytes, Failure> {
+    /// As [`Handler::handle`], with the permit for this event.
+    async fn handle_with(&self, permit: Permit, event: Event) -> Result<Bytes, Failure> {
         let result = self.handle(event).await;
-        drop(room);
+        drop(permit);
         result
     }
 }
 
-/// Room for one event, reserved until this is dropped.
+/// A permit for one event, until this is dropped.
 #[derive(Default)]
-pub struct Room(Option<Box<dyn Any + Send + Sync>>);
+pub struct Permit(Option<Box<dyn Any + Send + Sync>>);
 
-impl Room {
-    /// Room that is reserved while `what` exists.
-    pub fn keeping(what: impl Any + Send + Sync) -> Self {
+impl Permit {
+    /// A permit that ends when `what` is dropped.
+    pub fn holding(what: impl Any + Send + Sync) -> Self {
         Self(Some(Box::new(what)))
     }
 
-    /// The value that reserves the room. None if it has another type, or if the room is unlimited.
-    pub fn into_kept<T: Any + Send + Sync>(self) -> Option<Box<T>> {
+    /// The value of the permit. None if it has another type, or if there is no limit.
+    pub fn into_held<T: Any + Send + Sync>(self) -> Option<Box<T>> {
         self.0.and_then(|kept| kept.downcast().ok())
     }
 }
 
-impl Debug for Room {
+impl Debug for Permit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(if self.0.is_some() {
-            "Room(kept)"
+            "Permit(held)"
         } else {
-            "Room"
+            "Permit"
         })
     }
 }

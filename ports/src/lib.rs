@@ -5,29 +5,35 @@
 //! every provider to the numbers. Nothing in this crate does I/O, reads a clock or starts a task.
 //!
 //! Reading order: [`durability`] (the meaning of "done"), [`key_value`], [`queue`], [`functions`],
-//! [`runtime`], [`clock`], [`objects`]. Then the decorators, which work around any provider:
-//! [`decorate`], [`metering`] and [`faults`]. [`log_throttle`] decides when a provider logs a
-//! failure that lasts.
+//! [`runtime`], [`code_store`], [`logs`], [`instances`], [`clock`], [`objects`]. Then the decorators,
+//! which work around any provider: [`decorate`], [`metering`] and [`faults`]. [`log_throttle`] decides
+//! when a provider logs a failure that lasts.
 
 pub mod clock;
+pub mod code_store;
 pub mod contract;
 pub mod decorate;
 pub mod durability;
 pub mod error;
 pub mod faults;
 pub mod functions;
+pub mod instances;
 pub mod key_value;
 pub mod log_throttle;
+pub mod logs;
 pub mod metering;
 pub mod objects;
 pub mod queue;
 pub mod runtime;
 
 pub use clock::{Clock, Entropy, Monotonic, Timestamp};
+pub use code_store::CodeStore;
 pub use durability::{Cost, DurabilityPoint, Externalize, Incarnation, Position, Receipt};
 pub use error::{Error, ErrorKind, Result};
 pub use functions::{Event, Functions, Handler};
+pub use instances::Instances;
 pub use key_value::{Condition, Item, Key, KeyValue, Update};
 pub use log_throttle::LogThrottle;
+pub use logs::Logs;
 pub use queue::{Queue, QueueAdmin};
 pub use runtime::Runtime;

@@ -1,8 +1,8 @@
-//! `landfast doctor`: whether this machine is fit to run the server, with what to do where it is not.
+//! `landfast doctor`: whether this machine is fit to run the server, and what to do if not.
 //!
-//! It looks at exactly what `landfast serve` with the same options would use. Each check is one function
-//! that returns one finding; none changes anything but a temporary file in the data directory. What takes long is
-//! looked at only where it is asked for.
+//! It checks exactly what `landfast serve` with the same options would use. Each check is one
+//! function that returns one finding. A check changes nothing but a temporary file in the data
+//! directory. Slow checks run only on request.
 
 mod checks;
 
@@ -12,9 +12,9 @@ use clap::Args;
 use serde::Serialize;
 
 use super::request::Target;
-use crate::{complaint, config::Options};
+use crate::{config::Options, startup_error};
 
-/// What to check, and how to show it.
+/// The options of the checks.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -38,7 +38,7 @@ enum Verdict {
     Fail,
 }
 
-/// What one check found, and what to do about it.
+/// The result of one check, and the advice for it.
 #[derive(Debug, Serialize)]
 struct Finding {
     check: &'static str,
@@ -82,7 +82,7 @@ struct Report<'a> {
     checks: &'a [Finding],
 }
 
-/// Runs every check and prints what they found; fails if one did.
+/// Runs every check and prints the findings. Fails if a check failed.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let findings = match arguments.options.settle() {
         Ok(settings) => {
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Err(error) => {
             vec![Finding::fail(
                 "configuration",
-                complaint::of(&error),
+                startup_error::of(&error),
                 "correct it; the rest was not checked",
             )]
         }

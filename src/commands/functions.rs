@@ -1,7 +1,7 @@
-//! `landfast functions`: deploying, running and listening to functions of a running server.
+//! `landfast functions`: deploys, runs and observes functions of a running server.
 //!
-//! What is deployed is packed here: the manifest and the folders that it names, with what their `requirements.txt` ask for
-//! installed beside them. The server never reads a path of whoever deploys.
+//! The command packs an application here: the manifest, the folders that it names, and the packages
+//! of their `requirements.txt`. The server never reads a path of the client.
 
 mod letters;
 mod logs;
@@ -22,18 +22,18 @@ use serde::Deserialize;
 
 use super::request::{Request, Target, Unavailable, segment};
 
-/// How long a deployment may take: it is sent, unpacked and made durable.
+/// The time for a deployment: it is sent, unpacked and made durable.
 const DEPLOY_MAX: Duration = Duration::from_mins(2);
-/// How long an invocation may take: as long as a function may, and its start.
+/// The time for an invocation: the longest of a function, and its start.
 const INVOKE_MAX: Duration = Duration::from_secs(930);
 
-/// How long a server that is away is left alone before what was changed is deployed again.
+/// The pause before a changed application is deployed again to a server that is away.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// What to do with functions.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Deploy the functions of an application; what it had before and has no more is removed
+    /// Deploy the functions of an application; functions that it no longer has are removed
     Deploy(Deploy),
     /// Run a function and print its result; exits 1 if it fails
     Invoke(Invoke),
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     Remove(Remove),
 }
 
-/// What to deploy.
+/// The application to deploy.
 #[derive(Debug, Args)]
 pub(crate) struct Deploy {
     #[command(flatten)]
@@ -63,14 +63,14 @@ pub(crate) struct Deploy {
     json: bool,
 }
 
-/// What to run.
+/// The function to run.
 #[derive(Debug, Args)]
 pub(crate) struct Invoke {
     #[command(flatten)]
     target: Target,
     /// The function
     name: String,
-    /// What it is given; `-` reads it from stdin
+    /// The payload in JSON; `-` reads it from stdin
     #[arg(long, value_name = "JSON", default_value = "{}")]
     payload: String,
     /// Have it run some time soon, with its retries, and print its request id
@@ -91,7 +91,7 @@ pub(crate) struct List {
     json: bool,
 }
 
-/// What to remove.
+/// The application to remove.
 #[derive(Debug, Args)]
 pub(crate) struct Remove {
     #[command(flatten)]
@@ -133,9 +133,9 @@ impl Deploy {
         }
     }
 
-    /// Deploys whatever comes after `seen`, which is deployed.
+    /// Deploys every version after `seen`, which is deployed.
     fn watch(&self, mut seen: package::Seen) -> anyhow::Result<ExitCode> {
-        // Why what was seen is not deployed yet, if it is to be tried again.
+        // Why `seen` is not deployed yet, if it is to be tried again.
         let mut owed: Option<String> = None;
         loop {
             match package::wait_for_change(&self.manifest, &seen, TRY_AGAIN) {
@@ -144,7 +144,7 @@ impl Deploy {
                 None => {}
             }
             let before = owed.take();
-            // It is being edited: what is deployed stays, and the next change is tried.
+            // It is being edited. The deployed version stays, and the next change is tried.
             let refused = match &seen {
                 package::Seen::Broken(_, why) => Some(why.clone()),
                 package::Seen::Whole(_) => match self.deploy() {
@@ -166,7 +166,7 @@ impl Deploy {
         }
     }
 
-    /// Deploys what is there now, and returns what that was.
+    /// Deploys the present version, and returns it.
     fn deploy(&self) -> anyhow::Result<package::State> {
         let state = package::State::of(&self.manifest)?;
         let package = package::Package::make(&self.manifest)?;
@@ -228,7 +228,7 @@ impl Invoke {
             let log = BASE64_STANDARD
                 .decode(log)
                 .context("the log is no base64")?;
-            // Where nobody can be shown the log, the result is still printed.
+            // If the log cannot be shown, the result is still printed.
             let _ = if io::stderr().is_terminal() {
                 io::stderr().write_all(super::printable(&String::from_utf8_lossy(&log)).as_bytes())
             } else {

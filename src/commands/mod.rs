@@ -17,8 +17,8 @@ use std::{
 
 use anyhow::Context as _;
 
-/// Writes `text` to stdout at once, to a terminal so that it does not drive that. A reader that has gone away
-/// (`landfast status | head`) is no error.
+/// Writes `text` to stdout at once, escaped for a terminal. A reader that has gone away (`landfast
+/// status | head`) is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<ExitCode> {
     let mut stdout = io::stdout().lock();
     let text = if stdout.is_terminal() {
@@ -37,7 +37,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The same to stderr, for what stdout is not to have.
+/// The same to stderr, for text that must not be on stdout.
 pub(crate) fn print_aside(text: &str) {
     let shown = if io::stderr().is_terminal() {
         Cow::Owned(printable(text))
@@ -47,8 +47,9 @@ pub(crate) fn print_aside(text: &str) {
     eprint!("{shown}");
 }
 
-/// Text with what would drive a terminal as escapes: much of what is shown, functions have printed or answered, which may be what
-/// somebody has sent them. What JSON may have in its strings is escaped as JSON does it, so that it stays what it is.
+/// Text with control characters as escapes. Much of the output comes from functions, which may pass
+/// on what strangers sent them. Control characters that JSON strings may contain are escaped as in
+/// JSON, so that it stays valid.
 fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,31 +1,33 @@
-//! One request to a running server.
-//!
-//! HTTP/1.0 on purpose: the answer then ends where the connection ends and is never chunked, so that this
-//! fits on a screen. Bounded in time and bytes, since whoever listens there may not be Landfast.
+//! One request to a running server, with bounds in time and bytes, since the program that listens
+//! there may not be Landfast.
 
 use std::{
     fmt,
-    io::{self, Read as _, Write as _},
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs as _},
+    net::{Ipv4Addr, Ipv6Addr},
     time::Duration,
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail};
+use bytes::Bytes;
 use clap::Args;
+use http::{HeaderMap, header};
+use http_client::{Client, Error};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use crate::config::Listen;
 
-/// How long each of connecting, sending and receiving may take.
+/// How long connecting may take, and a response unless the caller says otherwise.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// The longest answer that is read.
-const ANSWER_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// The longest response, in bytes.
+const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The slowest line on which the body of a request can be sent.
+const SENT_BYTES_PER_S: usize = 64 * 1024;
 
-/// Where a server is unless somebody says otherwise.
+/// The address of a server by default.
 const URL: &str = "http://127.0.0.1:7600";
 
-/// Where the running server is.
+/// The address of the running server.
 #[derive(Clone, Args)]
 pub(crate) struct Target {
     /// The server's HTTP address
@@ -36,7 +38,7 @@ pub(crate) struct Target {
     token: Option<String>,
 }
 
-/// What a user has called something, as one segment of a path or the value of a parameter.
+/// A name from the user as one path segment or the value of a parameter.
 pub(crate) fn segment(name: &str) -> String {
     utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
@@ -50,7 +52,8 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// The same, but where the user has not said where the server is, at `http`, where one with these settings would be.
+    /// The same target. If the user gave no address, it is the one where a server with these
+    /// settings listens.
     pub(crate) fn or_at(&self, http: &Listen) -> Self {
         let mut target = self.clone();
         if let Listen::At(address) = http
@@ -83,76 +86,73 @@ impl Target {
                 ..Request::get(path)
             })?
             .accepted(self, path)?;
-        String::from_utf8(answer.body)
+        String::from_utf8(answer.body.into())
             .with_context(|| format!("{}{path} answered no UTF-8", self.url))
     }
 
-    /// What the server answers, whatever that is. Errors: [`Unavailable`], if it may answer later.
+    /// The server's response of any status. Errors: [`Unavailable`], if it may answer later.
     pub(crate) fn ask(&self, request: &Request<'_>) -> anyhow::Result<Answer> {
-        let host = self.host()?;
-        let answer = self.exchange(host, request).with_context(|| {
-            Unavailable(format!(
-                "{} does not answer (is `landfast serve` running there?)",
-                self.url
-            ))
-        })?;
-        ensure!(
-            answer.len() as u64 <= ANSWER_BYTES_MAX,
-            "{}{} answers with more than {ANSWER_BYTES_MAX} bytes",
-            self.url,
-            request.path
-        );
-        if is_cut_short(&answer) {
-            return Err(Unavailable(format!(
-                "{}: the server closed the connection before it answered; whether it has done what it was asked to is not known. If it \
-                 always does, it does not speak HTTP: give the address behind `http=` in the line `ready`",
-                self.url
-            ))
-            .into());
+        let sending = request.body.len() / SENT_BYTES_PER_S;
+        let wait_max = WAIT_MAX + request.wait_max + Duration::from_secs(sending as u64);
+        let client = Client::new(http_client::Config {
+            connect_timeout: WAIT_MAX,
+            response_bytes_max: ANSWER_BYTES_MAX,
+            ..http_client::Config::default()
+        });
+        let request = self.as_http(self.host()?, request)?;
+        let path = request.uri().path().to_owned();
+        let answered = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(client.send(request, wait_max));
+        match answered {
+            Ok(response) => {
+                let (head, body) = response.into_parts();
+                Ok(Answer {
+                    status: head.status.as_u16(),
+                    headers: head.headers,
+                    body,
+                })
+            }
+            Err(error) => Err(self.unanswered(error, &path)),
         }
-        Answer::parse(&answer).with_context(|| {
-            format!(
-                "{}: what answers there does not speak HTTP; give the address behind `http=` in the line `ready`",
-                self.url
-            )
-        })
     }
 
-    fn exchange(&self, host: &str, request: &Request<'_>) -> anyhow::Result<Vec<u8>> {
-        let Request {
-            method,
-            path,
-            headers,
-            body,
-            wait_max,
-        } = request;
-        let mut stream = TcpStream::connect_timeout(&address(host)?, WAIT_MAX)?;
-        stream.set_read_timeout(Some(*wait_max))?;
-        stream.set_write_timeout(Some(WAIT_MAX))?;
-        let mut head = format!(
-            "{method} {path} HTTP/1.0\r\nHost: {host}\r\nContent-Length: {}\r\n",
-            body.len()
-        );
+    fn unanswered(&self, error: Error, path: &str) -> anyhow::Error {
+        let url = &self.url;
+        match error {
+            Error::TooLong { bytes_max, .. } => {
+                anyhow!("{url}{path} answers with more than {bytes_max} bytes")
+            }
+            Error::NotHttp(_) => anyhow!(
+                "{url}: the program there does not speak HTTP; give the address after `http=` in the line `ready`"
+            ),
+            Error::NoResponse(_) | Error::Incomplete { .. } => Unavailable(format!(
+                "{url}: the server closed the connection before it answered; it may have executed the request. If it \
+                 always does this, it does not speak HTTP: give the address after `http=` in the line `ready`"
+            ))
+            .into(),
+            error => anyhow::Error::new(error).context(Unavailable(format!(
+                "{url} does not answer (is `landfast serve` running there?)"
+            ))),
+        }
+    }
+
+    fn as_http(&self, host: &str, request: &Request<'_>) -> anyhow::Result<http::Request<Bytes>> {
+        let mut http = http::Request::builder()
+            .method(request.method)
+            .uri(format!("http://{host}{}", request.path));
         if let Some(token) = &self.token {
-            head.extend(["Authorization: Bearer ", token, "\r\n"]);
+            http = http.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        for (name, value) in *headers {
-            head.extend([name, ": ", value, "\r\n"]);
+        for (name, value) in request.headers {
+            http = http.header(*name, *value);
         }
-        head += "\r\n";
-        stream.write_all(head.as_bytes())?;
-        // A refusal may come, and the connection end, before all of the body is sent: the answer says why.
-        let sent = stream.write_all(body);
-        let mut answer = Vec::new();
-        let read = stream.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut answer);
-        // Where the connection has ended, what came says that.
-        match sent.and(read.map(drop)) {
-            Err(error) if answer.is_empty() && !is_an_end(&error) => Err(error.into()),
-            _ => Ok(answer),
-        }
+        http.body(Bytes::copy_from_slice(request.body))
+            .with_context(|| format!("{}{} cannot be asked for", self.url, request.path))
     }
 
-    /// The host as it is named in the URL, with its port if it has one.
+    /// The host of the URL, with its port if it has one.
     fn host(&self) -> anyhow::Result<&str> {
         let rest = self
             .url
@@ -161,14 +161,14 @@ impl Target {
         rest.filter(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@']))
             .with_context(|| {
                 format!(
-                    "--url (LANDFAST_URL) {:?}: give http://HOST:PORT and nothing behind it",
+                    "--url (LANDFAST_URL) {:?}: give http://HOST:PORT and nothing after it",
                     self.url
                 )
             })
     }
 }
 
-/// The server did not do what it was asked to, and may in a while: it is starting, stopping, or not there.
+/// The server did not execute the request but may do so later: it is starting, stopping or away.
 #[derive(Debug)]
 pub(crate) struct Unavailable(String);
 
@@ -180,19 +180,19 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-/// What to ask.
+/// A request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) method: &'a str,
     pub(crate) path: &'a str,
     pub(crate) headers: &'a [(&'a str, &'a str)],
     pub(crate) body: &'a [u8],
-    /// How long the answer may take.
+    /// How long the response may take.
     pub(crate) wait_max: Duration,
 }
 
 impl<'a> Request<'a> {
-    /// What lies at `path`.
+    /// A GET of `path`.
     pub(crate) fn get(path: &'a str) -> Self {
         Self {
             method: "GET",
@@ -204,48 +204,27 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What a server answered.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    head: String,
-    pub(crate) body: Vec<u8>,
+    headers: HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 impl Answer {
-    /// None: it is no HTTP.
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
-        let head = std::str::from_utf8(&bytes[..end]).ok()?;
-        let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?;
-        let status = (status.len() == 3).then(|| status.parse().ok())??;
-        Some(Self {
-            status,
-            head: head.to_owned(),
-            body: bytes[end + 4..].to_vec(),
-        })
-    }
-
-    /// The value of a header.
+    /// The value of a header, if it is visible ASCII.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        let fields = self
-            .head
-            .lines()
-            .skip(1)
-            .filter_map(|line| line.split_once(':'));
-        fields
-            .filter(|(field, _)| field.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value.trim())
-            .next()
+        self.headers.get(name)?.to_str().ok()
     }
 
-    /// Where what was asked for took effect on a run, or may have, and cannot be seen yet: what the server says of that.
+    /// The server's detail, if a run has taken effect, or may have, and cannot be seen yet.
     pub(crate) fn unseen(&self) -> Option<String> {
         let Problem { name, detail, id } = serde_json::from_slice(&self.body).ok()?;
         (self.status == 503 && name == "outcome-unknown" && id.is_some()).then_some(detail)
     }
 
-    /// Itself, if the server did what it was asked to.
+    /// The response itself, if the server did what it was asked to.
     pub(crate) fn accepted(self, target: &Target, path: &str) -> anyhow::Result<Self> {
         if (200..300).contains(&self.status) {
             return Ok(self);
@@ -256,7 +235,7 @@ impl Answer {
             self.status,
             refusal(&self.body)
         );
-        // Of a gateway before the server too: it says so of one that is away.
+        // A gateway in front of the server reports with these that it is away.
         if matches!(self.status, 502..=504) {
             Err(Unavailable(said).into())
         } else {
@@ -265,42 +244,17 @@ impl Answer {
     }
 }
 
-/// Whether an error says that whoever is connected has closed the connection.
-fn is_an_end(error: &io::Error) -> bool {
-    use io::ErrorKind as K;
-    matches!(
-        error.kind(),
-        K::ConnectionReset | K::ConnectionAborted | K::BrokenPipe
-    )
-}
-
-/// Whether `answer` is one of HTTP of which something is missing, which may be all of it.
-fn is_cut_short(answer: &[u8]) -> bool {
-    const BEGINNING: &[u8] = b"HTTP/1.";
-    let Some(whole) = Answer::parse(answer) else {
-        let is_one = answer
-            .iter()
-            .zip(BEGINNING)
-            .all(|(came, expected)| came == expected);
-        return is_one && !answer.windows(4).any(|four| four == b"\r\n\r\n");
-    };
-    let announced = whole
-        .header("content-length")
-        .and_then(|bytes| bytes.parse::<usize>().ok());
-    announced.is_some_and(|bytes| whole.body.len() < bytes)
-}
-
 /// A problem document.
 #[derive(Deserialize)]
 struct Problem {
     #[serde(rename = "type")]
     name: String,
     detail: String,
-    /// Which run it is about.
+    /// The run that it is about.
     id: Option<String>,
 }
 
-/// What a refusal says: the name and the detail of a problem document; all of what is none.
+/// The name and the detail of a problem document, or the whole body if it is none.
 fn refusal(body: &[u8]) -> String {
     match serde_json::from_slice(body) {
         Ok(Problem { name, detail, .. }) => format!("{name}: {detail}"),
@@ -308,29 +262,17 @@ fn refusal(body: &[u8]) -> String {
     }
 }
 
-/// The address of a host; port 80 if it names none.
-fn address(host: &str) -> anyhow::Result<SocketAddr> {
-    let has_port = host
-        .rsplit_once(':')
-        .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    let target = if has_port {
-        host.to_owned()
-    } else {
-        format!("{host}:80")
-    };
-    target
-        .to_socket_addrs()?
-        .next()
-        .context("the host has no address")
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{net::TcpListener, thread};
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+        thread,
+    };
 
     use super::*;
 
-    /// What is said of a server that answers this and goes.
+    /// The result for a server that sends this and ends the connection.
     fn said_of(answer: &'static [u8]) -> anyhow::Result<Answer> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let target = Target {
@@ -355,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_broke_is_told_from_what_speaks_no_http() {
+    fn a_broken_connection_is_distinguished_from_another_protocol() {
         let broken: [&[u8]; 4] = [
             b"",
             b"HTT",
@@ -381,11 +323,11 @@ mod tests {
             assert!(!error.is::<Unavailable>());
         }
         let whole = said_of(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab").expect("it answers");
-        assert_eq!(whole.body, b"ab");
+        assert_eq!(whole.body, "ab");
     }
 
     #[test]
-    fn who_may_answer_later_is_told_from_who_refuses() {
+    fn an_unavailable_server_is_distinguished_from_a_refusal() {
         let starting = said_of(b"HTTP/1.1 503 Service Unavailable\r\n\r\n{}").expect_err("not now");
         assert!(starting.is::<Unavailable>(), "{starting:#}");
         let refused = said_of(b"HTTP/1.1 409 Conflict\r\n\r\n{}").expect_err("never");

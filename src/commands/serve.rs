@@ -1,12 +1,13 @@
-//! `landfast serve`: open, say `ready`, run, stop.
+//! `landfast serve`: open, print `ready`, run, stop.
 //!
-//! The HTTP listener answers before anything else is open, so that a probe can tell a start that takes long
-//! (a journal to recover) from one that hangs. The `ready` line follows once every listener accepts.
+//! The HTTP listener responds before anything else is open. So a probe can tell a long start (a
+//! journal to recover) from one that hangs. The `ready` line follows once every listener accepts.
 //!
-//! A stop has [`STOP_MAX`], since whoever asks for it will not wait for long before it kills. What was acknowledged is in
-//! the journal by then. The rest of the time is for the last checkpoint, which only saves the next start the reading of
-//! the journal: one that takes longer than that is given up, with a warning that says so, as a crash in the middle of it
-//! would have it. So is a shared store that does not answer when its lease is given back; the lease runs out by itself.
+//! A stop takes at most [`STOP_MAX`], because supervisors kill a process soon after they asked it
+//! to stop. Acknowledged writes are in the journal by then. The rest of the time is for the last
+//! checkpoint, which only saves the next start from reading the journal. A checkpoint that takes
+//! longer is given up with a warning, as after a crash. So is the release of a lease in a shared
+//! store that does not respond; the lease expires by itself.
 
 use std::{
     env,
@@ -25,16 +26,16 @@ use tokio::{
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    complaint,
     config::{Options, Settings},
     log::Log,
     overview::Overview,
-    wiring::House,
+    startup_error,
+    wiring::RunningServer,
 };
 
-/// How long an orderly stop may take; what is acknowledged is kept in any case.
+/// The time for an orderly stop. Acknowledged writes are kept in any case.
 const STOP_MAX: Duration = Duration::from_secs(4);
-/// How long threads may take to end after that.
+/// The time for threads to end after that.
 const THREADS_STOP_MAX: Duration = Duration::from_millis(500);
 
 /// Serves until told to stop.
@@ -43,8 +44,8 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     let log = start_logs()?;
     let ended = serve_on_threads(&settings, &log);
     if let Err(error) = &ended {
-        // Nor does its end wait for somebody to read why.
-        log.put(complaint::line(error).as_bytes());
+        // The end of the process does not wait for a reader either.
+        log.put(startup_error::line(error).as_bytes());
     }
     log.finish();
     Ok(ended.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS))
@@ -68,33 +69,33 @@ fn serve_on_threads(settings: &Settings, log: &Log) -> anyhow::Result<()> {
 async fn serve(settings: &Settings, log: &Log) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
     let overview = Arc::new(Overview::new(settings.store.name(), log.clone()));
-    let mut house = tokio::select! {
+    let mut server = tokio::select! {
         biased;
         () = stop.asked() => return Ok(()),
-        house = House::open(settings, &overview) => house?,
+        server = RunningServer::open(settings, &overview) => server?,
     };
     overview.enter(Phase::Ready);
-    super::print(&house.ready_line()).context("the ready line, which scripts wait for")?;
-    tracing::info!(store = %settings.place(), "{}", house.ready_line().trim_end());
+    super::print(&server.ready_line()).context("the ready line, which scripts wait for")?;
+    tracing::info!(store = %settings.place(), "{}", server.ready_line().trim_end());
     let ended = tokio::select! {
         biased;
         () = stop.asked() => Ok(()),
-        ended = house.ended() => ended,
+        ended = server.ended() => ended,
     };
     tracing::info!("stopping");
     overview.enter(Phase::Stopping);
     tokio::select! {
         biased;
         () = stop.asked() => tracing::warn!("asked twice: stopping at once"),
-        closed = tokio::time::timeout(STOP_MAX, house.close()) => if closed.is_err() {
-            tracing::warn!("stopping takes longer than {STOP_MAX:?}: what was acknowledged is kept, and the next start tidies up");
+        closed = tokio::time::timeout(STOP_MAX, server.close()) => if closed.is_err() {
+            tracing::warn!("stopping takes longer than {STOP_MAX:?}; acknowledged writes are kept, and the next start cleans up");
         },
     }
     tracing::info!("stopped");
     ended
 }
 
-/// The two ways a user says stop.
+/// The two signals that stop the server.
 #[derive(Debug)]
 struct Stop {
     terminate: Signal,
@@ -138,7 +139,7 @@ fn start_logs() -> anyhow::Result<Log> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(move || lines.clone())
-        // It would say on stderr that a line has no form, and wait there for a reader.
+        // The formatter would report a malformed line on stderr, and wait there for a reader.
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)

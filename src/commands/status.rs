@@ -1,4 +1,4 @@
-//! `landfast status`: what a running server says about itself.
+//! `landfast status`: the status of a running server.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -12,7 +12,7 @@ use transactions::Figures;
 
 use super::request::Target;
 
-/// Whom to ask, and how to show the answer.
+/// The server, and the output format.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Asks and prints.
+/// Gets the status and prints it.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let body = arguments.target.get("/v1/status")?;
     let status = read(&body)?;
@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     super::print(&text)
 }
 
-/// The status in an answer's body.
+/// The status in the body of a response.
 pub(crate) fn read(body: &str) -> anyhow::Result<Status> {
     serde_json::from_str(body).context("the answer is not the status of a Landfast server")
 }
@@ -154,7 +154,7 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
     Ok(text)
 }
 
-/// Nothing is said where values over 1 KiB are taken.
+/// Empty while values over 1 KiB are accepted.
 fn objects(text: &mut String, status: &Status) -> std::fmt::Result {
     if status.objects_missing {
         writeln!(
@@ -171,7 +171,7 @@ fn objects(text: &mut String, status: &Status) -> std::fmt::Result {
     Ok(())
 }
 
-/// Nothing is said where nothing is deployed.
+/// Empty while no function is deployed.
 fn functions(text: &mut String, numbers: &Functions) -> std::fmt::Result {
     let Functions {
         deployed,
@@ -217,7 +217,7 @@ fn functions(text: &mut String, numbers: &Functions) -> std::fmt::Result {
     )
 }
 
-/// The same where no run was ever begun.
+/// Empty while no run was ever begun.
 fn workflows(text: &mut String, numbers: &Workflows) -> std::fmt::Result {
     let Workflows {
         active,
@@ -256,7 +256,8 @@ fn workflows(text: &mut String, numbers: &Workflows) -> std::fmt::Result {
     Ok(())
 }
 
-/// A far store is asked for nothing to show this: how it was is as old as is said.
+/// The status sends no request to a far store: it shows the state of its last use, and how old that
+/// is.
 fn far_store(store: &FarStore) -> String {
     let answered = store
         .answered_ms_ago

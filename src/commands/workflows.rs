@@ -1,4 +1,4 @@
-//! `landfast workflows`: running workflows on a running server, looking at their runs, ending them.
+//! `landfast workflows`: runs workflows on a running server, shows runs and ends them.
 
 mod timeline;
 
@@ -21,14 +21,14 @@ use serde_json::value::RawValue;
 use super::request::{Request, Target, segment};
 use timeline::{Failure, Step, Timeline};
 
-/// How long a run is waited for at the most, in seconds.
+/// The longest wait for a run, in seconds.
 const WAIT_S_MAX: u64 = 900;
-/// What `run` exits with where the run has not ended in time, or what became of it cannot be seen yet.
+/// The exit code of `run` if the run has not ended in time, or its end cannot be seen yet.
 const NOT_ENDED: u8 = 3;
-/// How long the answer may take beyond that.
+/// The time for the response beyond that.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// What to do with workflows.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a workflow and print what it comes to; exits 1 if it fails, 3 if it has not ended in time or cannot be seen
@@ -37,18 +37,18 @@ pub(crate) enum Command {
     List(List),
     /// Show a run with its steps
     Show(Show),
-    /// End a run; what its steps had written stays
+    /// Cancel a run; the writes of its finished steps stay
     Cancel(Cancel),
 }
 
-/// What to run.
+/// The workflow to run.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     #[command(flatten)]
     target: Target,
     /// The workflow
     name: String,
-    /// What it is given; `-` reads it from stdin
+    /// The input in JSON; `-` reads it from stdin
     #[arg(long, value_name = "JSON", default_value = "null")]
     input: String,
     /// A name for the run: the same name is the same run
@@ -68,7 +68,7 @@ pub(crate) struct Run {
     json: bool,
 }
 
-/// What to list.
+/// The runs to list.
 #[derive(Debug, Args)]
 pub(crate) struct List {
     #[command(flatten)]
@@ -108,7 +108,7 @@ pub(crate) struct Cancel {
     run: String,
 }
 
-/// A run, as the server says.
+/// A run in the server's JSON.
 #[derive(Debug, Deserialize)]
 struct Shown {
     run: String,
@@ -143,7 +143,7 @@ struct Listed {
 }
 
 impl Shown {
-    /// Why it failed, where it says so as runs do.
+    /// Why it failed, if the error has the usual form.
     fn failure(&self) -> Option<Failure> {
         let error = self.error.as_ref()?;
         serde_json::from_str(error.get()).ok()
@@ -164,7 +164,7 @@ fn path_of(name: &str, run: &str) -> String {
     format!("/v1/workflows/{}/runs/{}", segment(name), segment(run))
 }
 
-/// An id for a run that was given none, as the server makes them up.
+/// A random id for a run, in the server's form.
 fn drawn_id() -> String {
     let entropy = SystemEntropy::default();
     format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64())
@@ -214,7 +214,7 @@ impl Run {
             segment(&self.name),
             segment(&id)
         );
-        // Who interrupts it, or loses the connection, can look at it all the same.
+        // After an interrupt or a lost connection the user can still look the run up.
         if wait > 0 && io::stderr().is_terminal() {
             eprintln!("run {id}");
         }
@@ -237,7 +237,7 @@ impl Run {
         let answered_ms = now_ms();
         let shown: Shown =
             serde_json::from_slice(&answer.body).context("the answer is not a run")?;
-        // Of one that had ended before it was asked for nobody knows when it was durable.
+        // For a run that had ended before the request, the time of its durability is not known.
         let durable_ms = shown
             .ended_ms
             .is_none_or(|ended| ended >= asked_ms)
@@ -262,7 +262,7 @@ impl Run {
         Ok(())
     }
 
-    /// Says what it came to. Stdout has nothing else, so that it can be passed on.
+    /// Prints the result of the run. Stdout gets nothing else, so that it can be piped.
     fn end(&self, shown: &Shown, whole: &str) -> anyhow::Result<ExitCode> {
         let is_late = shown.status == "running" && self.wait > 0;
         let text = match (&shown.output, &shown.error) {

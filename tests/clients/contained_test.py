@@ -105,7 +105,7 @@ def an_interpreter_that_was_deployed_or_that_others_may_write_is_not_run(apps, t
     open_to_all.chmod(0o777)
     for interpreter in [deployed, link, open_to_all]:
         said = _refusal(apps, tmp_path, interpreter)
-        assert "was deployed" in said or "may be written by others" in said, said
+        assert "was deployed" in said or "may be written by users" in said, said
         assert not ran.exists(), interpreter
 
 

@@ -426,7 +426,7 @@ def what_cannot_be_deployed_is_refused_and_changes_nothing(apps):
     apps.deploy()
     apps.function("says", timeout_s=1000)
     refused = apps.command("functions", "deploy", str(apps.write()))
-    assert refused.returncode == 1 and "timeout_s = 1000 is to be 1 to 900" in refused.stderr
+    assert refused.returncode == 1 and "timeout_s = 1000 must be 1 to 900" in refused.stderr
     connection = http.client.HTTPConnection(apps.address)
     for content in (b"", b"no archive", b"\x1f\x8b" + bytes(100)):
         connection.request("PUT", "/v1/applications/shop", content)

@@ -163,7 +163,7 @@ def what_the_far_store_refuses_for_good_is_not_the_callers_fault(apps, far):
         assert apps.ask("GET", f"/v1/workflows/chain/{path}").status == status
     store, = apps.ask("GET", "/v1/status").document["workflows"]["far_stores"]
     assert store["stopped_runs"] >= 1, store
-    assert apps.server.log_lines("a far store refuses for good what runs have written")
+    assert apps.server.log_lines("a far store permanently refuses writes of runs")
     # The store takes writes again, and then those that it had refused: from then on the run is
     # reported alike. If the run had ended before the refusal, it has succeeded. Otherwise it
     # learned that none of its writes will take effect, and has failed.
@@ -204,13 +204,13 @@ def a_far_store_that_is_gone_for_good_is_complained_of_ever_more_seldom(apps, fa
     assert apps.command("functions", "remove", apps.name).returncode == 0
     far.stop()
     assert server.stop() == 0
-    assert server.log_lines("a far store was not given back") and not server.log_lines("sent by the next start")
+    assert server.log_lines("a far store was not released") and not server.log_lines("the next start sends them")
     server.start()
     words = "a far store is not open here"
     waiting.until(lambda: len(server.log_lines(words)) >= 2, "the second complaint")
     lasts = re.search(r"lasts=([\d.]+)s", server.log_lines(words)[1])
     assert lasts and float(lasts.group(1)) >= 2, server.log_lines(words)
-    assert not server.log_lines("runs wait to be taken up")
+    assert not server.log_lines("runs wait to be resumed")
     far.start()
     waiting.until(lambda: server.log_lines(f"over: {words}"), "the end of the complaints")
 

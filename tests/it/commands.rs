@@ -71,14 +71,14 @@ fn status_says_what_is_wrong_with_the_address() {
         "http://127.0.0.1:7600/nope",
     ] {
         let complaint =
-            format!("--url (LANDFAST_URL) {url:?}: give http://HOST:PORT and nothing behind it\n");
+            format!("--url (LANDFAST_URL) {url:?}: give http://HOST:PORT and nothing after it\n");
         assert_eq!(says(url), format!("landfast: {complaint}"));
     }
     let server = Server::start(&mut serve(directory.path(), &[]));
     let url = format!("http://{}", server.address("zookeeper"));
     let complaint = says(&url);
     assert!(
-        complaint.contains(&url) && complaint.contains("give the address behind `http=`"),
+        complaint.contains(&url) && complaint.contains("give the address after `http=`"),
         "{complaint}"
     );
     let output = run(&mut landfast(

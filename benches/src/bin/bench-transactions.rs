@@ -486,7 +486,7 @@ impl Bench<'_> {
 async fn connect(address: std::net::SocketAddr, clients: usize) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
     for _ in 0..clients {
-        targets.push(Target::Http(Http::connect(address).await?));
+        targets.push(Target::Http(Http::to(address)));
     }
     Ok(targets)
 }

@@ -360,17 +360,17 @@ impl Bench<'_> {
         self.deployer(address)
             .many_without_spares(&name, language, COLD_STARTS)?;
         let mut cold_ms = Vec::new();
-        let mut connection = Connection::open(address).await?;
+        let connection = Connection::to(address);
         for number in 0..COLD_STARTS {
             let request = Request::invocation(&format!("{name}-{number}"));
-            cold_ms.push(runs::once(&mut connection, &request).await?.1.as_secs_f64() * 1e3);
+            cold_ms.push(runs::once(&connection, &request).await?.1.as_secs_f64() * 1e3);
         }
         cold_ms.sort_by(f64::total_cmp);
         let spare_ms = if language == Language::Python {
             let name = format!("{name}-spared");
             self.deployer(address)
                 .many(&name, language, COLD_STARTS + 1)?;
-            by_spares(&mut connection, &name).await?
+            by_spares(&connection, &name).await?
         } else {
             Vec::new()
         };
@@ -472,7 +472,7 @@ async fn grading_run(
     protocol: Protocol,
     trials: u64,
 ) -> Result<Grading> {
-    let mut connection = Connection::open(address).await?;
+    let connection = Connection::to(address);
     let mut all = Vec::new();
     for trial in 0..=trials {
         let id = format!("trial-{trial}");
@@ -481,7 +481,7 @@ async fn grading_run(
             body: WRITES.to_owned(),
             good: "\"succeeded\"",
         };
-        let (_, took) = runs::once(&mut connection, &request).await?;
+        let (_, took) = runs::once(&connection, &request).await?;
         let path = format!("/v1/workflows/{name}/runs/{id}");
         let run: Run = serde_json::from_slice(&connection.ask("GET", &path, &[], b"").await?.1)?;
         let steps = connection
@@ -516,9 +516,8 @@ async fn grading_run(
     })
 }
 
-/// The first invocations of as many functions, each made once a pre-warmed interpreter is ready.
-/// One more invocation precedes them, because the first interpreter is pre-warmed after it.
-async fn by_spares(connection: &mut Connection, name: &str) -> Result<Vec<f64>> {
+/// The first invocations of as many functions, each made once a spare interpreter is ready; one more comes before them, after which there is one.
+async fn by_spares(connection: &Connection, name: &str) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     runs::once(connection, &Request::invocation(&format!("{name}-0"))).await?;
     for number in 1..=COLD_STARTS {
@@ -534,7 +533,7 @@ async fn by_spares(connection: &mut Connection, name: &str) -> Result<Vec<f64>> 
     Ok(times)
 }
 
-async fn has_spare(connection: &mut Connection) -> Result<bool> {
+async fn has_spare(connection: &Connection) -> Result<bool> {
     let (_, body) = connection.ask("GET", "/v1/status", &[], b"").await?;
     let status: serde_json::Value = serde_json::from_slice(&body).context("the status")?;
     Ok(status["functions"]["spares"].as_u64().unwrap_or_default() > 0)

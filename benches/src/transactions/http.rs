@@ -30,18 +30,13 @@ struct Committed {
 }
 
 impl Http {
-    /// A connection to the server at `address`.
-    pub async fn connect(address: SocketAddr) -> Result<Self> {
-        let connection = Connection::open(address).await?;
-        Ok(Self {
-            connection,
+    /// A client of the server at `address`, with one connection.
+    pub fn to(address: SocketAddr) -> Self {
+        Self {
+            connection: Connection::to(address),
             id: String::new(),
             attempt: String::new(),
-        })
-    }
-
-    pub(super) async fn reconnect(&mut self) -> Result<()> {
-        self.connection.reopen().await
+        }
     }
 
     pub(super) async fn begin(&mut self) -> Result<Writer> {

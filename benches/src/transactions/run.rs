@@ -145,9 +145,6 @@ impl Clients {
     /// The same, but each client begins a transaction once per `every`, or later, as soon as its
     /// previous one has ended. The time of each transaction counts from its scheduled begin.
     pub async fn run_paced(&mut self, amount: Amount, every: Duration) -> Result<Measured> {
-        for target in &mut self.targets {
-            target.reconnect().await?;
-        }
         let (mix, watching, epoch) = (self.mix, self.watching, Instant::now());
         let (transactions, ends) = match amount {
             Amount::Transactions(transactions) => (transactions, None),

@@ -28,15 +28,7 @@ impl Target {
         Self::Engine(engine.clone(), None)
     }
 
-    /// Reconnects to a server that may have closed a connection after a long idle time.
-    pub async fn reconnect(&mut self) -> Result<()> {
-        match self {
-            Self::Http(http) => http.reconnect().await,
-            Self::Engine(..) | Self::Plain(_) => Ok(()),
-        }
-    }
-
-    /// Begins a transaction and returns its writer.
+    /// Begins a transaction and says who writes in it.
     pub async fn begin(&mut self) -> Result<Writer> {
         match self {
             Self::Engine(engine, call) => {

@@ -129,7 +129,7 @@ impl Restate {
         let began = Instant::now();
         let body = format!("{{\"uri\":\"http://{service}\"}}");
         loop {
-            let mut connection = Connection::open(admin).await?;
+            let connection = Connection::to(admin);
             let headers = [("Content-Type", "application/json")];
             match connection
                 .ask("POST", "/deployments", &headers, body.as_bytes())

@@ -137,9 +137,9 @@ async fn ask(
     until: Instant,
 ) -> Result<(Histogram<u64>, u64)> {
     let (mut times, mut ended) = (Histogram::new(3)?, 0);
-    let mut connection = Connection::open(address).await?;
+    let connection = Connection::to(address);
     while Instant::now() < until || times.is_empty() {
-        let (began, took) = once(&mut connection, &request).await?;
+        let (began, took) = once(&connection, &request).await?;
         ended += u64::from(began + took >= counts_from);
         if began >= counts_from {
             times.record(took.as_micros() as u64)?;
@@ -148,8 +148,8 @@ async fn ask(
     Ok((times, ended))
 }
 
-/// Sends one request; returns its start and the latency of its response.
-pub async fn once(connection: &mut Connection, request: &Request) -> Result<(Instant, Duration)> {
+/// One request: when it was made and how long its answer took.
+pub async fn once(connection: &Connection, request: &Request) -> Result<(Instant, Duration)> {
     let began = Instant::now();
     let headers = [("Content-Type", "application/json")];
     let (status, body) = connection

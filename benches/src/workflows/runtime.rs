@@ -19,7 +19,7 @@ use ports::{
 };
 use sandbox::{
     Config, Sandbox,
-    edges::Nothing,
+    fuzzing::Nothing,
     process::{Enforcement, Launcher},
 };
 use tar::{Builder, Header};
@@ -82,10 +82,13 @@ async fn invoked(
         directory,
         launcher,
         api,
-        carried: &[],
+        bundled: &[],
         idle_max,
     })?;
-    sandbox.install("empty", archive(&function)?).await?;
+    sandbox
+        .code_store()
+        .install("empty", archive(&function)?)
+        .await?;
     let function = Arc::new(empty(language));
     let back_to_back = measured(&sandbox, &function, pressure, None).await?;
     let at_rest = measured(&sandbox, &function, pressure, Some(REST)).await?;

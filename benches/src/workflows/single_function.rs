@@ -146,11 +146,11 @@ impl Pair {
     /// Each function writes to its own shard: with the paper's protocol, functions of one shard
     /// wait for each other.
     async fn run(self, function: Function, number: usize) -> Result<Duration> {
-        let range = Bytes::from(format!("bench/{}/{number}", self.protocol.name()));
+        let shard = Bytes::from(format!("bench/{}/{number}", self.protocol.name()));
         let stores = Stores {
             near: self.near,
             far: self.far,
-            range,
+            shard,
         };
         let options = Options {
             mode: self.protocol.mode(),

@@ -51,13 +51,25 @@ pub struct Delays {
 impl Delays {
     /// How long to wait before the next attempt; none if there is none (S14).
     pub fn next_delay(&mut self, entropy: &dyn Entropy) -> Option<Duration> {
+        let ceiling_us = self.next_ceiling_us()?;
+        Some(Duration::from_micros(entropy.below(ceiling_us + 1)))
+    }
+
+    /// The same where a short wait would not do: at least the ceiling, and up to a quarter more.
+    pub fn next_wait(&mut self, entropy: &dyn Entropy) -> Option<Duration> {
+        let ceiling_us = self.next_ceiling_us()?;
+        let jitter_us = entropy.below(ceiling_us / 4 + 1);
+        Some(Duration::from_micros(ceiling_us.saturating_add(jitter_us)))
+    }
+
+    fn next_ceiling_us(&mut self) -> Option<u64> {
         if self.given + 1 >= self.backoff.attempts_max {
             return None;
         }
         self.given += 1;
         let ceiling_us = u64::try_from(self.ceiling.as_micros()).unwrap_or(u64::MAX - 1);
         self.ceiling = self.ceiling.saturating_mul(2).min(self.backoff.longest);
-        Some(Duration::from_micros(entropy.below(ceiling_us + 1)))
+        Some(ceiling_us)
     }
 }
 

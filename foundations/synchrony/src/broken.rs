@@ -1,30 +1,31 @@
-//! Rules that a test may break, to see that another test would notice.
+//! Rules that a test may break, to show that another test notices.
 
-/// A rule that is not kept. Production code has none.
+/// A rule that is broken. Production code breaks none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
-    /// E1: a batch leaves before the near store has made it durable.
+    /// E1: a batch is sent before the near store has made it durable.
     SendsBeforeNearIsDurable,
-    /// E2: what a lane wrote after a batch that failed is sent, and taken, all the same.
+    /// E2: writes of a lane after a failed batch are sent and accepted.
     SendsPastAFailure,
-    /// E2: a batch leaves before what its lane has read of others is far-durable.
+    /// E2: a batch is sent before writes of other lanes that its lane has read are durable far.
     IgnoresDependencies,
-    /// E3: a barrier does not look at what its lane has read of others.
+    /// E3: a barrier ignores writes of other lanes that its lane has read.
     ForgetsWhatWasRead,
-    /// E4: a key is written far whatever is there, and another lane's write to it is not waited for.
+    /// E4: a key is written far over any version, without waiting for another lane's write to it.
     OldOverwritesNewer,
-    /// E5: what a far read brought is put near though the key was written meanwhile.
+    /// E5: a fetched row is stored near although the key was written meanwhile.
     FillsOverAWrite,
-    /// E5: keys are evicted that the far store does not have yet.
+    /// E5: keys are evicted that are not far yet.
     EvictsDirty,
-    /// E6: a record that cannot be written is left out.
+    /// E6: a record that cannot be written is skipped.
     SkipsWhatFails,
-    /// E9: what was not sent is forgotten by a start.
+    /// E9: a start drops the unsent tail.
     ForgetsTheTail,
-    /// E9: a start writes back the near position that it has read, whatever the owner has written since.
+    /// E9: a start writes back the near position that it has read, although the owner has written
+    /// since.
     TakesStalePosition,
-    /// E10: a start over a shared near store takes whoever has the range for its own past.
+    /// E10: a start over a shared near store treats a live owner as dead.
     TakesFromTheLiving,
-    /// E10: far writes do not look at the epoch.
+    /// E10: far writes do not check the epoch.
     DeposedWritesOn,
 }

@@ -1,4 +1,11 @@
-//! What the parts of one range's owner share, and the handle to it.
+//! One start of a shard's owner: the state that its parts share.
+
+mod barrier;
+mod cleaner;
+mod lease;
+mod reader;
+mod sender;
+mod writer;
 
 use std::{
     collections::VecDeque,
@@ -12,121 +19,60 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use ports::{
-    Clock, DurabilityPoint, Entropy, Error, ErrorKind, Incarnation, Monotonic, Result,
+    Clock, DurabilityPoint, Entropy, Error, Incarnation, Result,
     key_value::{KeyValueLimits, SharedKeyValue},
 };
 use tokio::sync::Notify;
 
 use crate::{
-    lane::Lane,
-    layout::Record,
-    options::{Mode, Options},
+    health::{Ended, Failing},
+    layout::{LaneId, Record},
+    options::Options,
     owner::{End, Lease},
     stream::Stream,
 };
 
-/// The two stores of a range, and its name: the partition that it takes of each, which nobody else uses.
+/// The two stores of a shard, and its name. The name is the partition of the shard in both stores,
+/// which no other user may write.
 #[derive(Debug, Clone)]
 pub struct Stores {
-    /// Orders at once; transacts.
+    /// The near store: orders writes at once; has transactions.
     pub near: SharedKeyValue,
-    /// Durable and distant; transacts within a partition.
+    /// The far store: durable and distant; has transactions within a partition.
     pub far: SharedKeyValue,
-    /// The range.
-    pub range: Bytes,
+    /// The name of the shard.
+    pub shard: Bytes,
 }
 
-/// How it goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Health {
-    /// Records that are not yet far-durable.
-    pub pending_records: usize,
-    /// What they hold.
-    pub pending_bytes: usize,
-    /// How long the oldest of them has waited.
-    pub pending_for: Duration,
-    /// Lanes that a permanent error has stopped.
-    pub poisoned_lanes: usize,
-    /// How long ago the last write or renewal was sent that the far store has answered; who has nothing to do there sends none.
-    pub answered: Option<Duration>,
-    /// The far store does not answer as it should.
-    pub failing: Option<Failing>,
-    /// Why this instance serves nobody any more, if so.
-    pub ended: Option<ErrorKind>,
-}
-
-/// An outage of the far store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failing {
-    /// For how long.
-    pub since: Monotonic,
-    /// How many attempts have failed.
-    pub attempts: u64,
-    /// Why the last one did.
-    pub reason: String,
-}
-
-/// Why an instance serves nobody any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// The range has another owner.
-    Deposed,
-    /// The near store went back or restarted: open anew.
-    NearLost,
-    /// It was given up.
-    Closed,
-}
-
-impl Ended {
-    fn kind(self) -> ErrorKind {
-        match self {
-            Self::Deposed | Self::NearLost => ErrorKind::Lost,
-            Self::Closed => ErrorKind::Unavailable {
-                retry_after_ms: None,
-            },
-        }
-    }
-
-    fn error(self) -> Error {
-        let why = match self {
-            Self::Deposed => "use a range that has another owner now",
-            Self::NearLost => "use a range whose near store has gone back or restarted",
-            Self::Closed => "use a range that was given up",
-        };
-        Error::new(self.kind(), why)
-    }
-}
-
-/// What one writer at a time changes: near order is position order.
+/// State that the present writer changes under a lock, so that near order is position order.
 #[derive(Debug)]
 pub(crate) struct Order {
     /// The last position.
     pub(crate) position: u64,
-    /// What the near store has told last: the next transaction rests on it.
+    /// The latest near point: the next transaction depends on it.
     pub(crate) near: DurabilityPoint,
-    /// What rows and payloads take, about.
+    /// About how many bytes rows and payloads take.
     pub(crate) resident_bytes: usize,
-    /// Where eviction goes on.
+    /// The key from which eviction continues.
     pub(crate) evict_from: Bytes,
 }
 
-/// What is changed without waiting.
+/// State that is changed without waiting.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) stream: Stream,
     pub(crate) ended: Option<Ended>,
-    /// No new writes: the range is being released.
+    /// Whether the shard is being released and refuses new writes.
     pub(crate) is_draining: bool,
-    /// The last position that was ordered.
+    /// The last ordered position.
     pub(crate) position: u64,
     pub(crate) lease: Lease,
     pub(crate) failing: Option<Failing>,
-    /// Far-durable records that still lie near.
+    /// Records that are durable far and still stored near.
     pub(crate) to_clean: VecDeque<Arc<Record>>,
     pub(crate) wants_room: bool,
 }
 
-/// One start of a range's owner.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) stores: Stores,
@@ -137,28 +83,29 @@ pub(crate) struct Engine {
     pub(crate) epoch: u64,
     pub(crate) claim: Bytes,
     pub(crate) near_incarnation: Incarnation,
-    /// Where earlier epochs ended.
+    /// The last positions of earlier epochs.
     pub(crate) ends: Vec<End>,
     pub(crate) order: tokio::sync::Mutex<Order>,
     pub(crate) renewing: tokio::sync::Mutex<()>,
     pub(crate) state: Mutex<State>,
-    /// Everything that the range has lies near.
+    /// Whether all items of the shard are near.
     pub(crate) is_complete: AtomicBool,
-    /// How often rows were taken away: what was read far before may be older than what was near.
+    /// How often rows were removed near. A far read that began before a removal may be older than
+    /// the row that was removed.
     pub(crate) removals: AtomicU64,
-    /// Something was settled, or it ended.
+    /// A record was settled, or this instance has ended.
     pub(crate) changed: Notify,
-    /// It ended.
+    /// This instance has ended.
     pub(crate) over: Notify,
-    /// The sender has something to do.
+    /// The sender has work.
     pub(crate) work: Notify,
-    /// The cleaner has.
-    pub(crate) chores: Notify,
+    /// The cleaner has work.
+    pub(crate) cleaning: Notify,
 }
 
-/// The shortest pause after a far call failed that nobody counts.
+/// The shortest pause after a failed call.
 const PAUSE_MS_MIN: u64 = 5;
-/// The longest.
+/// The most milliseconds that are added to it.
 const PAUSE_MS_MAX: u64 = 500;
 
 impl Engine {
@@ -172,20 +119,14 @@ impl Engine {
             .map_or(Ok(()), |ended| Err(ended.error()))
     }
 
-    pub(crate) fn open_lane(self: &Arc<Self>) -> Result<Lane> {
-        self.check_open()?;
-        let id = self.state().stream.open_lane()?;
-        Ok(Lane::new(Arc::clone(self), id))
-    }
-
-    /// This instance serves nobody from now on; everybody who waits is told.
+    /// Ends this instance, and wakes all waiting callers.
     pub(crate) fn end(&self, ended: Ended) {
         self.state().ended.get_or_insert(ended);
         self.changed.notify_waiters();
         self.over.notify_waiters();
     }
 
-    /// A far call failed in a way that waiting may help.
+    /// A far call failed with a transient error.
     pub(crate) fn far_failed(&self, error: &Error) {
         let now = self.clock.monotonic();
         let mut state = self.state();
@@ -198,7 +139,9 @@ impl Engine {
         failing.reason = error.to_string();
     }
 
-    /// How long to wait before a call is repeated: longer while the far store fails for longer.
+    /// How long to wait before a call is repeated: longer while the far store fails for longer. All
+    /// repeated calls share this state, so it is no loop with a backoff of its own. A near call is
+    /// repeated quickly while the far store responds.
     pub(crate) fn pause(&self) -> Duration {
         let attempts = self
             .state()
@@ -209,7 +152,7 @@ impl Engine {
         Duration::from_millis(PAUSE_MS_MIN + self.entropy.below(ceiling))
     }
 
-    /// Waits until `look` finds something; looks again whenever something changed.
+    /// Waits until `look` returns a value; calls it again after each change.
     pub(crate) async fn until<T>(
         &self,
         mut look: impl FnMut(&mut State) -> Option<T>,
@@ -236,8 +179,9 @@ impl Engine {
         }
     }
 
-    /// Runs `task` beside everything else until it ends or this instance does: a caller that gives up leaves no half of it.
-    pub(crate) async fn apart<T: Send + 'static>(
+    /// Runs `task` in the background until it ends or this instance does, so that a caller that
+    /// gives up leaves no half of it.
+    pub(crate) async fn detached<T: Send + 'static>(
         self: &Arc<Self>,
         task: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
@@ -250,14 +194,14 @@ impl Engine {
             }
         });
         running.await.unwrap_or_else(|error| {
-            // A panic is a bug of ours: what it left half done must not be built on.
+            // A panic is our bug, and later calls must not build on its partial effects.
             self.end(Ended::Closed);
             Err(Error::unavailable("run a call apart").caused_by(error))
         })
     }
 
-    /// The point of what a lane knows at `position`.
-    pub(crate) fn point(&self, lane: crate::layout::LaneId, position: u64) -> DurabilityPoint {
+    /// The point of a lane that knows all up to `position`.
+    pub(crate) fn point(&self, lane: LaneId, position: u64) -> DurabilityPoint {
         let position = ports::Position(position << LANE_BITS | u64::from(lane.number));
         DurabilityPoint {
             incarnation: Incarnation(self.epoch),
@@ -266,74 +210,5 @@ impl Engine {
     }
 }
 
-/// The bits of a point that say which lane was told it.
+/// The bits of a point that name its lane.
 pub(crate) const LANE_BITS: u32 = 16;
-
-/// The owner of a range. Dropping it is like the death of its process: nothing is drained, and the next
-/// [`Synchrony::open`] finds what was ordered near.
-#[derive(Debug)]
-pub struct Synchrony(pub(crate) Arc<Engine>);
-
-impl Synchrony {
-    /// A lane with an order of its own, for one workflow's run: what is written in it stays in order far, and waits for
-    /// nothing but what it has read. It is given back when its last handle is dropped.
-    ///
-    /// Errors: `Unavailable` while [`Options::lanes_max`] lanes are held or not drained.
-    pub fn lane(&self) -> Result<Lane> {
-        self.0.open_lane()
-    }
-
-    /// Returns once this instance serves nobody any more, which is noticed by whoever uses a store then; with why.
-    pub fn ended(&self) -> impl Future<Output = Ended> + Send + use<> {
-        let engine = Arc::clone(&self.0);
-        async move {
-            engine.ended().await;
-            engine.state().ended.expect("it has ended")
-        }
-    }
-
-    /// From here on a write returns as `mode` says; those that wait go on waiting for what they waited for.
-    pub fn set_mode(&self, mode: Mode) {
-        self.0.state().stream.set_mode(mode);
-        self.0.work.notify_one();
-    }
-
-    /// How it goes.
-    pub fn health(&self) -> Health {
-        let now = self.0.clock.monotonic();
-        let state = self.0.state();
-        let load = state.stream.load();
-        Health {
-            pending_records: load.records,
-            pending_bytes: load.bytes,
-            pending_for: load
-                .oldest
-                .map_or(Duration::ZERO, |oldest| now.since(oldest)),
-            poisoned_lanes: load.poisoned,
-            answered: state.lease.proven.map(|proven| now.since(proven)),
-            failing: state.failing.clone(),
-            ended: state.ended.map(Ended::kind),
-        }
-    }
-
-    /// How many lanes somebody holds.
-    pub fn lanes_held(&self) -> usize {
-        self.0.state().stream.lanes_held()
-    }
-
-    /// What near rows and payloads take, about.
-    pub async fn near_bytes(&self) -> usize {
-        self.0.order.lock().await.resident_bytes
-    }
-
-    /// Which epoch of the range this is.
-    pub fn epoch(&self) -> u64 {
-        self.0.epoch
-    }
-}
-
-impl Drop for Synchrony {
-    fn drop(&mut self) {
-        self.0.end(Ended::Closed);
-    }
-}

@@ -1,4 +1,5 @@
-//! What a call makes of the rows it names: the port's own `evaluate`, over one item, several, or a batch.
+//! Calls evaluated over their rows, with the port's own `evaluate`: one update, a transaction, or a
+//! batch.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,35 +13,35 @@ use ports::{
 
 use crate::layout::{RowKey, batch_cursor_row, item_row};
 
-/// The attribute of a user's lane cursor.
+/// The attribute of a user's batch cursor.
 const CURSOR: &str = "cursor";
 
-/// What a call decided: which of its rows change, and what it is answered.
+/// The changes and the result of a call.
 #[derive(Debug)]
-pub(crate) struct Judged<T> {
-    /// By the index of its key.
+pub(crate) struct Decision<T> {
+    /// Changed rows, by the index of their keys.
     pub(crate) changed: BTreeMap<usize, Stored>,
     pub(crate) answer: T,
 }
 
-/// A call that changes rows if they are as it wants them.
-pub(crate) trait Judge: Send + Sync + 'static {
+/// A call that changes rows under conditions.
+pub(crate) trait Operation: Send + Sync + 'static {
     type Answer: Send + 'static;
 
-    /// Its rows, each once.
+    /// The keys of its rows, each once.
     fn keys(&self) -> Vec<RowKey>;
 
-    /// Refuses what exceeds the limits, before anything is read.
+    /// Refuses a call that exceeds the limits, before any read.
     fn check(&self, limits: &KeyValueLimits) -> Result<()>;
 
-    /// What it makes of the rows of its keys.
-    fn judge(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Judged<Self::Answer>>;
+    /// Evaluates the call over the rows of its keys.
+    fn decide(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Decision<Self::Answer>>;
 }
 
 /// [`ports::KeyValue::update`].
 pub(crate) struct One(pub(crate) Update);
 
-impl Judge for One {
+impl Operation for One {
     type Answer = (Outcome, Cost);
 
     fn keys(&self) -> Vec<RowKey> {
@@ -51,7 +52,7 @@ impl Judge for One {
         check_key(&self.0.key, limits)
     }
 
-    fn judge(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Judged<Self::Answer>> {
+    fn decide(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Decision<Self::Answer>> {
         let stored = &rows[0];
         let evaluated = evaluate(stored, &self.0, limits)?;
         let cost = cost_of(&evaluated, stored);
@@ -65,7 +66,7 @@ impl Judge for One {
                 Outcome::Done(item)
             }
         };
-        Ok(Judged {
+        Ok(Decision {
             changed,
             answer: (outcome, cost),
         })
@@ -75,13 +76,13 @@ impl Judge for One {
 /// [`ports::KeyValue::transact`].
 pub(crate) struct Several(pub(crate) Vec<Update>);
 
-/// How a transaction ended, without its point.
+/// The outcome of a transaction, without its point.
 pub(crate) enum Ended {
     Done(Vec<Option<Arc<Item>>>, Cost),
     Conflict(usize, Option<Arc<Item>>, Cost),
 }
 
-impl Judge for Several {
+impl Operation for Several {
     type Answer = Ended;
 
     fn keys(&self) -> Vec<RowKey> {
@@ -92,7 +93,7 @@ impl Judge for Several {
         check_limits(&self.0, limits)
     }
 
-    fn judge(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Judged<Self::Answer>> {
+    fn decide(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Decision<Self::Answer>> {
         let (mut items, mut changed, mut cost) = (Vec::new(), BTreeMap::new(), Cost::default());
         for (index, (update, stored)) in self.0.iter().zip(rows).enumerate() {
             let evaluated = evaluate(stored, update, limits)?;
@@ -101,7 +102,7 @@ impl Judge for Several {
             match evaluated {
                 Evaluated::Refused => {
                     let answer = Ended::Conflict(index, stored.item.clone(), one);
-                    return Ok(Judged {
+                    return Ok(Decision {
                         changed: BTreeMap::new(),
                         answer,
                     });
@@ -113,19 +114,19 @@ impl Judge for Several {
                 }
             }
         }
-        Ok(Judged {
+        Ok(Decision {
             changed,
             answer: Ended::Done(items, cost),
         })
     }
 }
 
-/// [`ports::KeyValue::write_batch`]: the lane's cursor is a row like others, in the same record.
+/// [`ports::KeyValue::write_batch`]: the cursor of the user's lane is a row of the same record.
 pub(crate) struct Lined {
     batch: Batch,
     /// The cursor's row, then those of the items, each once.
     keys: Vec<RowKey>,
-    /// By change, the index of its row.
+    /// For each change, the index of its row.
     places: Vec<usize>,
 }
 
@@ -150,14 +151,14 @@ impl Lined {
     }
 }
 
-/// How a batch ended, without its point.
+/// The outcome of a batch, without its point.
 pub(crate) enum InLine {
     Done(Cost),
     Repeat(Cost),
     Early(u64, Cost),
 }
 
-impl Judge for Lined {
+impl Operation for Lined {
     type Answer = InLine;
 
     fn keys(&self) -> Vec<RowKey> {
@@ -183,7 +184,7 @@ impl Judge for Lined {
             .try_for_each(|(key, _)| check_key(key, limits))
     }
 
-    fn judge(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Judged<Self::Answer>> {
+    fn decide(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Decision<Self::Answer>> {
         let cursor = rows[0]
             .item
             .as_ref()
@@ -192,13 +193,13 @@ impl Judge for Lined {
         let looked_at = Cost::of_read(None);
         let sequence = self.batch.sequence;
         if sequence <= cursor {
-            return Ok(Judged {
+            return Ok(Decision {
                 changed: BTreeMap::new(),
                 answer: InLine::Repeat(looked_at),
             });
         }
         if sequence > cursor + 1 {
-            return Ok(Judged {
+            return Ok(Decision {
                 changed: BTreeMap::new(),
                 answer: InLine::Early(cursor, looked_at),
             });
@@ -232,7 +233,7 @@ impl Judge for Lined {
                 memory: None,
             },
         );
-        Ok(Judged {
+        Ok(Decision {
             changed,
             answer: InLine::Done(cost),
         })

@@ -14,11 +14,12 @@ use crate::{
     layout::LaneId,
 };
 
-/// A [`KeyValue`] whose writes are far in the order in which they were made, and behind what was read here.
+/// A [`KeyValue`] whose writes become far in their order, and after all that was read here.
 ///
-/// A point that it gives is that of what this lane knows, and whichever lane is asked to externalize it waits for that: for what was
-/// written here at any time, for what was only read as long as a handle to this lane is held. Whoever goes on in another lane with
-/// what was read here, such as a function that this one calls, tells it by [`Lane::join`].
+/// A point from this lane covers all that the lane knows. Any lane that externalizes it waits for
+/// all writes of this lane, and for its reads as long as a handle to it is held. Code that
+/// continues in another lane with values read here, such as a called function, calls
+/// [`Lane::join`].
 #[derive(Debug)]
 pub struct Lane {
     engine: Arc<Engine>,
@@ -26,39 +27,39 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(engine: Arc<Engine>, id: LaneId) -> Self {
-        Self { engine, id }
+    pub(crate) fn open(engine: &Arc<Engine>) -> Result<Self> {
+        engine.check_open()?;
+        let id = engine.state().stream.open_lane()?;
+        let engine = Arc::clone(engine);
+        Ok(Self { engine, id })
     }
 
-    /// What is written here from now on comes behind what `other` has written and read, and barriers here wait for it.
+    /// Later writes here follow all that `other` has written and read, and barriers here wait for
+    /// it.
     ///
-    /// Errors: `Invalid` if it is a lane of another range or start.
+    /// Errors: `Invalid` if it is a lane of another shard or start.
     pub fn join(&self, other: &Lane) -> Result<()> {
         if !Arc::ptr_eq(&self.engine, &other.engine) {
-            return Err(Error::invalid("join lanes of different ranges"));
+            return Err(Error::invalid("join lanes of different shards"));
         }
         self.engine.state().stream.join(self.id, other.id);
         Ok(())
     }
 
-    /// Another lane of the same range, which has read nothing of what this one has.
+    /// Another lane of the same shard, which has read nothing that this one has.
     ///
     /// Errors: as those of [`Synchrony::lane`](crate::Synchrony::lane).
     pub fn another(&self) -> Result<Self> {
-        self.engine.open_lane()
+        Self::open(&self.engine)
     }
 
-    /// A sign of life for half a lease at least: for who has something under way that neither writes nor waits, and whom a start
-    /// elsewhere would take for dead. Makes a far call once in half a lease; one that fails in a way that waiting may help is not
-    /// repeated.
+    /// Gives a sign of life for half a lease at least. This is for an owner with work that neither
+    /// writes nor waits, which a start elsewhere would otherwise take for dead. Makes one far call
+    /// per half a lease; after a transient error it is not repeated.
     ///
-    /// Errors: `Lost` if the range has another owner now.
+    /// Errors: `Lost` if another process owns the shard now.
     pub async fn renew_lease(&self) -> Result<()> {
         self.engine.renew_early().await
-    }
-
-    pub(crate) fn id(&self) -> LaneId {
-        self.id
     }
 
     fn receipt(&self, cost: ports::Cost, high: u64) -> Receipt {
@@ -68,8 +69,8 @@ impl Lane {
         }
     }
 
-    /// What an update rests on must not be lost (D4).
-    fn check_basis<'updates>(
+    /// Errors: `Lost` if a dependency of an update is lost (D4).
+    fn check_dependencies<'updates>(
         &self,
         updates: impl IntoIterator<Item = &'updates Update>,
     ) -> Result<()> {
@@ -139,8 +140,11 @@ impl KeyValue for Lane {
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
-        self.check_basis([&update])?;
-        let ((outcome, cost), high) = self.engine.write(self, One(update)).await?;
+        self.check_dependencies([&update])?;
+        let ((outcome, cost), high) = self
+            .engine
+            .write((self.id, self.clone()), One(update))
+            .await?;
         Ok(Updated {
             outcome,
             receipt: self.receipt(cost, high),
@@ -148,8 +152,11 @@ impl KeyValue for Lane {
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        self.check_basis(&updates)?;
-        let (ended, high) = self.engine.write(self, Several(updates)).await?;
+        self.check_dependencies(&updates)?;
+        let (ended, high) = self
+            .engine
+            .write((self.id, self.clone()), Several(updates))
+            .await?;
         Ok(match ended {
             Ended::Done(items, cost) => Transacted::Done {
                 items,
@@ -164,7 +171,10 @@ impl KeyValue for Lane {
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        let (in_line, high) = self.engine.write(self, Lined::new(batch)).await?;
+        let (in_line, high) = self
+            .engine
+            .write((self.id, self.clone()), Lined::new(batch))
+            .await?;
         Ok(match in_line {
             InLine::Done(cost) => Batched::Done(self.receipt(cost, high)),
             InLine::Repeat(cost) => Batched::Repeat(self.receipt(cost, high)),

@@ -1,7 +1,7 @@
-//! What lies where in the two partitions of a range, and how it is encoded.
+//! The keys in the two partitions of a shard, and the encoding of their values.
 //!
-//! The first byte of a sort key tells kinds apart. Users' keys are encoded whole, so that those of one of their partitions are
-//! neighbours in its order.
+//! The first byte of a sort key is its kind. Users' keys are encoded whole, so the keys of one user
+//! partition are neighbours, in order.
 
 use std::sync::Arc;
 
@@ -42,35 +42,35 @@ pub(crate) const SEQUENCE: &str = "q";
 /// The sort key of a row, the same near and far.
 pub(crate) type RowKey = Bytes;
 
-/// A lane; what it numbers is in this epoch.
+/// A lane, by its number in an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct LaneId {
     pub(crate) epoch: u64,
     pub(crate) number: u32,
 }
 
-/// A record's place in its lane.
+/// The position of a record in its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct RecordId {
     pub(crate) lane: LaneId,
     pub(crate) sequence: u64,
 }
 
-/// Where a payload lies.
+/// The id of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PayloadId {
     pub(crate) position: u64,
     pub(crate) index: u16,
 }
 
-/// What a row holds.
+/// The content of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Content {
-    /// Nothing: deleted, or known to be absent far.
+    /// None: the key is deleted, or known to be absent far.
     Nothing,
-    /// What a fill brought.
+    /// Attributes fetched from the far store.
     Inline(Bytes),
-    /// What a record wrote.
+    /// The payload of a record, and its length.
     At(PayloadId, u32),
 }
 
@@ -80,8 +80,8 @@ pub(crate) struct Row {
     pub(crate) version: Version,
     pub(crate) memory: Option<Box<Memory>>,
     pub(crate) content: Content,
-    /// Who wrote it, and at which position; none: a fill.
-    pub(crate) writer: Option<(Place, u64)>,
+    /// The record that wrote it, and its position; none: it was fetched.
+    pub(crate) writer: Option<(RecordId, u64)>,
 }
 
 impl Row {
@@ -92,7 +92,7 @@ impl Row {
         }
     }
 
-    /// About what it takes of the near store, its payload included.
+    /// About how many bytes it takes of the near store, with its payload.
     pub(crate) fn bytes(&self, key: &RowKey) -> usize {
         let content = match &self.content {
             Content::Nothing => 0,
@@ -114,7 +114,7 @@ impl Row {
     }
 }
 
-/// What a row takes beside its key and content, about.
+/// About how many bytes a row takes beside its key and content.
 const ROW_BYTES: usize = 64;
 
 /// One key's change in a record.
@@ -123,17 +123,17 @@ pub(crate) struct Written {
     pub(crate) key: RowKey,
     pub(crate) version: Version,
     pub(crate) memory: Option<Box<Memory>>,
-    /// None: it was deleted.
+    /// None: the key was deleted.
     pub(crate) payload: Option<PayloadId>,
 }
 
-/// What one call wrote.
+/// The writes of one call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) position: u64,
-    pub(crate) place: Place,
-    /// What must be far-durable before it is sent.
-    pub(crate) dependencies: Vec<Place>,
+    pub(crate) place: RecordId,
+    /// The records that must be durable far before this one is sent.
+    pub(crate) dependencies: Vec<RecordId>,
     pub(crate) changes: Vec<Written>,
 }
 
@@ -171,7 +171,7 @@ pub(crate) fn item_row(key: &Key) -> RowKey {
     prefixed(ITEMS, key.as_bytes())
 }
 
-/// The row of the cursor of a user's lane.
+/// The row of a user's batch cursor.
 pub(crate) fn batch_cursor_row(lane: &[u8]) -> RowKey {
     prefixed(BATCH_CURSORS, lane)
 }
@@ -183,7 +183,7 @@ fn prefixed(kind: u8, rest: &[u8]) -> Bytes {
     bytes.freeze()
 }
 
-pub(crate) fn record_sort(place: Place) -> Bytes {
+pub(crate) fn record_sort(place: RecordId) -> Bytes {
     let mut bytes = lane_sort(RECORDS, place.lane);
     bytes.put_u64(place.sequence);
     bytes.freeze()
@@ -212,6 +212,11 @@ pub(crate) fn lane_of(sort: &[u8]) -> Option<LaneId> {
     (*kind == CURSORS).then_some(id)
 }
 
+/// The position of a lane's far cursor.
+pub(crate) fn cursor_of(item: &Item) -> Option<u64> {
+    item.integer(SEQUENCE).map(|sequence| sequence as u64)
+}
+
 pub(crate) fn payload_sort(payload: PayloadId) -> Bytes {
     let mut bytes = BytesMut::with_capacity(11);
     bytes.put_u8(PAYLOADS);
@@ -220,10 +225,10 @@ pub(crate) fn payload_sort(payload: PayloadId) -> Bytes {
     bytes.freeze()
 }
 
-/// A scan of everything of one kind.
-pub(crate) fn scan_kind(range: &Bytes, kind: u8, items_max: usize) -> Scan {
+/// A scan of all rows of one kind.
+pub(crate) fn scan_kind(shard: &Bytes, kind: u8, items_max: usize) -> Scan {
     Scan {
-        partition: range.clone(),
+        partition: shard.clone(),
         from: Bytes::copy_from_slice(&[kind]),
         until: Some(Bytes::copy_from_slice(&[kind + 1])),
         items_max,
@@ -235,7 +240,7 @@ pub(crate) fn body(value: &impl Serialize) -> Change {
     Change::Put(vec![(BODY.into(), Value::Bytes(encode(value)))])
 }
 
-/// A key's state far, as an item; none: nothing need be there.
+/// A key's far state as an item. An absent key without remembered operations needs none.
 pub(crate) fn far_change(
     version: Version,
     memory: Option<&Memory>,
@@ -251,7 +256,7 @@ pub(crate) fn far_change(
     Change::Put(item)
 }
 
-/// The row that a far item fills, or that its absence does.
+/// The near row of a far item, or of its absence.
 pub(crate) fn row_of_far(item: Option<&Item>) -> Result<Row> {
     let Some(item) = item else {
         return Ok(Row {
@@ -279,11 +284,11 @@ pub(crate) fn row_of_far(item: Option<&Item>) -> Result<Row> {
     })
 }
 
-/// The items of a range as the far store has them: a causal prefix of what was written (E2), in the order of their keys. For whoever
-/// wants to look without owning the range.
-pub async fn far_items(far: &dyn KeyValue, range: &Bytes) -> Result<Vec<(Key, Arc<Item>)>> {
+/// The items of a shard in the far store, in the order of their keys: a causal prefix of the writes
+/// (E2). The caller need not own the shard.
+pub async fn far_items(far: &dyn KeyValue, shard: &Bytes) -> Result<Vec<(Key, Arc<Item>)>> {
     let mut items = Vec::new();
-    let mut scan = scan_kind(range, ITEMS, PAGE_ITEMS);
+    let mut scan = scan_kind(shard, ITEMS, PAGE_ITEMS);
     loop {
         let page = far.scan(&scan).await?.value;
         for (sort, item) in page.items {

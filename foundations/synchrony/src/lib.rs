@@ -1,55 +1,65 @@
-//! A store that orders near and is durable far, with a barrier for what leaves.
+//! A key-value store with a fast near copy and a durable far one, and a barrier for output.
 //!
-//! A write returns when it is ordered near; whoever lets something out waits until it is durable far.
+//! A write returns when it is ordered near. A caller that makes output visible first waits until
+//! the write is durable far.
 //!
-//! A *range* of keys has one owner, [`Synchrony`], over a near store (any [`KeyValue`](ports::KeyValue) that transacts) and a far
-//! one. Who writes does so in a [`Lane`], which is a `KeyValue` itself: one lane for each workflow, whose order is kept far
-//! whatever fails. [`Externalize::externalize`](ports::Externalize::externalize) is the barrier.
+//! A *shard* of keys has one owner, [`Synchrony`], over a near store (any
+//! [`KeyValue`](ports::KeyValue) with transactions) and a far one. A writer uses a [`Lane`], which
+//! is a `KeyValue` itself. Each run of a workflow has one lane, whose order is kept far through all
+//! failures. [`Externalize::externalize`](ports::Externalize::externalize) is the barrier.
 //!
 //! Promises
-//! - **E1** The far store never has what the durable near store has not (rule W-2).
-//! - **E2** What is far of a lane is a prefix of what it wrote, and never without what the lane had read or overwritten of other lanes.
-//!   One call's changes are there whole or not at all.
-//! - **E3** A barrier that returned `Ok` covers everything that its lane had written and read up to the point, and what that rests on:
-//!   it survives the loss of the near store.
-//! - **E4** What was written once is applied far once, whatever is repeated, late, or answered never.
-//! - **E5** A read sees the last write that was acknowledged, whether the key is near, far, being sent, being fetched or evicted.
-//! - **E6** A far error that waiting may help is waited for, in order, for ever, and [`Synchrony::health`] says so; one that it cannot
-//!   poisons its lane from there on, and every lane that depends on it: barriers and later writes are refused with it.
-//! - **E7** Writers wait while more is pending than the bounds of bytes and age say; nothing is dropped.
-//! - **E8** What the far store would refuse for its size is refused at the near write.
-//! - **E9** After a start the unsent tail is in place before the first call is served, and later writes come behind it.
-//! - **E10** A range has one owner. After a successor's claim, no write of the predecessor becomes far, and no barrier of it returns `Ok`.
-//!   Who gives signs of life (barriers; over a shared near store writes, too) keeps the range until it gives it up.
-//! - **E11** A barrier with nothing pending makes no far call while the lease holds; with nobody waiting, nothing is called at all.
-//! - **E12** The near store holds no more than its bound of clean items, besides what is pending.
+//! - **E1** The far store never has a write that the durable near store lacks (rule W-2).
+//! - **E2** The far store has a prefix of each lane's writes, never without the writes of other
+//!   lanes that the lane had read or overwritten. The changes of one call are there as a whole or
+//!   not at all.
+//! - **E3** A barrier that returned `Ok` covers all that its lane had written and read up to the
+//!   point, with its dependencies: they survive the loss of the near store.
+//! - **E4** Each write is applied far once, even if requests are repeated, late or never answered.
+//! - **E5** A read sees the last acknowledged write, whether the key is near, far, being sent,
+//!   being fetched or evicted.
+//! - **E6** A transient far error is retried in order, without end, and [`Synchrony::health`]
+//!   reports it. A permanent one poisons its lane from that write on, and every lane that depends
+//!   on it: their barriers and later writes fail with it.
+//! - **E7** Writers wait while the pending writes exceed the limits of bytes and age; none is
+//!   dropped.
+//! - **E8** A write that is too large for the far store is refused near.
+//! - **E9** After a start the unsent tail is in place before the first call, and later writes
+//!   follow it.
+//! - **E10** A shard has one owner. After a successor's claim, no write of the predecessor becomes
+//!   far, and no barrier of it returns `Ok`. An owner that gives signs of life (barriers; over a
+//!   shared near store writes, too) keeps the shard until it releases it.
+//! - **E11** A barrier with nothing pending makes no far call while the lease holds. Without
+//!   waiting callers there are no calls at all.
+//! - **E12** Beside pending writes, the near store holds clean items only up to a limit.
 //!
-//! Not promised: that somebody who reads the far store directly sees the last write (it sees a causal prefix), or, if the near store
-//! is lost for good, anything that no barrier covered.
+//! Not promised: that a direct reader of the far store sees the last write (it sees a causal
+//! prefix). If the near store is lost permanently, writes that no barrier covered may be lost.
 //!
-//! Reading order: `layout` (what lies where), `stream` (what is sent when, without I/O), `writer`, `reader`, `sender`, `opening`.
-//! `docs/design/0004-synchrony.md` says what a death between two lines leaves.
+//! Reading order: `layout` (rows and keys), `stream` (when records are sent, without I/O), `engine`
+//! (reads, writes, barriers, the sender, the cleaner, the lease), `opening`.
+//! `docs/design/0004-synchrony.md` describes the state after a death at each point.
 //!
-//! From `external-synchrony.txt`, sections 3.1 to 3.5; ours differs in the stream at rest, batches under way together, and owners.
+//! From `external-synchrony.txt`, sections 3.1 to 3.5. Unlike the paper, the stream is stored,
+//! several batches are under way, and a shard has an owner.
 
-mod barrier;
 mod broken;
 mod engine;
 mod evaluation;
+mod health;
 mod lane;
 mod layout;
 mod opening;
 mod options;
 mod owner;
-mod reader;
-mod resident;
-mod sender;
 mod stream;
-mod writer;
+mod synchrony;
 
 pub use broken::Broken;
-pub use engine::{Ended, Failing, Health, Stores, Synchrony};
+pub use engine::Stores;
+pub use health::{Ended, Failing, Health};
 pub use lane::Lane;
 pub use layout::far_items;
 pub use opening::Awaited;
 pub use options::{Mode, Options};
+pub use synchrony::Synchrony;

@@ -1,7 +1,8 @@
-//! Opening, draining and releasing a range.
+//! How a start takes a shard.
 //!
-//! What a death between two of the steps leaves is said in `docs/design/0004-synchrony.md`, section 5: the claim is written near before
-//! it is written far, so that the next start knows its own, and `void` stays until what belongs to another is deleted.
+//! The claim is written near before it is written far, so that the next start recognises its own.
+//! `void` stays until all that belongs to another owner is deleted.
+//! `docs/design/0004-synchrony.md`, section 5, describes the state after a death between the steps.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,147 +17,55 @@ use bytes::Bytes;
 use ports::{
     Clock, Condition, DurabilityPoint, Entropy, Error, ErrorKind, Item, Key, Monotonic, Result,
     Update,
-    key_value::{Outcome, Scan, SharedKeyValue, Transacted, Updated},
+    key_value::{Outcome, Scan, SharedKeyValue, Transacted},
 };
 use tokio::sync::{Notify, watch};
 
 use crate::{
     broken::Broken,
-    engine::{Ended, Engine, Order, State, Stores, Synchrony},
+    engine::{Engine, Order, State, Stores},
     layout::{
         BATCH_CURSORS, BODY, CURSORS, ITEMS, LaneId, OWNER, PAGE_ITEMS, PAYLOADS, RECORDS, Record,
-        Row, cursor_sort, decode_body, lane_of, payload_sort, scan_kind,
+        Row, cursor_of, cursor_sort, decode_body, lane_of, payload_sort, scan_kind,
     },
     options::{Options, limits_of},
     owner::{End, FarOwner, Lease, NearOwner, far_epoch_is, name_of, near_epoch_is},
-    sender::cursor_of,
     stream::{Pending, Stream},
 };
 
-/// What opening needs at each step.
-struct Opening {
-    stores: Stores,
-    clock: Arc<dyn Clock>,
-    entropy: Arc<dyn Entropy>,
-    options: Options,
-    tells: watch::Sender<Awaited>,
+/// The parameters of an opening.
+pub(crate) struct Opening {
+    pub(crate) stores: Stores,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) options: Options,
+    pub(crate) awaited: watch::Sender<Awaited>,
 }
 
-/// What an opening waits for.
+/// The cause of a wait during an opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Awaited {
-    /// What its stores answer.
+    /// A response of one of its stores.
     #[default]
     Stores,
-    /// That somebody else releases the range, or has given no sign of life for a lease.
+    /// That another owner releases the shard, or gives no sign of life for a lease.
     Owner,
 }
 
-/// A claim that the far store has taken.
+/// A claim that the far store has accepted.
 struct Claimed {
     epoch: u64,
     claim: Bytes,
     sent: Monotonic,
 }
 
-/// How long between two looks at somebody else's lease.
+/// The time between two reads of another owner's lease.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// The pause after a store did not answer.
+/// The pause after a store failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
-impl Synchrony {
-    /// Takes the range, and everything that an earlier start has left unsent. If another near store has it, or another process over
-    /// a shared one may have it, this waits until it is released or its lease has run out.
-    ///
-    /// Errors: `Invalid` if the stores cannot be paired; what the stores answer otherwise, unless waiting helps.
-    pub async fn open(
-        stores: Stores,
-        options: Options,
-        clock: Arc<dyn Clock>,
-        entropy: Arc<dyn Entropy>,
-    ) -> Result<Self> {
-        Self::open_telling(stores, options, (clock, entropy), watch::Sender::default()).await
-    }
-
-    /// The same; it `tells` what it waits for. That channel is of this one opening, and closed when that is over.
-    pub async fn open_telling(
-        stores: Stores,
-        options: Options,
-        (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
-        tells: watch::Sender<Awaited>,
-    ) -> Result<Self> {
-        let opening = Opening {
-            stores,
-            clock,
-            entropy,
-            options,
-            tells,
-        };
-        let engine = Arc::new(opening.open().await?);
-        tokio::spawn(Arc::clone(&engine).send_apart());
-        tokio::spawn(Arc::clone(&engine).chores_apart());
-        engine.chores.notify_one();
-        Ok(Self(engine))
-    }
-
-    /// Refuses new writes, and returns when everything is far-durable.
-    ///
-    /// Errors: that of the first poisoned lane; the others are drained all the same while it is asked again.
-    pub async fn drain(&self) -> Result<()> {
-        self.0.state().is_draining = true;
-        self.0.changed.notify_waiters();
-        // Whoever is writing now is waited for.
-        drop(self.0.order.lock().await);
-        let everything = self.0.state().stream.everything();
-        self.0.wait_until_far(&everything).await
-    }
-
-    /// Drains, and gives the range up: whoever opens it next need not wait for the lease.
-    pub async fn release(self) -> Result<()> {
-        self.drain().await?;
-        let engine = &self.0;
-        let key = Key::new(&engine.stores.range, OWNER);
-        let far = &engine.stores.far;
-        let position = engine.order.lock().await.position;
-        // The next owner may begin as soon as the row is there: the lease vouches for nothing any more.
-        engine.end(Ended::Closed);
-        loop {
-            let row = FarOwner::decode(far.get(&key).await?.value.as_deref())?;
-            if row.epoch != engine.epoch || row.claim != engine.claim {
-                return Err(Error::new(
-                    ErrorKind::Lost,
-                    "release a range that is another's",
-                ));
-            }
-            let mut ends = engine.ends.clone();
-            ends.push(End {
-                epoch: engine.epoch,
-                position,
-            });
-            let condition = row.unchanged();
-            let released = FarOwner {
-                is_released: true,
-                ends,
-                ..row
-            };
-            let update = Update::of(key.clone(), released.change()).when(condition);
-            match far.update(update).await {
-                Ok(Updated {
-                    outcome: Outcome::Done(_),
-                    receipt,
-                }) => {
-                    return far.externalize(receipt.point).await;
-                }
-                Ok(_) => {}
-                Err(error) if error.is_retryable() => engine.clock.sleep(PAUSE).await,
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
 impl Opening {
-    async fn open(self) -> Result<Engine> {
+    pub(crate) async fn open(self) -> Result<Engine> {
         let limits = limits_of(&*self.stores.near, &*self.stores.far)?;
         let (mut near, claimed) = self.claim().await?;
         let near_point = self.settle_near(&mut near).await?;
@@ -198,7 +107,7 @@ impl Opening {
             changed: Notify::new(),
             over: Notify::new(),
             work: Notify::new(),
-            chores: Notify::new(),
+            cleaning: Notify::new(),
             limits,
             stores: self.stores,
             clock: self.clock,
@@ -207,15 +116,16 @@ impl Opening {
         })
     }
 
-    /// Steps 1 to 4: takes the near row, then claims the range far. Each turn reads both rows anew: the owner and other starts over the
-    /// same near store may have moved them. Near first: while that row stays as it was read, no start over this store can have claimed
-    /// the range that is not seen far, and so what is another's far cannot have become ours.
+    /// Steps 1 to 4: takes the near row, then claims the shard far. Each turn reads both rows anew,
+    /// as the owner and other starts over the same near store may have changed them. It reads the
+    /// near row first. While that row is unchanged, no start over this store can have claimed the
+    /// shard unseen. So a far row that names another owner cannot have become ours.
     async fn claim(&self) -> Result<(NearOwner, Claimed)> {
         loop {
             let near = self.near_owner().await?;
             let before = self.far_owner().await?;
             let may_be_alive = self.may_be_alive(&near, &before);
-            self.tells.send_replace(if may_be_alive {
+            self.awaited.send_replace(if may_be_alive {
                 Awaited::Owner
             } else {
                 Awaited::Stores
@@ -223,7 +133,7 @@ impl Opening {
             if may_be_alive && !self.outlast(&near, &before).await? {
                 continue;
             }
-            self.tells.send_replace(Awaited::Stores);
+            self.awaited.send_replace(Awaited::Stores);
             let Some(taken) = self.take_near(&near, &before).await? else {
                 continue;
             };
@@ -239,7 +149,8 @@ impl Opening {
         }
     }
 
-    /// Takes the near row if it is as it was: from here on no earlier start over the same near store writes. None: it has changed.
+    /// Takes the near row if it is unchanged: from here on no earlier start over the same near
+    /// store writes. None: it has changed.
     async fn take_near(&self, near: &NearOwner, before: &FarOwner) -> Result<Option<NearOwner>> {
         let mut taken = near.clone();
         let name = if near.belongs_to(before) {
@@ -265,17 +176,20 @@ impl Opening {
         Ok(self.put_near_owner(&taken, condition).await?.map(|_| taken))
     }
 
-    /// Whether somebody who has the range may be alive. What a near store that nobody else has was the owner of is this one's past.
+    /// Whether an owner of the shard may be alive. An owner over a near store that no other process
+    /// uses is an earlier start of ours.
     fn may_be_alive(&self, near: &NearOwner, before: &FarOwner) -> bool {
         let is_shared =
             self.options.near_is_shared && !self.options.breaks(Broken::TakesFromTheLiving);
         let is_owned = !before.is_released && self.options.ended_epoch != Some(before.epoch);
-        // Who has taken the near row alone is about to claim the range: taking that row, too, would make both fail.
+        // A start that has only taken the near row is about to claim the shard. If we took the row
+        // from it, both would fail.
         let is_being_taken = is_shared && near.epoch > before.epoch;
         is_being_taken || is_owned && (is_shared || !near.belongs_to(before))
     }
 
-    /// Waits until an owner has given no sign of life for all the length of its lease; false: it has, or the range is released.
+    /// Waits until an owner has given no sign of life for a whole lease. False: it has given one,
+    /// or has released the shard.
     async fn outlast(&self, near: &NearOwner, before: &FarOwner) -> Result<bool> {
         let began = self.clock.monotonic();
         let lease = if before.lease.is_zero() {
@@ -283,7 +197,7 @@ impl Opening {
         } else {
             before.lease
         };
-        // Clocks that differ in pace by a tenth do no harm.
+        // A tenth more tolerates clocks that differ in speed by a tenth.
         let length = lease + lease / 10;
         while self.clock.monotonic().since(began) < length {
             self.clock.sleep(LOOK_AGAIN).await;
@@ -293,7 +207,8 @@ impl Opening {
             {
                 return Ok(false);
             }
-            // Whose writes wait for nobody, or have barriers that need no renewal, moves this row alone.
+            // An owner whose writes have no waiting callers, or whose barriers need no renewal,
+            // changes this row alone.
             if self.options.near_is_shared && self.near_owner().await? != *near {
                 return Ok(false);
             }
@@ -301,13 +216,13 @@ impl Opening {
         Ok(true)
     }
 
-    /// Bytes that nobody else draws.
+    /// A random name.
     fn draw(&self) -> Bytes {
         let halves = [self.entropy.next_u64(), self.entropy.next_u64()];
         halves.iter().flat_map(|half| half.to_be_bytes()).collect()
     }
 
-    /// Takes the far row if it is as it was; whether that was done, and durably.
+    /// Takes the far row if it is unchanged; returns whether it did so durably.
     async fn claim_far(&self, before: &FarOwner, near: &NearOwner) -> Result<bool> {
         let taken = FarOwner {
             epoch: near.epoch,
@@ -343,8 +258,8 @@ impl Opening {
         }
     }
 
-    /// Steps 5 and 6: deletes what is another's past, and makes the near store ours. Another start over the same near store may take
-    /// it meanwhile: what lies there is not touched then.
+    /// Steps 5 and 6: deletes the rows of another owner's past, and makes the near store ours. If
+    /// another start over the same near store takes it meanwhile, its rows stay.
     async fn settle_near(&self, near: &mut NearOwner) -> Result<DurabilityPoint> {
         if near.is_void {
             for kind in [RECORDS, ITEMS, BATCH_CURSORS, PAYLOADS] {
@@ -358,8 +273,8 @@ impl Opening {
     }
 
     async fn delete_near(&self, kind: u8, epoch: u64) -> Result<()> {
-        let range = &self.stores.range;
-        let scan = scan_kind(range, kind, PAGE_ITEMS);
+        let shard = &self.stores.shard;
+        let scan = scan_kind(shard, kind, PAGE_ITEMS);
         let chunk = self
             .stores
             .near
@@ -377,7 +292,7 @@ impl Opening {
                 updates.extend(
                     items
                         .iter()
-                        .map(|(sort, _)| Update::delete(Key::new(range, sort))),
+                        .map(|(sort, _)| Update::delete(Key::new(shard, sort))),
                 );
                 let deleted = self
                     .again(|| async { self.stores.near.transact(updates.clone()).await })
@@ -394,7 +309,7 @@ impl Opening {
 
     async fn far_is_empty(&self) -> Result<bool> {
         for kind in [ITEMS, BATCH_CURSORS] {
-            let scan = scan_kind(&self.stores.range, kind, 1);
+            let scan = scan_kind(&self.stores.shard, kind, 1);
             let page = self
                 .again(|| async { self.stores.far.scan(&scan).await })
                 .await?
@@ -406,7 +321,8 @@ impl Opening {
         Ok(true)
     }
 
-    /// Step 7: what was not sent is in place again (E9). Returns what only has to be cleaned, and the lanes of which something is left.
+    /// Step 7: restores the unsent tail (E9). Returns the records that only need cleaning, and the
+    /// lanes with remains.
     async fn restore(
         &self,
         stream: &mut Stream,
@@ -414,7 +330,7 @@ impl Opening {
     ) -> Result<(VecDeque<Arc<Record>>, BTreeMap<LaneId, Option<u64>>)> {
         let cursors = self.cursors().await?;
         let mut lanes: BTreeMap<LaneId, Vec<Record>> = BTreeMap::new();
-        let records = scan_kind(&self.stores.range, RECORDS, PAGE_ITEMS);
+        let records = scan_kind(&self.stores.shard, RECORDS, PAGE_ITEMS);
         for (_, item) in self.all(&self.stores.near, records).await? {
             let record: Record = decode_body(&item, "read a near record")?;
             lanes.entry(record.place.lane).or_default().push(record);
@@ -454,7 +370,7 @@ impl Opening {
             payloads.push(match written.payload {
                 None => None,
                 Some(payload) => {
-                    let key = Key::new(&self.stores.range, payload_sort(payload));
+                    let key = Key::new(&self.stores.shard, payload_sort(payload));
                     let read = self
                         .again(|| async { self.stores.near.get(&key).await })
                         .await?;
@@ -478,12 +394,12 @@ impl Opening {
         ))
     }
 
-    /// Where the far cursors stand.
+    /// The positions of the far cursors.
     async fn cursors(&self) -> Result<BTreeMap<LaneId, u64>> {
         let rows = self
             .all(
                 &self.stores.far,
-                scan_kind(&self.stores.range, CURSORS, PAGE_ITEMS),
+                scan_kind(&self.stores.shard, CURSORS, PAGE_ITEMS),
             )
             .await?;
         let cursor = |(sort, item): &(Bytes, Arc<Item>)| Some((lane_of(sort)?, cursor_of(item)?));
@@ -493,9 +409,10 @@ impl Opening {
         cursors.collect()
     }
 
-    /// Cursors of earlier epochs of whose lanes nothing is left: their batches are refused by the epoch.
+    /// Deletes the cursors of lanes of earlier epochs without remains. Late batches of these lanes
+    /// fail the check of the epoch.
     async fn forget_cursors(&self, epoch: u64, kept: &BTreeMap<LaneId, Option<u64>>) -> Result<()> {
-        let range = &self.stores.range;
+        let shard = &self.stores.shard;
         let done = kept
             .iter()
             .filter(|(lane, left)| left.is_none() && lane.epoch < epoch);
@@ -512,7 +429,7 @@ impl Opening {
             updates.extend(
                 lanes
                     .iter()
-                    .map(|lane| Update::delete(Key::new(range, cursor_sort(*lane)))),
+                    .map(|lane| Update::delete(Key::new(shard, cursor_sort(*lane)))),
             );
             self.again(|| async { self.stores.far.transact(updates.clone()).await })
                 .await?;
@@ -526,7 +443,7 @@ impl Opening {
             for (sort, item) in self
                 .all(
                     &self.stores.near,
-                    scan_kind(&self.stores.range, kind, PAGE_ITEMS),
+                    scan_kind(&self.stores.shard, kind, PAGE_ITEMS),
                 )
                 .await?
             {
@@ -537,7 +454,7 @@ impl Opening {
         Ok(bytes)
     }
 
-    /// Everything that a scan finds.
+    /// All items of a scan.
     async fn all(&self, store: &SharedKeyValue, mut scan: Scan) -> Result<Vec<(Bytes, Arc<Item>)>> {
         let mut items = Vec::new();
         loop {
@@ -554,7 +471,7 @@ impl Opening {
     }
 
     fn owner_key(&self) -> Key {
-        Key::new(&self.stores.range, OWNER)
+        Key::new(&self.stores.shard, OWNER)
     }
 
     async fn near_owner(&self) -> Result<NearOwner> {
@@ -571,7 +488,7 @@ impl Opening {
         FarOwner::decode(read.value.as_deref())
     }
 
-    /// Writes the near owner row, for good; none: the condition does not hold.
+    /// Writes the near owner row durably; none: the condition does not hold.
     async fn put_near_owner(
         &self,
         near: &NearOwner,
@@ -581,7 +498,8 @@ impl Opening {
         let updated = self
             .again(|| async { self.stores.near.update(put.clone()).await })
             .await?;
-        // Its answer may have been lost, and then it is there: no other start has this claim.
+        // The response of an earlier attempt may have been lost. If so, the row has our claim,
+        // which no other start has.
         if matches!(updated.outcome, Outcome::Conflict(_))
             && self.near_owner().await?.claim != near.claim
         {
@@ -593,7 +511,7 @@ impl Opening {
         Ok(Some(point))
     }
 
-    /// Makes a call that may be repeated until it is answered.
+    /// Retries a repeatable call until it succeeds or fails permanently.
     async fn again<T, F: Future<Output = Result<T>>>(
         &self,
         mut call: impl FnMut() -> F,
@@ -608,5 +526,5 @@ impl Opening {
 }
 
 fn taken_by_another() -> Error {
-    Error::unavailable("open a range that another start is opening over the same near store")
+    Error::unavailable("open a shard that another start is opening over the same near store")
 }

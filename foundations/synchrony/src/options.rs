@@ -1,4 +1,4 @@
-//! How much may be pending, how long things linger, and which protocol is played.
+//! Limits, delays, and the protocol.
 
 use std::time::Duration;
 
@@ -6,52 +6,54 @@ use ports::{Error, KeyValue, Result, key_value::KeyValueLimits};
 
 use crate::broken::Broken;
 
-/// When a write returns, and how much is under way.
+/// When a write returns, and how many far writes are under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Near; many far writes are under way, in the order of each lane.
+    /// Once it is ordered near. Many far writes are under way, in the order of each lane.
     #[default]
     External,
-    /// Near; one far write of one record is under way, as in the paper.
+    /// Once it is ordered near. One far write of one record is under way, as in the paper.
     Serial,
-    /// Each write waits until it is durable far.
+    /// Once it is durable far.
     Sync,
 }
 
-/// The bounds of one range. Every one of them is a limit that callers meet as waiting, never as loss.
+/// The limits of one shard. At each limit callers wait; no write is lost.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Which protocol is played.
+    /// When writes return.
     pub mode: Mode,
-    /// Writers wait while this much is not yet far-durable.
+    /// Writers wait while this many bytes are not yet durable far.
     pub pending_bytes_max: usize,
     /// Writers wait while the oldest pending write is older than this.
     pub pending_age_max: Duration,
-    /// How long a write waits for others to travel with it, while no barrier waits.
+    /// How long a write waits to share a batch with others, while no barrier waits.
     pub linger: Duration,
-    /// A lane that holds so much does not linger.
+    /// A lane with this many pending bytes does not wait for more.
     pub linger_bytes_max: usize,
-    /// The most that one batch holds, unless one record alone is larger.
+    /// The most bytes of one batch, unless a single record is larger.
     pub batch_bytes_max: usize,
-    /// The most batches under way of one lane.
+    /// The most batches of one lane that are under way.
     pub lane_batches_max: usize,
-    /// The most batches under way of all lanes.
+    /// The most batches of all lanes that are under way.
     pub window_batches_max: usize,
-    /// The most bytes under way of all lanes.
+    /// The most bytes of all lanes that are under way.
     pub window_bytes_max: usize,
     /// The most lanes at a time; see [`Synchrony::lane`](crate::Synchrony::lane).
     pub lanes_max: usize,
-    /// Clean items are evicted while the near store holds more than this.
+    /// Clean items are evicted while the near store holds more bytes than this.
     pub near_bytes_max: usize,
     /// How long a renewal holds, and how long a successor waits without seeing one.
     pub lease: Duration,
-    /// Other processes have the near store, too: one of them may own the range, and be alive.
+    /// Whether other processes use the near store, too: one of them may own the shard, and be
+    /// alive.
     pub near_is_shared: bool,
-    /// The epoch of an earlier instance in this process, which has ended: its lease is not waited for.
+    /// The epoch of an instance in this process that has ended: an opening does not wait for its
+    /// lease.
     pub ended_epoch: Option<u64>,
     /// The longest pause between two attempts to reach the far store.
     pub backoff_max: Duration,
-    /// A rule that is not kept, in tests.
+    /// A rule that is broken, in tests.
     #[doc(hidden)]
     pub broken: Option<Broken>,
 }
@@ -85,27 +87,27 @@ impl Options {
     }
 }
 
-/// What an item's version, remembered operations and encoding may add to its attributes.
+/// The most bytes that an item's version, remembered operations and encoding add to its attributes.
 const ITEM_RESERVE_BYTES: usize = 8 * 1_024;
-/// The byte that tells kinds apart, and the length of the partition.
+/// The byte of the kind, and the length of the partition.
 const KEY_RESERVE_BYTES: usize = 3;
-/// Far items of a batch that are not users': owner row and cursor.
+/// Items of a far batch beside users' items: owner row and cursor.
 pub(crate) const FAR_ITEMS_RESERVE: usize = 2;
-/// Near items of a write beside three for each key: owner row and record.
+/// Items of a near write beside three for each key: owner row and record.
 const NEAR_ITEMS_RESERVE: usize = 2;
 /// Operations that an item remembers.
 const OPERATIONS_REMEMBERED: usize = 64;
 /// The most items of a page: each takes a second near read.
 const PAGE_ITEMS_MAX: usize = 250;
 
-/// What the pair cannot exceed, so that what is taken near is never refused far (E8).
+/// The limits of both stores together, so that no write accepted near is refused far (E8).
 pub(crate) fn limits_of(near: &dyn KeyValue, far: &dyn KeyValue) -> Result<KeyValueLimits> {
     let (near, far) = (near.limits(), far.limits());
     let near_items = near.transact_items_max.saturating_sub(NEAR_ITEMS_RESERVE) / 3;
     let far_items = far.transact_items_max.saturating_sub(FAR_ITEMS_RESERVE);
     let key_bytes = near.key_bytes_max.min(far.key_bytes_max);
     let item_bytes = near.item_bytes_max.min(far.item_bytes_max);
-    // One item and a lane's cursor, or a batch would have no place.
+    // A batch needs one item and its cursor at least.
     if near_items.min(far_items) < 2 || item_bytes < 2 * ITEM_RESERVE_BYTES || key_bytes < 64 {
         return Err(Error::invalid(
             "pair two stores of which one takes too little at a time",

@@ -1,21 +1,19 @@
-//! Who owns a range: the two owner rows, and the lease.
+//! The owner of a shard: its near and far rows, and its lease.
 //!
-//! The far row's epoch is what every far write is checked against; the near row's epoch and position are what every near write
-//! is. A lease only saves asking: it lets a barrier return without a far call while no successor can have begun.
+//! Every far write checks the epoch in the far row. Every near write checks epoch and position in
+//! the near row. The lease only saves calls: while it holds, no successor can have begun, so a
+//! barrier returns without a far call.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ports::{
-    Condition, Error, ErrorKind, Item, Key, Monotonic, Result, Update,
-    key_value::{Action, Change, Outcome, Test, Value},
+    Condition, Item, Key, Monotonic, Result, Update,
+    key_value::{Action, Change, Test, Value},
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    engine::{Ended, Engine},
-    layout::{OWNER, decode, encode},
-};
+use crate::layout::{OWNER, decode, encode};
 
 const EPOCH: &str = "e";
 const CLAIM: &str = "c";
@@ -23,41 +21,43 @@ const NEXT_CLAIM: &str = "n";
 const POSITION: &str = "p";
 const COMPLETE: &str = "k";
 const VOID: &str = "d";
-const RENEWALS: &str = "n";
+pub(crate) const RENEWALS: &str = "n";
 const LEASE_MS: &str = "l";
 const RELEASED: &str = "f";
 const ENDS: &str = "x";
 
-/// Where earlier epochs ended, as many as are remembered: a point of one before that is lost.
+/// How many ends of earlier epochs are remembered. A point of an older epoch is lost.
 const ENDS_MAX: usize = 256;
 
-/// An epoch and the last position that is left of it.
+/// An epoch and its last remaining position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct End {
     pub(crate) epoch: u64,
     pub(crate) position: u64,
 }
 
-/// The first bytes of a claim name a near store since it was emptied last; the rest are those of one start over it.
+/// The first bytes of a claim name a near store since it was last emptied; the rest name one start
+/// over it.
 pub(crate) const NAME_BYTES: usize = 16;
 
-/// What a claim names.
+/// The near store that a claim names.
 pub(crate) fn name_of(claim: &Bytes) -> Bytes {
     claim.slice(..claim.len().min(NAME_BYTES))
 }
 
-/// The near owner row. Each start that takes it gives it a higher epoch, also one that never gets the range.
+/// The near owner row. Each start that takes it increases its epoch, even if that start never gets
+/// the shard.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct NearOwner {
     pub(crate) epoch: u64,
     pub(crate) position: u64,
-    /// Of the start that has taken it.
+    /// The claim of the start that has taken the row.
     pub(crate) claim: Bytes,
-    /// What earlier versions wrote before they claimed the range.
+    /// The claim that earlier versions wrote before they claimed the shard.
     pub(crate) next_claim: Bytes,
-    /// What lies here is another's past, to be deleted.
+    /// Whether the near rows are another owner's past, to be deleted.
     pub(crate) is_void: bool,
-    /// Everything that the range has lies here.
+    /// Whether all items of the shard are near.
     pub(crate) is_complete: bool,
     pub(crate) ends: Vec<End>,
 }
@@ -80,7 +80,8 @@ impl NearOwner {
         })
     }
 
-    /// Whether what lies here is of the range as `far` has it. One that came back older than that start is not.
+    /// Whether the near rows belong to the shard of `far`. Rows that came back older than that
+    /// start do not.
     pub(crate) fn belongs_to(&self, far: &FarOwner) -> bool {
         let name = name_of(&far.claim);
         let is_named = [&self.claim, &self.next_claim]
@@ -89,7 +90,7 @@ impl NearOwner {
         far.epoch > 0 && self.epoch >= far.epoch && is_named
     }
 
-    /// That the row is still like this: no start has taken it, and no owner has written.
+    /// Holds if the row is unchanged: no start has taken it, and no owner has written.
     pub(crate) fn unchanged(&self) -> Condition {
         if self.epoch == 0 {
             return Condition::Absent;
@@ -124,19 +125,19 @@ fn ends_of(item: &Item) -> Result<Vec<End>> {
     })
 }
 
-/// That no start has taken the near row since it was given this epoch.
+/// Holds if no start has taken the near row since it got this epoch.
 pub(crate) fn near_epoch_is(epoch: u64) -> Condition {
     Condition::attribute(EPOCH, Test::is_integer(epoch as i64))
 }
 
-/// The part of each near transaction that makes it ours and the next one: the epoch is as it was, and the position. With a change it
-/// moves the position on by one.
-pub(crate) fn near_guard(range: &Bytes, epoch: u64, position: u64) -> Update {
+/// The guard of each near transaction: epoch and position are unchanged. With [`moving_on`], it
+/// increases the position by one.
+pub(crate) fn near_guard(shard: &Bytes, epoch: u64, position: u64) -> Update {
     let condition = Condition::All(vec![
         Condition::attribute(EPOCH, Test::is_integer(epoch as i64)),
         Condition::attribute(POSITION, Test::is_integer(position as i64)),
     ]);
-    Update::check(Key::new(range, OWNER), condition)
+    Update::check(Key::new(shard, OWNER), condition)
 }
 
 pub(crate) fn moving_on(guard: Update, position: u64) -> Update {
@@ -199,7 +200,7 @@ impl FarOwner {
         ])
     }
 
-    /// That the row is still like this.
+    /// Holds if the row is unchanged.
     pub(crate) fn unchanged(&self) -> Condition {
         if self.epoch == 0 {
             return Condition::Absent;
@@ -211,99 +212,16 @@ impl FarOwner {
     }
 }
 
-/// That the far store still has this epoch.
+/// Holds if the far store still has this epoch.
 pub(crate) fn far_epoch_is(epoch: u64) -> Condition {
     Condition::attribute(EPOCH, Test::is_integer(epoch as i64))
 }
 
-/// When a far call has last told that the range is ours.
+/// The latest proofs that we own the shard.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Lease {
-    /// No successor begins before.
+    /// No successor begins before this time.
     pub(crate) until: Option<Monotonic>,
     /// When the last far call was sent that found our epoch.
     pub(crate) proven: Option<Monotonic>,
-}
-
-impl Engine {
-    /// Makes sure that the range was still ours when the barrier began, or is (E10, E11).
-    pub(crate) async fn prove_ownership(&self, began: Monotonic) -> Result<()> {
-        if self.is_proven(began) {
-            return Ok(());
-        }
-        let _one_at_a_time = self.renewing.lock().await;
-        while !self.is_proven(began) {
-            self.check_open()?;
-            self.renew().await?;
-        }
-        self.check_open()
-    }
-
-    fn is_proven(&self, began: Monotonic) -> bool {
-        let now = self.clock.monotonic();
-        let state = self.state();
-        let holds = state.lease.until.is_some_and(|until| now < until);
-        state.ended.is_none() && (holds || state.lease.proven.is_some_and(|proven| proven >= began))
-    }
-
-    /// Renews the lease, unless more than half of it is left.
-    pub(crate) async fn renew_early(&self) -> Result<()> {
-        let _one_at_a_time = self.renewing.lock().await;
-        self.check_open()?;
-        let now = self.clock.monotonic();
-        let until = self.state().lease.until;
-        if until.is_some_and(|until| until.since(now) > self.options.lease / 2) {
-            return Ok(());
-        }
-        self.renew().await
-    }
-
-    /// Has a lease that is over renewed, while nobody waits for that: a barrier that a batch of its own has proven needs none, and who
-    /// has nothing but such barriers would seem dead to a start elsewhere.
-    pub(crate) fn renew_apart_if_over(self: &Arc<Self>) {
-        let now = self.clock.monotonic();
-        let is_over = self.state().lease.until.is_none_or(|until| until <= now);
-        if is_over && self.renewing.try_lock().is_ok() {
-            let engine = Arc::clone(self);
-            // Who uses the range hears what is wrong from what it asks for itself.
-            tokio::spawn(async move { engine.renew_early().await });
-        }
-    }
-
-    /// One renewal; a failure that waiting may help is waited for.
-    async fn renew(&self) -> Result<()> {
-        let sent = self.clock.monotonic();
-        let renewal = Change::Modify(vec![Action::Add(RENEWALS.into(), 1)]);
-        let update =
-            Update::of(Key::new(&self.stores.range, OWNER), renewal).when(far_epoch_is(self.epoch));
-        let renewed = async {
-            let updated = self.stores.far.update(update).await?;
-            // A renewal that the far store loses would let a successor begin early.
-            self.stores.far.externalize(updated.receipt.point).await?;
-            Ok::<_, Error>(updated.outcome)
-        };
-        match renewed.await {
-            Ok(Outcome::Done(_)) => {
-                let mut state = self.state();
-                state.lease.until = Some(sent + self.options.lease);
-                state.lease.proven = state.lease.proven.max(Some(sent));
-                state.failing = None;
-                Ok(())
-            }
-            Ok(Outcome::Conflict(_)) => {
-                self.end(Ended::Deposed);
-                self.check_open()
-            }
-            Err(error) if error.is_retryable() || error.kind() == ErrorKind::Lost => {
-                self.far_failed(&error);
-                self.clock.sleep(self.pause()).await;
-                Ok(())
-            }
-            // It says nothing of what was written: that is no refusal.
-            Err(error) => {
-                self.far_failed(&error);
-                Err(Error::unavailable("renew the lease of a range").caused_by(error))
-            }
-        }
-    }
 }

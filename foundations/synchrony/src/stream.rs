@@ -1,16 +1,19 @@
-//! The stream to the far store, without I/O: which records may leave, in which batches, and what an answer makes of them.
+//! The stream to the far store, without I/O: which records may be sent, in which batches, and the
+//! effect of each response.
 //!
-//! Each lane is a queue of records. A record leaves once the near store has made it durable, what it depends on is far-durable, and
-//! it has lingered or somebody waits. It is done once its batch is far-durable and all before it in its lane are.
+//! Each lane is a queue of records. A record is sent once the near store has made it durable, its
+//! dependencies are durable far, and it has lingered or a caller waits. It is done once its batch
+//! is durable far, and all records before it in its lane are done.
 //!
 //! Invariants
-//! - A lane's records are done in the order of their sequences.
-//! - A record is never under way before what it depends on is done.
-//! - A poisoned lane sends nothing from the poison on, and nothing that depends on that is sent.
-//! - A lane that nobody holds has read nothing: so it can be used again once all that was written in it is done.
-//! - `busy` are the lanes with something to send, and nothing but opening and draining looks at others: what many idle ones cost is
-//!   their memory.
-//! - `bytes` is what all records hold that are not done, and of poisoned lanes nothing.
+//! - The records of a lane are done in the order of their sequences.
+//! - A record is never under way before its dependencies are done.
+//! - A poisoned lane sends no record from the poison on, nor does any lane that depends on such a
+//!   record.
+//! - A lane without handles has read nothing. So it can be reused once all its writes are done.
+//! - `busy` has the lanes with records to send. Only opening and draining look at other lanes, so
+//!   idle ones cost memory alone.
+//! - `bytes` is the size of all records that are not done; poisoned lanes do not count.
 
 mod batches;
 mod lanes;
@@ -26,19 +29,19 @@ use ports::{DurabilityPoint, Error, ErrorKind, Monotonic};
 use primitives::Delays;
 
 use crate::{
-    layout::{LaneId, Place, Record},
+    layout::{LaneId, Record, RecordId},
     options::{Mode, Options},
 };
 
 pub(crate) use batches::{Outgoing, Verdict};
 
-/// A record that is not yet far-durable.
+/// A record that is not yet durable far.
 #[derive(Debug, Clone)]
 pub(crate) struct Pending {
     pub(crate) record: Arc<Record>,
-    /// The payloads of its changes, in their order; none: deleted.
+    /// The payloads of its changes, in order; none: deleted.
     pub(crate) payloads: Vec<Option<Bytes>>,
-    /// Where it stands in the near store.
+    /// Its point in the near store.
     pub(crate) near: DurabilityPoint,
     pub(crate) since: Monotonic,
     stage: Stage,
@@ -67,7 +70,7 @@ impl Pending {
         }
     }
 
-    /// What it takes of memory and of the wire, about.
+    /// About how many bytes it takes in memory and on the wire.
     fn bytes(&self) -> usize {
         let changes = self.record.changes.iter().zip(&self.payloads);
         changes
@@ -76,7 +79,7 @@ impl Pending {
     }
 }
 
-/// Why a lane goes no further.
+/// Why a lane stops.
 #[derive(Debug, Clone)]
 pub(crate) struct Poison {
     /// The first sequence that is not written.
@@ -96,26 +99,26 @@ impl Poison {
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// The last sequence that is far-durable.
+    /// The last sequence that is durable far.
     done: u64,
     records: VecDeque<Pending>,
     bytes: usize,
     batches_under_way: usize,
-    /// A batch failed: one at a time until one succeeds.
+    /// Whether a batch failed: then one batch at a time is sent until one succeeds.
     is_cautious: bool,
-    /// Up to here one record at a time, to find the one that cannot be written.
+    /// Up to this sequence each batch has one record, to find the one that cannot be written.
     singly_until: u64,
     retry: Option<(Monotonic, Delays)>,
-    /// Somebody waits up to here.
+    /// The last sequence that a caller waits for.
     urgent: u64,
     poison: Option<Poison>,
-    /// What it has read or overwritten since its last record, by lane the latest.
+    /// The latest records of other lanes that it has read or overwritten since its last record.
     inherited: BTreeMap<LaneId, u64>,
     /// The highest position that it has written or read.
     high: u64,
-    /// Handles to it.
+    /// How many handles to it exist.
     holders: usize,
-    /// It stands among those that may be used again.
+    /// Whether it is among the lanes that may be reused.
     is_let_go: bool,
 }
 
@@ -130,7 +133,7 @@ impl Lane {
             .filter(|poison| poison.from <= sequence)
     }
 
-    /// Whether its first record is still to be sent, or under way.
+    /// Whether its first record is to be sent, or under way.
     fn has_work(&self) -> bool {
         !self.records.is_empty() && self.poisoned_at(self.done + 1).is_none()
     }
@@ -140,32 +143,32 @@ impl Lane {
     }
 }
 
-/// All lanes of a range.
+/// All lanes of a shard.
 #[derive(Debug)]
 pub(crate) struct Stream {
     options: Options,
     far_items_max: usize,
     epoch: u64,
     lanes: BTreeMap<LaneId, Lane>,
-    /// Those that have work.
+    /// The lanes with work.
     busy: BTreeSet<LaneId>,
-    /// Whose turn it was last.
+    /// The lane that sent last.
     sent_last: LaneId,
-    /// Those that nobody holds, the longest first; they may still have something to send.
+    /// The lanes without handles, the oldest first; they may still have records to send.
     let_go: VecDeque<LaneId>,
-    /// How many were made in this epoch.
+    /// How many lanes this epoch has created.
     made: u32,
-    /// What every lane of this epoch begins behind: the tail of earlier epochs.
+    /// The tail of earlier epochs, which every lane of this epoch follows.
     tail: BTreeMap<LaneId, u64>,
-    /// Not yet far-durable.
+    /// Bytes that are not yet durable far.
     bytes: usize,
     batches_under_way: usize,
     bytes_under_way: usize,
-    /// The near store has made everything up to this position durable.
+    /// The position up to which the near store is durable.
     near_durable: u64,
 }
 
-/// What is pending, for whoever wants to know.
+/// The pending records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) records: usize,
@@ -211,12 +214,12 @@ impl Stream {
         !room || self.oldest().is_some_and(is_late)
     }
 
-    /// The lanes that have work.
+    /// The lanes with work.
     fn busy(&self) -> impl Iterator<Item = &Lane> {
         self.busy.iter().map(|id| &self.lanes[id])
     }
 
-    /// The same without those whose work ends at a poison.
+    /// The same without lanes whose work ends at a poison.
     fn sound(&self) -> impl Iterator<Item = &Lane> {
         self.busy().filter(|lane| lane.poison.is_none())
     }
@@ -228,7 +231,7 @@ impl Stream {
             .min()
     }
 
-    /// Notes whether a lane has work. To be called whenever it may have got some, or come to the end of it.
+    /// Updates `busy`. Call this whenever a lane may have got work, or finished it.
     fn note(&mut self, id: LaneId) {
         if self.lanes[&id].has_work() {
             self.busy.insert(id);
@@ -237,7 +240,7 @@ impl Stream {
         }
     }
 
-    /// What is pending, poisoned lanes apart.
+    /// The pending records, without those of poisoned lanes.
     pub(crate) fn load(&self) -> Load {
         Load {
             records: self.sound().map(|lane| lane.records.len()).sum(),
@@ -251,27 +254,29 @@ impl Stream {
         }
     }
 
-    /// Up to where the near store should make durable what is pending; none: nothing waits for it.
+    /// The position and point up to which the near store should become durable; none: no record
+    /// waits for it.
     pub(crate) fn near_wanted(&self) -> Option<(u64, DurabilityPoint)> {
         let last = self.busy().filter_map(|lane| lane.records.back());
         let last = last.max_by_key(|pending| pending.record.position)?;
         (last.record.position > self.near_durable).then_some((last.record.position, last.near))
     }
 
-    /// The near store has made everything up to `position` durable.
+    /// The near store is durable up to `position`.
     pub(crate) fn near_is_durable(&mut self, position: u64) {
         self.near_durable = self.near_durable.max(position);
     }
 
-    /// Whether a place is far-durable: also if its lane is of an earlier epoch and nothing of it is left.
-    pub(crate) fn is_done(&self, place: Place) -> bool {
+    /// Whether a record is durable far. This includes records of earlier epochs whose lanes have no
+    /// remains.
+    pub(crate) fn is_done(&self, place: RecordId) -> bool {
         match self.lanes.get(&place.lane) {
             Some(lane) => lane.done >= place.sequence,
             None => true,
         }
     }
 
-    fn poison_of(&self, place: Place) -> Option<&Poison> {
+    fn poison_of(&self, place: RecordId) -> Option<&Poison> {
         self.lanes.get(&place.lane)?.poisoned_at(place.sequence)
     }
 

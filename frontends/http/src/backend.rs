@@ -1,9 +1,11 @@
-//! What stands behind the routes of services, and what the edge adds to each of their calls.
+//! The services behind the routes, and what the network edge adds to each call.
 //!
-//! An answer leaves only once what it rests on is durable (rule P4): inside nobody waits for the disk, and a
-//! read may be given what another client has just written; were that shown at once, a crash could take back what
-//! a client has seen. And the engine goes on trying while its store is out of order: a client hears of that in
-//! time, in place of a connection that ends without a word.
+//! A response is sent only once everything it depends on is durable (rule P4). Services do not wait
+//! for the disk, so a read may return a value that another client has just written. If that was
+//! sent at once, a crash could take back what a client has seen.
+//!
+//! The engine keeps retrying while its store is out of order. Here each call has a deadline, so the
+//! client gets a response instead of a connection that ends without one.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -12,19 +14,18 @@ use transactions::{Engine, model::Shown, peers::more_time_for};
 
 use crate::{
     body::Budget,
-    connection::{OfConnection, wait},
     problem::{Kind, Problem},
     services::Services,
 };
 
-/// What the routes of services share.
+/// Shared by the routes of all services.
 #[derive(Debug)]
 pub(crate) struct Backend {
     pub(crate) services: Arc<Services>,
     pub(crate) budget: Budget,
-    /// The longest value that a body may carry.
+    /// The longest value in a body, in bytes.
     pub(crate) value_bytes_max: usize,
-    /// How long a service has for an answer.
+    /// The time that a service has for a response.
     pub(crate) answer_timeout: Duration,
 }
 
@@ -34,7 +35,7 @@ impl Backend {
         self.services.transactions()
     }
 
-    /// The functions that people deploy. Errors: [`Kind::Unavailable`] until they can be run.
+    /// The deployed functions. Errors: [`Kind::Unavailable`] until they can be run.
     pub(crate) fn functions(&self) -> Result<&functions::Service, Problem> {
         self.services.functions()
     }
@@ -44,7 +45,7 @@ impl Backend {
         self.services.workflows()
     }
 
-    /// What a call that changes nothing shows, once all of it is durable.
+    /// The result of a read, once everything it depends on is durable.
     pub(crate) async fn durable<T>(
         &self,
         engine: &Engine,
@@ -58,7 +59,7 @@ impl Backend {
         self.in_time(Kind::Unavailable, shown).await
     }
 
-    /// What a call comes to, or `late` if it takes longer than a client should wait.
+    /// The result of a call. Errors: `late` if it takes longer than a client should wait.
     pub(crate) fn in_time<T>(
         &self,
         late: Kind,
@@ -67,15 +68,13 @@ impl Backend {
         within(self.answer_timeout, late, call)
     }
 
-    /// The same for a call that brought so many bytes, over a connection that may be quiet meanwhile: on a busy machine what is long takes longer.
+    /// The same for a call with a body of `bytes`: on a busy machine a large value takes longer.
     pub(crate) async fn in_time_for<T>(
         &self,
         bytes: usize,
-        waits: &OfConnection,
         late: Kind,
         call: impl Future<Output = transactions::Result<T>>,
     ) -> Result<T, Problem> {
-        let _waits = wait(waits);
         let limit = self.answer_timeout + more_time_for(bytes);
         Box::pin(within(limit, late, call)).await
     }

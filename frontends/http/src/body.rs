@@ -1,13 +1,13 @@
 //! Bodies of requests, read within bounds.
 //!
-//! Three bounds hold at once. One body has the limit of its route: beyond it 413. All bodies that are being
-//! read or worked on have one budget for the node: beyond it 429. And a body has to make progress, which its
-//! connection watches. The budget is taken as the bytes arrive, not as they are announced, so that a few slow
-//! senders of announcements cannot use it up.
+//! Three bounds hold at once. One body has the limit of its route, else 413. All bodies that are
+//! received or worked on share one budget of the node, else 429. And a body must make progress,
+//! which the listener watches. The budget is taken as bytes arrive, not by `Content-Length`, so
+//! that a few slow senders of large announcements cannot use it up.
 //!
-//! An answer that leaves before the body has been sent is often not read: many clients send everything first,
-//! and a connection that is closed with bytes unread is reset. So a body is only [lent](lend) to its route, and
-//! what the route leaves of it is read and forgotten before the answer leaves, if it is not too much.
+//! Many clients send their whole request before they read, and a connection that is closed with
+//! bytes unread is reset. So a route only [borrows](lend) its body. What the route leaves unread is
+//! read and dropped before the response is sent, up to [`DISCARD_BYTES_MAX`].
 
 use std::{
     error::Error,
@@ -18,21 +18,26 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use axum::body::{Body, HttpBody as _};
+use axum::{
+    body::{Body, HttpBody as _},
+    extract::Request,
+    http::{HeaderValue, header},
+    response::Response,
+};
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::problem::{Kind, Problem};
 
-/// The most that is read of what a route leaves of a body.
+/// The bytes of an unread body that are read and dropped, at most.
 pub(crate) const DISCARD_BYTES_MAX: usize = 1024 * 1024;
 
-/// What is said to whoever sends too slowly, by the bounds of [`crate::connection`].
-const DOES_NOT_GET_ON: &str =
-    "of a body 64 KiB, or its end, arrive within ten seconds: nothing changed; send it again";
+/// The refusal of a body that is sent too slowly, by the bounds of the listener.
+const NO_PROGRESS: &str =
+    "neither 64 KiB of the body nor its end arrived within 10 s: nothing changed; send it again";
 
-/// Memory for all bodies together.
+/// The memory for all bodies together.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
     bytes: Arc<Semaphore>,
@@ -46,14 +51,14 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// The bytes, and what counts for them until it is dropped.
+    /// The bytes, and the permit that counts them until it is dropped.
     pub(crate) fn into_parts(self) -> (Bytes, Option<OwnedSemaphorePermit>) {
         (self.bytes, self.reserved)
     }
 }
 
 impl Budget {
-    /// A budget of `bytes`; beyond what the counter can count it is no bound.
+    /// A budget of `bytes`. A number beyond what the semaphore can count is no bound.
     pub(crate) fn new(bytes: usize) -> Self {
         Self {
             bytes: Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))),
@@ -67,17 +72,18 @@ impl Budget {
     }
 }
 
-/// Reads `body` whole.
+/// Reads the whole `body`.
 ///
 /// Errors: [`Kind::TooLarge`] beyond `bytes_max`, [`Kind::TooMuchBuffered`] beyond the budget,
-/// [`Kind::RequestTimedOut`] if it does not get on, [`Kind::InvalidRequest`] if it breaks off.
+/// [`Kind::RequestTimedOut`] if it makes no progress, [`Kind::InvalidRequest`] if it breaks off.
 pub(crate) async fn read(body: Body, bytes_max: usize, budget: &Budget) -> Result<Whole, Problem> {
     read_by_kind(body, |_| bytes_max, budget).await
 }
 
-/// Refuses a body that has anything in it, and says `why`.
+/// Refuses a body that is not empty, with the reason `why`.
 ///
-/// Errors: [`Kind::InvalidRequest`] if there is one; as [`read`] if what may be one does not come.
+/// Errors: [`Kind::InvalidRequest`] if it is not empty; the errors of [`read`] if it does not
+/// arrive.
 pub(crate) async fn refuse(body: Body, why: &str) -> Result<(), Problem> {
     let mut data = body.into_data_stream();
     while let Some(data) = data.next().await {
@@ -88,7 +94,7 @@ pub(crate) async fn refuse(body: Body, why: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The same as [`read`] where the first byte of a body says how long it may be.
+/// Like [`read`], where the first byte of a body determines its limit.
 pub(crate) async fn read_by_kind(
     body: Body,
     bytes_max: impl Fn(u8) -> usize,
@@ -124,9 +130,10 @@ pub(crate) async fn read_by_kind(
     })
 }
 
-/// The refusal of a body that breaks off, that does not get on, or which whoever brings it here has no room for.
+/// The refusal of a body that breaks off or makes no progress, or for which its sender has no
+/// memory.
 fn broken_off(error: &axum::Error) -> Problem {
-    // A body that is lent is one around another, and so are their errors.
+    // A borrowed body wraps another body, and its errors wrap errors.
     let causes = std::iter::successors(Some(error as &(dyn Error + 'static)), |&error| {
         error.source()
     });
@@ -135,20 +142,45 @@ fn broken_off(error: &axum::Error) -> Problem {
             io::ErrorKind::QuotaExceeded => {
                 return Problem::new(Kind::TooMuchBuffered, error.to_string());
             }
-            io::ErrorKind::TimedOut => return Problem::new(Kind::RequestTimedOut, DOES_NOT_GET_ON),
+            io::ErrorKind::FileTooLarge => return Problem::new(Kind::TooLarge, error.to_string()),
+            io::ErrorKind::TimedOut => return Problem::new(Kind::RequestTimedOut, NO_PROGRESS),
             _ => {}
         }
     }
     Problem::new(Kind::InvalidRequest, "the body breaks off")
 }
 
-/// The refusal of a body longer than its route takes.
+/// The refusal of a body that is longer than its route accepts.
 pub(crate) fn too_large(bytes_max: usize) -> Problem {
     Problem::new(Kind::TooLarge, format!("at most {bytes_max} bytes"))
 }
 
-/// Lends `body` to a route; the other half is what the route leaves of it.
-pub(crate) fn lend(body: Body) -> (Body, Rest) {
+/// Has `answer` respond to a request whose body it borrows. The unread rest is read before the
+/// response is sent, or the response closes the connection.
+pub(crate) async fn lend_to(
+    request: Request,
+    answer: impl AsyncFnOnce(Request) -> Response,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let (lent, rest) = lend(body);
+    let asks_before_sending = parts.headers.contains_key(header::EXPECT);
+    let mut response = answer(Request::from_parts(parts, lent)).await;
+    // A client that waits for 100 Continue sees the refusal without sending the body.
+    let is_read = if asks_before_sending {
+        rest.is_empty()
+    } else {
+        rest.discard().await
+    };
+    if !is_read {
+        response
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// Lends `body` to a route. The other half reads what the route leaves.
+fn lend(body: Body) -> (Body, Rest) {
     let has_ended = body.is_end_stream();
     let shared = Arc::new(Mutex::new(Shared {
         body,
@@ -167,26 +199,26 @@ pub(crate) fn lend(body: Body) -> (Body, Rest) {
     )
 }
 
-/// What a route leaves of the body that it was lent.
+/// The part of a body that its route has not read.
 #[derive(Debug)]
-pub(crate) struct Rest(Arc<Mutex<Shared>>);
+struct Rest(Arc<Mutex<Shared>>);
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+struct Shared {
     body: Body,
     has_ended: bool,
-    /// What follows is no end of it, whatever it says: its connection cannot go on.
+    /// The bytes after it are not another request, so the connection cannot go on.
     has_failed: bool,
 }
 
 impl Rest {
     /// Whether nothing is left.
-    pub(crate) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         locked(&self.0).has_ended
     }
 
-    /// Reads and forgets it, unless that is too much. Whether nothing is left then.
-    pub(crate) async fn discard(self) -> bool {
+    /// Reads and drops it, up to the bound. Returns whether nothing is left.
+    async fn discard(self) -> bool {
         let mut left = DISCARD_BYTES_MAX;
         let announced = locked(&self.0).body.size_hint().lower();
         while !self.is_empty() && announced <= DISCARD_BYTES_MAX as u64 {
@@ -203,7 +235,7 @@ impl Rest {
 }
 
 impl Shared {
-    /// The next bytes; none at the end.
+    /// The next bytes; `None` at the end.
     fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, axum::Error>>> {
         loop {
             let frame = ready!(Pin::new(&mut self.body).poll_frame(context)).transpose();
@@ -213,7 +245,7 @@ impl Shared {
             let Some(frame) = frame else {
                 return Poll::Ready(None);
             };
-            // Trailers say nothing to any route.
+            // No route uses trailers.
             if let Ok(data) = frame.into_data() {
                 return Poll::Ready(Some(Ok(data)));
             }
@@ -292,9 +324,10 @@ mod tests {
         assert_eq!(budget.bytes.available_permits(), 8);
     }
 
-    /// U2: what a function may not send more of, or does not send in time, is refused as such, and not as a body that broke off.
+    /// U2: a function that sends too much or too slowly gets that error, not the one of a body that
+    /// broke off.
     #[tokio::test]
-    async fn why_a_body_was_not_waited_for_is_heard_however_that_was_passed_on() {
+    async fn the_cause_of_a_failed_body_survives_every_wrapper() {
         let broken =
             |kind| Body::from_stream(stream::iter([Err::<Bytes, _>(io::Error::new(kind, "why"))]));
         for (kind, expected) in [

@@ -1,19 +1,20 @@
-//! Functions as an HTTP API: a request below `/http` goes to the function whose route it is of, as API Gateway gives it
-//! (payload format 2.0), and what the function answers becomes the answer.
+//! Functions as an HTTP API. A request below `/http` becomes an event in API Gateway's payload
+//! format 2.0 for the function of its route. The function's result becomes the response.
 //!
-//! The prefix keeps two worlds apart for good. No route of an application can hide one of ours, today's or a later one, and no
-//! route of ours an application's: a function sees its path without the prefix, as behind a stage of API Gateway.
+//! The prefix separates the routes of applications from ours permanently: neither can ever hide the
+//! other. A function sees its path without the prefix, as behind a stage of API Gateway.
 //!
-//! It is also one origin with the routes that deploy functions and read all state. So every answer is [sandboxed](SANDBOX): a
-//! browser that shows it gives its scripts no origin, and the guard refuses what those send.
+//! These paths share an origin with the routes that deploy functions and read all state. So every
+//! response is [sandboxed](SANDBOX): a browser gives its scripts no origin, and the guard refuses
+//! their requests.
 //!
-//! What a function has read or written of our state was durable before it was answered (rule P4), so its answer may leave as soon
-//! as it is there (rule P5).
+//! The state that a function has read or written was durable before it got its response (rule P4).
+//! So the function's result may be sent at once (rule P5).
 
-mod answer;
 mod event;
+mod response;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -22,25 +23,27 @@ use axum::{
     response::{IntoResponse, Response},
     routing::any,
 };
-use functions::{Found, PAYLOAD_BYTES_MAX, Routed};
+use functions::{PAYLOAD_BYTES_MAX, RouteMatch, Routed};
+use listener::Peer;
 use ports::runtime::{FunctionError, Invocation, TIMED_OUT};
 use serde::Deserialize;
 
 use crate::{
     backend::Backend,
     body,
-    connection::Patience,
     problem::{Kind, Problem},
     segment,
 };
 
-/// What the paths of all routes begin with.
+/// The prefix of all these paths.
 pub(crate) const PREFIX: &str = "/http";
-/// The longest body that is read. The event that carries it is not longer either, so in base64 it is three quarters of that.
+/// The longest body, in bytes. The event that carries it has the same limit, so a body in base64
+/// has three quarters of it.
 pub(crate) const BODY_BYTES_MAX: usize = PAYLOAD_BYTES_MAX;
-/// How many functions a request is given to one after the other, each of which a deployment removes before it runs.
+/// How many functions are tried for one request when deployments remove each before it runs.
 const ROUTINGS_MAX: usize = 3;
-/// Scripts and forms of a page that a function answers work, and are of no origin: theirs would be that of `/v1`.
+/// Scripts and forms of a function's page work, but have no origin. Otherwise they had the origin
+/// of `/v1`.
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox allow-scripts allow-forms");
 
 pub(crate) fn routes() -> Router<Arc<Backend>> {
@@ -50,7 +53,7 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/http/{*path}", any(serve))
 }
 
-/// Whether a path is one of these.
+/// Whether a path is below the prefix.
 pub(crate) fn is_below(path: &str) -> bool {
     path.strip_prefix(PREFIX)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -66,26 +69,23 @@ async fn serve(State(backend): State<Arc<Backend>>, request: Request) -> Respons
     response
 }
 
-/// What a function answers. Errors: an answer of our own, in its place.
+/// The response of a function. Errors: our own response in its place.
 async fn answered(backend: &Backend, request: Request) -> Result<Response, Box<Response>> {
-    let patience = Patience::of(&request);
+    let peer = request.extensions().get().map(|Peer(address)| *address);
     let (parts, body) = request.into_parts();
     let refuse = |problem: Problem| Box::new(problem.into_response());
     let functions = backend.functions().map_err(refuse)?;
     let path = path(&parts.uri).map_err(refuse)?;
-    // Who asks for what is not there need not send a body.
+    // A client need not send a body for a route that does not exist.
     route(functions, parts.method.as_str(), &path)?;
     let whole = body::read(body, BODY_BYTES_MAX, &backend.budget)
         .await
         .map_err(refuse)?;
-    // It may take longer than a connection may be quiet.
-    let _waits = patience.as_ref().map(Patience::wait);
     let id = functions.new_request_id();
-    let caller = patience.as_ref().and_then(Patience::peer);
     let run = routed_anew(|| async {
-        // What is deployed now: the body may have taken its time.
+        // Route anew: the deployment may have changed while the body arrived.
         let routed = route(functions, parts.method.as_str(), &path)?;
-        let event = event::encode(&parts, &routed, &whole.bytes, &id, caller).map_err(refuse)?;
+        let event = event::encode(&parts, &routed, &whole.bytes, &id, peer).map_err(refuse)?;
         match functions
             .invoke(&routed.function, Invocation::new(id.clone(), event, false))
             .await
@@ -102,7 +102,7 @@ async fn answered(backend: &Backend, request: Request) -> Result<Response, Box<R
         )
     };
     match ran.result {
-        Ok(result) => answer::decode(result).map_err(|answer::Unfit { why, detail }| {
+        Ok(result) => response::decode(result).map_err(|response::Unfit { why, detail }| {
             tracing::debug!(
                 function = routed.function,
                 request = id,
@@ -115,10 +115,10 @@ async fn answered(backend: &Backend, request: Request) -> Result<Response, Box<R
     }
 }
 
-/// What `attempt` comes to, made anew while that is none: the function was removed just now, before it ran, and the route may be
-/// another's.
+/// The result of `attempt`, which is repeated while it is `None`: the function was removed before
+/// it ran, and the route may now belong to another.
 ///
-/// Errors: those of `attempt`; a refusal once it came to none [`ROUTINGS_MAX`] times.
+/// Errors: those of `attempt`; a refusal after [`ROUTINGS_MAX`] attempts without a result.
 async fn routed_anew<T, F>(attempt: impl Fn() -> F) -> Result<T, Box<Response>>
 where
     F: Future<Output = Result<Option<T>, Box<Response>>>,
@@ -134,27 +134,27 @@ where
     ))
 }
 
-/// The function that a request is for. Errors: there is none, or it takes other methods.
+/// The function for a request. Errors: there is none, or it takes other methods.
 fn route(
     functions: &functions::Service,
     method: &str,
     path: &[String],
 ) -> Result<Routed, Box<Response>> {
     match functions.route(method, path) {
-        Found::Route(routed) => Ok(routed),
-        Found::NotYet => {
+        RouteMatch::Route(routed) => Ok(routed),
+        RouteMatch::NotYet => {
             let why = "a function that is deployed for this is not yet in place";
             Err(Box::new(
                 Problem::new(Kind::Unavailable, why).into_response(),
             ))
         }
-        Found::Nothing => {
+        RouteMatch::Nothing => {
             let detail = format!("no function is deployed for {method} /{}", path.join("/"));
             Err(Box::new(
                 Problem::new(Kind::NoSuchPath, detail).into_response(),
             ))
         }
-        Found::ForOthers(methods) => {
+        RouteMatch::ForOthers(methods) => {
             let methods = methods.join(", ");
             let detail = format!("functions are deployed here for {methods} only");
             let mut response = Problem::new(Kind::MethodNotAllowed, detail).into_response();
@@ -165,7 +165,7 @@ fn route(
     }
 }
 
-/// The segments of the path behind the prefix, decoded.
+/// The decoded segments of the path after the prefix.
 fn path(uri: &Uri) -> Result<Vec<String>, Problem> {
     let refuse = || {
         Problem::new(
@@ -181,7 +181,7 @@ fn path(uri: &Uri) -> Result<Vec<String>, Problem> {
     decoded.collect()
 }
 
-/// The path behind the prefix, as it came.
+/// The raw path after the prefix.
 fn raw_path(uri: &Uri) -> &str {
     match uri.path().strip_prefix(PREFIX) {
         Some(rest) if rest.starts_with('/') => rest,
@@ -195,7 +195,7 @@ struct Failure {
     error_type: String,
 }
 
-/// What a function's failure is to who called it over HTTP: what it said may be nobody's business, its log has it.
+/// The problem for a function's failure. Its error may be confidential, so only the log has it.
 fn failed(error: &FunctionError, of: impl Fn(&str) -> String) -> Problem {
     match serde_json::from_slice(&error.payload) {
         Ok(Failure { error_type }) if error_type == TIMED_OUT => {
@@ -205,7 +205,7 @@ fn failed(error: &FunctionError, of: impl Fn(&str) -> String) -> Problem {
     }
 }
 
-/// Whether a header is about one connection and not about what is sent over it.
+/// Whether a header concerns only one connection.
 fn is_of_the_connection(name: &HeaderName) -> bool {
     const NAMES: [&str; 8] = [
         "connection",
@@ -220,16 +220,13 @@ fn is_of_the_connection(name: &HeaderName) -> bool {
     NAMES.contains(&name.as_str())
 }
 
-/// Where a request came from, where that is known.
-type Peer = Option<SocketAddr>;
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
 
     use super::*;
 
-    /// A6. However often a deployment takes a function away between its being found and its being run.
+    /// A6. Deployments may remove a function between its routing and its run, any number of times.
     #[tokio::test]
     async fn a_request_is_given_to_so_many_functions_that_are_removed_and_then_refused() {
         for (removed, expected) in [

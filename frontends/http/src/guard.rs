@@ -1,102 +1,67 @@
-//! What every request passes before a route sees it: whose name it used, which page sent it, its token and
-//! the size of its body.
+//! Checks that every request passes before its route: host, origin, token and body length.
 //!
-//! A browser sends requests to `127.0.0.1` on behalf of any page. Two headers tell: `Host` betrays a name
-//! that an attacker pointed at this machine (DNS rebinding), `Origin` betrays the page. The port within
-//! `Host` is not compared, so that a tunnel from another local port works; a page on another local port is
-//! still foreign, since its `Origin` differs from the `Host` it calls.
+//! A browser sends requests to `127.0.0.1` on behalf of any page. Two headers reveal that. `Host`
+//! carries a name that an attacker pointed at this machine (DNS rebinding). `Origin` carries the
+//! page. The port in `Host` is not compared, so that a tunnel from another local port works. A page
+//! on another local port is still foreign, since its `Origin` differs from the `Host` it calls.
 //!
-//! A page of another site may send a form, or a request that needs no permission, and change something without
-//! ever reading the answer (cross-site request forgery). Browsers name the page in `Origin` whenever the method
-//! is not GET or HEAD. An older one that leaves it out says at least `Sec-Fetch-Site`, so where something would
-//! change that is asked for too. No answer ever permits another site anything, so what needs permission (PUT,
-//! DELETE, a header of ours) is not even sent.
+//! A page of another site may send a form, or a request that needs no permission, and change
+//! something without reading the response (cross-site request forgery). Browsers send `Origin` with
+//! every method but GET and HEAD. Older browsers that omit it send at least `Sec-Fetch-Site`, so
+//! requests that change something are checked for that too. No response permits another site
+//! anything. So the browser does not even send requests that need permission (PUT, DELETE, a header
+//! of ours).
 
 use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, header, uri::Authority},
+    http::{HeaderMap, HeaderName, Method, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use transactions::peers::MESSAGE_BYTES_MAX;
 
 use crate::{
-    body,
-    connection::Patience,
-    gateway,
+    body, gateway,
     headers::single,
     lambda, peers,
     problem::{Kind, Problem},
-    workflows,
+    request::{BODY_BYTES_MAX, EFFECT_BYTES_MAX, INPUT_BYTES_MAX},
 };
 
-/// The longest body where no value is carried; one that says it is longer is refused before any route sees it.
-pub(crate) const BODY_BYTES_MAX: usize = 64 * 1024;
-
-/// The longest body of a message or an invocation: as the service's limit.
-pub(crate) const EFFECT_BYTES_MAX: usize = 256 << 10;
-/// What a browser says about the page that sent a request.
+/// The browser's statement about the page that sent a request.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// What a request must satisfy.
+/// The requirements of a request.
 #[derive(Debug)]
 pub(crate) struct Rules {
-    /// Whether the listener is on loopback, so that `Host` can only be one of a few names.
+    /// Whether the listener is on loopback, where only a few names are valid in `Host`.
     pub(crate) loopback: bool,
-    /// The token that `Authorization` must carry; none: no token is needed.
+    /// The token that `Authorization` must carry. `None`: no token is required.
     pub(crate) token: Option<String>,
     /// The longest value that a PUT may carry.
     pub(crate) value_bytes_max: usize,
 }
 
-/// Refuses what breaks the rules; passes the rest on.
+/// Refuses requests that break the rules, and passes the others on.
 pub(crate) async fn guard(
     State(rules): State<Arc<Rules>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let answering = Patience::of(&request).map(|patience| patience.answer());
-    let response = lend_body(request, async |mut request| match rules.check(&request) {
+    body::lend_to(request, async |mut request| match rules.check(&request) {
         Ok(()) => {
             if rules.token.is_some() {
-                // It is for us: whoever a request is passed on to, such as a function, could use it against us.
+                // The token is for this server. A function that received it could use it against
+                // the server.
                 request.headers_mut().remove(header::AUTHORIZATION);
             }
             next.run(request).await
         }
         Err(problem) => problem.into_response(),
     })
-    .await;
-    match answering {
-        Some(answering) => response.map(|body| answering.until_the_end_of(body)),
-        None => response,
-    }
-}
-
-/// Has `answer` answer a request whose body it is lent: what it leaves of that is read before the answer leaves, or the answer
-/// says that the connection is closed.
-pub(crate) async fn lend_body(
-    request: Request,
-    answer: impl AsyncFnOnce(Request) -> Response,
-) -> Response {
-    let (parts, body) = request.into_parts();
-    let (lent, rest) = body::lend(body);
-    let asks_before_sending = parts.headers.contains_key(header::EXPECT);
-    let mut response = answer(Request::from_parts(parts, lent)).await;
-    // Who asks before sending is told without having to send.
-    let is_read = if asks_before_sending {
-        rest.is_empty()
-    } else {
-        rest.discard().await
-    };
-    if !is_read {
-        response
-            .headers_mut()
-            .insert(header::CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
+    .await
 }
 
 impl Rules {
@@ -162,10 +127,10 @@ impl Rules {
         let bytes_max = match *request.method() {
             _ if gateway::is_below(path) => gateway::BODY_BYTES_MAX,
             Method::PUT => self.value_bytes_max,
-            // Refused by its route, in its own words.
+            // Its route refuses it with Lambda's error.
             Method::POST if path.starts_with(lambda::PREFIX) => return Ok(()),
             Method::POST if path == peers::PATH => MESSAGE_BYTES_MAX,
-            Method::POST if path.starts_with("/v1/workflows/") => workflows::INPUT_BYTES_MAX,
+            Method::POST if path.starts_with("/v1/workflows/") => INPUT_BYTES_MAX,
             Method::POST if path.contains("/messages/") || path.contains("/invocations/") => {
                 EFFECT_BYTES_MAX
             }
@@ -197,7 +162,7 @@ fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Pro
     }
 }
 
-/// Refuses what a page of another site sent, where it would change something.
+/// Refuses a request that changes something and that a page of another site sent.
 fn check_site(headers: &HeaderMap) -> Result<(), Problem> {
     match single(headers, &SEC_FETCH_SITE) {
         Ok(None | Some("same-origin" | "none")) => Ok(()),
@@ -219,7 +184,7 @@ fn is_loopback_name(host: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// Compares without stopping at the first difference, so that timing tells nothing but the length.
+/// Compares without stopping at the first difference, so that timing reveals only the length.
 fn is_same_secret(given: &str, right: &str) -> bool {
     given.len() == right.len()
         && given

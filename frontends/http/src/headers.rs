@@ -1,4 +1,4 @@
-//! The headers that calls carry: which attempt of a transaction is meant, which commit must be seen.
+//! The headers of calls: the attempt of a transaction, and the commit that must be visible.
 
 use std::{fmt::Display, str::FromStr};
 
@@ -10,15 +10,15 @@ use transactions::model::{After, Attempt};
 
 use crate::problem::{Kind, Problem};
 
-/// Which begin of a transaction a call belongs to; without it the latest is meant.
+/// The begin of a transaction that a call belongs to. Without it the latest.
 pub(crate) const ATTEMPT: HeaderName = HeaderName::from_static("landfast-attempt");
 /// The client's last commit, which a transaction must see.
 pub(crate) const AFTER: HeaderName = HeaderName::from_static("landfast-after");
 
-/// Which of the transaction's effects a call is, from zero: a repeat of it changes nothing.
+/// The index of a call among the effects of its transaction, from zero. A repeat changes nothing.
 pub(crate) const EFFECT: HeaderName = HeaderName::from_static("landfast-effect");
 
-/// The attempt that a call carries.
+/// The attempt of a call.
 pub(crate) fn attempt(headers: &HeaderMap) -> Result<Option<Attempt>, Problem> {
     parsed(
         headers,
@@ -27,7 +27,7 @@ pub(crate) fn attempt(headers: &HeaderMap) -> Result<Option<Attempt>, Problem> {
     )
 }
 
-/// The commit that a begin carries.
+/// The commit that a begin must see.
 pub(crate) fn after(headers: &HeaderMap) -> Result<Option<After>, Problem> {
     parsed(
         headers,
@@ -36,7 +36,7 @@ pub(crate) fn after(headers: &HeaderMap) -> Result<Option<After>, Problem> {
     )
 }
 
-/// The place of the effect that a call carries.
+/// The index of the effect that a call carries.
 pub(crate) fn effect(headers: &HeaderMap) -> Result<Option<u32>, Problem> {
     parsed(
         headers,
@@ -45,7 +45,8 @@ pub(crate) fn effect(headers: &HeaderMap) -> Result<Option<u32>, Problem> {
     )
 }
 
-/// What was to happen on a condition, in part, or with a body in another form than it was sent in, would happen all the same.
+/// Refuses a condition, a range or an encoding. The server ignores these headers, so the request
+/// would take effect in a way that the client did not ask for.
 ///
 /// Errors: `InvalidRequest`, which names the header.
 pub(crate) fn refuse_conditions(headers: &HeaderMap) -> Result<(), Problem> {
@@ -60,7 +61,7 @@ pub(crate) fn refuse_conditions(headers: &HeaderMap) -> Result<(), Problem> {
         header::CONTENT_ENCODING,
         header::TRANSFER_ENCODING,
     ];
-    // How a body is cut into pieces is not its form.
+    // Chunks frame a body and do not encode it.
     let is_as_it_is = |name: &HeaderName, value: &HeaderValue| {
         let plain: &[u8] = match *name {
             header::CONTENT_ENCODING => b"identity",
@@ -86,7 +87,7 @@ pub(crate) fn refuse_conditions(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// `response` with the commit that the client may carry on.
+/// `response` with the commit that the client's next begin should carry.
 pub(crate) fn with_after(mut response: Response, after: Option<After>) -> Response {
     if let Some(after) = after {
         response.headers_mut().insert(AFTER, visible(after));
@@ -94,7 +95,7 @@ pub(crate) fn with_after(mut response: Response, after: Option<After>) -> Respon
     response
 }
 
-/// The header's only value, none if it is absent, an error if it is there twice or not text.
+/// The header's only value; `None` if it is absent, an error if it is there twice or not text.
 pub(crate) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else {

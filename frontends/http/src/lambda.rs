@@ -1,8 +1,9 @@
-//! The Lambda Invoke API (`2015-03-31`), in its own words: its headers, its error codes, its errors' shape; and what that API says
-//! of functions ([configuration]). The rest of it, by which functions are made and changed, is refused by name.
+//! The Lambda Invoke API (`2015-03-31`) with its headers, error codes and error format, and the
+//! API's description of functions ([configuration]). The calls that create and change functions are
+//! refused by name.
 //!
-//! What a program that calls Lambda relies on is what AWS documents of `Invoke`; the clients are boto3 and the other SDKs.
-//! A signature is taken as it comes: on loopback nobody is asked who he is.
+//! AWS documents what clients of `Invoke` rely on; the clients are boto3 and the other SDKs.
+//! Signatures are not checked: on loopback no caller is identified.
 
 mod configuration;
 
@@ -25,22 +26,22 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 use crate::{
     backend::Backend,
     body,
-    connection::Patience,
     headers::single,
     problem::{Kind, Problem},
+    request::json_or_empty,
+    scope::Scope,
     segment,
-    steps::Scope,
 };
 
-/// The longest body that is read: a payload of [`functions::PAYLOAD_BYTES_MAX`].
+/// The longest body: a payload of [`functions::PAYLOAD_BYTES_MAX`].
 const BODY_BYTES_MAX: usize = functions::PAYLOAD_BYTES_MAX;
-/// What begins the path.
+/// The prefix of the paths.
 pub(crate) const PREFIX: &str = "/2015-03-31/functions/";
-/// Where the function's name stands in the path.
+/// The place of the function's name in a path.
 const NAME: usize = 2;
-/// The longest client context, decoded: Lambda's.
+/// The longest client context, decoded, in bytes: Lambda's limit.
 const CLIENT_CONTEXT_BYTES_MAX: usize = 3583;
-/// The longest qualifier: Lambda's.
+/// The longest qualifier, in bytes: Lambda's limit.
 const QUALIFIER_BYTES_MAX: usize = 128;
 
 const INVOCATION_TYPE: HeaderName = HeaderName::from_static("x-amz-invocation-type");
@@ -58,7 +59,7 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .merge(configuration::routes())
 }
 
-/// Whether a path is of Lambda's API: the versions of its parts are dates.
+/// Whether a path belongs to Lambda's API, whose version numbers are dates.
 pub(crate) fn is_of_the_api(path: &str) -> bool {
     let version = path.split('/').nth(1).unwrap_or_default().as_bytes();
     version.len() == "2015-03-31".len()
@@ -68,7 +69,7 @@ pub(crate) fn is_of_the_api(path: &str) -> bool {
         })
 }
 
-/// What a call of that API is answered that is not offered.
+/// The response to a call of that API that this server does not offer.
 pub(crate) fn not_offered() -> Response {
     let message = "Landfast has Invoke, ListFunctions, GetFunction and GetFunctionConfiguration of Lambda's API; functions are \
                    deployed by `landfast functions deploy`";
@@ -80,7 +81,7 @@ pub(crate) fn not_offered() -> Response {
     with_request_id(refusal.into_response())
 }
 
-/// A refusal as the SDKs understand it.
+/// An error in the format of the SDKs.
 #[derive(Debug)]
 struct Refusal {
     status: StatusCode,
@@ -183,16 +184,15 @@ fn arn(name: &str) -> String {
 }
 
 async fn invoke(State(backend): State<Arc<Backend>>, request: Request) -> Response {
-    let patience = Patience::of(&request);
     let (parts, body) = request.into_parts();
-    let answer = match leave(&backend, &parts).await {
-        Ok(()) => answer(&backend, &parts.uri, &parts.headers, body, patience).await,
+    let answer = match make_durable(&backend, &parts).await {
+        Ok(()) => answer(&backend, &parts.uri, &parts.headers, body).await,
         Err(refusal) => Err(refusal),
     };
     with_request_id(answer.unwrap_or_else(IntoResponse::into_response))
 }
 
-/// SDKs look for one in every answer.
+/// SDKs expect a request id in every response.
 fn with_request_id(mut response: Response) -> Response {
     response.headers_mut().entry(REQUEST_ID).or_insert_with(|| {
         let mut bits = [0; 16];
@@ -202,13 +202,14 @@ fn with_request_id(mut response: Response) -> Response {
     response
 }
 
-/// Whoever is invoked by a step's code is outside of its run: what the run rests on is durable before (rule P5).
-async fn leave(backend: &Backend, parts: &Parts) -> Result<(), Refusal> {
+/// An invocation by a step's code takes effect outside of its run. So the run's dependencies are
+/// made durable first (rule P5).
+async fn make_durable(backend: &Backend, parts: &Parts) -> Result<(), Refusal> {
     let Some(scope) = parts.extensions.get::<Scope>() else {
         return Ok(());
     };
     scope
-        .leave(backend, &parts.headers)
+        .make_durable(backend, &parts.headers)
         .await
         .map_err(|problem| {
             let (status, code) = match problem.kind() {
@@ -229,7 +230,6 @@ async fn answer(
     uri: &Uri,
     headers: &HeaderMap,
     body: Body,
-    patience: Option<Patience>,
 ) -> Result<Response, Refusal> {
     let name = name(uri)?;
     let functions = services(backend)?;
@@ -251,8 +251,6 @@ async fn answer(
     let payload = payload(backend, body).await?;
     match invocation_type.unwrap_or("RequestResponse") {
         "RequestResponse" => {
-            // It may take longer than a connection may be quiet.
-            let _waits = patience.as_ref().map(Patience::wait);
             let id = functions.new_request_id();
             let invocation = Invocation {
                 client_context: context,
@@ -317,7 +315,7 @@ fn answered(id: &str, ran: Ran, with_log: bool) -> Result<Response, Refusal> {
     Ok(response)
 }
 
-/// The payload: JSON, and `{}` where there is none.
+/// The payload: JSON, and `{}` if it is empty.
 async fn payload(backend: &Backend, body: Body) -> Result<Bytes, Refusal> {
     let whole = body::read(body, BODY_BYTES_MAX, &backend.budget)
         .await
@@ -340,18 +338,7 @@ async fn payload(backend: &Backend, body: Body) -> Result<Bytes, Refusal> {
     })
 }
 
-/// `bytes`, which are JSON; `{}` where there are none. Errors: why they are none.
-pub(crate) fn json_or_empty(bytes: &Bytes) -> Result<Bytes, String> {
-    if bytes.is_empty() {
-        return Ok(Bytes::from_static(b"{}"));
-    }
-    // A text of JSON is UTF-8, which who skips its strings does not look at.
-    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
-    serde_json::from_str::<IgnoredAny>(text).map_err(|error| error.to_string())?;
-    Ok(bytes.clone())
-}
-
-/// What a mobile client says of itself, decoded.
+/// The decoded context that a mobile client sends.
 fn client_context(encoded: &str) -> Result<String, Refusal> {
     let decoded = BASE64_STANDARD
         .decode(encoded)
@@ -370,14 +357,15 @@ fn client_context(encoded: &str) -> Result<String, Refusal> {
     })
 }
 
-/// What a query says of the function's version.
+/// The parameters of the query.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Qualified {
     qualifier: Option<String>,
 }
 
-/// The function that the path names: by its name, the end of its ARN or the whole of it, with or without `$LATEST`.
+/// The function that the path names: by its name, the end of its ARN or the whole ARN, with or
+/// without `$LATEST`.
 fn name(uri: &Uri) -> Result<String, Refusal> {
     let named = segment::bytes(uri, NAME)
         .ok()
@@ -415,7 +403,7 @@ fn name(uri: &Uri) -> Result<String, Refusal> {
     Ok(name.to_owned())
 }
 
-/// Whether it may name a version or an alias, which are none here but the one.
+/// Whether the text could name a version or an alias. Only `$LATEST` exists here.
 fn is_qualifier(text: &str) -> bool {
     (1..=QUALIFIER_BYTES_MAX).contains(&text.len())
         && text
@@ -445,26 +433,6 @@ mod tests {
             "/2015_03_31/x",
         ] {
             assert!(!is_of_the_api(path), "{path}");
-        }
-    }
-
-    #[test]
-    fn a_payload_is_json_in_utf8() {
-        for payload in ["null", r#"{"a": [1e999, "\ud800"]}"#, "\"\u{e4}\""] {
-            assert_eq!(
-                json_or_empty(&payload.into()).as_deref(),
-                Ok(payload.as_bytes())
-            );
-        }
-        for payload in [
-            &b"\"\xff\""[..],
-            b"{\"\xe4\":1}",
-            b"{no json",
-            b"1 2",
-            b"[",
-            b"NaN",
-        ] {
-            json_or_empty(&Bytes::from_static(payload)).expect_err("it is none");
         }
     }
 

@@ -13,7 +13,7 @@ use transactions::Figures;
 
 use crate::status::{Coordination, FarStore, Functions, Journal, Phase, Status, Usage, Workflows};
 
-/// What the text's format calls itself.
+/// The content type of the text.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// `status` as text, in the OpenMetrics format that Prometheus reads.
@@ -181,15 +181,21 @@ fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::
     )?;
     counter(
         encoder,
-        "transactions_spilled_bytes",
-        "Bytes written ahead of commits",
-        numbers.spilled_bytes,
-    )?;
-    counter(
-        encoder,
         "transactions_effects_sent",
         "Effects sent",
         numbers.effects_sent,
+    )?;
+    transaction_counts(encoder, numbers)?;
+    collection(encoder, numbers)
+}
+
+/// The transactions and their effects since the start.
+fn transaction_counts(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::Result {
+    counter(
+        encoder,
+        "transactions_spilled_bytes",
+        "Bytes written ahead of commits",
+        numbers.spilled_bytes,
     )?;
     counter(
         encoder,
@@ -218,13 +224,13 @@ fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::
     counter(
         encoder,
         "transactions_conflicts",
-        "Serializable transactions that ended because somebody had written what they read",
+        "Serializable transactions that ended because another had written what they read",
         numbers.conflicts,
     )?;
     counter(
         encoder,
         "transactions_no_valid_version",
-        "Reads without a version that goes with what was read",
+        "Reads without a version that is consistent with earlier reads",
         numbers.no_valid_version,
     )?;
     counter(
@@ -239,8 +245,7 @@ fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::
         "transactions_slots",
         "Slots written to the node's log",
         numbers.slots,
-    )?;
-    collection(encoder, numbers)
+    )
 }
 
 fn collection(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::Result {
@@ -338,7 +343,7 @@ fn functions(encoder: &mut DescriptorEncoder<'_>, numbers: &Functions) -> fmt::R
         ("warm", numbers.instances_warm),
         ("frozen", numbers.instances_frozen),
     ];
-    let help = "Instances of functions, by what they do: busy with an invocation, idle, or idle and frozen";
+    let help = "Instances of functions by state: busy with an invocation, idle, or idle and frozen";
     let mut family =
         encoder.encode_descriptor("functions_instances", help, None, MetricType::Gauge)?;
     for (state, value) in states {
@@ -346,7 +351,7 @@ fn functions(encoder: &mut DescriptorEncoder<'_>, numbers: &Functions) -> fmt::R
             .encode_family(&[("state", state)])?
             .encode_gauge(&value)?;
     }
-    let help = "Invocations that failed, by how";
+    let help = "Invocations that failed, by cause";
     let mut family =
         encoder.encode_descriptor("functions_failures", help, None, MetricType::Counter)?;
     for (kind, value) in &numbers.failures {
@@ -355,6 +360,11 @@ fn functions(encoder: &mut DescriptorEncoder<'_>, numbers: &Functions) -> fmt::R
             .encode_family(&labels)?
             .encode_counter::<NoLabelSet, _, u64>(value, None)?;
     }
+    function_counts(encoder, numbers)
+}
+
+/// The calls of functions since the start, and the events that wait.
+fn function_counts(encoder: &mut DescriptorEncoder<'_>, numbers: &Functions) -> fmt::Result {
     let counters = [
         (
             "functions_invocations",
@@ -402,7 +412,7 @@ fn functions(encoder: &mut DescriptorEncoder<'_>, numbers: &Functions) -> fmt::R
     )
 }
 
-/// A figure of each far store: its name, what it says, and how it is read.
+/// A figure of each far store: its name, its help text, and its value.
 type Column = (&'static str, &'static str, fn(&FarStore) -> f64);
 
 fn workflows(encoder: &mut DescriptorEncoder<'_>, numbers: &Workflows) -> fmt::Result {

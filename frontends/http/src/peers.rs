@@ -1,17 +1,18 @@
-//! The way between nodes over HTTP: what one sends, and the route where another takes it.
+//! Messages between the nodes of one store over HTTP: the client, and the route that receives them.
 //!
 //! ```text
-//! POST /v1/peers    a message    200 its answer
+//! POST /v1/peers    a message    200 its reply
 //! ```
 //!
-//! Both are bytes of the transactions service, which knows what they say and who may send them: a message without the store's
-//! secret is answered like one to a node that is not here. The listener adds what it asks of everybody: a token beyond
-//! loopback, its bounds of connections, time and bytes.
+//! The transactions service defines both as bytes, and checks who sends them. It replies to a
+//! message without the store's secret as to a message for another node. The guard and the listener
+//! check the rest: a token beyond loopback, and the bounds of connections, time and bytes.
 //!
-//! Whatever its status, an answer says that the other node is there; anything but 200 says nothing else. Silence is only what the
-//! way there reports: nobody listens, the connection ends before an answer begins, or is not made in time.
+//! A response of any status shows that the node is alive. A status other than 200 shows nothing
+//! else. Only the connection reports silence: it is refused, is not made in time, or ends before a
+//! response begins.
 
-use std::{error::Error as _, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::{
@@ -23,11 +24,7 @@ use axum::{
     routing::post,
 };
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
-};
+use http_client::Client;
 use transactions::{
     membership::Address,
     peers::{MESSAGE_BYTES_MAX, NoAnswer, Peers, message_bytes_max, not_here},
@@ -36,23 +33,25 @@ use transactions::{
 use crate::{
     backend::Backend,
     body,
-    connection::OfConnection,
     problem::{Kind, Problem},
 };
 
-/// Where nodes are asked.
+/// The path of the route.
 pub(crate) const PATH: &str = "/v1/peers";
-/// How long a connection may take to be made, out of the time that the service gives a call.
+/// The time for making a connection, out of the time that the service gives a call.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
-/// How long a connection is kept that nobody uses: less than the other side keeps it.
+/// How long an unused connection is kept: less than the other node keeps it.
 const IDLE_MAX: Duration = Duration::from_secs(5);
-/// How many of them are kept to one node.
+/// How long a response may stall. The service gives a call less, unless the node shows that it is
+/// alive.
+const WAIT_MAX: Duration = Duration::from_mins(15);
+/// Unused connections that are kept to one node.
 const IDLE_CONNECTIONS_MAX: usize = 32;
 
-/// Other nodes, by HTTP/1.1 with connections that are kept. Clones share them.
+/// The other nodes over pooled HTTP/1.1 connections. Clones share them.
 #[derive(Clone)]
 pub struct HttpPeers {
-    http: Client<HttpConnector, Full<Bytes>>,
+    http: Client,
     authorization: Option<HeaderValue>,
 }
 
@@ -63,16 +62,15 @@ impl fmt::Debug for HttpPeers {
 }
 
 impl HttpPeers {
-    /// Shows `token` to the other nodes, if there is one: that of this node's own listener. Errors: it fits no header.
+    /// Sends `token` to the other nodes, if there is one: the token of this node's own listener.
+    /// Errors: it fits no header.
     pub fn new(token: Option<&str>) -> Result<Self, header::InvalidHeaderValue> {
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT_MAX));
-        connector.set_nodelay(true);
-        let http = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_MAX)
-            .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
-            .build(connector);
+        let http = Client::new(http_client::Config {
+            connect_timeout: CONNECT_MAX,
+            idle_timeout: IDLE_MAX,
+            idle_connections_max: IDLE_CONNECTIONS_MAX,
+            response_bytes_max: MESSAGE_BYTES_MAX,
+        });
         let authorization = token
             .map(|token| HeaderValue::try_from(format!("Bearer {token}")))
             .transpose()?;
@@ -82,14 +80,14 @@ impl HttpPeers {
         })
     }
 
-    fn request(&self, address: &Address, message: Bytes) -> Result<Request<Full<Bytes>>, NoAnswer> {
+    fn request(&self, address: &Address, message: Bytes) -> Result<Request<Bytes>, NoAnswer> {
         let mut request = Request::post(format!("http://{}{PATH}", address.0))
             .header(header::CONTENT_TYPE, "application/octet-stream");
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }
         request
-            .body(Full::new(message))
+            .body(message)
             .map_err(|error| NoAnswer::Silence(error.to_string().into()))
     }
 }
@@ -98,26 +96,22 @@ impl HttpPeers {
 impl Peers for HttpPeers {
     async fn call(&self, address: &Address, message: Bytes) -> Result<Bytes, NoAnswer> {
         let request = self.request(address, message)?;
-        let response = self.http.request(request).await.map_err(|error| {
-            let why = error
-                .source()
-                .map_or_else(|| error.to_string(), ToString::to_string);
-            NoAnswer::Silence(why.into())
-        })?;
-        let status = response.status();
-        let said = || format!("{} answers {status}", address.0).into();
-        match status {
-            StatusCode::OK => {}
-            StatusCode::TOO_MANY_REQUESTS => return Err(NoAnswer::TooMuchBuffered),
-            _ => return Err(NoAnswer::Unavailable(said())),
-        }
-        match Limited::new(response.into_body(), MESSAGE_BYTES_MAX)
-            .collect()
-            .await
-        {
-            Ok(whole) => Ok(whole.to_bytes()),
-            // It has begun to answer, so it has done what it was asked.
-            Err(error) => Err(NoAnswer::Unavailable(error.to_string().into())),
+        let (status, body) = match self.http.send(request, WAIT_MAX).await {
+            Ok(response) => (response.status(), Ok(response.into_body())),
+            Err(error) => match error.status() {
+                Some(status) => (status, Err(error)),
+                None => return Err(NoAnswer::Silence(error.to_string().into())),
+            },
+        };
+        match (status, body) {
+            (StatusCode::OK, Ok(answer)) => Ok(answer),
+            // The response has begun, so the node has done what it was asked.
+            (StatusCode::OK, Err(error)) => Err(NoAnswer::Unavailable(error.to_string().into())),
+            (StatusCode::TOO_MANY_REQUESTS, _) => Err(NoAnswer::TooMuchBuffered),
+            _ => {
+                let why = format!("{} answers {status}", address.0);
+                Err(NoAnswer::Unavailable(why.into()))
+            }
         }
     }
 }
@@ -126,12 +120,8 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
     Router::new().route(PATH, post(answer))
 }
 
-async fn answer(
-    State(backend): State<Arc<Backend>>,
-    waits: OfConnection,
-    body: Body,
-) -> Result<Response, Problem> {
-    // Whoever was asked is not this process, which only begins: there is nothing to wait for.
+async fn answer(State(backend): State<Arc<Backend>>, body: Body) -> Result<Response, Problem> {
+    // This process is still starting, so it is not the node that the message is for.
     let Ok(engine) = backend.transactions() else {
         return Ok(said(not_here()));
     };
@@ -142,7 +132,7 @@ async fn answer(
     let answer = async { Ok(engine.answer_peer(message).await) };
     Ok(said(
         backend
-            .in_time_for(bytes, &waits, Kind::Unavailable, answer)
+            .in_time_for(bytes, Kind::Unavailable, answer)
             .await?,
     ))
 }

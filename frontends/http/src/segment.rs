@@ -1,12 +1,13 @@
-//! Segments of a path as bytes. A key or an id is one segment, percent-encoded, and decoded exactly once, so
-//! that every byte string has a path: `%2F` is a slash within a key, `%25` a percent sign, `+` is itself.
+//! Path segments as bytes. A key or an id is one segment, percent-encoded, and is decoded exactly
+//! once. So every byte string has a path: `%2F` is a slash within a key, `%25` a percent sign, `+`
+//! is itself.
 
 use axum::http::Uri;
 
 use crate::problem::{Kind, Problem};
 
-/// The bytes of the path's segment number `place`, from zero. Errors: a percent sign without two hexadecimal
-/// digits after it; lenient decoders take it as it is, and then two paths mean one key.
+/// The bytes of the path's segment number `place`, from zero. Errors: a percent sign without two
+/// hexadecimal digits after it. Lenient decoders keep it, and then two paths mean one key.
 pub(crate) fn bytes(uri: &Uri, place: usize) -> Result<Vec<u8>, Problem> {
     // The path begins with a slash, so the first part is empty and no segment.
     let segment = uri.path().split('/').nth(place + 1).unwrap_or_default();
@@ -18,7 +19,7 @@ pub(crate) fn bytes(uri: &Uri, place: usize) -> Result<Vec<u8>, Problem> {
     })
 }
 
-/// The bytes that `segment` stands for; none: it is malformed.
+/// The bytes of `segment`. `None`: it is malformed.
 pub(crate) fn decode(segment: &str) -> Option<Vec<u8>> {
     let mut encoded = segment.bytes();
     let mut decoded = Vec::with_capacity(segment.len());
@@ -31,7 +32,7 @@ pub(crate) fn decode(segment: &str) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-/// How `bytes` stand as a segment. Dots alone are encoded too: `..` as it is would be walked by proxies.
+/// `bytes` as a segment. Dots alone are encoded too, because proxies resolve a plain `..`.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     let is_dots = bytes.iter().all(|byte| *byte == b'.');
     let mut encoded = String::with_capacity(bytes.len());

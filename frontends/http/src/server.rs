@@ -1,38 +1,37 @@
-//! Binds the listener, serves until told to stop, stops within a bound.
+//! Binds the address, serves until the shutdown, and stops within a bound.
 
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use tokio::{net::TcpListener, sync::watch};
+use listener::Timeouts;
+use tokio::net::TcpListener;
 use transactions::peers::MESSAGE_BYTES_MAX;
 
 use crate::{
     backend::Backend,
     body::{Budget, DISCARD_BYTES_MAX},
-    connection::{Bounded, Patience},
     guard::Rules,
-    routes,
+    router,
     services::Services,
     status::Snapshot,
 };
 
-/// How long open requests may take once the server is told to stop; then they are cut off.
+/// The time for requests in progress once the server is told to stop. Then they are cut off.
 ///
-/// A commit that is cut off goes on or not, as one whose client hung up: its repeat tells.
+/// A commit that is cut off may take effect, as if its client had hung up. A repeat returns its
+/// outcome.
 pub const DRAIN_MAX: Duration = Duration::from_secs(2);
-/// What a request has beside its value: line, headers, and the framing of chunks.
-const ENVELOPE_BYTES_MAX: usize = 128 * 1024;
 
-/// What is taken in and waited for.
+/// The bounds of the front end.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at once; the next one waits in the kernel's queue until one ends.
+    /// Connections that are served at once. More are refused with 503.
     pub connections_max: usize,
     /// The longest value of a key, in bytes; beyond it 413.
     pub value_bytes_max: usize,
-    /// The bytes of all bodies that are being received or worked on; beyond it 429.
+    /// The bytes of all bodies that are received or worked on; beyond it 429.
     pub buffered_bytes_max: usize,
-    /// How long a service has for an answer before it is 503: longer than a commit takes to say that it is
-    /// undecided, shorter than a connection may be quiet.
+    /// The time of a service for a response, before it is 503: longer than a commit takes to report
+    /// that it is undecided.
     pub answer_timeout: Duration,
 }
 
@@ -50,11 +49,12 @@ impl Default for Limits {
 /// How to listen.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where to accept connections; port 0 picks a free one.
+    /// The address to listen on; port 0 picks a free one.
     pub address: SocketAddr,
-    /// What `Authorization: Bearer` must carry if the address is not on loopback; health is open to all.
+    /// The token that `Authorization: Bearer` must carry if the address is not on loopback. Health
+    /// is open to all.
     pub token: Option<String>,
-    /// What is taken in and waited for.
+    /// The bounds of the front end.
     pub limits: Limits,
 }
 
@@ -87,13 +87,13 @@ impl Server {
         self.local_address
     }
 
-    /// Answers requests until `shutdown` completes, then ends within [`DRAIN_MAX`].
+    /// Serves requests until `shutdown` completes, then ends within [`DRAIN_MAX`].
     pub async fn run(
         self,
         snapshot: Arc<dyn Snapshot>,
         services: Arc<Services>,
         shutdown: impl Future<Output = ()> + Send + 'static,
-    ) -> io::Result<()> {
+    ) {
         let loopback = self.local_address.ip().is_loopback();
         let Limits {
             connections_max,
@@ -113,31 +113,16 @@ impl Server {
             value_bytes_max,
             answer_timeout,
         };
-        let router = routes::router(snapshot, backend, rules);
-        let request_bytes_max =
-            value_bytes_max.max(MESSAGE_BYTES_MAX) + DISCARD_BYTES_MAX + ENVELOPE_BYTES_MAX;
-        let (stopping, mut stopped) = watch::channel(false);
-        let signal = async move {
-            shutdown.await;
-            let _ = stopping.send(true);
+        let router = router::router(snapshot, backend, rules);
+        let config = listener::Config {
+            connections_max,
+            body_bytes_max: (value_bytes_max.max(MESSAGE_BYTES_MAX) + DISCARD_BYTES_MAX) as u64,
+            timeouts: Timeouts {
+                drain: DRAIN_MAX,
+                ..Timeouts::default()
+            },
         };
-        let serving = axum::serve(
-            Bounded::new(self.listener, connections_max, request_bytes_max),
-            router.into_make_service_with_connect_info::<Patience>(),
-        )
-        .with_graceful_shutdown(signal);
-        let cut_off = async {
-            // An error means that the server has ended by itself: the other branch has won already.
-            let _ = stopped.wait_for(|is_stopping| *is_stopping).await;
-            tokio::time::sleep(DRAIN_MAX).await;
-        };
-        tokio::select! {
-            biased;
-            ended = serving => ended,
-            () = cut_off => {
-                tracing::info!("http: open requests were cut off");
-                Ok(())
-            }
-        }
+        let refusal = router::refusal(connections_max);
+        listener::serve(self.listener, config, router, refusal, shutdown).await;
     }
 }

@@ -1,7 +1,8 @@
-//! The services behind the routes, as they come up.
+//! The services behind the routes, as they start.
 //!
-//! The listener accepts before any store is open, so that a probe can watch a long recovery. Until the program
-//! provides a service, calls for it are answered as unavailable: nothing has changed, and they may be repeated.
+//! The listener accepts before any store is open, so that a probe can watch a long recovery. Until
+//! the program provides a service, calls to it get 503 `unavailable`: nothing has changed, and
+//! clients may repeat them.
 
 use std::sync::OnceLock;
 
@@ -9,7 +10,7 @@ use transactions::Engine;
 
 use crate::problem::{Kind, Problem};
 
-/// Where the routes find the services, once there are any.
+/// Holds the services once they run.
 #[derive(Debug, Default)]
 pub struct Services {
     transactions: OnceLock<Engine>,
@@ -18,21 +19,21 @@ pub struct Services {
 }
 
 impl Services {
-    /// From now on transactions and state are served by `engine`. Once only.
+    /// Serves transactions and state with `engine` from now on. Call it once.
     pub fn provide_transactions(&self, engine: Engine) {
         self.transactions
             .set(engine)
             .expect("a service is provided once");
     }
 
-    /// From now on functions are deployed and invoked by `service`. Once only.
+    /// Deploys and invokes functions with `service` from now on. Call it once.
     pub fn provide_functions(&self, service: functions::Service) {
         self.functions
             .set(service)
             .expect("a service is provided once");
     }
 
-    /// From now on workflows are run by `service`. Once only.
+    /// Runs workflows with `service` from now on. Call it once.
     pub fn provide_workflows(&self, service: workflows::Service) {
         self.workflows
             .set(service)

@@ -1,5 +1,5 @@
-//! What the server says about itself: one value behind `/v1/status`, `/metrics`, `/health/ready` and the
-//! page, so that they cannot disagree.
+//! The status of the server: one value behind `/v1/status`, `/metrics`, `/health/ready` and the page,
+//! so that they cannot disagree.
 //!
 //! The command line reads the same type back. Fields may be added; none is renamed or changes its unit.
 
@@ -14,7 +14,7 @@ pub trait Snapshot: Debug + Send + Sync {
     fn status(&self) -> Status;
 }
 
-/// How far the server has come.
+/// The phase of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -33,7 +33,7 @@ pub enum Phase {
 pub struct Status {
     /// The program's version.
     pub version: String,
-    /// How far the server has come.
+    /// The phase of the server.
     pub phase: Phase,
     /// Milliseconds since the server started.
     pub uptime_ms: u64,
@@ -53,21 +53,21 @@ pub struct Status {
     pub journal: Option<Journal>,
     /// The shared store, if the provider is one.
     pub store: Option<Store>,
-    /// Whether the disk of `--objects` had no room for what was refused last, and has none now.
+    /// Whether the disk of `--objects` is full: it refused the last value, and still has no room.
     pub objects_full: bool,
     /// Whether the directory of `--objects` is not the one that was opened, as where a mount has fallen off.
     pub objects_missing: bool,
-    /// Queue groups whose first message has failed for good and blocks those behind it (rule P1): somebody has
-    /// to look.
+    /// Queue groups whose first message has failed permanently and blocks the later ones (rule P1). An
+    /// operator has to look.
     pub blocked_groups: u64,
-    /// Lines of the log that were dropped, because nobody read them or there was no room for them.
+    /// Lines of the log that were dropped, because stderr was not read or its disk was full.
     pub log_lines_dropped: u64,
-    /// What was asked of each port since the start.
+    /// The calls of each port since the start.
     pub usage: Vec<Usage>,
 }
 
 impl Status {
-    /// Why no traffic should be sent here; none: it should.
+    /// Why no traffic should be sent here. `None`: it should.
     pub fn why_not_ready(&self) -> Option<&'static str> {
         match self.phase {
             Phase::Starting => Some("the server is starting"),
@@ -113,7 +113,7 @@ pub struct Coordination {
     pub sessions: u64,
     /// Connections of clients.
     pub connections: u64,
-    /// Watches they have armed.
+    /// Watches that clients have armed.
     pub watches: u64,
     /// The last zxid applied.
     pub zxid: i64,
@@ -121,7 +121,7 @@ pub struct Coordination {
     pub requests: u64,
     /// Replies and events written to clients since the start.
     pub responses: u64,
-    /// Connections closed, and requests refused, since the start for what no client sends.
+    /// Connections closed, and requests refused, since the start because of malformed packets.
     pub malformed: u64,
 }
 
@@ -165,13 +165,13 @@ pub struct Workflows {
     pub active: u64,
     /// Runs begun since the start.
     pub begun: u64,
-    /// Runs that have come to their end since the start.
+    /// Runs that have succeeded since the start.
     pub succeeded: u64,
-    /// Runs that have failed for good since the start.
+    /// Runs that have failed permanently since the start.
     pub failed: u64,
-    /// Runs that somebody has ended since the start.
+    /// Runs that were cancelled since the start.
     pub cancelled: u64,
-    /// The far stores that were wanted since the start, in the order of their addresses, [`FAR_STORES_MAX`] at most.
+    /// The far stores that were used since the start, in the order of their addresses, [`FAR_STORES_MAX`] at most.
     pub far_stores: Vec<FarStore>,
     /// How many more there are.
     pub far_stores_more: u64,
@@ -208,7 +208,7 @@ pub struct Journal {
     pub serving: bool,
     /// Whether the disk is full, for the journal or for objects: writes fail, reads go on.
     pub full: bool,
-    /// What went wrong last and has not been put right, if anything.
+    /// The last fault that has not been repaired, if any.
     pub trouble: Option<String>,
     /// Bytes not yet folded into the checkpoint store.
     pub bytes: u64,
@@ -228,7 +228,7 @@ pub struct Journal {
 pub struct Store {
     /// The servers that take writes, as host and port.
     pub servers: Vec<String>,
-    /// What an acknowledged write has survived: `append-only-file`, `replicas-N` or `memory`.
+    /// The durability of an acknowledged write: `append-only-file`, `replicas-N` or `memory`.
     pub acknowledged: String,
     /// Whether every server could be used when it was last needed.
     pub serving: bool,

@@ -5,9 +5,12 @@
 //! and expect one to fail.
 
 pub mod clock;
+pub mod code_store;
 pub mod durability;
 pub mod functions;
+pub mod instances;
 pub mod key_value;
+pub mod logs;
 pub mod objects;
 pub mod queue;
 pub mod runtime;

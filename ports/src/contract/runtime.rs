@@ -1,11 +1,11 @@
-//! The cases of [`Runtime`], over one function that does as it is told.
+//! The cases of [`Runtime`], over one function that obeys commands.
 //!
-//! The suite cannot know in what language a provider's functions are written. So a provider brings one whose code obeys
-//! [`Command`]s, which are JSON as its payload; what it answers is JSON too.
+//! The suite cannot know the language of a provider's functions. A provider therefore brings one
+//! whose code obeys [`Command`]s, which are its JSON payloads. It answers in JSON too.
 
 mod failures;
 mod instances;
-mod lines;
+mod output;
 mod results;
 
 use std::{fmt, fmt::Write as _, sync::Arc, time::Duration};
@@ -14,18 +14,21 @@ use bytes::Bytes;
 
 use super::{Case, eventually};
 use crate::{
-    Clock, Runtime,
+    Clock, Logs, Runtime,
     runtime::{Function, FunctionError, Invocation, Ran, Refused},
 };
 
-/// A fresh runtime with one function, and what the cases need beside it.
+/// A fresh runtime with one function, its logs, and a clock.
 #[derive(Clone)]
 pub struct Subject {
     /// The port under test.
     pub runtime: Arc<dyn Runtime>,
-    /// A function whose code is installed and obeys [`Command`]s. Cases change its bounds and its revision.
+    /// Where it keeps the lines of its functions.
+    pub logs: Arc<dyn Logs>,
+    /// A function whose code is installed and obeys [`Command`]s. Cases change its bounds and its
+    /// revision.
     pub function: Function,
-    /// What the cases wait on.
+    /// The clock that the cases wait on.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -37,34 +40,34 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// What the function is told: to print, to sleep, and then to do something.
+/// A command: the function prints, sleeps, and then does one thing.
 ///
 /// ```text
-/// {"do": "count"}                    answers how many invocations its instance was given, this one among them
-/// {"do": "instance"}                 answers what no other instance does
+/// {"do": "count"}                    answers how many invocations its instance has had, including this one
+/// {"do": "instance"}                 answers a value that differs for each instance
 /// {"do": "id"}                       answers the id of its invocation
 /// {"do": "echo", "value": 7}         answers the value
-/// {"do": "long", "value": 7}         answers a string of so many letters
-/// {"do": "fail", "value": "words"}   fails in these words
+/// {"do": "long", "value": 7}         answers a string with this many letters
+/// {"do": "fail", "value": "words"}   fails with this message
 /// {"do": "exit", "value": 3}         ends its process with this status
-/// {..., "sleep": 0.5}                sleeps so many seconds before
+/// {..., "sleep": 0.5}                sleeps this many seconds before
 /// {..., "print": "words"}            prints a line before that
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Command {
-    /// What it does.
+    /// The command.
     pub what: String,
-    /// With what; as it stands in JSON.
+    /// Its argument, as JSON.
     pub value: Option<String>,
     /// How long it sleeps before.
     pub sleep: Duration,
-    /// What it prints before that.
+    /// The line that it prints before.
     pub print: Option<String>,
 }
 
 impl Command {
-    /// To do `what`.
-    fn new(what: &str) -> Self {
+    /// The command `what`.
+    pub(super) fn new(what: &str) -> Self {
         Self {
             what: what.to_owned(),
             value: None,
@@ -84,7 +87,7 @@ impl Command {
         Self { sleep, ..self }
     }
 
-    fn printing(self, line: &str) -> Self {
+    pub(super) fn printing(self, line: &str) -> Self {
         Self {
             print: Some(line.to_owned()),
             ..self
@@ -105,7 +108,7 @@ impl Command {
         Bytes::from(text + "}")
     }
 
-    /// What a payload of this suite says, for functions that have no JSON: its words are plain.
+    /// Parses a payload of this suite, for functions without a JSON parser: its words are plain.
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(payload)
             .ok()?
@@ -128,8 +131,8 @@ impl Command {
 }
 
 impl Subject {
-    /// The function, changed.
-    fn function(&self, change: impl FnOnce(&mut Function)) -> Arc<Function> {
+    /// The function with a change.
+    pub(super) fn function(&self, change: impl FnOnce(&mut Function)) -> Arc<Function> {
         let mut function = self.function.clone();
         change(&mut function);
         Arc::new(function)
@@ -143,8 +146,8 @@ impl Subject {
             .expect("it is run")
     }
 
-    /// What it answers, as text.
-    async fn answer(&self, function: &Arc<Function>, command: &Command) -> String {
+    /// The answer as text.
+    pub(super) async fn answer(&self, function: &Arc<Function>, command: &Command) -> String {
         text(
             &self
                 .ran(function, command)
@@ -154,7 +157,7 @@ impl Subject {
         )
     }
 
-    /// What it fails with, which is an object in JSON by all that can be seen.
+    /// The error, which looks like a JSON object with a type and a message.
     async fn failure(&self, function: &Arc<Function>, command: &Command) -> String {
         let FunctionError { payload } = self
             .ran(function, command)
@@ -170,7 +173,7 @@ impl Subject {
         said
     }
 
-    /// Runs it only if an instance is free.
+    /// Runs `command` as a call, which needs a free instance.
     async fn at_once(&self, function: &Arc<Function>, command: &Command) -> Result<Ran, Refused> {
         self.runtime
             .run(
@@ -180,7 +183,7 @@ impl Subject {
             .await
     }
 
-    /// Waits until so many instances are at work.
+    /// Waits until `count` instances are busy.
     async fn busy(&self, count: u64) {
         eventually(&*self.clock, "instances to be at work", async || {
             (self.runtime.figures().busy == count).then_some(())
@@ -208,8 +211,8 @@ macro_rules! runtime_contract {
                 "U1" a_call_beyond_the_instances_waits_or_is_refused,
                 "U4" no_instance_is_used_again_after_retiring,
                 "U4" another_revision_has_instances_of_its_own,
-                "U4" who_asks_for_an_earlier_revision_is_run_at_the_one_in_place,
-                "U4" what_is_at_work_when_its_function_is_retired_finishes,
+                "U4" a_call_of_an_earlier_revision_runs_the_current_one,
+                "U4" an_invocation_finishes_although_its_function_is_retired,
             }
             failures {
                 "U2" an_invocation_past_its_timeout_fails_and_its_instance_is_gone,
@@ -223,12 +226,9 @@ macro_rules! runtime_contract {
                 "U3" an_invocation_is_run_once_whether_it_fails_or_not,
                 "U3" a_function_sees_the_id_of_its_invocation,
             }
-            lines {
-                "U5" what_is_printed_is_kept_under_its_invocation_before_the_answer,
-                "U5" what_one_that_fails_has_printed_is_kept_too,
-                "U5" lines_are_read_on_from_any_of_them,
-                "U5" lines_are_read_in_pages_that_have_a_bound,
-                "U5" who_waits_for_a_line_is_woken_by_its_own_function_alone,
+            output {
+                "U5" output_is_kept_under_its_invocation_before_the_result,
+                "U5" output_of_a_failed_invocation_is_kept,
             }
         } }
     };

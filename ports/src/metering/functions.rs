@@ -9,7 +9,7 @@ use super::{Carried, Count, Meter, Operation};
 use crate::{
     Clock, Event, Functions, Handler, Monotonic, Receipt, Result,
     decorate::FunctionsDecorator,
-    functions::{Definition, Failure, QueueTrigger, Room},
+    functions::{Definition, Failure, Permit, QueueTrigger},
 };
 
 /// Counts calls and bytes of the functions it wraps.
@@ -117,14 +117,14 @@ struct MeteredHandler {
 #[async_trait]
 impl Handler for MeteredHandler {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        self.handle_in(Room::default(), event).await
+        self.handle_with(Permit::default(), event).await
     }
 
-    async fn room(&self) -> Room {
-        self.inner.room().await
+    async fn permit(&self) -> Permit {
+        self.inner.permit().await
     }
 
-    async fn handle_in(&self, room: Room, event: Event) -> Result<Bytes, Failure> {
+    async fn handle_with(&self, permit: Permit, event: Event) -> Result<Bytes, Failure> {
         self.meter.count(
             Operation::FunctionRun,
             Count {
@@ -138,7 +138,7 @@ impl Handler for MeteredHandler {
             handler: self,
             started: self.clock.monotonic(),
         };
-        let result = self.inner.handle_in(room, event).await;
+        let result = self.inner.handle_with(permit, event).await;
         self.meter
             .ended(Operation::FunctionRun, &result, |_| Carried::default());
         result

@@ -127,6 +127,39 @@ fn the_runtime_suite_catches_every_broken_runtime() {
     );
 }
 
+/// B1 to B4.
+#[test]
+fn the_code_store_suite_catches_every_broken_code_store() {
+    suite_catches(
+        "code_store",
+        broken::code_store::BROKEN,
+        contract::code_store::CASES,
+        subjects::code_store,
+    );
+}
+
+/// X1 to X5.
+#[test]
+fn the_instances_suite_catches_every_broken_provider_of_instances() {
+    suite_catches(
+        "instances",
+        broken::instances::BROKEN,
+        contract::instances::CASES,
+        subjects::instances,
+    );
+}
+
+/// G1 to G3.
+#[test]
+fn the_logs_suite_catches_every_broken_kind_of_logs() {
+    suite_catches(
+        "logs",
+        broken::logs::BROKEN,
+        contract::logs::CASES,
+        subjects::runtime,
+    );
+}
+
 /// L1 to L4.
 #[test]
 fn the_clock_suite_catches_every_broken_clock() {
@@ -164,9 +197,12 @@ fn the_durability_suite_catches_every_store_that_breaks_in_a_crash() {
 fn every_port_that_promises_something_has_a_suite() {
     let suites = [
         "clock",
+        "code_store",
         "durability",
         "functions",
+        "instances",
         "key_value",
+        "logs",
         "objects",
         "queue",
         "runtime",

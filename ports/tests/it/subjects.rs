@@ -5,14 +5,18 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use ports::{
     Clock,
-    contract::{Case, clock, durability, functions, key_value, objects, queue, runtime},
+    contract::{
+        Case, clock, code_store, durability, functions, instances, key_value, objects, queue,
+        runtime,
+    },
     functions::Definition,
+    instances::Spec,
     key_value::SharedKeyValue,
     objects::ObjectStore,
     queue::{SharedQueue, SharedQueueAdmin},
     runtime::{Function, Language},
 };
-use simulated::{World, runtime::SimulatedRuntime};
+use simulated::{SimulatedCodeStore, World, runtime::SimulatedRuntime};
 
 /// Opens a subject on a fresh world, and runs `case` on it in virtual time.
 pub(crate) fn run<S>(case: Case<S>, open: impl FnOnce(&World) -> S) {
@@ -73,10 +77,35 @@ pub(crate) fn runtime(world: &World) -> runtime::Subject {
         environment: BTreeMap::new(),
         network: false,
     };
+    let simulated = SimulatedRuntime::obedient(world.clock());
     runtime::Subject {
-        runtime: Arc::new(SimulatedRuntime::obedient(world.clock())),
+        logs: simulated.logs(),
+        runtime: Arc::new(simulated),
         function,
         clock,
+    }
+}
+
+pub(crate) fn code_store(_: &World) -> code_store::Subject {
+    code_store::Subject {
+        store: Arc::new(SimulatedCodeStore::default()),
+        archive: SimulatedCodeStore::archive,
+    }
+}
+
+pub(crate) fn instances(world: &World) -> instances::Subject {
+    instances::Subject {
+        instances: world.instances(simulated::instances::obedient()),
+        spec: instances_spec(),
+        clock: world.clock(),
+    }
+}
+
+fn instances_spec() -> Spec {
+    Spec {
+        command: vec!["obedient".to_owned()],
+        memory_bytes: 128 << 20,
+        ..Spec::default()
     }
 }
 

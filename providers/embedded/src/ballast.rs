@@ -1,10 +1,12 @@
-//! Ballast: disk that is kept for getting out of a full one.
+//! Ballast: disk space held to get out of a full disk.
 //!
-//! What a client deletes makes room only once a checkpoint has taken it in, and the checkpoint store copies what it
-//! changes before it gives anything back; a journal goes on in another segment only if there is one. So some of the
-//! disk is held in a file that nothing is kept in, and let go for as long as a checkpoint, or a new segment, needs it.
+//! A deletion frees space only after a checkpoint has applied it. The checkpoint store copies the
+//! pages it changes before it frees the old ones, and a full journal needs another segment. A file
+//! without content therefore holds some disk space. It is released while a checkpoint or a new
+//! segment needs the space.
 //!
-//! While it is let go nobody else of ours may take the room: the journal asks for none ([`Ballast::is_held`]).
+//! While it is released, no other part of the store may take the space: the journal allocates
+//! nothing ([`Ballast::is_held`]).
 
 use std::{
     io,
@@ -19,16 +21,14 @@ use parking_lot::Mutex;
 
 use crate::storage::{Storage, StorageFile};
 
-/// What the file in the data directory is called.
-pub(crate) const NAME: &str = "ballast";
-
-/// Less than this does not carry a checkpoint: the checkpoint store copies a dozen pages for any change.
+/// The smallest ballast that carries a checkpoint: the checkpoint store copies a dozen pages for
+/// any change.
 const BYTES_MIN: u64 = 1 << 20;
 
-/// It is this part of a journal segment.
+/// The ballast is one part of this many of a journal segment.
 const SEGMENT_PART: u64 = 4;
 
-/// The file, and how much of it there is.
+/// The ballast file and its present size.
 #[derive(Debug)]
 pub(crate) struct Ballast {
     storage: Arc<dyn Storage>,
@@ -36,12 +36,12 @@ pub(crate) struct Ballast {
     whole: u64,
     bytes: AtomicU64,
     is_held: AtomicBool,
-    /// One changes it at a time.
+    /// Serializes changes of the file.
     changing: Mutex<()>,
 }
 
 impl Ballast {
-    /// None is held yet.
+    /// A ballast that holds nothing yet.
     pub(crate) fn new(storage: Arc<dyn Storage>, path: PathBuf, segment_bytes: u64) -> Self {
         let whole = (segment_bytes / SEGMENT_PART).max(BYTES_MIN);
         Self {
@@ -54,29 +54,29 @@ impl Ballast {
         }
     }
 
-    /// How much there is when there is all of it.
+    /// The size of the whole ballast.
     pub(crate) fn whole_bytes(&self) -> u64 {
         self.whole
     }
 
-    /// How much there is.
+    /// The present size.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether it is held: the journal may take room beside it.
+    /// Whether the ballast is held. The journal may allocate space only while it is.
     pub(crate) fn is_held(&self) -> bool {
         self.is_held.load(Ordering::Relaxed)
     }
 
-    /// Takes as much of it as the disk has.
-    pub(crate) fn take(&self) {
+    /// Takes as much of the ballast as the disk has room for.
+    pub(crate) fn acquire(&self) {
         let _one = self.changing.lock();
         self.fill();
         self.is_held.store(true, Ordering::Relaxed);
     }
 
-    /// Takes more of it, unless somebody has let it go.
+    /// Takes the missing rest of the ballast, unless it is released.
     pub(crate) fn refill(&self) {
         let _one = self.changing.lock();
         if self.is_held() {
@@ -92,12 +92,12 @@ impl Ballast {
                 .open(&self.path)
                 .and_then(|file| self.extend(&*file));
             if let Err(error) = taken {
-                tracing::warn!(%error, "the ballast for a full disk cannot be taken");
+                tracing::warn!(%error, "the ballast could not be allocated");
             }
         }
     }
 
-    /// By halves.
+    /// Extends the file, in pieces that halve after each refusal.
     fn extend(&self, file: &dyn StorageFile) -> io::Result<()> {
         let mut piece = self.whole - self.bytes();
         while piece >= self.whole / 16 && self.bytes() < self.whole {
@@ -105,7 +105,7 @@ impl Ballast {
             if file.allocate(longer).is_ok() {
                 self.bytes.store(longer, Ordering::Relaxed);
             } else {
-                // A file system may keep what it could give.
+                // A file system may keep the part that it could allocate.
                 file.set_len(self.bytes())?;
                 piece /= 2;
             }
@@ -113,8 +113,8 @@ impl Ballast {
         Ok(())
     }
 
-    /// Gives the disk all of it back, until [`Ballast::take`].
-    pub(crate) fn let_go(&self) -> io::Result<()> {
+    /// Gives the whole ballast back to the disk, until [`Ballast::acquire`].
+    pub(crate) fn release(&self) -> io::Result<()> {
         let _one = self.changing.lock();
         self.is_held.store(false, Ordering::Relaxed);
         self.storage.open(&self.path)?.set_len(0)?;
@@ -128,21 +128,21 @@ mod tests {
     use super::*;
     use crate::storage::DiskStorage;
 
-    /// P6: whoever let it go has the room for as long as he needs it.
+    /// P6: the caller that released the ballast keeps the space for as long as it needs it.
     #[test]
-    fn what_is_let_go_is_nobody_elses_until_it_is_taken_back() {
+    fn released_ballast_stays_free_until_it_is_acquired_again() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let ballast = Ballast::new(Arc::new(DiskStorage), directory.path().join(NAME), 0);
-        ballast.take();
+        let ballast = Ballast::new(Arc::new(DiskStorage), directory.path().join("ballast"), 0);
+        ballast.acquire();
         assert!(ballast.is_held() && ballast.bytes() == BYTES_MIN);
-        ballast.let_go().expect("it goes");
+        ballast.release().expect("it goes");
         ballast.refill();
         assert_eq!(
             (ballast.is_held(), ballast.bytes()),
             (false, 0),
             "the journal and others keep away"
         );
-        ballast.take();
+        ballast.acquire();
         assert!(ballast.is_held() && ballast.bytes() == BYTES_MIN);
     }
 }

@@ -1,42 +1,52 @@
-//! What the store is opened with.
+//! The configuration of the store.
 
 use std::{path::PathBuf, sync::Arc};
 
 use ports::queue::QueueLimits;
 
-use crate::{
-    queue,
-    storage::{DiskStorage, Storage},
+use crate::storage::{DiskStorage, Storage};
+
+/// The default limits of the queues.
+pub(crate) const QUEUE_LIMITS: QueueLimits = QueueLimits {
+    message_bytes_max: 4 << 20,
+    batch_messages_max: 256,
+    dead_letters_max: 10_000,
+    deduplication_window_ms: 5 * 60 * 1000,
+    shares_journal: true,
 };
 
-/// Where the store lives and how much room it takes. All sizes are bytes.
+/// The location and the sizes of the store. All sizes are bytes.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The data directory; made if it is not there.
+    /// The data directory. Opening creates it if it is missing.
     pub data_dir: PathBuf,
-    /// How much disk a journal segment is given at once; one more is kept allocated as a reserve.
+    /// The disk space that a journal segment is allocated at once. One more segment stays allocated
+    /// as a spare.
     pub journal_segment_bytes: u64,
-    /// How much journal may gather before it is folded into the checkpoint store. Bounds recovery, and memory by
-    /// the number of records that fit: each takes about 600 bytes there beside its key and value.
+    /// How much journal accumulates before a checkpoint. This bounds the time of a recovery. It
+    /// also bounds memory by the number of records that fit: each takes about 600 bytes beside its
+    /// key and value.
     pub checkpoint_bytes: u64,
-    /// The most memory for items read from the checkpoint store, and as much again for its pages.
+    /// The memory bound for items read from the checkpoint store. The store's pages may take as
+    /// much again.
     pub cache_bytes: u64,
-    /// The file operations; tests put faulty ones here.
+    /// The file operations. Tests replace them with faulty ones.
     #[doc(hidden)]
     pub storage: Arc<dyn Storage>,
-    /// What the queues cannot exceed; a test that waits for the deduplication window shortens it here.
+    /// The limits of the queues. A test of the deduplication window shortens it here.
     #[doc(hidden)]
     pub queue_limits: QueueLimits,
-    /// Breaks D1 and O1 on purpose, so that the power-loss test can show that it would notice.
+    /// Breaks D1 and O1, so that the power-loss test can prove that it detects this.
     #[doc(hidden)]
     pub acknowledge_before_sync: bool,
-    /// Serves blocks of the checkpoint store unchecked, so that the tests of damage can show that they would notice.
+    /// Serves blocks of the checkpoint store unchecked, so that the damage tests can prove that
+    /// they detect this.
     #[doc(hidden)]
     pub skip_block_checksums: bool,
 }
 
 impl Config {
-    /// The smallest segment: a header, and records worth having.
+    /// The smallest segment: a header and a useful number of records.
     const JOURNAL_SEGMENT_BYTES_MIN: u64 = 16 << 10;
 
     /// The defaults in `data_dir`.
@@ -61,7 +71,7 @@ impl Default for Config {
             checkpoint_bytes: 256 << 20,
             cache_bytes: 16 << 20,
             storage: Arc::new(DiskStorage),
-            queue_limits: queue::LIMITS,
+            queue_limits: QUEUE_LIMITS,
             acknowledge_before_sync: false,
             skip_block_checksums: false,
         }

@@ -1,17 +1,20 @@
-//! Who waits for which point, and what a point of an earlier start answers.
+//! The durable position and the callers that wait for it.
 //!
-//! Waiting costs one entry in a list and one wake-up; a point that is durable already is answered without
-//! waiting. The journal thread sleeps here too: it is woken by the first waiter; a change that nobody waits
-//! for is given [`LAZY`] time to gather company. So long after a commit the thread looks by itself, since under load
-//! the next change is near and would have to wake it for nothing; then it sleeps for good until a change wakes it.
+//! A waiting caller costs one list entry and one wake-up. A point that is already durable costs no
+//! wait. The journal thread sleeps here too, and the first waiter wakes it. A change without a
+//! waiter is written after [`LAZY_COMMIT_DELAY`], so that more changes join its group. For the same time after a
+//! commit, the thread polls for changes itself: under load the next change is near, and a wake-up
+//! would be wasted. After that it sleeps until a change wakes it.
 //!
 //! Invariants
-//! - `durable` only grows within an incarnation; a waiter is woken once `durable` has reached its point or
-//!   the incarnation has changed.
-//! - A point of an earlier incarnation is answered by where that incarnation ended, never by comparing its
-//!   position with today's (rule P3). One that is older than we remember is lost.
-//! - No point is called durable before a record says so which a crash leaves: also not one whose every change was undone
-//!   before it reached the journal, or the same point would answer `Lost` after the crash (D3).
+//! - `durable` only grows within an incarnation. A waiter wakes when `durable` has reached its
+//!   point or the incarnation has changed.
+//! - For a point of an earlier incarnation the recorded end of that incarnation decides, never a
+//!   comparison with today's positions (rule P3). A point older than the remembered incarnations is
+//!   lost.
+//! - No point is reported durable before a record that survives a crash covers it. This holds even
+//!   if every change up to the point was undone before it reached the journal. Otherwise the same
+//!   point would return `Lost` after a crash (D3).
 
 use std::{
     future::Future,
@@ -21,30 +24,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-use async_trait::async_trait;
 use parking_lot::{Condvar, Mutex};
-use ports::{DurabilityPoint, Error, ErrorKind, Externalize, Incarnation, Position, Result};
+use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result};
 
-use crate::engine::Engine;
-
-/// How many ends of earlier incarnations are kept.
+/// How many ends of earlier incarnations are kept. The oldest is dropped first.
 pub(crate) const INCARNATIONS_MAX: usize = 1024;
 
-/// How long changes that nobody waits for may gather before they are written.
-const LAZY: Duration = Duration::from_millis(20);
+/// How long changes without a waiter may gather before they are written.
+const LAZY_COMMIT_DELAY: Duration = Duration::from_millis(20);
 
-/// What the journal thread is woken for.
+/// The next task of the journal thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Write a group.
+    /// Writes a group.
     Commit,
-    /// Write what is left, then end.
+    /// Writes the remaining changes, then ends.
     Finish,
-    /// End now, as a crash would.
+    /// Ends now, as a crash would.
     Abandon,
 }
 
-/// The durable position, the waiters for it and the journal thread's bed.
+/// The durable position, its waiters, and the wake-up of the journal thread.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     inner: Mutex<Inner>,
@@ -59,13 +59,13 @@ struct Inner {
     ends: Arc<Vec<(u64, u64)>>,
     waiters: Vec<Waiter>,
     next_waiter: u64,
-    /// The highest position anybody waits for.
+    /// The highest position with a waiter; zero if there is none.
     wanted: u64,
-    /// Since when there are changes that nobody waits for.
+    /// When the oldest unwritten change without a waiter was made.
     lazy_since: Option<Instant>,
-    /// The thread sleeps for good: it does not see by itself that there are changes.
+    /// The thread sleeps without a timeout, so a change must wake it.
     sleeps: bool,
-    /// A commit was asked for whatever there is to write.
+    /// The thread must commit even if there is nothing to write.
     forced: bool,
     stop: Option<Work>,
     closed: bool,
@@ -79,7 +79,7 @@ struct Waiter {
 }
 
 impl Inner {
-    fn judge(&self, point: DurabilityPoint) -> Option<Result<()>> {
+    fn outcome(&self, point: DurabilityPoint) -> Option<Result<()>> {
         if point == DurabilityPoint::DURABLE {
             return Some(Ok(()));
         }
@@ -105,15 +105,15 @@ impl Inner {
         }
     }
 
-    fn wake_judged(&mut self) -> Vec<Waker> {
+    fn wake_resolved(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
         let mut waiters = std::mem::take(&mut self.waiters);
         waiters.retain(|waiter| {
-            let judged = self.judge(waiter.point).is_some();
-            if judged {
+            let is_known = self.outcome(waiter.point).is_some();
+            if is_known {
                 woken.push(waiter.waker.clone());
             }
-            !judged
+            !is_known
         });
         self.waiters = waiters;
         woken
@@ -121,17 +121,17 @@ impl Inner {
 }
 
 impl Durability {
-    /// Whether `point` needs no waiting.
+    /// Whether `point` is durable now.
     pub(crate) fn is_durable(&self, point: DurabilityPoint) -> bool {
-        matches!(self.inner.lock().judge(point), Some(Ok(())))
+        matches!(self.inner.lock().outcome(point), Some(Ok(())))
     }
 
-    /// What `point` answers, if that is known now.
-    pub(crate) fn judge(&self, point: DurabilityPoint) -> Option<Result<()>> {
-        self.inner.lock().judge(point)
+    /// The result of waiting for `point`, if it is already known.
+    pub(crate) fn outcome(&self, point: DurabilityPoint) -> Option<Result<()>> {
+        self.inner.lock().outcome(point)
     }
 
-    /// Waits until `point` is judged.
+    /// Waits until the outcome of `point` is known.
     pub(crate) fn wait(&self, point: DurabilityPoint) -> Waiting<'_> {
         Waiting {
             durability: self,
@@ -140,8 +140,8 @@ impl Durability {
         }
     }
 
-    /// Has the journal thread write soon: there is a change.
-    pub(crate) fn changed(&self) {
+    /// Notes a change, which the journal thread writes within [`LAZY_COMMIT_DELAY`].
+    pub(crate) fn note_change(&self) {
         let mut inner = self.inner.lock();
         if inner.lazy_since.is_none() {
             inner.lazy_since = Some(Instant::now());
@@ -151,31 +151,31 @@ impl Durability {
         }
     }
 
-    /// Has the journal thread run now, whether or not there is a change.
+    /// Wakes the journal thread now, whether or not there is a change.
     pub(crate) fn force(&self) {
         self.inner.lock().forced = true;
         self.work.notify_one();
     }
 
-    /// Has the journal thread end.
+    /// Ends the journal thread.
     pub(crate) fn stop(&self, how: Work) {
         self.inner.lock().stop = Some(how);
         self.work.notify_one();
     }
 
-    /// Answers all waiters: nothing more will become durable.
+    /// Wakes all waiters with an error: no further point will become durable.
     pub(crate) fn close(&self) {
         let woken = {
             let mut inner = self.inner.lock();
             inner.closed = true;
-            inner.wake_judged()
+            inner.wake_resolved()
         };
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// The journal thread sleeps until there is work.
+    /// Blocks the journal thread until it has work.
     pub(crate) fn wait_for_work(&self) -> Work {
-        let awake_until = Instant::now() + LAZY;
+        let awake_until = Instant::now() + LAZY_COMMIT_DELAY;
         let mut inner = self.inner.lock();
         loop {
             if let Some(stop) = inner.stop {
@@ -184,11 +184,12 @@ impl Durability {
             if inner.forced || inner.wanted > inner.durable {
                 break;
             }
-            // Nothing stands between these looks and the wait: what comes as a wait runs out is seen before the next.
+            // The lock is held from these checks until the wait begins. A request made while a wait
+            // times out is therefore seen before the next wait.
             match inner.lazy_since {
-                Some(since) if since.elapsed() >= LAZY => break,
+                Some(since) if since.elapsed() >= LAZY_COMMIT_DELAY => break,
                 Some(since) => {
-                    self.work.wait_until(&mut inner, since + LAZY);
+                    self.work.wait_until(&mut inner, since + LAZY_COMMIT_DELAY);
                 }
                 None if Instant::now() < awake_until => {
                     self.work.wait_until(&mut inner, awake_until);
@@ -205,7 +206,7 @@ impl Durability {
         Work::Commit
     }
 
-    /// Sleeps for `duration` unless told to stop before; answers whether it was.
+    /// Sleeps for `duration`, or until the thread is told to stop. Returns whether it was.
     pub(crate) fn is_stopped_within(&self, duration: Duration) -> bool {
         let until = Instant::now() + duration;
         let mut inner = self.inner.lock();
@@ -217,14 +218,14 @@ impl Durability {
         inner.stop.is_some()
     }
 
-    /// Whether a record is owed that says no more than that everything up to `position` is durable: somebody waits for it, or
-    /// nobody could any more.
-    pub(crate) fn is_owed(&self, position: u64, work: Work) -> bool {
+    /// Whether a record without entries must say that everything up to `position` is durable: a
+    /// caller waits for it, or the store is closing.
+    pub(crate) fn needs_marker(&self, position: u64, work: Work) -> bool {
         let inner = self.inner.lock();
         position > inner.durable && (inner.wanted > inner.durable || work == Work::Finish)
     }
 
-    /// Everything up to `position` is durable.
+    /// Notes that everything up to `position` is durable.
     pub(crate) fn advance(&self, position: u64) {
         let woken = {
             let mut inner = self.inner.lock();
@@ -233,12 +234,12 @@ impl Durability {
             if inner.wanted <= position {
                 inner.wanted = 0;
             }
-            inner.wake_judged()
+            inner.wake_resolved()
         };
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// A new incarnation starts at `position`; `ends` are the earlier ones.
+    /// Starts a new incarnation at `position`; `ends` are the ends of the earlier ones.
     pub(crate) fn restart(&self, incarnation: u64, position: u64, ends: Arc<Vec<(u64, u64)>>) {
         let woken = {
             let mut inner = self.inner.lock();
@@ -251,7 +252,7 @@ impl Durability {
             inner.ends = ends;
             inner.wanted = 0;
             inner.lazy_since = None;
-            inner.wake_judged()
+            inner.wake_resolved()
         };
         woken.into_iter().for_each(Waker::wake);
     }
@@ -266,7 +267,7 @@ impl Durability {
     }
 }
 
-/// Waits for one point.
+/// Waits for the outcome of one point.
 #[derive(Debug)]
 pub(crate) struct Waiting<'durability> {
     durability: &'durability Durability,
@@ -280,8 +281,8 @@ impl Future for Waiting<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let durability = self.durability;
         let mut inner = durability.inner.lock();
-        if let Some(judged) = inner.judge(self.point) {
-            return Poll::Ready(judged);
+        if let Some(outcome) = inner.outcome(self.point) {
+            return Poll::Ready(outcome);
         }
         let registered = self.id.and_then(|id| {
             inner
@@ -323,31 +324,6 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// One order, so one barrier: items and queues share it (Q7).
-#[async_trait]
-impl Externalize for Engine {
-    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        if let Some(judged) = self.durability.judge(point) {
-            return judged;
-        }
-        if point > self.point() {
-            // The store may have gone back meanwhile; then the point is judged lost.
-            let error =
-                || Error::invalid(format!("externalize {point:?}, which was never reached"));
-            return self.durability.judge(point).unwrap_or_else(|| Err(error()));
-        }
-        self.durability.wait(point).await
-    }
-
-    fn point(&self) -> DurabilityPoint {
-        self.state().store.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.durability.is_durable(point)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::{sync::mpsc, thread};
@@ -358,9 +334,9 @@ mod tests {
 
     type Ask = fn(&mut Inner);
 
-    /// Whoever asks for work just as the journal thread is about to sleep for good holds the lock then.
+    /// A request made just as the journal thread times out holds the lock at that moment.
     #[test]
-    fn what_is_asked_for_as_a_wait_runs_out_is_done() {
+    fn a_request_made_as_a_wait_times_out_is_served() {
         let asked: [(Ask, Work); 3] = [
             (|inner| inner.forced = true, Work::Commit),
             (|inner| inner.wanted = 1, Work::Commit),
@@ -373,11 +349,11 @@ mod tests {
                 let waits = Arc::clone(&durability);
                 let begun = Instant::now();
                 thread::spawn(move || tell.send(waits.wait_for_work()));
-                while begun.elapsed() < LAZY / 2 {
+                while begun.elapsed() < LAZY_COMMIT_DELAY / 2 {
                     thread::yield_now();
                 }
                 let mut inner = durability.inner.lock();
-                while begun.elapsed() < LAZY * 2 {
+                while begun.elapsed() < LAZY_COMMIT_DELAY * 2 {
                     thread::yield_now();
                 }
                 ask(&mut inner);

@@ -1,39 +1,40 @@
-//! Why a data directory could not be opened.
+//! Reasons to refuse a data directory.
 
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
-use crate::{journal::segment, storage};
+use crate::storage;
 
-/// Why [`Embedded::open`](crate::Embedded::open) refused.
+/// The reason why [`Embedded::open`](crate::Embedded::open) refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// Another process has the directory open.
     #[error(
-        "the data directory is in use by process {pid}: stop that, or choose another directory"
+        "the data directory is in use by process {pid}: stop that process, or choose another directory"
     )]
     Locked {
-        /// Its process id, or zero if it has not written it yet.
+        /// Its process id; zero if it has not written one yet.
         pid: u32,
     },
-    /// Stored bytes are damaged where they had been durable. Nothing was changed.
+    /// Durable bytes are damaged. Nothing was changed.
     #[error("{} is damaged at byte {offset}: restore it from a copy", file.display())]
     Damaged {
         /// The damaged file.
         file: PathBuf,
-        /// Where the damage starts.
+        /// Where the damage starts, in bytes.
         offset: u64,
     },
-    /// A journal segment, the checkpoint store or the `format` record, which had been durable, is not there. Nothing was changed.
+    /// A durable journal segment, checkpoint store or `format` record is missing. Nothing was
+    /// changed.
     #[error(
-        "{} is missing, and what it held had been durable: put it back or restore the data directory from a copy; to go on without what it held, start with another directory",
+        "{} is missing, but it held durable data: put it back, or restore the data directory from a copy; to continue without that data, start with another directory",
         file.display()
     )]
     Missing {
-        /// The file expected.
+        /// The expected file.
         file: PathBuf,
     },
     /// A later release wrote the directory.
@@ -45,50 +46,50 @@ pub enum OpenError {
         found: u32,
         /// The newest one this release reads.
         supported: u32,
-        /// The first release that reads it, as it recorded itself.
+        /// The first release that can read it, according to the record.
         readable_by: String,
     },
-    /// Something else is where a directory would be.
+    /// A file occupies the path of a directory.
     #[error("{} is there and is not a directory: choose another place, or move it away", path.display())]
     NotADirectory {
-        /// The directory that was asked for, or one above it.
+        /// The occupied path: the requested directory or one above it.
         path: PathBuf,
     },
     /// A file operation failed.
     #[error("{attempted}: {source}")]
     Io {
-        /// What was attempted, on which file.
+        /// The operation and its file.
         attempted: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The checkpoint store could not be opened.
     #[error(
-        "read the checkpoint store {}: {source}; if it is damaged, restore the whole data directory from a copy, since the journal no longer has what the checkpoint store holds",
+        "read the checkpoint store {}: {source}; if it is damaged, restore the whole data directory from a copy, because the journal no longer holds the checkpointed data",
         file.display()
     )]
     Checkpoint {
-        /// Its file.
+        /// The file of the store.
         file: PathBuf,
-        /// What went wrong.
+        /// The error of redb.
         source: Box<redb::Error>,
     },
 }
 
 impl OpenError {
-    /// Says what was attempted when `source` happened.
+    /// An I/O error of the operation `attempted`.
     pub(crate) fn io(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let attempted = attempted.into();
         move |source| Self::Io { attempted, source }
     }
 
-    /// Says why `directory` could not be made when `source` happened.
+    /// The error that `directory` could not be created.
     pub(crate) fn making(directory: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| match storage::in_the_way(directory) {
             Some(path) => Self::NotADirectory { path },
             None => Self::Io {
                 attempted: format!(
-                    "make {} (choose another place, or give this user the right to write there)",
+                    "create {} (choose another place, or give this user the right to write there)",
                     directory.display()
                 ),
                 source,
@@ -96,16 +97,9 @@ impl OpenError {
         }
     }
 
-    /// Says that the checkpoint store in `file` could not be read.
+    /// The error that the checkpoint store in `file` could not be read.
     pub(crate) fn checkpoint(file: &Path) -> impl FnOnce(Box<redb::Error>) -> Self {
         let file = file.to_owned();
         move |source| Self::Checkpoint { file, source }
-    }
-
-    /// Says that segment `number` of the journal in `directory` is not there.
-    pub(crate) fn missing(directory: &Path, number: u64) -> Self {
-        Self::Missing {
-            file: directory.join(segment::file_name(number)),
-        }
     }
 }

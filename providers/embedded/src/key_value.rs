@@ -1,15 +1,16 @@
 //! The key-value port on the engine.
 //!
-//! A call that has begun runs to its end without yielding: the lock is held for a few microseconds, and what is not in
-//! memory is read from the local checkpoint store in place. What conditions and changes mean is
-//! [`ports::key_value::evaluate`]'s word alone.
+//! A call runs to its end without yielding. It holds the lock for a few microseconds, and reads a
+//! record that is not in memory from the local checkpoint store in place.
+//! [`ports::key_value::evaluate`] alone defines conditions and changes.
 //!
-//! A loop of calls that are all answered at once would keep its thread from everything else. So each counts against its task's
-//! budget before it begins; where that is used up, others run first.
+//! A loop of calls that never wait would keep other tasks off its thread. Each call therefore
+//! counts against its task's budget before it begins, and a task without budget yields.
 //!
 //! A deleted item that remembers operations stays as a record without attributes for
-//! [`KeyValueLimits::operation_retention_ms`], so that a late repeat is recognised (K8) and its version does
-//! not go back (K9); after that it counts as never having been, and a checkpoint removes it.
+//! [`KeyValueLimits::operation_retention_ms`]. A late repeat is therefore recognised (K8), and the
+//! version of the item does not go back (K9). After that the item counts as never created, and a
+//! checkpoint removes the record.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -31,12 +32,11 @@ use tokio::task::coop::consume_budget;
 
 use crate::{
     engine::Engine,
-    overlay::entry_bound,
-    record::{Record, RecordKey, StoredItem, Table},
-    store::{Claim, Found, Freed, Store, now_ms},
+    records::{Record, RecordKey, StoredItem, Table, overlay::entry_bound},
+    store::{Lookup, SpaceChange, Store, UseReserve, now_ms},
 };
 
-/// What this provider cannot exceed.
+/// The limits of this provider.
 pub(crate) const LIMITS: KeyValueLimits = KeyValueLimits {
     key_bytes_max: 2048,
     item_bytes_max: 4 << 20,
@@ -50,7 +50,7 @@ pub(crate) const LIMITS: KeyValueLimits = KeyValueLimits {
     tells_room: true,
 };
 
-/// A page ends early once it holds this much, so that a scan of large items stays bounded.
+/// A page ends early at this size, which bounds a scan of large items.
 const PAGE_BYTES_MAX: usize = 16 << 20;
 
 #[async_trait]
@@ -79,17 +79,17 @@ impl KeyValue for Engine {
 
     async fn update(&self, update: Update) -> Result<Updated> {
         consume_budget().await;
-        self.update_by(&update, Claim::Ordinary)
+        self.update_by(&update, UseReserve::No)
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         consume_budget().await;
-        self.transact_by(&updates, Claim::Ordinary)
+        self.transact_by(&updates, UseReserve::No)
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         consume_budget().await;
-        self.write_batch_by(batch, Claim::Ordinary)
+        self.write_batch_by(batch, UseReserve::No)
     }
 
     fn limits(&self) -> &KeyValueLimits {
@@ -106,23 +106,24 @@ impl KeyValue for Engine {
 }
 
 impl Engine {
-    fn update_by(&self, update: &Update, claim: Claim) -> Result<Updated> {
+    fn update_by(&self, update: &Update, reserve: UseReserve) -> Result<Updated> {
         check_key(&update.key, &LIMITS)?;
-        update_one(&mut self.serving()?.store, update, claim)
+        update_one(&mut self.serving()?.store, update, reserve)
     }
 
-    fn transact_by(&self, updates: &[Update], claim: Claim) -> Result<Transacted> {
+    fn transact_by(&self, updates: &[Update], reserve: UseReserve) -> Result<Transacted> {
         check_limits(updates, &LIMITS)?;
-        transact(&mut self.serving()?.store, updates, claim)
+        transact(&mut self.serving()?.store, updates, reserve)
     }
 
-    fn write_batch_by(&self, batch: Batch, claim: Claim) -> Result<Batched> {
+    fn write_batch_by(&self, batch: Batch, reserve: UseReserve) -> Result<Batched> {
         check_batch(&batch)?;
-        write_batch(&mut self.serving()?.store, batch, claim)
+        write_batch(&mut self.serving()?.store, batch, reserve)
     }
 }
 
-/// The same port for one who may use the reserve: what it changes goes on when the disk is full (rule P6).
+/// The same port for a service that may use the reserve, so that its changes go on when the disk is
+/// full (rule P6).
 #[derive(Debug)]
 pub(crate) struct WithReserve(pub(crate) Arc<Engine>);
 
@@ -153,17 +154,17 @@ impl KeyValue for WithReserve {
 
     async fn update(&self, update: Update) -> Result<Updated> {
         consume_budget().await;
-        self.0.update_by(&update, Claim::Reserve)
+        self.0.update_by(&update, UseReserve::Yes)
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         consume_budget().await;
-        self.0.transact_by(&updates, Claim::Reserve)
+        self.0.transact_by(&updates, UseReserve::Yes)
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         consume_budget().await;
-        self.0.write_batch_by(batch, Claim::Reserve)
+        self.0.write_batch_by(batch, UseReserve::Yes)
     }
 
     fn limits(&self) -> &KeyValueLimits {
@@ -179,7 +180,7 @@ fn item_key(key: &Key) -> RecordKey {
     RecordKey::new(Table::Item, key.as_bytes().clone())
 }
 
-/// What a condition is judged by: the item found, or what one that is not there looks like.
+/// The state that a condition is evaluated against: that of the found item, or of a missing one.
 fn stored(found: Option<&StoredItem>) -> &Stored {
     static NOTHING: Stored = Stored {
         item: None,
@@ -189,7 +190,7 @@ fn stored(found: Option<&StoredItem>) -> &Stored {
     found.map_or(&NOTHING, |item| &item.stored)
 }
 
-/// The record that keeps `stored`; none where nothing need be kept.
+/// The record of `stored`; none if nothing must be kept.
 fn record_of(stored: Stored) -> Option<StoredItem> {
     match (&stored.item, &stored.memory) {
         (None, None) => None,
@@ -204,79 +205,66 @@ fn record_of(stored: Stored) -> Option<StoredItem> {
     }
 }
 
-fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Updated> {
-    store.check_basis(update.depends_on)?;
+fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result<Updated> {
+    store.check_dependency(update.depends_on)?;
     let key = item_key(&update.key);
     let found = store.item(&key)?;
     let present = stored(found.value.as_deref());
-    match evaluate(present, update, &LIMITS)? {
+    let changed = match evaluate(present, update, &LIMITS)? {
         Evaluated::Refused => {
-            let item = present.item.clone();
-            let cost = Cost::of_read(item.as_deref());
-            let receipt = Receipt {
-                point: store.point(),
-                cost,
-            };
-            Ok(Updated {
-                outcome: Outcome::Conflict(item),
-                receipt,
-            })
+            return Ok(unchanged(store, present.item.clone(), Outcome::Conflict));
         }
-        Evaluated::Unchanged => {
-            let item = present.item.clone();
-            let cost = Cost::of_read(item.as_deref());
-            let receipt = Receipt {
-                point: store.point(),
-                cost,
-            };
-            Ok(Updated {
-                outcome: Outcome::Done(item),
-                receipt,
-            })
-        }
-        Evaluated::Changed(changed) => {
-            let item = changed.item.clone();
-            let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
-            let cost = Cost::of_write(item.as_deref());
-            if let Some(record) = &record
-                && update.retention == Retention::Transient
-                && store.overlay.set_unjournaled(&key, record, found.below)
-            {
-                let receipt = Receipt {
-                    point: store.point(),
-                    cost,
-                };
-                return Ok(Updated {
-                    outcome: Outcome::Done(item),
-                    receipt,
-                });
-            }
-            let mut freed = Freed::default();
-            freed.count(&key, present, record.as_ref());
-            store.reserve(
-                entry_bound(&key, record.as_ref()) as u64,
-                claim.freeing(freed),
-            )?;
-            store.set(key, record, found.below);
-            let receipt = Receipt {
-                point: store.order(),
-                cost,
-            };
-            Ok(Updated {
-                outcome: Outcome::Done(item),
-                receipt,
-            })
-        }
+        Evaluated::Unchanged => return Ok(unchanged(store, present.item.clone(), Outcome::Done)),
+        Evaluated::Changed(changed) => changed,
+    };
+    let item = changed.item.clone();
+    let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
+    let cost = Cost::of_write(item.as_deref());
+    let is_unjournaled = update.retention == Retention::Transient
+        && record
+            .as_ref()
+            .is_some_and(|record| store.overlay.set_unjournaled(&key, record, found.below));
+    let point = if is_unjournaled {
+        store.point()
+    } else {
+        let mut space = SpaceChange::default();
+        space.count(&key, present, record.as_ref());
+        store.reserve(
+            entry_bound(&key, record.as_ref()) as u64,
+            reserve.if_freeing(space),
+        )?;
+        store.set(key, record, found.below);
+        store.order()
+    };
+    Ok(Updated {
+        outcome: Outcome::Done(item),
+        receipt: Receipt { point, cost },
+    })
+}
+
+/// The result of an update that changed nothing.
+fn unchanged(
+    store: &Store,
+    item: Option<Arc<Item>>,
+    outcome: impl FnOnce(Option<Arc<Item>>) -> Outcome,
+) -> Updated {
+    let receipt = Receipt {
+        point: store.point(),
+        cost: Cost::of_read(item.as_deref()),
+    };
+    Updated {
+        outcome: outcome(item),
+        receipt,
     }
 }
 
-fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Transacted> {
+fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Result<Transacted> {
     let mut changes = Vec::with_capacity(updates.len());
     let mut items = Vec::with_capacity(updates.len());
-    let (mut reserved, mut cost, mut freed) = (0, Cost::default(), Freed::default());
+    let (mut reserved, mut cost, mut space) = (0, Cost::default(), SpaceChange::default());
     updates
         .iter()
-        .try_for_each(|update| store.check_basis(update.depends_on))?;
+        .try_for_each(|update| store.check_dependency(update.depends_on))?;
     for (index, update) in updates.iter().enumerate() {
         let key = item_key(&update.key);
         let found = store.item(&key)?;
@@ -302,7 +290,7 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
                 cost += Cost::of_write(changed.item.as_deref());
                 items.push(changed.item.clone());
                 let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
-                freed.count(&key, present, record.as_ref());
+                space.count(&key, present, record.as_ref());
                 reserved += entry_bound(&key, record.as_ref()) as u64;
                 changes.push((key, record, found.below));
             }
@@ -317,7 +305,7 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
             },
         });
     }
-    store.reserve(reserved, claim.freeing(freed))?;
+    store.reserve(reserved, reserve.if_freeing(space))?;
     for (key, record, below) in changes {
         store.set(key, record, below);
     }
@@ -348,7 +336,7 @@ fn check_batch(batch: &Batch) -> Result<()> {
         .try_for_each(|(key, _)| check_key(key, &LIMITS))
 }
 
-fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched> {
+fn write_batch(store: &mut Store, batch: Batch, reserve: UseReserve) -> Result<Batched> {
     let lane = RecordKey::new(Table::Lane, batch.lane);
     let found = store.record(&lane)?;
     let cursor = match found.value {
@@ -366,11 +354,11 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
     if batch.sequence > cursor + 1 {
         return Ok(Batched::Early { cursor, receipt });
     }
-    let (mut cost, mut freed) = (Cost::of_write(None), Freed::default());
+    let (mut cost, mut space) = (Cost::of_write(None), SpaceChange::default());
     let staged = stage(store, batch.changes)?;
     let moved = Record::Lane(batch.sequence);
     let mut reserved = entry_bound(&lane, Some(&moved)) as u64;
-    freed.count_cursor(&lane, &moved, found.value.is_none());
+    space.count_cursor(&lane, &moved, found.value.is_none());
     let mut changes = Vec::with_capacity(staged.len());
     for (
         key,
@@ -387,11 +375,11 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
         };
         cost += Cost::of_write(stored.item.as_deref());
         let record = record_of(stored).map(|item| Record::Item(Arc::new(item)));
-        freed.count(&key, &earlier, record.as_ref());
+        space.count(&key, &earlier, record.as_ref());
         reserved += entry_bound(&key, record.as_ref()) as u64;
         changes.push((key, record, below));
     }
-    store.reserve(reserved, claim.freeing(freed))?;
+    store.reserve(reserved, reserve.if_freeing(space))?;
     for (key, record, below) in changes {
         store.set(key, record, below);
     }
@@ -402,23 +390,23 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
     }))
 }
 
-/// An item as a batch makes it.
+/// An item after the changes of a batch.
 struct Staged {
     stored: Stored,
-    /// Whether there is a record of it below the overlay.
+    /// Whether a level below the overlay may hold a record of it.
     below: bool,
-    /// What it was before; none: it is as it was.
+    /// Its state before the batch; none if the batch left it unchanged.
     changed_from: Option<Stored>,
 }
 
-/// What a batch makes of each item it touches, later changes of one item over earlier ones.
+/// Applies the changes of a batch in order, and returns the resulting items.
 fn stage(store: &mut Store, changes: Vec<(Key, Change)>) -> Result<BTreeMap<RecordKey, Staged>> {
     let mut staged: BTreeMap<RecordKey, Staged> = BTreeMap::new();
     for (key, change) in changes {
         let place = match staged.entry(item_key(&key)) {
             btree_map::Entry::Occupied(there) => there.into_mut(),
             btree_map::Entry::Vacant(free) => {
-                let Found { value, below } = store.item(free.key())?;
+                let Lookup { value, below } = store.item(free.key())?;
                 let stored = stored(value.as_deref()).clone();
                 free.insert(Staged {
                     stored,
@@ -445,7 +433,7 @@ fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {
     let from = item_key(&Key::new(&scan.partition, &scan.from));
     let until = match &scan.until {
         Some(until) => item_key(&Key::new(&scan.partition, until)),
-        None => behind_partition(&scan.partition),
+        None => after_partition(&scan.partition),
     };
     let mut page = Page {
         items: Vec::new(),
@@ -463,7 +451,7 @@ fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {
             return Ok(true);
         };
         let sort = Key::from_bytes(key.key)
-            .ok_or_else(|| Error::corrupt("scan a key that is none"))?
+            .ok_or_else(|| Error::corrupt("scan an invalid key"))?
             .sort();
         if page.items.len() == items_max || bytes >= PAGE_BYTES_MAX {
             page.next = Some(sort);
@@ -476,8 +464,8 @@ fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {
     Ok(page)
 }
 
-/// The first key behind all keys of `partition`: its encoded form counted up by one.
-fn behind_partition(partition: &[u8]) -> RecordKey {
+/// The first key after all keys of `partition`: its encoded form plus one.
+fn after_partition(partition: &[u8]) -> RecordKey {
     let mut bytes = Key::new(partition, []).as_bytes().to_vec();
     while let Some(last) = bytes.pop() {
         if last < u8::MAX {
@@ -494,9 +482,9 @@ mod tests {
 
     /// K6.
     #[test]
-    fn the_end_of_a_partition_lies_behind_its_last_key_and_before_the_next_partition() {
+    fn the_end_of_a_partition_lies_between_its_last_key_and_the_next_partition() {
         let last = item_key(&Key::new([0xff, 0xff], [0xff; 40]));
-        let behind = behind_partition(&[0xff, 0xff]);
+        let behind = after_partition(&[0xff, 0xff]);
         assert!(last < behind);
         assert!(behind <= item_key(&Key::new([0, 0, 0], [])));
     }

@@ -1,15 +1,16 @@
 //! Key-value items, queues and objects in one process over one data directory.
 //!
-//! Key-value items and queue messages are records of one engine: a journal with group commit, an overlay of
-//! what changed since the last checkpoint, and a checkpoint store below. A mutation changes memory and
-//! returns; [`externalize`](ports::Externalize::externalize) waits for the disk, and one sync serves all who
-//! wait. Why it is built this way, and what happens when each step fails: `docs/design/0001-embedded-journal.md`.
+//! Items and queue messages are records of one engine: a journal with group commit, an overlay of
+//! the records changed since the last checkpoint, and a checkpoint store below it. A mutation
+//! changes memory and returns. [`externalize`](ports::Externalize::externalize) waits for the disk,
+//! and one sync serves all waiting callers. The design and its behaviour when a step fails are in
+//! `docs/design/0001-embedded-journal.md`.
 //!
-//! Reading order: [`mod@record`], [`overlay`], [`store`], [`engine`]; then [`journal`], [`recovery`] and
-//! [`checkpoint`]; then one module per port.
+//! Reading order: [`records`], [`store`], [`engine`]; then [`journal`] and [`checkpoint_store`];
+//! then one module per port.
 //!
-//! What is in the data directory: `LOCK`, `format`, `journal/NNNNNNNN.log` with one `spare-N`, `state.redb`,
-//! `ballast`, `objects/`, and now and then `objects-trial-...` ([`mod@objects`]).
+//! The data directory holds `LOCK`, `format`, `journal/NNNNNNNN.log` with one `spare-N`,
+//! `state.redb`, `ballast`, `objects/`, and at times `objects-trial-...` ([`mod@objects`]).
 
 #![allow(rustdoc::private_intra_doc_links)]
 #![allow(
@@ -18,22 +19,19 @@
 )]
 
 mod ballast;
-mod base;
-mod blocks;
-mod checkpoint;
-mod codec;
+mod checkpoint_store;
 mod config;
+mod directory;
 mod durability;
 mod engine;
 mod error;
-mod format;
+mod externalize;
 mod journal;
 mod key_value;
 mod objects;
-mod overlay;
 mod queue;
-mod record;
-mod recovery;
+mod queues;
+mod records;
 mod status;
 #[doc(hidden)]
 pub mod storage;
@@ -50,10 +48,15 @@ use ports::{KeyValue, Queue, QueueAdmin};
 pub use config::Config;
 pub use error::OpenError;
 pub use objects::OBJECT_LIMITS;
-pub use status::{Cut, Health, RecoveryReport, Room, Status};
+pub use status::{Capacity, Cut, Health, RecoveryReport, Status};
 pub use storage::in_the_way;
 
-use crate::{engine::Engine, journal::segment, storage::DiskStorage};
+use crate::{
+    directory::{format, layout, lock::DirectoryLock},
+    engine::Engine,
+    journal::recovery,
+    storage::DiskStorage,
+};
 
 /// Objects as files in a directory of their own. Clones share it.
 #[derive(Debug, Clone)]
@@ -65,28 +68,31 @@ impl ObjectDirectory {
         Arc::clone(&self.0) as Arc<dyn ObjectStore>
     }
 
-    /// Whether the disk had no room for what was refused last; it is asked anew, aside and at most once a second, for who asks next.
+    /// Whether the disk had no room for the last refused object. A caller that asks starts a new
+    /// trial in the background, at most one a second.
     pub fn is_full(&self) -> bool {
         self.0.is_refusing()
     }
 
-    /// Looks whether the directory is still the one that was opened, and not what a mount that fell off has left.
-    pub async fn look(&self) -> Result<(), ObjectError> {
-        self.0.look().await
+    /// Checks that the directory is still the one that was opened, and not the empty mount point
+    /// that a lost mount leaves.
+    pub async fn check(&self) -> Result<(), ObjectError> {
+        self.0.check().await
     }
 
-    /// Whether the last look, of anybody who has put or missed an object, has found another directory, or none.
+    /// Whether the last check found another directory or none. Puts and failed reads check too.
     pub fn is_missing(&self) -> bool {
         self.0.is_missing()
     }
 
-    /// Removes the directories that opening it has made, as far as nothing is in them: for a start that is refused.
+    /// Removes the empty directories that opening this one created. A start that is refused calls
+    /// it.
     pub fn remove_made(&self) {
         self.0.remove_made();
     }
 }
 
-/// Opens a directory of objects, which is made if it is not there.
+/// Opens a directory of objects, and creates it if it is missing.
 pub async fn open_objects(directory: PathBuf) -> Result<ObjectDirectory, OpenError> {
     let opened = tokio::task::spawn_blocking(move || {
         objects::open(&directory, &directory, Arc::new(DiskStorage))
@@ -97,54 +103,60 @@ pub async fn open_objects(directory: PathBuf) -> Result<ObjectDirectory, OpenErr
     Ok(ObjectDirectory(Arc::new(opened?)))
 }
 
-/// The format of a data directory, as far as its record says: none where nothing is kept yet. Changes nothing.
+/// Reads the format of a data directory from its format record; none if the directory holds nothing
+/// yet. Changes nothing.
 ///
-/// Errors: what [`Embedded::open`] would refuse the record for, or the lack of one.
+/// Errors: those with which [`Embedded::open`] refuses a bad or missing record.
 pub fn format_of(data_dir: &Path) -> Result<Option<u32>, OpenError> {
     Ok(format::find(&DiskStorage, data_dir)?.map(|format| format.number))
 }
 
-/// Reads the whole checkpoint store of a data directory back: how many records it holds, or none where there is nothing,
-/// or nothing with checksums, yet. Changes nothing. The store must not be open.
+/// Reads the whole checkpoint store of a data directory back and counts its records. Answers none
+/// if there is no store yet, or if it has no checksums yet. Changes nothing. The store must not be
+/// open.
 ///
-/// Errors: the first damage met, by file and place; `Locked` where the store is open.
+/// Errors: the first damage met, with file and offset; `Locked` if the store is open.
 pub fn verify(data_dir: &Path) -> Result<Option<u64>, OpenError> {
     let Some(format) = format::find(&DiskStorage, data_dir)? else {
         return Ok(None);
     };
-    let _lock = format::DirectoryLock::take(data_dir)?;
-    base::verify(&DiskStorage, data_dir, format)
+    let _lock = DirectoryLock::take(data_dir)?;
+    checkpoint_store::verify(&DiskStorage, data_dir, format)
 }
 
-/// What the next start of a data directory will find.
+/// The result of [`inspect_journal`]: a preview of the next start of a data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Look {
-    /// In its journal; none where that is of an earlier format, which is converted before it is read.
+pub struct Inspection {
+    /// The state of the journal; none for an earlier format, which a start converts before it reads
+    /// the journal.
     pub journal: Option<RecoveryReport>,
-    /// The file of the checkpoint store, if one of its two heads is not whole, torn by a crash or damaged: a start goes by the
-    /// other one, and writes both again.
+    /// The file of the checkpoint store, if a crash or damage tore one of its two heads. A start
+    /// uses the other head and writes both again.
     pub torn_head: Option<PathBuf>,
 }
 
-/// Reads the journal of a data directory as the next start would, or finds none where nothing is kept yet. Changes
-/// nothing. The store must not be open.
+/// Reads the journal of a data directory as the next start would; none if the directory holds
+/// nothing yet. Changes nothing. The store must not be open.
 ///
-/// Errors: what [`Embedded::open`] would refuse the journal for; `Locked` where the store is open.
-pub fn look_at_journal(data_dir: &Path) -> Result<Option<Look>, OpenError> {
+/// Errors: those with which [`Embedded::open`] refuses the journal; `Locked` if the store is open.
+pub fn inspect_journal(data_dir: &Path) -> Result<Option<Inspection>, OpenError> {
     let storage = &DiskStorage;
     let Some(format) = format::find(storage, data_dir)? else {
         return Ok(None);
     };
-    let _lock = format::DirectoryLock::take(data_dir)?;
-    let journal = data_dir.join(segment::DIRECTORY);
-    engine::check_for_checkpoint(storage, data_dir, &journal)?;
+    let _lock = DirectoryLock::take(data_dir)?;
+    let journal = data_dir.join(layout::JOURNAL);
+    recovery::check_for_checkpoint(storage, data_dir, &journal)?;
     if format.number < format::CHECKED_BLOCKS {
-        // How far its checkpoint goes is read once it is converted.
-        return Ok(Some(Look::default()));
+        // The start reads the end of its checkpoint after the conversion.
+        return Ok(Some(Inspection::default()));
     }
-    let base::Looked { place, torn } = base::look(storage, data_dir, format)?;
-    let journal = recovery::look(storage, &journal, format, place)?;
-    Ok(Some(Look {
+    let checkpoint_store::Inspection {
+        checkpoint_end,
+        torn,
+    } = checkpoint_store::inspect(storage, data_dir, format)?;
+    let journal = recovery::inspect(storage, &journal, format, checkpoint_end)?;
+    Ok(Some(Inspection {
         journal: Some(journal),
         torn_head: torn,
     }))
@@ -158,10 +170,11 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Opens the data directory, recovering what is there. Where this is dropped before it has answered, the directory is
-    /// given back as soon as it would have.
+    /// Opens the data directory and recovers its content. If the caller drops this future, the
+    /// directory is released as soon as the open would have ended.
     pub async fn open(config: Config) -> Result<Self, OpenError> {
-        // A whole store comes out of it, so that one that nobody waits for any more is dropped, which ends its threads.
+        // The task returns a whole store. If the caller is gone, dropping that store ends its
+        // threads.
         let opened = tokio::task::spawn_blocking(move || Self::open_now(config)).await;
         opened.map_err(|error| {
             OpenError::io("open the data directory")(std::io::Error::other(error))
@@ -196,8 +209,9 @@ impl Embedded {
         Arc::clone(&self.engine) as Arc<dyn KeyValue>
     }
 
-    /// The key-value port for a service that may use the reserve which is kept back from everybody else, for what must
-    /// go on when the disk is full. It asks [`KeyValue::room`] before it begins what would use it up.
+    /// The key-value port for a service whose changes must go on when the disk is full: it may use
+    /// the reserve. The service asks [`KeyValue::room`] before it begins work that would
+    /// exhaust the reserve.
     pub fn key_value_with_reserve(&self) -> Arc<dyn KeyValue> {
         Arc::new(key_value::WithReserve(Arc::clone(&self.engine)))
     }
@@ -207,7 +221,7 @@ impl Embedded {
         Arc::clone(&self.engine) as Arc<dyn Queue>
     }
 
-    /// The administration of those queues.
+    /// The administration of the queues.
     pub fn queue_admin(&self) -> Arc<dyn QueueAdmin> {
         Arc::clone(&self.engine) as Arc<dyn QueueAdmin>
     }
@@ -217,21 +231,21 @@ impl Embedded {
         Arc::clone(&self.objects) as Arc<dyn ObjectStore>
     }
 
-    /// What the store says about itself.
+    /// The present state of the store, in figures.
     pub fn status(&self) -> Status {
         let mut status = self.engine.status();
         if self.objects.is_refusing() {
-            status.room = Room::Refusing;
+            status.room = Capacity::Refusing;
         }
         status
     }
 
-    /// Makes everything durable, checkpoints and gives the directory back. Every
-    /// later call is `Unavailable`.
+    /// Makes everything durable, writes a checkpoint and releases the directory. Later calls return
+    /// `Unavailable`.
     pub async fn close(&self) {
         let engine = Arc::clone(&self.engine);
         if let Err(error) = tokio::task::spawn_blocking(move || engine.shut_down(true)).await {
-            tracing::error!(%error, "the store was not closed in order; its journal has everything");
+            tracing::error!(%error, "the store was not closed in order; its journal holds everything");
         }
     }
 }

@@ -1,20 +1,25 @@
 //! Objects as files under the data directory, synced with their names (O1).
 //!
-//! A name that is found may be in the page cache alone: whoever gave it may have died, or failed, or still be at work, before it was durable.
+//! A name that is found may be in the page cache alone: the writer may have died or failed before
+//! the name was durable, or may still be at work.
+//!
 //! Invariants
-//! - Who asks whether an object exists, or hears so from a put, may rest on it (O2): its name, and those of the directories above it, are synced first.
-//! - So are those of the directories above an object before a put of it is acknowledged, once in a start: the local store syncs only the
-//!   directories that it has made itself.
-//! - What an earlier start left is synced by a walk in the background. Until that is over who reads an object has its
-//!   name synced, too.
-//! - Nothing is said to exist, nor acknowledged, in a directory whose sync has failed in this start.
-//! - Nothing is acknowledged, nor said to be missing, while another directory, or none, is where the objects were ([`mod@root`]).
+//! - A caller that checks for an object, or learns from a put that it exists, may depend on it
+//!   (O2): its name and those of the directories above it are synced first.
+//! - The directories above an object are synced before a put of it is acknowledged, once in a
+//!   start. The local store syncs only directories that it created itself.
+//! - A background walk syncs the names that earlier starts left. Until it ends, a read syncs the
+//!   name of its object too.
+//! - In a directory whose sync has failed in this start, no object is reported to exist, and no put
+//!   is acknowledged.
+//! - While the path of the objects leads to another directory or to none, no put is acknowledged,
+//!   and no object is reported missing ([`mod@root`]).
 //!
-//! Nothing rests on a list alone, which is why those do not wait for the walk. Copies, of which Landfast makes none, are left to the
-//! local store.
+//! Nothing depends on a list alone, so lists do not wait for the walk. Copies have no
+//! callers, and are left to the local store.
 //!
-//! Files find the disk full by themselves, whatever the journal has kept for itself. What was refused is remembered, so
-//! that the status can say so ([`room`]).
+//! Files meet a full disk by themselves, independent of the journal's reserve. The last refusal is
+//! remembered, so that the status reports it ([`disk_space`]).
 
 use std::{
     fmt, fs, io,
@@ -40,8 +45,8 @@ use ports::objects::{
 };
 
 use self::{
-    names::Names,
-    room::{Room, trial_in},
+    disk_space::{DiskSpace, trial_in},
+    durable_names::DurableNames,
     root::Root,
 };
 use crate::{
@@ -49,8 +54,8 @@ use crate::{
     storage::{Storage, make_directory},
 };
 
-mod names;
-mod room;
+mod disk_space;
+mod durable_names;
 mod root;
 
 type Result<T, E = ObjectError> = std::result::Result<T, E>;
@@ -62,21 +67,21 @@ pub const OBJECT_LIMITS: ObjectLimits = ObjectLimits {
     piece_bytes_max: 8 << 10,
 };
 
-/// Objects in a directory.
+/// The objects of a directory.
 #[derive(Debug)]
 pub(crate) struct Objects {
     files: LocalFileSystem,
-    names: Arc<Names>,
+    names: Arc<DurableNames>,
     root: Arc<Root>,
-    /// The directories that opening it has made, the lowest first.
+    /// The directories that opening this one created, the lowest first.
     made: Vec<PathBuf>,
-    /// No name is synced: a test's broken variant.
+    /// Whether names are not synced: a broken variant for tests.
     trusts_names: bool,
-    room: Arc<Room>,
+    disk_space: Arc<DiskSpace>,
 }
 
-/// The store of objects in `directory`, which is made if it is not there. A file in `trials`, another directory of the same disk or that
-/// one, is made and removed now and then.
+/// Opens the objects in `directory`, and creates it if it is missing. Trial files are created and
+/// removed in `trials`, which is on the same disk and may be the same directory.
 pub(crate) fn open(
     directory: &Path,
     trials: &Path,
@@ -87,13 +92,16 @@ pub(crate) fn open(
     let files = LocalFileSystem::new_with_prefix(directory)
         .map_err(|error| OpenError::io(attempted())(std::io::Error::other(error)))?;
     let trial = trial_in(trials).map_err(OpenError::io(attempted()))?;
-    // As the local store calls it.
+    // The same path as the local store uses.
     let root = fs::canonicalize(directory)
         .and_then(Root::open)
         .map_err(OpenError::io(attempted()))?;
-    let names = Arc::new(Names::new(root.path().to_owned(), Arc::clone(&storage)));
+    let names = Arc::new(DurableNames::new(
+        root.path().to_owned(),
+        Arc::clone(&storage),
+    ));
     let walk = {
-        // On a disk that has no room for an empty file a later start removes what is left.
+        // If the disk has no room for an empty file, a later start removes unfinished objects.
         let (names, opened) = (Arc::clone(&names), moment_of_files(&trial).ok());
         thread::Builder::new()
             .name("objects".into())
@@ -110,12 +118,12 @@ pub(crate) fn open(
         root: Arc::new(root),
         made,
         trusts_names: false,
-        room: Arc::new(Room::new(storage, trial)),
+        disk_space: Arc::new(DiskSpace::new(storage, trial)),
     })
 }
 
 impl Objects {
-    /// Breaks O1 on purpose: objects are acknowledged before they and their names are synced.
+    /// Breaks O1: objects are acknowledged before they and their names are synced.
     pub(crate) fn acknowledging_before_sync(self) -> Self {
         Self {
             files: self.files.with_fsync(false),
@@ -125,7 +133,8 @@ impl Objects {
     }
 }
 
-/// Now, as files are dated, by making the file `trial`: their clock is a coarser one than the system's, and behind it.
+/// The present time by the clock of the file system, read from the new file `trial`. That clock is
+/// coarser than the system's and behind it.
 fn moment_of_files(trial: &Path) -> io::Result<SystemTime> {
     fs::write(trial, [])?;
     let written = fs::metadata(trial)?.modified();
@@ -134,17 +143,18 @@ fn moment_of_files(trial: &Path) -> io::Result<SystemTime> {
 }
 
 impl Objects {
-    /// Whether the disk had no room for what was refused last when it was asked last: it is asked anew, for who asks next.
+    /// Whether the disk had no room for the last refused object. A call may start a new trial in
+    /// the background.
     pub(crate) fn is_refusing(&self) -> bool {
-        self.room.is_refusing()
+        self.disk_space.is_refusing()
     }
 
     fn note<T>(&self, result: &Result<T>, bytes: u64) {
         match result {
-            Ok(_) => self.room.note_written(),
+            Ok(_) => self.disk_space.note_written(),
             Err(error) if objects::is_for_want_of_room(error) => {
-                if self.room.note_refused(bytes) {
-                    tracing::warn!(%error, bytes, "no room for an object");
+                if self.disk_space.note_refused(bytes) {
+                    tracing::warn!(%error, bytes, "the disk has no room for an object");
                 }
             }
             Err(_) => {}
@@ -153,27 +163,28 @@ impl Objects {
 }
 
 impl Objects {
-    /// Looks whether the directory is the one that was opened.
-    pub(crate) async fn look(&self) -> Result<()> {
-        look(Arc::clone(&self.root), Root::look).await
+    /// Checks that the directory is the one that was opened.
+    pub(crate) async fn check(&self) -> Result<()> {
+        on_root(Arc::clone(&self.root), Root::check).await
     }
 
-    /// Whether the last look found another one, or none.
+    /// Whether the last check found another directory or none.
     pub(crate) fn is_missing(&self) -> bool {
         self.root.is_missing()
     }
 
-    /// Removes the directories that opening it has made, as far as nothing is in them.
+    /// Removes the empty directories that opening this one created.
     pub(crate) fn remove_made(&self) {
         for directory in &self.made {
             if let Err(error) = fs::remove_dir(directory) {
-                tracing::debug!(directory = %directory.display(), %error, "a directory that was made stays");
+                tracing::debug!(directory = %directory.display(), %error, "a created directory could not be removed");
                 return;
             }
         }
     }
 
-    /// What `get` answers. That nothing is there only where the root was there before and behind it.
+    /// The result of `get`. An object counts as missing only if the root was there before and after
+    /// the read.
     async fn present<T, F>(&self, get: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -182,10 +193,10 @@ impl Objects {
             Err(ObjectError::NotFound { .. }) => {}
             answered => return answered,
         }
-        self.look().await?;
+        self.check().await?;
         let again = get().await;
         if let Err(ObjectError::NotFound { .. }) = again {
-            self.look().await?;
+            self.check().await?;
         }
         again
     }
@@ -196,15 +207,17 @@ impl Objects {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        self.look().await?;
+        self.check().await?;
         let result = self.files.put_opts(path, payload, options).await;
         let file = self.files.path_to_filesystem(path)?;
         match &result {
             Ok(_) if self.names.are_known_above(&file) => {
-                self.names.check(&file).map_err(failed)?
+                self.names.check(&file).map_err(failed)?;
             }
-            Ok(_) => self.sync_names(path, Names::sync_above).await?,
-            Err(ObjectError::AlreadyExists { .. }) => self.sync_names(path, Names::sync).await?,
+            Ok(_) => self.sync_names(path, DurableNames::sync_above).await?,
+            Err(ObjectError::AlreadyExists { .. }) => {
+                self.sync_names(path, DurableNames::sync).await?;
+            }
             Err(error) => {
                 if let Some(cause) = objects::io_error_of(error) {
                     self.names.note_failed_put(&file, cause);
@@ -212,14 +225,14 @@ impl Objects {
                 return result;
             }
         }
-        look(Arc::clone(&self.root), move |root| root.look_for(&file)).await?;
+        on_root(Arc::clone(&self.root), move |root| root.check_for(&file)).await?;
         result
     }
 
     async fn sync_names(
         &self,
         path: &ObjectPath,
-        sync: impl FnOnce(&Names, &Path) -> io::Result<()> + Send + 'static,
+        sync: impl FnOnce(&DurableNames, &Path) -> io::Result<()> + Send + 'static,
     ) -> Result<()> {
         if self.trusts_names {
             return Ok(());
@@ -237,7 +250,7 @@ struct Upload {
     parts: Box<dyn MultipartUpload>,
     file: PathBuf,
     root: Arc<Root>,
-    names: Arc<Names>,
+    names: Arc<DurableNames>,
     trusts_names: bool,
 }
 
@@ -248,7 +261,7 @@ impl MultipartUpload for Upload {
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
-        look(Arc::clone(&self.root), Root::look).await?;
+        on_root(Arc::clone(&self.root), Root::check).await?;
         let completed = self.parts.complete().await?;
         if !self.trusts_names {
             let (names, file) = (Arc::clone(&self.names), self.file.clone());
@@ -263,12 +276,12 @@ impl MultipartUpload for Upload {
     }
 }
 
-async fn look(
+async fn on_root(
     root: Arc<Root>,
-    look: impl FnOnce(&Root) -> io::Result<()> + Send + 'static,
+    check: impl FnOnce(&Root) -> io::Result<()> + Send + 'static,
 ) -> Result<()> {
-    let looked = tokio::task::spawn_blocking(move || look(&root)).await;
-    looked.map_err(io::Error::other).flatten().map_err(failed)
+    let checked = tokio::task::spawn_blocking(move || check(&root)).await;
+    checked.map_err(io::Error::other).flatten().map_err(failed)
 }
 
 fn failed(source: io::Error) -> ObjectError {
@@ -303,7 +316,7 @@ impl ObjectStore for Objects {
         path: &ObjectPath,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.look().await?;
+        self.check().await?;
         Ok(Box::new(Upload {
             parts: self.files.put_multipart_opts(path, options).await?,
             file: self.files.path_to_filesystem(path)?,
@@ -319,7 +332,7 @@ impl ObjectStore for Objects {
             .present(|| self.files.get_opts(path, options.clone()))
             .await?;
         if is_asked_for || !self.names.is_swept() {
-            self.sync_names(path, Names::sync).await?;
+            self.sync_names(path, DurableNames::sync).await?;
         }
         Ok(result)
     }
@@ -327,7 +340,7 @@ impl ObjectStore for Objects {
     async fn get_ranges(&self, path: &ObjectPath, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let result = self.present(|| self.files.get_ranges(path, ranges)).await?;
         if !self.names.is_swept() {
-            self.sync_names(path, Names::sync).await?;
+            self.sync_names(path, DurableNames::sync).await?;
         }
         Ok(result)
     }
@@ -341,7 +354,7 @@ impl ObjectStore for Objects {
             let root = Arc::clone(&root);
             async move {
                 if let Err(ObjectError::NotFound { .. }) = deleted {
-                    look(root, Root::look).await?;
+                    on_root(root, Root::check).await?;
                 }
                 deleted
             }
@@ -350,15 +363,15 @@ impl ObjectStore for Objects {
     }
 
     fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Result<ObjectMeta>> {
-        // What another directory has is told, and then that it is another one.
-        let looked = stream::once(look(Arc::clone(&self.root), Root::look));
-        let failed = looked.filter_map(async |looked| looked.err().map(Err));
+        // A list may show the content of another directory, but then it ends with an error.
+        let checked = stream::once(on_root(Arc::clone(&self.root), Root::check));
+        let failed = checked.filter_map(async |checked| checked.err().map(Err));
         self.files.list(prefix).chain(failed).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> Result<ListResult> {
         let listed = self.files.list_with_delimiter(prefix).await?;
-        self.look().await?;
+        self.check().await?;
         Ok(listed)
     }
 

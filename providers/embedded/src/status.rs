@@ -1,19 +1,19 @@
-//! What the store says about itself.
+//! The status of a store.
 
 use std::path::PathBuf;
 
 use ports::{DurabilityPoint, Incarnation};
 
-/// A picture of the store, for `status` and metrics.
+/// A snapshot of the store's figures, for `status` and metrics.
 #[derive(Debug, Clone)]
 pub struct Status {
-    /// Journal bytes written and not yet folded into the checkpoint store.
+    /// Journal bytes that no checkpoint covers yet.
     pub journal_bytes: u64,
     /// Journal segments on disk, the current one included.
     pub segments: usize,
     /// Items and messages changed since the last checkpoint.
     pub overlay_records: usize,
-    /// This start.
+    /// The incarnation of this start, or of the last return to the durable state.
     pub incarnation: Incarnation,
     /// The last mutation ordered.
     pub ordered: DurabilityPoint,
@@ -23,61 +23,64 @@ pub struct Status {
     pub fsyncs: u64,
     /// Checkpoints since open.
     pub checkpoints: u64,
-    /// Groups of queues that a message blocks which failed for good (rule P1).
+    /// Queue groups that a permanently failed message blocks (rule P1).
     pub blocked_groups: usize,
-    /// Why the last checkpoint failed, if it did.
+    /// Why the last checkpoint failed; none if it succeeded.
     pub checkpoint_error: Option<String>,
-    /// The damage to the checkpoint store that was met last, by file and place: what lies there is not served.
+    /// The last damage met in the checkpoint store, with file and offset. The damaged data is not
+    /// served.
     pub damage: Option<String>,
-    /// What recovery found at open.
+    /// The result of recovery at open.
     pub recovery: RecoveryReport,
-    /// Whether there is room for mutations.
-    pub room: Room,
-    /// Whether it serves.
+    /// Whether the store has room for mutations.
+    pub room: Capacity,
+    /// Whether the store serves.
     pub health: Health,
 }
 
-/// Whether mutations and objects find room (rule P6).
+/// Whether the store has room for mutations and objects (rule P6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
-    /// There is: bytes of journal allocated and free.
+pub enum Capacity {
+    /// Mutations are accepted.
     Free {
-        /// How many.
+        /// The free bytes of allocated journal.
         bytes: u64,
     },
-    /// The last mutation or object was refused, or only the reserve is left.
+    /// The store refused the last mutation or object, or only the reserve is left.
     Refusing,
 }
 
 /// Whether the store serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// It does.
+    /// The store serves.
     Serving,
-    /// A write or sync failed; it is going back to its durable state. With what failed.
+    /// A write or sync failed, as the text says, and the store is returning to its durable state.
     FallingBack(String),
-    /// It was closed.
+    /// The store was closed.
     Closed,
 }
 
-/// What recovery found.
+/// The result of a recovery.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// Journal records read.
     pub records: u64,
-    /// The torn tail that was cut, if there was one.
+    /// The torn tail that recovery cut, if there was one.
     pub cut: Option<Cut>,
 }
 
-/// A torn tail: bytes after the last whole record, with no whole record behind them; or one that is not there at all.
+/// A torn tail: bytes after the last whole record that no whole record follows, or bytes that the
+/// file lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
     /// The segment.
     pub file: PathBuf,
     /// Where the last whole record ends.
     pub offset: u64,
-    /// How many bytes were there behind it.
+    /// The number of bytes cut after `offset`.
     pub bytes: u64,
-    /// How many the file lacks. No crash makes it shorter: what was in them was perhaps acknowledged.
+    /// The number of bytes that the file lacks. No crash shortens a segment, so the missing bytes
+    /// may have been acknowledged.
     pub missing: u64,
 }

@@ -1,14 +1,17 @@
-//! The few file operations that durability rests on, as a seam.
+//! The few file operations that durability depends on, as a seam for tests.
 //!
-//! The journal, the checkpoint store and the `format` record reach the disk only through [`Storage`], so that
-//! a test can count syncs, fill the disk or fail a write at any place. [`DiskStorage`] is the real one.
+//! The journal, the checkpoint store and the `format` record reach the disk only through
+//! [`Storage`]. A test can therefore count syncs, fill the disk, or fail any write. [`DiskStorage`]
+//! is the real implementation.
 //!
 //! Invariants
 //! - `write_at` and `set_len` promise nothing before `sync_data` returned `Ok`.
-//! - A created, renamed or removed name is durable only after `sync_directory`. Who finds a name does not know whether it is:
-//!   whoever gave it may have died in between. So a start syncs each directory before anything rests on what is there.
-//! - After a failed sync nothing is known about what was written before it: the kernel may have dropped the
-//!   dirty pages and marked them clean. Nobody here rests on a later sync of the same file, or of the same directory of objects.
+//! - A created, renamed or removed name is durable only after `sync_directory`. A start cannot know
+//!   whether a name it finds is durable, because the process that gave it may have died before the
+//!   sync. Each start therefore syncs a directory before it depends on the names there.
+//! - After a failed sync, the state of the earlier writes is unknown: the kernel may have dropped
+//!   the dirty pages and marked them clean. No code depends on a later sync of the same file, or of
+//!   the same directory of objects.
 
 #![allow(unsafe_code)] // two calls: posix_fallocate and statvfs
 
@@ -33,51 +36,52 @@ mod intercepted;
 
 pub use intercepted::{Intercepted, Operation};
 
-/// An open file, read and written at given places.
+/// An open file with positioned reads and writes.
 pub trait StorageFile: Debug + Send + Sync {
-    /// Its length in bytes.
+    /// The length in bytes.
     fn len(&self) -> io::Result<u64>;
     /// Whether it has no bytes.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
-    /// Fills `buffer` from `offset`; an error if the file ends before.
+    /// Fills `buffer` from `offset`. Fails if the file ends before.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
     /// Writes all of `data` at `offset`.
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
-    /// Cuts or extends it; new bytes are zero.
+    /// Cuts or extends the file. New bytes are zero.
     fn set_len(&self, length: u64) -> io::Result<()>;
-    /// Gives it `length` bytes of disk, so that writing there cannot fail for lack of room.
+    /// Allocates `length` bytes of disk, so that writes there cannot fail for lack of room.
     fn allocate(&self, length: u64) -> io::Result<()>;
-    /// How many bytes of disk it has, which are fewer than its length where it has holes.
+    /// The allocated bytes of disk; fewer than the length if the file has holes.
     fn disk_bytes(&self) -> io::Result<u64> {
         self.len()
     }
-    /// Makes its bytes durable, and as much metadata as reading them back needs.
+    /// Makes the bytes durable, with the metadata needed to read them back.
     fn sync_data(&self) -> io::Result<()>;
 }
 
-/// Where files live.
+/// A file system.
 pub trait Storage: Debug + Send + Sync {
-    /// Opens the file for reading and writing, making it if it is not there.
+    /// Opens the file for reading and writing, and creates it if it is missing.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
     /// The names in a directory, sorted.
     fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
-    /// Makes a directory and those above it.
+    /// Creates a directory and those above it.
     fn create_directory(&self, directory: &Path) -> io::Result<()>;
-    /// Gives a file another name, replacing what has it.
+    /// Renames a file and replaces a file of the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Makes the names in a directory durable.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
-    /// How many bytes of disk files in this directory may still take; the most there is where that is not known.
+    /// How many bytes of disk the files in this directory may still take; `u64::MAX` if that is
+    /// unknown.
     fn free_bytes(&self, _directory: &Path) -> io::Result<u64> {
         Ok(u64::MAX)
     }
 }
 
-/// Whether `error` is about the room on the disk.
+/// Whether `error` says that the disk is full.
 pub(crate) fn is_about_room(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -85,9 +89,10 @@ pub(crate) fn is_about_room(error: &io::Error) -> bool {
     )
 }
 
-/// Makes a directory and those above it, and their names durable: from the top, each before the next is made. So of what an
-/// earlier call left when its process died only the lowest name may not be durable, and that one is synced again. Returns those that
-/// it has made, the lowest first.
+/// Creates a directory and those above it, and makes their names durable. It works from the top and
+/// syncs each name before it creates the next one. If an earlier call died, only its lowest name
+/// may lack a sync, and this call syncs that name again. Returns the directories it created, the
+/// lowest first.
 pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Result<Vec<PathBuf>> {
     let missing = directory
         .ancestors()
@@ -107,7 +112,8 @@ pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Res
             above
         };
         match storage.sync_directory(above) {
-            // Nothing was made there now, and who may not list it, or whose file system knows no such sync, cannot do more.
+            // Nothing was created there now. If this user may not list the directory, or the file
+            // system cannot sync one, nothing more can be done.
             Err(error) if made == 0 && cannot_be_asked(&error) => {
                 tracing::debug!(directory = %above.display(), %error, "the directory above is not synced");
             }
@@ -127,7 +133,7 @@ pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Res
         .collect())
 }
 
-/// What is where `directory` or one above it would be, and is not one.
+/// The lowest existing path of `directory` and those above it, if it is not a directory.
 pub fn in_the_way(directory: &Path) -> Option<PathBuf> {
     let there = directory
         .ancestors()
@@ -135,7 +141,8 @@ pub fn in_the_way(directory: &Path) -> Option<PathBuf> {
     (!there.is_dir()).then(|| there.to_owned())
 }
 
-/// Whether it is for who asks, or for the file system, that a directory is not synced.
+/// Whether the error is due to this user's rights or to the file system, so that the directory
+/// cannot be synced.
 pub(crate) fn cannot_be_asked(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -143,7 +150,7 @@ pub(crate) fn cannot_be_asked(error: &io::Error) -> bool {
     )
 }
 
-/// The working directory has the empty path.
+/// An empty path names the working directory.
 fn is_there(directory: &Path) -> bool {
     directory.as_os_str().is_empty() || directory.is_dir()
 }
@@ -194,11 +201,11 @@ impl Storage for DiskStorage {
     fn free_bytes(&self, directory: &Path) -> io::Result<u64> {
         let path = CString::new(directory.as_os_str().as_bytes())?;
         let mut found = MaybeUninit::<libc::statvfs>::uninit();
-        // SAFETY: the path ends in a zero byte, and `found` has room for what the call writes there.
+        // SAFETY: the path ends in a zero byte, and `found` has room for the result of the call.
         if unsafe { libc::statvfs(path.as_ptr(), found.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call has succeeded, so it has filled it in.
+        // SAFETY: the call succeeded, so it has filled the structure in.
         let found = unsafe { found.assume_init() };
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
@@ -246,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_was_there_needs_nothing_of_the_one_above() {
+    fn an_existing_directory_needs_no_access_to_its_parent() {
         let above = tempfile::tempdir().expect("a temporary directory");
         let not_listed = above.path().to_owned();
         let storage = Intercepted::new(DiskStorage, move |operation, path| {

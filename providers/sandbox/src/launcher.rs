@@ -1,25 +1,31 @@
 //! The launcher: builds a sandbox around itself, step by step, and becomes the function.
 //!
 //! ```text
-//!  launcher   joins its control groups; new namespaces; waits for init
-//!   init      first process of its namespace: files, loopback, listener; gives up all rights; reaps, and says how it ended
-//!    function limits, filtered system calls, exec
+//!  launcher   joins its control groups; enters new namespaces; waits for init
+//!   init      first process of its namespace: files, loopback, listener; gives up all rights;
+//!             reaps, and reports the end
+//!    function limits, system call filter, exec
 //! ```
 //!
-//! A spare ([spare]) is the same in another order: its interpreter is executed first, without any rights, and init gives up its own once
-//! it has been told for which function.
+//! A spare ([spare]) takes these steps in another order. Its interpreter is executed first, without
+//! any rights, and init gives up its own rights once it knows the function.
 //!
-//! It is this program started anew, single-threaded, before anything else has run: so it may fork, and what it does is not
-//! done in a process that others live in. It inherits three descriptors: the socket as its stdin, and the two pipes.
+//! The launcher is this program, started again. It has one thread and runs before anything else, so
+//! it may fork, and its steps affect no other process. It inherits three descriptors: the socket as
+//! its stdin, and the two pipes.
 //!
 //! Invariants
-//! - Who dies takes the next with it: the launcher dies with the thread of the server that started it, init with the
-//!   launcher, and everything in the sandbox with init, since it is the first process of its namespace.
-//! - Where there is no namespace, whatever the function leaves becomes the launcher's child, and it ends all of that before it ends
-//!   itself: when the function has ended, when the server says so, and when the server is gone.
-//! - From exec on nothing is held that the function has no right to: no descriptor, no capability, no way to new ones.
+//! - Each death causes the next. The launcher dies with the server's thread that started it, init
+//!   dies with the launcher, and everything in the sandbox dies with init, the first process of its
+//!   namespace.
+//! - Without namespaces, every process that the function leaves becomes the launcher's child. The
+//!   launcher ends all of them before itself: when the function has ended, when the server orders
+//!   it, and when the server is gone.
+//! - After exec the function holds nothing it has no right to: no descriptor but those of its
+//!   order, no capability, and no way to new ones.
 //!
-//! From the notes of the kernel on namespaces (`namespaces(7)`, `user_namespaces(7)`, `pid_namespaces(7)`).
+//! From the notes of the kernel on namespaces (`namespaces(7)`, `user_namespaces(7)`,
+//! `pid_namespaces(7)`).
 
 mod files;
 mod filter;
@@ -33,7 +39,7 @@ use std::{
     io::Write as _,
     net::TcpListener,
     os::{
-        fd::{AsFd as _, AsRawFd as _},
+        fd::{AsFd, AsRawFd as _},
         unix::{ffi::OsStrExt as _, net::UnixStream},
     },
     path::Path,
@@ -57,53 +63,49 @@ use nix::{
     },
 };
 
+pub use crate::order::LAUNCHER_ARGUMENT;
 use crate::{
-    command::{TASK_ROOT, served_at},
-    process::{Network, Order, Role},
+    order::{Network, Order, Role, TASK_ROOT, TRIAL_ARGUMENT, served_at},
     system::{close_on_exec, forked, raise_loopback, take_standard_input, wait_for_any},
 };
 
-/// What the program is given to be a launcher.
-pub const LAUNCHER_ARGUMENT: &str = "sandbox-launcher";
-
-/// The first of the users that functions run as where we may choose, one for each of the last so many launchers.
+/// The first of the users for functions, where the launcher may choose. Each of the last [`USERS`]
+/// launchers has its own.
 const FIRST_USER: u32 = 0x6000_0000;
-/// What they are called inside.
+/// The number of these users.
 const USERS: u32 = 1 << 22;
-/// Files that a function may have open.
+/// The most open files of a function.
 const OPEN_FILES_MAX: u64 = 4096;
-/// Where the data of a process is bounded in place of its memory: it maps what it does not use. What is shared is no data. To bound the
-/// whole address space (`RLIMIT_AS`) would end interpreters that reserve much more than they use, and to bound files (`RLIMIT_FSIZE`)
-/// bounds each of them, not how many there are.
+/// The data limit of a process, where no control group bounds its memory, as a multiple of its
+/// memory: a process maps data that it does not use. Shared memory does not count as data. A bound
+/// on the whole address space (`RLIMIT_AS`) would end interpreters that reserve much more than they
+/// use. A bound on files (`RLIMIT_FSIZE`) bounds each file, not their number.
 const DATA_FACTOR: u64 = 4;
 const DATA_MORE_BYTES: u64 = 256 << 20;
-/// What a launcher exits with that could not do its work.
+/// The exit status of a launcher that failed.
 const FAILED: i32 = 125;
-/// What a function exits with that could not be started.
+/// The exit status of a function that could not be started.
 const NOT_STARTED: i32 = 127;
 
-/// What comes behind it where isolation is only tried.
-pub(crate) const TRIAL_ARGUMENT: &str = "trial";
-
-/// Is the launcher, and never returns. Nothing else may have run in this process.
+/// Runs the launcher, and never returns. Nothing else may have run in this process.
 pub fn launcher_main() -> ! {
     let is_trial = env::args_os()
         .nth(2)
         .is_some_and(|second| second == TRIAL_ARGUMENT);
     let status = if is_trial { try_isolation() } else { launch() };
     let status = status.unwrap_or_else(|error| {
-        complain(&format!("the sandbox could not be built: {error}"));
+        print_error(&format!("the sandbox could not be built: {error}"));
         FAILED
     });
     exit(status)
 }
 
-fn complain(what: &str) {
-    // If nobody hears it, the exit status has to do.
+fn print_error(what: &str) {
+    // If this fails, the exit status remains.
     let _ = io::stderr().write_all(format!("landfast: {what}\n").as_bytes());
 }
 
-/// An error that says what it was about.
+/// Adds the subject to an error.
 fn about(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
 }
@@ -111,10 +113,11 @@ fn about(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> io::Error {
 fn launch() -> io::Result<i32> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     let socket = take_standard_input().ok_or(io::ErrorKind::NotConnected)?;
-    // A copy: what is executed later does not have it.
+    // A copy, which is closed on exec.
     let mut socket = UnixStream::from(socket.try_clone()?);
-    // A process group reaches across namespaces: in the server's own, a function of the same user could end the server by
-    // `kill(0, SIGKILL)`, and Ctrl-C at the server's terminal would end every function before it has finished.
+    // A process group spans namespaces. In the server's group, a function of the same user could
+    // end the server by `kill(0, SIGKILL)`, and Ctrl-C at the server's terminal would end every
+    // function at once.
     own_session()?;
     let order = Order::read(&mut socket)?;
     if getppid() != Pid::from_raw(order.parent as i32) {
@@ -144,7 +147,8 @@ fn launch() -> io::Result<i32> {
         }
         ForkResult::Parent { child } => child,
     };
-    drop((socket, is_there));
+    // With the descriptors of the order: a channel must close when the function closes it.
+    drop((socket, is_there, order));
     if let Some(remains) = remains {
         return remains.end_after(child);
     }
@@ -152,7 +156,7 @@ fn launch() -> io::Result<i32> {
     Ok(0)
 }
 
-/// How a child has ended: what it exited with.
+/// The exit status of a child.
 fn status_of(child: Pid) -> io::Result<i32> {
     loop {
         match waitpid(child, None) {
@@ -164,7 +168,7 @@ fn status_of(child: Pid) -> io::Result<i32> {
     }
 }
 
-/// Builds what a function would be isolated by, and ends.
+/// Builds the isolation of a function, and ends.
 fn try_isolation() -> io::Result<i32> {
     let order = Order::trial();
     let user = isolate(&order)?;
@@ -174,14 +178,14 @@ fn try_isolation() -> io::Result<i32> {
     }
 }
 
-/// A user for this function alone, where we may choose.
+/// A user for this function alone, if the launcher may choose.
 fn own_user() -> Option<u32> {
     Uid::effective()
         .is_root()
         .then(|| FIRST_USER + getpid().as_raw() as u32 % USERS)
 }
 
-/// Enters namespaces of its own. Returns the user that the function is to be; none: it is that already.
+/// Enters new namespaces. Returns the user for the function; none: the present one.
 fn isolate(order: &Order) -> io::Result<Option<u32>> {
     let mut namespaces = CloneFlags::CLONE_NEWNS
         | CloneFlags::CLONE_NEWPID
@@ -191,7 +195,7 @@ fn isolate(order: &Order) -> io::Result<Option<u32>> {
         namespaces |= CloneFlags::CLONE_NEWNET;
     }
     if Uid::effective().is_root() {
-        // Its own user, so that what is bounded for each user is bounded for each function.
+        // Each function has its own user, so that per-user limits apply per function.
         unshare(namespaces)
             .map_err(io::Error::from)
             .map_err(about("new namespaces"))?;
@@ -207,7 +211,7 @@ fn isolate(order: &Order) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
-/// Builds what the function sees.
+/// Builds the files, the host name and the loopback of the function.
 fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
     files::build(order, user)?;
     nix::unistd::sethostname("landfast")?;
@@ -232,19 +236,20 @@ fn init(
     let function = match order.role {
         Role::Function => {
             give_up_rights(user, order.is_isolated, is_there)?;
-            // It is that user by now, unless nobody may choose here.
+            // This is the function's user by now, unless the launcher may not choose.
             send_listener(&socket, &listener, None)?;
             drop(listener);
             forked_function(|| become_function(&order, &address, None))?
         }
         Role::Spare => spare::adopted(&mut order, &mut socket, user, is_there, listener)?,
     };
+    order.descriptors.clear();
     let status = reap_until(function)?;
     socket.write_all(&status.to_le_bytes())?;
     Ok(0)
 }
 
-/// What is done from here on is done as `user`, without a way to other rights, and dies with the launcher.
+/// Becomes `user`, gives up every way to other rights, and asks to die with the launcher.
 fn give_up_rights(
     user: Option<u32>,
     is_isolated: bool,
@@ -252,13 +257,13 @@ fn give_up_rights(
 ) -> io::Result<()> {
     if let Some(user) = user {
         match become_user(user) {
-            // Root that may not choose has no rights beyond its files.
+            // Root that may not choose users has no rights beyond its files.
             Err(Errno::EPERM) if !is_isolated => {}
             became => became?,
         }
     }
     prctl::set_no_new_privs()?;
-    // Changing the user takes this back, so it comes after.
+    // Changing the user resets this, so it comes after.
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     if has_gone(is_there)? {
         return Err(io::Error::other("the launcher has gone"));
@@ -266,11 +271,11 @@ fn give_up_rights(
     Ok(prctl::set_dumpable(false)?)
 }
 
-/// A child that `becomes` the function.
+/// Forks a child that `becomes` the function.
 fn forked_function(becomes: impl FnOnce() -> io::Error) -> io::Result<Pid> {
     match forked()? {
         ForkResult::Child => {
-            complain(&format!("the function could not be started: {}", becomes()));
+            print_error(&format!("the function could not be started: {}", becomes()));
             exit(NOT_STARTED);
         }
         ForkResult::Parent { child } => Ok(child),
@@ -291,13 +296,13 @@ fn become_user(user: u32) -> nix::Result<()> {
     )
 }
 
-/// Whether whoever holds the other end of this pipe, and never writes, has ended.
+/// Whether the launcher, which holds the other end of this pipe and never writes, has ended.
 fn has_gone(is_there: &io::PipeReader) -> io::Result<bool> {
-    let mut asked = [PollFd::new(is_there.as_fd(), PollFlags::POLLIN)];
-    Ok(poll(&mut asked, PollTimeout::ZERO)? > 0)
+    let mut polled = [PollFd::new(is_there.as_fd(), PollFlags::POLLIN)];
+    Ok(poll(&mut polled, PollTimeout::ZERO)? > 0)
 }
 
-/// Tells the server where to listen, and as whom the function runs: as `user`, or else as who we are.
+/// Sends the server the listener and the function's user: `user`, or else the present one.
 fn send_listener(socket: &UnixStream, listener: &TcpListener, user: Option<u32>) -> io::Result<()> {
     let descriptors = [listener.as_fd().as_raw_fd()];
     let user = user
@@ -309,7 +314,7 @@ fn send_listener(socket: &UnixStream, listener: &TcpListener, user: Option<u32>)
     Ok(())
 }
 
-/// Reaps whatever ends in the namespace until the function has. Returns its wait status.
+/// Reaps processes of the namespace until the function has ended. Returns its wait status.
 fn reap_until(function: Pid) -> io::Result<i32> {
     loop {
         match wait_for_any() {
@@ -321,7 +326,7 @@ fn reap_until(function: Pid) -> io::Result<i32> {
     }
 }
 
-/// Leaves the session, process group and terminal of whoever made us.
+/// Leaves the session, process group and terminal of the parent.
 fn own_session() -> io::Result<()> {
     match setsid() {
         // It leads its own already.
@@ -330,10 +335,11 @@ fn own_session() -> io::Result<()> {
     }
 }
 
-/// Returns only if that cannot be. What is executed has `kept` beside the three descriptors of every program.
+/// Executes the function, and returns only on an error. The program keeps `kept` and the
+/// descriptors of the order, beside the first three.
 fn become_function(order: &Order, address: &str, kept: Option<&UnixStream>) -> io::Error {
-    let executed = said(order, address).and_then(
-        |Said {
+    let executed = program(order, address).and_then(
+        |Program {
              arguments,
              environment,
          }| {
@@ -350,13 +356,13 @@ fn become_function(order: &Order, address: &str, kept: Option<&UnixStream>) -> i
     }
 }
 
-/// What a program is told as it is executed.
-struct Said {
+/// The arguments and the environment of an execution.
+struct Program {
     arguments: Vec<CString>,
     environment: Vec<CString>,
 }
 
-fn said(order: &Order, address: &str) -> io::Result<Said> {
+fn program(order: &Order, address: &str) -> io::Result<Program> {
     let arguments = order
         .command
         .iter()
@@ -367,18 +373,23 @@ fn said(order: &Order, address: &str) -> io::Result<Said> {
         .into_iter()
         .filter(|(name, _)| !own(name));
     let served_at = served_at.map(|(name, value)| (name.into(), value.into()));
-    let environment =
-        order
-            .environment
-            .iter()
-            .cloned()
-            .chain(served_at)
-            .map(|(mut variable, value)| {
-                variable.push("=");
-                variable.push(value);
-                c_string(&variable)
-            });
-    Ok(Said {
+    let descriptors = order.variables.iter().zip(&order.descriptors);
+    let descriptors = descriptors.map(|(name, descriptor)| {
+        let number = descriptor.as_raw_fd().to_string();
+        (name.into(), number.into())
+    });
+    let environment = order
+        .environment
+        .iter()
+        .cloned()
+        .chain(served_at)
+        .chain(descriptors)
+        .map(|(mut variable, value)| {
+            variable.push("=");
+            variable.push(value);
+            c_string(&variable)
+        });
+    Ok(Program {
         arguments,
         environment: environment.collect::<io::Result<_>>()?,
     })
@@ -386,7 +397,7 @@ fn said(order: &Order, address: &str) -> io::Result<Said> {
 
 fn prepare(order: &Order, kept: Option<&UnixStream>) -> io::Result<()> {
     let directory = match order.role {
-        // Who stands in a folder keeps what is mounted there.
+        // A process keeps the mount of its working folder.
         Role::Spare => Path::new("/"),
         Role::Function if order.is_isolated => Path::new(TASK_ROOT),
         Role::Function => order.code.as_path(),
@@ -396,7 +407,7 @@ fn prepare(order: &Order, kept: Option<&UnixStream>) -> io::Result<()> {
     nix::unistd::dup2_stdin(&null)?;
     own_session()?;
     if !order.is_isolated {
-        // Without a namespace that ends with init, at least the function itself does.
+        // Without a namespace that ends with init, at least the function itself ends with it.
         prctl::set_pdeathsig(Signal::SIGKILL)?;
     }
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
@@ -410,19 +421,23 @@ fn prepare(order: &Order, kept: Option<&UnixStream>) -> io::Result<()> {
             setrlimit(resource, most, most)?;
         }
     }
-    // What the server inherited without this mark, from a shell or a supervisor, is not the function's.
+    // The server may have inherited descriptors without this mark from a shell or a supervisor.
     close_on_exec()?;
-    if let Some(kept) = kept {
+    let all = order
+        .descriptors
+        .iter()
+        .map(|descriptor| descriptor.as_fd());
+    for kept in all.chain(kept.map(AsFd::as_fd)) {
         fcntl(kept, FcntlArg::F_SETFD(FdFlag::empty()))?;
     }
-    // Last, since it forbids some of the above.
+    // Last, because it forbids some of the above.
     if order.is_filtered {
         filter::install()?;
     }
     Ok(())
 }
 
-/// What each function has bounds of its own for.
+/// The resource limits of a function.
 fn limits(order: &Order) -> Vec<(Resource, u64)> {
     let mut limits = Vec::new();
     if order.is_isolated {

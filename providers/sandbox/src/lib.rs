@@ -1,17 +1,24 @@
 //! Functions as isolated processes of this machine, behind the AWS Lambda Runtime API.
 //!
-//! It is the [`Runtime`](ports::Runtime) port for those who run their functions where Landfast runs.
+//! It provides the ports [`Runtime`](ports::Runtime), [`CodeStore`](ports::CodeStore),
+//! [`Logs`](ports::Logs) and [`Instances`](ports::Instances) for users whose functions run on the
+//! server's machine.
 //!
 //! ```text
-//!  sandbox    the port: a pool for each function
-//!  pool       its instances: warm ones are taken again, frozen when idle, ended when idle for long
-//!  instance   a process, what passes between it and us ([exchange], [runtime_api], [peers]), what it prints ([output], [logs])
-//!  spares     processes that have come as far as an instance comes without a function
-//!  process    the process itself: namespaces, limits, freezing, and the end of all it has started ([launcher])
+//!  runtime     the runtime port: a pool for each function
+//!  pool        the instances of a function: warm ones are reused, idle ones are frozen, then ended
+//!  function    an instance of a function: its process, its [invocation_channel], the [runtime_api]
+//!              that it sees, its [output]; and [prewarmed] interpreters
+//!  instances   the instances port: any program as a process, with channels and shared memory
+//!  process     a process: launch, limits, freezing, and the end of everything it has started
+//!  launcher    the other side of a launch: this program, started again, isolates itself
+//!  order       the order from the server to a launcher
+//!  code_store  the code store port: unpacked archives
+//!  logs        the logs port: the lines that functions print
 //! ```
 //!
-//! An instance that is frozen and waits costs its memory and nothing else: no timer, no thread, no look now and then. A
-//! deployed function without instances costs nothing.
+//! A frozen instance costs its memory and nothing else: no timer, no thread, no polling. A deployed
+//! function without instances costs nothing.
 //!
 //! From `faaskeeper.txt`, section 2.2, and the Runtime API as AWS documents it.
 
@@ -20,27 +27,22 @@
     reason = "processes, clocks and threads live in providers"
 )]
 
-mod archives;
-mod asking;
-mod command;
-pub mod edges;
-mod exchange;
-mod failure;
-mod instance;
+mod code_store;
+mod figures;
+mod function;
+pub mod fuzzing;
+mod instances;
 pub mod launcher;
 mod logs;
-mod output;
-mod peers;
+mod machine;
+mod order;
 mod pool;
 pub mod process;
-mod processes;
-mod receiving;
-mod runtime_api;
-mod sandbox;
-mod spares;
+mod runtime;
 mod system;
-mod tally;
 
-pub use receiving::Incoming;
-pub use runtime_api::{Api, Reply};
-pub use sandbox::{Config, Sandbox};
+pub use function::{
+    request_body::Incoming,
+    runtime_api::{Api, Reply},
+};
+pub use runtime::{Config, Sandbox};

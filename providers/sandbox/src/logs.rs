@@ -1,16 +1,22 @@
-//! Lines that functions print, kept in one file per function, of which the older half goes when it is long.
+//! The logs port: lines that functions print, in one file per function. A long file loses its older
+//! half.
 //!
-//! A thread of its own writes, so that nobody who reads what is printed waits for the disk. What is on its way there has a bound for each
-//! function, its [`Share`]: whose share is full is not read on, and waits in its own write, so that whoever prints without end slows
-//! itself and loses nothing. What cannot wait, the end of an invocation, may go beyond that, up to another bound; what is beyond this
-//! is dropped, and whoever has it to keep counts it. The thread lingers over the first lines, so that short
-//! invocations, each of which has three, do not each wake it: to be woken costs more than to be written. Nothing here is synced; after a
-//! crash of the machine the last lines may be missing.
+//! A thread of its own writes, so that readers of the pipes never wait for the disk. The lines on
+//! their way to it have a bound per function, its [`Share`]. While the share is full, the
+//! function's output is not read, and the function waits in its own write. A function that prints
+//! without end thus slows only itself and loses nothing.
+//!
+//! The end of an invocation cannot wait, so it may exceed the share up to a second bound. Lines
+//! beyond that are dropped, and the caller counts them. The thread waits briefly after the first
+//! lines, because each short invocation has three: a wake-up costs more than a write. Nothing is
+//! synced; after a crash of the machine the last lines may be missing.
 //!
 //! Invariants
-//! - No line of a function is dropped for what others print, while fewer than [`WAITING_BYTES_MAX`] are on their way.
-//! - What the disk does not take is lost, and counted in its log ([`log`]). The server's log says so ever more seldom.
-//! - Readers are told of what is in a file, and of nothing else: they would look for it again and again.
+//! - No line of a function is dropped because of others' output, while fewer than
+//!   [`WAITING_BYTES_MAX`] are on their way.
+//! - Lines that the disk refuses are lost, and counted in their log ([`log`]). The server's log
+//!   reports this at growing intervals.
+//! - Readers learn only of lines that are in a file. Otherwise they would read again and again.
 
 mod log;
 mod reading;
@@ -28,47 +34,50 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use async_trait::async_trait;
 use ports::{
     LogThrottle, Monotonic,
-    runtime::{Line, Page},
+    logs::{Line, Page},
 };
 use tokio::sync::{Notify, oneshot};
 
 use self::{log::Log, reading::Readers};
 
-/// Where a file is put aside, and the one put aside before it goes.
+/// The size at which a file is put aside. The file that was put aside before is then deleted.
 const FILE_BYTES_MAX: u64 = 8 << 20;
-/// What lines of one function may hold on their way to the disk where more of them can wait.
+/// The most bytes of a function's lines on their way to the disk, if further lines can wait.
 pub(crate) const SHARE_BYTES: usize = 256 << 10;
-/// The same where they cannot.
+/// The same bound, if further lines cannot wait.
 const SHARE_BYTES_MAX: usize = 1 << 20;
-/// What those of all functions may hold: the shares of 64 that print as fast as they can while the disk does not answer.
+/// The most bytes of all functions' lines on their way: the shares of 64 functions that print at
+/// full speed while the disk does not respond.
 const WAITING_BYTES_MAX: usize = 64 << 20;
-/// What a message holds beside its text. It bounds their number too.
+/// The bytes of a message beside its text. They bound the number of messages too.
 pub(crate) const MESSAGE_BYTES: usize = 128;
-/// How long they wait for others to be written with, while they are fewer than would make it hurry.
+/// How long lines wait for others to share a write, while they are fewer than [`HURRY_BYTES`].
 const LINGER: Duration = Duration::from_millis(5);
 const HURRY_BYTES: usize = SHARE_BYTES / 2;
-/// What is written before who waits for it is told.
+/// The bytes that are written before waiting callers are notified.
 const ROUND_BYTES: usize = SHARE_BYTES;
-/// Files open at a time.
+/// The most open files.
 const FILES_MAX: usize = 64;
-/// Once no write has failed for so long the disk takes what functions print.
+/// The disk counts as working again once no write has failed for this long.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// What goes to the thread that writes.
+/// A message to the thread that writes.
 pub(crate) enum Message {
     Lines(Lines),
-    /// All before it is to be in the files.
+    /// A request to write everything before it to the files.
     Flush(oneshot::Sender<()>),
 }
 
-/// Lines of one invocation on their way. They hold some of their function's share until they are dropped.
+/// Lines of one invocation on their way. They take part of their function's share until they are
+/// dropped.
 pub(crate) struct Lines {
     share: Arc<Share>,
     held: Arc<AtomicUsize>,
     pub(crate) id: Arc<str>,
-    /// One or more of them, without the end of the last.
+    /// One or more lines; the last one has no line end.
     pub(crate) text: String,
     at_ms: u64,
 }
@@ -89,7 +98,7 @@ impl Drop for Lines {
     }
 }
 
-/// What lines of one function hold on their way to the disk.
+/// The bytes of one function's lines on their way to the disk.
 #[derive(Debug)]
 pub(crate) struct Share {
     function: String,
@@ -106,10 +115,10 @@ impl Share {
         }
     }
 
-    /// Ends once more may be on its way.
+    /// Waits until the share has room.
     pub(crate) async fn room(&self) {
         loop {
-            // Before the look: what is written between the two is heard of.
+            // Registered before the check, so that no write in between is missed.
             let has_room = self.has_room.notified();
             if self.bytes.load(Ordering::Acquire) < SHARE_BYTES {
                 return;
@@ -123,16 +132,16 @@ impl Share {
 #[derive(Debug)]
 pub(crate) struct Logs {
     directory: PathBuf,
-    /// Bounded by what its messages hold.
+    /// Unbounded as a channel, and bounded by the bytes of its messages.
     waiting: Sender<Message>,
-    /// What all lines on their way hold.
+    /// The bytes of all lines on their way.
     held: Arc<AtomicUsize>,
     writer: Thread,
     readers: Arc<Readers>,
 }
 
 impl Logs {
-    /// Logs in `directory`, which is made if need be.
+    /// Logs in `directory`, which is created if needed.
     pub(crate) fn open(directory: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
         let (waiting, messages) = channel();
@@ -152,7 +161,7 @@ impl Logs {
         })
     }
 
-    /// One whose messages wait until the test takes them.
+    /// Logs whose messages wait until a test takes them.
     #[cfg(test)]
     pub(crate) fn stalled() -> (Self, Receiver<Message>) {
         let (waiting, messages) = channel();
@@ -169,7 +178,7 @@ impl Logs {
         )
     }
 
-    /// Keeps `text`, one line or more, soon. Whether there is room for it.
+    /// Passes `text`, one line or more, to the thread. Whether there is room for it.
     #[must_use]
     pub(crate) fn keep(&self, share: &Arc<Share>, id: &Arc<str>, text: String) -> bool {
         let (share, held, id) = (Arc::clone(share), Arc::clone(&self.held), Arc::clone(id));
@@ -186,7 +195,7 @@ impl Logs {
         if own > SHARE_BYTES_MAX || all > WAITING_BYTES_MAX {
             return false;
         }
-        // An error means that nobody writes any more.
+        // An error means that the thread has ended.
         let is_sent = self.waiting.send(Message::Lines(lines)).is_ok();
         if all >= HURRY_BYTES && all - bytes < HURRY_BYTES {
             self.writer.unpark();
@@ -194,17 +203,20 @@ impl Logs {
         is_sent
     }
 
-    /// Returns once all that was kept before is in the files.
+    /// Waits until all earlier lines are in the files.
     pub(crate) async fn flush(&self) {
         let (flushed, wait) = oneshot::channel();
-        // An error means that nobody writes any more: what is there is all there is.
+        // An error means that the thread has ended: no more lines will come.
         let _ = self.waiting.send(Message::Flush(flushed));
         self.writer.unpark();
         let _ = wait.await;
     }
+}
 
-    /// Some of the lines of `function`.
-    pub(crate) async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
+#[async_trait]
+impl ports::Logs for Logs {
+    /// The flush comes first, so that the page has every line that was printed before the call.
+    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
         self.flush().await;
         let (readers, function) = (Arc::clone(&self.readers), function.to_owned());
         let path = path_of(&self.directory, &function);
@@ -214,13 +226,13 @@ impl Logs {
         read.await.map_err(io::Error::other)?
     }
 
-    /// Ends once the line of `function` with the number `from`, or a later one, is in its file.
-    pub(crate) async fn more(&self, function: &str, from: u64) {
+    /// Wakes once the line is in its file.
+    async fn more_lines(&self, function: &str, from: u64) {
         self.readers.more(function, from).await;
     }
 }
 
-/// Names of functions are those of files: letters, digits, `-` and `_`.
+/// A function's name is also a file name: letters, digits, `-` and `_`.
 fn path_of(directory: &Path, function: &str) -> PathBuf {
     directory.join(format!("{function}.log"))
 }
@@ -249,7 +261,7 @@ impl Files {
         }
     }
 
-    /// Writes what comes until nobody sends any more.
+    /// Writes messages until all senders are gone.
     fn write(mut self, messages: &Receiver<Message>) {
         while let Ok(first) = messages.recv() {
             if matches!(first, Message::Lines(_)) && self.held.load(Ordering::Relaxed) < HURRY_BYTES
@@ -260,13 +272,13 @@ impl Files {
             let mut next = Some(first);
             while let Some(message) = next {
                 match message {
-                    Message::Flush(told) => flushed.push(told),
+                    Message::Flush(notified) => flushed.push(notified),
                     Message::Lines(lines) => {
                         bytes += lines.bytes();
                         self.keep(&lines);
                     }
                 }
-                // There may always be more: as it is written its function prints on.
+                // There may always be more, because the function prints while the thread writes.
                 next = if bytes < ROUND_BYTES {
                     messages.try_recv().ok()
                 } else {
@@ -274,9 +286,9 @@ impl Files {
                 };
             }
             self.flush();
-            // Who asked may have gone.
-            for told in flushed {
-                let _ = told.send(());
+            // The caller may be gone.
+            for notified in flushed {
+                let _ = notified.send(());
             }
         }
     }
@@ -312,7 +324,7 @@ impl Files {
     }
 }
 
-/// That the disk does not take what functions print, as the server's log says it: once for all of them.
+/// Reports in the server's log that the disk refuses lines, once for all functions.
 #[derive(Debug)]
 struct Trouble {
     began: Instant,
@@ -335,15 +347,15 @@ impl Trouble {
             .outage
             .failed(Monotonic(now - self.began), &error.to_string())
         {
-            tracing::warn!(%error, function, ?lasts, "what functions print could not be kept; their logs say how much");
+            tracing::warn!(%error, function, ?lasts, "lines of functions are lost; their logs say how many");
         }
     }
 
-    /// A disk that is nearly full takes some lines between others: that ends nothing.
+    /// A nearly full disk takes some lines between failures, which is no recovery.
     fn may_have_ended(&mut self, now: Instant) {
         if self.outage.reason().is_some() && now - self.failed_last >= QUIET {
             let lasted = self.outage.ended(Monotonic(self.failed_last - self.began));
-            tracing::info!(?lasted, "what functions print is kept again");
+            tracing::info!(?lasted, "lines of functions are kept again");
         }
     }
 }
@@ -358,9 +370,11 @@ fn now_ms() -> u64 {
 mod tests {
     use std::{fs::OpenOptions, io::Write as _};
 
+    use ports::Logs as _;
+
     use super::*;
 
-    /// Up to so many from there on, whatever they take.
+    /// Up to `lines_max` lines from `from` on.
     pub(super) fn page(from: u64, lines_max: usize) -> Page {
         Page {
             from,
@@ -369,7 +383,7 @@ mod tests {
         }
     }
 
-    /// Lines of an invocation, on their way.
+    /// Lines of an invocation on their way.
     pub(super) fn lines(id: &str, text: &str) -> Lines {
         let (logs, messages) = Logs::stalled();
         keep(&logs, &Arc::new(Share::new("one")), id, text);
@@ -387,7 +401,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_are_numbered_on_over_restarts_and_read_from_any_of_them() {
+    async fn numbers_go_on_over_restarts_and_readers_start_at_any_line() {
         let directory = tempfile::tempdir().expect("a directory");
         let logs = Logs::open(directory.path().into()).expect("opened");
         let [one, two] = ["one", "two"].map(|function| Arc::new(Share::new(function)));
@@ -415,7 +429,7 @@ mod tests {
         assert_eq!(texts, [(1, "second"), (2, "third")]);
     }
 
-    /// Whether readers were told of a line of `function`.
+    /// Whether readers were notified of a line of `function`.
     pub(super) async fn is_told(readers: &Readers, function: &str) -> bool {
         tokio::select! {
             biased;
@@ -425,7 +439,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readers_are_told_of_what_was_printed_before_others_take_the_files() {
+    async fn readers_learn_of_lines_whose_file_is_closed_for_others() {
         let directory = tempfile::tempdir().expect("a directory");
         let (logs, messages) = Logs::stalled();
         for number in 0..=FILES_MAX {
@@ -448,9 +462,10 @@ mod tests {
         );
     }
 
-    /// A nearly full disk takes some lines between others, and the server's log would say so of each.
+    /// A nearly full disk takes some lines between failures. The server's log must not report each
+    /// of them.
     #[test]
-    fn trouble_has_ended_once_no_write_has_failed_for_a_while() {
+    fn trouble_ends_once_no_write_has_failed_for_a_while() {
         let now = Instant::now();
         let mut trouble = Trouble::new(now);
         trouble.failed("one", &io::ErrorKind::StorageFull.into(), now);

@@ -1,20 +1,18 @@
-//! The instances of one function at one revision: warm ones are taken again, last in first out, so that those which
-//! nobody needs cool down.
+//! The instances of one function at one revision. The most recently used one is reused first, so
+//! that surplus instances cool down.
 //!
 //! Invariants
-//! - An instance is in the hands of one invocation, on its way back, or idle; never two of these.
-//! - It is idle only once it has asked for its next invocation: then it does nothing, and may be frozen or ended.
-//! - A place among the instances is an invocation's, or kept for an event that is being taken, or free.
-//! - Calls and events share the places: one event at a time stands in line for the next, however many wait. So before a call that joins
-//!   the line are one event at most and the calls that joined it earlier: the first call in line has its turn once at most two
-//!   invocations have ended, the one behind it once three have.
-//! - A call is refused at once only where calls have all places, or as many calls as there are places stand in line.
-//! - Who finds no idle instance waits for one that is on its way back before it starts another: a caller that invokes again
-//!   at once would otherwise find its own instance still on its way.
+//! - An instance runs one invocation, or is returning, or is idle; never two of these.
+//! - It is idle only once it has requested its next invocation. It then does nothing, and may be
+//!   frozen or ended.
+//! - A call that finds no idle instance waits briefly for a returning one before it starts another.
+//!   A caller that invokes again at once would otherwise miss its own instance.
+
+mod places;
+mod report;
 
 use std::{
     mem,
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -25,65 +23,46 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
-    functions::Room,
+    functions::Permit,
+    instances::Death,
     runtime::{Function, FunctionError, Invocation, Ran, Refused, START_BOUND_MIN},
 };
 use tokio::{
-    sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot},
+    sync::{Notify, oneshot},
     time::Instant,
 };
 
+use self::{
+    places::{Place, Places},
+    report::Report,
+};
 use crate::{
-    archives::Archives,
-    command::Interpreters,
-    exchange::{Answer, Task},
-    failure,
-    instance::Instance,
-    logs::{Logs, Share},
-    process::{ExitReason, Launcher},
-    receiving::Allowance,
-    runtime_api::Api,
-    spares::Spares,
-    tally::{Failed, Tally},
+    figures::{Counters, Failed},
+    function::{
+        failure,
+        instance::{Instance, Shared},
+        invocation_channel::{Answer, Task},
+        request_body::Allowance,
+    },
+    logs::Share,
 };
 
-/// How long to wait for an instance on its way back before another is started.
+/// How long to wait for a returning instance before another is started.
 const RETURN_WAIT: Duration = Duration::from_millis(20);
-/// How long a call stands in line where events have places. Longer than most invocations take, and shorter than most callers wait for an
-/// answer: who is refused after it knows that nothing was run, who has given up does not.
-const CALL_WAIT_MAX: Duration = Duration::from_secs(3);
-/// How long an instance is idle before it is frozen: freezing costs what a short invocation does.
+/// How long an instance is idle before it is frozen. Freezing costs as much as a short invocation.
 const FREEZE_AFTER: Duration = Duration::from_millis(50);
-
-/// What all pools share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) launcher: Arc<Launcher>,
-    pub(crate) api: Arc<dyn Api>,
-    pub(crate) interpreters: Interpreters,
-    pub(crate) runtime: PathBuf,
-    pub(crate) archives: Archives,
-    pub(crate) logs: Arc<Logs>,
-    /// How long an instance is idle before it is ended.
-    pub(crate) idle_max: Duration,
-    pub(crate) tally: Tally,
-    pub(crate) spares: Arc<Spares>,
-}
 
 /// The instances of a function.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) function: Arc<Function>,
     shared: Arc<Shared>,
-    permits: Arc<Semaphore>,
-    /// The one event that stands in line for a place; the others wait until they are that.
-    next_event: Semaphore,
-    /// The calls that stand in line, as many as there are places at the most; one more is refused at once.
-    calls_in_line: Semaphore,
-    /// Every place that a call has counts as one more owner of this.
-    of_calls: Arc<()>,
+    counters: Arc<Counters>,
+    /// How long an idle instance lives.
+    idle_max: Duration,
+    places: Places,
     allowance: Allowance,
-    printing: Arc<Share>,
+    log_share: Arc<Share>,
     state: Mutex<State>,
     came_back: Notify,
     retired: AtomicBool,
@@ -92,32 +71,25 @@ pub(crate) struct Pool {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last one was used last.
+    /// The most recently used one comes last.
     idle: Vec<Idle>,
-    /// On their way back.
+    /// The number of returning instances.
     returning: usize,
 }
 
 #[derive(Debug)]
 struct Idle {
     instance: Arc<Instance>,
-    /// Which time it became idle, of all times.
+    /// The number of this idle period among all of the pool.
     turn: u64,
 }
 
-/// A place among the instances.
-struct Place {
-    /// A call is at work there. It stands before the permit, and so is dropped first: else a call could be refused beside a free place.
-    _of_call: Option<Arc<()>>,
-    permit: OwnedSemaphorePermit,
-}
-
-/// Why an invocation was not run.
+/// Why an invocation did not run.
 #[derive(Debug)]
 pub(crate) enum NotRun {
-    /// It cannot be.
+    /// It was refused.
     Refused(Refused),
-    /// The pool was retired before it had an instance, which is no attempt of it.
+    /// The pool was retired before the invocation had an instance. This is not an attempt.
     Retired(Box<Invocation>),
 }
 
@@ -127,24 +99,41 @@ impl From<Refused> for NotRun {
     }
 }
 
-/// What an instance did with an invocation, as its caller sees it.
-struct Done {
+/// The outcome of an invocation in an instance.
+struct Outcome {
     result: Result<Bytes, (Failed, Bytes)>,
-    /// Whether the instance may go on.
+    /// Whether the instance may be reused.
     is_fit: bool,
 }
 
-impl Pool {
-    pub(crate) fn new(function: Arc<Function>, shared: Arc<Shared>) -> Self {
+impl Outcome {
+    fn failed(how: Failed, payload: Bytes) -> Self {
         Self {
-            permits: Arc::new(Semaphore::new(function.concurrency)),
-            next_event: Semaphore::new(1),
-            calls_in_line: Semaphore::new(function.concurrency),
-            of_calls: Arc::default(),
+            result: Err((how, payload)),
+            is_fit: false,
+        }
+    }
+
+    fn how(&self) -> Option<Failed> {
+        self.result.as_ref().err().map(|(how, _)| *how)
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(
+        function: Arc<Function>,
+        shared: Arc<Shared>,
+        counters: Arc<Counters>,
+        idle_max: Duration,
+    ) -> Self {
+        Self {
+            places: Places::new(function.concurrency),
             allowance: Allowance::default(),
-            printing: Arc::new(Share::new(&function.name)),
+            log_share: Arc::new(Share::new(&function.name)),
             function,
             shared,
+            counters,
+            idle_max,
             state: Mutex::default(),
             came_back: Notify::new(),
             retired: AtomicBool::new(false),
@@ -152,213 +141,195 @@ impl Pool {
         }
     }
 
-    /// Ends with a place that is kept for one invocation; none: the pool was retired.
-    pub(crate) async fn room(&self) -> Option<Room> {
-        self.place_of_event().await.map(Room::keeping)
-    }
-
-    async fn place_of_event(&self) -> Option<Place> {
-        let _is_next = self.next_event.acquire().await.ok()?;
-        let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
-        Some(Place {
-            _of_call: None,
-            permit,
-        })
+    /// Waits for a place and reserves it for one invocation; none: the pool was retired.
+    pub(crate) async fn permit(&self) -> Option<Permit> {
+        self.places.for_event().await.map(Permit::holding)
     }
 
     /// A place for `invocation`; none: it cannot have one now.
     async fn place(&self, invocation: &mut Invocation) -> Option<Place> {
-        let kept = mem::take(&mut invocation.room).into_kept::<Place>();
-        match kept.filter(|kept| Arc::ptr_eq(kept.permit.semaphore(), &self.permits)) {
-            Some(kept) => Some(*kept),
-            None if invocation.waits => self.place_of_event().await,
-            None => self.place_of_call().await,
+        let reserved = mem::take(&mut invocation.permit).into_held::<Place>();
+        match reserved.filter(|place| self.places.has(place)) {
+            Some(place) => Some(*place),
+            None if invocation.waits => self.places.for_event().await,
+            None => self.places.for_call().await,
         }
     }
 
-    async fn place_of_call(&self) -> Option<Place> {
-        let permits = Arc::clone(&self.permits);
-        let permit = match Arc::clone(&permits).try_acquire_owned() {
-            Ok(permit) => permit,
-            Err(_) if self.calls_have_all() => return None,
-            Err(_) => {
-                let _in_line = self.calls_in_line.try_acquire().ok()?;
-                tokio::time::timeout(CALL_WAIT_MAX, permits.acquire_owned())
-                    .await
-                    .ok()?
-                    .ok()?
-            }
-        };
-        Some(Place {
-            _of_call: Some(Arc::clone(&self.of_calls)),
-            permit,
-        })
-    }
-
-    /// Whether a call is at work in every place. Those of events are not counted: a place may be an event's before that knows of it.
-    fn calls_have_all(&self) -> bool {
-        Arc::strong_count(&self.of_calls) > self.function.concurrency
-    }
-
-    /// Runs one invocation (promises U1 to U3, U5); room is made before another instance is started for it.
+    /// Runs one invocation (promises U1 to U3, U5). `free_memory` is called before an instance is
+    /// started for it.
     pub(crate) async fn run(
         self: &Arc<Self>,
         mut invocation: Invocation,
-        make_room: &(dyn Fn() + Sync),
+        free_memory: &(dyn Fn() + Sync),
     ) -> Result<Ran, NotRun> {
-        let tally = &self.shared.tally;
         let place = self.place(&mut invocation).await;
-        // Also a place that was kept here, or that became free as the pool was retired, is one of the next pool now.
+        // A place that was reserved here, or became free by the retirement, does not count any
+        // more: the invocation needs one of the next pool.
         if self.retired.load(Ordering::Acquire) {
             return Err(NotRun::Retired(Box::new(invocation)));
         }
         let place = place
             .ok_or(Refused::Throttled)
-            .inspect_err(|_| tally.throttled())?;
-        let busy = tally.busy();
+            .inspect_err(|_| self.counters.throttled())?;
+        let busy = self.counters.busy();
         let asked = Instant::now();
         let (instance, is_new) = self
-            .take(make_room)
+            .take(free_memory)
             .await
-            .inspect_err(|_| tally.unavailable())?;
-        tally.invoked();
+            .inspect_err(|_| self.counters.unavailable())?;
+        self.counters.invoked();
+        let ran = self.run_in(&instance, is_new, asked, invocation).await;
+        drop((place, busy));
+        Ok(ran)
+    }
+
+    /// Runs `invocation` in `instance`, and then returns the instance or ends it.
+    async fn run_in(
+        self: &Arc<Self>,
+        instance: &Arc<Instance>,
+        is_new: bool,
+        asked: Instant,
+        invocation: Invocation,
+    ) -> Ran {
         let id = invocation.id.clone();
-        let kills_before = instance.out_of_memory_kills();
+        let kills_before = instance.running().out_of_memory_kills();
         instance.output.begin(&id);
         let started = if is_new {
-            self.started(&instance, &id).await
+            self.started(instance, &id).await
         } else {
             Ok(())
         };
-        let start_time = asked.elapsed();
-        let begun = Instant::now();
-        let timeout = invocation.timeout.map_or(self.function.timeout, |most| {
-            most.min(self.function.timeout)
-        });
+        let (start_time, begun) = (asked.elapsed(), Instant::now());
+        let own = self.function.timeout;
+        let timeout = invocation.timeout.map_or(own, |most| most.min(own));
         let deadline = begun + timeout;
-        let asked_before = *instance.exchange.asked().borrow();
-        let mut done = match started {
-            Ok(()) => self.work(&instance, invocation, timeout, deadline).await,
-            Err(failed) => Done {
-                result: Err(failed),
-                is_fit: false,
-            },
+        let requests_before = *instance.channel.requests().borrow();
+        let mut outcome = match started {
+            Ok(()) => self.work(instance, invocation, timeout, deadline).await,
+            Err((how, payload)) => Outcome::failed(how, payload),
         };
-        // A child's want of memory is the function's own, whatever it has made of that (U2).
-        if instance.out_of_memory_kills() > kills_before {
-            let payload = failure::ended(&id, ExitReason::OutOfMemory);
-            done = Done {
-                result: Err((Failed::OutOfMemory, payload)),
-                is_fit: false,
-            };
+        // A child that the kernel ended for lack of memory fails the function, whatever the
+        // function made of it (U2).
+        if instance.running().out_of_memory_kills() > kills_before {
+            let payload = failure::ended(&id, Death::OutOfMemory);
+            outcome = Outcome::failed(Failed::OutOfMemory, payload);
         }
-        if let Err((how, _)) = &done.result {
-            tally.failed(*how);
-        }
-        let report = self.report(
-            &instance,
-            &id,
-            &done,
-            begun.elapsed(),
-            is_new.then_some(start_time),
-        );
-        let log_tail = Bytes::from(instance.output.end(&report));
-        // Not before it has done its work: the next cold start may come sooner, but this one would be slower.
+        let failed = outcome.how();
+        failed.into_iter().for_each(|how| self.counters.failed(how));
+        let report = Report {
+            id: &id,
+            failed,
+            death: instance.death(),
+            took: begun.elapsed(),
+            start: is_new.then_some(start_time),
+            memory_bytes: self.function.memory_bytes,
+            memory_peak: instance.running().memory_peak(),
+        };
+        let log_tail = Bytes::from(instance.output.end(&report.line()));
+        // Not before the work is done: the next cold start might come sooner, but this invocation
+        // would be slower.
         if let Some(kind) = instance.kind.as_ref().filter(|_| is_new) {
-            self.shared.spares.provide(kind, self.function.memory_bytes);
+            let bytes = self.function.memory_bytes;
+            self.shared.prewarmed.provide(kind, bytes);
         }
-        if done.is_fit {
-            self.give_back(instance, asked_before, deadline);
+        if outcome.is_fit {
+            self.give_back(Arc::clone(instance), requests_before, deadline);
         } else {
-            instance.kill();
+            instance.running().kill();
         }
-        drop((place, busy));
-        Ok(Ran {
-            result: done
-                .result
-                .map_err(|(_, payload)| FunctionError { payload }),
+        let result = outcome.result;
+        Ran {
+            result: result.map_err(|(_, payload)| FunctionError { payload }),
             log_tail,
-        })
+        }
     }
 
-    /// Waits until a new instance asks for its first invocation. Errors: why it does not.
+    /// Waits until a new instance requests its first invocation. Errors: why it does not.
     async fn started(&self, instance: &Instance, id: &str) -> Result<(), (Failed, Bytes)> {
-        let mut asked = instance.exchange.asked();
+        let channel = &instance.channel;
+        let mut requests = channel.requests();
         let start_bound = START_BOUND_MIN.max(self.function.timeout);
         tokio::select! {
             biased;
-            // Who says that it cannot start and asks all the same is taken at its word, as by Lambda.
-            Ok(()) = async { asked.wait_for(|asked| *asked > 0).await.map(drop) } => {
-                instance.exchange.failed_start().map_or(Ok(()), |said| Err((Failed::NotStarted, said)))
+            // An instance that reports a failed start and requests an invocation nevertheless has
+            // failed, as on Lambda.
+            Ok(()) = async { requests.wait_for(|requests| *requests > 0).await.map(drop) } => {
+                channel.failed_start().map_or(Ok(()), |error| Err((Failed::NotStarted, error)))
             }
-            // It may hang then: nothing is heard of it that would say more.
-            () = instance.exchange.has_failed_to_start() => {
-                Err((Failed::NotStarted, instance.exchange.failed_start().unwrap_or_default()))
+            // It may hang after this report.
+            () = channel.has_failed_to_start() => {
+                Err((Failed::NotStarted, channel.failed_start().unwrap_or_default()))
             }
-            reason = instance.ended() => Err(match instance.exchange.failed_start() {
-                Some(said) => (Failed::NotStarted, said),
-                None => (Failed::ExitedAtStart, failure::ended(id, reason)),
+            death = instance.running().died() => Err(match channel.failed_start() {
+                Some(error) => (Failed::NotStarted, error),
+                None => (Failed::ExitedAtStart, failure::ended(id, death)),
             }),
             () = tokio::time::sleep(start_bound) => {
-                let said = instance.exchange.failed_start();
-                Err((Failed::NotStarted, said.unwrap_or_else(|| failure::start_timed_out(id, start_bound))))
+                let error = channel.failed_start();
+                Err((Failed::NotStarted, error.unwrap_or_else(|| failure::start_timed_out(id, start_bound))))
             }
         }
     }
 
-    /// Has `instance` do the work, until `deadline`.
+    /// Lets `instance` work until `deadline`.
     async fn work(
         &self,
         instance: &Instance,
         invocation: Invocation,
         timeout: Duration,
         deadline: Instant,
-    ) -> Done {
+    ) -> Outcome {
         let id = invocation.id.clone();
         let deadline_ms = now_ms() + timeout.as_millis() as u64;
-        let answer = instance.exchange.assign(Task {
+        let answer = instance.channel.assign(Task {
             invocation,
             deadline_ms,
         });
         tokio::select! {
             biased;
-            answer = answer => Self::done(instance, &id, answer),
+            answer = answer => Self::outcome(instance, &id, answer),
             () = tokio::time::sleep_until(deadline) => {
-                Done { result: Err((Failed::TimedOut, failure::timed_out(&id, timeout))), is_fit: false }
+                Outcome::failed(Failed::TimedOut, failure::timed_out(&id, timeout))
             }
         }
     }
 
-    fn done(
+    fn outcome(
         instance: &Instance,
         id: &str,
         answer: Result<Answer, oneshot::error::RecvError>,
-    ) -> Done {
-        let (result, is_fit) = match answer {
-            Ok(Answer::Response(bytes)) => (Ok(bytes), true),
-            Ok(Answer::Error(payload)) => (Err((Failed::ByFunction, payload)), true),
-            Ok(Answer::TooLong(bytes)) => (Err((Failed::TooLong, failure::too_long(bytes))), true),
-            Err(_) => match instance.has_ended() {
-                Some(reason) => (
-                    Err((Failed::ended(reason), failure::ended(id, reason))),
-                    false,
-                ),
-                // What it thinks that it has to do is not known: another one's invocation would pay for that.
-                None => (Err((Failed::NotAnswered, failure::not_answered(id))), false),
-            },
+    ) -> Outcome {
+        let result = match answer {
+            Ok(Answer::Response(bytes)) => Ok(bytes),
+            Ok(Answer::Error(payload)) => Err((Failed::ByFunction, payload)),
+            Ok(Answer::TooLong(bytes)) => Err((Failed::TooLong, failure::too_long(bytes))),
+            Err(_) => {
+                return match instance.death() {
+                    Some(death) => Outcome::failed(Failed::died(death), failure::ended(id, death)),
+                    // Its state is unknown, and another invocation would suffer from it.
+                    None => Outcome::failed(Failed::NotAnswered, failure::not_answered(id)),
+                };
+            }
         };
-        Done { result, is_fit }
+        Outcome {
+            result,
+            is_fit: true,
+        }
     }
 
-    /// An instance, and whether it is a new one.
-    async fn take(&self, make_room: &(dyn Fn() + Sync)) -> Result<(Arc<Instance>, bool), Refused> {
+    /// An instance, and whether it is new.
+    async fn take(
+        &self,
+        free_memory: &(dyn Fn() + Sync),
+    ) -> Result<(Arc<Instance>, bool), Refused> {
         let wait_until = Instant::now() + RETURN_WAIT;
         loop {
             let came_back = self.came_back.notified();
             {
                 let mut state = self.state.lock();
                 while let Some(Idle { instance, .. }) = state.idle.pop() {
-                    if instance.has_ended().is_none() && instance.thaw() {
+                    if instance.death().is_none() && instance.running().thaw() {
                         return Ok((instance, false));
                     }
                 }
@@ -373,32 +344,40 @@ impl Pool {
                 break;
             }
         }
-        make_room();
-        self.shared.tally.started();
+        free_memory();
+        self.counters.started();
         let Self {
             shared,
             function,
             allowance,
-            printing,
+            log_share,
             ..
         } = self;
         let started =
-            Instance::start(shared, function, allowance.clone(), Arc::clone(printing)).await;
-        started
-            .map(|instance| (instance, true))
-            .map_err(Refused::Unavailable)
+            Instance::start(shared, function, allowance.clone(), Arc::clone(log_share)).await;
+        let instance = started.map_err(Refused::Unavailable)?;
+        if instance.is_adopted {
+            self.counters.adopted();
+        }
+        Ok((instance, true))
     }
 
-    /// Takes an instance back once it asks for its next invocation; if it does not until `deadline`, it is ended.
-    fn give_back(self: &Arc<Self>, instance: Arc<Instance>, asked_before: u64, deadline: Instant) {
+    /// Takes an instance back once it requests its next invocation. If it does not until
+    /// `deadline`, it is ended.
+    fn give_back(
+        self: &Arc<Self>,
+        instance: Arc<Instance>,
+        requests_before: u64,
+        deadline: Instant,
+    ) {
         self.state.lock().returning += 1;
         let pool = Arc::clone(self);
         tokio::spawn(async move {
-            let mut asked = instance.exchange.asked();
+            let mut requests = instance.channel.requests();
             let is_back = tokio::select! {
                 biased;
-                back = asked.wait_for(|asked| *asked > asked_before) => back.is_ok(),
-                _ = instance.ended() => false,
+                back = requests.wait_for(|requests| *requests > requests_before) => back.is_ok(),
+                _ = instance.running().died() => false,
                 () = tokio::time::sleep_until(deadline) => false,
             };
             let turn = pool.idled.fetch_add(1, Ordering::Relaxed);
@@ -411,48 +390,53 @@ impl Pool {
                         turn,
                     });
                 } else {
-                    instance.kill();
+                    instance.running().kill();
                 }
             }
             pool.came_back.notify_waiters();
             drop(instance);
-            tokio::time::sleep(FREEZE_AFTER).await;
-            let Some(instance) = pool.freeze(turn) else {
-                return;
-            };
-            let stands_still = instance.stands_still().await;
-            drop(instance);
-            // What goes on while nobody has called it is ended.
-            if stands_still {
-                tokio::time::sleep(pool.shared.idle_max).await;
-            }
-            pool.state.lock().idle.retain(|idle| idle.turn != turn);
+            pool.cool_down(turn).await;
         });
     }
 
-    /// The instance that became idle at `turn`, which is being frozen; none: it is idle no more.
+    /// Freezes the instance that became idle at `turn` after a while, and ends it after its idle
+    /// time.
+    async fn cool_down(&self, turn: u64) {
+        tokio::time::sleep(FREEZE_AFTER).await;
+        let Some(instance) = self.freeze(turn) else {
+            return;
+        };
+        let is_still = instance.running().is_still().await;
+        drop(instance);
+        // An instance that keeps running without an invocation is ended now.
+        if is_still {
+            tokio::time::sleep(self.idle_max).await;
+        }
+        self.state.lock().idle.retain(|idle| idle.turn != turn);
+    }
+
+    /// Begins to freeze the instance that became idle at `turn`; none: it is no longer idle.
     fn freeze(&self, turn: u64) -> Option<Arc<Instance>> {
         let state = self.state.lock();
         let idle = state.idle.iter().find(|idle| idle.turn == turn)?;
-        idle.instance.freeze();
+        idle.instance.running().freeze();
         Some(Arc::clone(&idle.instance))
     }
 
-    /// No instance takes a new invocation; idle ones end now (promise U4).
+    /// Takes no new invocation, and ends the idle instances (promise U4).
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
-        self.permits.close();
-        self.next_event.close();
+        self.places.close();
         self.state.lock().idle.clear();
     }
 
-    /// How many idle instances run, and how many are frozen.
+    /// The numbers of idle instances that run, and that are frozen.
     pub(crate) fn idle(&self) -> (u64, u64) {
         let state = self.state.lock();
         let frozen = state
             .idle
             .iter()
-            .filter(|idle| idle.instance.is_frozen())
+            .filter(|idle| idle.instance.running().is_frozen())
             .count();
         ((state.idle.len() - frozen) as u64, frozen as u64)
     }
@@ -465,45 +449,6 @@ impl Pool {
         }
         state.idle.remove(0);
         true
-    }
-
-    /// The line about an invocation that Lambda ends its log with.
-    fn report(
-        &self,
-        instance: &Instance,
-        id: &str,
-        done: &Done,
-        took: Duration,
-        start: Option<Duration>,
-    ) -> String {
-        let ms = |duration: Duration| duration.as_secs_f64() * 1000.0;
-        let memory = self.function.memory_bytes >> 20;
-        let billed = ms(took).ceil();
-        let took = ms(took);
-        let peak = instance
-            .memory_peak()
-            .map(|peak| format!("\tMax Memory Used: {} MB", peak.div_ceil(1 << 20)));
-        let start = start.map(|start| format!("\tInit Duration: {:.2} ms", ms(start)));
-        let ran_out = matches!(instance.has_ended(), Some(ExitReason::OutOfMemory));
-        let status = match done.result {
-            Err((Failed::TimedOut, _)) => "\tStatus: timeout",
-            Err((Failed::OutOfMemory, _)) => "\tStatus: error\tError Type: Runtime.OutOfMemory",
-            _ if ran_out => "\tStatus: error\tError Type: Runtime.OutOfMemory",
-            Err((Failed::Exited | Failed::ExitedAtStart, _)) => {
-                "\tStatus: error\tError Type: Runtime.ExitError"
-            }
-            Err((Failed::NotAnswered, _)) => "\tStatus: error\tError Type: Runtime.NoAnswer",
-            // Of what a function itself says of its failure, its answer has all.
-            _ => "",
-        };
-        [
-            format!("REPORT RequestId: {id}\tDuration: {took:.2} ms\tBilled Duration: {billed} ms"),
-            format!("\tMemory Size: {memory} MB"),
-            peak.unwrap_or_default(),
-            start.unwrap_or_default(),
-            status.to_owned(),
-        ]
-        .concat()
     }
 }
 

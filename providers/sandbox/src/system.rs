@@ -1,8 +1,11 @@
-//! Calls of the system that no crate wraps without `unsafe`, each behind a function that is sound for whatever it is given.
+//! System calls that no crate wraps without `unsafe`, each behind a function that is sound for any
+//! argument.
 //!
-//! Used by the launcher, which is a process of its own with one thread, and for the one descriptor that comes from it.
+//! The launcher uses them, a process with one thread. The server uses those for received
+//! descriptors.
 
-#![allow(unsafe_code)] // Forking, waiting for anybody, an interface's flags, a mount's, and descriptors: those the kernel hands us, and all.
+// Why: forking, waiting for any child, flags of an interface and of mounts, received descriptors.
+#![allow(unsafe_code)]
 
 use std::{
     ffi::CString,
@@ -29,12 +32,13 @@ pub(crate) fn take_standard_input() -> Option<OwnedFd> {
     if IS_TAKEN.swap(true, Ordering::Relaxed) {
         return None;
     }
-    // SAFETY: only the launcher calls this, before it has opened anything: it is what we were started with, and no other
-    // owner of it is ever made.
+    // SAFETY: only the launcher calls this, before it opens anything. It was started with this
+    // descriptor, and this is its only owner.
     Some(unsafe { OwnedFd::from_raw_fd(0) })
 }
 
-/// Forks. Errors: the system's, and that this process has other threads, whose locks the child would inherit.
+/// Forks. Errors: the system's, or that this process has other threads, whose locks the child would
+/// inherit.
 pub(crate) fn forked() -> io::Result<ForkResult> {
     if std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1) {
         return Err(io::Error::other(
@@ -64,7 +68,8 @@ pub(crate) fn close_on_exec() -> io::Result<()> {
     }
 }
 
-/// Makes the mount at `path`, and every mount below it, read-only and without devices or programs of other users.
+/// Makes the mount at `path`, and every mount below it, read-only and without devices or programs
+/// of other users.
 pub(crate) fn restrict_mounts(path: &Path) -> io::Result<()> {
     let path =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -72,7 +77,8 @@ pub(crate) fn restrict_mounts(path: &Path) -> io::Result<()> {
     let mut change: libc::mount_attr = unsafe { mem::zeroed() };
     change.attr_set = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     let bytes = size_of::<libc::mount_attr>();
-    // SAFETY: the path ends with a zero byte; the request lives as long as the call, and its size is its own.
+    // SAFETY: the path ends with a zero byte; the request lives as long as the call, and its size
+    // is its own.
     let changed = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -90,7 +96,7 @@ pub(crate) fn restrict_mounts(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What is mounted at `path`, and below it, as a tree that is mounted nowhere yet.
+/// The mounts at `path` and below it, as a detached tree.
 pub(crate) fn cloned_tree(path: &Path) -> io::Result<OwnedFd> {
     let path =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -101,11 +107,11 @@ pub(crate) fn cloned_tree(path: &Path) -> io::Result<OwnedFd> {
     if tree < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made it for us, and nobody else knows of it.
+    // SAFETY: the kernel has just made it for this call, so there is no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(tree as i32) })
 }
 
-/// Mounts such a tree at `path`.
+/// Mounts a detached tree at `path`.
 pub(crate) fn mount_tree(tree: &OwnedFd, path: &Path) -> io::Result<()> {
     let path =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -128,13 +134,14 @@ pub(crate) fn mount_tree(tree: &OwnedFd, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Bounds what another process may use.
+/// Sets a resource limit of another process.
 pub(crate) fn limit_other(process: Pid, resource: Resource, most: u64) -> io::Result<()> {
     let limit = libc::rlimit {
         rlim_cur: most,
         rlim_max: most,
     };
-    // SAFETY: the limit lives as long as the call, which only reads it; the earlier one is not asked for.
+    // SAFETY: the limit lives as long as the call, which only reads it; the earlier one is not
+    // asked for.
     let limited = unsafe {
         libc::prlimit(
             process.as_raw(),
@@ -150,7 +157,7 @@ pub(crate) fn limit_other(process: Pid, resource: Resource, most: u64) -> io::Re
     }
 }
 
-/// Waits for any child; its wait status as the kernel has it.
+/// Waits for any child. Returns the kernel's wait status.
 pub(crate) fn wait_for_any() -> io::Result<(Pid, i32)> {
     let mut status = 0;
     // SAFETY: the status is ours to be written, and lives as long as the call.
@@ -162,7 +169,7 @@ pub(crate) fn wait_for_any() -> io::Result<(Pid, i32)> {
     }
 }
 
-/// A child that has ended, without waiting for one; none: none has. Errors: there are no children.
+/// A child that has ended, without waiting; none: no child has. Errors: there are no children.
 pub(crate) fn ended_child() -> io::Result<Option<Pid>> {
     let mut status = 0;
     // SAFETY: the status is ours to be written, and lives as long as the call.
@@ -174,17 +181,20 @@ pub(crate) fn ended_child() -> io::Result<Option<Pid>> {
     }
 }
 
-/// The first descriptor that came with a message; any others are closed.
+/// The first descriptor that came with a message. Any others are closed.
 pub(crate) fn received<S>(message: &RecvMsg<'_, '_, S>) -> io::Result<Option<OwnedFd>> {
+    Ok(all_received(message)?.into_iter().next())
+}
+
+/// All descriptors that came with a message.
+pub(crate) fn all_received<S>(message: &RecvMsg<'_, '_, S>) -> io::Result<Vec<OwnedFd>> {
     let descriptors = message.cmsgs()?.flat_map(|part| match part {
         ControlMessageOwned::ScmRights(descriptors) => descriptors,
         _ => Vec::new(),
     });
-    // SAFETY: the kernel has just made them for us, and nobody else knows of them.
-    let owned: Vec<_> = descriptors
-        .map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) })
-        .collect();
-    Ok(owned.into_iter().next())
+    // SAFETY: the kernel has just made them for this message, so they have no other owner.
+    let owned = descriptors.map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) });
+    Ok(owned.collect())
 }
 
 /// Switches on the loopback of this network namespace: in a new one it is off.

@@ -49,6 +49,7 @@ struct Chances {
     crash_functions: Chance,
     crash_function: BTreeMap<String, Chance>,
     crash_once: BTreeMap<String, u32>,
+    kill_instances: Chance,
 }
 
 impl Default for Chances {
@@ -63,6 +64,7 @@ impl Default for Chances {
             crash_functions: Chance::NEVER,
             crash_function: BTreeMap::new(),
             crash_once: BTreeMap::new(),
+            kill_instances: Chance::NEVER,
         }
     }
 }
@@ -129,6 +131,11 @@ impl Faults {
             .insert(function.to_owned(), chance);
     }
 
+    /// Kills an [instance](crate::World::instances) as it gets a message.
+    pub fn kill_instances(&self, chance: Chance) {
+        lock(&self.0).kill_instances = chance;
+    }
+
     /// Ends the next invocation of `function` that gets as far as having completed `calls` port calls: right
     /// there, before its next one. It happens once. Going through 0, 1, 2, ... visits every gap between steps.
     pub fn crash_once_after(&self, function: &str, calls: u32) {
@@ -172,6 +179,10 @@ impl Faults {
 
     pub(crate) fn draw_second_delivery(&self, random: &mut Rng) -> bool {
         lock(&self.0).deliver_twice.strikes(random)
+    }
+
+    pub(crate) fn draw_instance_death(&self, random: &mut Rng) -> bool {
+        lock(&self.0).kill_instances.strikes(random)
     }
 
     pub(crate) fn are_calm(&self) -> bool {

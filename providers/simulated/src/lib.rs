@@ -32,11 +32,14 @@ compile_error!(
 mod call;
 mod clock;
 mod cloud;
+mod code_store;
 mod config;
 mod durability;
 mod faults;
 mod functions;
+pub mod instances;
 mod key_value;
+mod logs;
 mod objects;
 mod queue;
 mod run;
@@ -47,10 +50,12 @@ mod trace;
 mod world;
 
 pub use clock::{SimulatedClock, SimulatedEntropy};
+pub use code_store::SimulatedCodeStore;
 pub use config::Options;
 pub use durability::SimulatedStore;
 pub use faults::{Chance, Faults, percent};
 pub use functions::Functions;
+pub use logs::SimulatedLogs;
 pub use objects::SimulatedObjects;
 pub use run::{VIRTUAL_DAYS_MAX, run};
 pub use seeds::{number, seeds};

@@ -1,14 +1,15 @@
-//! A runtime in memory, for the contract and for services above: its functions are code that it is given, and run where they are
-//! called, in virtual time.
+//! The runtime port in memory, in virtual time. Its functions are Rust closures that run in the
+//! caller's task.
 //!
 //! Invariants
-//! - An instance is idle or in one invocation's hands. One that failed by its end, or ran out of time, is gone.
-//! - Who is retired while at work is not used again: a function's generation is one later then.
+//! - An instance is idle or runs one invocation. An instance that exits or exceeds its timeout is
+//!   dropped.
+//! - An instance that is busy when its function is retired is not reused: retiring raises the
+//!   function's generation, and only instances of the present generation become idle.
 
 use std::{
     collections::BTreeMap,
     fmt::{self, Debug},
-    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -16,11 +17,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use ports::{
-    Clock, Error, Runtime,
+    Clock, Runtime,
     contract::runtime::Command,
-    runtime::{Figures, Function, FunctionError, Invocation, Line, Page, Ran, Refused},
+    runtime::{Figures, Function, FunctionError, Invocation, Ran, Refused},
 };
 use tokio::sync::Notify;
+
+use crate::logs::SimulatedLogs;
 
 /// The longest answer.
 const ANSWER_BYTES_MAX: usize = 6 << 20;
@@ -60,14 +63,12 @@ pub struct SimulatedRuntime {
     code: Code,
     state: Mutex<State>,
     freed: Notify,
-    printed: Notify,
+    logs: Arc<SimulatedLogs>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     functions: BTreeMap<String, Of>,
-    archives: BTreeMap<String, Bytes>,
-    lines: BTreeMap<String, Vec<Line>>,
     instances: u64,
     figures: Figures,
 }
@@ -115,13 +116,19 @@ impl State {
 impl SimulatedRuntime {
     /// A runtime whose functions are `code`.
     pub fn new(clock: Arc<dyn Clock>, code: Code) -> Self {
+        let logs = Arc::new(SimulatedLogs::new(Arc::clone(&clock)));
         Self {
             clock,
             code,
             state: Mutex::default(),
             freed: Notify::new(),
-            printed: Notify::new(),
+            logs,
         }
+    }
+
+    /// What its functions printed.
+    pub fn logs(&self) -> Arc<SimulatedLogs> {
+        Arc::clone(&self.logs)
     }
 
     /// One whose functions obey the commands of the contract.
@@ -182,23 +189,6 @@ impl SimulatedRuntime {
             generation,
         )
     }
-
-    fn keep(&self, function: &str, id: &str, lines: &[String]) {
-        let at_ms = self.clock.now().0;
-        let mut state = self.state();
-        let kept = state.lines.entry(function.to_owned()).or_default();
-        for text in lines {
-            let number = kept.len() as u64;
-            kept.push(Line {
-                number,
-                at_ms,
-                id: id.to_owned(),
-                text: text.clone(),
-            });
-        }
-        drop(state);
-        self.printed.notify_waiters();
-    }
 }
 
 fn failed(kind: &str, message: &str) -> FunctionError {
@@ -210,30 +200,6 @@ fn failed(kind: &str, message: &str) -> FunctionError {
 
 #[async_trait]
 impl Runtime for SimulatedRuntime {
-    async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
-        self.state()
-            .archives
-            .entry(name.to_owned())
-            .or_insert(content);
-        Ok(())
-    }
-
-    /// What is installed is taken as one file, whatever its path.
-    async fn file(&self, archive: &str, _: &str, bytes_max: usize) -> ports::Result<Option<Bytes>> {
-        let content = self.state().archives.get(archive).cloned();
-        match content {
-            Some(content) if content.len() > bytes_max => {
-                Err(Error::invalid("read a file that is too long"))
-            }
-            content => Ok(content),
-        }
-    }
-
-    async fn keep_archives(&self, kept: &[String]) -> ports::Result<()> {
-        self.state().archives.retain(|name, _| kept.contains(name));
-        Ok(())
-    }
-
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
         let busy = self.busy(function, invocation.waits).await?;
         let (instance, generation) = self.take(function);
@@ -261,7 +227,7 @@ impl Runtime for SimulatedRuntime {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        self.keep(&function.name, &id, &lines);
+        self.logs.keep(&function.name, &id, &lines);
         let is_fit = matches!(end, Some(End::Answer(_) | End::Failed(_)));
         let result = match end {
             None => Err(failed("Sandbox.Timedout", "it ran out of time")),
@@ -312,37 +278,6 @@ impl Runtime for SimulatedRuntime {
             .functions
             .values_mut()
             .for_each(|of| of.idle.clear());
-    }
-
-    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
-        let state = self.state();
-        let lines = state.lines.get(function).into_iter().flatten();
-        let mut bytes = 0;
-        let fitting = lines
-            .filter(|line| line.number >= page.from)
-            .take(page.lines_max)
-            .enumerate();
-        let fitting = fitting.take_while(|(place, line)| {
-            bytes += line.text.len();
-            *place == 0 || bytes <= page.bytes_max
-        });
-        Ok(fitting.map(|(_, line)| line.clone()).collect())
-    }
-
-    async fn more_lines(&self, function: &str, from: u64) {
-        loop {
-            let printed = self.printed.notified();
-            if self
-                .state()
-                .lines
-                .get(function)
-                .and_then(|lines| lines.last())
-                .is_some_and(|last| last.number >= from)
-            {
-                return;
-            }
-            printed.await;
-        }
     }
 
     fn figures(&self) -> Figures {

@@ -7,7 +7,7 @@ use std::{
 
 use fastrand::Rng;
 use ports::{
-    Clock, Entropy, KeyValue, Queue, QueueAdmin,
+    Clock, Entropy, Instances, KeyValue, Queue, QueueAdmin,
     objects::{ObjectLimits, ObjectStore},
 };
 
@@ -18,6 +18,7 @@ use crate::{
     durability::SimulatedStore,
     faults::Faults,
     functions::Functions,
+    instances::{Program, SimulatedInstances},
     objects::SimulatedObjects,
     trace::Trace,
 };
@@ -96,11 +97,6 @@ impl World {
         self.store()
     }
 
-    /// Their administration.
-    pub fn queue_admin(&self) -> Arc<dyn QueueAdmin> {
-        self.store()
-    }
-
     fn store(&self) -> Arc<SimulatedStore> {
         Arc::new(SimulatedStore(Arc::clone(&self.0.cloud)))
     }
@@ -108,6 +104,16 @@ impl World {
     /// The functions; always the same ones.
     pub fn functions(&self) -> Arc<Functions> {
         Arc::clone(&self.0.functions)
+    }
+
+    /// Their administration.
+    pub fn queue_admin(&self) -> Arc<dyn QueueAdmin> {
+        self.store()
+    }
+
+    /// Instances that run `program`.
+    pub fn instances(&self, program: Program) -> Arc<dyn Instances> {
+        Arc::new(SimulatedInstances::new(Arc::clone(&self.0.cloud), program))
     }
 
     /// The objects; always the same ones.

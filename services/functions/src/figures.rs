@@ -1,42 +1,53 @@
-//! The service in numbers: what the runtime counts, and what waits in the queues that start functions.
+//! The service in numbers: the runtime's counters, and the backlogs of the queues that start
+//! functions.
 //!
-//! What waits only the queues know, and a status is shown without asking a store: so somebody looks now and then
-//! ([`Service::look_at_queues`]), and what was seen last is shown.
+//! Only the queues know their backlogs, and a status must not read a store. The server therefore
+//! polls the queues now and then ([`QueueWatch::poll`]), and a status shows the last result.
 //!
-//! An event that is seen to wait is taken here from then on, too. Whoever has sent it may have died since; and that its queue has come
-//! to be no other process was told. So it costs no further look at each function that has nothing to do.
+//! If a poll finds waiting events, this process takes them from then on. Their sender may have
+//! died, and other processes learn of a new event queue in no other way. This needs no further poll
+//! for idle functions.
 
 use std::{
     collections::BTreeMap,
     ops::Bound::{Excluded, Included, Unbounded},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use ports::{Result, queue::Backlog, runtime};
 
-use crate::service::{PREFIX, Service};
+use crate::{events::context::Context, ids::registered_name};
 
-/// Queues in one look; if there are more, the next looks are at those behind, in turn.
+/// The most queues in one poll. If there are more, the next polls continue with the others in turn.
 const QUEUES_MAX: usize = 1000;
 
 /// The service in numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Figures {
-    /// Functions that are deployed.
+    /// Deployed functions.
     pub deployed: u64,
-    /// Events and messages that wait for a function or are with one, at the last look.
+    /// Events and messages that waited for a function or were with one, at the last poll.
     pub events_waiting: u64,
-    /// Those that were given up, at the last look.
+    /// Dead letters at the last poll.
     pub dead_letters: u64,
-    /// What runs, and has run since the start.
+    /// The runtime's counters.
     pub runtime: runtime::Figures,
 }
 
-/// What the last looks have seen.
+/// Polls the queues that start functions.
+#[derive(Debug)]
+pub(crate) struct QueueWatch {
+    context: Arc<Context>,
+    seen: Mutex<Seen>,
+}
+
+/// The results of the last polls.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Seen {
+struct Seen {
     /// By the queue's name at the provider.
     backlogs: BTreeMap<String, Backlog>,
-    /// The next look begins behind it.
+    /// The next poll continues after this queue.
     last: String,
 }
 
@@ -46,56 +57,60 @@ impl Seen {
     }
 }
 
-impl Service {
-    /// The figures now, of queues those of the last look; returns at once.
-    pub fn figures(&self) -> Figures {
-        let inner = &self.inner;
-        let seen = inner.seen.lock();
-        Figures {
-            deployed: inner.count() as u64,
-            events_waiting: seen.count(|backlog| backlog.messages),
-            dead_letters: seen.count(|backlog| backlog.dead_letters),
-            runtime: inner.parts.runtime.figures(),
+impl QueueWatch {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        Self {
+            context,
+            seen: Mutex::default(),
         }
     }
 
-    /// Looks how much waits for deployed functions, and has events that do taken here. Errors: those of the queues; then what was seen
-    /// before stays, and the next look begins behind it.
-    pub async fn look_at_queues(&self) -> Result<()> {
+    /// The figures now, with the backlogs of the last poll; returns at once.
+    pub(crate) fn figures(&self) -> Figures {
+        let seen = self.seen.lock();
+        Figures {
+            deployed: self.context.lookup.catalogue.functions().len() as u64,
+            events_waiting: seen.count(|backlog| backlog.messages),
+            dead_letters: seen.count(|backlog| backlog.dead_letters),
+            runtime: self.context.parts.runtime.figures(),
+        }
+    }
+
+    /// Reads the backlogs, and has waiting events taken here. Errors: a queue's. The earlier
+    /// results then stay, and the next poll continues after that queue.
+    pub(crate) async fn poll(&self) -> Result<()> {
+        let parts = &self.context.parts;
         let queues = self.queues();
         let last = {
-            let mut seen = self.inner.seen.lock();
+            let mut seen = self.seen.lock();
             seen.backlogs.retain(|queue, _| queues.contains_key(queue));
             seen.last.clone()
         };
-        let behind = queues.range::<str, _>((Excluded(last.as_str()), Unbounded));
-        let in_turn = behind.chain(queues.range::<str, _>((Unbounded, Included(last.as_str()))));
+        let after = queues.range::<str, _>((Excluded(last.as_str()), Unbounded));
+        let in_turn = after.chain(queues.range::<str, _>((Unbounded, Included(last.as_str()))));
         for (queue, events_of) in in_turn.take(QUEUES_MAX) {
-            self.inner.seen.lock().last.clone_from(queue);
-            let backlog = match self.inner.parts.queue_admin.backlog(queue).await {
+            self.seen.lock().last.clone_from(queue);
+            let backlog = match parts.queue_admin.backlog(queue).await {
                 Ok(backlog) => backlog,
-                // Nothing was ever sent: there is no queue.
+                // Nothing was ever sent, so there is no queue.
                 Err(error) if error.kind() == ports::ErrorKind::Invalid => Backlog::default(),
                 Err(error) => return Err(error),
             };
             if let Some(function) = events_of.as_ref().filter(|_| backlog.messages > 0) {
-                self.events().take_events(function);
+                parts.functions.take_events(function);
             }
-            self.inner
-                .seen
-                .lock()
-                .backlogs
-                .insert(queue.clone(), backlog);
+            self.seen.lock().backlogs.insert(queue.clone(), backlog);
         }
         Ok(())
     }
 
-    /// Every queue that starts a deployed function, by its name at the provider, with the function that it has the events of, if any.
+    /// Every queue that starts a deployed function, by the provider's name. An event queue comes
+    /// with the registered name of its function.
     fn queues(&self) -> BTreeMap<String, Option<String>> {
-        let parts = &self.inner.parts;
+        let parts = &self.context.parts;
         let mut queues = BTreeMap::new();
-        self.inner.for_each(|name, table| {
-            let function = [PREFIX, name].concat();
+        self.context.lookup.for_each(|name, table| {
+            let function = registered_name(name);
             queues.insert(parts.functions.event_queue(&function), Some(function));
             queues.extend(
                 table

@@ -1,6 +1,7 @@
-//! The Functions port over deployed functions: what other services may have run of what people deploy, by its own name.
+//! The Functions port over deployed functions, for other services, which use the functions' own
+//! names.
 //!
-//! Queues and timers are armed by manifests alone, so those calls are refused here.
+//! Only manifests arm queue triggers and timers, so those calls are refused here.
 
 use std::time::Duration;
 
@@ -12,7 +13,11 @@ use ports::{
     runtime::Invocation,
 };
 
-use crate::service::{EVENT_BYTES_MAX, Error as ServiceError, PREFIX, Service};
+use crate::{
+    error::Error as ServiceError,
+    ids::registered_name,
+    service::{EVENT_BYTES_MAX, Service},
+};
 
 const LIMITS: FunctionLimits = FunctionLimits {
     payload_bytes_max: EVENT_BYTES_MAX,
@@ -37,14 +42,15 @@ impl Functions for Service {
     }
 
     async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
-        // It was there when it was promised, and may be there again: as while this starts, or once it is deployed anew (A8).
+        // It existed when the send was promised, and may exist again: after the start, or after a
+        // deployment (A8).
         if self.function(function).is_err() {
             return Err(Error::unavailable(format!(
                 "run {function:?}, which is not deployed"
             )));
         }
         self.events()
-            .send(&[PREFIX, function].concat(), id, payload)
+            .send(&registered_name(function), id, payload)
             .await
     }
 
@@ -54,8 +60,8 @@ impl Functions for Service {
             Err(ServiceError::Port(not_yet)) => return Err(not_yet),
             Err(_) => {}
         }
-        // Transactions are served before everything deployed is in place.
-        if self.inner.catalogue.is_in_place() {
+        // Transactions are served before all deployments are in place.
+        if self.context.lookup.catalogue.is_in_place() {
             return Ok(false);
         }
         Err(Error::unavailable(format!(

@@ -1,19 +1,21 @@
-//! Routes: which function a request over HTTP is for, in the words of API Gateway's HTTP APIs.
+//! Routes: which function handles an HTTP request, in the terms of API Gateway's HTTP APIs.
 //!
-//! A route is a method, or any, and a pattern of segments: `/orders/{id}` has one parameter, `/files/{path+}` takes all that
-//! follows. Of the routes that take a request's method and path the most specific one gets it: compared segment by segment
-//! from the left, a literal comes before a parameter, that before `{path+}`; of two that are alike, a named method before any.
+//! A route is a method, or any method, and a pattern of segments. `/orders/{id}` has one parameter,
+//! and `/files/{path+}` takes the rest of the path. The most specific route that matches a request
+//! gets it. Routes are compared segment by segment from the left: a literal comes before a
+//! parameter, and a parameter before `{path+}`. Of two routes of the same shape, the one with a
+//! named method comes first.
 //!
-//! Invariant: of two routes of a table that are alike (the same shape, whatever their parameters are called), at most one
-//! takes a method by its name and at most one takes any.
+//! Invariant: of two routes of the same shape in a table, whose parameters may have different
+//! names, at most one takes a given method by name, and at most one takes any method.
 
 use std::{collections::BTreeMap, fmt};
 
-/// What a route may name; without a name it takes all of these.
+/// The methods a route may name. A route without a method takes all of them.
 pub const METHODS: [&str; 7] = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
-/// What stands for any method, as API Gateway has it.
+/// The name for any method, as in API Gateway.
 const ANY: &str = "ANY";
-/// Segments of a pattern.
+/// The most segments of a pattern.
 const SEGMENTS_MAX: usize = 32;
 /// The longest pattern.
 const PATTERN_BYTES_MAX: usize = 512;
@@ -27,7 +29,7 @@ pub(crate) struct Route {
     function: String,
 }
 
-/// What the paths of a route look like.
+/// The pattern of a route's paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pattern {
     text: String,
@@ -39,11 +41,11 @@ enum Segment {
     Literal(String),
     /// Any segment but the empty one.
     Parameter(String),
-    /// All that follows, if there is anything.
+    /// The rest of the path, which must not be empty.
     Greedy(String),
 }
 
-/// What a segment is worth beside others in its place; the names of parameters do not count.
+/// A segment without its parameter name, in the order of precedence.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Shape<'a> {
     Literal(&'a str),
@@ -51,32 +53,33 @@ enum Shape<'a> {
     Greedy,
 }
 
-/// A request's function.
+/// The function and the route of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Routed {
     /// The function.
     pub function: String,
     /// The route as it is written: `GET /orders/{id}`.
     pub key: String,
-    /// What the path has in place of the parameters.
+    /// The values of the parameters in the path.
     pub parameters: BTreeMap<String, String>,
 }
 
-/// What there is for a request.
+/// The result of looking for a request's route.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
-    /// This.
+pub enum RouteMatch {
+    /// This route.
     Route(Routed),
-    /// Its path is there, for these methods only.
+    /// The path exists for these methods only.
     ForOthers(Vec<&'static str>),
-    /// Nothing yet: a route that takes it is deployed and not in place.
+    /// A matching route is deployed, but not in place yet.
     NotYet,
-    /// Nothing.
+    /// No route.
     Nothing,
 }
 
 impl Route {
-    /// The routes of `function` at `pattern`: one for each of `methods`, or one for any. Errors: what would be right.
+    /// The routes of `function` at `pattern`: one for each of `methods`, or one for any method.
+    /// Errors: what to write instead.
     pub(crate) fn parse(
         function: &str,
         pattern: &str,
@@ -93,15 +96,14 @@ impl Route {
         };
         if methods.is_empty() {
             return Err(
-                "methods = [] is to name one at least; without methods a route takes any"
-                    .to_owned(),
+                "methods = [] must name at least one; without methods a route takes any".to_owned(),
             );
         }
         let known = |name: &String| match METHODS.into_iter().find(|known| known == name) {
             Some(method) => Ok(route(Some(method))),
             None if name == ANY => Ok(route(None)),
             None => Err(format!(
-                "methods: {name:?} is to be {ANY} or one of {}",
+                "methods: {name:?} must be {ANY} or one of {}",
                 METHODS.join(", ")
             )),
         };
@@ -112,12 +114,12 @@ impl Route {
         &self.function
     }
 
-    /// Whether they are alike, method included.
+    /// Whether both have the same method and shape.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.method == other.method && self.pattern.shape().eq(other.pattern.shape())
     }
 
-    /// Whether they are alike and some request is for both.
+    /// Whether both have the same shape and some request matches both.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let methods = self.method.zip(other.method);
         methods.is_none_or(|(one, another)| one == another)
@@ -137,25 +139,23 @@ impl Pattern {
         let wrong = |why: &str| format!("http = {text:?} {why}");
         let path = text
             .strip_prefix('/')
-            .ok_or_else(|| wrong("is to begin with /"))?;
+            .ok_or_else(|| wrong("must begin with /"))?;
         if text.len() > PATTERN_BYTES_MAX {
             return Err(wrong(&format!(
-                "is to have {PATTERN_BYTES_MAX} bytes at most"
+                "must have {PATTERN_BYTES_MAX} bytes at most"
             )));
         }
         let segments: Vec<_> = path.split('/').map(Segment::parse).collect::<Option<_>>().ok_or_else(|| {
             wrong(
-                "is to be of segments that are letters, digits and -._~:@$, or {name}, or at the end {name+}, \
+                "must consist of segments that are letters, digits and -._~:@$, or {name}, or at the end {name+}, \
                  whose names are letters, digits, _ and -",
             )
         })?;
         if segments.len() > SEGMENTS_MAX {
-            return Err(wrong(&format!(
-                "is to have {SEGMENTS_MAX} segments at most"
-            )));
+            return Err(wrong(&format!("must have {SEGMENTS_MAX} segments at most")));
         }
         if segments.len() > 1 && segments.contains(&Segment::Literal(String::new())) {
-            return Err(wrong("is to have no empty segment"));
+            return Err(wrong("must have no empty segment"));
         }
         let (_, before) = segments
             .split_last()
@@ -164,12 +164,12 @@ impl Pattern {
             .iter()
             .any(|segment| matches!(segment, Segment::Greedy(_)))
         {
-            return Err(wrong("is to have {name+} at its end only"));
+            return Err(wrong("must have {name+} at its end only"));
         }
         let mut names: Vec<_> = segments.iter().filter_map(Segment::name).collect();
         names.sort_unstable();
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(wrong("is to name each parameter differently"));
+            return Err(wrong("must name each parameter differently"));
         }
         Ok(Self {
             text: text.to_owned(),
@@ -185,7 +185,7 @@ impl Pattern {
         })
     }
 
-    /// Whether a path of these segments looks like this.
+    /// Whether a path of these segments matches.
     fn matches(&self, path: &[String]) -> bool {
         let is_long_enough = match self.segments.last() {
             Some(Segment::Greedy(_)) => path.len() >= self.segments.len(),
@@ -198,7 +198,7 @@ impl Pattern {
         is_long_enough && self.segments.iter().zip(path).all(fits)
     }
 
-    /// What a path that [matches](Self::matches) has in place of the parameters.
+    /// The parameters' values in a path that [matches](Self::matches).
     fn parameters(&self, path: &[String]) -> BTreeMap<String, String> {
         let named = self
             .segments
@@ -229,7 +229,7 @@ impl Segment {
             };
         }
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:@$".contains(&byte);
-        // A client takes these two out of a path before it sends that.
+        // Clients remove these two from a path before they send it.
         let is_literal = text.bytes().all(is_plain) && !matches!(text, "." | "..");
         is_literal.then(|| Self::Literal(text.to_owned()))
     }
@@ -255,21 +255,21 @@ impl fmt::Display for Route {
 
 /// The routes of all applications, the most specific one first.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
-    routes: Vec<Owned>,
+pub(crate) struct RouteTable {
+    routes: Vec<OwnedRoute>,
 }
 
 #[derive(Debug)]
-struct Owned {
+struct OwnedRoute {
     application: String,
     route: Route,
 }
 
-impl Table {
-    /// Makes `routes` all that `application` has.
+impl RouteTable {
+    /// Replaces all routes of `application`.
     pub(crate) fn replace(&mut self, application: &str, routes: Vec<Route>) {
         self.routes.retain(|owned| owned.application != application);
-        let owned = |route| Owned {
+        let owned = |route| OwnedRoute {
             application: application.to_owned(),
             route,
         };
@@ -278,7 +278,8 @@ impl Table {
             .sort_by(|one, another| one.rank().cmp(&another.rank()));
     }
 
-    /// The first of `routes` that another application than `application` has, with that one and what it has.
+    /// The first of `routes` that overlaps with another application's route, with that application
+    /// and its route.
     pub(crate) fn claimed<'a>(
         &'a self,
         application: &str,
@@ -295,17 +296,17 @@ impl Table {
         })
     }
 
-    /// What there is for a request with `method` to a path of these segments, decoded.
-    pub(crate) fn find(&self, method: &str, path: &[String]) -> Found {
+    /// The route for a request with `method` to a path of these decoded segments.
+    pub(crate) fn find(&self, method: &str, path: &[String]) -> RouteMatch {
         let mut others = Vec::new();
-        for Owned { route, .. } in self
+        for OwnedRoute { route, .. } in self
             .routes
             .iter()
             .filter(|owned| owned.route.pattern.matches(path))
         {
             if route.takes(method) {
                 let (function, key) = (route.function.clone(), route.to_string());
-                return Found::Route(Routed {
+                return RouteMatch::Route(Routed {
                     function,
                     key,
                     parameters: route.pattern.parameters(path),
@@ -317,16 +318,17 @@ impl Table {
             }
         }
         if others.is_empty() {
-            return Found::Nothing;
+            return RouteMatch::Nothing;
         }
         others.sort_unstable();
         others.dedup();
-        Found::ForOthers(others)
+        RouteMatch::ForOthers(others)
     }
 }
 
-impl Owned {
-    /// Its place in the table. The owner counts where two processes have deployed one route on one store.
+impl OwnedRoute {
+    /// Its order in the table. The owner decides where two processes have deployed the same route
+    /// on one store.
     fn rank(&self) -> (Vec<Shape<'_>>, bool, &str) {
         (
             self.route.pattern.shape().collect(),
@@ -340,8 +342,8 @@ impl Owned {
 mod tests {
     use super::*;
 
-    fn table(routes: &[(&str, Option<&[&str]>)]) -> Table {
-        let mut table = Table::default();
+    fn table(routes: &[(&str, Option<&[&str]>)]) -> RouteTable {
+        let mut table = RouteTable::default();
         let parsed = routes.iter().flat_map(|(pattern, methods)| {
             let methods =
                 methods.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>());
@@ -351,10 +353,10 @@ mod tests {
         table
     }
 
-    fn found(table: &Table, method: &str, path: &str) -> String {
+    fn found(table: &RouteTable, method: &str, path: &str) -> String {
         let segments: Vec<_> = path[1..].split('/').map(str::to_owned).collect();
         match table.find(method, &segments) {
-            Found::Route(Routed {
+            RouteMatch::Route(Routed {
                 key, parameters, ..
             }) => {
                 let parameters: Vec<_> = parameters
@@ -363,9 +365,9 @@ mod tests {
                     .collect();
                 [key, parameters.concat()].concat()
             }
-            Found::ForOthers(methods) => format!("only {}", methods.join(" ")),
-            Found::NotYet => "nothing yet".to_owned(),
-            Found::Nothing => "nothing".to_owned(),
+            RouteMatch::ForOthers(methods) => format!("only {}", methods.join(" ")),
+            RouteMatch::NotYet => "nothing yet".to_owned(),
+            RouteMatch::Nothing => "nothing".to_owned(),
         }
     }
 
@@ -433,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_cannot_be_is_refused_with_what_would_be_right() {
+    fn an_invalid_route_is_refused_with_a_hint() {
         let long = ["/x".repeat(33), "/".to_owned() + &"x".repeat(512)];
         for (pattern, methods, said) in [
             ("orders", None, "begin with /"),
@@ -451,9 +453,9 @@ mod tests {
             (
                 "/a",
                 Some("get"),
-                "\"get\" is to be ANY or one of DELETE, GET",
+                "\"get\" must be ANY or one of DELETE, GET",
             ),
-            ("/a", Some("CONNECT"), "is to be ANY or one of"),
+            ("/a", Some("CONNECT"), "must be ANY or one of"),
         ] {
             let methods = methods.map(|name| vec![name.to_owned()]);
             let refused = Route::parse("f", pattern, methods.as_deref()).expect_err(pattern);
@@ -462,17 +464,17 @@ mod tests {
         assert!(
             Route::parse("f", "/a", Some(&[]))
                 .expect_err("none")
-                .contains("name one at least")
+                .contains("name at least one")
         );
     }
 
     #[test]
-    fn a_route_is_one_applications_and_goes_with_it() {
+    fn a_route_belongs_to_one_application_and_goes_with_it() {
         let mut table = table(&[("/orders/{id}", Some(&["GET"])), ("/any", None)]);
         let parsed = |pattern: &str, method: &str| {
             Route::parse("g", pattern, Some(&[method.to_owned()])).expect("a route")
         };
-        let claimed = |table: &Table, routes: &[Route]| {
+        let claimed = |table: &RouteTable, routes: &[Route]| {
             table
                 .claimed("other", routes)
                 .map(|(own, owner, theirs)| format!("{own} is {owner}'s {theirs}"))

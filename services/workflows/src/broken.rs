@@ -1,52 +1,55 @@
-//! Rules that a test may break, to see that another test would notice.
+//! Rules that a test may break, to show that another test notices.
 
-/// A rule that is not kept. Production code has none.
+/// A rule that is broken. Production code breaks none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
-    /// W1: a run whose begin was not answered is taken for begun by whoever begins it again.
+    /// W1: a begin treats an earlier one of unknown outcome as successful.
     TakesDoubtForBegun,
-    /// W2: a step's writes count at once, whatever becomes of its attempt.
+    /// W2: a step's writes take effect at once, even if its attempt fails.
     WritesThrough,
-    /// W2: a step's result is written apart from what it wrote, and before.
+    /// W2: a step's result is written apart from its writes, and before them.
     ResultBeforeWrites,
-    /// W2: that a step counts is said by the name of its transaction alone, however long ago that was.
+    /// W2: only the name of a step's transaction says that the step has committed, however old it
+    /// is.
     ConfirmsNoStep,
-    /// W2: that a step failed is not written down, though the code that has called it goes on.
+    /// W2: a step's failure is not stored although its code continues.
     ForgetsFailures,
-    /// W3: what is answered is not waited for.
+    /// W3: a response does not wait for durability.
     AnswersBeforeDurable,
-    /// W2: what a step writes is committed under a name that no other attempt has.
+    /// W2: a step's transaction has another name for each attempt.
     NamesNoStep,
-    /// W3: what a step in a range sends leaves before the step is far-durable.
+    /// W3: messages of a step in a shard are sent before the step is durable far.
     SendsBeforeFar,
-    /// W2: what a step in a range has sent is not asked for by whoever opens the range.
+    /// W2: the owner of a shard does not read its unsent messages.
     ForgetsUnsent,
-    /// W2: the id of what a step in a range sends is drawn when it leaves.
+    /// W2: a message of a step in a shard gets a random id when it is sent.
     NamesSendsAnew,
-    /// W3: what a step in a range has a transaction write counts before what the run rests on is far-durable.
+    /// W3: a transaction that the code of a step in a shard commits does not wait until the run's
+    /// dependencies are durable far.
     CountsElsewhereBeforeFar,
-    /// W2: a step counts whose externalize has failed, without what it was to externalize.
+    /// W2: a step whose externalize has failed commits without the writes of that externalize.
     CountsWithoutWhatIsMissing,
-    /// W5: what a step of an atomic run writes counts with the step.
+    /// W5: the writes of an atomic run's step take effect with the step.
     CountsByParts,
-    /// W5: what a step of an atomic run has a transaction write counts at once.
+    /// W5: a transaction that the code of an atomic run commits takes effect at once.
     CountsElsewhereBeforeTheEnd,
-    /// W10: an atomic run is kept apart from no other that writes what it has read.
+    /// W10: an atomic run is not isolated from runs that write what it has read.
     IsolatesNoRun,
-    /// W6: a run that is cancelled is not stopped.
+    /// W6: a cancelled run is not stopped.
     GoesOnAfterCancelling,
-    /// W7: an attempt goes on being heard after its end.
+    /// W7: requests of an attempt are accepted after its end.
     HearsWhoHasEnded,
-    /// W8: runs stay.
+    /// W8: no run is forgotten.
     ForgetsNoRun,
-    /// W8: runs go with the next sweep.
+    /// W8: ended runs are forgotten with the next sweep.
     ForgetsRunsAtOnce,
-    /// W5: who finds a run under way goes on with it, also where another process is at it.
+    /// W5: a process resumes active runs although another process executes them.
     TakesFromTheLiving,
-    /// W4: a step that fails is tried again where its run is, though that serves nobody any more.
+    /// W4: a failed step is retried in a shard that has ended here.
     StaysInALostRange,
-    /// W2: what a range has unsent whose near store was lost waits until somebody asks for something there.
+    /// W2: the unsent messages of a shard whose near store was lost wait for the next request to
+    /// the shard.
     WaitsForACaller,
-    /// W9: an attempt that ends for want of its far store has failed as any.
+    /// W9: an attempt that fails because its far store is away uses up a retry.
     CountsOutages,
 }

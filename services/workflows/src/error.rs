@@ -1,68 +1,69 @@
-//! Why a call was refused, by what its caller does next.
+//! Errors by the caller's next step.
 
 use ports::ErrorKind;
 
-/// Why a call was refused.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no workflow of this name.
+    /// No workflow of this name is deployed.
     #[error("there is no workflow {0:?}")]
     NoSuchWorkflow(String),
-    /// The workflow has no run of this id, or none any more.
+    /// The workflow has no run of this id, or has it no longer.
     #[error("the workflow has no run {0:?}")]
     NoSuchRun(String),
-    /// What was given makes no sense; it says what would.
+    /// The call is malformed; the message says what is allowed.
     #[error("{0}")]
     Invalid(String),
-    /// It is longer than it may be.
+    /// The call exceeds a size limit, which the message names.
     #[error("{0}")]
     TooLarge(String),
-    /// As many runs are under way as may be.
+    /// The limit of active runs is reached.
     #[error("as many runs are under way as may be: try again later")]
     TooManyRuns,
-    /// The attempt of a step that asks has ended: another may be under way.
+    /// The calling attempt of a step has ended; another one may be active.
     #[error("this attempt of a step has ended, and what it asks for is refused")]
     AttemptEnded,
-    /// The run has ended already.
+    /// The run has ended.
     #[error("the run has ended")]
     RunEnded,
-    /// The far store refuses for good what the answer rests on, which is no fault of whoever asks.
+    /// The far store permanently refuses writes that the response depends on. The caller is not at
+    /// fault.
     #[error(
         "the far store refuses what was written to it, so nothing that rests on that is shown: {0}. \
          Put the far store right, then start the server again, which sends what was refused once more"
     )]
     Refused(ports::Error),
-    /// The far store at this place is the near one, and so nothing begins there.
+    /// The far store at this place is the near store, so no run begins there.
     #[error(
         "the far store {0} is the server's own `--store`, so no run begins there: leave `far` out, or give \
          `--store` a `?namespace=` of its own, or `far` another database, such as {example}, and deploy again",
         example = another_database(.0)
     )]
     FarIsNear(String),
-    /// What was asked for took effect, or may have, and what became of the run cannot be said.
-    #[error("{said}: {why}")]
-    Unseen {
-        /// The run that it is about.
+    /// The call has taken effect, or may have, and the outcome of the run is unknown.
+    #[error("{state}: {why}")]
+    OutcomeUnknown {
+        /// The id of the run.
         run: String,
-        /// What has happened to it, and what to do next.
-        said: String,
-        /// Why no more is known.
+        /// The state of the run, and the next step of the caller.
+        state: String,
+        /// Why the outcome is unknown.
         why: String,
     },
-    /// A store cannot serve this.
+    /// A store failed.
     #[error(transparent)]
     Port(#[from] ports::Error),
-    /// Transactions cannot serve this.
+    /// Transactions failed.
     #[error(transparent)]
     State(#[from] transactions::Error),
 }
 
-/// What a call came to.
+/// The result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// What a far store would refuse.
+    /// A key or value that a far store would refuse.
     pub(crate) fn too_long(what: &str, bytes: usize, most: usize) -> Self {
         let taken = "as the far store takes them";
         Self::TooLarge(format!(
@@ -70,8 +71,9 @@ impl Error {
         ))
     }
 
-    /// Whether the run is to be taken up again from what is at rest.
-    pub(crate) fn means_anew(&self) -> bool {
+    /// Whether this process must stop executing the run. The run is resumed from its rows, here or
+    /// elsewhere.
+    pub(crate) fn ends_execution(&self) -> bool {
         match self {
             Self::AttemptEnded => true,
             Self::Port(error) => error.kind() == ErrorKind::Lost,
@@ -80,17 +82,17 @@ impl Error {
         }
     }
 
-    /// The same as a caller is told it. A call is looked through before any store is asked: what a store refuses then, it refuses
-    /// to this server.
-    pub(crate) fn told(self) -> Self {
+    /// The same error as a caller sees it. A call is checked before it reaches a store. So a store
+    /// that finds it invalid refuses this server, and not the caller.
+    pub(crate) fn for_caller(self) -> Self {
         match self {
             Self::Port(error) if error.kind() == ErrorKind::Invalid => Self::Refused(error),
             error => error,
         }
     }
 
-    /// Whether a change that ended with this may have been made.
-    pub(crate) fn leaves_in_doubt(&self) -> bool {
+    /// Whether a change that failed with this error may have happened.
+    pub(crate) fn is_outcome_unknown(&self) -> bool {
         match self {
             Self::Refused(_) => true,
             Self::Port(error) => error.kind() == ErrorKind::OutcomeUnknown,
@@ -98,17 +100,18 @@ impl Error {
         }
     }
 
-    /// The same of a call that took effect on `run`, or may have: `said` is what has happened, and what to do next.
-    pub(crate) fn unseen(self, run: &str, said: String) -> Self {
-        let is_unseen = match &self {
+    /// The error of a call that has changed `run`, or may have. `state` names the state of the run,
+    /// and the next step of the caller.
+    pub(crate) fn with_unknown_outcome(self, run: &str, state: String) -> Self {
+        let is_unknown = match &self {
             Self::Refused(_) => true,
             Self::Port(error) => error.is_retryable() || error.kind() == ErrorKind::Lost,
             _ => false,
         };
-        if is_unseen {
-            Self::Unseen {
+        if is_unknown {
+            Self::OutcomeUnknown {
                 run: run.to_owned(),
-                said,
+                state,
                 why: self.to_string(),
             }
         } else {
@@ -116,8 +119,8 @@ impl Error {
         }
     }
 
-    /// The same, for somebody else who waited for what has failed with it.
-    pub(crate) fn again(&self) -> Self {
+    /// The same error for another caller that waited for the same call.
+    pub(crate) fn duplicate(&self) -> Self {
         match self {
             Self::Port(error) => ports::Error::new(error.kind(), error.to_string()).into(),
             Self::FarIsNear(place) => Self::FarIsNear(place.clone()),
@@ -125,11 +128,11 @@ impl Error {
         }
     }
 
-    /// Whether this will not be taken, however often it is asked.
-    pub(crate) fn is_refusal(&self) -> bool {
+    /// Whether every retry would be refused, too.
+    pub(crate) fn is_permanent(&self) -> bool {
         use transactions::Error as E;
         match self {
-            Self::Port(error) => !self.passes() && error.kind() != ErrorKind::Lost,
+            Self::Port(error) => !self.is_transient() && error.kind() != ErrorKind::Lost,
             Self::State(error) => {
                 matches!(
                     error,
@@ -145,8 +148,8 @@ impl Error {
         }
     }
 
-    /// Whether the same may succeed a moment later, without anybody's doing.
-    pub(crate) fn passes(&self) -> bool {
+    /// Whether a retry may succeed without any intervention.
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Port(error) => error.is_retryable() || matches!(error.kind(), ErrorKind::NoRoom),
             Self::State(error) => matches!(
@@ -162,7 +165,7 @@ impl Error {
     }
 }
 
-/// A database of the same server that is another one than that of `place`.
+/// Another database of the same server, as an example.
 fn another_database(place: &str) -> String {
     let (scheme, rest) = place.split_once("://").unwrap_or(("redis", place));
     let host = rest.split_once('/').map_or(rest, |(host, _)| host);

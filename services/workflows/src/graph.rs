@@ -1,9 +1,10 @@
-//! How a run goes through the graph of its workflow.
+//! The graph of a workflow: which steps run, with which input.
 //!
-//! A step's path says where it stands: places from zero with dots between, in `parallel` and `choice` the branch, in `map`
-//! the element. So a path means the same step whenever the run is taken up.
+//! The path of a step is its position: places from zero, separated by dots. In `parallel` and
+//! `choice` the branch follows, in `map` the element. So a path names the same step each time that
+//! the run is resumed.
 
-use std::{cmp::Ordering, fmt, sync::Arc};
+use std::{cmp::Ordering, fmt};
 
 use bytes::Bytes;
 use functions::manifest::workflow::{Branch, Choice, Map, Node, Parallel, Step, When};
@@ -17,14 +18,38 @@ use serde::{
 };
 use serde_json::{Number, Value, value::RawValue};
 
-use crate::run::{Failure, Run};
+use crate::failure::Failure;
 
-/// The most elements of a list that a `map` is given.
+/// The most elements in the list that a `map` takes.
 const MAP_ELEMENTS_MAX: usize = 10_000;
 
-/// Goes through `nodes` one after the other.
-pub(crate) fn sequence<'run>(
-    run: &'run Arc<Run>,
+/// Executes the steps of one run.
+pub(crate) trait Steps: Sync {
+    /// Commits the step at `path`; returns its output.
+    fn execute<'a>(
+        &'a self,
+        step: &'a Step,
+        path: String,
+        input: Bytes,
+    ) -> BoxFuture<'a, Result<Bytes, Failure>>;
+
+    /// Errors: a result of so many bytes is too long.
+    fn check_length(&self, path: &str, bytes: usize) -> Result<(), Failure>;
+}
+
+/// A step with the terms of its function.
+pub(crate) fn plain_step(function: &str) -> Step {
+    Step {
+        function: function.to_owned(),
+        retries: None,
+        backoff_ms: None,
+        timeout_s: None,
+    }
+}
+
+/// Executes `nodes` one after the other.
+pub(crate) fn sequence<'run, S: Steps>(
+    steps: &'run S,
     nodes: &'run [Node],
     prefix: String,
     input: Bytes,
@@ -32,44 +57,41 @@ pub(crate) fn sequence<'run>(
     async move {
         let mut output = input;
         for (place, node) in nodes.iter().enumerate() {
-            output = go(run, node, format!("{prefix}{place}"), output).await?;
+            output = execute(steps, node, format!("{prefix}{place}"), output).await?;
         }
         Ok(output)
     }
     .boxed()
 }
 
-async fn go(run: &Arc<Run>, node: &Node, path: String, input: Bytes) -> Result<Bytes, Failure> {
+async fn execute<S: Steps>(
+    steps: &S,
+    node: &Node,
+    path: String,
+    input: Bytes,
+) -> Result<Bytes, Failure> {
     match node {
-        Node::Function(function) => {
-            let step = Step {
-                function: function.clone(),
-                retries: None,
-                backoff_ms: None,
-                timeout_s: None,
-            };
-            run.step(&step, path, input, None).await
-        }
-        Node::Step(step) => run.step(step, path, input, None).await,
+        Node::Function(function) => steps.execute(&plain_step(function), path, input).await,
+        Node::Step(step) => steps.execute(step, path, input).await,
         Node::Parallel(Parallel { parallel }) => {
             let branches = parallel.iter().enumerate();
             let branches = branches.map(|(branch, nodes)| {
-                sequence(run, nodes, format!("{path}.{branch}."), input.clone())
+                sequence(steps, nodes, format!("{path}.{branch}."), input.clone())
             });
-            list(run, &path, &try_join_all(branches).await?)
+            list(steps, &path, &try_join_all(branches).await?)
         }
         Node::Map(Map { map, concurrency }) => {
             let elements = elements(&input)
                 .map_err(|why| Failure::new(&path, "Workflow.InvalidInput", &why))?;
             let each = elements.into_iter().enumerate().map(|(place, element)| {
                 let element = Bytes::from(element.get().to_owned());
-                sequence(run, map, format!("{path}.{place}."), element)
+                sequence(steps, map, format!("{path}.{place}."), element)
             });
             let outputs: Vec<Bytes> = stream::iter(each)
                 .buffered(*concurrency)
                 .try_collect()
                 .await?;
-            list(run, &path, &outputs)
+            list(steps, &path, &outputs)
         }
         Node::Choice(Choice { choice, otherwise }) => {
             let chosen = chosen(choice, &input);
@@ -79,12 +101,12 @@ async fn go(run: &Arc<Run>, node: &Node, path: String, input: Bytes) -> Result<B
                 Some(branch) => (branch, &choice[branch].steps),
                 None => (choice.len(), otherwise),
             };
-            sequence(run, nodes, format!("{path}.{branch}."), input).await
+            sequence(steps, nodes, format!("{path}.{branch}."), input).await
         }
     }
 }
 
-/// The elements of a list in JSON, each as it came. Errors: it is none, or too long.
+/// The elements of a JSON list, unchanged. Errors: the input is not a list, or is too long.
 pub(crate) fn elements(input: &[u8]) -> Result<Vec<Box<RawValue>>, String> {
     serde_json::from_slice::<Elements>(input)
         .map(|Elements(elements)| elements)
@@ -122,9 +144,9 @@ impl<'de> Visitor<'de> for UpToTheMost {
     }
 }
 
-/// Which branch is taken; none: none of them. Errors: the input cannot be read, so nothing can be said of it.
+/// The branch that a `choice` takes; none: the default one. Errors: the input is not valid JSON.
 pub(crate) fn chosen(branches: &[Branch], input: &[u8]) -> Result<Option<usize>, String> {
-    // A function that answers nothing means null.
+    // An empty response means null.
     let given = if input.is_empty() {
         Ok(Value::Null)
     } else {
@@ -137,15 +159,15 @@ pub(crate) fn chosen(branches: &[Branch], input: &[u8]) -> Result<Option<usize>,
         .position(|branch| holds(&branch.when, &given)))
 }
 
-/// A list in JSON of outputs. Errors: it is too long.
-fn list(run: &Run, path: &str, outputs: &[Bytes]) -> Result<Bytes, Failure> {
-    // Before it is made: many outputs may be as long as one may be.
+/// The JSON list of outputs. Errors: it is too long.
+fn list(steps: &impl Steps, path: &str, outputs: &[Bytes]) -> Result<Bytes, Failure> {
+    // We check before we build the list: each of many outputs may have the maximum length.
     let bytes = outputs.iter().map(|output| output.len().max(4) + 1).sum();
-    run.check_length(path, bytes)?;
+    steps.check_length(path, bytes)?;
     Ok(listed(outputs))
 }
 
-/// Outputs are JSON; what is none is null.
+/// Outputs become JSON; one that is not JSON becomes null.
 pub(crate) fn listed(outputs: &[Bytes]) -> Bytes {
     let mut list = vec![b'['];
     for (place, output) in outputs.iter().enumerate() {
@@ -182,7 +204,7 @@ fn holds(when: &When, input: &Value) -> bool {
             .is_none_or(|above| is(Ordering::Greater, above))
 }
 
-/// Integers are compared as such: from 2^53 on several of them are one number with a point.
+/// Compares integers exactly: from 2^53 on several integers share one floating-point number.
 fn compare(one: &Number, other: &Number) -> Option<Ordering> {
     let integer = |number: &Number| {
         number
@@ -196,7 +218,8 @@ fn compare(one: &Number, other: &Number) -> Option<Ordering> {
     }
 }
 
-/// Whether both say the same, as deep as `equals` is: a number may be written with a point or without.
+/// Whether both values are equal, to the depth of `equals`. A number may have a decimal point or
+/// not.
 fn is_same(found: &Value, equals: &Value) -> bool {
     match (found, equals) {
         (Value::Number(found), Value::Number(equals)) if found.is_f64() != equals.is_f64() => {
@@ -225,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_look_at_what_the_path_names() {
+    fn conditions_apply_to_the_value_at_their_path() {
         let input = json!({"a": {"b": [1, {"c": "x"}]}, "n": 5});
         let holds = |when: serde_json::Value| {
             holds(&serde_json::from_value(when).expect("a condition"), &input)
@@ -281,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_json_whatever_is_in_them() {
+    fn a_list_of_any_outputs_is_json() {
         let outputs = [
             Bytes::from("1"),
             Bytes::new(),
@@ -292,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_for_a_map_is_read_up_to_its_bound() {
+    fn a_map_takes_a_list_up_to_its_limit() {
         let of = |count: usize| format!("[{}]", vec!["{\"a\":[1]}"; count].join(",")).into_bytes();
         assert_eq!(
             elements(&of(MAP_ELEMENTS_MAX))
@@ -317,12 +340,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_chosen_by_what_cannot_be_read() {
+    fn no_branch_is_taken_on_malformed_input() {
         assert_eq!(chosen(&branches(), br#"{"a":[1]}"#), Ok(Some(0)));
         assert_eq!(
             chosen(&branches(), b""),
             Ok(Some(1)),
-            "it answered nothing, which is null"
+            "an empty response is null"
         );
         let deep = ["[".repeat(5000), "]".repeat(5000)].concat();
         for unread in [b"no JSON".as_slice(), b"{", deep.as_bytes(), b"\xff"] {
@@ -334,12 +357,12 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
         #[test]
-        fn whatever_an_output_is_the_next_step_is_given_json(outputs in vec(vec(select(b"[]{},:\"\\1e-.nul \xff\0".to_vec()), 0..12), 0..6)) {
+        fn the_next_step_gets_json_from_any_output(outputs in vec(vec(select(b"[]{},:\"\\1e-.nul \xff\0".to_vec()), 0..12), 0..6)) {
             let outputs: Vec<Bytes> = outputs.into_iter().map(Bytes::from).collect();
             let list = listed(&outputs);
             assert_eq!(elements(&list).expect("a list").len(), outputs.len(), "{list:?}");
             for output in &outputs {
-                // Whatever they answer, they end.
+                // Any output terminates both.
                 let _ = (elements(output), chosen(&branches(), output));
             }
         }

@@ -1,73 +1,78 @@
-//! Workflows: chains and graphs of functions whose state, sends and output count once.
+//! Workflows: chains and graphs of functions whose state, sends and output take effect once.
 //!
 //! ```text
 //!  run begun ──▶ step: its writes stay in an overlay ──▶ one record: writes, sends, result ──▶ next step ──▶ ... ──▶ end
-//!                      │ fails, times out, dies: the overlay goes, and it is tried again         (ordered, not yet durable)
-//!                                                                                    whoever asks waits until it is durable
+//!                      │ it fails, times out, dies:            (ordered, not yet durable)
+//!                      │ the overlay is dropped, and it is retried         responses to callers wait until it is durable
 //! ```
 //!
 //! Promises
-//! - **W1** A run has an id, and is begun once under it; who begins it again finds it.
-//! - **W2** A step's code may run more than once; its writes, its sends and its result count once, together (rule W-1). What an
-//!   attempt wrote is read by that attempt alone until then. Code that calls steps, and goes on after the failure of one, is told of
-//!   the same failure whenever it is run again.
-//! - **W3** Nothing leaves before what it rests on is durable: not a run's output or error, nor an invocation outside the run, nor a
-//!   message, nor what follows [`Service::externalize`].
-//! - **W4** A run that was begun goes on after a death at any moment, from its last step that counts, and ends once.
-//! - **W5** An atomic run is one transaction: what its steps wrote counts when it ends, all of it or nothing, and nothing else that
-//!   its code asks for counts before.
-//! - **W6** A run that was cancelled does nothing more; what its steps had written before stays.
-//! - **W7** What a step's code asks for after its attempt has ended is refused.
-//! - **W8** Runs are kept for a week after their end, and at most as many of a workflow as [`Options::finished_max`] says.
-//! - **W9** An attempt of a step that ends for want of its far store uses up no retry.
-//! - **W10** An atomic run that asks for it is as if it had run alone: strictly serializable by the keys that it gets and writes.
+//! - **W1** A run has an id, and begins once under it. A repeated begin finds the run.
+//! - **W2** A step's code may run more than once. Its writes, its sends and its result take effect
+//!   once, together (rule W-1). Until then its writes are visible to that attempt alone. Code that
+//!   calls steps, and continues after the failure of one, is told of the same failure whenever it
+//!   runs again.
+//! - **W3** Nothing becomes visible outside before its dependencies are durable. This covers a run's
+//!   output or error, an invocation outside the run, a message, and all that follows
+//!   [`Service::externalize`].
+//! - **W4** A run that has begun continues after a death at any moment, from its last committed step,
+//!   and ends once.
+//! - **W5** An atomic run is one transaction. When it ends, all writes of its steps take effect, or
+//!   none. No other effect of its code takes place before.
+//! - **W6** A cancelled run does nothing more. The writes of its earlier steps stay.
+//! - **W7** A request of a step's code after the end of its attempt is refused.
+//! - **W8** A run is kept for a week after its end, and at most [`Options::finished_max`] ended runs
+//!   of a workflow are kept.
+//! - **W9** An attempt of a step that fails because its far store is away uses up no retry.
+//! - **W10** An atomic run that asks for it is strictly serializable by the keys that it gets and
+//!   writes: as if it had run alone.
 //!
-//! Not promised: isolation between other runs that use the same keys. A read sees the last value that counts; who needs more uses a
-//! serializable transaction, or a serializable atomic run.
+//! Not promised: isolation between other runs that use the same keys. A read sees the latest committed
+//! value. For more, use a serializable transaction, or a serializable atomic run.
 //!
-//! Reading order: `layout` and `records` (what is at rest), `store` and `commit` (how a step comes to count), `outbox` (what it sends in a range),
-//! `overlay`, `run` (one run), `atomic`, `outage`, `graph`, `active` (who is at which run), `driver` (which process is), `homes`, `whereabouts`, `mark`, `range`, `service`, `shown` and `inside` (what callers and
-//! functions are given). `docs/design/0005-workflows.md` says what a death between
-//! two lines leaves.
+//! Where to read
 //!
-//! From `external-synchrony.txt`, chapters 3 and 4; ours has runs at rest, retries, overlays, and several far writes under way.
+//! | module | part |
+//! | --- | --- |
+//! | `storage` | rows near and in a far store, how a step commits, the outbox |
+//! | `placement` | which store has a run; the shards of far stores |
+//! | `run`, `steps` | one active run; attempts of its steps |
+//! | `executor`, `graph` | how a run walks its graph, and tries its steps |
+//! | `scheduler` | how runs begin, resume, move between processes, end and are forgotten |
+//! | `query`, `step_api` | requests of callers, and of the code of steps |
+//!
+//! `docs/design/0005-workflows.md` describes the state after a death at each point.
+//!
+//! From `external-synchrony.txt`, chapters 3 and 4. Unlike the paper, runs are stored, steps are
+//! retried over overlays, and several far writes are under way.
 
-mod active;
-mod atomic;
 mod broken;
-mod commit;
-mod driver;
-pub mod edges;
+mod env;
 mod error;
+mod executor;
+mod failure;
+mod figures;
+pub mod fuzz;
 mod graph;
-mod homes;
-mod inside;
-mod layout;
-mod listing;
-mod mark;
+mod model;
 mod options;
-mod outage;
-mod outbox;
-mod overlay;
-mod range;
-mod records;
-mod retention;
+mod placement;
+mod query;
 mod run;
+mod runner;
+mod scheduler;
 mod service;
-mod shown;
-mod step;
-mod store;
-mod tally;
-mod view;
-mod whereabouts;
+mod step_api;
+mod steps;
+mod storage;
 
 pub use broken::Broken;
 pub use error::{Error, Result};
-pub use homes::{FarStore, FarStores};
-pub use inside::{Opened, StepToken};
-pub use layout::RESERVED_NAMES;
+pub use figures::Figures;
 pub use options::Options;
-pub use records::{CameTo, Status};
-pub use service::{Parts, Runner, Service};
-pub use tally::Figures;
-pub use view::{RunView, StepView};
+pub use placement::{FarStore, FarStores};
+pub use query::{RunView, StepView};
+pub use runner::Runner;
+pub use service::{Parts, Service};
+pub use step_api::{StepStart, StepToken};
+pub use storage::{RESERVED_NAMES, Status, StepResult};

@@ -1,4 +1,4 @@
-//! Every limit, with its default, and what happens at it.
+//! All limits, with their defaults and their effects.
 
 use std::time::Duration;
 
@@ -7,23 +7,24 @@ use crate::broken::Broken;
 /// The service's settings.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The most runs under way; the next is refused.
+    /// The most active runs; a further begin is refused.
     pub runs_max: usize,
-    /// The most that one attempt of a step writes and sends, in bytes; more is refused.
+    /// The most bytes that one attempt of a step writes and sends; more are refused.
     pub step_bytes_max: usize,
-    /// The most keys it writes.
+    /// The most keys that one attempt writes; more are refused.
     pub step_keys_max: usize,
     /// How long a run is kept after its end.
     pub finished_for: Duration,
-    /// The most runs of one workflow that are kept after their end; the oldest go.
+    /// The most ended runs of one workflow that are kept; the oldest are forgotten.
     pub finished_max: usize,
-    /// The wait before a step is tried again, where nothing else is said; it doubles.
+    /// The wait before a step is retried, unless the step sets its own. It doubles with each retry.
     pub backoff: Duration,
-    /// The longest wait.
+    /// The longest wait before a retry.
     pub backoff_max: Duration,
-    /// Other processes serve workflows over the same store: what is in a far store may be theirs to work at.
+    /// Whether other processes serve workflows over the same store. They may execute runs of a far
+    /// store.
     pub among_others: bool,
-    /// A rule that is not kept, in tests.
+    /// A rule that is broken, in tests.
     #[doc(hidden)]
     pub broken: Option<Broken>,
 }

@@ -15,7 +15,7 @@ use ports::{
     runtime::{FunctionError, Invocation, Ran},
 };
 use transactions::{Effect, model};
-use workflows::{Opened, Runner, Service};
+use workflows::{Runner, Service, StepStart};
 
 use super::{
     checks::{ADDRESS, Claim},
@@ -387,8 +387,8 @@ impl Code {
             .await
             .map_err(failed)?
         {
-            Opened::Counted(came_to) => return Ok(came_to),
-            Opened::Open { step, .. } => step,
+            StepStart::Committed(result) => return Ok(result),
+            StepStart::Open { step, .. } => step,
         };
         if self.is_drawn(2) {
             let said = Bytes::from_static(br#"{"errorType":"Chance","errorMessage":"this time"}"#);
@@ -479,7 +479,7 @@ impl Code {
             .open_step(token, "looks")
             .await
             .map_err(failed)?;
-        let Opened::Open { step, .. } = opened else {
+        let StepStart::Open { step, .. } = opened else {
             return Err(failed("it is made once"));
         };
         let seen = if self.get(&step, &format!("count/{BEFORE}")).await.is_ok() {

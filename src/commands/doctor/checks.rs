@@ -1,4 +1,4 @@
-//! The checks, in the order in which a start would trip over them.
+//! The checks, in the order in which a start would fail at them.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use embedded::{Look, OpenError as EmbeddedError, RecoveryReport};
+use embedded::{Inspection, OpenError as EmbeddedError, RecoveryReport};
 use http_frontend::Status;
 use redis_provider::{OpenError, Redis};
 use sandbox::process::Enforcement;
@@ -29,14 +29,14 @@ const SYNC_ROUNDS: usize = 20;
 const SYNC_BYTES: usize = 4096;
 /// Above this, one client alone waits noticeably for each write.
 const SYNC_SLOW: Duration = Duration::from_millis(20);
-/// No disk is as fast as this: the directory is in memory, or the disk does not mean it.
+/// No disk is this fast: the directory is in memory, or the disk does not sync.
 const SYNC_IMPLAUSIBLE: Duration = Duration::from_micros(15);
 /// A clock before this (January 2026) was never set.
 const CLOCK_SECONDS_MIN: u64 = 1_767_225_600;
-/// How far ahead of the clock a file's time may lie.
+/// How far the time of a file may be ahead of the clock.
 const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(2);
 
-/// Every check of what a start with `settings` would use; `target` is where a running server may answer.
+/// Every check for a start with `settings`. A running server may respond at `target`.
 pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
     let target = target.or_at(&settings.http);
     let running = target
@@ -87,7 +87,7 @@ pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
     findings
 }
 
-/// What functions can be held to on this machine.
+/// The limits that this machine can impose on functions.
 fn functions() -> Finding {
     const NAME: &str = "functions";
     let program = std::env::current_exe().unwrap_or_else(|_| "landfast".into());
@@ -110,7 +110,7 @@ fn functions() -> Finding {
     Finding::warn(NAME, lacking.join("; "), advice)
 }
 
-/// Whether the store is there, and keeps what is asked of it.
+/// Whether the store is reachable and as durable as configured.
 fn redis(config: &redis_provider::Config) -> Finding {
     const NAME: &str = "store";
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -147,7 +147,7 @@ fn redis(config: &redis_provider::Config) -> Finding {
     }
 }
 
-/// The nearest directory above `data_dir` that is there, itself included.
+/// The nearest existing directory at or above `data_dir`.
 fn existing(data_dir: &Path) -> PathBuf {
     let absolute = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
     let there = absolute
@@ -209,7 +209,7 @@ fn lock(data_dir: &Path, running: Option<&Status>) -> Finding {
     }
 }
 
-/// Whether this release can read what is there.
+/// Whether this release can read the stored data.
 fn format(data_dir: &Path) -> Finding {
     const NAME: &str = "format";
     if !data_dir.is_dir() {
@@ -226,15 +226,15 @@ fn format(data_dir: &Path) -> Finding {
     }
 }
 
-/// Whether the next start would take the journal.
+/// Whether the next start would accept the journal.
 fn journal(data_dir: &Path) -> Finding {
     const NAME: &str = "journal";
     if !data_dir.is_dir() {
         return Finding::ok(NAME, "nothing is kept there yet");
     }
-    match embedded::look_at_journal(data_dir) {
+    match embedded::inspect_journal(data_dir) {
         Ok(None) => Finding::ok(NAME, "nothing is kept there yet"),
-        Ok(Some(Look {
+        Ok(Some(Inspection {
             torn_head: Some(file),
             ..
         })) => Finding::warn(
@@ -245,15 +245,15 @@ fn journal(data_dir: &Path) -> Finding {
             ),
             "nothing: the next start goes by the other one, and writes both again; if that was no crash, look after the disk",
         ),
-        Ok(Some(Look { journal: None, .. })) => Finding::ok(
+        Ok(Some(Inspection { journal: None, .. })) => Finding::ok(
             NAME,
             "not looked at: the next start converts its format, and reads it then",
         ),
-        Ok(Some(Look {
+        Ok(Some(Inspection {
             journal: Some(RecoveryReport { records, cut: None }),
             ..
         })) => Finding::ok(NAME, format!("{records} records, each whole")),
-        Ok(Some(Look {
+        Ok(Some(Inspection {
             journal:
                 Some(RecoveryReport {
                     records,
@@ -269,7 +269,7 @@ fn journal(data_dir: &Path) -> Finding {
             ),
             "restore the whole data directory from a copy if there is one that is not older: no crash makes a file of the journal shorter, and the next start goes on with what there is",
         ),
-        Ok(Some(Look {
+        Ok(Some(Inspection {
             journal:
                 Some(RecoveryReport {
                     records,
@@ -301,12 +301,12 @@ fn journal(data_dir: &Path) -> Finding {
     }
 }
 
-/// Whether nothing may be wrong with what is there but who may have it.
+/// Whether the permissions of the data are the only thing that may be wrong.
 fn is_about_rights(error: &EmbeddedError) -> bool {
     matches!(error, EmbeddedError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// Whether everything in the checkpoint store is what was written. The journal is looked at in any case.
+/// Whether all blocks of the checkpoint store are intact. The journal is checked in any case.
 pub(super) fn stored_bytes(settings: &Settings) -> Finding {
     const NAME: &str = "stored bytes";
     if !matches!(settings.store, StoreSettings::Embedded) {
@@ -422,7 +422,7 @@ fn measure(file: &mut File) -> io::Result<(Duration, Duration)> {
     Ok((times[SYNC_ROUNDS / 2], times[SYNC_ROUNDS - 1]))
 }
 
-/// A new file in `place` that is already unlinked, so that nothing stays behind whatever happens.
+/// A new file in `place` that is already unlinked, so that it never stays behind.
 fn probe_file(place: &Path) -> io::Result<File> {
     let path = place.join(format!(".landfast-doctor-{}", std::process::id()));
     let file = File::create_new(&path)?;
@@ -448,7 +448,7 @@ fn files() -> Finding {
     }
 }
 
-/// Sessions and ephemerals live by the clock; one that went back behind the files was set wrongly.
+/// Sessions and ephemerals depend on the clock. A clock behind the files was set wrongly.
 fn clock(data_dir: &Path) -> Finding {
     const NAME: &str = "clock";
     let now = SystemTime::now();

@@ -1,4 +1,4 @@
-//! What a function has failed for good and nobody was told of: shown, sent again, removed.
+//! The dead letters of a function, which no caller was told of: list, redrive, purge.
 
 use std::{fmt::Write as _, process::ExitCode, time::Duration};
 
@@ -12,12 +12,12 @@ use crate::commands::{
     request::{Request, Target, segment},
 };
 
-/// How long it may take to send all of them again, or to remove them: 10,000 of each queue.
+/// The time to redrive or purge all of them: 10,000 of each queue.
 const SETTLE_MAX: Duration = Duration::from_mins(10);
-/// What is shown of a payload in a list, in letters.
+/// The characters of a payload in a list.
 const PAYLOAD_SHOWN: usize = 200;
 
-/// Which, and what to do with them.
+/// The letters, and the action.
 #[derive(Debug, Args)]
 pub(crate) struct DeadLetters {
     #[command(flatten)]
@@ -120,7 +120,7 @@ impl DeadLetters {
         )
     }
 
-    /// A letter, if it is asked for.
+    /// A letter, as the server sends it.
     fn shown(&self, letter: &RawValue) -> anyhow::Result<String> {
         let shown: Letter = serde_json::from_str(letter.get())
             .context("the answer is not a list of dead letters")?;
@@ -153,11 +153,11 @@ impl DeadLetters {
     }
 }
 
-/// What is shown of a payload of so many bytes, of which the server has given all, or more than is shown.
+/// The shown part of a payload of so many bytes. The server sends all of it, or more than is shown.
 fn beginning(payload: &str, payload_bytes: usize) -> String {
     let beginning = &payload[..payload.floor_char_boundary(PAYLOAD_SHOWN)];
     let shown = in_one_line(beginning);
-    // Not by how many bytes it has: what is no text is two letters a byte.
+    // Not by the number of bytes: binary data takes two characters a byte.
     if beginning.len() < payload.len() {
         format!("{shown}... ({payload_bytes} bytes)")
     } else {

@@ -1,7 +1,8 @@
-//! What a function has printed, and prints.
+//! The log of a function: its past lines and new ones.
 //!
-//! Who follows it follows it over restarts of the server: what breaks off or is refused for now is asked for again, from the last line
-//! that was shown. That line tells whether its numbers go on, which they do where the log was kept.
+//! Following goes on over restarts of the server. After an error or a temporary refusal the command
+//! asks again from the last line that it has shown. That line shows whether the numbers continue,
+//! which they do if the log was kept.
 //!
 //! Invariants
 //! - No line is shown twice.
@@ -15,7 +16,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
-use ports::runtime::Line;
+use ports::logs::Line;
 use serde::Deserialize;
 
 use crate::commands::{
@@ -23,19 +24,19 @@ use crate::commands::{
     request::{Request, Target, Unavailable, segment},
 };
 
-/// How long one request waits for lines, as the server has it, in seconds.
+/// How long one request waits for lines on the server, in seconds.
 const WAIT_S: u64 = 5;
-/// How long a server that is away is left alone before it is asked again.
+/// The pause before the next request to a server that is away.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-/// What to print.
+/// The log, and the output format.
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
     #[command(flatten)]
     target: Target,
     /// The function
     name: String,
-    /// Go on with what it prints from now on, also once a server that was away answers again, until Ctrl-C
+    /// Follow the log until Ctrl-C, over restarts of the server too
     #[arg(long, short)]
     follow: bool,
     /// Print one JSON object per line
@@ -52,18 +53,18 @@ struct Lines {
 /// How far a log was shown.
 #[derive(Debug, Default)]
 struct Shown {
-    /// What to ask for next.
+    /// The number of the next line.
     next: u64,
-    /// Whether anything was answered yet.
+    /// Whether the server has responded yet.
     has_begun: bool,
     last: Option<Line>,
-    /// Lines as old as this have been shown, whatever their numbers say.
+    /// Lines up to this age have been shown, whatever their numbers are.
     until_ms: u64,
 }
 
 impl Shown {
-    /// Whether `lines`, which are asked for from the last that was shown on, are of the log that this is of. A server whose logs were
-    /// lost begins a new one, in which other lines have these numbers.
+    /// Whether `lines`, which begin with the last shown one, belong to the same log. A server that
+    /// lost its logs begins a new one, where the numbers belong to other lines.
     fn is_of(&self, lines: &[Line]) -> bool {
         let Some(last) = &self.last else { return true };
         lines
@@ -71,7 +72,7 @@ impl Shown {
             .is_some_and(|first| first.number > last.number || first == last)
     }
 
-    /// What was shown is all that there was before another log began.
+    /// The shown lines are all that existed before another log began.
     fn begin_anew(&mut self) {
         let until_ms = self.last.take().map_or(0, |last| last.at_ms);
         *self = Self {
@@ -90,7 +91,7 @@ impl Logs {
             let page = self.page(shown.next, if self.follow { WAIT_S } else { 0 });
             let Lines { lines, next } = match page {
                 Ok(page) => page,
-                // It was there: it may be back.
+                // The server was there, so it may return.
                 Err(error) if self.follow && shown.has_begun && error.is::<Unavailable>() => {
                     self.wait_for_the_server(&error, &mut shown)?;
                     continue;
@@ -111,9 +112,9 @@ impl Logs {
         }
     }
 
-    /// Returns once the server answers again, with what is to be shown then. Errors: it refuses.
+    /// Returns once the server responds again, with the lines to show. Errors: it refuses.
     fn wait_for_the_server(&self, why: &anyhow::Error, shown: &mut Shown) -> anyhow::Result<()> {
-        // Where nobody can be told, the lines are still shown.
+        // If stderr is closed, the lines are still shown.
         let url = self.target.url();
         let _ = writeln!(
             io::stderr(),
@@ -134,7 +135,7 @@ impl Logs {
         }
     }
 
-    /// Lines from this number on; if there are none yet, those that come within `wait_s` seconds.
+    /// Lines from this number on. If there are none yet, those that come within `wait_s` seconds.
     fn page(&self, from: u64, wait_s: u64) -> anyhow::Result<Lines> {
         let path = format!(
             "/v1/functions/{}/logs?from={from}&wait={wait_s}",

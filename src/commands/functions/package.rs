@@ -1,6 +1,8 @@
-//! An application packed for its deployment: its manifest and the folders that it names, as a tar compressed by gzip.
+//! An application packed for its deployment: its manifest and the folders that it names, as a tar
+//! compressed by gzip.
 //!
-//! The same files give the same bytes, so that deploying again what is deployed changes nothing.
+//! The same files give the same bytes, so that deploying an unchanged application again changes
+//! nothing.
 
 use std::{
     collections::BTreeSet,
@@ -16,24 +18,25 @@ use flate2::{Compression, GzBuilder};
 use functions::manifest::{FILE_NAME, Kind, Manifest};
 use tar::{Builder, Header, HeaderMode};
 
-/// The longest package that is sent: as the server's limit.
+/// The longest package: the server's limit.
 const PACKAGE_BYTES_MAX: usize = 64 << 20;
-/// What a Python function needs beside its code.
+/// The dependencies of a Python function.
 const REQUIREMENTS: &str = "requirements.txt";
-/// What nobody deploys.
+/// Files and folders that are never deployed.
 const LEFT_OUT: [&str; 4] = ["__pycache__", ".git", ".venv", ".DS_Store"];
-/// How often files are looked at for changes.
+/// The interval of checks for changed files.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 
-/// What is sent.
+/// A package.
 #[derive(Debug)]
 pub(super) struct Package {
-    /// What the application is called.
+    /// The name of the application.
     pub(super) name: String,
     pub(super) content: Vec<u8>,
 }
 
-/// When each of an application's files was last changed, how long it was, and its mode: a file that is made executable is not changed.
+/// The modification time, length and mode of each file: making a file executable does not change
+/// its contents.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct State(Vec<(PathBuf, Option<SystemTime>, u64, u32)>);
 
@@ -112,12 +115,12 @@ impl State {
     }
 }
 
-/// What is seen of an application that may be in the middle of an edit.
+/// The state of an application that may be in the middle of an edit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// It can be read.
+    /// It is complete.
     Whole(State),
-    /// It cannot be read: when its manifest was changed, and why.
+    /// It cannot be read: the time of its manifest, and the reason.
     Broken(Option<SystemTime>, String),
 }
 
@@ -135,8 +138,8 @@ impl Seen {
     }
 }
 
-/// Returns once the application is no longer as it was, with what it is then; none: it is after `most`. What cannot be read counts if it
-/// stays so for a moment: an editor may just be writing it.
+/// Returns the next state of the application once it differs; `None` after `most`. An unreadable
+/// state counts only if it lasts for a moment, because an editor may be writing.
 pub(super) fn wait_for_change(path: &Path, was: &Seen, most: Duration) -> Option<Seen> {
     let until = Instant::now() + most;
     let mut before = None;
@@ -165,9 +168,9 @@ fn folder_of(path: &Path) -> PathBuf {
     path.parent().map(Path::to_owned).unwrap_or_default()
 }
 
-/// Without folders that lie in others of them.
+/// Without the folders that are inside other ones.
 fn outermost<'a>(folders: &BTreeSet<&'a str>) -> Vec<&'a str> {
-    // A manifest's own folder is `.`, which no path begins with.
+    // A manifest's own folder is `.`, which is no prefix of a path.
     let is_in = |folder: &str, other: &str| other == "." || Path::new(folder).starts_with(other);
     let is_in_another = |folder: &str| {
         folders
@@ -204,7 +207,7 @@ fn append<W: std::io::Write>(
             .components()
             .filter(|part| part.as_os_str() != ".")
             .collect();
-        // What is deployed has its manifest there, whatever that is called here.
+        // The package has its manifest there, under any local name.
         if place == Path::new(FILE_NAME) {
             continue;
         }
@@ -233,7 +236,7 @@ fn files_in(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs what the `requirements.txt` in `folder` asks for beside the code there.
+/// Installs the packages of `requirements.txt` in `folder` beside the code.
 fn install_requirements<W: std::io::Write>(
     builder: &mut Builder<W>,
     manifest: &Manifest,
@@ -295,7 +298,7 @@ mod tests {
         assert_eq!(outermost(&["."]), ["."]);
     }
 
-    /// The server's own advice is `chmod +x`.
+    /// The server itself advises `chmod +x`.
     #[test]
     fn a_file_that_is_made_executable_is_a_change() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -310,7 +313,7 @@ mod tests {
         assert_ne!(State::of(&manifest).expect("read"), before);
     }
 
-    /// What is in a package, in its order: where it lies, and its text.
+    /// The contents of a package in its order: path and text.
     fn entries(package: &Package) -> Vec<(String, String)> {
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&package.content[..]));
         let entries = archive.entries().expect("it is an archive");
@@ -326,7 +329,8 @@ mod tests {
         read.collect()
     }
 
-    /// A manifest may lie among the code, and others of any name beside it: a package with two of one name is refused.
+    /// A manifest may lie among the code, with other files beside it. A package with two files of
+    /// one name is refused.
     #[test]
     fn a_package_has_the_manifest_that_is_deployed_once() {
         let manifest =

@@ -1,15 +1,15 @@
-//! When the steps of a run ran, in letters and as a picture.
+//! The times of a run's steps, as text and as a picture.
 
 use std::fmt::{self, Write as _};
 
 use serde::Deserialize;
 
-/// How wide the bars are, in letters.
+/// The width of the bars, in characters.
 const COLUMNS: u64 = 48;
-/// How wide they are drawn, and a row is high.
+/// Their width in the picture, and the height of a row.
 const WIDTH: u64 = 640;
 const ROW: u64 = 26;
-/// Where they begin.
+/// Where the bars begin.
 const LEFT: u64 = 200;
 
 /// A step that counts.
@@ -22,11 +22,11 @@ pub(crate) struct Step {
     pub(crate) ended_ms: u64,
 }
 
-/// Why a run failed. The step that it failed of is not among those that count.
+/// Why a run failed. The failed step is not among those that count.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Failure {
-    /// Empty where it is none's fault, such as that the run took too long.
+    /// Empty if no step is at fault, such as when the run took too long.
     #[serde(default)]
     step: String,
     #[serde(default)]
@@ -56,13 +56,13 @@ pub(crate) struct Timeline {
     pub(crate) name: String,
     pub(crate) began_ms: u64,
     pub(crate) ended_ms: Option<u64>,
-    /// When its output was here: then all of it is durable.
+    /// When its output arrived: then all of it is durable.
     pub(crate) durable_ms: Option<u64>,
     pub(crate) steps: Vec<Step>,
     pub(crate) failure: Option<Failure>,
 }
 
-/// A bar: what it is called, where it begins and ends, and whether it is the wait for what is durable.
+/// A bar: its label, its begin and end, and whether it is the wait for durability.
 struct Bar {
     name: String,
     from_ms: u64,
@@ -111,7 +111,7 @@ impl Timeline {
             .max(1)
     }
 
-    /// A line for each step, and one for what the run failed of.
+    /// A line for each step, and one for the failure of the run.
     pub(crate) fn text(&self) -> Result<String, fmt::Error> {
         let bars = self.bars();
         let longest = Self::longest(&bars);

@@ -125,7 +125,7 @@ fn may_import(from: (&str, &str), to: (&str, &str)) -> bool {
         | (("providers" | "foundations" | "services" | "frontends", _), ("ports", _))
         | (("foundations", "synchrony"), ("foundations", "primitives"))
         | (("services", _), ("foundations", _))
-        | (("frontends", _), ("services", _)) => true,
+        | (("frontends", _), ("foundations" | "services", _)) => true,
         _ => false,
     }
 }
@@ -170,6 +170,8 @@ fn the_rule_itself_refuses_what_points_up_or_sideways() {
         (("services", "files"), ("services", "memory")),
         (("services", "coordination"), ("providers", "simulated")),
         (("frontends", "http"), ("frontends", "zookeeper")),
+        (("foundations", "listener"), ("services", "transactions")),
+        (("foundations", "http_client"), ("foundations", "listener")),
         (("frontends", "http"), ("providers", "embedded")),
         (("services", "coordination"), ("simulation", "")),
         (("benches", ""), ("", "")),
@@ -182,6 +184,7 @@ fn the_rule_itself_refuses_what_points_up_or_sideways() {
         (("benches", ""), ("simulation", "")),
         (("services", "files"), ("services", "transactions")),
         (("services", "memory"), ("services", "coordination")),
+        (("frontends", "http"), ("foundations", "listener")),
     ] {
         assert!(may_import(from, to), "{from:?} {to:?}");
     }

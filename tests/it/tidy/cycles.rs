@@ -129,7 +129,7 @@ fn cycles(modules: &BTreeMap<Module, String>) -> Vec<(String, String)> {
         if from.is_empty() || from.last().is_some_and(|name| name == "tests") {
             continue;
         }
-        for to in imports(from, shipped(text), modules) {
+        for to in imports(from, &shipped(text), modules) {
             let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
             if common < from.len() && common < to.len() {
                 levels
@@ -151,11 +151,14 @@ fn cycles(modules: &BTreeMap<Module, String>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A file without its inline tests.
-fn shipped(text: &str) -> &str {
-    text.split("#[cfg(test)]\nmod tests {")
+/// A file without its comments and its inline tests.
+fn shipped(text: &str) -> String {
+    let code = text
+        .split("#[cfg(test)]\nmod tests {")
         .next()
-        .unwrap_or_default()
+        .unwrap_or_default();
+    let lines = code.lines().map(super::source::code);
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The modules that a file imports from.
@@ -212,7 +215,7 @@ fn flat(tree: &str) -> Vec<Vec<String>> {
     for (at, letter) in inner.char_indices() {
         match letter {
             '{' => depth += 1,
-            '}' => depth -= 1,
+            '}' => depth = depth.saturating_sub(1),
             ',' if depth == 0 => {
                 parts.push(&inner[start..at]);
                 start = at + 1;

@@ -225,7 +225,7 @@ impl Writer {
                 // our epoch, which a takeover left where the store's restart had taken the slots
                 // before it.
                 Some(there) if there.epoch < self.epoch || there.payload.is_none() => {
-                    self.next.0 += 1
+                    self.next.0 += 1;
                 }
                 // Ours: written just now, or by the attempt whose response was lost.
                 _ => {

@@ -1,4 +1,4 @@
-//! Batches: formed, and settled by their answers.
+//! Batches: formed, and settled by their responses.
 
 use std::{
     collections::BTreeMap,
@@ -13,30 +13,30 @@ use primitives::Backoff;
 use super::{Lane, Pending, Poison, Stage, Stream};
 use crate::{
     broken::Broken,
-    layout::{LaneId, Place, Record, RowKey, Written},
+    layout::{LaneId, Record, RecordId, RowKey, Written},
     options::{FAR_ITEMS_RESERVE, Mode},
 };
 
-/// A batch that leaves.
+/// A batch to be sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Outgoing {
     pub(crate) lane: LaneId,
     pub(crate) sequences: RangeInclusive<u64>,
-    /// By key the last change, with its payload.
+    /// The last change of each key, with its payload.
     pub(crate) changes: BTreeMap<RowKey, (Written, Option<Bytes>)>,
     bytes: usize,
 }
 
-/// How a batch ended.
+/// The outcome of a batch.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     /// The lane's far cursor is durable here.
     AppliedUntil(u64),
     /// An earlier batch is missing.
     Early,
-    /// It may be there or not, and waiting may help.
+    /// The outcome is unknown, or the error is transient.
     Failed,
-    /// It is not there and never will be.
+    /// It was not applied, and never will be.
     Refused(Error),
 }
 
@@ -44,10 +44,11 @@ pub(crate) enum Verdict {
 const BACKOFF_FIRST_MS: u64 = 10;
 
 impl Stream {
-    /// Every batch that may leave now.
+    /// All batches that may be sent now.
     pub(crate) fn take_batches(&mut self, now: Monotonic) -> Vec<Outgoing> {
         let mut taken = Vec::new();
-        // One of each lane in turn, from behind the one that sent last, so that a long one does not take the window from the others.
+        // The lanes take turns, starting after the one that sent last. So a long lane does not fill
+        // the window alone.
         let behind = (Bound::Excluded(self.sent_last), Bound::Unbounded);
         let ids = self
             .busy
@@ -115,8 +116,9 @@ impl Stream {
             || now.since(since) >= self.options.linger
     }
 
-    /// Whether somebody waits for what comes next, too, and only the near store keeps that back: it takes a moment, and to leave
-    /// without it another round trip. Not for long, since there may always be more.
+    /// Whether a caller also waits for the next record, and only the near store holds that back. A
+    /// near sync takes a moment, and a batch without the record costs another round trip. This wait
+    /// is limited, as more records may always follow.
     fn waits_for_its_end(&self, lane: &Lane, first: usize, run: usize, now: Monotonic) -> bool {
         let Some(next) = lane.records.get(first + run) else {
             return false;
@@ -128,7 +130,7 @@ impl Stream {
             && now.since(lane.records[first].since) < 2 * self.options.linger
     }
 
-    /// How many records from `first` on may leave together.
+    /// How many records from `first` on may share a batch.
     fn run_from(&self, id: LaneId, lane: &Lane, first: usize) -> usize {
         let singly =
             self.options.mode == Mode::Serial || lane.singly_until > lane.done + first as u64;
@@ -152,7 +154,7 @@ impl Stream {
         let near = near || self.options.breaks(Broken::SendsBeforeNearIsDurable);
         let free = self.options.breaks(Broken::IgnoresDependencies)
             || self.options.breaks(Broken::OldOverwritesNewer);
-        let is_done = |place: &Place| free || place.lane == id || self.is_done(*place);
+        let is_done = |place: &RecordId| free || place.lane == id || self.is_done(*place);
         let is_sound = self.lanes[&id]
             .poisoned_at(pending.record.place.sequence)
             .is_none();
@@ -184,7 +186,7 @@ impl Stream {
         outgoing
     }
 
-    /// When a batch may leave that may not now, if nothing else happens.
+    /// When a batch that must wait now may be sent, if no other event comes first.
     pub(crate) fn wakes_at(&self, now: Monotonic) -> Option<Monotonic> {
         let moment = |lane: &Lane| {
             let queued = lane
@@ -192,7 +194,7 @@ impl Stream {
                 .iter()
                 .find(|pending| pending.stage == Stage::Queued)?;
             let lingers = queued.since + self.options.linger;
-            // The longest that it waits for what is not near-durable.
+            // The longest wait for records that are not durable near.
             let leaves = lingers + self.options.linger;
             let rests = lane.retry.as_ref().map(|(until, _)| *until);
             [Some(lingers), Some(leaves), rests]
@@ -204,7 +206,7 @@ impl Stream {
         self.sound().filter_map(moment).min()
     }
 
-    /// A batch was answered; what is far-durable by that.
+    /// Settles a batch; returns the records that are durable far now.
     pub(crate) fn settle(
         &mut self,
         batch: &Outgoing,
@@ -232,7 +234,7 @@ impl Stream {
         self.retire(batch.lane)
     }
 
-    /// Records of the batch up to `until` are applied, the others have to be sent again.
+    /// Marks the records of a batch up to `until` as applied; the others are sent again.
     fn mark(&mut self, batch: &Outgoing, until: u64) {
         let lane = self.lane(batch.lane);
         for sequence in batch.sequences.clone() {
@@ -250,7 +252,7 @@ impl Stream {
         }
     }
 
-    /// Takes what is applied from the front of a lane.
+    /// Removes applied records from the front of a lane.
     fn retire(&mut self, id: LaneId) -> Vec<Arc<Record>> {
         let lane = self.lane(id);
         let (mut done, mut freed) = (Vec::new(), 0);
@@ -274,7 +276,7 @@ impl Stream {
         done
     }
 
-    /// Tries again later, one batch at a time.
+    /// Schedules a retry, one batch at a time.
     fn rest(&mut self, id: LaneId, now: Monotonic, entropy: &dyn Entropy) {
         let longest = self.retry_delay_max();
         let lane = self.lane(id);
@@ -290,7 +292,8 @@ impl Stream {
         lane.retry = Some((now + delay, delays));
     }
 
-    /// A batch cannot be written: its records are tried one by one, and the one that fails alone is the poison.
+    /// A batch cannot be written. Its records are tried one by one, and the one that fails alone is
+    /// the poison.
     fn refuse(&mut self, batch: &Outgoing, error: &Error) {
         let (first, last) = (*batch.sequences.start(), *batch.sequences.end());
         let skips = self.options.breaks(Broken::SkipsWhatFails);
@@ -302,7 +305,7 @@ impl Stream {
             self.mark(batch, last);
         } else {
             self.poison(
-                Place {
+                RecordId {
                     lane: batch.lane,
                     sequence: first,
                 },
@@ -312,10 +315,10 @@ impl Stream {
         }
     }
 
-    /// Nothing of a lane is sent from `place` on, nor of those that depend on that.
-    pub(super) fn poison(&mut self, place: Place, kind: ErrorKind, why: &str) {
+    /// Stops a lane from `place` on, and all lanes that depend on it.
+    pub(super) fn poison(&mut self, place: RecordId, kind: ErrorKind, why: &str) {
         let mut left = vec![place];
-        while let Some(Place { lane: id, sequence }) = left.pop() {
+        while let Some(RecordId { lane: id, sequence }) = left.pop() {
             let lane = self.lane(id);
             if lane.poisoned_at(sequence).is_some() {
                 continue;
@@ -335,8 +338,8 @@ impl Stream {
         }
     }
 
-    /// The first record of each lane that depends on what `id` wrote from `sequence` on.
-    fn dependants_of(&self, id: LaneId, sequence: u64) -> Vec<Place> {
+    /// For each lane, its first record that depends on a write of `id` from `sequence` on.
+    fn dependants_of(&self, id: LaneId, sequence: u64) -> Vec<RecordId> {
         let depends = |pending: &&Pending| {
             pending
                 .record

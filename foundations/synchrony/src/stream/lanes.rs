@@ -1,4 +1,4 @@
-//! Lanes: opened, written to, read in, waited for.
+//! Lanes: opened, written, read and waited for.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use ports::{Error, Result};
 use super::{Lane, Pending, Poison, Stream};
 use crate::{
     broken::Broken,
-    layout::{LaneId, Place},
+    layout::{LaneId, RecordId},
 };
 
-/// How many lanes that were let go are looked at for one that can be used again.
+/// How many released lanes are examined to find one for reuse.
 const LOOKS_MAX: usize = 4;
 
 impl Stream {
-    /// A lane that nobody holds and that has nothing pending, or a new one.
+    /// A lane without handles and pending records, or a new one.
     pub(crate) fn open_lane(&mut self) -> Result<LaneId> {
         let id = match self.reusable() {
             Some(id) => id,
@@ -38,7 +38,8 @@ impl Stream {
         Ok(id)
     }
 
-    /// The tail up to what was refused for good of it: nothing comes behind that but what has read it, as each row says.
+    /// The tail up to its permanently refused records. Only a lane that has read such a record
+    /// depends on it, as each row names its record.
     fn sound_tail(&self) -> BTreeMap<LaneId, u64> {
         let sound = |(id, last): (&LaneId, &u64)| {
             let poison = self.lanes[id].poison.as_ref();
@@ -54,8 +55,8 @@ impl Stream {
         self.made as usize >= self.options.lanes_max.min(usize::from(u16::MAX))
     }
 
-    /// A lane of this epoch that can be used again. Of those that wait for what was written in them only a few are looked at, as long
-    /// as another can be made.
+    /// A lane of this epoch for reuse. While a new one can be created, only a few lanes are
+    /// examined that wait for their records.
     fn reusable(&mut self) -> Option<LaneId> {
         let looks = if self.is_at_lanes_max() {
             self.let_go.len()
@@ -82,20 +83,20 @@ impl Stream {
         self.lanes.values().filter(|lane| lane.holders > 0).count()
     }
 
-    /// Another handle to `lane`.
+    /// Adds a handle to `lane`.
     pub(crate) fn hold(&mut self, lane: LaneId) {
         self.lane(lane).holders += 1;
     }
 
-    /// A handle is gone. With the last one goes what was only read: of that, what the far store refuses for good is never done, and
-    /// each lane that has looked at it would be lost.
+    /// Removes a handle. With the last one the lane forgets its reads. Otherwise a read of a
+    /// permanently refused record, which is never done, would make the lane useless.
     pub(crate) fn let_go(&mut self, lane: LaneId) {
         let (epoch, held) = (self.epoch, self.lane(lane));
         held.holders -= 1;
         if held.holders == 0 {
             held.inherited.clear();
         }
-        // One that is poisoned is of no use any more.
+        // A poisoned lane cannot be reused.
         let is_let_go =
             held.holders == 0 && !held.is_let_go && lane.epoch == epoch && held.poison.is_none();
         if is_let_go {
@@ -104,7 +105,8 @@ impl Stream {
         }
     }
 
-    /// What was left unsent by an earlier epoch, in the order of its lanes; new lanes begin behind it (E9).
+    /// Adds the unsent records of an earlier epoch, in the order of their lanes; new lanes follow
+    /// them (E9).
     pub(crate) fn restore(&mut self, done: u64, records: Vec<Pending>) {
         let Some(first) = records.first() else { return };
         let id = first.record.place.lane;
@@ -127,20 +129,21 @@ impl Stream {
         self.note(id);
     }
 
-    /// Where the lane's next record stands and what it depends on; an error if the lane is poisoned (E6).
-    pub(crate) fn next_place(&mut self, id: LaneId) -> Result<(Place, Vec<Place>)> {
+    /// The place of the lane's next record, and its dependencies. Errors: the lane is poisoned
+    /// (E6).
+    pub(crate) fn next_place(&mut self, id: LaneId) -> Result<(RecordId, Vec<RecordId>)> {
         self.forget_what_is_done(id);
         let lane = &self.lanes[&id];
         if let Some(poison) = self.poison_over(id, u64::MAX) {
             return Err(poison.error());
         }
-        let of = |(lane, sequence): (&LaneId, &u64)| Place {
+        let of = |(lane, sequence): (&LaneId, &u64)| RecordId {
             lane: *lane,
             sequence: *sequence,
         };
         let dependencies = lane.inherited.iter().map(of).collect();
         Ok((
-            Place {
+            RecordId {
                 lane: id,
                 sequence: lane.next(),
             },
@@ -148,7 +151,7 @@ impl Stream {
         ))
     }
 
-    /// A record was ordered near.
+    /// Adds a record that was ordered near.
     pub(crate) fn append(&mut self, pending: Pending) {
         let place = pending.record.place;
         let bytes = pending.bytes();
@@ -172,7 +175,7 @@ impl Stream {
             self.bytes += bytes;
         }
         self.note(place.lane);
-        // What it depends on may have been poisoned while it was written.
+        // One of its dependencies may have been poisoned meanwhile.
         let poison = dependencies
             .into_iter()
             .find_map(|dependency| self.poison_of(dependency).cloned());
@@ -181,14 +184,14 @@ impl Stream {
         }
     }
 
-    /// A lane has seen what `writer` wrote.
-    pub(crate) fn observe(&mut self, id: LaneId, writer: Option<(Place, u64)>) {
+    /// Notes that a lane has seen a write of `writer`.
+    pub(crate) fn observe(&mut self, id: LaneId, writer: Option<(RecordId, u64)>) {
         let Some((place, position)) = writer else {
             return;
         };
         let is_done = self.is_done(place);
         let lane = self.lane(id);
-        // Positions of earlier epochs are lower, and none of this one is told of them.
+        // Positions of earlier epochs are lower, and no lane of this epoch has points of them.
         lane.high = lane.high.max(position);
         if place.lane != id && !is_done {
             let sequence = lane.inherited.entry(place.lane).or_default();
@@ -196,21 +199,21 @@ impl Stream {
         }
     }
 
-    /// A lane takes over what another one has written and read, as if it had read it.
+    /// Adds all that another lane has written and read to the reads of a lane.
     pub(crate) fn join(&mut self, id: LaneId, other: LaneId) {
         let Some(joined) = self.lanes.get(&other) else {
             return;
         };
         let position = joined.high;
-        let mut places: Vec<Place> = joined
+        let mut places: Vec<RecordId> = joined
             .inherited
             .iter()
-            .map(|(lane, sequence)| Place {
+            .map(|(lane, sequence)| RecordId {
                 lane: *lane,
                 sequence: *sequence,
             })
             .collect();
-        places.push(Place {
+        places.push(RecordId {
             lane: other,
             sequence: joined.next() - 1,
         });
@@ -224,8 +227,9 @@ impl Stream {
         self.lanes.get(&id).map_or(0, |lane| lane.high)
     }
 
-    /// What a barrier of a lane waits for: its records up to a position, and what it has read.
-    pub(crate) fn frontier(&mut self, id: LaneId, position: u64) -> Vec<Place> {
+    /// The records that a barrier of a lane waits for: its own up to a position, and those it has
+    /// read.
+    pub(crate) fn frontier(&mut self, id: LaneId, position: u64) -> Vec<RecordId> {
         self.forget_what_is_done(id);
         let Some(lane) = self.lanes.get(&id) else {
             return Vec::new();
@@ -235,12 +239,12 @@ impl Stream {
             .iter()
             .take_while(|pending| pending.record.position <= position)
             .count();
-        let mut places = vec![Place {
+        let mut places = vec![RecordId {
             lane: id,
             sequence: lane.done + before as u64,
         }];
         if !self.options.breaks(Broken::ForgetsWhatWasRead) {
-            places.extend(lane.inherited.iter().map(|(lane, sequence)| Place {
+            places.extend(lane.inherited.iter().map(|(lane, sequence)| RecordId {
                 lane: *lane,
                 sequence: *sequence,
             }));
@@ -248,38 +252,38 @@ impl Stream {
         places
     }
 
-    /// Everything that is pending.
-    pub(crate) fn everything(&self) -> Vec<Place> {
+    /// All pending records.
+    pub(crate) fn everything(&self) -> Vec<RecordId> {
         self.lanes
             .iter()
-            .map(|(id, lane)| Place {
+            .map(|(id, lane)| RecordId {
                 lane: *id,
                 sequence: lane.next() - 1,
             })
             .collect()
     }
 
-    /// What is left of earlier epochs.
-    pub(crate) fn tail(&self) -> Vec<Place> {
+    /// The remains of earlier epochs.
+    pub(crate) fn tail(&self) -> Vec<RecordId> {
         self.tail
             .iter()
-            .map(|(lane, sequence)| Place {
+            .map(|(lane, sequence)| RecordId {
                 lane: *lane,
                 sequence: *sequence,
             })
             .collect()
     }
 
-    /// Whether all of these are far-durable; an error if one never will be.
-    pub(crate) fn is_settled(&self, places: &[Place]) -> Result<bool> {
+    /// Whether all these records are durable far. Errors: one never will be.
+    pub(crate) fn is_settled(&self, places: &[RecordId]) -> Result<bool> {
         match places.iter().find_map(|place| self.poison_of(*place)) {
             Some(poison) => Err(poison.error()),
             None => Ok(places.iter().all(|place| self.is_done(*place))),
         }
     }
 
-    /// Somebody waits for these: they do not linger, nor does what they depend on.
-    pub(crate) fn urge(&mut self, places: &[Place]) {
+    /// A caller waits for these records: they do not linger, nor do their dependencies.
+    pub(crate) fn urge(&mut self, places: &[RecordId]) {
         let mut left = places.to_vec();
         while let Some(place) = left.pop() {
             let Some(lane) = self.lanes.get_mut(&place.lane) else {
@@ -300,11 +304,11 @@ impl Stream {
         }
     }
 
-    /// The poison of a lane's records up to `sequence`, or of what it has read.
+    /// The poison of a lane's records up to `sequence`, or of the records that it has read.
     fn poison_over(&self, id: LaneId, sequence: u64) -> Option<&Poison> {
         let lane = self.lanes.get(&id)?;
         let inherited = || {
-            lane.inherited.iter().map(|(lane, sequence)| Place {
+            lane.inherited.iter().map(|(lane, sequence)| RecordId {
                 lane: *lane,
                 sequence: *sequence,
             })
@@ -318,7 +322,7 @@ impl Stream {
             return;
         };
         lane.inherited.retain(|other, sequence| {
-            !self.is_done(Place {
+            !self.is_done(RecordId {
                 lane: *other,
                 sequence: *sequence,
             })
@@ -329,6 +333,6 @@ impl Stream {
     pub(super) fn lane(&mut self, id: LaneId) -> &mut Lane {
         self.lanes
             .get_mut(&id)
-            .expect("a lane is there while somebody holds it")
+            .expect("a lane exists while it has handles")
     }
 }

@@ -7,13 +7,13 @@ use synchrony::{Mode, Options};
 
 use crate::{Pair, distant, ms, shared, spawn};
 
-/// Everything answers at once.
+/// Every call responds at once.
 fn calm() -> (Pair, Options) {
     (Pair::new(1), Options::default())
 }
 
-/// Each write waits for a far store that takes a while. The near one takes a moment too: virtual time stands still for readers that
-/// are answered at once again and again.
+/// Each write waits for a slow far store. The near store takes a moment, too: while readers get
+/// responses at once, virtual time stands still.
 fn sync() -> (Pair, Options) {
     let pair = Pair::with(2, distant(ms(1)), distant(ms(5)));
     (
@@ -25,7 +25,7 @@ fn sync() -> (Pair, Options) {
     )
 }
 
-/// The paper's: one far write at a time.
+/// The paper's protocol: one far write at a time.
 fn serial() -> (Pair, Options) {
     let far = distant(ms(5));
     (
@@ -37,7 +37,7 @@ fn serial() -> (Pair, Options) {
     )
 }
 
-/// Hardly anything stays near, and calls overtake each other.
+/// Few items stay near, and calls overtake each other.
 fn tight() -> (Pair, Options) {
     let near = simulated::Options {
         latency: Some(Duration::ZERO..=ms(2)),
@@ -56,7 +56,8 @@ fn tight() -> (Pair, Options) {
     )
 }
 
-/// A near store that transacts little, and a far one without transactions across partitions or snapshots.
+/// A near store with small transactions, and a far one without transactions across partitions or
+/// snapshots.
 fn frugal() -> (Pair, Options) {
     let mut near = simulated::Options::default();
     near.key_value.transact_items_max = 20;

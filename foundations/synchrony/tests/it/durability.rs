@@ -1,4 +1,4 @@
-//! The durability contract: the near store dies and starts again, the far one lives on; and both die.
+//! The durability contract: the near store crashes and restarts, alone or with the far one.
 
 use std::{fmt, sync::Arc};
 
@@ -14,7 +14,7 @@ use synchrony::{Lane, Options, Synchrony};
 
 use crate::{Pair, distant, ms, shared};
 
-/// A pair of which the near store dies, perhaps the far one too.
+/// A pair whose near store crashes, or both stores.
 struct Crashing {
     pair: Pair,
     far_dies: bool,

@@ -1,4 +1,4 @@
-//! Errors of the far store: those that waiting helps, and those that it does not.
+//! Transient and permanent errors of the far store.
 
 use std::sync::{
     Arc,
@@ -14,7 +14,7 @@ use crate::{
     way::{Call, Fate, Way},
 };
 
-/// A far store that refuses for good whatever touches the key `bad`.
+/// A far store that permanently refuses each call that touches the key `bad`.
 async fn picky(pair: &Pair, options: Options) -> Synchrony {
     let far = Way::to(pair.far.key_value(), pair.far.clock(), |call| match call {
         Call::Transact(updates)
@@ -73,7 +73,7 @@ fn a_permanent_error_surfaces_at_the_barrier_and_at_every_later_write() {
 
 /// E6.
 #[test]
-fn a_record_that_is_left_out_is_noticed() {
+fn skipping_a_record_is_caught() {
     simulated::run(async {
         let pair = Pair::new(1);
         let broken = Some(Broken::SkipsWhatFails);
@@ -96,9 +96,9 @@ fn a_record_that_is_left_out_is_noticed() {
     });
 }
 
-/// E6: by reading and by overwriting; others go on.
+/// E6: lanes that have read or overwritten the refused write; other lanes continue.
 #[test]
-fn what_depends_on_a_poisoned_lane_is_poisoned() {
+fn a_lane_that_depends_on_a_poisoned_one_is_poisoned() {
     simulated::run(async {
         let pair = Pair::new(1);
         let synchrony = picky(&pair, Options::default()).await;
@@ -136,9 +136,10 @@ fn what_depends_on_a_poisoned_lane_is_poisoned() {
     });
 }
 
-/// E6: a lane that has met what was refused is of use again once nobody holds it, as often as that happens.
+/// E6: a lane that depends on a refused write can be reused once it has no handles, any number of
+/// times.
 #[test]
-fn looks_at_what_was_refused_use_up_no_lane() {
+fn reads_of_a_refused_write_use_up_no_lane() {
     simulated::run(async {
         let pair = Pair::new(1);
         let synchrony = picky(
@@ -173,9 +174,9 @@ fn looks_at_what_was_refused_use_up_no_lane() {
     });
 }
 
-/// E2: what a lane has read is known to all that is written in it, also if nobody waits for that any more.
+/// E2: a write follows all that its lane has read, even if its caller no longer waits.
 #[test]
-fn a_write_whose_caller_gave_up_comes_behind_what_its_lane_has_read() {
+fn a_write_whose_caller_gave_up_follows_the_reads_of_its_lane() {
     simulated::run(async {
         let pair = Pair::new(1);
         let synchrony = picky(&pair, Options::default()).await;
@@ -200,9 +201,10 @@ fn a_write_whose_caller_gave_up_comes_behind_what_its_lane_has_read() {
     });
 }
 
-/// E6: also if an earlier start has left it: what comes after depends on it where it has read it.
+/// E6: for the tail of an earlier start, too: later writes depend on it only where they have read
+/// it.
 #[test]
-fn a_tail_that_is_refused_stops_nobody_who_has_not_read_it() {
+fn a_refused_tail_stops_no_lane_that_has_not_read_it() {
     simulated::run(async {
         let pair = Pair::new(1);
         let old = pair
@@ -236,9 +238,9 @@ fn a_tail_that_is_refused_stops_nobody_who_has_not_read_it() {
     });
 }
 
-/// E6: whatever the far store says, for as long as it takes.
+/// E6: any transient error, for any time.
 #[test]
-fn an_outage_is_waited_for_in_order_and_told() {
+fn an_outage_is_retried_in_order_and_reported() {
     for kind in [
         ErrorKind::Unavailable {
             retry_after_ms: None,
@@ -293,9 +295,9 @@ fn an_outage_is_waited_for_in_order_and_told() {
     }
 }
 
-/// E4, E6: every far transaction is made, and hardly one is answered.
+/// E4, E6: every far transaction is applied, and few responses arrive.
 #[test]
-fn lost_answers_are_found_out() {
+fn the_outcome_of_a_lost_response_is_found() {
     simulated::run(async {
         let pair = Pair::new(1);
         let entropy = pair.far.entropy();
@@ -329,9 +331,9 @@ fn lost_answers_are_found_out() {
     });
 }
 
-/// E8: synchronously, at the near write, and the lane goes on.
+/// E8: the near write fails at once, and the lane continues.
 #[test]
-fn what_is_too_large_for_the_far_store_is_refused_near() {
+fn a_write_too_large_for_the_far_store_is_refused_near() {
     simulated::run(async {
         let mut far = simulated::Options::default();
         far.key_value.item_bytes_max = 64 * 1_024;
@@ -356,8 +358,8 @@ fn what_is_too_large_for_the_far_store_is_refused_near() {
         assert_eq!(refused.kind(), ErrorKind::Invalid);
         lane.externalize(lane.point())
             .await
-            .expect("what was taken near is taken far");
-        // Many small attributes take more in their encoding than limits count.
+            .expect("a write accepted near is accepted far");
+        // Many small attributes take more bytes encoded than limits count.
         let many = (0..30_000).map(|n| {
             Action::Set(
                 format!("{n}").into(),
@@ -370,7 +372,7 @@ fn what_is_too_large_for_the_far_store_is_refused_near() {
         if answer.is_ok() {
             lane.externalize(lane.point())
                 .await
-                .expect("what was taken near is taken far");
+                .expect("a write accepted near is accepted far");
         }
         put(&lane, "small", 1).await;
         lane.externalize(lane.point())
@@ -379,9 +381,9 @@ fn what_is_too_large_for_the_far_store_is_refused_near() {
     });
 }
 
-/// Somebody writes to the far store behind the owner's back.
+/// Another program writes to the far store.
 #[test]
-fn a_far_item_of_a_stranger_is_not_overwritten_silently() {
+fn a_far_item_of_another_program_is_not_overwritten_silently() {
     simulated::run(async {
         let pair = Pair::new(1);
         let synchrony = pair.open(Options::default()).await;
@@ -389,13 +391,13 @@ fn a_far_item_of_a_stranger_is_not_overwritten_silently() {
         let point = put(&lane, "key", 1).await;
         lane.externalize(point).await.expect("it becomes durable");
         let inner = [b"i".as_slice(), key("key").as_bytes()].concat();
-        let behind = ports::Key::new(crate::RANGE, inner);
+        let behind = ports::Key::new(crate::SHARD, inner);
         let forged = Update::modify(behind, vec![Action::set_integer("v", 1_000)]);
         pair.far
             .key_value()
             .update(forged)
             .await
-            .expect("nobody hinders it");
+            .expect("it succeeds");
         let point = put(&lane, "key", 2).await;
         let error = lane.externalize(point).await.expect_err("it is noticed");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");

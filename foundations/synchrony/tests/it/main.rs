@@ -1,4 +1,4 @@
-//! Near and far in synchrony from outside: the port's contract, faults of both stores, deaths, owners.
+//! Synchrony from outside: the port's contract, faults of both stores, deaths, owners.
 
 mod contract;
 mod durability;
@@ -20,10 +20,10 @@ use ports::key_value::SharedKeyValue;
 use simulated::World;
 use synchrony::{Options, Stores, Synchrony};
 
-/// The range of most tests.
-const RANGE: Bytes = Bytes::from_static(b"range");
+/// The shard of most tests.
+const SHARD: Bytes = Bytes::from_static(b"range");
 
-/// Two stores, of two clouds: what happens to one does not happen to the other.
+/// Two stores of two clouds, with separate faults.
 #[derive(Clone)]
 struct Pair {
     near: World,
@@ -51,7 +51,7 @@ impl Pair {
         Stores {
             near: self.near.key_value(),
             far: self.far.key_value(),
-            range: RANGE,
+            shard: SHARD,
         }
     }
 
@@ -70,7 +70,7 @@ impl Pair {
     }
 }
 
-/// A far cloud whose calls take so long, each way.
+/// A far cloud with this delay in each direction.
 fn distant(each_way: Duration) -> simulated::Options {
     simulated::Options {
         latency: Some(each_way..=each_way),
@@ -121,9 +121,9 @@ async fn number(store: &dyn ports::KeyValue, sort: &str) -> Option<i64> {
         .integer("n")
 }
 
-/// The number under each key, as the far store has it.
+/// The number of each key in the far store.
 async fn far_numbers(far: &World) -> std::collections::BTreeMap<String, i64> {
-    let items = synchrony::far_items(&*far.key_value(), &RANGE)
+    let items = synchrony::far_items(&*far.key_value(), &SHARD)
         .await
         .expect("it is read");
     let number = |(key, item): (ports::Key, Arc<ports::Item>)| {
@@ -135,7 +135,7 @@ async fn far_numbers(far: &World) -> std::collections::BTreeMap<String, i64> {
     items.into_iter().map(number).collect()
 }
 
-/// How long something takes.
+/// The time that a future takes.
 async fn timed<T>(world: &World, work: impl Future<Output = T>) -> (Duration, T) {
     let began = world.clock().monotonic();
     let done = work.await;

@@ -1,4 +1,4 @@
-//! What is near: reads through, evictions, deletions, pages of both.
+//! The near store: read-through, eviction, deletion, and pages of both stores.
 
 use std::sync::{
     Arc,
@@ -17,7 +17,7 @@ use crate::{
     way::{Call, Fate, Way},
 };
 
-/// Little stays near.
+/// Few items stay near.
 const NEAR_BYTES_MAX: usize = 5_000;
 
 fn tight() -> Options {
@@ -42,7 +42,7 @@ async fn put_many(lane: &Lane, count: i64) {
         .expect("it becomes durable");
 }
 
-/// A successor over another near store that has nothing.
+/// A successor over an empty near store.
 async fn succeed(pair: &mut Pair, options: Options) -> Synchrony {
     pair.near = World::new(77);
     pair.open(options).await
@@ -50,7 +50,7 @@ async fn succeed(pair: &mut Pair, options: Options) -> Synchrony {
 
 /// E12, E5.
 #[test]
-fn clean_items_leave_when_there_are_too_many_and_are_read_again() {
+fn clean_items_are_evicted_at_the_limit_and_read_again() {
     simulated::run(async {
         let pair = Pair::with(1, simulated::Options::default(), distant(ms(2)));
         let synchrony = pair.open(tight()).await;
@@ -82,9 +82,9 @@ fn clean_items_leave_when_there_are_too_many_and_are_read_again() {
     });
 }
 
-/// E12: payloads, records and graves do not stay behind.
+/// E12: no payload, record or tombstone stays.
 #[test]
-fn what_was_overwritten_and_deleted_leaves_nothing_near() {
+fn overwritten_and_deleted_keys_leave_nothing_near() {
     simulated::run(async {
         let pair = Pair::with(1, simulated::Options::default(), distant(ms(2)));
         let synchrony = pair.open(Options::default()).await;
@@ -114,7 +114,7 @@ fn what_was_overwritten_and_deleted_leaves_nothing_near() {
         let left = pair
             .near
             .key_value()
-            .scan(&Scan::partition(crate::RANGE, 1_000))
+            .scan(&Scan::partition(crate::SHARD, 1_000))
             .await
             .expect("it is read");
         let left: Vec<_> = left.value.items.into_iter().map(|(sort, _)| sort).collect();
@@ -123,9 +123,9 @@ fn what_was_overwritten_and_deleted_leaves_nothing_near() {
     });
 }
 
-/// E5: and once read, near again.
+/// E5: and are near after that.
 #[test]
-fn what_is_far_alone_is_read_through_once() {
+fn far_items_are_read_through_once() {
     simulated::run(async {
         let mut pair = Pair::with(1, simulated::Options::default(), distant(ms(50)));
         let synchrony = pair.open(Options::default()).await;
@@ -144,9 +144,9 @@ fn what_is_far_alone_is_read_through_once() {
     });
 }
 
-/// A range that began empty, and of which nothing was evicted, knows what it has not.
+/// A shard that began empty, and has evicted nothing, knows which keys it lacks.
 #[test]
-fn new_keys_of_a_whole_range_ask_nobody() {
+fn new_keys_of_a_complete_shard_make_no_far_call() {
     simulated::run(async {
         let pair = Pair::with(1, simulated::Options::default(), distant(ms(50)));
         for _ in 0..2 {
@@ -167,7 +167,8 @@ fn new_keys_of_a_whole_range_ask_nobody() {
     });
 }
 
-/// What a read finds whose far answer was on its way while the key was written, and what is found then.
+/// Writes a key while a far read of it is under way; returns the value of that read, and of a later
+/// one.
 async fn write_beside_a_slow_read(broken: Option<Broken>) -> (Option<i64>, Option<i64>) {
     let mut pair = Pair::new(1);
     let synchrony = pair.open(Options::default()).await;
@@ -218,9 +219,9 @@ fn a_fill_never_covers_a_write() {
     });
 }
 
-/// E5: a deletion is read as one while it is on its way, and after, and over a slow read of what was there.
+/// E5: while the deletion is under way, after it, and during a slow far read of the old value.
 #[test]
-fn a_deleted_key_does_not_come_back_from_afar() {
+fn a_deleted_key_does_not_come_back_from_the_far_store() {
     simulated::run(async {
         let mut pair = Pair::with(1, simulated::Options::default(), distant(ms(50)));
         let synchrony = pair.open(Options::default()).await;
@@ -261,7 +262,7 @@ fn a_deleted_key_does_not_come_back_from_afar() {
     });
 }
 
-/// E5: pages show what is near, dirty or clean, what is far alone, and no deletion.
+/// E5: pages have dirty and clean near items and far ones, and no deleted key.
 #[test]
 fn a_scan_merges_near_and_far() {
     simulated::run(async {
@@ -306,7 +307,7 @@ fn a_scan_merges_near_and_far() {
     });
 }
 
-/// Partitions whose names are each other's beginnings, or end in the highest byte, do not mix.
+/// Partitions whose names are prefixes of each other, or end in the highest byte, stay apart.
 #[test]
 fn partitions_do_not_mix() {
     simulated::run(async {

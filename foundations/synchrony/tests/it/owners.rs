@@ -1,4 +1,4 @@
-//! Owners: handed over, died, paused; and near stores that go back.
+//! Owners: released, crashed and paused; near stores that go back.
 
 use std::sync::{
     Arc,
@@ -16,7 +16,7 @@ use crate::{
 
 const LEASE_MS: u64 = 10_000;
 
-/// The same far store from elsewhere.
+/// The same far store over another near one.
 fn elsewhere(pair: &Pair) -> Pair {
     Pair {
         near: World::new(99),
@@ -24,9 +24,9 @@ fn elsewhere(pair: &Pair) -> Pair {
     }
 }
 
-/// E10: and drained first.
+/// E10: the release drains first.
 #[test]
-fn a_range_that_was_released_is_opened_at_once() {
+fn a_released_shard_is_opened_at_once() {
     simulated::run(async {
         let pair = Pair::new(1);
         let synchrony = pair.open(Options::default()).await;
@@ -43,7 +43,7 @@ fn a_range_that_was_released_is_opened_at_once() {
         assert_eq!(number(&lane, "a").await, Some(1));
         lane.externalize(point)
             .await
-            .expect("what was released is durable");
+            .expect("the released writes are durable");
         let beyond = ports::DurabilityPoint {
             position: ports::Position(point.position.0 << 8),
             ..point
@@ -58,9 +58,10 @@ fn a_range_that_was_released_is_opened_at_once() {
     });
 }
 
-/// E10: the row is there, and its answer on its way: another owner may have written since.
+/// E10: the far row is released while the response is under way. Another owner may have written
+/// since.
 #[test]
-fn who_gives_a_range_up_vouches_for_nothing_meanwhile() {
+fn an_owner_that_releases_its_shard_proves_nothing_meanwhile() {
     simulated::run(async {
         let pair = Pair::new(1);
         let is_giving_up = Arc::new(AtomicBool::new(false));
@@ -110,12 +111,12 @@ fn who_gives_a_range_up_vouches_for_nothing_meanwhile() {
     });
 }
 
-/// How an owner uses its range.
+/// How an owner uses its shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Each barrier asks whether the range is still its own.
+    /// Each barrier checks that the owner still has the shard.
     Reads,
-    /// Each barrier has something to send, which tells as much.
+    /// Each barrier sends a batch, which proves the same.
     Writes,
 }
 
@@ -159,10 +160,11 @@ fn a_successor_waits_for_a_whole_lease_without_renewal() {
     }
 }
 
-/// A paused owner wakes after its successor and goes on: what is far, and what its barrier says.
+/// A paused owner wakes after its successor has begun; returns the far state, and the result of the
+/// owner's barrier.
 async fn paused(broken: Option<Broken>) -> (Option<i64>, Result<(), ErrorKind>, Option<i64>) {
     let pair = Pair::new(1);
-    // It lingers until the barrier, so that the batch is late.
+    // The batch lingers until the barrier, so it is late.
     let options = Options {
         linger: ms(3_600_000),
         broken,
@@ -194,7 +196,7 @@ async fn paused(broken: Option<Broken>) -> (Option<i64>, Result<(), ErrorKind>, 
 
 /// E10.
 #[test]
-fn a_deposed_owner_writes_nothing_and_lets_nothing_out() {
+fn a_deposed_owner_writes_nothing_far_and_passes_no_barrier() {
     simulated::run(async {
         assert_eq!(paused(None).await, (None, Err(ErrorKind::Lost), Some(2)));
         let (old, answer, _) = paused(Some(Broken::DeposedWritesOn)).await;
@@ -205,9 +207,9 @@ fn a_deposed_owner_writes_nothing_and_lets_nothing_out() {
     });
 }
 
-/// E10: reads too, whose answers leave behind a barrier.
+/// E10: a response to a reader waits for a barrier.
 #[test]
-fn what_a_deposed_owner_reads_does_not_leave() {
+fn a_read_of_a_deposed_owner_passes_no_barrier() {
     simulated::run(async {
         let pair = Pair::new(1);
         let old = pair.open(Options::default()).await;
@@ -229,7 +231,7 @@ fn what_a_deposed_owner_reads_does_not_leave() {
     });
 }
 
-/// E10: what it had not externalized is lost, and nothing else is mixed up.
+/// E10: writes that were not externalized are lost, and no others.
 #[test]
 fn a_near_store_that_comes_back_after_another_owner_is_emptied() {
     simulated::run(async {
@@ -276,9 +278,9 @@ fn a_near_store_that_comes_back_after_another_owner_is_emptied() {
     });
 }
 
-/// E9: without waiting for the lease, since it is the same near store.
+/// E9: without a wait for the lease, as the near store is the same.
 #[test]
-fn the_unsent_tail_is_in_place_before_the_first_call_and_new_lanes_come_behind_it() {
+fn the_unsent_tail_is_in_place_before_the_first_call_and_new_lanes_follow_it() {
     simulated::run(async {
         let pair = Pair::new(1);
         let options = Options {
@@ -309,9 +311,9 @@ fn the_unsent_tail_is_in_place_before_the_first_call_and_new_lanes_come_behind_i
     });
 }
 
-/// E1: the near store lost what was not durable, in process.
+/// E1: the near store lost writes that were not durable.
 #[test]
-fn a_near_store_that_goes_back_ends_the_instance_and_the_next_one_goes_on() {
+fn a_near_store_that_goes_back_ends_the_instance_and_the_next_one_continues() {
     simulated::run(async {
         for restarts in [false, true] {
             let pair = Pair::new(1);
@@ -355,7 +357,7 @@ fn a_near_store_that_goes_back_ends_the_instance_and_the_next_one_goes_on() {
     });
 }
 
-/// A second start over the same near store, whose first one does not know that it is dead.
+/// A second start over the same near store, while the first one still runs.
 #[test]
 fn of_two_starts_over_one_near_store_the_first_writes_no_more() {
     simulated::run(async {
@@ -381,14 +383,14 @@ fn of_two_starts_over_one_near_store_the_first_writes_no_more() {
     });
 }
 
-/// Ranges do not meet.
+/// Two shards stay apart.
 #[test]
-fn two_ranges_lie_beside_each_other() {
+fn two_shards_stay_apart() {
     simulated::run(async {
         let pair = Pair::new(1);
-        let open = async |range: &'static str| {
+        let open = async |shard: &'static str| {
             let stores = Stores {
-                range: range.into(),
+                shard: shard.into(),
                 ..pair.stores()
             };
             Synchrony::open(
@@ -418,7 +420,7 @@ fn two_ranges_lie_beside_each_other() {
 
 /// Stores that cannot be paired are refused at once.
 #[test]
-fn a_store_that_transacts_too_little_is_refused() {
+fn a_store_with_too_small_transactions_is_refused() {
     simulated::run(async {
         let mut near = simulated::Options::default();
         near.key_value.transact_items_max = 4;

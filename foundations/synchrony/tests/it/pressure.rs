@@ -1,4 +1,4 @@
-//! Back-pressure: what is pending is bounded, and who is too fast waits.
+//! Back-pressure: pending writes are limited, and fast writers wait.
 
 use std::sync::{
     Arc,
@@ -16,7 +16,7 @@ use crate::{
     way::{Call, Fate, Way},
 };
 
-/// A far store that answers when it is told to.
+/// A far store that responds on command.
 fn gate(pair: &Pair) -> (SharedKeyValue, Arc<AtomicBool>) {
     let is_shut = Arc::new(AtomicBool::new(true));
     let shut = Arc::clone(&is_shut);
@@ -46,7 +46,7 @@ async fn put_large(lane: &Lane, n: usize) {
     lane.update(update).await.expect("it is ordered");
 }
 
-/// E7: nothing is dropped, and reads go on.
+/// E7: no write is dropped, and reads continue.
 #[test]
 fn writers_wait_while_too_many_bytes_are_pending() {
     simulated::run(async {
@@ -120,7 +120,7 @@ fn writers_wait_while_the_oldest_write_is_too_old() {
     });
 }
 
-/// E7: what waits, waits its turn.
+/// E7: lanes take turns.
 #[test]
 fn a_short_lane_is_not_kept_waiting_by_long_ones() {
     simulated::run(async {
@@ -138,7 +138,7 @@ fn a_short_lane_is_not_kept_waiting_by_long_ones() {
         for n in 0..60 {
             put(&long[n as usize % 3], &n.to_string(), n).await;
         }
-        // What these have under way fills the window.
+        // The batches of these lanes fill the window.
         pair.near.clock().sleep(ms(20)).await;
         let point = put(&short, "short", 1).await;
         let (took, externalized) = timed(&pair.near, short.externalize(point)).await;
@@ -154,9 +154,10 @@ fn a_short_lane_is_not_kept_waiting_by_long_ones() {
     });
 }
 
-/// A workflow's lane is given back, so that their number bounds how many run at a time, not how many have run.
+/// A released lane is reused. So the limit applies to lanes at a time, and not to all lanes ever
+/// opened.
 #[test]
-fn lanes_are_bounded_and_used_again() {
+fn lanes_are_limited_and_reused() {
     simulated::run(async {
         let pair = Pair::new(1);
         let synchrony = pair
@@ -178,9 +179,9 @@ fn lanes_are_bounded_and_used_again() {
     });
 }
 
-/// E6, E7: while the far store is away as well.
+/// E6, E7: while the far store is away, too.
 #[test]
-fn looks_at_what_is_pending_use_up_no_lane() {
+fn reads_of_pending_writes_use_up_no_lane() {
     simulated::run(async {
         let pair = Pair::new(1);
         let (far, is_shut) = gate(&pair);

@@ -1,4 +1,4 @@
-//! When things leave: pipelining, lingering, order, barriers.
+//! When records are sent: pipelining, lingering, order, barriers.
 
 use std::sync::{
     Arc,
@@ -13,14 +13,14 @@ use crate::{
     way::{Call, Fate, Way},
 };
 
-/// One way to the far store; a call takes twice that, and its fsync.
+/// The delay to the far store. A call takes twice that, and its fsync.
 const EACH_WAY_MS: u64 = 50;
 
 fn far_away() -> Pair {
     Pair::with(1, simulated::Options::default(), distant(ms(EACH_WAY_MS)))
 }
 
-/// How long a run of `steps` writes in one lane takes until its barrier returns.
+/// The time that `steps` writes in one lane take until the barrier returns.
 async fn run_of(mode: Mode, steps: i64) -> u64 {
     let pair = far_away();
     let synchrony = pair
@@ -43,11 +43,11 @@ async fn run_of(mode: Mode, steps: i64) -> u64 {
     took.as_millis() as u64
 }
 
-/// The paper's two bounds, and ours: what is queued together travels together.
+/// The paper's two bounds, and ours: queued writes share a batch.
 #[test]
 fn four_writes_and_a_barrier_take_one_round_trip() {
     simulated::run(async {
-        // To the far store and back for the write, and for making it durable, with an fsync of up to 3 ms.
+        // One round trip for the write and its durability, with an fsync of up to 3 ms.
         let one_write = 4 * EACH_WAY_MS;
         let external = run_of(Mode::External, 4).await;
         assert!(
@@ -112,7 +112,7 @@ fn a_barrier_with_nothing_pending_makes_no_far_call() {
 
 /// E11.
 #[test]
-fn an_idle_range_makes_no_call_and_the_next_barrier_asks_once() {
+fn an_idle_shard_makes_no_call_and_the_next_barrier_makes_one() {
     simulated::run(async {
         let pair = far_away();
         let synchrony = pair.open(Options::default()).await;
@@ -138,9 +138,9 @@ fn an_idle_range_makes_no_call_and_the_next_barrier_asks_once() {
     });
 }
 
-/// Each barrier covers what precedes it, not what follows.
+/// A barrier covers earlier writes, and not later ones.
 #[test]
-fn a_barrier_does_not_wait_for_what_follows_it() {
+fn a_barrier_does_not_wait_for_later_writes() {
     simulated::run(async {
         let pair = far_away();
         let options = Options {
@@ -162,7 +162,8 @@ fn a_barrier_does_not_wait_for_what_follows_it() {
     });
 }
 
-/// The first far transaction fails, the second would succeed: what is far then is checked at each moment.
+/// The first far transaction fails, and the second would succeed; checks the far store at each
+/// moment.
 async fn first_batch_fails(broken: Option<Broken>) -> bool {
     let pair = Pair::new(1);
     let calls = AtomicUsize::new(0);
@@ -205,7 +206,7 @@ async fn first_batch_fails(broken: Option<Broken>) -> bool {
 
 /// E2.
 #[test]
-fn what_follows_a_batch_that_failed_comes_behind_it() {
+fn writes_after_a_failed_batch_follow_it() {
     simulated::run(async {
         assert!(first_batch_fails(None).await);
         assert!(
@@ -215,7 +216,8 @@ fn what_follows_a_batch_that_failed_comes_behind_it() {
     });
 }
 
-/// The first lane's batch is slow, the second lane writes the same key: what is far in the end.
+/// The first lane's batch is slow, and the second lane writes the same key; returns the final far
+/// value.
 async fn slow_first_lane(broken: Option<Broken>) -> Option<i64> {
     let pair = Pair::new(1);
     let calls = AtomicUsize::new(0);
@@ -266,9 +268,9 @@ fn an_older_version_never_overwrites_a_newer_one() {
     });
 }
 
-/// E2: lanes that nothing connects do not wait for each other.
+/// E2: independent lanes do not wait for each other.
 #[test]
-fn a_lane_is_not_held_up_by_another_that_is_stuck() {
+fn a_stuck_lane_does_not_hold_up_another() {
     simulated::run(async {
         let pair = Pair::new(1);
         let far = Way::to(pair.far.key_value(), pair.far.clock(), |call| match call {
@@ -298,9 +300,9 @@ fn a_lane_is_not_held_up_by_another_that_is_stuck() {
     });
 }
 
-/// E3: a lane that is told of another's writes waits for them without having read them.
+/// E3: a lane that joins another waits for its writes without having read them.
 #[test]
-fn a_lane_that_joins_another_waits_for_what_that_has_written() {
+fn a_lane_that_joins_another_waits_for_its_writes() {
     simulated::run(async {
         let pair = far_away();
         let synchrony = pair.open(Options::default()).await;
@@ -309,7 +311,7 @@ fn a_lane_that_joins_another_waits_for_what_that_has_written() {
             synchrony.lane().expect("a lane"),
         );
         put(&one, "cause", 1).await;
-        two.join(&one).expect("they are of one range");
+        two.join(&one).expect("they are of one shard");
         two.externalize(two.point())
             .await
             .expect("it becomes durable");

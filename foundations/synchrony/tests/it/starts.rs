@@ -1,4 +1,5 @@
-//! Starts over one near store that do not know of each other: the owner writes, and others open, between any two of their steps.
+//! Concurrent starts over one near store: the owner writes while others open, between any two of
+//! their steps.
 
 use std::{
     sync::{
@@ -22,7 +23,7 @@ fn in_time(pair: &Pair, time_ms: u64) -> Monotonic {
     pair.near.clock().monotonic() + ms(time_ms)
 }
 
-/// Nothing leaves until somebody waits for it.
+/// No record is sent before a caller waits.
 fn lingering() -> Options {
     Options {
         linger: Duration::from_hours(1),
@@ -31,7 +32,8 @@ fn lingering() -> Options {
     }
 }
 
-/// A way on which the call of this number, counted with those of all ways that share the count, comes late.
+/// A store path that delays the call of this number. Paths that share the count are counted
+/// together.
 fn late(
     store: SharedKeyValue,
     pair: &Pair,
@@ -47,7 +49,8 @@ fn late(
     })
 }
 
-/// Writes keys that begin with `name`, until that is refused or it is time; how many were acknowledged.
+/// Writes keys that begin with `name` until a write is refused or the time is over; returns how
+/// many were acknowledged.
 fn writing(
     synchrony: Synchrony,
     name: &'static str,
@@ -72,7 +75,7 @@ fn writing(
     })
 }
 
-/// What is wrong with the keys that were acknowledged under these names, and with later ones.
+/// The violations among keys acknowledged under these names, and among later ones.
 async fn check(pair: &Pair, synchrony: &Synchrony, acknowledged: &[(&str, i64)]) -> Vec<String> {
     let lane = synchrony.lane().expect("there are lanes");
     for n in 0..50 {
@@ -101,7 +104,8 @@ async fn check(pair: &Pair, synchrony: &Synchrony, acknowledged: &[(&str, i64)])
     wrong
 }
 
-/// The owner writes on until a second start has the range, of which one call comes late; what is wrong then, and how many calls it made.
+/// The owner writes until a second start has the shard. One call of that start is late. Returns the
+/// violations, and the number of its calls.
 async fn taken_while_written(late_call: usize, broken: Option<Broken>) -> (Vec<String>, usize) {
     let pair = Pair::new(1);
     let first = writing(
@@ -125,7 +129,7 @@ async fn taken_while_written(late_call: usize, broken: Option<Broken>) -> (Vec<S
     };
     let second = Synchrony::open(stores, options, pair.near.clock(), pair.near.entropy()).await;
     let (second, calls) = (
-        second.expect("nobody else opens it"),
+        second.expect("no other process opens it"),
         count.load(Ordering::Relaxed),
     );
     let acknowledged = first.await.expect("nothing disturbed it");
@@ -135,7 +139,7 @@ async fn taken_while_written(late_call: usize, broken: Option<Broken>) -> (Vec<S
     )
 }
 
-/// E9: wherever the second start is.
+/// E9: at each step of the second start.
 #[test]
 fn the_owner_may_write_between_any_two_steps_of_another_start_over_its_near_store() {
     simulated::run(async {
@@ -152,7 +156,8 @@ fn the_owner_may_write_between_any_two_steps_of_another_start_over_its_near_stor
     });
 }
 
-/// Opens, however often another start is quicker, and writes until one takes the range or it is time.
+/// Opens, again after each lost race, and writes until another start takes the shard or the time is
+/// over.
 async fn opening(pair: Pair, name: &'static str, until: Monotonic) -> i64 {
     let clock = pair.near.clock();
     while clock.monotonic() < until {
@@ -176,9 +181,10 @@ async fn opening(pair: Pair, name: &'static str, until: Monotonic) -> i64 {
     0
 }
 
-/// E9: whoever loses a race has neither emptied the near store nor given it another past, whether it began as another's or not.
+/// E9: a start that loses a race has neither emptied the near store nor changed its past, whether
+/// the near store was ours or not.
 #[test]
-fn of_starts_that_race_over_one_near_store_none_loses_what_another_has_written() {
+fn racing_starts_over_one_near_store_lose_no_write_of_another() {
     for seed in seeds(30) {
         simulated::run(async {
             let near = simulated::Options {
@@ -229,7 +235,7 @@ fn of_starts_that_race_over_one_near_store_none_loses_what_another_has_written()
     }
 }
 
-/// Of processes that have one near store together.
+/// Options of processes that share one near store.
 fn among_others() -> Options {
     Options {
         near_is_shared: true,
@@ -238,20 +244,21 @@ fn among_others() -> Options {
     }
 }
 
-/// How an owner shows that it is alive.
+/// How an owner gives signs of life.
 #[derive(Debug, Clone, Copy)]
 enum Sign {
-    /// It writes, and nothing becomes far.
+    /// It writes, and no write becomes far.
     Writes,
-    /// It lets out what it has read.
+    /// It reads, with barriers.
     Waits,
-    /// It says so.
+    /// It renews its lease.
     Renews,
-    /// It writes, and lets that out at once.
+    /// It writes, each time with a barrier.
     WritesAndWaits,
 }
 
-/// Signs of life for so many leases; how many writes were acknowledged; none: it was overtaken.
+/// Gives signs of life for so many leases; returns how many writes were acknowledged; none: another
+/// process has taken the shard.
 async fn alive(synchrony: &Synchrony, world: &World, sign: Sign, leases: u32) -> Option<i64> {
     let lane = synchrony.lane().expect("there are lanes");
     let mut acknowledged = 0;
@@ -272,7 +279,7 @@ async fn alive(synchrony: &Synchrony, world: &World, sign: Sign, leases: u32) ->
     Some(acknowledged)
 }
 
-/// E10, E9: whatever it does there; and once it is dead what lies near is gone on from.
+/// E10, E9: with each sign of life. After its death another owner continues from the near store.
 #[test]
 fn over_a_shared_near_store_a_start_waits_until_the_owner_gives_no_sign_of_life() {
     let lease = among_others().lease;
@@ -289,7 +296,7 @@ fn over_a_shared_near_store_a_start_waits_until_the_owner_gives_no_sign_of_life(
             let second = tokio::spawn(async move { start.open(among_others()).await });
             let acknowledged = alive(&first, &pair.near, sign, 4)
                 .await
-                .expect("nobody takes it");
+                .expect("no other process takes it");
             assert!(!second.is_finished(), "{sign:?}: the owner is alive");
             drop(first);
             let (took, second) = timed(&pair.near, second).await;
@@ -323,9 +330,9 @@ fn over_a_shared_near_store_a_start_waits_until_the_owner_gives_no_sign_of_life(
     }
 }
 
-/// E10: a range that its last owner has released, or of which there was none.
+/// E10: for a shard that its last owner has released, or that never had one.
 #[test]
-fn of_starts_that_race_over_a_shared_near_store_one_has_the_range_at_once_and_none_fails() {
+fn of_racing_starts_over_a_shared_near_store_one_has_the_shard_at_once_and_none_fails() {
     for seed in seeds(30) {
         simulated::run(async {
             let near = simulated::Options {
@@ -350,7 +357,7 @@ fn of_starts_that_race_over_a_shared_near_store_one_has_the_range_at_once_and_no
                 let pair = pair.clone();
                 starts.spawn(async move { pair.open(among_others()).await });
             }
-            // Each gives it up as soon as it has it.
+            // Each releases the shard as soon as it has it.
             for nth in 0..3 {
                 let opened = starts
                     .join_next()
@@ -362,15 +369,16 @@ fn of_starts_that_race_over_a_shared_near_store_one_has_the_range_at_once_and_no
                     took < among_others().lease,
                     "LANDFAST_SEED={seed}: number {nth} took {took:?}"
                 );
-                opened.release().await.expect("nobody else has it");
+                opened.release().await.expect("no other process has it");
             }
         });
     }
 }
 
-/// E10, E9: the near store restarts, as it may under all of its processes: the owner goes on at once, and another one does not come between.
+/// E10, E9: the near store restarts under all of its processes. The owner continues at once, and no
+/// other process takes the shard in between.
 #[test]
-fn who_knows_that_the_owner_was_its_own_and_has_ended_does_not_wait_for_its_lease() {
+fn a_start_does_not_wait_for_the_lease_of_an_ended_instance_of_its_process() {
     simulated::run(async {
         let pair = Pair::new(1);
         let first = pair.open(among_others()).await;
@@ -397,14 +405,14 @@ fn who_knows_that_the_owner_was_its_own_and_has_ended_does_not_wait_for_its_leas
         );
         alive(&again, &pair.near, Sign::Renews, 2)
             .await
-            .expect("nobody takes it");
+            .expect("no other process takes it");
         assert!(!other.is_finished(), "the owner is alive");
     });
 }
 
-/// E10: of this one opening, and nothing once that is over.
+/// E10: the channel serves this opening alone, and closes when it is over.
 #[test]
-fn an_opening_tells_what_it_waits_for() {
+fn an_opening_shows_the_cause_of_its_wait() {
     simulated::run(async {
         let pair = Pair::new(1);
         let first = pair.open(among_others()).await;
@@ -424,7 +432,7 @@ fn an_opening_tells_what_it_waits_for() {
         };
         let (tells, mut awaits) = watch::channel(Awaited::default());
         let parts = (pair.near.clock(), pair.near.entropy());
-        let opening = tokio::spawn(Synchrony::open_telling(
+        let opening = tokio::spawn(Synchrony::open_with_progress(
             stores,
             among_others(),
             parts,
@@ -445,8 +453,8 @@ fn an_opening_tells_what_it_waits_for() {
 
         let (tells, mut awaits) = watch::channel(Awaited::default());
         let parts = (pair.near.clock(), pair.near.entropy());
-        let again = Synchrony::open_telling(pair.stores(), among_others(), parts, tells);
-        again.await.expect("nobody has it");
+        let again = Synchrony::open_with_progress(pair.stores(), among_others(), parts, tells);
+        again.await.expect("no process has it");
         assert_eq!(*awaits.borrow_and_update(), Awaited::Stores);
     });
 }

@@ -1,4 +1,5 @@
-//! Deaths between any two steps: the process dies at its nth call to either store, made or not, for every n.
+//! Deaths between any two steps: the process dies at its nth call to either store, made or not, for
+//! every n.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -13,18 +14,18 @@ use simulated::World;
 use synchrony::{Options, Stores, Synchrony};
 
 use crate::{
-    Pair, RANGE, far_numbers, key, ms, number, put,
+    Pair, SHARD, far_numbers, key, ms, number, put,
     way::{Call, Fate, Way},
 };
 
-/// How the last call before the death ends.
+/// The outcome of the last call before the death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Last {
     NotMade,
     Made,
 }
 
-/// What was answered before the death.
+/// Acknowledgements before the death.
 #[derive(Debug, Default, Clone)]
 struct Answered {
     written: i64,
@@ -38,7 +39,7 @@ fn told(told: &Told) -> std::sync::MutexGuard<'_, Answered> {
     told.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A way that ends for good when the count that both ways share has run out.
+/// A store path that ends when the count of both paths has run out.
 fn mortal(
     world: &World,
     store: SharedKeyValue,
@@ -55,7 +56,7 @@ fn mortal(
     })
 }
 
-/// Entry `n` with everything that changes with it.
+/// Entry `n`, with all other changes of its step.
 fn step(n: i64) -> Vec<Update> {
     let flicker = if n % 2 == 1 {
         Update::modify(key("flickers"), vec![Action::set_integer("n", n)])
@@ -72,7 +73,8 @@ fn step(n: i64) -> Vec<Update> {
     ]
 }
 
-/// Opens, writes by turns in two lanes that read each other, waits for some of it, and releases.
+/// Opens, writes alternately in two lanes that read each other, externalizes some writes, and
+/// releases.
 async fn live(stores: Stores, world: World, answered: Told) {
     let options = Options {
         near_bytes_max: 300,
@@ -117,17 +119,17 @@ async fn count_entries(store: &dyn KeyValue) -> i64 {
     count
 }
 
-/// One death after `calls` calls; whether the life was over before.
+/// One death after `calls` calls; returns whether the process had released the shard before.
 async fn die_after(calls: i64, last: Last, near_restarts: bool) -> bool {
     let pair = Pair::new(calls as u64);
-    // An earlier life leaves something to find.
+    // An earlier life leaves rows to find.
     let answered = Told::default();
     live(pair.stores(), pair.near.clone(), Arc::clone(&answered)).await;
     let left = Arc::new(AtomicI64::new(calls));
     let stores = Stores {
         near: mortal(&pair.near, pair.near.key_value(), &left, last),
         far: mortal(&pair.far, pair.far.key_value(), &left, last),
-        range: RANGE,
+        shard: SHARD,
     };
     told(&answered).released = false;
     let life = tokio::spawn(live(stores, pair.near.clone(), Arc::clone(&answered)));
@@ -153,7 +155,12 @@ async fn die_after(calls: i64, last: Last, near_restarts: bool) -> bool {
         (there % 2 == 1).then_some(there),
         "{what}"
     );
+    check_next_life(&pair, &was, there, near_restarts, &what).await;
+    was.released
+}
 
+/// Checks that the next life finds `there` entries at least, and continues.
+async fn check_next_life(pair: &Pair, was: &Answered, there: i64, near_restarts: bool, what: &str) {
     let synchrony = pair.open(Options::default()).await;
     let lane = synchrony.lane().expect("there are lanes");
     let found = count_entries(&lane).await;
@@ -181,12 +188,11 @@ async fn die_after(calls: i64, last: Last, near_restarts: bool) -> bool {
         (found, Some(&1)),
         "{what}"
     );
-    was.released
 }
 
 /// E1 to E5, E9, E10.
 #[test]
-fn a_death_between_any_two_steps_loses_and_doubles_nothing() {
+fn a_death_between_any_two_steps_loses_and_repeats_no_write() {
     for last in [Last::NotMade, Last::Made] {
         for near_restarts in [false, true] {
             let deaths = (0..2_000)

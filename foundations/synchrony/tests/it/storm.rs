@@ -1,5 +1,6 @@
-//! E1 to E5, E9, E10: deaths at any moment, of the instance, of either store's process, of the near store for good; calls that fail,
-//! come late, twice, or are never answered; owners that do not know that they are deposed.
+//! E1 to E5, E9, E10: deaths at any moment, of the instance, of either store's process, and of the
+//! near store permanently. Calls fail, are late, arrive twice or are never answered. Owners
+//! continue after they were deposed.
 
 mod checks;
 mod workload;
@@ -20,13 +21,13 @@ use synchrony::{Broken, Mode, Options, Synchrony};
 use tokio::task::JoinHandle;
 
 use crate::{
-    Pair, RANGE, ms,
+    Pair, SHARD, ms,
     way::{Call, Fate, Way},
 };
 use checks::{Far, Start};
 use workload::{Shared, WORKERS, Worker};
 
-/// How long a renewal holds.
+/// The duration of a lease.
 const LEASE: Duration = Duration::from_millis(400);
 
 /// One seed's run.
@@ -35,7 +36,7 @@ struct Storm {
     options: Options,
     entropy: Arc<dyn Entropy>,
     shared: Shared,
-    /// Instances that do not know that their range has gone to another, with their workers.
+    /// Instances, with their workers, that do not know that another owner has their shard.
     zombies: Vec<(Synchrony, Vec<JoinHandle<()>>)>,
 }
 
@@ -45,7 +46,7 @@ enum Death {
     Instance,
     NearRestarts,
     NearIsLost,
-    /// The instance lives on beside its successor.
+    /// The instance continues beside its successor.
     Paused,
 }
 
@@ -91,8 +92,8 @@ impl Storm {
         }
     }
 
-    /// The far store as one start reaches it, which is not heard of as long as it is muted: nothing but claims and signs of life are
-    /// updates.
+    /// The far store as one start reaches it. Claims and signs of life are the only single updates,
+    /// so a muted path drops those.
     fn far(&self, is_muted: &Arc<AtomicBool>) -> SharedKeyValue {
         let (entropy, is_muted) = (self.pair.far.entropy(), Arc::clone(is_muted));
         Way::to(
@@ -148,13 +149,14 @@ impl Storm {
     }
 
     async fn look_far(&self) -> Far {
-        let far = Far::look(&*self.pair.far.key_value(), &RANGE).await;
+        let far = Far::look(&*self.pair.far.key_value(), &SHARD).await;
         let wrong = far.check(&self.shared.truth());
         self.shared.truth().violations.extend(wrong);
         far
     }
 
-    /// One start: opened, checked, worked with, ended. Returns whether the near store keeps all that was acknowledged.
+    /// One start: opened, checked, used, ended. Returns whether the near store keeps all
+    /// acknowledged writes.
     async fn live(&mut self, keeps_everything: bool, is_last: bool) -> bool {
         let clock = self.pair.near.clock();
         let far = self.look_far().await;
@@ -212,7 +214,8 @@ impl Storm {
                 self.pair.near = self.another_near();
             }
             Death::Paused => {
-                // It works on over its own near store until the range is the successor's, and beyond.
+                // It continues over its own near store until its successor has the shard, and
+                // beyond.
                 self.pair.near = self.another_near();
                 self.depose(synchrony, workers, told).await;
             }
@@ -221,7 +224,7 @@ impl Storm {
             self.pair.far.crash();
         }
         self.calm();
-        // What is on its way arrives, or does not.
+        // Calls under way arrive or are lost.
         self.pair
             .near
             .clock()
@@ -229,7 +232,7 @@ impl Storm {
             .await;
     }
 
-    /// A successor claims the range beside a predecessor that goes on.
+    /// A successor claims the shard while its predecessor continues.
     async fn depose(
         &mut self,
         synchrony: Synchrony,
@@ -244,9 +247,9 @@ impl Storm {
         };
         is_muted.store(false, Ordering::SeqCst);
         is_deposed.store(true, Ordering::SeqCst);
-        let before = Far::look(&*self.pair.far.key_value(), &RANGE).await.entries;
+        let before = Far::look(&*self.pair.far.key_value(), &SHARD).await.entries;
         self.pair.near.clock().sleep(ms(300)).await;
-        let after = Far::look(&*self.pair.far.key_value(), &RANGE).await.entries;
+        let after = Far::look(&*self.pair.far.key_value(), &SHARD).await.entries;
         if before != after {
             self.shared.violated(format!(
                 "E10: {before:?} became {after:?}, written by a deposed owner"
@@ -256,8 +259,9 @@ impl Storm {
         drop(successor);
     }
 
-    /// Who works on gives signs of life, and keeps the range for as long as they arrive: that they do not for a lease would take long
-    /// to come by chance. Now and then they do, so that who waits for that begins anew, or claims the range just then.
+    /// An owner that works gives signs of life, and keeps the shard while they arrive. By chance a
+    /// whole lease without them would be rare. So the path is muted at times, and a waiting
+    /// successor starts its wait again, or claims the shard just then.
     async fn falter(&self, is_muted: &AtomicBool) -> Infallible {
         let (clock, lease_ms) = (self.pair.near.clock(), LEASE.as_millis() as u64);
         loop {
@@ -292,7 +296,7 @@ async fn drain(synchrony: &Synchrony, shared: &Shared) {
     truth.externalized = truth.acknowledged;
 }
 
-/// The violations of one seed, and how much it did.
+/// The violations of one seed, and its counts of writes and barriers.
 fn play(seed: u64, broken: Option<Broken>) -> (Vec<String>, usize, usize) {
     simulated::run(async {
         let mut storm = Storm::new(seed, broken);
@@ -312,7 +316,7 @@ fn play(seed: u64, broken: Option<Broken>) -> (Vec<String>, usize, usize) {
 
 /// E1, E2, E3, E4, E5, E9, E10.
 #[test]
-fn whatever_dies_and_fails_the_far_store_has_a_causal_prefix_and_what_was_externalized() {
+fn through_deaths_and_failures_the_far_store_has_a_causal_prefix_with_all_externalized_writes() {
     let (mut writes, mut barriers) = (0, 0);
     for seed in seeds(300) {
         let (violations, written, passed) = play(seed, None);
@@ -336,7 +340,7 @@ fn a_seed_reproduces_its_run() {
     }
 }
 
-/// The first seed that shows that a rule is broken.
+/// Asserts that some seed shows that a rule is broken.
 fn catches(broken: Broken, promise: &str) {
     catches_among(0..300, broken, promise);
 }
@@ -351,7 +355,7 @@ fn catches_among(mut seeds: Range<u64>, broken: Broken, promise: &str) {
     assert!(caught.is_some(), "{broken:?} is never caught");
 }
 
-/// E1. It takes a crash of the near store in the moment between two of its syncs: one seed in several hundred has it.
+/// E1. The near store has to crash between two of its syncs: one seed in several hundred does.
 #[test]
 fn sending_before_near_is_durable_is_caught() {
     catches_among(700..1_000, Broken::SendsBeforeNearIsDurable, "E1");
@@ -365,13 +369,13 @@ fn sending_past_a_failure_is_caught() {
 
 /// E2.
 #[test]
-fn ignoring_what_was_read_is_caught() {
+fn ignoring_dependencies_is_caught() {
     catches(Broken::IgnoresDependencies, "E2");
 }
 
 /// E3.
 #[test]
-fn a_barrier_that_forgets_what_was_read_is_caught() {
+fn a_barrier_that_forgets_reads_is_caught() {
     catches(Broken::ForgetsWhatWasRead, "E3");
 }
 
@@ -383,7 +387,7 @@ fn filling_over_a_write_is_caught() {
 
 /// E5.
 #[test]
-fn evicting_what_is_not_far_is_caught() {
+fn evicting_dirty_rows_is_caught() {
     catches(Broken::EvictsDirty, "E5");
 }
 

@@ -1,4 +1,4 @@
-//! The way to a store, on which a test decides what happens to each call.
+//! A store path on which a test decides the outcome of each call.
 
 use std::{
     fmt,
@@ -13,7 +13,7 @@ use ports::{
     key_value::{Page, Read, Scan, SharedKeyValue, Transacted, Updated},
 };
 
-/// A call on its way.
+/// A call under way.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Call<'call> {
     Externalize,
@@ -23,23 +23,23 @@ pub(crate) enum Call<'call> {
     Transact(&'call [Update]),
 }
 
-/// What happens to it.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Pass,
     /// It arrives this much later.
     Delay(Duration),
-    /// It is made, and its answer comes this much later.
+    /// It is made, and its response is this much late.
     DelayAnswer(Duration),
     /// It is not made.
     Refuse(ErrorKind),
-    /// It is not made, which is told this much later.
+    /// It is not made, and the error is this much late.
     RefuseLate(Duration, ErrorKind),
-    /// It is made, and nobody hears of it.
+    /// It is made, and its response is lost.
     LoseAnswer,
-    /// Nothing comes back, and it is not made.
+    /// It is not made, and there is no response.
     Hang,
-    /// A transaction arrives now and once more this much later, whoever may have died meanwhile.
+    /// A transaction arrives now, and a second time this much later, even after a death.
     Twice(Duration),
 }
 
@@ -132,7 +132,7 @@ impl KeyValueDecorator for Way {
             );
             tokio::spawn(async move {
                 clock.sleep(delay).await;
-                // Nobody hears what becomes of it.
+                // The response of the repeat is lost.
                 drop(inner.transact(again).await);
             });
         }

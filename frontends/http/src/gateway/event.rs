@@ -1,11 +1,12 @@
-//! A request as API Gateway's HTTP APIs give it to a function: payload format 2.0.
+//! A request as an event of API Gateway's HTTP APIs: payload format 2.0.
 //!
-//! As there, names of headers are in small letters and what came several times is joined by commas, cookies are apart, and a body
-//! that is no text travels in base64. The raw path is that without our prefix, as it came; what stands in place of parameters
-//! is decoded.
+//! As there, header names are lower case, repeated headers are joined by commas, cookies are
+//! separate, and a body that is not text is in base64. The raw path is the received one without our
+//! prefix. Path parameters are decoded.
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -19,10 +20,10 @@ use functions::Routed;
 use serde::Serialize;
 use time::OffsetDateTime;
 
-use super::{Peer, is_of_the_connection, raw_path};
+use super::{is_of_the_connection, raw_path};
 use crate::problem::{Kind, Problem};
 
-/// The one stage there is.
+/// The only stage.
 const STAGE: &str = "$default";
 
 #[derive(Serialize)]
@@ -76,26 +77,10 @@ pub(super) fn encode(
     routed: &Routed,
     body: &Bytes,
     id: &str,
-    caller: Peer,
+    caller: Option<SocketAddr>,
 ) -> Result<Bytes, Problem> {
-    let Parts {
-        method,
-        uri,
-        version,
-        headers,
-        ..
-    } = parts;
-    let text = |name| {
-        headers
-            .get(name)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default()
-    };
-    let now_ms = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64);
+    let (uri, headers) = (&parts.uri, &parts.headers);
     let (body, is_base64_encoded) = encode_body(headers, body);
-    let domain_name = text(header::HOST);
     let event = Event {
         version: "2.0",
         route_key: &routed.key,
@@ -104,26 +89,7 @@ pub(super) fn encode(
         cookies: cookies(headers),
         headers: forwarded(joined(headers), caller),
         query_string_parameters: query(parts)?,
-        request_context: Context {
-            account_id: "000000000000",
-            api_id: "landfast",
-            domain_name,
-            domain_prefix: domain_name.split(['.', ':']).next().unwrap_or_default(),
-            http: Http {
-                method: method.as_str(),
-                path: raw_path(uri),
-                protocol: format!("{version:?}"),
-                source_ip: caller
-                    .map(|address| address.ip().to_string())
-                    .unwrap_or_default(),
-                user_agent: text(header::USER_AGENT),
-            },
-            request_id: id,
-            route_key: &routed.key,
-            stage: STAGE,
-            time: common_log_time(now_ms),
-            time_epoch: now_ms,
-        },
+        request_context: context(parts, routed, id, caller),
         path_parameters: &routed.parameters,
         body,
         is_base64_encoded,
@@ -133,7 +99,47 @@ pub(super) fn encode(
     ))
 }
 
-/// All headers but cookies and what is about the connection. A value that is no UTF-8 is given as far as it is.
+/// The context of a request: its connection, its route and the time.
+fn context<'a>(
+    parts: &'a Parts,
+    routed: &'a Routed,
+    id: &'a str,
+    caller: Option<SocketAddr>,
+) -> Context<'a> {
+    let text = |name| {
+        let value = parts.headers.get(name);
+        value
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+    };
+    let now_ms = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64);
+    let domain_name = text(header::HOST);
+    Context {
+        account_id: "000000000000",
+        api_id: "landfast",
+        domain_name,
+        domain_prefix: domain_name.split(['.', ':']).next().unwrap_or_default(),
+        http: Http {
+            method: parts.method.as_str(),
+            path: raw_path(&parts.uri),
+            protocol: format!("{:?}", parts.version),
+            source_ip: caller
+                .map(|address| address.ip().to_string())
+                .unwrap_or_default(),
+            user_agent: text(header::USER_AGENT),
+        },
+        request_id: id,
+        route_key: &routed.key,
+        stage: STAGE,
+        time: common_log_time(now_ms),
+        time_epoch: now_ms,
+    }
+}
+
+/// All headers but cookies and those of the connection. Bytes of a value that are not UTF-8 are
+/// replaced.
 fn joined(headers: &HeaderMap) -> BTreeMap<&str, String> {
     let mut joined: BTreeMap<&str, String> = BTreeMap::new();
     for (name, value) in headers {
@@ -152,9 +158,13 @@ fn joined(headers: &HeaderMap) -> BTreeMap<&str, String> {
     joined
 }
 
-/// The headers with what API Gateway adds about the connection. A proxy in front of us knows its client better, so what it says stays; the
-/// one at the other end of the connection is appended, as each does.
-fn forwarded(mut headers: BTreeMap<&str, String>, caller: Peer) -> BTreeMap<&str, String> {
+/// The headers, and those that API Gateway adds about the connection. A proxy in front of the
+/// server knows its client better, so its values stay. The address of the connection's other end is
+/// appended, as every proxy does.
+fn forwarded(
+    mut headers: BTreeMap<&str, String>,
+    caller: Option<SocketAddr>,
+) -> BTreeMap<&str, String> {
     if let Some(caller) = caller {
         let address = caller.ip().to_string();
         headers
@@ -212,7 +222,7 @@ fn query(parts: &Parts) -> Result<BTreeMap<String, String>, Problem> {
     Ok(joined)
 }
 
-/// A body as JSON can have it, and whether that is base64.
+/// A body as a JSON string, and whether it is in base64.
 fn encode_body(headers: &HeaderMap, body: &Bytes) -> (Option<String>, bool) {
     if body.is_empty() {
         return (None, false);
@@ -223,7 +233,7 @@ fn encode_body(headers: &HeaderMap, body: &Bytes) -> (Option<String>, bool) {
     }
 }
 
-/// Whether the headers call a body text. One of no type is text if it reads as such.
+/// Whether the headers declare the body as text. A body without a type is text if it is UTF-8.
 fn says_text(headers: &HeaderMap) -> bool {
     const TEXTS: [&str; 3] = [
         "application/json",
@@ -244,7 +254,7 @@ fn says_text(headers: &HeaderMap) -> bool {
         || kind.ends_with("+xml")
 }
 
-/// An instant as web servers log it: `12/Mar/2020:19:03:58 +0000`.
+/// An instant in the format of web server logs: `12/Mar/2020:19:03:58 +0000`.
 fn common_log_time(ms: u64) -> String {
     let seconds = i64::try_from(ms / 1000).unwrap_or_default();
     let Ok(time) = OffsetDateTime::from_unix_timestamp(seconds) else {
@@ -342,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_proxy_says_of_its_client_stays_and_it_is_appended_itself() {
+    fn forwarded_headers_of_a_proxy_stay_and_its_address_is_appended() {
         let proxied = Request::get("/http/")
             .header("Host", "[::1]")
             .header("X-Forwarded-For", "203.0.113.7")
@@ -361,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_left_out() {
+    fn absent_parts_are_left_out() {
         let event = event(Request::get("/http/").body(&b""[..]).expect("a request"));
         for absent in ["cookies", "queryStringParameters", "body"] {
             assert!(event.get(absent).is_none(), "{absent}: {event}");

@@ -1,6 +1,7 @@
-//! What Lambda's API says of functions: ListFunctions, GetFunction and GetFunctionConfiguration.
+//! The API's description of functions: ListFunctions, GetFunction and GetFunctionConfiguration.
 //!
-//! Said is what is so here. What functions here have not (a role, a place to load the code from) is left out, as SDKs bear.
+//! The response holds what is true here. It omits what functions here do not have, such as a role
+//! or a place to load the code from; SDKs accept that.
 
 use std::sync::Arc;
 
@@ -15,9 +16,9 @@ use functions::Summary;
 use serde::{Deserialize, Serialize};
 
 use super::{Refusal, arn, name, services, with_request_id};
-use crate::{backend::Backend, routes::json};
+use crate::{backend::Backend, response::json};
 
-/// Functions in one answer: Lambda's.
+/// Functions in one response: Lambda's limit.
 const PAGE_MAX: usize = 50;
 
 pub(super) fn routes() -> Router<Arc<Backend>> {
@@ -52,7 +53,7 @@ impl From<Summary> for Configuration {
         Self {
             function_arn: arn(&summary.name),
             function_name: summary.name,
-            // As Lambda calls them, without the version that is the machine's.
+            // Lambda's names without a version, because the machine determines the version.
             runtime: match summary.runtime {
                 "node" => "nodejs",
                 "executable" => "provided",
@@ -94,7 +95,7 @@ struct Concurrency {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Wanted {
-    /// The last function of the page before.
+    /// The last function of the previous page.
     #[serde(default)]
     marker: String,
     max_items: Option<usize>,

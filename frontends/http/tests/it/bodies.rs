@@ -11,7 +11,7 @@ use std::{
 
 use axum::{body::Body, http::Request};
 use futures_util::{StreamExt as _, stream};
-use http_frontend::{Inside, Limits, Status};
+use http_frontend::{InProcessRouter, Limits, Status};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{Fixture, body, code, engine::Engine, problem};
 
-/// A server before `engine` with small limits.
+/// A server for `engine` with small limits.
 async fn serve(engine: &Engine) -> Fixture {
     engine
         .serve_within(Limits {
@@ -38,7 +38,7 @@ fn chunk(bytes: usize) -> String {
     format!("{bytes:x}\r\n{}\r\n", "x".repeat(bytes))
 }
 
-/// T15. Whether it says its length or not.
+/// T15. With a length and without.
 #[tokio::test]
 async fn a_value_is_taken_up_to_its_limit_and_refused_beyond() {
     let engine = Engine::open().await;
@@ -66,11 +66,11 @@ async fn a_value_is_taken_up_to_its_limit_and_refused_beyond() {
     assert_eq!(body(&server.get("/v1/state/k").await).len(), 1_000);
 }
 
-/// T15. A client that sends everything before it reads is told all the same, and its connection goes on: closed
-/// earlier, with bytes unread, it would be reset under its hands. The clock stands still until nothing else can
-/// happen.
+/// T15. A client that sends everything before it reads still sees the refusal, and its connection
+/// goes on. If the server closed with bytes unread, the connection would be reset. The clock stands
+/// still until nothing else can happen.
 #[tokio::test(start_paused = true)]
-async fn an_answer_waits_until_the_body_that_nobody_reads_is_sent() {
+async fn a_response_waits_until_the_unread_body_has_arrived() {
     let server = Fixture::showing(Status::default()).await;
     for (target, expected) in [
         ("PUT /v1/state/k HTTP/1.1\r\nOrigin: null", 403),
@@ -127,9 +127,9 @@ async fn a_large_body_beyond_its_limit_is_answered() {
     assert_eq!(problem(&answer), (413, "too-large".into()));
 }
 
-/// T15. However much it is that a client sends before it reads: it hears why that was refused, and no reset.
+/// T15. A client may send any amount before it reads: it sees why it was refused, and no reset.
 #[tokio::test]
-async fn who_sends_everything_first_hears_why_nobody_read_it() {
+async fn a_client_that_sends_everything_first_sees_why_it_was_refused() {
     const BODY_BYTES: usize = 66 << 20;
     let engine = Engine::open().await;
     let guarded = engine.serve_at("0.0.0.0:0", Some("right")).await;
@@ -151,7 +151,7 @@ async fn who_sends_everything_first_hears_why_nobody_read_it() {
         let mut stream = TcpStream::connect(server.address)
             .await
             .expect("the server accepts");
-        // Another request would be no end.
+        // The bytes of another request would not be the end of this one.
         let head = format!("PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n");
         let framed = if framing == &chunked {
             head
@@ -185,9 +185,9 @@ async fn who_sends_everything_first_hears_why_nobody_read_it() {
     }
 }
 
-/// T15. Who goes on sending what nobody reads keeps a place for about a second.
+/// T15. A client that goes on sending unread bytes keeps its place for about a second.
 #[tokio::test]
-async fn what_nobody_reads_is_not_taken_for_ever() {
+async fn unread_bytes_are_not_taken_forever() {
     let engine = Engine::open().await;
     let server = engine
         .serve_within(Limits {
@@ -204,10 +204,10 @@ async fn what_nobody_reads_is_not_taken_for_ever() {
         .await
         .expect("it is sent");
     let began = std::time::Instant::now();
-    // Byte by byte, so that it is the bound in time that is met, and not that in bytes.
+    // Byte by byte, so that the bound in time is met, and not the one in bytes.
     while endless.write_all(&[0]).await.is_ok() {}
     while code(&server.get("/health/live").await) != 200 {}
-    // A second, and what a busy machine takes.
+    // A second, and the delay of a busy machine.
     assert!(
         began.elapsed() < Duration::from_secs(8),
         "{:?}",
@@ -216,7 +216,7 @@ async fn what_nobody_reads_is_not_taken_for_ever() {
 }
 
 #[tokio::test]
-async fn who_asks_before_sending_is_refused_without_having_to_send() {
+async fn a_client_that_expects_100_continue_is_refused_without_sending() {
     let engine = Engine::open().await;
     let server = serve(&engine).await;
     let head = "PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n";
@@ -232,7 +232,7 @@ async fn who_asks_before_sending_is_refused_without_having_to_send() {
     );
 }
 
-/// T15. The budget is that of all bodies together, and comes back with each that ends.
+/// T15. All bodies share one budget, and each returns its part when it ends.
 #[tokio::test]
 async fn bodies_beyond_the_budget_are_refused_until_others_are_done() {
     let engine = Engine::open().await;
@@ -249,7 +249,7 @@ async fn bodies_beyond_the_budget_are_refused_until_others_are_done() {
             .send("PUT", "/v1/state/k", "", &"x".repeat(1_000))
             .await
     };
-    // The slow one's bytes arrive when they arrive.
+    // The bytes of the slow one arrive at some time.
     let mut refused = put().await;
     for _ in 0..1_000 {
         if code(&refused) != 204 {
@@ -313,11 +313,11 @@ async fn a_body_that_breaks_off_writes_nothing() {
     assert_eq!(engine.figures().begun, 0);
 }
 
-/// T15. So it is for functions: where what they ask for is refused before its body is read, their connection would end behind the
-/// answer, and what they ask for next be lost.
+/// T15. The same holds for functions: if a refusal left their body unread, their connection would
+/// end after the response, and the next request would be lost.
 #[tokio::test]
 async fn a_function_that_is_refused_has_its_body_read() {
-    let inside = Inside::new(Arc::default(), Limits::default());
+    let inside = InProcessRouter::new(Arc::default(), Limits::default());
     for (path, expected) in [("/v1/run/messages/q", 400), ("/v1/nothing", 404)] {
         let read = Arc::<AtomicUsize>::default();
         let counted = Arc::clone(&read);
@@ -335,10 +335,10 @@ async fn a_function_that_is_refused_has_its_body_read() {
     }
 }
 
-/// The document that names every route is not served to functions either.
+/// The document that lists every route is not served to functions either.
 #[tokio::test]
 async fn a_function_is_told_what_is_not_served_to_functions() {
-    let inside = Inside::new(Arc::default(), Limits::default());
+    let inside = InProcessRouter::new(Arc::default(), Limits::default());
     let request = Request::get("/v1/status")
         .body(Body::empty())
         .expect("a request");

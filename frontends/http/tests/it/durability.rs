@@ -1,4 +1,4 @@
-//! Nothing leaves before it is durable: the disk stands still, and so do the answers.
+//! No response is sent before it is durable: while the disk stalls, responses wait.
 
 use std::{
     sync::{Arc, Condvar, Mutex},
@@ -9,7 +9,7 @@ use axum::{body::Body, http::Request};
 use bytes::Bytes;
 use embedded::storage::{DiskStorage, Intercepted, Operation, Storage};
 use futures_util::FutureExt as _;
-use http_frontend::{Inside, Limits, Services};
+use http_frontend::{InProcessRouter, Limits, Services};
 use serde_json::json;
 use transactions::Config;
 
@@ -27,7 +27,8 @@ struct Disk {
     moved: Condvar,
 }
 
-/// While it lives, syncs wait. It ends with the test, however that ends: a store is closed with a last sync.
+/// Syncs wait while this lives. It ends with the test in any case, because closing a store needs a
+/// last sync.
 struct StandsStill(Arc<Disk>);
 
 impl StandsStill {
@@ -69,9 +70,10 @@ fn stalling(disk: &Arc<Disk>) -> Arc<dyn Storage> {
     }))
 }
 
-/// T5, P4. A write that is visible inside and not yet durable is shown to nobody, its writer included.
+/// T5, P4. No client sees a write that is visible to the engine and not yet durable, not even its
+/// writer.
 #[tokio::test]
-async fn what_is_not_durable_is_shown_to_nobody() {
+async fn state_that_is_not_durable_is_never_shown() {
     let disk = Arc::<Disk>::default();
     let soon = Duration::from_millis(200);
     let config = Config {
@@ -104,9 +106,10 @@ async fn what_is_not_durable_is_shown_to_nobody() {
     assert_eq!((code(&read), body(&read)), (200, "v"));
 }
 
-/// P5. A function whose state is not durable has not been told that it is, and has nothing to answer that rests on it.
+/// P5. A function whose state is not durable has not been told otherwise, so its result cannot
+/// depend on it.
 #[tokio::test]
-async fn what_a_function_answers_rests_on_nothing_that_could_be_lost() {
+async fn a_functions_result_depends_on_durable_state_only() {
     let disk = Arc::<Disk>::default();
     let soon = Duration::from_millis(200);
     let config = Config {
@@ -116,7 +119,7 @@ async fn what_a_function_answers_rests_on_nothing_that_could_be_lost() {
     let engine = Engine::on(stalling(&disk), config).await;
     let services = Arc::<Services>::default();
     services.provide_transactions((*engine).clone());
-    let inside = Inside::new(services, Limits::default());
+    let inside = InProcessRouter::new(services, Limits::default());
     let keeps = move |_: &str, _: Bytes| {
         let inside = inside.clone();
         async move {

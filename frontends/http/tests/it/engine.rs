@@ -35,12 +35,12 @@ impl Engine {
         Self::on(Arc::new(DiskStorage), config).await
     }
 
-    /// On a disk of the test's own.
+    /// On the test's own disk.
     pub(crate) async fn on(disk: Arc<dyn Storage>, config: transactions::Config) -> Self {
         Self::amid(Arc::new(Calm), disk, config).await
     }
 
-    /// The same, with faults of the test's own in its store.
+    /// The same, with the test's own faults in its store.
     pub(crate) async fn amid(
         faults: Arc<dyn FaultSchedule>,
         disk: Arc<dyn Storage>,
@@ -77,7 +77,7 @@ impl Engine {
         .await
     }
 
-    /// As a node whose store others could share, though nobody does, and which is always a member.
+    /// As a node of a store that others could share, though none does. It is always a member.
     pub(crate) async fn among(config: transactions::Config) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let provider = Embedded::open(embedded::Config::new(directory.path()))
@@ -118,7 +118,7 @@ impl Engine {
         created.expect("a queue is made");
     }
 
-    /// What lies in a queue now: group, id and body of each message, which are gone then.
+    /// Takes the messages of a queue: the group, id and body of each.
     pub(crate) async fn receive(&self, name: &str) -> Vec<[String; 3]> {
         let (queue, name) = (self.provider.queue(), queue_name(name));
         let mut received = Vec::new();
@@ -159,12 +159,12 @@ impl Engine {
         received
     }
 
-    /// From now on the store answers nothing.
+    /// From now on the store returns errors.
     pub(crate) async fn close_store(&self) {
         self.provider.close().await;
     }
 
-    /// A server before it, with the limits of the program.
+    /// A server for it, with the limits of the program.
     pub(crate) async fn serve(&self) -> Fixture {
         let value_bytes_max = transactions::Config::default().value_bytes_max;
         self.serve_within(Limits {
@@ -178,17 +178,17 @@ impl Engine {
         self.serve_with("127.0.0.1:0", None, limits).await
     }
 
-    /// Where callers show a token.
+    /// A server that requires a token.
     pub(crate) async fn serve_at(&self, address: &str, token: Option<&str>) -> Fixture {
         self.serve_with(address, token, Limits::default()).await
     }
 
-    /// What it stands on.
+    /// The parts of the engine.
     pub(crate) fn provider(&self) -> &Embedded {
         &self.provider
     }
 
-    /// A server before it and before functions, which callers show a token if there is one.
+    /// A server for it and for functions, with a token if there is one.
     pub(crate) async fn serve_functions(
         &self,
         address: &str,

@@ -1,4 +1,4 @@
-//! The real service of functions, over functions that run in place: what a process would add is tested with processes.
+//! The real service of functions, over functions that run in place. Other tests cover processes.
 
 use std::{
     collections::BTreeMap,
@@ -11,20 +11,24 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use in_process::{Functions, SystemClock, SystemEntropy};
-use ports::runtime::{Function, FunctionError, Invocation, Line, Page, Ran, Refused, Runtime};
+use ports::{
+    CodeStore, Logs, Runtime,
+    logs::{Line, Page},
+    runtime::{Function, FunctionError, Invocation, Ran, Refused},
+};
 
 use crate::{code, engine::Engine, problem};
 
-/// What came of a call: a result, or how the function failed; or why it was not run.
+/// The end of a call: a result, or how the function failed; or why it was not run.
 pub(crate) type Came = Result<Result<Bytes, Bytes>, Refused>;
-/// What a function is here: it is given its handler's name and its event.
+/// A function of these tests: it gets its handler's name and its event.
 pub(crate) type Code = Box<dyn Fn(&str, Bytes) -> BoxFuture<'static, Came> + Send + Sync>;
 
 /// Runs functions in place. An archive is a manifest and nothing else.
 struct InPlace {
     archives: Mutex<BTreeMap<String, Bytes>>,
     code: Code,
-    /// Of the clock that a test has paused.
+    /// The clock that a test has paused.
     unpacks_for: Duration,
 }
 
@@ -42,6 +46,27 @@ impl Runtime for InPlace {
         ports::runtime::Figures::default()
     }
 
+    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
+        let is_there = self
+            .archives
+            .lock()
+            .expect("nobody panics holding it")
+            .contains_key(&function.archive);
+        if !is_there {
+            return Err(Refused::Unavailable("its code is gone".to_owned()));
+        }
+        let result = (self.code)(&function.handler, invocation.payload).await?;
+        Ok(Ran {
+            result: result.map_err(|payload| FunctionError { payload }),
+            log_tail: Bytes::new(),
+        })
+    }
+
+    fn retire(&self, _: &str) {}
+}
+
+#[async_trait]
+impl CodeStore for InPlace {
     async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
         tokio::time::sleep(self.unpacks_for).await;
         self.archives
@@ -67,25 +92,10 @@ impl Runtime for InPlace {
             .retain(|name, _| kept.contains(name));
         Ok(())
     }
+}
 
-    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
-        let is_there = self
-            .archives
-            .lock()
-            .expect("nobody panics holding it")
-            .contains_key(&function.archive);
-        if !is_there {
-            return Err(Refused::Unavailable("its code is gone".to_owned()));
-        }
-        let result = (self.code)(&function.handler, invocation.payload).await?;
-        Ok(Ran {
-            result: result.map_err(|payload| FunctionError { payload }),
-            log_tail: Bytes::new(),
-        })
-    }
-
-    fn retire(&self, _: &str) {}
-
+#[async_trait]
+impl Logs for InPlace {
     async fn lines(&self, _: &str, _: Page) -> io::Result<Vec<Line>> {
         Ok(Vec::new())
     }
@@ -106,6 +116,11 @@ async fn service_that_unpacks_for(
     code: Code,
 ) -> functions::Service {
     let provider = engine.provider();
+    let runtime = Arc::new(InPlace {
+        archives: Mutex::default(),
+        code,
+        unpacks_for,
+    });
     let service = functions::Service::new(functions::Parts {
         key_value: provider.key_value(),
         objects: provider.objects(),
@@ -115,11 +130,9 @@ async fn service_that_unpacks_for(
         check_far: |_| Ok(()),
         among_others: false,
         functions: Arc::new(Functions::new(provider.queue())),
-        runtime: Arc::new(InPlace {
-            archives: Mutex::default(),
-            code,
-            unpacks_for,
-        }),
+        code_store: Arc::clone(&runtime) as Arc<_>,
+        logs: Arc::clone(&runtime) as Arc<_>,
+        runtime,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     });
@@ -135,7 +148,7 @@ pub(crate) fn manifest(functions: &[(&str, &str, &str)]) -> Bytes {
     Bytes::from(tables.collect::<Vec<_>>().concat())
 }
 
-/// A deployment of very many files takes longer than a connection may be quiet.
+/// A deployment of very many files takes longer than a body may stall.
 #[tokio::test]
 async fn a_deployment_that_takes_long_is_answered() {
     let engine = Engine::open().await;
@@ -153,7 +166,7 @@ async fn a_deployment_that_takes_long_is_answered() {
 
 /// A name whose `?` was not encoded is not that of the application before it.
 #[tokio::test]
-async fn a_query_behind_an_application_removes_nothing() {
+async fn a_query_after_an_application_removes_nothing() {
     let engine = Engine::open().await;
     let service = service(
         &engine,
@@ -226,7 +239,7 @@ async fn a_timer_takes_the_periods_that_a_manifest_takes() {
     }
 }
 
-/// A3. It was answered 200, with one that was sent again.
+/// A3. The response was 200, with the letters that were redriven.
 #[tokio::test]
 async fn a_dead_letter_that_is_not_there_is_neither_sent_again_nor_removed() {
     let engine = Engine::open().await;

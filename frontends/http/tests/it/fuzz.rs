@@ -1,7 +1,7 @@
-//! Requests that no client would send, from seeds: hostile paths, headers and bodies, and plain noise.
+//! Requests that no client would send, from seeds: hostile paths, headers and bodies, and noise.
 //!
-//! An input is made from its number alone, so the number that a failure prints replays it: `LANDFAST_FUZZ_INPUT=N`;
-//! `LANDFAST_FUZZ_INPUTS=N` runs more of them.
+//! Each input is made from its number alone, so the number that a failure prints replays it:
+//! `LANDFAST_FUZZ_INPUT=N`. `LANDFAST_FUZZ_INPUTS=N` runs more of them.
 
 use std::{env, fmt::Write as _};
 
@@ -39,7 +39,7 @@ const HEADERS: [&str; 7] = [
     "Expect",
     "Authorization",
 ];
-/// What may stand in a target as it is, a percent sign among it.
+/// Characters that a target may contain, the percent sign among them.
 const PLAIN: &[u8] = b"az09-._~!$&'()*+,;=:@%/?";
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn every_request_is_answered_or_refused_with_a_reason() {
         let request = request(&mut chance);
         let answer = server.exchange(&request).await;
         let status = code(&answer);
-        // A method that a client may invent is answered by the router, and HEAD has no body.
+        // The router responds to unknown methods, and a response to HEAD has no body.
         let has_reason =
             status < 400 || request.starts_with("HEAD") || !problem(&answer).1.is_empty();
         assert!(
@@ -105,7 +105,7 @@ async fn noise_ends_its_own_connection_at_most() {
         let mut stream = TcpStream::connect(server.address)
             .await
             .expect("the server accepts");
-        // It may have been closed by then.
+        // The server may have closed it by then.
         let _ = stream.write_all(&bytes).await;
         let _ = stream.shutdown().await;
         let _ = stream.read_to_end(&mut Vec::new()).await;
@@ -131,7 +131,7 @@ fn inputs() -> impl Iterator<Item = u64> {
     }
 }
 
-/// A request that is one by its framing, and nothing more.
+/// A request with valid framing and nothing else that is valid.
 fn request(chance: &mut Rng) -> String {
     let method = METHODS[chance.usize(..METHODS.len())];
     let mut target = BEGINNINGS[chance.usize(..BEGINNINGS.len())].to_owned();

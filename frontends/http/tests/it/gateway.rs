@@ -13,11 +13,11 @@ use crate::{
     problem,
 };
 
-/// What the functions here do, by their handlers.
+/// The functions of these tests, by their handlers.
 fn run(handler: &str, event: Bytes) -> Came {
     match handler {
         "echo" => Ok(Ok(event)),
-        // What it is sent is what it answers.
+        // It returns its event.
         "says" => {
             let event: Value = serde_json::from_slice(&event).expect("an event");
             Ok(Ok(Bytes::from(
@@ -49,7 +49,7 @@ async fn deployed(engine: &Engine, functions: &[(&str, &str, &str)]) -> function
     service
 }
 
-/// A server with these functions, and what it stands on.
+/// A server with these functions, and its parts.
 async fn serving(functions: &[(&str, &str, &str)]) -> (Fixture, Engine) {
     let engine = Engine::open().await;
     let service = deployed(&engine, functions).await;
@@ -154,7 +154,7 @@ async fn an_answer_whose_status_has_no_body_has_none_and_no_length() {
 
 /// A6.
 #[tokio::test]
-async fn what_a_function_answers_is_the_answer() {
+async fn a_functions_result_is_the_response() {
     let (server, _engine) = serving(&[("says", "says", r#"{ http = "/{any+}" }"#)]).await;
     let said = r#"{"statusCode":201,"headers":{"Location":"/x","Cache-Control":"max-age=60"},"cookies":["a=b","c=d"],"body":"made"}"#;
     let answer = server.send("POST", "/http/x", "", said).await;
@@ -177,7 +177,8 @@ async fn what_a_function_answers_is_the_answer() {
     assert!(answer.contains("cache-control: no-store\r\n"), "{answer}");
 }
 
-/// A page that a function answers is of the origin that deploys functions: it must not act for its reader there.
+/// A function's page has the origin of the routes that deploy functions. It must not act there for
+/// its reader.
 #[tokio::test]
 async fn a_page_of_a_function_is_of_no_origin() {
     let (server, _engine) = serving(&[("says", "says", r#"{ http = "/{any+}" }"#)]).await;
@@ -192,7 +193,7 @@ async fn a_page_of_a_function_is_of_no_origin() {
             "{line}: {answer}"
         );
     }
-    // What the scripts of such a page send.
+    // The headers of a request from a script of such a page.
     let refused = server
         .send("POST", "/http/x", "Origin: null\r\n", "1")
         .await;
@@ -201,7 +202,7 @@ async fn a_page_of_a_function_is_of_no_origin() {
 
 /// A6.
 #[tokio::test]
-async fn what_goes_wrong_is_a_problem_with_a_status_of_a_gateway() {
+async fn failures_of_functions_are_problems_with_gateway_statuses() {
     let (server, _engine) = serving(&[
         ("fails", "fails", r#"{ http = "/fails" }"#),
         ("hangs", "hangs", r#"{ http = "/hangs" }"#),
@@ -282,7 +283,7 @@ async fn a_body_and_its_event_have_six_megabytes_at_most() {
         ),
         (200, Some(room))
     );
-    // They fit, and their events do not.
+    // The bodies fit, and their events do not.
     for (kind, bytes) in [
         ("text/plain", PAYLOAD_BYTES_MAX),
         ("application/octet-stream", room),
@@ -314,7 +315,7 @@ async fn a_body_and_its_event_have_six_megabytes_at_most() {
 
 /// No route of an application hides one of ours.
 #[tokio::test]
-async fn what_the_server_answers_itself_stays_so() {
+async fn the_servers_own_routes_stay_its_own() {
     let (server, _engine) =
         serving(&[("all", "echo", r#"{ http = "/{all+}" }, { http = "/" }"#)]).await;
     for path in [
@@ -365,7 +366,7 @@ async fn rules_for_strangers_hold_for_functions_and_the_token_is_not_theirs() {
             (403, refusal.into())
         );
     }
-    // Where none is asked for, it is the application's own.
+    // Without one of ours the application's own is sent.
     let own = document(
         &server
             .send("PUT", "/http/echo", "Authorization: Basic own\r\n", "")
@@ -427,7 +428,7 @@ async fn routes_change_with_their_application_as_a_whole() {
         .await
         .expect("it takes nothing from anybody");
 
-    // The one route changes its function while it is called without a pause, and is never without one.
+    // The route changes its function during a stream of calls, and always has one.
     let is_over = std::sync::atomic::AtomicBool::new(false);
     let changes = async {
         for round in 0..20 {

@@ -1,4 +1,4 @@
-//! What Lambda's API says of functions, and how the rest of it is refused.
+//! Lambda's description of functions, and the refusal of its other calls.
 
 use futures_util::FutureExt as _;
 use serde_json::json;
@@ -64,7 +64,7 @@ async fn functions_are_listed_page_by_page() {
 }
 
 #[tokio::test]
-async fn what_is_not_offered_of_lambdas_api_is_refused_in_its_words() {
+async fn calls_of_lambdas_api_that_are_not_offered_are_refused_in_its_format() {
     let engine = Engine::open().await;
     let server = engine.serve().await;
     for (method, path) in [
@@ -92,7 +92,7 @@ async fn what_is_not_offered_of_lambdas_api_is_refused_in_its_words() {
 }
 
 #[tokio::test]
-async fn what_an_invocation_asks_for_in_other_words_than_lambdas_is_refused() {
+async fn an_invocation_with_values_that_lambda_does_not_know_is_refused() {
     let engine = Engine::open().await;
     let service = service(
         &engine,

@@ -1,4 +1,4 @@
-//! Every limit has its own answer, and what was refused leaves nothing behind.
+//! Every limit has its own problem, and a refused call leaves nothing behind.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use transactions::Config;
 
 use crate::{Fixture, body, code, document, engine::Engine, problem};
 
-/// What a client waits here where it waits seconds elsewhere.
+/// A wait that stands for the seconds of real clients.
 const SOON: Duration = Duration::from_millis(200);
 
 async fn begun(server: &Fixture) -> String {
@@ -39,7 +39,7 @@ async fn too_many_open_transactions_are_refused_until_one_ends() {
 
 /// T4, T15. It takes no place; a plain write takes one while it lasts.
 #[tokio::test]
-async fn where_no_more_may_be_open_what_has_committed_is_still_answered() {
+async fn at_the_limit_of_open_transactions_committed_ones_are_still_reported() {
     let engine = Engine::with(Config {
         open_max: 1,
         ..Config::default()
@@ -135,8 +135,8 @@ async fn a_transaction_of_too_many_keys_or_bytes_is_too_large_and_goes_on() {
 
 /// T15.
 #[tokio::test]
-async fn a_node_full_of_what_cannot_leave_memory_refuses_more_until_some_is_written() {
-    // Room for one entry without a value, and not for two.
+async fn a_node_with_full_buffers_refuses_more_values_until_some_are_written() {
+    // Space for one entry without a value, and not for two.
     let engine = Engine::with(Config {
         node_buffer_bytes_max: 150,
         ..Config::default()
@@ -182,7 +182,7 @@ async fn an_abandoned_transaction_ends_and_leaves_nothing() {
     let transaction = begun(&server).await;
     let path = format!("{transaction}/keys/k");
     server.send("PUT", &path, "", "late").await;
-    // Asking for the status is no call of the transaction.
+    // A request for the status is no call of the transaction.
     while document(&server.get(&transaction).await)["status"] == "open" {}
     let late = server.send("PUT", &path, "", "later").await;
     assert_eq!(problem(&late), (409, "transaction-finished".into()));
@@ -202,7 +202,7 @@ async fn an_abandoned_transaction_ends_and_leaves_nothing() {
     );
 }
 
-/// T15. A store that is gone is told within the time that a client waits.
+/// T15. The client sees that a store is away within the time that it waits.
 #[tokio::test]
 async fn a_store_out_of_order_is_said_in_time() {
     let engine = Engine::open().await;

@@ -1,4 +1,4 @@
-//! The HTTP front end as a client sees it: raw bytes in, the answer's head and body out.
+//! The HTTP front end as a client sees it: raw bytes in, the response's head and body out.
 
 #![allow(clippy::disallowed_methods)] // Why: tests run real servers in real time.
 
@@ -98,7 +98,7 @@ impl Fixture {
         .await
     }
 
-    /// One request with a body that says its length, on a connection of its own.
+    /// One request with a `Content-Length`, on a connection of its own.
     async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
         let length = body.len();
         self.exchange(&format!(

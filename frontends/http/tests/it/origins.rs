@@ -3,7 +3,7 @@ use http_frontend::Status;
 use crate::{Fixture, body, engine::Engine, problem, status_line};
 
 #[tokio::test]
-async fn names_of_this_machine_are_answered_whatever_the_port() {
+async fn names_of_this_machine_are_accepted_with_any_port() {
     let server = Fixture::showing(Status::default()).await;
     for host in [
         "127.0.0.1",
@@ -169,7 +169,7 @@ async fn a_page_of_another_site_changes_nothing() {
     assert_eq!(status_line(&own), "HTTP/1.1 204 No Content");
 }
 
-/// What would let a page go on is asked for in advance, and never granted.
+/// A browser asks in advance for the permission that such a page needs, and never gets it.
 #[tokio::test]
 async fn no_permission_is_given_to_another_site() {
     let server = Fixture::showing(Status::default()).await;

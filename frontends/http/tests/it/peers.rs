@@ -1,4 +1,5 @@
-//! What a node says to those who call it as one of its store, and are none: from seeds, like the other edges.
+//! A node's replies to callers that pretend to be nodes of its store, from seeds, as at the other
+//! edges.
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -17,13 +18,13 @@ use transactions::{
 
 use crate::{Fixture, code, engine::Engine, problem};
 
-/// The first byte of an answer: that the node is not here, or that the message is of a kind that is not known.
+/// The first byte of a reply: the node is not here, or the kind of the message is unknown.
 const NOT_HERE: u8 = 3;
 const UNKNOWN: u8 = 4;
 /// The kind of a call for a transaction.
 const FORWARD: u8 = 3;
 
-/// What a node of the same store at the server's address is answered.
+/// The reply to a node of the same store that calls the server's address.
 async fn answer(server: &Fixture, message: Bytes) -> Result<Bytes, String> {
     let peers = HttpPeers::new(None).expect("no token");
     let answered = peers
@@ -32,7 +33,7 @@ async fn answer(server: &Fixture, message: Bytes) -> Result<Bytes, String> {
     answered.map_err(|error| error.to_string())
 }
 
-/// To the first node of a store, which is the one that runs, from another.
+/// A message to the first node of a store, which is the running one, from another node.
 fn messages() -> Vec<Bytes> {
     messages_of_a_stranger(NodeId(2), NodeId(1))
 }
@@ -48,7 +49,7 @@ async fn tells_strangers(config: Config) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn who_does_not_know_the_secret_of_the_store_is_no_node() {
+async fn a_caller_without_the_stores_secret_is_no_node() {
     assert_eq!(tells_strangers(Config::default()).await, [NOT_HERE; 5]);
 }
 
@@ -135,7 +136,7 @@ async fn a_message_is_as_long_as_its_kind_may_be() {
 }
 
 #[tokio::test]
-async fn where_nobody_listens_there_is_no_answer() {
+async fn an_address_without_a_listener_is_silent() {
     let gone = Fixture::showing(http_frontend::Status::default())
         .await
         .address;
@@ -151,9 +152,9 @@ async fn where_nobody_listens_there_is_no_answer() {
     }
 }
 
-/// T10. Whoever asks knows by it that the node lives, and that its transactions do.
+/// T10. The refusal shows the caller that the node and its transactions are alive.
 #[tokio::test]
-async fn a_node_that_has_no_room_says_that_it_is_there() {
+async fn a_full_node_still_shows_that_it_is_alive() {
     let engine = Engine::among(Config::default()).await;
     let narrow = engine
         .serve_within(Limits {
@@ -180,9 +181,9 @@ async fn a_node_that_has_no_room_says_that_it_is_there() {
     assert!(matches!(refused, NoAnswer::Unavailable(_)), "{refused:?}");
 }
 
-/// T10. More than can be told so at a time wait until they are.
+/// T10. Connections that cannot even be refused at once wait until they are.
 #[tokio::test]
-async fn a_node_that_cannot_even_refuse_all_at_once_says_that_it_is_there() {
+async fn a_node_with_too_many_connections_to_refuse_at_once_still_answers_each() {
     let engine = Engine::among(Config::default()).await;
     let crowded = engine
         .serve_within(Limits {
@@ -207,8 +208,8 @@ async fn a_node_that_cannot_even_refuse_all_at_once_says_that_it_is_there() {
     assert!(matches!(refused, NoAnswer::Unavailable(_)), "{refused:?}");
 }
 
-/// What a process says that answers each call with `answer`, and ends the connection.
-async fn called_at_one_that_says(answer: String) -> NoAnswer {
+/// The result of a call to a process that sends `answer` to each call and ends the connection.
+async fn call_of_a_process_that_sends(answer: String) -> NoAnswer {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = Address(listener.local_addr().expect("an address").to_string());
     let message = messages().swap_remove(0);
@@ -232,27 +233,28 @@ async fn called_at_one_that_says(answer: String) -> NoAnswer {
     called.expect_err("that is no answer of a node")
 }
 
-/// T10. Whoever answers lives, whatever it says; and so does who has begun to.
+/// T10. A process that responds is alive, with any status; so is one that has begun to.
 #[tokio::test]
 async fn an_answer_of_any_status_is_a_sign_of_life() {
     for status in [400, 401, 403, 404, 405, 413, 500, 503] {
-        let said =
-            called_at_one_that_says(format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n"))
-                .await;
+        let said = call_of_a_process_that_sends(format!(
+            "HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n"
+        ))
+        .await;
         assert!(
             matches!(said, NoAnswer::Unavailable(_)),
             "{status}: {said:?}"
         );
     }
     let half =
-        called_at_one_that_says("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf".to_owned())
+        call_of_a_process_that_sends("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf".to_owned())
             .await;
     assert!(matches!(half, NoAnswer::Unavailable(_)), "{half:?}");
-    let nothing = called_at_one_that_says(String::new()).await;
+    let nothing = call_of_a_process_that_sends(String::new()).await;
     assert!(matches!(nothing, NoAnswer::Silence(_)), "{nothing:?}");
 }
 
-/// A process that has just been started at the address of another is not the node that was asked.
+/// A process that was just started at the address of another is not the node that was called.
 #[tokio::test]
 async fn a_process_that_only_begins_is_no_node() {
     let server = Fixture::showing(http_frontend::Status::default()).await;

@@ -1,4 +1,4 @@
-//! P6: a full store as callers see it.
+//! P6: a full store for clients.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use ports::{
 
 use crate::{body, code, document, engine::Engine, problem};
 
-/// A store that has the room it was given last.
+/// A store with the free space that it was given last.
 #[derive(Debug, Default)]
 struct Disk(Mutex<Room>);
 
@@ -26,7 +26,7 @@ impl FaultSchedule for Disk {
 
 /// P6, T15.
 #[tokio::test]
-async fn a_full_store_is_a_problem_of_its_own_for_whoever_would_add_to_it() {
+async fn a_full_store_has_its_own_problem_for_every_call_that_adds_data() {
     let disk = Arc::new(Disk::default());
     let engine = Engine::amid(
         disk.clone(),

@@ -291,7 +291,7 @@ async fn metrics_are_the_status_in_the_text_format() {
 }
 
 #[tokio::test]
-async fn metrics_are_whole_before_anything_runs() {
+async fn metrics_are_complete_before_any_service_runs() {
     let answer = Fixture::showing(Status::default())
         .await
         .get("/metrics")
@@ -302,7 +302,7 @@ async fn metrics_are_whole_before_anything_runs() {
 }
 
 #[tokio::test]
-async fn what_is_for_the_code_of_steps_tells_strangers_so() {
+async fn routes_for_steps_refuse_other_clients_by_name() {
     let server = Fixture::showing(busy()).await;
     for (method, path) in [
         ("POST", "messages/q"),
@@ -352,7 +352,8 @@ async fn the_description_names_every_route_and_every_route_is_there() {
         for method in ["get", "put", "post", "delete"] {
             let answer = server.send(&method.to_uppercase(), &concrete, "", "").await;
             let is_described = described.contains(&method);
-            // Lambda's API has more than is offered, and its clients are told so in its words.
+            // Lambda's API has more calls than the server offers, and refuses those in its own
+            // format.
             let is_taken = ![405, 501].contains(&code(&answer));
             assert_eq!(is_taken, is_described, "{method} {path}: {answer}");
             assert!(
@@ -372,9 +373,10 @@ async fn the_description_names_every_route_and_every_route_is_there() {
     }
 }
 
-/// W7, and what stored damage is called: programs that are made from the document expect no other answers.
+/// W7, and the problem for stored damage: clients that are generated from the document expect no
+/// other responses.
 #[tokio::test]
-async fn the_description_says_what_steps_that_are_over_and_damage_are_answered() {
+async fn the_description_lists_the_problems_of_ended_steps_and_damage() {
     let server = Fixture::showing(busy()).await;
     let document: serde_json::Value =
         serde_json::from_str(body(&server.get("/openapi.json").await)).expect("JSON");
@@ -413,7 +415,7 @@ async fn the_description_says_what_steps_that_are_over_and_damage_are_answered()
 }
 
 #[tokio::test]
-async fn the_page_asks_nobody_else() {
+async fn the_page_loads_nothing_from_elsewhere() {
     let answer = Fixture::showing(busy()).await.get("/").await;
     assert!(
         answer.contains("content-security-policy: default-src 'none'"),

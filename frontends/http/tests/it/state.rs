@@ -2,7 +2,7 @@
 
 use crate::{body, code, document, engine::Engine, problem};
 
-/// T4: one write is all or nothing, and shown to whoever asks next.
+/// T4: a write is all or nothing, and visible to every later read.
 #[tokio::test]
 async fn a_plain_write_is_read_overwritten_and_deleted() {
     let engine = Engine::open().await;
@@ -43,7 +43,7 @@ async fn state_and_transactions_share_their_keys() {
     );
 }
 
-/// T1. What would be another key, or another write, than was meant is refused.
+/// T1. A request that would read or write another key than its client meant is refused.
 #[tokio::test]
 async fn a_key_with_a_query_and_a_write_on_a_condition_are_refused() {
     let engine = Engine::open().await;
@@ -125,9 +125,9 @@ async fn a_key_with_a_query_and_a_write_on_a_condition_are_refused() {
     assert_eq!(body(&server.get("/v1/state/sent").await), "v");
 }
 
-/// What is asked for in a query would be dropped; what depends on a condition would happen all the same.
+/// A query would be ignored. A conditional request would take effect regardless of its condition.
 #[tokio::test]
-async fn whatever_is_said_of_a_transaction_beside_its_body_is_refused() {
+async fn parameters_of_a_begin_outside_of_its_body_are_refused() {
     let engine = Engine::open().await;
     engine.create_queue("orders").await;
     let server = engine.serve().await;
@@ -167,13 +167,13 @@ async fn whatever_is_said_of_a_transaction_beside_its_body_is_refused() {
     );
 }
 
-/// T1. Bytes of a value are never taken for what the server itself would say to a broken request.
+/// T1. The bytes of a value are never taken for the server's own response to a broken request.
 #[tokio::test]
 async fn a_value_that_looks_like_a_refusal_is_a_value() {
     let engine = Engine::open().await;
     let server = engine.serve().await;
     let refusal = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
-    // Small enough for one write, and large enough for many.
+    // Small enough for one write to the socket, and large enough for many.
     for times in [1, 2_000] {
         let value = refusal.repeat(times);
         assert_eq!(
@@ -185,7 +185,8 @@ async fn a_value_that_looks_like_a_refusal_is_a_value() {
     }
 }
 
-/// T18: pages of any length, under any prefix; keys and values are what was written, whatever their bytes.
+/// T18: pages of any length, under any prefix. Keys and values are exactly those written, with any
+/// bytes.
 #[tokio::test]
 async fn keys_are_listed_page_by_page() {
     let engine = Engine::open().await;

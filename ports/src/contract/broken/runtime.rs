@@ -1,15 +1,18 @@
 //! Runtimes that break U1 to U5.
 
-use std::{fmt::Debug, io, sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::Broken;
+use super::{
+    Broken,
+    logs::{KeepsNoLines, MixesInvocations, twisted_logs},
+};
 use crate::{
     Runtime,
     contract::runtime::Subject,
-    runtime::{Figures, Function, FunctionError, Invocation, Line, Page, Ran, Refused},
+    runtime::{Figures, Function, FunctionError, Invocation, Ran, Refused},
 };
 
 /// Every broken runtime, at least one per promise.
@@ -40,22 +43,10 @@ pub const BROKEN: &[Broken<Subject>] = &[
     }),
     Broken::new("U4", "GoesBack", |subject| twisted(subject, GoesBack)),
     Broken::new("U5", "MixesInvocations", |subject| {
-        twisted(subject, MixesInvocations)
+        twisted_logs(subject, MixesInvocations)
     }),
     Broken::new("U5", "KeepsNoLines", |subject| {
-        twisted(subject, KeepsNoLines)
-    }),
-    Broken::new("U5", "BeginsAtTheFirst", |subject| {
-        twisted(subject, BeginsAtTheFirst)
-    }),
-    Broken::new("U5", "GivesMoreThanIsWanted", |subject| {
-        twisted(subject, GivesMoreThanIsWanted)
-    }),
-    Broken::new("U5", "LeavesOutWhatIsLong", |subject| {
-        twisted(subject, LeavesOutWhatIsLong)
-    }),
-    Broken::new("U5", "WakesForNothing", |subject| {
-        twisted(subject, WakesForNothing)
+        twisted_logs(subject, KeepsNoLines)
     }),
 ];
 
@@ -73,12 +64,6 @@ trait Twist: Debug + Send + Sync + 'static {
     fn retire(&self, function: &str) {
         self.honest().retire(function);
     }
-    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
-        self.honest().lines(function, page).await
-    }
-    async fn more_lines(&self, function: &str, from: u64) {
-        self.honest().more_lines(function, from).await;
-    }
 }
 
 /// Makes a [`Twist`] a port.
@@ -87,22 +72,8 @@ struct Twisted<T>(T);
 
 #[async_trait]
 impl<T: Twist> Runtime for Twisted<T> {
-    async fn install(&self, name: &str, content: Bytes) -> crate::Result<()> {
-        self.0.honest().install(name, content).await
-    }
-    async fn file(
-        &self,
-        archive: &str,
-        path: &str,
-        bytes_max: usize,
-    ) -> crate::Result<Option<Bytes>> {
-        self.0.honest().file(archive, path, bytes_max).await
-    }
     async fn check(&self, function: &Function) -> Result<(), String> {
         self.0.honest().check(function).await
-    }
-    async fn keep_archives(&self, kept: &[String]) -> crate::Result<()> {
-        self.0.honest().keep_archives(kept).await
     }
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
         self.0.run(function, invocation).await
@@ -115,12 +86,6 @@ impl<T: Twist> Runtime for Twisted<T> {
     }
     async fn close(&self) {
         self.0.honest().close().await;
-    }
-    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
-        self.0.lines(function, page).await
-    }
-    async fn more_lines(&self, function: &str, from: u64) {
-        self.0.more_lines(function, from).await;
     }
     fn figures(&self) -> Figures {
         self.0.honest().figures()
@@ -155,7 +120,7 @@ macro_rules! runs {
 }
 
 runs! {
-    /// Has a new instance for every invocation (U1).
+    /// Uses a new instance for every invocation (U1).
     StartsAnewEachTime, |honest, function, invocation| {
         let ran = honest.run(function, invocation).await;
         honest.retire(&function.name);
@@ -164,14 +129,14 @@ runs! {
 }
 
 runs! {
-    /// Lets everybody wait (U1).
+    /// Lets every call wait (U1).
     NeverThrottles, |honest, function, invocation| {
         honest.run(function, Invocation { waits: true, ..invocation }).await
     }
 }
 
 runs! {
-    /// Lets everybody finish (U2).
+    /// Lets every invocation finish (U2).
     NeverTimesOut, |honest, function, invocation| {
         let patient = Function { timeout: Duration::from_hours(1), ..(**function).clone() };
         honest.run(&Arc::new(patient), Invocation { timeout: None, ..invocation }).await
@@ -179,7 +144,7 @@ runs! {
 }
 
 runs! {
-    /// Takes one that has ended its process for done (U2).
+    /// Reports the end of a process as a success (U2).
     TakesAnEndForAnAnswer, |honest, function, invocation| {
         let ran = honest.run(function, invocation).await?;
         Ok(Ran { result: ran.result.or_else(|_| Ok(Bytes::from("null"))), ..ran })
@@ -187,7 +152,7 @@ runs! {
 }
 
 runs! {
-    /// Returns what fits (U3).
+    /// Returns the beginning of a result (U3).
     CutsAnswers, |honest, function, invocation| {
         let ran = honest.run(function, invocation).await?;
         Ok(Ran { result: ran.result.map(|answer| answer.slice(..answer.len().min(1 << 20))), ..ran })
@@ -195,7 +160,7 @@ runs! {
 }
 
 runs! {
-    /// Tries one that fails once more (U3).
+    /// Repeats a failed invocation (U3).
     TriesAgain, |honest, function, invocation| {
         let again = Invocation::new(invocation.id.clone(), invocation.payload.clone(), invocation.waits);
         let ran = honest.run(function, invocation).await?;
@@ -204,7 +169,7 @@ runs! {
 }
 
 runs! {
-    /// Says that it failed, and no more (U3).
+    /// Hides the reason of a failure (U3).
     HidesReasons, |honest, function, invocation| {
         let ran = honest.run(function, invocation).await?;
         let payload = Bytes::from(r#"{"errorType":"Error","errorMessage":"it failed"}"#);
@@ -213,14 +178,14 @@ runs! {
 }
 
 runs! {
-    /// Gives each invocation a name of its own (U3).
+    /// Gives each invocation another id (U3).
     NamesAnew, |honest, function, invocation| {
         let id = ["renamed-", &invocation.id].concat();
         honest.run(function, Invocation { id, ..invocation }).await
     }
 }
 
-/// Lets instances be (U4).
+/// Retires nothing (U4).
 #[derive(Debug)]
 struct NeverRetires(Arc<dyn Runtime>);
 
@@ -232,7 +197,7 @@ impl Twist for NeverRetires {
     fn retire(&self, _: &str) {}
 }
 
-/// Runs what was deployed first (U4).
+/// Runs the first revision forever (U4).
 #[derive(Debug)]
 struct KeepsRevisions(Arc<dyn Runtime>);
 
@@ -245,109 +210,9 @@ impl Twist for KeepsRevisions {
 }
 
 runs! {
-    /// Puts in place whatever is asked for (U4).
+    /// Makes the revision of each call the current one (U4).
     GoesBack, |honest, function, invocation| {
         honest.renew(function);
         honest.run(function, invocation).await
     }
-}
-
-/// Knows what was printed, and not by whom (U5).
-#[derive(Debug)]
-struct MixesInvocations(Arc<dyn Runtime>);
-
-#[async_trait]
-impl Twist for MixesInvocations {
-    fn honest(&self) -> &Arc<dyn Runtime> {
-        &self.0
-    }
-    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
-        let lines = self.0.lines(function, page).await?;
-        let last = lines.last().map(|line| line.id.clone()).unwrap_or_default();
-        Ok(lines
-            .into_iter()
-            .map(|line| Line {
-                id: last.clone(),
-                ..line
-            })
-            .collect())
-    }
-}
-
-/// Keeps nothing (U5).
-#[derive(Debug)]
-struct KeepsNoLines(Arc<dyn Runtime>);
-
-#[async_trait]
-impl Twist for KeepsNoLines {
-    fn honest(&self) -> &Arc<dyn Runtime> {
-        &self.0
-    }
-    async fn lines(&self, _: &str, _: Page) -> io::Result<Vec<Line>> {
-        Ok(Vec::new())
-    }
-}
-
-/// Reads all of it, wherever one wants to go on (U5).
-#[derive(Debug)]
-struct BeginsAtTheFirst(Arc<dyn Runtime>);
-
-#[async_trait]
-impl Twist for BeginsAtTheFirst {
-    fn honest(&self) -> &Arc<dyn Runtime> {
-        &self.0
-    }
-    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
-        self.0.lines(function, Page { from: 0, ..page }).await
-    }
-}
-
-/// Takes no notice of what lines take (U5).
-#[derive(Debug)]
-struct GivesMoreThanIsWanted(Arc<dyn Runtime>);
-
-#[async_trait]
-impl Twist for GivesMoreThanIsWanted {
-    fn honest(&self) -> &Arc<dyn Runtime> {
-        &self.0
-    }
-    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
-        self.0
-            .lines(
-                function,
-                Page {
-                    bytes_max: usize::MAX,
-                    ..page
-                },
-            )
-            .await
-    }
-}
-
-/// Never gives a line that is longer than is wanted by itself (U5).
-#[derive(Debug)]
-struct LeavesOutWhatIsLong(Arc<dyn Runtime>);
-
-#[async_trait]
-impl Twist for LeavesOutWhatIsLong {
-    fn honest(&self) -> &Arc<dyn Runtime> {
-        &self.0
-    }
-    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
-        let mut lines = self.0.lines(function, page).await?;
-        lines.retain(|line| line.text.len() <= page.bytes_max);
-        Ok(lines)
-    }
-}
-
-/// Says of every line that it is there (U5).
-#[derive(Debug)]
-struct WakesForNothing(Arc<dyn Runtime>);
-
-#[async_trait]
-impl Twist for WakesForNothing {
-    fn honest(&self) -> &Arc<dyn Runtime> {
-        &self.0
-    }
-    async fn more_lines(&self, _: &str, _: u64) {}
 }

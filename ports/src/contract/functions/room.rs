@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::{Notes, Subject};
 use crate::{
     Clock, Event, Handler,
-    functions::{Definition, Failure, FunctionOptions, QueueTrigger, Room},
+    functions::{Definition, Failure, FunctionOptions, Permit, QueueTrigger},
     queue::{Message, OnFailure, QueueOptions},
 };
 
@@ -44,18 +44,18 @@ struct Kept;
 #[async_trait]
 impl Handler for Roomy {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        self.handle_in(Room::default(), event).await
+        self.handle_with(Permit::default(), event).await
     }
 
-    async fn room(&self) -> Room {
+    async fn permit(&self) -> Permit {
         while !self.is_open.load(Ordering::SeqCst) {
             self.clock.sleep(Duration::from_millis(2)).await;
         }
-        Room::keeping(Kept)
+        Permit::holding(Kept)
     }
 
-    async fn handle_in(&self, room: Room, _: Event) -> Result<Bytes, Failure> {
-        self.notes.add(room.into_kept::<Kept>().is_some());
+    async fn handle_with(&self, permit: Permit, _: Event) -> Result<Bytes, Failure> {
+        self.notes.add(permit.into_held::<Kept>().is_some());
         Ok(Bytes::new())
     }
 }

@@ -87,7 +87,7 @@ pub(super) async fn parts_keep_the_order_in_which_they_were_given(subject: Subje
     }
     upload.complete().await.expect("complete answers");
     let found = subject.get(NAME).await.expect("it is completed");
-    assert!(found == Bytes::from(parts().concat()), "another order");
+    assert!(found == parts().concat(), "another order");
 }
 
 /// O5.

@@ -1,4 +1,4 @@
-//! What a function does to itself: U2.
+//! Failures of an invocation and their limits: U2.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Which instance has which invocation: U1, U4.
+//! The instance that runs an invocation: U1, U4.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ pub(super) async fn another_revision_has_instances_of_its_own(subject: Subject) 
 }
 
 /// U4.
-pub(super) async fn who_asks_for_an_earlier_revision_is_run_at_the_one_in_place(subject: Subject) {
+pub(super) async fn a_call_of_an_earlier_revision_runs_the_current_one(subject: Subject) {
     let before = subject.function(|_| {});
     let after = subject.function(|function| function.revision += "-next");
     subject.runtime.renew(&before);
@@ -101,7 +101,7 @@ pub(super) async fn who_asks_for_an_earlier_revision_is_run_at_the_one_in_place(
 }
 
 /// U4.
-pub(super) async fn what_is_at_work_when_its_function_is_retired_finishes(subject: Subject) {
+pub(super) async fn an_invocation_finishes_although_its_function_is_retired(subject: Subject) {
     let function = subject.function(|_| {});
     let command = Command::new("instance").after(2 * A_WHILE);
     let retired = async {

@@ -1,4 +1,4 @@
-//! What comes back: U3.
+//! Results and errors: U3.
 
 use super::{Command, Subject, text};
 use crate::runtime::Invocation;

@@ -1,48 +1,49 @@
-//! One journal record: a group of absolute states under one checksum.
+//! A frame: one journal record, which is a group of absolute states under one checksum.
 //!
 //! ```text
 //! magic u32 | length u32 | crc u32 | zero u32 | sequence u64 | incarnation u64 | end position u64 | payload
 //! ```
 //!
-//! Little-endian, padded to eight bytes. The checksum starts from the store's own salt and covers all but
-//! the magic and itself, so a record of another store, or of another place in a file, is not taken for one
-//! of ours. The payload is a list of entries: kind, table, key, and the state unless it is a deletion. A list without
-//! entries says that all up to the end position undid itself since the record before.
+//! Little-endian, padded to eight bytes. The checksum starts from the store's own salt and covers
+//! everything but the magic and itself. A record of another store, or from another offset of a
+//! file, is therefore not taken for one of ours. The payload is a list of entries: kind, table,
+//! key, and the state unless the entry is a deletion. A frame without entries says that all
+//! mutations since the last record, up to its end position, undid each other.
 
 mod checksums;
 
 use bytes::Bytes;
 
 use self::checksums::Checksums;
-use crate::{
+use crate::records::{
+    Record, RecordKey, Table,
     codec::Write,
     overlay::{ENTRY_BYTES, Group},
-    record::{Record, RecordKey, Table},
 };
 
-/// The length of a frame's header.
+/// The bytes of a frame's header.
 pub(crate) const HEADER_BYTES: usize = 40;
-/// Frames start at multiples of this.
+/// The alignment of frames, in bytes.
 pub(crate) const ALIGNMENT: usize = 8;
-/// The largest payload; a group that would exceed it is refused before it is ordered.
+/// The largest payload. A group that would exceed it is refused before it is ordered.
 pub(crate) const PAYLOAD_BYTES_MAX: u64 = 1 << 30;
 
 const MAGIC: u32 = 0x314a_464c; // "LFJ1"
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
 
-/// What a frame says about itself.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Its number: one above the record before it.
+    /// The number of the record: one above the record before it.
     pub(crate) sequence: u64,
-    /// Who wrote it.
+    /// The incarnation that wrote it.
     pub(crate) incarnation: u64,
     /// The last mutation it covers.
     pub(crate) end_position: u64,
 }
 
-/// The frame of `group`, padded.
+/// Encodes `group` as a padded frame.
 pub(crate) fn encode(header: Header, group: &Group, salt: u32, buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.resize(HEADER_BYTES, 0);
@@ -51,7 +52,7 @@ pub(crate) fn encode(header: Header, group: &Group, salt: u32, buffer: &mut Vec<
         buffer.push(key.table as u8);
         buffer.put_bytes(&key.key);
         if let Some(record) = record {
-            // Four bytes for the length, known once the record is encoded.
+            // Four bytes for the length, which is known once the record is encoded.
             buffer.extend_from_slice(&[0; 4]);
             let start = buffer.len();
             record.encode(buffer);
@@ -78,14 +79,14 @@ fn checksum(frame: &[u8], salt: u32) -> u32 {
     checksum_of(&frame[12..], checksum_of(&frame[4..8], salt))
 }
 
-/// The checksum of what has the checksum `initial`, followed by `bytes`.
+/// Continues the checksum `initial` over `bytes`.
 fn checksum_of(bytes: &[u8], initial: u32) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(initial);
     hasher.update(bytes);
     hasher.finalize()
 }
 
-/// An upper bound of the frame whose entries are bounded by `pending_bytes`.
+/// An upper bound of a frame with entries of at most `pending_bytes`.
 pub(crate) fn frame_bound(pending_bytes: u64) -> u64 {
     const { assert!(ENTRY_BYTES >= 2 + 5 + 4) };
     pending_bytes + (HEADER_BYTES + ALIGNMENT) as u64
@@ -98,15 +99,15 @@ pub(crate) struct Frame<'file> {
     pub(crate) payload: &'file [u8],
 }
 
-/// What stands at a place where a frame may start.
-struct Claim {
+/// Bytes that start like a frame, with the checksum not yet verified.
+struct Candidate {
     header: Header,
     checksum: u32,
-    /// Where it would end, without padding; within the bytes there are.
+    /// Where the frame ends, without padding. It lies within the available bytes.
     end: usize,
 }
 
-impl Claim {
+impl Candidate {
     fn at_the_start_of(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -127,13 +128,13 @@ impl Claim {
     }
 }
 
-/// The frame at the start of `bytes`, if a whole one is there.
+/// The frame at the start of `bytes`, if it is whole.
 pub(crate) fn read(bytes: &[u8], salt: u32) -> Option<Frame<'_>> {
-    let Claim {
+    let Candidate {
         header,
         checksum: claimed,
         end,
-    } = Claim::at_the_start_of(bytes)?;
+    } = Candidate::at_the_start_of(bytes)?;
     let frame = &bytes[..end];
     (checksum(frame, salt) == claimed).then_some(Frame {
         header,
@@ -141,7 +142,8 @@ pub(crate) fn read(bytes: &[u8], salt: u32) -> Option<Frame<'_>> {
     })
 }
 
-/// How long the frame is, with padding, whose header `bytes` start with; none if they start with no header.
+/// The padded length of the frame at the start of `bytes`; none if they do not start with a frame's
+/// magic.
 pub(crate) fn length(bytes: &[u8]) -> Option<u64> {
     let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     (half(0)? == MAGIC).then_some(())?;
@@ -152,19 +154,19 @@ pub(crate) fn length(bytes: &[u8]) -> Option<u64> {
 pub(crate) fn find(bytes: &[u8], from: usize, sequence: u64, salt: u32) -> Option<usize> {
     let checksums = Checksums::of(bytes);
     let is_whole = |at: &usize| {
-        let Some(claim) = Claim::at_the_start_of(&bytes[*at..]) else {
+        let Some(candidate) = Candidate::at_the_start_of(&bytes[*at..]) else {
             return false;
         };
         let length = checksum_of(&bytes[at + 4..at + 8], salt);
-        claim.header.sequence > sequence
-            && checksums.after(length, at + 12, at + claim.end) == claim.checksum
+        candidate.header.sequence > sequence
+            && checksums.after(length, at + 12, at + candidate.end) == candidate.checksum
     };
     (from.next_multiple_of(ALIGNMENT)..bytes.len())
         .step_by(ALIGNMENT)
         .find(is_whole)
 }
 
-/// Hands each entry of a payload to `apply`; none if the payload does not decode.
+/// Calls `apply` with each entry of a payload; none if the payload does not decode.
 pub(crate) fn decode(
     payload: &[u8],
     mut apply: impl FnMut(RecordKey, Option<Record>),
@@ -194,7 +196,7 @@ pub(crate) fn decode(
     Some(())
 }
 
-/// A key's length and how many bytes told it.
+/// The length of a key, and the number of bytes that encode the length.
 fn key_length(bytes: &[u8]) -> Option<(usize, usize)> {
     let mut length = 0usize;
     for (index, byte) in bytes.iter().take(4).enumerate() {

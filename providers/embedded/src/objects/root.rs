@@ -1,14 +1,17 @@
-//! Whether the directory of objects is still the one that was opened.
+//! Detects that the directory of objects is no longer the one that was opened.
 //!
-//! Where a mount falls off, its path leads to the empty directory below it, which is as good as any other to whoever goes by
-//! the path: what is written there is hidden once the mount is back, and what was written before is missing until then.
+//! After an unmount, the path of a mount leads to the empty directory below it. By the path alone,
+//! that looks valid. Files written there are hidden once the mount is back, and earlier files are
+//! missing until then.
 //!
 //! Invariants
-//! - A put is acknowledged, and an absence answered, once a look behind it has found the root that was opened.
-//! - A put looks before it writes, too: the local store makes whatever directories it does not find.
+//! - A put is acknowledged, and an object reported missing, only after a check has found the opened
+//!   root.
+//! - A put also checks before it writes, because the local store creates missing directories.
 //!
-//! Device and inode tell directories apart that are there together; the time at which it was made, one from another that was
-//! removed and whose inode it has. A handle that stays open would tell as much, and keep the file system from being unmounted.
+//! Device and inode tell apart directories that exist together. The creation time tells a directory
+//! apart from a removed one whose inode it took. An open handle would tell as much, but would keep
+//! the file system from being unmounted.
 
 use std::{
     fs, io,
@@ -23,7 +26,7 @@ use std::{
 pub(super) struct Root {
     path: PathBuf,
     identity: Identity,
-    /// The last look has not found it.
+    /// Whether the last check did not find it.
     is_missing: AtomicBool,
 }
 
@@ -31,7 +34,7 @@ pub(super) struct Root {
 struct Identity {
     device: u64,
     inode: u64,
-    /// Where the file system keeps it.
+    /// The creation time, if the file system records it.
     made: Option<SystemTime>,
 }
 
@@ -60,13 +63,13 @@ impl Root {
         &self.path
     }
 
-    /// Whether the last look has not found it.
+    /// Whether the last check did not find it.
     pub(super) fn is_missing(&self) -> bool {
         self.is_missing.load(Ordering::Relaxed)
     }
 
-    /// Errors: what was opened is not there.
-    pub(super) fn look(&self) -> io::Result<()> {
+    /// Errors: the path does not lead to the opened directory.
+    pub(super) fn check(&self) -> io::Result<()> {
         let why = match Identity::of(&self.path) {
             Ok(found) if found == self.identity => {
                 if self.is_missing.swap(false, Ordering::Relaxed) {
@@ -82,7 +85,7 @@ impl Root {
             tracing::error!(
                 %directory,
                 why,
-                "the directory of objects is not the one that was opened: nothing is written there, nor said to be missing, until it is back; mount it again, or put it back and start again"
+                "the directory of objects is not the one that was opened: until it is back, no object is written or reported missing; mount it again, or put it back and restart"
             );
         }
         Err(io::Error::other(format!(
@@ -90,9 +93,10 @@ impl Root {
         )))
     }
 
-    /// The same behind a put of `file`. One that went elsewhere, while the root was away and before this look, is not found.
-    pub(super) fn look_for(&self, file: &Path) -> io::Result<()> {
-        self.look()?;
+    /// As [`Root::check`], after a put of `file`. A file written elsewhere while the root was away
+    /// is not found.
+    pub(super) fn check_for(&self, file: &Path) -> io::Result<()> {
+        self.check()?;
         file.symlink_metadata().map(|_| ())
     }
 }

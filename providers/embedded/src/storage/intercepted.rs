@@ -1,5 +1,5 @@
-//! Storage that asks before it acts, as `ports::faults` does for ports: so a test holds up a sync, or has an operation fail,
-//! and all the rest is the disk's own.
+//! Storage with a hook before each operation, as `ports::faults` is for ports. A test can delay a
+//! sync or fail an operation, and everything else is the disk's own behaviour.
 
 use std::{
     fmt::{self, Debug, Formatter},
@@ -10,7 +10,7 @@ use std::{
 
 use super::{Storage, StorageFile};
 
-/// What is about to be done to the file or directory that is named beside it.
+/// The operation about to run on the file or directory named beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// [`Storage::open`].
@@ -39,7 +39,7 @@ pub enum Operation {
 
 type Before = dyn Fn(Operation, &Path) -> io::Result<()> + Send + Sync;
 
-/// Storage on which nothing is done that its hook refuses.
+/// Storage that runs an operation only if its hook allows it.
 #[derive(Clone)]
 pub struct Intercepted<S> {
     storage: S,
@@ -47,7 +47,8 @@ pub struct Intercepted<S> {
 }
 
 impl<S: Storage> Intercepted<S> {
-    /// Asks `before` ahead of every operation on `storage`; it may wait, and its error is the operation's.
+    /// Calls `before` ahead of every operation on `storage`. The hook may wait, and its error
+    /// becomes the operation's error.
     pub fn new(
         storage: S,
         before: impl Fn(Operation, &Path) -> io::Result<()> + Send + Sync + 'static,

@@ -1,4 +1,5 @@
-//! Getting out of a full disk with nothing but what the store keeps for that (rule P6): others have taken the rest of it.
+//! A store gets out of a full disk with its own reserves alone, because other programs fill the
+//! rest (rule P6).
 
 use std::{collections::BTreeSet, fs, io::Write as _, path::Path};
 
@@ -10,10 +11,10 @@ use crate::{
     world::{block_on, config, directory, durably, found, key, put, settle, value},
 };
 
-/// Deletions of so many take several segments.
+/// Deletions of this many items take several segments.
 const MANY: usize = 4_000;
 
-/// Leaves no byte of the disk to anybody.
+/// Fills the disk to its last byte.
 fn take_the_rest(disk: &Path) {
     let path = disk.join("of-others");
     let mut file = fs::OpenOptions::new()
@@ -26,11 +27,12 @@ fn take_the_rest(disk: &Path) {
     }
 }
 
-/// P6: deletions are taken in, and make room for others, on a disk without a free byte; again and again, and across starts.
+/// P6: on a disk without a free byte, deletions succeed and make room for other changes, repeatedly
+/// and across starts.
 #[test]
-fn a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting() {
+fn a_store_gets_out_of_a_disk_filled_by_others_by_deleting() {
     let directory = directory();
-    let test = "ballast::a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting";
+    let test = "ballast::a_store_gets_out_of_a_disk_filled_by_others_by_deleting";
     let Some(_disk) = SmallDisk::mount(directory.path(), test) else {
         return;
     };
@@ -46,7 +48,8 @@ fn a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting() {
                 store.close().await;
             }
             drop(store);
-            // Not while it runs: they might get what it has let go for a checkpoint.
+            // The store must not run: the filler might take the ballast that it released for a
+            // checkpoint.
             take_the_rest(directory.path());
             store = Embedded::open(config(&data))
                 .await
@@ -58,7 +61,8 @@ fn a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting() {
     });
 }
 
-/// P6: a journal without room for the first record of a start, and a disk without room for another segment.
+/// P6: a store starts although its journal has no room for the first record, and the disk none for
+/// another segment.
 #[test]
 fn a_store_starts_on_a_disk_without_room_for_its_first_record() {
     let directory = directory();
@@ -97,11 +101,12 @@ fn a_store_starts_on_a_disk_without_room_for_its_first_record() {
     });
 }
 
-/// P6: deletions that take more journal than there is room for are all taken, though some only after a checkpoint.
+/// P6: deletions that need more journal than there is room for all succeed, some of them only after
+/// a checkpoint.
 #[test]
-fn more_is_deleted_on_a_full_disk_than_the_journal_has_room_for() {
+fn deletions_on_a_full_disk_may_exceed_the_room_of_the_journal() {
     let directory = directory();
-    let test = "ballast::more_is_deleted_on_a_full_disk_than_the_journal_has_room_for";
+    let test = "ballast::deletions_on_a_full_disk_may_exceed_the_room_of_the_journal";
     let Some(_disk) = SmallDisk::mount(directory.path(), test) else {
         return;
     };

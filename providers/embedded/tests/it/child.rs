@@ -1,7 +1,9 @@
-//! The process that the crash tests kill: it writes, waits for durability, and says so on a pipe.
+//! The child process that the crash tests kill. It writes, waits for durability, and reports each
+//! result on a pipe.
 //!
-//! It is this test binary, started again to run one test. [`Said`] is what the parent heard; after the crash
-//! [`Said::check`] opens what is left and holds the store to it.
+//! The child is this test binary, started again to run one test. [`Acknowledged`] holds the results
+//! that the parent received. After the crash, [`Acknowledged::check`] opens the directory and
+//! compares it with them.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -35,22 +37,23 @@ const GROUPS: usize = 3;
 const OBJECTS: usize = 2;
 const QUEUE: &str = "work";
 
-/// So many bytes has an object: more than a sector.
+/// The size of an object: more than a sector.
 const OBJECT_BYTES: usize = 2_000;
 
-/// Of so many rounds an object has one: each is several syncs.
+/// An object is written once in this many rounds, because it needs several syncs.
 const ROUNDS_PER_OBJECT: u64 = 5;
 
-/// How many more messages of a group a child sends than it has handled: the queue stays short over all kills.
+/// How many messages of a group a child sends ahead of those it has handled, so that the queue
+/// stays short across kills.
 const AHEAD_MAX: usize = 4;
 
-/// A child that ends by itself has made as many checkpoints.
+/// A child that ends by itself has made at least this many checkpoints.
 const CHECKPOINTS: u64 = 4;
 
-/// Lets each group's sender run ahead of the consumer so far.
+/// How far the sender of each group may run ahead of the consumer.
 type Ahead = Arc<[Semaphore; GROUPS]>;
 
-/// Small segments and frequent checkpoints, so that crashes meet both.
+/// Small segments and frequent checkpoints, so that crashes hit both.
 pub(crate) fn config(directory: &Path) -> Config {
     Config {
         journal_segment_bytes: 32 << 10,
@@ -59,14 +62,14 @@ pub(crate) fn config(directory: &Path) -> Config {
     }
 }
 
-/// How a child is started.
+/// The orders of a child.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Orders {
-    /// It ends by itself after so many rounds of each task; zero: never.
+    /// The child ends after this many rounds of each task; zero: never.
     pub(crate) rounds: u64,
-    /// It does nothing once it is ready.
+    /// The child does nothing once it is ready.
     pub(crate) idle: bool,
-    /// It acknowledges before it syncs, which the power-loss test must notice.
+    /// The child acknowledges before it syncs. The power-loss test must detect this.
     pub(crate) acknowledge_early: bool,
 }
 
@@ -92,7 +95,7 @@ pub(crate) fn command(directory: &Path, orders: Orders) -> Command {
     command
 }
 
-/// Without its orders in the environment, this has nothing to do.
+/// Does nothing unless the environment holds orders.
 #[test]
 fn the_child_of_the_crash_tests_works_until_it_is_killed() {
     let Some(directory) = std::env::var_os(DIRECTORY) else {
@@ -124,31 +127,7 @@ fn the_child_of_the_crash_tests_works_until_it_is_killed() {
             return idle(&store).await;
         }
         say(&"ready");
-        let ahead: Ahead = Arc::new(std::array::from_fn(|_| Semaphore::new(AHEAD_MAX)));
-        let mut tasks = Vec::new();
-        for pair in 0..PAIRS {
-            tasks.push(tokio::spawn(write_pairs(store.key_value(), pair, rounds)));
-        }
-        for group in 0..GROUPS {
-            tasks.push(tokio::spawn(send(
-                Arc::clone(&store),
-                Arc::clone(&ahead),
-                group,
-                rounds,
-            )));
-        }
-        for object in 0..OBJECTS {
-            tasks.push(tokio::spawn(put_objects(
-                Arc::clone(&store),
-                object,
-                rounds / ROUNDS_PER_OBJECT,
-            )));
-        }
-        let consumer = tokio::spawn(consume(store.queue(), ahead));
-        for task in tasks {
-            task.await.expect("a task of the child ends well");
-        }
-        consumer.abort();
+        work(&store, rounds).await;
         found("the child makes checkpoints", async || {
             let more = Update::modify(key("more"), vec![Action::set("data", vec![7; 4000])]);
             durably(&store.key_value(), more).await;
@@ -159,7 +138,36 @@ fn the_child_of_the_crash_tests_works_until_it_is_killed() {
     });
 }
 
-/// Open, a trigger armed, messages come and gone, and nothing to do.
+/// Writes pairs, messages and objects concurrently, and consumes the messages.
+async fn work(store: &Arc<Embedded>, rounds: u64) {
+    let ahead: Ahead = Arc::new(std::array::from_fn(|_| Semaphore::new(AHEAD_MAX)));
+    let mut tasks = Vec::new();
+    for pair in 0..PAIRS {
+        tasks.push(tokio::spawn(write_pairs(store.key_value(), pair, rounds)));
+    }
+    for group in 0..GROUPS {
+        tasks.push(tokio::spawn(send(
+            Arc::clone(store),
+            Arc::clone(&ahead),
+            group,
+            rounds,
+        )));
+    }
+    for object in 0..OBJECTS {
+        tasks.push(tokio::spawn(put_objects(
+            Arc::clone(store),
+            object,
+            rounds / ROUNDS_PER_OBJECT,
+        )));
+    }
+    let consumer = tokio::spawn(consume(store.queue(), ahead));
+    for task in tasks {
+        task.await.expect("a task of the child ends well");
+    }
+    consumer.abort();
+}
+
+/// Arms a trigger, handles messages, and then has nothing to do.
 async fn idle(store: &Embedded) {
     #[derive(Debug)]
     struct Takes;
@@ -200,7 +208,7 @@ async fn idle(store: &Embedded) {
     std::future::pending::<()>().await;
 }
 
-/// One line, in one write.
+/// Writes one line to the pipe in one write.
 fn say(line: &dyn std::fmt::Display) {
     let line = format!("{line}\n");
     let mut out = std::io::stdout().lock();
@@ -230,7 +238,7 @@ fn object_path(object: usize) -> ObjectPath {
     ObjectPath::from(format!("child/{object}"))
 }
 
-/// Replaces an object again and again; each byte of it says which one it is.
+/// Replaces an object repeatedly. Each of its bytes holds its number.
 async fn put_objects(store: Arc<Embedded>, object: usize, rounds: u64) {
     let objects = store.objects();
     let mut number = number_in(&*objects, object)
@@ -248,7 +256,7 @@ async fn put_objects(store: Arc<Embedded>, object: usize, rounds: u64) {
     }
 }
 
-/// Which one an object is; none if there is none.
+/// The number of the stored object; none if it is missing.
 async fn number_in(objects: &dyn ObjectStore, object: usize) -> Result<Option<i64>, String> {
     let got = match objects.get(&object_path(object)).await {
         Err(ObjectError::NotFound { .. }) => return Ok(None),
@@ -280,7 +288,8 @@ async fn send(store: Arc<Embedded>, ahead: Ahead, group: usize, rounds: u64) {
             .await
             .expect("it is never closed")
             .forget();
-        // A message may have survived whose number did not: its id makes the repeat harmless.
+        // The message may have survived although its number did not. The id makes the repeat
+        // harmless.
         let message = Message {
             group: Bytes::from(group.to_string()),
             deduplication: Some(Bytes::from(format!("{group}-{number}"))),
@@ -295,7 +304,7 @@ async fn send(store: Arc<Embedded>, ahead: Ahead, group: usize, rounds: u64) {
     }
 }
 
-/// What a crash has left of the journal has its length.
+/// Checks that the crash did not shorten the journal's last segment.
 pub(crate) fn no_crash_makes_it_shorter(store: &Embedded) -> Result<(), String> {
     let cut = store.status().recovery.cut.filter(|cut| cut.missing > 0);
     cut.map_or(Ok(()), |cut| {
@@ -338,9 +347,9 @@ fn parse(group: &[u8], body: &[u8]) -> (usize, i64) {
     )
 }
 
-/// What a child has acknowledged.
+/// The results that a child has acknowledged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct Acknowledged {
     pub(crate) ready: bool,
     pairs: [i64; PAIRS],
     sent: [i64; GROUPS],
@@ -349,9 +358,9 @@ pub(crate) struct Said {
     broken: Vec<String>,
 }
 
-impl Said {
-    /// Takes note of one line.
-    pub(crate) fn hear(&mut self, line: &str) {
+impl Acknowledged {
+    /// Notes one line from the pipe.
+    pub(crate) fn note(&mut self, line: &str) {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["ready"] => self.ready = true,
@@ -360,13 +369,13 @@ impl Said {
                 else {
                     return;
                 };
-                let heard = match what {
+                let latest = match what {
                     "pair" => &mut self.pairs[index],
                     "sent" => &mut self.sent[index],
                     "object" => &mut self.objects[index],
                     _ => &mut self.done[index],
                 };
-                *heard = number.max(*heard);
+                *latest = number.max(*latest);
             }
             _ if line.starts_with("broken") => self.broken.push(line.to_owned()),
             _ => {}
@@ -374,11 +383,11 @@ impl Said {
     }
 
     /// Whether anything was acknowledged.
-    pub(crate) fn has_heard_anything(&self) -> bool {
+    pub(crate) fn has_any(&self) -> bool {
         self.ready || self.total() > 0
     }
 
-    /// How much was acknowledged in all.
+    /// The number of acknowledgements.
     pub(crate) fn total(&self) -> i64 {
         self.pairs
             .iter()
@@ -388,8 +397,8 @@ impl Said {
             .sum()
     }
 
-    /// Opens the store and holds it to what was said; an answer is what it broke. What was found counts as
-    /// said from then on.
+    /// Opens the store and compares it with the acknowledgements. Returns the first difference. The
+    /// state found counts as acknowledged from then on.
     pub(crate) async fn check(&mut self, directory: &Path) -> Result<(), String> {
         if let Some(broken) = self.broken.first() {
             return Err(broken.clone());
@@ -409,32 +418,32 @@ impl Said {
 
     /// O1.
     async fn check_objects(&mut self, objects: &dyn ObjectStore) -> Result<(), String> {
-        for (object, said) in self.objects.iter_mut().enumerate() {
+        for (object, acknowledged) in self.objects.iter_mut().enumerate() {
             let number = number_in(objects, object).await?.unwrap_or(0);
-            if number < *said || number > *said + 1 {
+            if number < *acknowledged || number > *acknowledged + 1 {
                 return Err(format!(
-                    "object {object} is {number}, and {said} was acknowledged"
+                    "object {object} is {number}, although {acknowledged} was acknowledged"
                 ));
             }
-            *said = number;
+            *acknowledged = number;
         }
         Ok(())
     }
 
     async fn check_store(&mut self, store: &Embedded) -> Result<(), String> {
         let kv = store.key_value();
-        for (pair, said) in self.pairs.iter_mut().enumerate() {
+        for (pair, acknowledged) in self.pairs.iter_mut().enumerate() {
             let left = value(&kv, &format!("left-{pair}")).await.unwrap_or(0);
             let right = value(&kv, &format!("right-{pair}")).await.unwrap_or(0);
             if left != right {
                 return Err(format!("pair {pair} is torn: {left} and {right}"));
             }
-            if left < *said || left > *said + 1 {
+            if left < *acknowledged || left > *acknowledged + 1 {
                 return Err(format!(
-                    "pair {pair} is {left}, and {said} was acknowledged"
+                    "pair {pair} is {left}, although {acknowledged} was acknowledged"
                 ));
             }
-            *said = left;
+            *acknowledged = left;
         }
         self.check_queue(&*store.queue()).await
     }
@@ -464,15 +473,15 @@ impl Said {
                     "group {group} has a gap or another order: {left:?}"
                 ));
             }
-            // Nothing left: all was done, perhaps one more than was said.
+            // The queue is empty, so all messages were handled, perhaps one more than acknowledged.
             let last = left.last().copied().unwrap_or(done + 1);
             let first = left.first().copied().unwrap_or(last);
             if first <= done {
                 return Err(format!(
-                    "group {group} starts at {first}, and {done} was done for good"
+                    "group {group} starts at {first}, and {done} was acknowledged"
                 ));
             }
-            // One acknowledgement may have become durable without a word of it.
+            // One acknowledgement may have become durable before the child could report it.
             let is_all = left.len() < queue.limits().batch_messages_max;
             if first > done + 2 || (is_all && last < sent) {
                 return Err(format!(
@@ -487,7 +496,7 @@ impl Said {
     }
 }
 
-/// A child and what it says.
+/// A running child and its pipe.
 #[derive(Debug)]
 pub(crate) struct Talking {
     child: Child,
@@ -498,7 +507,7 @@ impl Talking {
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.spawn().expect("the child starts");
         let out = child.stdout.take().expect("its output is piped");
-        // Bounded only by what a child says in its short life.
+        // The channel is bounded only by the output of a short-lived child.
         let (sender, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
@@ -510,31 +519,35 @@ impl Talking {
         Self { child, lines }
     }
 
-    /// Hears everything until `until` says that it is enough, or the child falls silent.
-    pub(crate) fn hear(&self, said: &mut Said, mut until: impl FnMut(&Said) -> bool) {
-        while !until(said) {
+    /// Reads lines until `until` holds, or the child ends.
+    pub(crate) fn read_until(
+        &self,
+        acknowledged: &mut Acknowledged,
+        mut until: impl FnMut(&Acknowledged) -> bool,
+    ) {
+        while !until(acknowledged) {
             match self.lines.recv() {
-                Ok(line) => said.hear(&line),
+                Ok(line) => acknowledged.note(&line),
                 Err(_) => return,
             }
         }
     }
 
-    /// Kills it and hears what was in the pipe.
-    pub(crate) fn kill(mut self, said: &mut Said) {
+    /// Kills the child and reads the rest of the pipe.
+    pub(crate) fn kill(mut self, acknowledged: &mut Acknowledged) {
         self.child.kill().expect("the child is killed");
         self.child.wait().expect("the child is gone");
         while let Ok(line) = self.lines.recv() {
-            said.hear(&line);
+            acknowledged.note(&line);
         }
     }
 
-    /// Its process id.
+    /// The process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for its end; answers whether it was a good one, and what it complained of.
+    /// Waits for the child to end, and returns its error output if it failed.
     pub(crate) fn finish(mut self) -> Result<(), String> {
         while self.lines.recv().is_ok() {}
         let status = self.child.wait().expect("the child ends");
@@ -550,7 +563,7 @@ impl Talking {
 }
 
 impl Drop for Talking {
-    /// A test that fails leaves no child behind.
+    /// A failing test leaves no child behind.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

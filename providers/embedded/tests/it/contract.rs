@@ -1,4 +1,4 @@
-//! The ports' contracts, on the embedded provider.
+//! The contracts of the ports, run against the embedded provider.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -41,7 +41,7 @@ fn with_configured_store<F: Future<Output = ()>>(
     });
 }
 
-/// The disk that a case may fill.
+/// The disk, which a case may fill.
 #[derive(Debug)]
 struct Disk(Arc<Faults>);
 
@@ -77,10 +77,11 @@ mod key_value {
     ports::key_value_contract!(super::key_value);
 }
 
-/// The one case that waits for the deduplication window has a short one; no other is to meet its end.
+/// The one case that waits for the end of the deduplication window has a short window. The others
+/// must not reach its end.
 const WAITS_FOR_THE_WINDOW: &str = "a_deduplication_id_is_forgotten_when_its_window_is_over";
 const WINDOW_MS: u64 = 400;
-/// Few enough for a case to go beyond.
+/// Few enough that a case can exceed the bound.
 const DEAD_LETTERS_MAX: usize = 20;
 
 fn queue(case: Case<contract::queue::Subject>) {
@@ -133,7 +134,7 @@ mod objects_apart {
     ports::objects_contract!(super::objects_apart);
 }
 
-/// A store that crashes by being dropped: what was not written yet goes with it.
+/// A store that crashes when it is dropped, so that unwritten changes are lost.
 #[derive(Debug)]
 struct Crashing {
     store: Embedded,

@@ -1,4 +1,5 @@
-//! SIGKILL at any instant: nothing acknowledged is lost, nothing is torn, queues keep their order.
+//! SIGKILL at any instant: nothing acknowledged is lost, nothing is torn, and queues keep their
+//! order.
 
 use std::{
     fs,
@@ -9,49 +10,52 @@ use embedded::{Embedded, OpenError};
 use ports::key_value::Action;
 
 use crate::{
-    child::{Orders, Said, Talking, command, config},
+    child::{Acknowledged, Orders, Talking, command, config},
     world::{block_on, directory, durably, eventually, key},
 };
 
-/// How often the child is killed. The directory lives through all of them.
+/// How often a child is killed. One directory lives through all kills.
 const KILLS: u32 = 60;
 
 /// D1, D2, Q1, Q3, K5.
 #[test]
-fn a_process_killed_at_any_instant_loses_nothing_that_it_acknowledged() {
+fn a_process_killed_at_any_instant_loses_nothing_acknowledged() {
     let directory = directory();
     let mut random = fastrand::Rng::with_seed(0xdead);
-    let mut said = Said::default();
+    let mut acknowledged = Acknowledged::default();
     for kill in 0..KILLS {
         let child = Talking::start(command(directory.path(), Orders::default()));
         if random.u8(..5) == 0 {
-            // In the middle of its recovery, or shortly after.
+            // During its recovery, or shortly after.
             let until = Instant::now() + Duration::from_micros(random.u64(..40_000));
             while Instant::now() < until {
                 std::hint::spin_loop();
             }
         } else {
-            let enough = said.total() + random.i64(1..150);
-            child.hear(&mut said, |said| said.total() >= enough);
+            let enough = acknowledged.total() + random.i64(1..150);
+            child.read_until(&mut acknowledged, |acknowledged| {
+                acknowledged.total() >= enough
+            });
         }
-        child.kill(&mut said);
-        let checked = block_on(said.check(directory.path()));
-        assert_eq!(checked, Ok(()), "after kill {kill}; said: {said:?}");
+        child.kill(&mut acknowledged);
+        let checked = block_on(acknowledged.check(directory.path()));
+        assert_eq!(checked, Ok(()), "after kill {kill}: {acknowledged:?}");
     }
     assert!(
-        said.total() > i64::from(KILLS),
-        "the children got nothing done: {said:?}"
+        acknowledged.total() > i64::from(KILLS),
+        "the children got nothing done: {acknowledged:?}"
     );
 }
 
-/// One process at a time; the next one may once the first is gone, however it went.
+/// One process has the directory open at a time. The next one may open it once the first is gone,
+/// however that ended.
 #[test]
-fn a_second_process_is_refused_and_told_who_is_first() {
+fn a_second_process_is_refused_with_the_id_of_the_first() {
     let directory = directory();
-    let mut said = Said::default();
+    let mut acknowledged = Acknowledged::default();
     let child = Talking::start(command(directory.path(), Orders::default()));
-    child.hear(&mut said, |said| said.ready);
-    assert!(said.ready, "the child never opened the store");
+    child.read_until(&mut acknowledged, |acknowledged| acknowledged.ready);
+    assert!(acknowledged.ready, "the child never opened the store");
     block_on(async {
         let refused = Embedded::open(config(directory.path()))
             .await
@@ -61,7 +65,7 @@ fn a_second_process_is_refused_and_told_who_is_first() {
             "{refused:?}"
         );
     });
-    child.kill(&mut said);
+    child.kill(&mut acknowledged);
     block_on(async {
         drop(
             Embedded::open(config(directory.path()))
@@ -71,18 +75,17 @@ fn a_second_process_is_refused_and_told_who_is_first() {
     });
 }
 
-/// A thread as the kernel sees it.
+/// A thread as the kernel reports it.
 #[derive(Debug, PartialEq, Eq)]
 struct Thread {
     id: u32,
-    /// The system call that it is in and the call's arguments, or `running`.
+    /// Its present system call with arguments, or `running`.
     call: String,
-    /// How often it stopped to wait so far.
+    /// How often it has blocked so far.
     waits: String,
 }
 
-/// The threads of a process, but for its first: in that one the test harness waits, with a time limit of its
-/// own.
+/// The threads of a process, except the first, in which the test harness waits with a time limit.
 fn threads_of(process: u32) -> Vec<Thread> {
     let mut threads = Vec::new();
     for task in fs::read_dir(format!("/proc/{process}/task")).expect("the process is there") {
@@ -96,7 +99,7 @@ fn threads_of(process: u32) -> Vec<Thread> {
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 panic!("look at a child: {error}")
             }
-            // It has ended meanwhile: then it waits for nothing, and the test looks again.
+            // The thread has ended meanwhile, so it waits for nothing, and the test polls again.
             read => read.unwrap_or_default(),
         };
         if id != process {
@@ -115,11 +118,11 @@ fn threads_of(process: u32) -> Vec<Thread> {
     threads
 }
 
-/// Whether it waits for others with no limit of time, so that it never wakes by itself.
+/// Whether the thread waits without a time limit, so that only another thread can wake it.
 fn waits_for_ever(thread: &Thread) -> bool {
     let mut words = thread.call.split_whitespace();
     let call: Option<i64> = words.next().and_then(|word| word.parse().ok());
-    // The time limit is the fourth argument of each call listed.
+    // The time limit is the fourth argument of each listed call.
     let limit = words
         .nth(3)
         .and_then(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
@@ -132,11 +135,11 @@ fn waits_for_ever(thread: &Thread) -> bool {
     }
 }
 
-/// A store that nobody uses takes no time at all: no thread of its process wakes, however long one watches.
+/// An idle store takes no CPU time: no thread of its process wakes.
 #[test]
 fn an_idle_store_with_armed_triggers_never_wakes() {
     let directory = directory();
-    let mut said = Said::default();
+    let mut acknowledged = Acknowledged::default();
     let child = Talking::start(command(
         directory.path(),
         Orders {
@@ -144,23 +147,24 @@ fn an_idle_store_with_armed_triggers_never_wakes() {
             ..Orders::default()
         },
     ));
-    child.hear(&mut said, |said| said.ready);
+    child.read_until(&mut acknowledged, |acknowledged| acknowledged.ready);
     block_on(eventually(
         "all threads of the idle process wait with no limit of time",
         || {
             let threads = threads_of(child.id());
-            // None ran between the two looks: so all were waiting at once, and nobody is left to wake anybody.
+            // No thread ran between the two polls. All of them waited at once, so none is left to
+            // wake another.
             !threads.is_empty()
                 && threads.iter().all(waits_for_ever)
                 && threads == threads_of(child.id())
         },
     ));
-    child.kill(&mut said);
+    child.kill(&mut acknowledged);
 }
 
-/// The journal is folded in also where no process lives long enough to fill it alone.
+/// Checkpoints are made even if no process lives long enough to write all the journal for one.
 #[test]
-fn a_store_that_is_killed_often_does_not_gather_journal_for_ever() {
+fn the_journal_of_a_store_that_is_often_killed_stays_bounded() {
     let directory = directory();
     block_on(async {
         for number in 0..60 {
@@ -175,7 +179,7 @@ fn a_store_that_is_killed_often_does_not_gather_journal_for_ever() {
                 ],
             );
             durably(&store.key_value(), update).await;
-            // Several times what makes a checkpoint due: it is, and it need only be given the time.
+            // The journal has several times the bytes that make a checkpoint due, so one must come.
             if store.status().journal_bytes > 200 << 10 {
                 let folded = || store.status().checkpoints > 0;
                 eventually(

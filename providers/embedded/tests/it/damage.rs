@@ -1,4 +1,5 @@
-//! Bits that flip in the checkpoint store: what they touch is refused by name, and never served.
+//! Flipped bits in the checkpoint store: reads that need them are refused by name, and the bits are
+//! never served.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +19,7 @@ use crate::world::{
     block_on, config, directory, durably, eventually, key, message, patient, put, settle, value,
 };
 
-/// How many places are tried.
+/// How many offsets are tried.
 const PLACES: usize = 60;
 
 const ITEMS: usize = 300;
@@ -28,7 +29,7 @@ fn name(number: usize) -> String {
     format!("item-{number:04}")
 }
 
-/// What item `number` holds: no two the same, some larger than a block.
+/// The data of item `number`. All differ, and some are larger than a block.
 fn data(number: usize) -> Bytes {
     let length = if number.is_multiple_of(50) {
         60_000
@@ -42,7 +43,8 @@ fn write(number: usize) -> Update {
     Update::modify(key(&name(number)), vec![Action::set("data", data(number))])
 }
 
-/// A store whose items and messages are all in its checkpoint store, the tree of which has known better days.
+/// Builds a store whose items and messages are all in a checkpoint store that was rewritten several
+/// times.
 async fn build(directory: &Path) {
     let store = Embedded::open(config(directory))
         .await
@@ -103,14 +105,15 @@ fn names_the_file(said: &str, directory: &Path) {
     );
 }
 
-/// A read failed for nothing but the damage.
+/// Asserts that the damage alone caused the error.
 fn is_refusal(error: &Error, directory: &Path) {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     names_the_file(&error.to_string(), directory);
     assert!(error.to_string().contains("damaged at byte"), "{error}");
 }
 
-/// Every item by itself and in a walk: right, or refused. Answers how many reads were refused.
+/// Reads every item singly and in a walk. Each read must be right or refused. Returns the number of
+/// refused reads.
 async fn read_all(kv: &Arc<dyn KeyValue>, directory: &Path) -> usize {
     let mut refused = 0;
     for number in 0..ITEMS {
@@ -153,7 +156,7 @@ async fn read_all(kv: &Arc<dyn KeyValue>, directory: &Path) -> usize {
     refused
 }
 
-/// Every message: right, or refused.
+/// Receives every message, which must be right or refused.
 async fn receive_all(store: &Embedded, directory: &Path) -> usize {
     let mut refused = 0;
     for _ in 0..MESSAGES {
@@ -174,7 +177,7 @@ async fn receive_all(store: &Embedded, directory: &Path) -> usize {
     refused
 }
 
-/// What became of one flipped bit.
+/// Where the effect of one flipped bit was first met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Met {
     AtOpen,
@@ -208,7 +211,37 @@ async fn meet(directory: &Path) -> Met {
         store.status().damage.is_some(),
         "{refused} reads were refused"
     );
-    // A checkpoint changes what lies beside all of them; it is made, or tells why it cannot be.
+    let written = write_beside(&kv, directory).await;
+    settle(&kv).await;
+    eventually("a checkpoint is tried", || {
+        let status = store.status();
+        status.checkpoints > 0 || status.checkpoint_error.is_some()
+    })
+    .await;
+    let status = store.status();
+    if let Some(error) = &status.checkpoint_error {
+        names_the_file(error, directory);
+        names_the_file(
+            status.damage.as_ref().expect("the status reports it"),
+            directory,
+        );
+    }
+    for beside in written {
+        match kv.get(&key(&beside)).await {
+            Ok(read) => assert_eq!(read.value.and_then(|item| item.integer("value")), Some(1)),
+            Err(error) => is_refusal(&error, directory),
+        }
+    }
+    match (refused, status.damage) {
+        (0, None) => Met::Never,
+        (0, Some(_)) => Met::InTheCheckpoint,
+        _ => Met::InReads,
+    }
+}
+
+/// Writes a key beside every item, so that a checkpoint is made or reports why it failed. Returns
+/// the written keys.
+async fn write_beside(kv: &Arc<dyn KeyValue>, directory: &Path) -> Vec<String> {
     let mut written = Vec::new();
     for number in 0..ITEMS {
         let beside = format!("{}-beside", name(number));
@@ -226,34 +259,13 @@ async fn meet(directory: &Path) -> Met {
             is_refusal(&error, directory);
         }
     }
-    settle(&kv).await;
-    eventually("a checkpoint is tried", || {
-        let status = store.status();
-        status.checkpoints > 0 || status.checkpoint_error.is_some()
-    })
-    .await;
-    let status = store.status();
-    if let Some(error) = &status.checkpoint_error {
-        names_the_file(error, directory);
-        names_the_file(status.damage.as_ref().expect("it is told"), directory);
-    }
-    for beside in written {
-        match kv.get(&key(&beside)).await {
-            Ok(read) => assert_eq!(read.value.and_then(|item| item.integer("value")), Some(1)),
-            Err(error) => is_refusal(&error, directory),
-        }
-    }
-    match (refused, status.damage) {
-        (0, None) => Met::Never,
-        (0, Some(_)) => Met::InTheCheckpoint,
-        _ => Met::InReads,
-    }
+    written
 }
 
-/// Wherever a bit flips, every read afterwards is right or refused by name, at open, while serving and in checkpoints, and
-/// who reads the whole file back meets it too.
+/// After a bit flips anywhere, every read is right or refused by name: at open, while serving and
+/// in checkpoints. A verification of the whole file detects the bit too.
 #[test]
-fn a_bit_that_flips_anywhere_in_the_checkpoint_store_is_never_served() {
+fn a_flipped_bit_anywhere_in_the_checkpoint_store_is_never_served() {
     let built = directory();
     block_on(async {
         build(built.path()).await;
@@ -268,7 +280,7 @@ fn a_bit_that_flips_anywhere_in_the_checkpoint_store_is_never_served() {
         for place in 0..PLACES {
             let directory = directory();
             copy(built.path(), directory.path());
-            // Every tenth is near the start, where the heads are.
+            // Every tenth offset is near the start, where the heads are.
             let at = random.usize(..if place % 10 == 0 { 9000 } else { length });
             flip(&file(directory.path()), at, random.u32(..8));
             let verified = embedded::verify(directory.path());
@@ -279,7 +291,7 @@ fn a_bit_that_flips_anywhere_in_the_checkpoint_store_is_never_served() {
             if matches!(is_met, Met::AtOpen | Met::InReads) {
                 assert!(
                     verified.is_err(),
-                    "byte {at} was met {is_met:?}, and not by who looked for it"
+                    "byte {at} was met {is_met:?}, but not by the verification"
                 );
             }
             *met.entry(is_met).or_insert(0) += 1;
@@ -292,12 +304,13 @@ fn a_bit_that_flips_anywhere_in_the_checkpoint_store_is_never_served() {
     });
 }
 
-/// The store of which `number` is an item, and a byte of that item's value in its file.
+/// Builds a store and flips a byte of the value of item `number` in its file.
 async fn with_a_flipped_value(directory: &Path, number: usize) {
     build(directory).await;
     let bytes = fs::read(file(directory)).expect("it reads");
     let value = data(number);
-    // The tree was changed after it was written: earlier copies of the same bytes lie beside the one that counts.
+    // The tree was rewritten, so the file holds earlier copies of the same bytes beside the one in
+    // use.
     let places: Vec<usize> = (0..bytes.len() - value.len())
         .filter(|at| bytes[*at..].starts_with(&value))
         .collect();
@@ -309,9 +322,10 @@ async fn with_a_flipped_value(directory: &Path, number: usize) {
     fs::write(file(directory), bytes).expect("it is written");
 }
 
-/// The damaged item is refused each time it is read; those that lie elsewhere are served meanwhile, and writes go on.
+/// The damaged item is refused each time it is read. Other items are served meanwhile, and writes
+/// go on.
 #[test]
-fn what_lies_elsewhere_is_served_however_often_damage_is_read() {
+fn undamaged_items_are_served_however_often_damage_is_read() {
     let directory = directory();
     block_on(async {
         with_a_flipped_value(directory.path(), 77).await;
@@ -334,15 +348,16 @@ fn what_lies_elsewhere_is_served_however_often_damage_is_read() {
         let changed = kv
             .update(write(77))
             .await
-            .expect_err("nobody knows what it is changed from");
+            .expect_err("its present state is unknown");
         is_refusal(&changed, directory.path());
         assert!(store.status().damage.is_some());
     });
 }
 
-/// The broken variant: without the comparison the flipped bit is served, so the tests above would see it.
+/// The broken variant: without the comparison the flipped bit is served, so the tests above can
+/// detect it.
 #[test]
-fn a_store_that_does_not_compare_checksums_serves_what_has_flipped() {
+fn a_store_that_does_not_compare_checksums_serves_flipped_bits() {
     let directory = directory();
     block_on(async {
         with_a_flipped_value(directory.path(), 77).await;
@@ -361,7 +376,7 @@ fn a_store_that_does_not_compare_checksums_serves_what_has_flipped() {
     });
 }
 
-/// Either head alone is enough; without both the store is refused.
+/// Either head alone suffices. Without both the store is refused.
 #[test]
 fn one_of_two_heads_is_enough_and_is_written_again() {
     let built = directory();
@@ -382,7 +397,7 @@ fn one_of_two_heads_is_enough_and_is_written_again() {
             let store = opened.expect("the other one counts");
             assert_eq!(read_all(&store.key_value(), directory.path()).await, 0);
             store.close().await;
-            // The one that was whole may go now.
+            // The copy that was whole may be damaged now.
             flip(
                 &file(directory.path()),
                 if damaged[0] < 8192 { 8192 + 100 } else { 100 },
@@ -396,9 +411,10 @@ fn one_of_two_heads_is_enough_and_is_written_again() {
     });
 }
 
-/// Looking at a store changes nothing, also at one whose process was killed; an open one is left alone.
+/// An inspection changes nothing, even after the process was killed. An open store is not
+/// inspected.
 #[test]
-fn verification_writes_nothing_and_takes_a_store_that_was_not_closed() {
+fn verification_writes_nothing_and_accepts_a_store_that_was_not_closed() {
     let (built, killed) = (directory(), directory());
     block_on(async {
         build(built.path()).await;
@@ -429,7 +445,8 @@ fn verification_writes_nothing_and_takes_a_store_that_was_not_closed() {
     });
 }
 
-/// D1: what the journal has no longer was in the checkpoint store, and no other one is made in its place.
+/// D1: only the checkpoint store held the records of removed segments, so a start must not create
+/// another store in its place.
 #[test]
 fn a_directory_whose_checkpoint_store_is_gone_refuses_to_start_and_names_it() {
     let directory = directory();

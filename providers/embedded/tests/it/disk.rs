@@ -1,12 +1,18 @@
-//! A disk in memory and the page cache over it: what the next process finds, and what a loss of power leaves.
+//! A disk in memory with a page cache: what the next process finds, and what a power loss leaves.
 //!
-//! Processes come and go, one at a time ([`Disk::process`]); the page cache outlives each of them. A loss of power leaves
-//! what was synced, and of the rest what a disk may have: of the writes to a file since its last sync each one, none of
-//! it, or some of its sectors; of the names given and taken since their directory's last sync a prefix, or any, as long as what became of
-//! one name stays in order. A sync that fails leaves some of the writes on the disk and the others in the cache, where they are clean: no later sync writes them.
+//! Processes run one at a time ([`Disk::process`]), and the page cache outlives each of them. A
+//! power loss leaves all synced data, and a random part of the rest:
 //!
-//! The store reaches its lock, its objects and the question whether a directory is there around
-//! [`Storage`](embedded::storage::Storage), so directories are made on the real disk, too; one whose name is lost goes with all that is in it.
+//! - of each write since the last sync of its file: all, nothing, or some of its sectors;
+//! - of the name changes since the last sync of their directory: a prefix or any subset that keeps
+//!   the order of changes to one name.
+//!
+//! A failed sync puts some of the writes on the disk and leaves the others clean in the cache, so
+//! that no later sync writes them.
+//!
+//! The store reaches its lock, its objects and the check for a directory around
+//! [`Storage`](embedded::storage::Storage). Directories are therefore also created on the real
+//! disk, and a directory whose name is lost is removed with its content.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -21,13 +27,13 @@ pub(crate) use process::Process;
 
 mod process;
 
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// So many changes to the disk are told when a test fails.
-const TOLD_MAX: usize = 600;
+/// How many changes to the disk a failing test prints.
+const TRACE_MAX: usize = 600;
 
-/// What is done to a file.
+/// A change to a file.
 #[derive(Debug, Clone)]
 enum Change {
     Write {
@@ -36,7 +42,7 @@ enum Change {
     },
     /// To this length, longer or shorter.
     Resize(u64),
-    /// To this length, if it was shorter.
+    /// To this length, if the file was shorter.
     Allocate(u64),
 }
 
@@ -53,7 +59,7 @@ impl Change {
         }
     }
 
-    /// How long the file is then at least.
+    /// The least length of the file afterwards.
     fn end(&self) -> u64 {
         match self {
             Self::Write { offset, data } => offset + data.len() as u64,
@@ -61,7 +67,7 @@ impl Change {
         }
     }
 
-    /// All of it, none of it, or some sectors in no order.
+    /// Applies all of the change, nothing, or some sectors in random order.
     fn apply_partly(&self, content: &mut Vec<u8>, random: &mut fastrand::Rng) {
         match (random.u8(..3), self) {
             (0, _) => {}
@@ -103,7 +109,7 @@ struct File {
     unsynced: Vec<Change>,
 }
 
-/// What a name stands for.
+/// The object that a name refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Named {
     File(usize),
@@ -136,7 +142,7 @@ impl NameChange {
         }
     }
 
-    /// The names that it gives or takes.
+    /// The names that the change adds or removes.
     fn names(&self) -> impl Iterator<Item = &PathBuf> {
         let (first, second) = match self {
             Self::Give(path, _) | Self::Remove(path) => (path, None),
@@ -151,57 +157,57 @@ impl NameChange {
     }
 }
 
-/// A change, with the life in which it was made.
+/// A change, with the number of the process that made it.
 type Given = (u64, NameChange);
 
-/// What happens to the process that lives, or to what it does. Numbers count from one; zero: it does not happen.
+/// The faults of the running process. Counts start at one; zero: never.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
-    /// It dies in so many changes to the disk; that one may be done, or done by half.
+    /// The process dies in this change to the disk. The change may be complete, partial or missing.
     pub(crate) dies_in: u64,
-    /// It dies before it has synced the journal's directory that often.
+    /// The process dies before this sync of the journal's directory.
     pub(crate) dies_in_journal_directory_sync: u64,
-    /// That sync of a file fails.
+    /// This sync of a file fails.
     pub(crate) fails_sync: u64,
-    /// That sync of a directory fails.
+    /// This sync of a directory fails.
     pub(crate) fails_directory_sync: u64,
-    /// The most bytes all files may take together; zero: no bound.
+    /// The bytes that all files may take together; zero: unbounded.
     pub(crate) capacity: u64,
-    /// Breaks D1 on purpose: no directory is synced in which the process has renamed nothing itself.
+    /// Breaks D1: a directory is synced only if the process has renamed a file there.
     pub(crate) trusts_names: bool,
-    /// Breaks D1 on purpose: no directory is synced in which the process has only removed names.
+    /// Breaks D1: a directory in which the process only removed names is not synced.
     pub(crate) trusts_removals: bool,
 }
 
-/// What a loss of power leaves of what was not synced.
+/// The part of the unsynced changes that a power loss leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unsynced {
-    /// What the dice say.
+    /// A random part.
     Some,
     None,
 }
 
 #[derive(Debug)]
 struct State {
-    /// What lies above it, and itself, is there.
+    /// The root directory. It and those above it exist.
     root: PathBuf,
     files: Vec<File>,
     names: Names,
     durable_names: Names,
     unsynced_names: Vec<Given>,
-    /// The number of the process that lives.
+    /// The number of the running process.
     life: u64,
     faults: Faults,
     has_failed: bool,
     random: fastrand::Rng,
-    told: VecDeque<String>,
+    trace: VecDeque<String>,
 }
 
 fn broken() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
 }
 
-/// Counts `fault` down; whether it happens now.
+/// Counts `fault` down. Returns whether it happens now.
 fn happens(fault: &mut u64) -> bool {
     let happens = *fault == 1;
     *fault = fault.saturating_sub(1);
@@ -209,11 +215,11 @@ fn happens(fault: &mut u64) -> bool {
 }
 
 impl State {
-    fn tell(&mut self, what: impl FnOnce() -> String) {
-        if self.told.len() == TOLD_MAX {
-            self.told.pop_front();
+    fn log(&mut self, what: impl FnOnce() -> String) {
+        if self.trace.len() == TRACE_MAX {
+            self.trace.pop_front();
         }
-        self.told.push_back(what());
+        self.trace.push_back(what());
     }
 
     fn new_file(&mut self) -> usize {
@@ -251,7 +257,7 @@ impl State {
         }
     }
 
-    /// What of these changes is kept, and what is lost.
+    /// Splits changes at random into those kept and those lost.
     fn some(&mut self, mut pending: Vec<Given>) -> (Vec<Given>, Vec<Given>) {
         if self.random.bool() {
             let lost = pending.split_off(self.random.usize(..=pending.len()));
@@ -291,7 +297,7 @@ impl State {
             })
             .map(|(path, named)| (path.clone(), *named))
             .collect();
-        self.tell(|| format!("power is lost, and with it {lost:?}"));
+        self.log(|| format!("power is lost, and with it {lost:?}"));
         for path in self
             .names
             .keys()
@@ -331,7 +337,7 @@ impl Named {
     }
 }
 
-/// The disk; nothing is below `root` on the real one.
+/// The disk. On the real disk, nothing is below `root` at first.
 #[derive(Debug, Clone)]
 pub(crate) struct Disk {
     state: Arc<Mutex<State>>,
@@ -350,7 +356,7 @@ impl Disk {
             faults: Faults::default(),
             has_failed: false,
             random: fastrand::Rng::with_seed(seed),
-            told: VecDeque::new(),
+            trace: VecDeque::new(),
         };
         Self {
             state: Arc::new(Mutex::new(state)),
@@ -359,17 +365,17 @@ impl Disk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics holding it")
+        self.state.lock().expect("no holder panics")
     }
 
-    /// What the next process sees of the disk; the one before it sees nothing any more.
+    /// The disk as the next process sees it. The process before it gets only errors.
     pub(crate) fn process(&self) -> Process {
         let mut state = self.state();
         state.life += 1;
         state.faults = Faults::default();
         state.has_failed = false;
         let life = state.life;
-        state.tell(|| format!("process {life}"));
+        state.log(|| format!("process {life}"));
         self.is_dead.send_replace(false);
         Process {
             disk: self.clone(),
@@ -377,14 +383,14 @@ impl Disk {
         }
     }
 
-    /// From now on; the process that lives has those before no longer.
+    /// Sets the faults from now on, in place of the present ones.
     pub(crate) fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }
 
-    /// Ends the process that lives.
+    /// Kills the running process.
     pub(crate) fn kill(&self) {
-        self.state().tell(|| "killed".to_owned());
+        self.state().log(|| "killed".to_owned());
         self.is_dead.send_replace(true);
     }
 
@@ -392,7 +398,7 @@ impl Disk {
         *self.is_dead.borrow()
     }
 
-    /// Waits for the death of the process that lives.
+    /// Waits until the running process dies.
     pub(crate) async fn death(&self) {
         let mut is_dead = self.is_dead.subscribe();
         is_dead
@@ -401,17 +407,17 @@ impl Disk {
             .expect("the disk outlives it");
     }
 
-    /// Whether a sync has failed in this life.
+    /// Whether a sync has failed in the running process.
     pub(crate) fn has_failed(&self) -> bool {
         self.state().has_failed
     }
 
-    /// Leaves the disk as a loss of power now may leave it. The last process is gone.
+    /// Leaves the disk as a power loss at this moment may leave it. The last process has ended.
     pub(crate) fn lose_power(&self, unsynced: Unsynced) {
         self.state().lose_power(unsynced);
     }
 
-    /// What all files take together, those apart that are called `name`.
+    /// The bytes of all files, except those called `name`.
     pub(crate) fn used_beside(&self, name: &str) -> u64 {
         let state = self.state();
         let apart = state.names.iter().filter(|(path, _)| path.ends_with(name));
@@ -422,12 +428,13 @@ impl Disk {
         state.used() - apart
     }
 
-    /// What was done to it last, a line for each change.
-    pub(crate) fn told(&self) -> String {
-        self.state().told.make_contiguous().join("\n")
+    /// The latest changes to the disk, one per line.
+    pub(crate) fn trace(&self) -> String {
+        self.state().trace.make_contiguous().join("\n")
     }
 
-    /// Makes a change in process `life`, which may die of it: then a `change` that is told so does none or some of it.
+    /// Makes a change for process `life`, which may die of it. In that case `change` does nothing
+    /// or a part.
     fn change(
         &self,
         life: u64,
@@ -435,7 +442,7 @@ impl Disk {
         change: impl FnOnce(&mut State, Completeness),
     ) -> io::Result<()> {
         let mut state = self.living(life)?;
-        state.tell(what);
+        state.log(what);
         let is_last = happens(&mut state.faults.dies_in);
         change(
             &mut state,
@@ -446,14 +453,14 @@ impl Disk {
             },
         );
         if is_last {
-            state.tell(|| "died of it".to_owned());
+            state.log(|| "died of it".to_owned());
             self.is_dead.send_replace(true);
             return Err(broken());
         }
         Ok(())
     }
 
-    /// The state, for the process that lives.
+    /// The state, if process `life` is the running one.
     fn living(&self, life: u64) -> io::Result<MutexGuard<'_, State>> {
         let state = self.state();
         if state.life == life && !self.is_dead() {
@@ -468,7 +475,7 @@ impl Disk {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Completeness {
     Whole,
-    /// The process dies meanwhile.
+    /// The process dies during the change.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Failures of messages, counted from the journal and from a checkpoint (rule P1).
+//! Failures of messages are counted from the journal and from a checkpoint (rule P1).
 
 use ports::queue::{Delivery, OnFailure, QueueOptions};
 
@@ -13,9 +13,10 @@ async fn next(store: &embedded::Embedded) -> Delivery {
         .remove(0)
 }
 
-/// Q3, Q5: a message that fails once in each start of the store has failed for good after as many as it may.
+/// Q3, Q5: a message that fails once in each start of the store fails permanently after its last
+/// attempt.
 #[test]
-fn failures_add_up_over_restarts() {
+fn failures_add_up_across_restarts() {
     let directory = directory();
     block_on(async {
         let options = QueueOptions {
@@ -50,7 +51,7 @@ fn failures_add_up_over_restarts() {
                 .expect("release answers");
             settle(&store.key_value()).await;
             if start % 2 == 0 {
-                // In order, with a checkpoint; else the journal alone has it.
+                // An orderly close makes a checkpoint. Otherwise the journal alone has the failure.
                 store.close().await;
             }
         }
@@ -68,17 +69,17 @@ fn failures_add_up_over_restarts() {
             .dead_letters("work", None, 10)
             .await
             .expect("it answers");
-        let told: Vec<_> = letters
+        let reported: Vec<_> = letters
             .iter()
             .map(|letter| (letter.attempts, letter.reason.as_str()))
             .collect();
-        assert_eq!(told, [(4, "failure 4")]);
+        assert_eq!(reported, [(4, "failure 4")]);
     });
 }
 
-/// Q5: an alarm is not over because the store has restarted.
+/// Q5: a blocked group stays blocked across a restart.
 #[test]
-fn a_group_that_is_blocked_stays_so_over_a_restart() {
+fn a_blocked_group_stays_blocked_across_a_restart() {
     let directory = directory();
     block_on(async {
         let options = QueueOptions {
@@ -111,11 +112,11 @@ fn a_group_that_is_blocked_stays_so_over_a_restart() {
             .blocked("work")
             .await
             .expect("it answers");
-        let told: Vec<_> = blocked
+        let reported: Vec<_> = blocked
             .iter()
             .map(|letter| (letter.attempts, letter.reason.as_str()))
             .collect();
-        assert_eq!(told, [(1, "it fails")]);
+        assert_eq!(reported, [(1, "it fails")]);
         let delivery = next(&store).await;
         store
             .queue()

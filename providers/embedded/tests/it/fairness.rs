@@ -1,4 +1,4 @@
-//! A task that calls the store again and again does not keep its thread from the others.
+//! A task that calls the store in a loop lets other tasks of its thread run.
 
 use std::sync::{
     Arc,
@@ -13,10 +13,10 @@ use ports::{
 
 use crate::world::{directory, open};
 
-/// More than a task's budget by far.
+/// Far more calls than a task's budget.
 const CALLS_MAX: usize = 100_000;
 
-/// Whether somebody else had his turn before a task had made all of its calls, on the only thread there is.
+/// Whether another task on the only thread ran before a task had made all its calls.
 fn lets_others_run<F: Future<Output = ()> + Send>(call: impl Fn() -> F + Send + 'static) -> bool {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -40,7 +40,7 @@ fn lets_others_run<F: Future<Output = ()> + Send>(call: impl Fn() -> F + Send + 
 }
 
 #[test]
-fn a_loop_of_calls_that_are_answered_at_once_lets_others_run() {
+fn a_loop_of_calls_that_never_wait_lets_others_run() {
     let directory = directory();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
     let store = runtime.block_on(open(directory.path()));
@@ -60,7 +60,7 @@ fn a_loop_of_calls_that_are_answered_at_once_lets_others_run() {
                     .scan(&Scan::partition("partition", 1))
                     .await
                     .expect("it is read"),
-            )
+            );
         }
     }));
     assert!(lets_others_run(move || {
@@ -71,7 +71,7 @@ fn a_loop_of_calls_that_are_answered_at_once_lets_others_run() {
                     .update(Update::put(key, Vec::new()))
                     .await
                     .expect("it is written"),
-            )
+            );
         }
     }));
     runtime.block_on(store.close());
@@ -95,7 +95,7 @@ fn a_loop_over_a_queue_lets_others_run() {
         deduplication: None,
         body: "message".into(),
     };
-    // Who takes and gives back always has something to take.
+    // A consumer that releases its message always has one to receive.
     runtime
         .block_on(queue.send("queue", vec![message.clone()]))
         .expect("it is sent");
@@ -112,7 +112,7 @@ fn a_loop_over_a_queue_lets_others_run() {
             }
         }
     }));
-    // Who hands on sends and acknowledges.
+    // A worker that passes messages on both sends and acknowledges.
     let sending = queue.clone();
     assert!(lets_others_run(move || {
         let (queue, message) = (sending.clone(), message.clone());

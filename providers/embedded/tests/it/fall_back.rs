@@ -1,4 +1,5 @@
-//! A failed write or sync: the store goes back to its durable state and says what was lost (rules P3, P6).
+//! After a failed write or sync, the store returns to its durable state and reports which points
+//! were lost (rules P3, P6).
 
 use std::{path::Path, sync::Arc};
 
@@ -55,17 +56,15 @@ fn after_a_failed_sync_the_durable_state_is_served_and_lost_points_are_lost() {
             "{refused}"
         );
         Faults::set(&faults.fail_journal_sync, false);
-        let told = waiter
+        let reported = waiter
             .await
             .expect("the waiter ends")
             .expect_err("its point is lost");
-        assert_eq!(told.kind(), ErrorKind::Lost, "{told}");
+        assert_eq!(reported.kind(), ErrorKind::Lost, "{reported}");
         assert_eq!(store.status().health, Health::Serving);
         assert_eq!(value(&kv, "kept").await, Some(1));
-        assert_eq!(
-            (value(&kv, "left").await, value(&kv, "right").await),
-            (None, None)
-        );
+        let pair = (value(&kv, "left").await, value(&kv, "right").await);
+        assert_eq!(pair, (None, None));
         kv.externalize(kept.point)
             .await
             .expect("a durable point stays durable");
@@ -79,27 +78,18 @@ fn after_a_failed_sync_the_durable_state_is_served_and_lost_points_are_lost() {
         drop((store, kv));
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
-        assert_eq!(
-            (value(&kv, "kept").await, value(&kv, "later").await),
-            (Some(1), Some(3))
-        );
-        assert_eq!(
-            (value(&kv, "left").await, value(&kv, "right").await),
-            (None, None)
-        );
-        assert_eq!(
-            kv.externalize(lost.point)
-                .await
-                .expect_err("lost for good")
-                .kind(),
-            ErrorKind::Lost
-        );
+        let kept = (value(&kv, "kept").await, value(&kv, "later").await);
+        assert_eq!(kept, (Some(1), Some(3)));
+        let pair = (value(&kv, "left").await, value(&kv, "right").await);
+        assert_eq!(pair, (None, None));
+        let still = kv.externalize(lost.point).await.expect_err("it stays lost");
+        assert_eq!(still.kind(), ErrorKind::Lost);
     });
 }
 
 /// P6.
 #[test]
-fn a_write_torn_by_an_error_is_void_and_the_journal_goes_on_elsewhere() {
+fn a_write_torn_by_an_error_is_void_and_the_journal_continues_in_another_segment() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
@@ -137,7 +127,7 @@ fn a_write_torn_by_an_error_is_void_and_the_journal_goes_on_elsewhere() {
     });
 }
 
-/// Q6: what a consumer did with a message went with the state, so its acknowledgement must not count.
+/// Q6: the return undid the delivery, so its acknowledgement must have no effect.
 #[test]
 fn a_handle_from_before_the_return_acknowledges_nothing() {
     let directory = directory();
@@ -157,11 +147,7 @@ fn a_handle_from_before_the_return_acknowledges_nothing() {
         let before = queue.receive("work", 1).await.expect("receive answers");
         Faults::set(&faults.fail_journal_sync, true);
         done(&kv, put("result", 1)).await;
-        eventually("the store notices", || {
-            store.status().health != Health::Serving
-        })
-        .await;
-        Faults::set(&faults.fail_journal_sync, false);
+        returns(&faults, &store).await;
         queue_serves(&*kv, &store).await;
         let after = queue.receive("work", 1).await.expect("receive answers");
         assert_eq!(after.len(), 1, "the message is given again");
@@ -190,10 +176,10 @@ fn a_handle_from_before_the_return_acknowledges_nothing() {
     });
 }
 
-/// Q3, Q6: a message whose acknowledgement was undone is given as often as it failed and once more, as if it had never
-/// been given, and no handle of before has any power over it.
+/// Q3, Q6: a message whose acknowledgement was undone is delivered as if it had never been
+/// delivered before. An earlier handle has no effect on it.
 #[test]
-fn attempts_are_counted_from_one_after_the_return_too() {
+fn attempts_are_counted_from_one_after_the_return() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
@@ -215,11 +201,7 @@ fn attempts_are_counted_from_one_after_the_return_too() {
             .await
             .expect("acknowledge answers");
         done(&kv, put("result", 1)).await;
-        eventually("the store notices", || {
-            store.status().health != Health::Serving
-        })
-        .await;
-        Faults::set(&faults.fail_journal_sync, false);
+        returns(&faults, &store).await;
         queue_serves(&*kv, &store).await;
         let after = queue.receive("work", 1).await.expect("receive answers");
         assert_eq!(
@@ -256,6 +238,15 @@ fn attempts_are_counted_from_one_after_the_return_too() {
     });
 }
 
+/// Waits until the store has met the failed sync, and lets later syncs succeed.
+async fn returns(faults: &Faults, store: &Embedded) {
+    eventually("the store notices", || {
+        store.status().health != Health::Serving
+    })
+    .await;
+    Faults::set(&faults.fail_journal_sync, false);
+}
+
 async fn serves(store: &Embedded) {
     eventually("the store serves again", || {
         store.status().health == Health::Serving
@@ -268,9 +259,9 @@ async fn queue_serves(kv: &dyn KeyValue, store: &Embedded) {
     assert_eq!(kv.get(&key("result")).await.expect("it serves").value, None);
 }
 
-/// A consumer that waits for messages is not forgotten by the return.
+/// A waiting consumer is not forgotten by the return.
 #[test]
-fn who_waits_for_messages_hears_of_those_sent_after_the_return() {
+fn a_waiting_consumer_receives_messages_sent_after_the_return() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
@@ -298,11 +289,7 @@ fn who_waits_for_messages_hears_of_those_sent_after_the_return() {
         });
         Faults::set(&faults.fail_journal_sync, true);
         done(&store.key_value(), put("lost", 1)).await;
-        eventually("the store notices", || {
-            store.status().health != Health::Serving
-        })
-        .await;
-        Faults::set(&faults.fail_journal_sync, false);
+        returns(&faults, &store).await;
         serves(&store).await;
         queue
             .send("work", vec![message("group", "job")])

@@ -1,4 +1,4 @@
-//! A disk that can be filled, that can be told to fail, and that can outlive its process.
+//! A disk that can be full, that fails on request, and that outlives its process.
 
 use std::{
     io,
@@ -16,26 +16,26 @@ use taken::{FileId, Taken};
 
 mod taken;
 
-/// What the tests turn.
+/// The faults that tests set.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// The most bytes all files may take together; zero: no bound.
+    /// The bytes that all files may take together; zero: unbounded.
     pub(crate) capacity: AtomicU64,
     /// Syncs of journal segments fail.
     pub(crate) fail_journal_sync: AtomicBool,
     /// Writes to journal segments fail halfway.
     pub(crate) fail_journal_write: AtomicBool,
-    /// The checkpoint store can neither grow nor change.
+    /// The checkpoint store can neither grow nor change, for lack of room.
     pub(crate) no_room_for_checkpoints: AtomicBool,
-    /// The checkpoint store cannot change, and not for lack of room.
+    /// The checkpoint store cannot change, for another reason.
     pub(crate) fail_checkpoints: AtomicBool,
     /// The checkpoint store cannot be read.
     pub(crate) fail_checkpoint_reads: AtomicBool,
-    /// The change to the disk in which the process dies, counted from one: that one is done by half if it is a
-    /// write and not at all if it is not, and nothing after it. Zero: never.
+    /// The change to the disk in which the process dies, counted from one; zero: never. A write is
+    /// done by half, any other change not at all, and nothing follows.
     pub(crate) dies_in: AtomicU64,
     changes: AtomicU64,
-    /// Syncs of journal segments take until this is over.
+    /// Whether syncs of journal segments block until this is reset.
     is_slow: Mutex<bool>,
     is_quick: Condvar,
     waiting_syncs: AtomicU64,
@@ -47,29 +47,29 @@ impl Faults {
         flag.store(on, Ordering::SeqCst);
     }
 
-    /// Has syncs of journal segments wait from now on, or no longer.
+    /// Makes syncs of journal segments block, or releases them.
     pub(crate) fn hold_syncs(&self, hold: bool) {
-        *self.is_slow.lock().expect("nobody panics holding it") = hold;
+        *self.is_slow.lock().expect("no holder panics") = hold;
         self.is_quick.notify_all();
     }
 
-    /// How many syncs wait by now.
+    /// The number of blocked syncs.
     pub(crate) fn waiting_syncs(&self) -> u64 {
         self.waiting_syncs.load(Ordering::SeqCst)
     }
 
     fn wait_until_quick(&self) {
-        let is_slow = self.is_slow.lock().expect("nobody panics holding it");
+        let is_slow = self.is_slow.lock().expect("no holder panics");
         self.waiting_syncs.fetch_add(1, Ordering::SeqCst);
         drop(
             self.is_quick
                 .wait_while(is_slow, |is_slow| *is_slow)
-                .expect("nobody panics holding it"),
+                .expect("no holder panics"),
         );
         self.waiting_syncs.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Counts a change to the disk; an error if the process is dead by then.
+    /// Counts a change to the disk. Fails if the process is dead by then.
     fn change(&self) -> io::Result<()> {
         let number = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
         let dies_in = self.dies_in.load(Ordering::SeqCst);
@@ -80,23 +80,23 @@ impl Faults {
         }
     }
 
-    /// Whether the change counted last is the one in which the process dies.
+    /// Whether the process dies in the last counted change.
     fn is_dying(&self) -> bool {
         self.changes.load(Ordering::SeqCst) == self.dies_in.load(Ordering::SeqCst)
     }
 
-    /// What all files take together.
+    /// The bytes of all files.
     pub(crate) fn used(&self) -> u64 {
         self.taken().bytes()
     }
 
-    /// What the files of one folder take.
+    /// The bytes of the files in one folder.
     pub(crate) fn used_in(&self, folder: &Path) -> u64 {
         self.taken().bytes_in(folder)
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().expect("nobody panics holding it")
+        self.taken.lock().expect("no holder panics")
     }
 
     fn take(&self, file: FileId, range: Range<u64>) -> io::Result<()> {

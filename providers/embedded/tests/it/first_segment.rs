@@ -1,4 +1,4 @@
-//! The first segment of a journal: a directory may be without it before it was durable, and never after.
+//! The first segment of a journal: a directory may lack it before it was durable, and never after.
 
 use std::{
     fs,
@@ -17,15 +17,15 @@ fn first_segment(path: &Path) -> PathBuf {
     path.join("journal/00000001.log")
 }
 
-/// The line of the `format` record that later releases write, and earlier ones did not.
+/// The line of the `format` record that later releases write and earlier ones did not.
 const JOURNAL_BEGUN: &str = "journal begun\n";
 
-/// Makes the directory one of a release that did not record that the journal has begun.
+/// Turns the directory into one of a release that did not record the start of the journal.
 fn forget_that_the_journal_has_begun(path: &Path) {
     let record = path.join("format");
     let text = fs::read_to_string(&record).expect("the record reads");
     assert!(text.contains(JOURNAL_BEGUN), "{text}");
-    // Its record has no checksum either, and is of format 1.
+    // The record of such a release has no checksum, and format 1.
     let text = text
         .replace(JOURNAL_BEGUN, "")
         .replace("format 2", "format 1");
@@ -35,7 +35,7 @@ fn forget_that_the_journal_has_begun(path: &Path) {
     fs::write(record, earlier).expect("the record is written");
 }
 
-/// A store that never made a checkpoint, gone as by a crash.
+/// Leaves a store without a checkpoint, as a crash would.
 async fn leave_without_a_checkpoint(path: &Path) {
     let store = open(path).await;
     durably(&store.key_value(), put("kept", 1)).await;
@@ -105,7 +105,8 @@ fn a_directory_whose_first_segment_lost_its_records_refuses_to_start_and_names_i
     });
 }
 
-/// D1: checksums start from the salt in `format`, so without it no segment is known again. What is missing is named.
+/// D1: all checksums start from the salt in `format`, so without the record no segment is readable.
+/// The error names the missing record.
 #[test]
 fn a_directory_that_lost_its_format_record_refuses_to_start() {
     let directory = directory();
@@ -121,9 +122,9 @@ fn a_directory_that_lost_its_format_record_refuses_to_start() {
     });
 }
 
-/// D1: directories of earlier releases open, and are guarded from then on.
+/// D1: directories of earlier releases open, and are protected from then on.
 #[test]
-fn a_directory_whose_record_says_nothing_of_the_journal_opens_and_says_so_from_then_on() {
+fn a_directory_whose_record_does_not_mention_the_journal_opens_and_mentions_it_from_then_on() {
     let directory = directory();
     let path = directory.path();
     block_on(async {
@@ -141,7 +142,7 @@ fn a_directory_whose_record_says_nothing_of_the_journal_opens_and_says_so_from_t
     });
 }
 
-/// Opens the store on a disk that its process leaves in change number `dies_in`.
+/// Opens the store on a disk on which the process dies in change number `dies_in`.
 async fn open_and_die(path: &Path, dies_in: u64) -> Result<Embedded, OpenError> {
     let faults = Arc::new(Faults::default());
     faults.dies_in.store(dies_in, Ordering::SeqCst);
@@ -152,10 +153,10 @@ async fn open_and_die(path: &Path, dies_in: u64) -> Result<Embedded, OpenError> 
     .await
 }
 
-/// D1: nothing was served yet, so there is nothing to miss.
+/// D1: nothing was served before, so nothing can be missing.
 #[test]
 fn a_first_start_that_dies_in_any_change_to_the_disk_leaves_a_directory_that_opens() {
-    /// A first start changes the disk more often than that.
+    /// The least number of changes that a first start makes.
     const CHANGES_MIN: u64 = 20;
     let mut random = fastrand::Rng::with_seed(11);
     block_on(async {
@@ -173,7 +174,7 @@ fn a_first_start_that_dies_in_any_change_to_the_disk_leaves_a_directory_that_ope
                 matches!(error, OpenError::Io { .. } | OpenError::Checkpoint { .. }),
                 "{error}"
             );
-            // The start after it may die as well.
+            // The next start may die as well.
             drop(open_and_die(path, random.u64(1..=dies_in)).await);
             let reopened = Embedded::open(config(path)).await;
             let store =
@@ -187,7 +188,7 @@ fn a_first_start_that_dies_in_any_change_to_the_disk_leaves_a_directory_that_ope
                 "died in change {dies_in}"
             );
             drop(store);
-            // Where the death tore the first record, the next start went on in another segment.
+            // If the crash tore the first record, the next start continued in another segment.
             fs::remove_dir_all(path.join("journal")).expect("the journal goes");
             let refused = Embedded::open(config(path)).await.err();
             assert!(

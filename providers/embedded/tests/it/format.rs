@@ -1,4 +1,5 @@
-//! Which directories may be opened: the `format` record, the fixtures of released formats, and the lock.
+//! Directories that may be opened: the `format` record, the fixtures of released formats, and the
+//! lock.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +16,7 @@ use crate::{
     world::{block_on, directory, durably, key, message, open, patient, put, settle, value},
 };
 
-/// Every format there has been.
+/// All formats so far.
 const FORMATS: [u32; 2] = [1, 2];
 
 fn fixture(format: u32) -> PathBuf {
@@ -29,10 +30,11 @@ fn small(path: &Path) -> Config {
     }
 }
 
-/// The one that is written now.
+/// The format that this release writes.
 const NEWEST: u32 = FORMATS[FORMATS.len() - 1];
 
-/// The files of a fixture. Each is kept as its blocks that are not all zeros: the rest is allocated ahead.
+/// The files of a fixture. A packed file holds only the blocks that are not all zeros, because the
+/// rest is allocated ahead.
 const FILES: [&str; 3] = ["format", "journal/00000001.log", "state.redb"];
 const BLOCK: usize = 4096;
 
@@ -74,7 +76,7 @@ fn unpack_fixture(format: u32, to: &Path) {
     }
 }
 
-/// What the fixture holds: some of it from a checkpoint, some from the journal behind it.
+/// Writes the content of the fixture: a part to a checkpoint, and a part to the journal after it.
 async fn write_fixture(path: &Path) {
     let store = Embedded::open(small(path)).await.expect("the store opens");
     durably(&store.key_value(), put("checkpointed", 1)).await;
@@ -104,7 +106,7 @@ async fn write_fixture(path: &Path) {
     }
 }
 
-/// What the fixture holds is there, and nothing else.
+/// Asserts that the store holds exactly the content of the fixture.
 async fn holds_the_fixture(store: &Embedded) {
     let kv = store.key_value();
     assert_eq!(
@@ -129,10 +131,10 @@ async fn holds_the_fixture(store: &Embedded) {
     assert_eq!(page.items.len(), 2);
 }
 
-/// Directories of all formats open, with everything in them, and have the newest one from then on. `UPDATE=1` writes the
-/// newest fixture anew.
+/// Directories of all formats open with their whole content, and have the newest format from then
+/// on. `UPDATE=1` writes the newest fixture anew.
 #[test]
-fn directories_of_every_format_open_with_everything_in_them() {
+fn directories_of_every_format_open_with_their_whole_content() {
     block_on(async {
         if std::env::var_os("UPDATE").is_some() {
             write_fixture(directory().path()).await;
@@ -161,9 +163,10 @@ fn directories_of_every_format_open_with_everything_in_them() {
     });
 }
 
-/// A process may die in each of its changes to the disk while it converts a directory; the next one goes on.
+/// A process may die in any of its changes to the disk during a conversion, and the next start
+/// continues.
 #[test]
-fn a_conversion_that_dies_anywhere_is_done_by_the_next_start() {
+fn the_next_start_completes_a_conversion_that_dies_anywhere() {
     block_on(async {
         for dies_in in 1.. {
             let directory = directory();
@@ -194,9 +197,10 @@ fn a_conversion_that_dies_anywhere_is_done_by_the_next_start() {
     });
 }
 
-/// Without room for both stores a conversion refuses: the directory stays what it was, and nothing takes room that did not.
+/// Without room for both stores a conversion is refused. The directory stays as it was, and no
+/// additional space is taken.
 #[test]
-fn a_conversion_without_room_changes_nothing_and_is_done_when_there_is_room() {
+fn a_conversion_without_room_changes_nothing_and_succeeds_once_there_is_room() {
     block_on(async {
         let bytes: u64 = FILES
             .iter()
@@ -231,7 +235,7 @@ fn a_conversion_without_room_changes_nothing_and_is_done_when_there_is_room() {
                 later.keys()
             );
             for (file, bytes) in later {
-                // redb notes in its file that it is open, as it did for the release that wrote it.
+                // redb notes in its file that it is open, as it did in the release that wrote it.
                 let is_noted_in =
                     file.ends_with("state.redb") && bytes.len() == earlier[&file].len();
                 assert!(
@@ -249,7 +253,7 @@ fn a_conversion_without_room_changes_nothing_and_is_done_when_there_is_room() {
     });
 }
 
-/// The files in a directory, its lock apart, and what is in them.
+/// The files of a directory with their content, except the lock.
 fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(directory).expect("it lists").flatten() {
@@ -264,9 +268,9 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// A bit that has flipped in a checkpoint store of format 1 is met before it gets a checksum that hides it.
+/// A flipped bit in a checkpoint store of format 1 is detected before a new checksum could hide it.
 #[test]
-fn a_store_of_format_1_that_is_damaged_is_refused_or_converted_as_it_was() {
+fn a_damaged_store_of_format_1_is_refused_or_converted_as_it_was() {
     block_on(async {
         let random = &mut fastrand::Rng::with_seed(11);
         let (mut refused, mut right) = (0, 0);
@@ -302,7 +306,7 @@ fn a_store_of_format_1_that_is_damaged_is_refused_or_converted_as_it_was() {
     });
 }
 
-/// A newer format is refused, saying which release reads it.
+/// A newer format is refused, and the error names the release that reads it.
 #[test]
 fn a_newer_format_is_refused_and_says_which_version_can_read_it() {
     let directory = directory();
@@ -337,9 +341,9 @@ fn a_newer_format_is_refused_and_says_which_version_can_read_it() {
     });
 }
 
-/// Without its record a directory that holds something is no new one: what is there stays as it is.
+/// A directory with content but without its record is not new. Its content stays as it is.
 #[test]
-fn a_missing_format_record_beside_data_is_refused_by_name_and_taken_when_it_is_put_back() {
+fn a_missing_format_record_beside_data_is_refused_by_name_until_it_is_put_back() {
     let directory = directory();
     block_on(async {
         let store = open(directory.path()).await;
@@ -366,7 +370,7 @@ fn a_missing_format_record_beside_data_is_refused_by_name_and_taken_when_it_is_p
                     "{absent:?}: {refused:?}"
                 );
                 assert!(
-                    refused.to_string().contains("put it back or restore"),
+                    refused.to_string().contains("put it back, or restore"),
                     "{refused}"
                 );
             }
@@ -388,7 +392,7 @@ fn a_missing_format_record_beside_data_is_refused_by_name_and_taken_when_it_is_p
     });
 }
 
-/// A checkpoint store that is none is refused, whatever it is instead, and left as it is for who comes to look.
+/// A file that is not a checkpoint store is refused and left unchanged for an inspection.
 #[test]
 fn a_checkpoint_store_of_other_bytes_is_refused_by_name_and_not_touched() {
     block_on(async {
@@ -428,9 +432,9 @@ fn a_checkpoint_store_of_other_bytes_is_refused_by_name_and_not_touched() {
     });
 }
 
-/// P3: a point of each earlier start is answered by where that start ended.
+/// P3: the recorded end of each earlier start decides about its points.
 #[test]
-fn points_of_many_earlier_starts_are_answered_by_where_each_ended() {
+fn the_end_of_each_earlier_start_decides_about_its_points() {
     let directory = directory();
     block_on(async {
         let (mut kept, mut lost) = (Vec::new(), Vec::new());
@@ -459,12 +463,12 @@ fn points_of_many_earlier_starts_are_answered_by_where_each_ended() {
         for (kept, lost) in kept.into_iter().zip(lost) {
             kv.externalize(kept)
                 .await
-                .expect("what was left behind is durable");
-            let told = kv
+                .expect("the earlier value is durable");
+            let reported = kv
                 .externalize(lost)
                 .await
                 .expect_err("what was not is lost");
-            assert_eq!(told.kind(), ports::ErrorKind::Lost);
+            assert_eq!(reported.kind(), ports::ErrorKind::Lost);
         }
         assert_eq!(
             kv.get(&key("item"))

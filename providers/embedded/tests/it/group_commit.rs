@@ -1,4 +1,4 @@
-//! One sync for many, and none for what undid itself while nobody waits for it.
+//! One sync serves many callers, and changes that undo each other need none unless a caller waits.
 
 use std::sync::{
     Arc,
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// D1: all who come while a sync is under way share the next one, however quick the disk is.
+/// D1: all callers that arrive during a sync share the next one, at any speed of the disk.
 #[test]
 fn concurrent_writers_share_a_sync() {
     const WRITERS: usize = 64;
@@ -67,7 +67,7 @@ fn concurrent_writers_share_a_sync() {
     });
 }
 
-/// Nothing that was created and deleted within a group reaches the journal.
+/// A record created and deleted within a group never reaches the journal.
 #[test]
 fn a_lock_taken_and_released_leaves_the_journal_as_it_was() {
     const ROUNDS: u64 = 2000;
@@ -87,14 +87,15 @@ fn a_lock_taken_and_released_leaves_the_journal_as_it_was() {
         }
         settle(&kv).await;
         let grown = store.status().journal_bytes - before;
-        // The journal thread may look in between: then one round is seen halfway, not all of them.
+        // The journal thread may take a group in between. It then sees one round halfway, but not
+        // all.
         assert!(grown < ROUNDS, "{grown} bytes for {ROUNDS} rounds");
     });
 }
 
-/// D3: a record without entries says how far a group went that left nothing to write.
+/// D3: a record without entries states the end of a group that left nothing to write.
 #[test]
-fn a_point_of_what_undid_itself_survives_a_kill_if_somebody_waited_for_it() {
+fn the_point_of_an_undone_change_survives_a_kill_if_a_caller_waited_for_it() {
     let directory = directory();
     block_on(async {
         let faults = Arc::new(Faults::default());
@@ -131,14 +132,14 @@ fn a_point_of_what_undid_itself_survives_a_kill_if_somebody_waited_for_it() {
         let kv = store.key_value();
         kv.externalize(released.point)
             .await
-            .expect("what was acknowledged is not lost");
+            .expect("an acknowledged point is not lost");
         done(&kv, put("lock", 2).depends_on(released.point)).await;
     });
 }
 
 /// D3.
 #[test]
-fn a_store_closed_in_order_keeps_the_points_of_what_undid_itself() {
+fn a_store_closed_in_order_keeps_the_points_of_undone_changes() {
     let directory = directory();
     block_on(async {
         let store = open(directory.path()).await;
@@ -221,7 +222,7 @@ fn an_item_changed_often_within_a_group_is_written_once() {
 
 /// D1.
 #[test]
-fn what_nobody_waits_for_becomes_durable_by_itself() {
+fn a_change_without_a_waiter_becomes_durable_by_itself() {
     let directory = directory();
     block_on(async {
         let store = open(directory.path()).await;
@@ -234,7 +235,7 @@ fn what_nobody_waits_for_becomes_durable_by_itself() {
     });
 }
 
-/// D1: the close of a store writes what is left.
+/// D1: closing the store writes the remaining changes.
 #[test]
 fn a_store_closed_in_order_has_made_everything_durable() {
     let directory = directory();
@@ -256,9 +257,9 @@ fn a_store_closed_in_order_has_made_everything_durable() {
     });
 }
 
-/// Checkpoints run beside writers, and the state is the same over many of them.
+/// Checkpoints run beside writers, and the state stays the same over many of them.
 #[test]
-fn checkpoints_fold_the_journal_in_while_writers_go_on() {
+fn checkpoints_cover_the_journal_while_writers_go_on() {
     const ITEMS: usize = 60;
     let directory = directory();
     let config = Config {
@@ -295,7 +296,7 @@ fn checkpoints_fold_the_journal_in_while_writers_go_on() {
             }
         }
         settle(&kv).await;
-        // A checkpoint that is due while another runs is made by a later commit.
+        // A later commit makes a checkpoint that fell due while another one ran.
         found("checkpoints fold the journal in", async || {
             durably(&kv, put("item-00", 3000)).await;
             (store.status().checkpoints > 2 && store.status().segments < 8).then_some(())
@@ -310,7 +311,7 @@ fn checkpoints_fold_the_journal_in_while_writers_go_on() {
     });
 }
 
-/// The whole partition, by scan and by get, is what the model says.
+/// Asserts that scans and gets of the whole partition match the model.
 async fn check(kv: &Arc<dyn ports::KeyValue>, model: &[Option<i64>]) {
     let page = kv
         .scan(&ports::key_value::Scan::partition("test", 1000))

@@ -11,6 +11,7 @@ mod contract;
 mod crash;
 mod damage;
 mod disk;
+mod failed_removals;
 mod failures;
 mod fairness;
 mod fall_back;

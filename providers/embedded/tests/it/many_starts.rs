@@ -1,27 +1,22 @@
-//! Many starts on one disk: each ends in a death at some change to it, many with a loss of power beside.
+//! Many starts on one disk. Each ends in a crash at some change to the disk, and many in a power
+//! loss as well.
 //!
-//! One start alone shows nothing of what the next one takes from the page cache for durable, so deaths and losses of
-//! power are mixed over one directory here. What each start finds must be what the first so many updates
-//! left, all that were acknowledged among them; and what it serves has become durable by that.
+//! A single start cannot show that the next one takes unsynced data in the page cache for durable.
+//! These tests therefore mix crashes and power losses over one directory. Each start must find the
+//! result of the first n updates, for some n that includes all acknowledged ones. Data that a start
+//! serves must have become durable.
 //!
-//! A seed decides what is done and what happens to the disk, and not how the store's threads take turns: one that
-//! failed may have to be run more than once. `SEEDS` says how many there are, `SEED` which one alone.
+//! A seed decides the updates and the faults, but not the schedule of the store's threads. A failed
+//! seed may therefore need several runs. `SEEDS` sets the number of seeds, and `SEED` selects one.
 
 use std::{
     collections::BTreeMap,
-    io,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
 };
 
 use bytes::Bytes;
-use embedded::{
-    Config, Embedded, Health, OpenError,
-    storage::{DiskStorage, Intercepted, Operation},
-};
+use embedded::{Config, Embedded, OpenError};
 use ports::{
     DurabilityPoint, Error, ErrorKind, Incarnation, Key, KeyValue, Receipt, Update,
     key_value::{Action, Scan, Transacted},
@@ -31,7 +26,7 @@ use tempfile::TempDir;
 use crate::{
     child::no_crash_makes_it_shorter,
     disk::{Disk, Faults, Unsynced},
-    world::{block_on, directory, done, durably, eventually, found, put, value},
+    world::{block_on, directory, durably, found, put, value},
 };
 
 const PARTITION: &str = "many";
@@ -41,10 +36,10 @@ const BLOB_BYTES_MAX: usize = 3_000;
 /// How often a directory is opened.
 const STARTS: usize = 12;
 
-/// More than a start changes the disk by, without recovery.
+/// More than the changes to the disk of a start, without recovery.
 const CHANGES_OF_A_START: u64 = 40;
 
-/// What goes wrong beside deaths and losses of power.
+/// The faults beside crashes and power losses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     None,
@@ -52,11 +47,11 @@ enum Trouble {
     LittleRoom,
     /// The store is broken: it takes a name that it finds for durable.
     TrustedNames,
-    /// The store is broken: it syncs no removal.
+    /// The store is broken: it does not sync removals.
     TrustedRemovals,
 }
 
-/// The values of the items there are.
+/// The values of the existing items.
 type Items = BTreeMap<u8, i64>;
 
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +115,7 @@ fn key(item: u8) -> Key {
     Key::new(PARTITION, [item])
 }
 
-/// The items as a scan has them, which single reads agree with.
+/// The items by a scan, after a check that single reads agree.
 async fn read(kv: &dyn KeyValue) -> Result<Items, Error> {
     let mut items = Items::new();
     for (sort, item) in kv
@@ -152,12 +147,12 @@ async fn read(kv: &dyn KeyValue) -> Result<Items, Error> {
     Ok(items)
 }
 
-/// How a start ends early.
+/// Why a start ended early.
 #[derive(Debug)]
 enum End {
-    /// The process has died.
+    /// The process died.
     Death,
-    /// It broke a promise.
+    /// The store broke a promise.
     Broken(String),
 }
 
@@ -167,13 +162,13 @@ struct Run {
     disk: Disk,
     random: fastrand::Rng,
     trouble: Trouble,
-    /// Of a journal segment, and of the journal between two checkpoints.
+    /// The sizes of a journal segment, and of the journal between two checkpoints.
     sizes: (u64, u64),
-    /// All that was acknowledged.
+    /// The result of all acknowledged changes.
     durable: Items,
-    /// What was done since, in order.
+    /// The changes since then, in order.
     since: Vec<Change>,
-    /// Of the last change.
+    /// The incarnation of the last change.
     incarnation: Incarnation,
     value: i64,
 }
@@ -183,7 +178,7 @@ impl Run {
         let directory = directory();
         let mut random = fastrand::Rng::with_seed(seed);
         Self {
-            // A first start makes more than one directory.
+            // A first start creates more than one directory.
             data: directory.path().join("volume/store"),
             disk: Disk::new(directory.path(), random.u64(..)),
             _directory: directory,
@@ -197,7 +192,7 @@ impl Run {
         }
     }
 
-    /// Starts, works and dies again and again. Errors: the promise that was broken.
+    /// Starts, works and dies repeatedly. Errors: the broken promise.
     async fn starts(&mut self) -> Result<(), String> {
         for _ in 0..STARTS {
             if let Err(End::Broken(how)) = self.start().await {
@@ -265,10 +260,10 @@ impl Run {
             faults.fails_sync = random.u64(..8);
             faults.fails_directory_sync = random.u64(..8);
         }
-        // A first start may need more than there is.
+        // A first start may need more room than there is.
         let has_begun = self.incarnation > Incarnation(0);
         if self.trouble == Trouble::LittleRoom && has_begun && random.u8(..3) > 0 {
-            // As much as the ballast is for getting out of a full disk.
+            // Room for the ballast, which gets the store out of a full disk.
             faults.capacity = self.disk.used_beside("ballast") + (1 << 20) + random.u64(1..200_000);
         }
         faults
@@ -298,7 +293,7 @@ impl Run {
                 Err(_) if self.disk.is_dead() => return Err(End::Death),
                 Err(error)
                     if error.kind() == ErrorKind::NoRoom && self.trouble != Trouble::None => {}
-                // It is on its way back to the durable state.
+                // The store is returning to its durable state.
                 Err(_) if self.disk.has_failed() => self.serves(kv, None).await?,
                 Err(error) => return Err(End::Broken(format!("{change:?}: {error}"))),
             }
@@ -306,7 +301,7 @@ impl Run {
         Ok(())
     }
 
-    /// A change was made; perhaps its durability is waited for.
+    /// Notes a change, and sometimes waits for its durability.
     async fn made(
         &mut self,
         kv: &dyn KeyValue,
@@ -314,7 +309,7 @@ impl Run {
         receipt: Receipt,
     ) -> Result<(), End> {
         if receipt.point.incarnation != self.incarnation {
-            // The store has been back at its durable state since the change before.
+            // The store has returned to its durable state since the change before.
             return self.serves(kv, Some(change)).await;
         }
         self.since.push(change);
@@ -328,8 +323,9 @@ impl Run {
         self.serves(kv, None).await
     }
 
-    /// Waits until the store serves something durable, and holds that to what was done: to the first of the changes since the
-    /// last that was acknowledged, and perhaps to `last`, which was made after some of those were lost.
+    /// Waits until the store serves a durable state, and compares it with the changes. It must be
+    /// the result of the first n changes since the last acknowledged one. `last`, which was made
+    /// after some of those were lost, may follow.
     async fn serves(&mut self, kv: &dyn KeyValue, last: Option<Change>) -> Result<(), End> {
         loop {
             let disk = self.disk.clone();
@@ -350,7 +346,7 @@ impl Run {
         }
     }
 
-    /// The changes that `items` are the result of.
+    /// The changes that produce `items`.
     fn held(&self, items: &Items, last: Option<Change>) -> Result<Vec<Change>, String> {
         let mut state = self.durable.clone();
         let mut held = None;
@@ -382,7 +378,7 @@ impl Run {
         }
     }
 
-    /// Waits for `point` to become durable; it may be lost where a sync has failed.
+    /// Waits until `point` is durable. After a failed sync it may be lost.
     async fn is_durable(&self, kv: &dyn KeyValue, point: DurabilityPoint) -> Result<bool, End> {
         tokio::select! {
             biased;
@@ -397,8 +393,8 @@ impl Run {
     }
 }
 
-/// Segments in `data` that a start goes on in unless they are half full.
-fn small(data: &Path) -> Config {
+/// A configuration of `data` in which a start continues in the last segment unless it is half full.
+pub(crate) fn small(data: &Path) -> Config {
     Config {
         journal_segment_bytes: 48 << 10,
         cache_bytes: 1 << 16,
@@ -417,7 +413,7 @@ fn broken(seeds: impl IntoIterator<Item = u64>, trouble: Trouble) -> impl Iterat
         let how = block_on(run.starts()).err()?;
         Some(format!(
             "SEED={seed} with {trouble:?}, after\n{}: {how}",
-            run.disk.told()
+            run.disk.trace()
         ))
     })
 }
@@ -434,23 +430,23 @@ fn none_is_broken(trouble: Trouble) {
 
 /// D1, D2, K1, K5.
 #[test]
-fn many_starts_that_die_and_lose_power_lose_nothing_that_was_acknowledged() {
+fn many_starts_with_crashes_and_power_losses_lose_nothing_acknowledged() {
     none_is_broken(Trouble::None);
 }
 
 /// D1, D2, P3.
 #[test]
-fn many_starts_with_syncs_that_fail_lose_nothing_that_was_acknowledged() {
+fn many_starts_with_failed_syncs_lose_nothing_acknowledged() {
     none_is_broken(Trouble::FailedSyncs);
 }
 
 /// D1, D2, P6.
 #[test]
-fn many_starts_on_a_disk_with_little_room_lose_nothing_that_was_acknowledged() {
+fn many_starts_on_a_disk_with_little_room_lose_nothing_acknowledged() {
     none_is_broken(Trouble::LittleRoom);
 }
 
-/// The tests above would notice.
+/// The tests above detect this.
 #[test]
 fn a_store_that_takes_the_names_it_finds_for_durable_is_caught() {
     assert!(
@@ -459,17 +455,17 @@ fn a_store_that_takes_the_names_it_finds_for_durable_is_caught() {
     );
 }
 
-/// The tests above would notice.
+/// The tests above detect this.
 #[test]
-fn a_store_that_removes_a_segment_before_the_older_one_is_gone_for_good_is_caught() {
+fn a_store_that_removes_a_segment_before_the_older_one_is_durably_gone_is_caught() {
     assert!(
         broken(0..200, Trouble::TrustedRemovals).next().is_some(),
         "a gap went unnoticed"
     );
 }
 
-/// Starts on what is left of `disk`, which the last process left without its syncs, acknowledges a write and loses all that
-/// is not durable then; what a start after that finds of it.
+/// Starts on `disk` after a process that left unsynced data, acknowledges a write, and loses all
+/// data that is not durable. Returns the value that the next start finds.
 async fn start_and_lose_power(
     disk: &Disk,
     data: &Path,
@@ -494,7 +490,7 @@ async fn start_and_lose_power(
     Ok(value(&store.key_value(), "acknowledged").await)
 }
 
-/// Has a start die in change number `dies_in`; whether it came to its end before.
+/// Lets a start die in change number `dies_in`. Returns whether the start was complete before that.
 async fn start_and_die(disk: &Disk, data: &Path, dies_in: u64) -> bool {
     let storage = Arc::new(disk.process());
     disk.set_faults(Faults {
@@ -510,9 +506,10 @@ async fn start_and_die(disk: &Disk, data: &Path, dies_in: u64) -> bool {
     store.is_ok()
 }
 
-/// D1: directories, the checkpoint store, the `format` record and the first segment have names that nobody may have synced.
+/// D1: the names of the directories, the checkpoint store, the `format` record and the first
+/// segment may never have been synced.
 #[test]
-fn in_whatever_change_a_first_start_dies_the_next_one_keeps_what_it_acknowledges() {
+fn a_first_start_may_die_in_any_change_and_the_next_one_keeps_its_acknowledged_writes() {
     block_on(async {
         for dies_in in 1.. {
             let mut is_over = true;
@@ -525,7 +522,7 @@ fn in_whatever_change_a_first_start_dies_the_next_one_keeps_what_it_acknowledges
                 assert!(
                     matches!(kept, Ok(Some(1))),
                     "change {dies_in}, seed {seed}: {kept:?}\n{}",
-                    disk.told()
+                    disk.trace()
                 );
             }
             if is_over {
@@ -539,7 +536,8 @@ fn in_whatever_change_a_first_start_dies_the_next_one_keeps_what_it_acknowledges
     });
 }
 
-/// What a start has kept of its write that goes on in a segment whose name its predecessor did not live to sync.
+/// Starts in a segment whose name the process before did not live to sync. Returns the value that
+/// survives.
 async fn go_on_in_an_unsynced_segment(faults: Faults) -> Result<Option<i64>, OpenError> {
     let directory = directory();
     let (disk, data) = (
@@ -552,7 +550,8 @@ async fn go_on_in_an_unsynced_segment(faults: Faults) -> Result<Option<i64>, Ope
     })
     .await?;
     let kv = store.key_value();
-    // No checkpoint is made meanwhile: the first directory that is synced is the journal's, for a new segment.
+    // No checkpoint runs meanwhile, so the first directory sync is that of the journal, for a new
+    // segment.
     disk.set_faults(Faults {
         dies_in_journal_directory_sync: 1,
         ..Faults::default()
@@ -573,15 +572,14 @@ async fn go_on_in_an_unsynced_segment(faults: Faults) -> Result<Option<i64>, Ope
 
 /// D1.
 #[test]
-fn a_segment_that_was_named_by_a_start_that_died_before_its_sync_keeps_what_is_acknowledged_in_it()
-{
+fn a_segment_whose_name_was_never_synced_keeps_acknowledged_writes() {
     let kept = block_on(go_on_in_an_unsynced_segment(Faults::default()));
     assert!(matches!(kept, Ok(Some(1))), "{kept:?}");
 }
 
-/// The test above would notice.
+/// The test above detects this.
 #[test]
-fn a_start_that_does_not_sync_the_name_it_goes_on_under_is_caught() {
+fn a_start_that_does_not_sync_the_name_of_its_segment_is_caught() {
     let kept = block_on(go_on_in_an_unsynced_segment(Faults {
         trusts_names: true,
         ..Faults::default()
@@ -590,134 +588,4 @@ fn a_start_that_does_not_sync_the_name_it_goes_on_under_is_caught() {
         !matches!(kept, Ok(Some(1))),
         "losing an acknowledged write went unnoticed"
     );
-}
-
-/// Storage on the real disk on which syncs fail when told.
-#[derive(Debug, Default)]
-struct Failing {
-    /// The next sync of a journal segment fails.
-    segment: AtomicBool,
-    /// The next sync of a directory fails that follows the removal of a journal segment.
-    removal: AtomicBool,
-    is_removed: AtomicBool,
-}
-
-impl Failing {
-    fn storage(self: &Arc<Self>) -> Arc<Intercepted<DiskStorage>> {
-        let failing = Arc::clone(self);
-        Arc::new(Intercepted::new(DiskStorage, move |operation, path| {
-            let is_segment = path.extension().is_some_and(|extension| extension == "log");
-            let is_in_journal = path
-                .parent()
-                .is_some_and(|parent| parent.ends_with("journal"));
-            let fails = match operation {
-                Operation::Remove if is_segment => {
-                    failing.is_removed.store(true, Ordering::SeqCst);
-                    false
-                }
-                Operation::SyncDirectory if failing.is_removed.swap(false, Ordering::SeqCst) => {
-                    failing.removal.swap(false, Ordering::SeqCst)
-                }
-                Operation::SyncData if is_in_journal => {
-                    failing.segment.swap(false, Ordering::SeqCst)
-                }
-                _ => false,
-            };
-            if fails {
-                Err(io::Error::from_raw_os_error(libc::EIO))
-            } else {
-                Ok(())
-            }
-        }))
-    }
-}
-
-async fn fill(kv: &Arc<dyn KeyValue>, blob_bytes: usize) {
-    let blob = Action::set("blob", Bytes::from(vec![7; blob_bytes]));
-    durably(kv, Update::modify(key(0), vec![blob])).await;
-}
-
-/// A failed sync behind a removal is not the end of all removals: the segment is gone, and its name is synced with the next.
-#[test]
-fn a_segment_whose_removal_could_not_be_synced_keeps_no_other_one_from_going() {
-    let directory = directory();
-    let failing = Arc::new(Failing::default());
-    failing.removal.store(true, Ordering::SeqCst);
-    let config = Config {
-        storage: failing.storage(),
-        checkpoint_bytes: 20 << 10,
-        ..small(directory.path())
-    };
-    block_on(async {
-        let store = Embedded::open(config).await.expect("the store opens");
-        let kv = store.key_value();
-        for count in 0.. {
-            assert!(count < 1_000, "no segment was removed");
-            if !failing.removal.load(Ordering::SeqCst) {
-                break;
-            }
-            fill(&kv, 1_000).await;
-        }
-        for _ in 0..20 {
-            // Each goes to another segment.
-            fill(&kv, 30_000).await;
-        }
-        eventually("the segments go", || store.status().segments < 10).await;
-    });
-}
-
-/// D1, P6: the return to the durable state that is tried again needs the segment that was written last, also where a checkpoint
-/// holds all that is in there.
-#[test]
-fn a_return_to_the_durable_state_survives_a_removal_that_could_not_be_synced() {
-    let directory = directory();
-    let failing = Arc::new(Failing::default());
-    let config = Config {
-        storage: failing.storage(),
-        checkpoint_bytes: 1,
-        ..small(directory.path())
-    };
-    block_on(async {
-        let store = Embedded::open(config.clone())
-            .await
-            .expect("the store opens");
-        let kv = store.key_value();
-        durably(&kv, put("kept", 1)).await;
-        eventually("a checkpoint holds it", || {
-            let status = store.status();
-            status.checkpoints > 0 && status.overlay_records == 0
-        })
-        .await;
-        failing.removal.store(true, Ordering::SeqCst);
-        failing.segment.store(true, Ordering::SeqCst);
-        let lost = done(&kv, put("lost", 2)).await;
-        eventually("the store is back at its durable state", || {
-            let status = store.status();
-            status.incarnation > lost.point.incarnation && status.health == Health::Serving
-        })
-        .await;
-        assert_eq!(
-            kv.externalize(lost.point)
-                .await
-                .expect_err("its sync fails")
-                .kind(),
-            ErrorKind::Lost
-        );
-        assert!(
-            !failing.removal.load(Ordering::SeqCst),
-            "a segment was removed"
-        );
-        assert_eq!(
-            (value(&kv, "kept").await, value(&kv, "lost").await),
-            (Some(1), None)
-        );
-        durably(&kv, put("later", 3)).await;
-        drop((store, kv));
-        let store = Embedded::open(config).await.expect("the store opens");
-        let kv = store.key_value();
-        assert_eq!(
-            (value(&kv, "kept").await, value(&kv, "later").await),
-            (Some(1), Some(3))
-        );
-    });
 }

@@ -1,7 +1,9 @@
-//! The ids of messages, from the journal and from a checkpoint, and gone with their messages.
+//! The ids of messages are read from the journal and from a checkpoint, and are removed with their
+//! messages.
 
 use std::{
     hint,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -18,7 +20,7 @@ fn named(group: &str, id: &'static str) -> Message {
     }
 }
 
-/// Takes all messages of the next group.
+/// Receives all messages of the next group.
 async fn next(store: &Embedded) -> (Vec<ports::queue::Handle>, Vec<(Option<Bytes>, Bytes)>) {
     let taken = store
         .queue()
@@ -31,42 +33,46 @@ async fn next(store: &Embedded) -> (Vec<ports::queue::Handle>, Vec<(Option<Bytes
         .unzip()
 }
 
-/// Q8, over restarts.
+/// Leaves a message in a checkpoint, and three in the journal, in two groups.
+async fn leave_messages(directory: &Path) {
+    let options = QueueOptions {
+        attempts_max: 1,
+        ..QueueOptions::default()
+    };
+    let store = open(directory).await;
+    store
+        .queue()
+        .create("work", options)
+        .await
+        .expect("create answers");
+    store
+        .queue()
+        .send("work", vec![named("group", "checkpointed")])
+        .await
+        .expect("send answers");
+    store.close().await;
+    drop(store);
+    let store = open(directory).await;
+    let messages = vec![
+        message("group", "nameless"),
+        named("group", "journaled"),
+        named("other", "failing"),
+    ];
+    store
+        .queue()
+        .send("work", messages)
+        .await
+        .expect("send answers");
+    settle(&store.key_value()).await;
+    drop(store);
+}
+
+/// Q8, across restarts.
 #[test]
-fn messages_keep_their_ids_over_restarts_and_take_them_along_when_they_go() {
+fn messages_keep_their_ids_across_restarts_and_ids_are_removed_with_them() {
     let directory = directory();
     block_on(async {
-        let options = QueueOptions {
-            attempts_max: 1,
-            ..QueueOptions::default()
-        };
-        let store = open(directory.path()).await;
-        store
-            .queue()
-            .create("work", options)
-            .await
-            .expect("create answers");
-        store
-            .queue()
-            .send("work", vec![named("group", "checkpointed")])
-            .await
-            .expect("send answers");
-        store.close().await;
-        drop(store);
-        let store = open(directory.path()).await;
-        let messages = vec![
-            message("group", "nameless"),
-            named("group", "journaled"),
-            named("other", "failing"),
-        ];
-        store
-            .queue()
-            .send("work", messages)
-            .await
-            .expect("send answers");
-        settle(&store.key_value()).await;
-        drop(store);
-
+        leave_messages(directory.path()).await;
         let store = open(directory.path()).await;
         let (handles, taken) = next(&store).await;
         let named = |id: &'static str| (Some(Bytes::from(id)), Bytes::from(id));
@@ -93,7 +99,7 @@ fn messages_keep_their_ids_over_restarts_and_take_them_along_when_they_go() {
         settle(&store.key_value()).await;
         drop(store);
 
-        // An id without its message would not open.
+        // The store would not open with an id without a message.
         let store = open(directory.path()).await;
         assert!(next(&store).await.0.is_empty());
         assert_eq!(
@@ -108,9 +114,9 @@ fn messages_keep_their_ids_over_restarts_and_take_them_along_when_they_go() {
     });
 }
 
-/// P6. What a send removes needs room as what it adds does.
+/// P6: a send needs room for its removals as for its additions.
 #[test]
-fn a_send_reserves_room_for_the_ids_that_it_forgets() {
+fn a_send_reserves_room_for_the_ids_that_it_removes() {
     let directory = directory();
     block_on(async {
         let mut config = config(directory.path());

@@ -1,7 +1,8 @@
-//! A nearly full disk: how much of it the journal is given beside checkpoints, and who hears that there is no room (rule P6).
+//! A nearly full disk: how much of it the journal gets beside checkpoints, and which callers see
+//! that there is no room (rule P6).
 //!
-//! Segments are larger than the ballast here, as they are unless they are configured small: what a checkpoint of
-//! a whole one may take is then more than the ballast has.
+//! Segments are larger than the ballast here, as they are unless they are configured small. A
+//! checkpoint of a whole segment may then need more space than the ballast has.
 
 use std::{fs, path::Path, sync::atomic::Ordering};
 
@@ -17,16 +18,16 @@ use crate::{
 
 const SEGMENT_BYTES: u64 = 4 << 20;
 
-/// A segment, and the ballast beside it.
+/// The size of a segment, and of the ballast beside it.
 const MEBIBYTE: u64 = 1 << 20;
 
-/// How much is journaled for a checkpoint ahead of time.
+/// The journal bytes that make an early checkpoint due.
 const EARLY_BYTES: usize = SEGMENT_BYTES as usize / 8;
 
-/// What one update journals.
+/// The bytes that one update adds to the journal.
 const DATA_BYTES: usize = 50_000;
 
-/// One of a few items, again and again: the store stays small.
+/// Overwrites one of a few items, so that the store stays small.
 fn overwrite(number: usize) -> Update {
     let data = Bytes::from(vec![number as u8; DATA_BYTES]);
     Update::modify(
@@ -35,7 +36,7 @@ fn overwrite(number: usize) -> Update {
     )
 }
 
-/// The spare segment in `data`.
+/// The size of the spare segment in `data`.
 fn spare_bytes(data: &Path) -> Option<u64> {
     let entries = fs::read_dir(data.join("journal"))
         .expect("it lists")
@@ -47,7 +48,8 @@ fn spare_bytes(data: &Path) -> Option<u64> {
         .map(|entry| entry.metadata().expect("it is there").len())
 }
 
-/// Opens a store that has a whole segment and nothing in it, on a disk with `free` bytes beside that and the ballast.
+/// Opens a store with an empty whole segment on a disk with `free` bytes beside that and the
+/// ballast.
 async fn open_with(free: u64, config: Config, faults: &Faults) -> Embedded {
     let config = Config {
         journal_segment_bytes: SEGMENT_BYTES,
@@ -58,20 +60,21 @@ async fn open_with(free: u64, config: Config, faults: &Faults) -> Embedded {
             .await
             .expect("the store opens"),
     );
-    // The spare goes with the next start, which makes another one.
+    // The next start removes the spare and allocates another one.
     faults
         .capacity
         .store(faults.used() - SEGMENT_BYTES + free, Ordering::SeqCst);
     Embedded::open(config).await.expect("the store opens")
 }
 
-/// P6: room for a checkpoint is left as if the segment that is written were full already.
+/// P6: the journal leaves room for a checkpoint as if the current segment were full already.
 #[test]
 fn a_spare_leaves_room_for_a_checkpoint_of_the_segment_before_it() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
-        // With the ballast 16, of which a checkpoint of 4 and of what the spare takes may need twice as much.
+        // Including the ballast there are 16 MiB. A checkpoint of 4 MiB and of the spare's bytes may
+        // need twice as much.
         let store = open_with(15 * MEBIBYTE, config, &faults).await;
         assert_eq!(spare_bytes(directory.path()), Some(2 * MEBIBYTE));
 
@@ -82,7 +85,7 @@ fn a_spare_leaves_room_for_a_checkpoint_of_the_segment_before_it() {
             durably(&kv, overwrite(number)).await;
             number += 1;
         }
-        // Of 14 the journal now takes 6 at most, whatever the checkpoint that fails has tried.
+        // Of 14 MiB the journal may now take 6 MiB, even after the space that the failed checkpoint used.
         eventually("there is another spare", || {
             spare_bytes(directory.path()).is_some_and(|bytes| bytes > 0)
         })
@@ -91,9 +94,10 @@ fn a_spare_leaves_room_for_a_checkpoint_of_the_segment_before_it() {
     });
 }
 
-/// P6: what a checkpoint has room for is taken by one ahead of time, and no writer hears that there is no room.
+/// P6: an early checkpoint covers the journal while there is room for it, and no writer sees that
+/// there is no room.
 #[test]
-fn nobody_is_refused_on_a_nearly_full_disk_while_checkpoints_have_room() {
+fn no_writer_is_refused_on_a_nearly_full_disk_while_checkpoints_have_room() {
     for free in [4, 6] {
         let directory = directory();
         let (faults, config) = faulty(directory.path());
@@ -109,7 +113,7 @@ fn nobody_is_refused_on_a_nearly_full_disk_while_checkpoints_have_room() {
             for number in 0..4 * SEGMENT_BYTES as usize / DATA_BYTES {
                 durably(&kv, overwrite(number)).await;
                 since += DATA_BYTES;
-                // Until half of the first segment is written there is nothing to be done ahead of time.
+                // Until half of the first segment is written, no early checkpoint is due.
                 if since
                     > if made == 0 {
                         SEGMENT_BYTES as usize / 2
@@ -119,7 +123,7 @@ fn nobody_is_refused_on_a_nearly_full_disk_while_checkpoints_have_room() {
                 {
                     eventually("a checkpoint is made", || store.status().checkpoints > made).await;
                 }
-                // The next one is small until this one has gone.
+                // The next segment is small until this one is removed.
                 eventually("a segment that was left goes", || {
                     store.status().segments == 1
                 })
@@ -133,9 +137,10 @@ fn nobody_is_refused_on_a_nearly_full_disk_while_checkpoints_have_room() {
     }
 }
 
-/// Where there is room for whole segments no checkpoint is made ahead of time, however much of one an update takes.
+/// With room for whole segments no checkpoint is made early, even if an update takes a large part
+/// of a segment.
 #[test]
-fn nothing_is_folded_ahead_of_time_on_a_disk_with_room() {
+fn no_checkpoint_is_made_early_on_a_disk_with_room() {
     let directory = directory();
     let (_, config) = faulty(directory.path());
     block_on(async {

@@ -1,8 +1,10 @@
-//! O1, O2: names of objects that nobody may have synced are durable before anything rests on them.
+//! O1, O2: the names of objects that may never have been synced are durable before a caller depends
+//! on them.
 //!
-//! The local store names an object and syncs its directory then; whoever died, or failed, in between left a name that the next
-//! one finds like any other. The files are real, so no power can be lost here: what counts is that nothing is
-//! answered while the directories cannot be synced, and which of them have been when it is.
+//! The local store gives an object its name and then syncs the directory. A process that died or
+//! failed in between left a name that the next start finds like any other. The files here are real,
+//! so no power can be lost. The tests check that no answer comes while the directories cannot be
+//! synced, and which directories were synced when one comes.
 
 use std::{
     collections::BTreeSet,
@@ -23,17 +25,17 @@ use tempfile::TempDir;
 
 use crate::world::{block_on, directory, eventually, found};
 
-/// The directories of objects that were synced, and why they cannot be.
+/// The synced directories of objects, and the error of syncs.
 #[derive(Debug, Default)]
 struct Syncs {
     synced: Mutex<BTreeSet<PathBuf>>,
-    /// Zero: they can be.
+    /// The error code of syncs; zero: they succeed.
     error: AtomicI32,
 }
 
-/// They cannot be opened: nothing is lost by that.
+/// The directories cannot be opened, which loses nothing.
 const NOT_ASKED: i32 = libc::EMFILE;
-/// What was to be written may be lost.
+/// The data to be written may be lost.
 const FAILED: i32 = libc::EIO;
 const SYNCED: i32 = 0;
 
@@ -52,21 +54,21 @@ impl Syncs {
             syncs
                 .synced
                 .lock()
-                .expect("nobody panics holding it")
+                .expect("no holder panics")
                 .insert(path.to_owned());
             Ok(())
         }))
     }
 
     fn has(&self, directories: &[PathBuf]) -> bool {
-        let synced = self.synced.lock().expect("nobody panics holding it");
+        let synced = self.synced.lock().expect("no holder panics");
         directories
             .iter()
             .all(|directory| synced.contains(directory))
     }
 }
 
-/// A store on files that an earlier start left: an object, and an empty directory.
+/// A store on the files of an earlier start: an object, and an empty directory.
 struct Left {
     _directory: TempDir,
     root: PathBuf,
@@ -122,7 +124,7 @@ fn row(root: &Path, below: &[&str]) -> Vec<PathBuf> {
 
 /// O2.
 #[test]
-fn an_object_is_said_to_exist_when_its_name_is_durable() {
+fn an_object_is_reported_to_exist_once_its_name_is_durable() {
     block_on(async {
         let Left {
             root, syncs, store, ..
@@ -139,7 +141,7 @@ fn an_object_is_said_to_exist_when_its_name_is_durable() {
             "{exists:?}"
         );
         assert!(syncs.has(&row(root, &["znodes", "znodes/1"])), "{syncs:?}");
-        // Of this start's own objects, too: whoever makes them may not be done yet.
+        // This includes objects of this start, because the writer may still be at work.
         create(&store.objects(), "znodes/1/new")
             .await
             .expect("the disk has room");
@@ -152,9 +154,10 @@ fn an_object_is_said_to_exist_when_its_name_is_durable() {
     });
 }
 
-/// O1: the local store syncs the directory that the object lies in, and not the name of that directory if it was there.
+/// O1: the local store syncs the directory of the object, but not the name of that directory if it
+/// existed before.
 #[test]
-fn a_put_is_acknowledged_when_the_directories_above_the_object_are_durable() {
+fn a_put_is_acknowledged_once_the_directories_above_the_object_are_durable() {
     block_on(async {
         let Left {
             root, syncs, store, ..
@@ -167,7 +170,7 @@ fn a_put_is_acknowledged_when_the_directories_above_the_object_are_durable() {
             .await
             .expect("the disk has room");
         assert!(syncs.has(&row(root, &["znodes"])), "{syncs:?}");
-        // Now they are known to be: nobody asks the disk again.
+        // The names are now known to be durable, so the disk is not asked again.
         syncs.error.store(NOT_ASKED, Ordering::SeqCst);
         create(&store.objects(), "znodes/2/newest")
             .await
@@ -175,9 +178,9 @@ fn a_put_is_acknowledged_when_the_directories_above_the_object_are_durable() {
     });
 }
 
-/// O1: whoever has read an object may say so.
+/// O1: a reader may pass on that the object exists.
 #[test]
-fn an_object_that_an_earlier_start_left_is_read_when_its_name_is_durable() {
+fn an_object_of_an_earlier_start_is_read_once_its_name_is_durable() {
     block_on(async {
         let Left {
             root, syncs, store, ..
@@ -203,7 +206,7 @@ fn an_object_that_an_earlier_start_left_is_read_when_its_name_is_durable() {
 }
 
 #[test]
-fn every_directory_that_an_earlier_start_left_is_synced_and_then_nobody_waits_for_that() {
+fn every_directory_of_an_earlier_start_is_synced_once_and_later_reads_do_not_wait() {
     block_on(async {
         let Left {
             root, syncs, store, ..
@@ -213,19 +216,20 @@ fn every_directory_that_an_earlier_start_left_is_synced_and_then_nobody_waits_fo
         })
         .await;
         syncs.error.store(NOT_ASKED, Ordering::SeqCst);
-        // The walk notes its end behind the last sync.
+        // The walk notes its end after the last sync.
         let (objects, path) = (store.objects(), ObjectPath::from(LEFT));
         found("reads go on", async || objects.get(&path).await.ok()).await;
         objects
             .head(&path)
             .await
-            .expect_err("who asks whether it exists may rest on the answer");
+            .expect_err("the caller may depend on the answer");
     });
 }
 
-/// O1, O2: the kernel tells of a sync that failed once, and the next one succeeds without what was dropped.
+/// O1, O2: the kernel reports a failed sync once, and the next sync succeeds without the dropped
+/// data.
 #[test]
-fn a_directory_whose_sync_has_failed_is_not_believed_before_a_restart() {
+fn a_directory_whose_sync_failed_is_not_trusted_before_a_restart() {
     block_on(async {
         let Left {
             syncs,
@@ -257,7 +261,7 @@ fn a_directory_whose_sync_has_failed_is_not_believed_before_a_restart() {
         objects
             .head(&path)
             .await
-            .expect_err("who asks whether it exists may rest on the answer");
+            .expect_err("the caller may depend on the answer");
         objects.get(&path).await.expect("it was there before");
         create(&objects, "znodes/2/new")
             .await
@@ -277,9 +281,9 @@ fn a_directory_whose_sync_has_failed_is_not_believed_before_a_restart() {
     });
 }
 
-/// O1, P6: what a full disk has refused it takes when it has room again, and reads go on.
+/// O1, P6: an object refused by a full disk is accepted once there is room again, and reads go on.
 #[test]
-fn a_directory_that_found_no_room_is_synced_when_there_is_some() {
+fn a_directory_that_found_no_room_is_synced_once_there_is_room() {
     block_on(async {
         for full in [libc::ENOSPC, libc::EDQUOT] {
             let Left { syncs, store, .. } = &left(full).await;

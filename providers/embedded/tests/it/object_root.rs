@@ -1,6 +1,7 @@
-//! O1, O3: the directory of objects is the one that was opened, or nothing is answered from it.
+//! O1, O3: the directory of objects is the one that was opened, or it answers nothing.
 //!
-//! A mount that falls off leaves an empty directory where its objects were; here the directory is renamed, and another made.
+//! An unmount leaves an empty directory in place of the objects. Here the directory is renamed, and
+//! another one created.
 
 use std::{
     fs,
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::world::{block_on, directory};
 
-/// A store with one object, and how its directory is taken away.
+/// A store with one object, and a way to take its directory away.
 struct Opened {
     _directory: TempDir,
     place: PathBuf,
@@ -84,7 +85,7 @@ async fn assert_nothing_is_answered(objects: &Arc<dyn ObjectStore>) {
 
 /// O1, O3.
 #[test]
-fn an_empty_directory_in_the_place_of_the_objects_is_neither_written_nor_believed() {
+fn an_empty_directory_in_place_of_the_objects_is_neither_written_nor_trusted() {
     block_on(async {
         let Opened {
             _directory,
@@ -118,7 +119,7 @@ fn an_empty_directory_in_the_place_of_the_objects_is_neither_written_nor_believe
 
 /// O1, O3.
 #[test]
-fn a_directory_of_objects_that_is_gone_is_not_made_anew_while_it_is_open() {
+fn a_removed_directory_of_objects_is_not_recreated_while_it_is_open() {
     block_on(async {
         let Opened {
             _directory,
@@ -128,19 +129,19 @@ fn a_directory_of_objects_that_is_gone_is_not_made_anew_while_it_is_open() {
             objects,
         } = opened().await;
         fs::rename(&place, &aside).expect("it is renamed");
-        directory.look().await.expect_err("it is gone");
+        directory.check().await.expect_err("it is gone");
         assert!(directory.is_missing());
         assert_nothing_is_answered(&objects).await;
         assert!(!place.exists());
         fs::rename(&aside, &place).expect("it is renamed");
-        directory.look().await.expect("it is back");
+        directory.check().await.expect("it is back");
         assert!(!directory.is_missing());
     });
 }
 
-/// A start that is refused leaves no directory behind that it has made, and none that was there.
+/// A refused start leaves no directory that it created, and removes none that existed.
 #[test]
-fn what_opening_objects_has_made_is_removed_if_nothing_is_in_it() {
+fn directories_created_by_opening_objects_are_removed_if_empty() {
     block_on(async {
         let parent = directory();
         let deep = parent.path().join("made/for/them");

@@ -1,4 +1,4 @@
-//! Opens that nobody waits for to the end.
+//! Opens that the caller drops before they end.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use crate::{
     world::{block_on, config, directory, durably, eventually, found, put, value},
 };
 
-/// One process at a time: who gave up opening a directory has it no longer, nor do threads of his.
+/// One process has the directory open at a time. A dropped open releases it, and leaves no threads.
 #[test]
-fn an_open_that_is_dropped_while_it_runs_gives_the_directory_back() {
+fn an_open_that_is_dropped_while_it_runs_releases_the_directory() {
     let directory = directory();
     block_on(async {
         let faults = Arc::new(Faults::default());

@@ -1,6 +1,7 @@
-//! A page cache over a disk: what a sync failed to write is still read back, and is not on the disk.
+//! A page cache over a disk: data whose sync failed is still read back, and is not on the disk.
 //!
-//! So Linux behaves: after a failed sync the pages are clean, and the next sync succeeds without writing them.
+//! This is the behaviour of Linux: after a failed sync the pages are clean, and the next sync
+//! succeeds without writing them.
 
 use std::{
     collections::BTreeMap,
@@ -19,14 +20,15 @@ use embedded::{
 
 use crate::world::{block_on, config, directory, done, durably, eventually, put, value};
 
-/// A file as it is on the disk, and what is written over that in the cache: where, and what.
+/// The content of a file on the disk, and the unsynced writes in the cache with their offsets.
 #[derive(Debug, Default)]
 struct Behind {
     durable: Vec<u8>,
     dirty: Vec<(u64, Vec<u8>)>,
 }
 
-/// The real directory is the cache, and this is the disk under it. Names and lengths are durable at once.
+/// The real directory is the cache, and this is the disk under it. Names and lengths are durable at
+/// once.
 #[derive(Debug, Default)]
 struct Disk {
     files: Mutex<BTreeMap<PathBuf, Arc<Mutex<Behind>>>>,
@@ -36,13 +38,13 @@ struct Disk {
 
 impl Disk {
     fn files(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Arc<Mutex<Behind>>>> {
-        self.files.lock().expect("nobody panics holding it")
+        self.files.lock().expect("no holder panics")
     }
 
-    /// Leaves the directory as the disk has it.
+    /// Leaves the directory as it is on the disk.
     fn lose_power(&self) {
         for (path, behind) in &*self.files() {
-            let mut behind = behind.lock().expect("nobody panics holding it");
+            let mut behind = behind.lock().expect("no holder panics");
             behind.dirty.clear();
             let mut bytes = behind.durable.clone();
             bytes.resize(
@@ -91,7 +93,7 @@ impl Storage for Cached {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut files = self.0.files();
-        let file = files.remove(from).expect("what is renamed was opened");
+        let file = files.remove(from).expect("a renamed file was opened");
         files.insert(to.to_owned(), file);
         DiskStorage.rename(from, to)
     }
@@ -116,7 +118,7 @@ impl StorageFile for CachedFile {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        let mut behind = self.behind.lock().expect("nobody panics holding it");
+        let mut behind = self.behind.lock().expect("no holder panics");
         behind.dirty.push((offset, data.to_vec()));
         self.file.write_at(data, offset)
     }
@@ -131,7 +133,7 @@ impl StorageFile for CachedFile {
 
     fn sync_data(&self) -> io::Result<()> {
         let fails = self.is_journal && self.disk.fails_journal_sync.load(Ordering::SeqCst);
-        let mut behind = self.behind.lock().expect("nobody panics holding it");
+        let mut behind = self.behind.lock().expect("no holder panics");
         let Behind { durable, dirty } = &mut *behind;
         for (offset, data) in dirty.drain(..).filter(|_| !fails) {
             let (start, end) = (offset as usize, offset as usize + data.len());
@@ -146,8 +148,8 @@ impl StorageFile for CachedFile {
     }
 }
 
-/// D1: the record that an earlier start could not sync is perhaps in the page cache alone; what a later start
-/// has served of it, and acknowledged behind it, is there after a loss of power.
+/// D1: the record that an earlier start failed to sync may be in the page cache alone. If a later
+/// start serves it and acknowledges changes after it, it survives a power loss.
 #[test]
 fn a_record_that_only_the_page_cache_has_is_written_again_before_it_is_served() {
     let directory = directory();

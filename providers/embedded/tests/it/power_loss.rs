@@ -1,10 +1,11 @@
-//! Power loss: what was not synced is dropped, kept or torn, and nothing acknowledged is lost.
+//! A power loss drops, keeps or tears unsynced data, and nothing acknowledged is lost.
 //!
-//! A kill keeps the page cache, so it cannot show a missing sync. Here a preloaded shim records what a child
-//! does to its directory, in order, with what it acknowledged; the test then rebuilds the directory as of
-//! many instants. What was synced by then is there. Of each write behind the last sync of its file a seeded
-//! choice is made: all of it, none of it, or some of its sectors; of the names behind the last sync of their
-//! directory a prefix is there. The first start is tried after every step.
+//! A kill keeps the page cache, so it cannot reveal a missing sync. Here a preloaded shim records
+//! the changes of a child to its directory in order, with its acknowledgements. The test then
+//! rebuilds the directory as of many instants. Data synced by then is complete. For each write
+//! after the last sync of its file, a seed decides: all of it, none of it, or some of its sectors.
+//! Of the names after the last sync of their directory, a prefix survives. The first start is tried
+//! after every step.
 
 use std::{
     collections::BTreeMap,
@@ -16,17 +17,17 @@ use std::{
 use embedded::{Embedded, OpenError};
 
 use crate::{
-    child::{Orders, Said, Talking, command, config},
+    child::{Acknowledged, Orders, Talking, command, config},
     world::{block_on, directory},
 };
 
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
 /// How many instants are tried.
 const INSTANTS: usize = 60;
 
-/// What the child did, one step.
+/// One step of the child.
 #[derive(Debug, Clone)]
 enum Step {
     Create {
@@ -43,7 +44,7 @@ enum Step {
         file: u64,
         length: u64,
     },
-    /// To this length, if it was shorter.
+    /// To this length, if the file was shorter.
     Allocate {
         file: u64,
         length: u64,
@@ -75,7 +76,7 @@ enum Step {
     },
 }
 
-/// A record as the shim wrote it: two paths and data are its fields.
+/// A record of the shim, with two paths and data as fields.
 struct Recorded {
     kind: u8,
     inode: u64,
@@ -83,8 +84,8 @@ struct Recorded {
     fields: [Vec<u8>; 3],
 }
 
-/// One record of the shim, and what follows it; none at the end, which may be torn: the child ends while its
-/// threads run.
+/// One record of the shim, and the bytes after it; none at the end. The end may be torn, because
+/// the child ends while its threads run.
 fn next_record(bytes: &[u8]) -> Option<(Recorded, &[u8])> {
     let number = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let (kind, inode, value) = (*bytes.first()?, number(1)?, number(9)?);
@@ -106,7 +107,7 @@ fn next_record(bytes: &[u8]) -> Option<(Recorded, &[u8])> {
     ))
 }
 
-/// Reads the shim's records; files are numbered anew, since inodes are used again.
+/// Reads the shim's records. Files get new numbers, because inodes are reused.
 fn read_log(mut bytes: &[u8]) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut current: BTreeMap<u64, u64> = BTreeMap::new();
@@ -117,66 +118,70 @@ fn read_log(mut bytes: &[u8]) -> Vec<Step> {
             kind,
             inode,
             value,
-            fields: [first, second, data],
+            fields,
         } = recorded;
-        let path =
-            |bytes: Vec<u8>| PathBuf::from(String::from_utf8(bytes).expect("paths are text"));
         if kind == b'C' {
             created += 1;
             current.insert(inode, created);
         }
         let file = current.get(&inode).copied().unwrap_or(0);
-        steps.push(match kind {
-            b'C' => Step::Create {
-                file,
-                path: path(first),
-            },
-            b'W' => Step::Write {
-                file,
-                offset: value,
-                data,
-            },
-            b'T' => Step::Resize {
-                file,
-                length: value,
-            },
-            b'F' => Step::Allocate {
-                file,
-                length: value,
-            },
-            b's' => Step::BeginSync {
-                file,
-                thread: value,
-            },
-            b'S' => Step::Sync {
-                file,
-                thread: value,
-            },
-            b'd' => Step::BeginSyncDirectory { thread: value },
-            b'D' => Step::SyncDirectory {
-                path: path(first),
-                thread: value,
-            },
-            b'R' => Step::Rename {
-                from: path(first),
-                to: path(second),
-            },
-            b'U' => Step::Unlink { path: path(first) },
-            b'A' => Step::Acknowledge {
-                text: String::from_utf8_lossy(&data).into_owned(),
-            },
-            other => panic!("the shim wrote {other}"),
-        });
+        steps.push(step(kind, file, value, fields));
     }
     steps
 }
 
-/// A file as the disk may have it.
+/// The step that one record of the shim describes.
+fn step(kind: u8, file: u64, value: u64, [first, second, data]: [Vec<u8>; 3]) -> Step {
+    let path = |bytes: Vec<u8>| PathBuf::from(String::from_utf8(bytes).expect("paths are text"));
+    match kind {
+        b'C' => Step::Create {
+            file,
+            path: path(first),
+        },
+        b'W' => Step::Write {
+            file,
+            offset: value,
+            data,
+        },
+        b'T' => Step::Resize {
+            file,
+            length: value,
+        },
+        b'F' => Step::Allocate {
+            file,
+            length: value,
+        },
+        b's' => Step::BeginSync {
+            file,
+            thread: value,
+        },
+        b'S' => Step::Sync {
+            file,
+            thread: value,
+        },
+        b'd' => Step::BeginSyncDirectory { thread: value },
+        b'D' => Step::SyncDirectory {
+            path: path(first),
+            thread: value,
+        },
+        b'R' => Step::Rename {
+            from: path(first),
+            to: path(second),
+        },
+        b'U' => Step::Unlink { path: path(first) },
+        b'A' => Step::Acknowledge {
+            text: String::from_utf8_lossy(&data).into_owned(),
+        },
+        other => panic!("the shim wrote {other}"),
+    }
+}
+
+/// A possible state of a file on the disk.
 #[derive(Debug, Clone, Default)]
 struct File {
     durable: Vec<u8>,
     pending: Vec<Step>,
-    /// How many steps became durable so far.
+    /// The number of durable steps so far.
     synced: usize,
 }
 
@@ -198,10 +203,11 @@ fn apply(content: &mut Vec<u8>, step: &Step) {
 struct Disk {
     files: BTreeMap<u64, File>,
     names: BTreeMap<PathBuf, u64>,
-    /// Names behind the last sync of their directory, each with its number among all such steps.
+    /// Name changes after the last sync of their directory, each with its number among all such
+    /// steps.
     pending_names: Vec<(usize, Step)>,
     named: usize,
-    /// By thread: how many steps the sync it is in began after.
+    /// By thread: the number of steps before its running sync began.
     begun: BTreeMap<u64, usize>,
 }
 
@@ -281,7 +287,7 @@ impl Disk {
         }
     }
 
-    /// Writes the directory as a loss of power now may leave it.
+    /// Writes the directory as a power loss at this moment may leave it.
     fn lose_power(&self, original: &Path, target: &Path, random: &mut fastrand::Rng) {
         let mut names = self.names.clone();
         let kept = random.usize(..=self.pending_names.len());
@@ -310,7 +316,7 @@ impl Disk {
     }
 }
 
-/// Some sectors of a write, in no order.
+/// Applies some sectors of a write, in random order.
 fn tear(content: &mut Vec<u8>, step: &Step, random: &mut fastrand::Rng) {
     let Step::Write { file, offset, data } = step else {
         return;
@@ -335,7 +341,7 @@ fn tear(content: &mut Vec<u8>, step: &Step, random: &mut fastrand::Rng) {
     }
 }
 
-/// Compiles the shim; this machine links Rust, so it has a C compiler.
+/// Compiles the shim. A machine that links Rust has a C compiler.
 fn shim(directory: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/power_loss/shim.c");
     let library = directory.join("shim.so");
@@ -354,7 +360,7 @@ fn shim(directory: &Path) -> PathBuf {
     library
 }
 
-/// What a child does from an empty directory to its end.
+/// Records the steps of a child from an empty directory to its end.
 fn record(workspace: &Path, orders: Orders) -> (PathBuf, Vec<Step>) {
     let (data, log) = (workspace.join("data"), workspace.join("log"));
     fs::create_dir(&data).expect("the directory is made");
@@ -387,28 +393,28 @@ fn record(workspace: &Path, orders: Orders) -> (PathBuf, Vec<Step>) {
     (data, steps)
 }
 
-/// Loses power at many instants; answers what each check found.
+/// Loses power at many instants. Returns the result of each check.
 fn lose_power_often(orders: Orders, seed: u64) -> Vec<Result<(), String>> {
     let workspace = directory();
     let (data, steps) = record(workspace.path(), orders);
     let mut random = fastrand::Rng::with_seed(seed);
     let instants = instants(&steps, &mut random);
-    let (mut disk, mut said, mut ran) = (Disk::default(), Said::default(), 0);
+    let (mut disk, mut acknowledged, mut ran) = (Disk::default(), Acknowledged::default(), 0);
     let mut found = Vec::new();
     for (number, instant) in instants.into_iter().enumerate() {
         for step in &steps[ran..instant] {
             disk.run(step);
             if let Step::Acknowledge { text } = step {
-                text.lines().for_each(|line| said.hear(line));
+                text.lines().for_each(|line| acknowledged.note(line));
             }
         }
         ran = instant;
         let left = workspace.path().join(format!("left-{number}"));
         let mut twin = random.clone();
         disk.lose_power(&data, &left, &mut random);
-        let mut checked = block_on(said.clone().check(&left));
+        let mut checked = block_on(acknowledged.clone().check(&left));
         fs::remove_dir_all(&left).expect("the directory goes");
-        if said.has_heard_anything() {
+        if acknowledged.has_any() {
             disk.lose_power(&data, &left, &mut twin);
             checked = checked.and_then(|()| misses_its_journal(&left));
             fs::remove_dir_all(left).expect("the directory goes");
@@ -418,7 +424,7 @@ fn lose_power_often(orders: Orders, seed: u64) -> Vec<Result<(), String>> {
     found
 }
 
-/// When power is lost: after every step of the first start, and then now and again.
+/// The instants of power losses: after every step of the first start, and then at random.
 fn instants(steps: &[Step], random: &mut fastrand::Rng) -> Vec<usize> {
     let acknowledged = |step: &usize| matches!(steps[step - 1], Step::Acknowledge { .. });
     let says_ready = |step: &Step| matches!(step, Step::Acknowledge { text } if text.lines().any(|line| line == "ready"));
@@ -429,7 +435,7 @@ fn instants(steps: &[Step], random: &mut fastrand::Rng) -> Vec<usize> {
     let mut instants: Vec<usize> = (1..=started).collect();
     instants.extend((0..INSTANTS).map(|number| {
         let any = random.usize(1..=steps.len());
-        // Every other one right behind an acknowledgement, where a missing sync shows best.
+        // Every other one directly follows an acknowledgement, where a missing sync shows best.
         let next = (any..=steps.len())
             .find(acknowledged)
             .filter(|_| number % 2 == 0);
@@ -439,7 +445,8 @@ fn instants(steps: &[Step], random: &mut fastrand::Rng) -> Vec<usize> {
     instants
 }
 
-/// Without its journal, a directory in which anything was acknowledged is no new one.
+/// Checks that a directory with acknowledged data but without its journal is not taken for a new
+/// one.
 fn misses_its_journal(left: &Path) -> Result<(), String> {
     fs::remove_dir_all(left.join("journal")).expect("the journal goes");
     match block_on(Embedded::open(config(left))) {
@@ -451,7 +458,7 @@ fn misses_its_journal(left: &Path) -> Result<(), String> {
 
 /// D1, D2, K5, Q3.
 #[test]
-fn a_loss_of_power_at_any_instant_loses_nothing_that_was_acknowledged() {
+fn a_power_loss_at_any_instant_loses_nothing_acknowledged() {
     let orders = Orders {
         rounds: 150,
         ..Orders::default()
@@ -463,8 +470,9 @@ fn a_loss_of_power_at_any_instant_loses_nothing_that_was_acknowledged() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// D1, O1: the test above would notice a store that acknowledges before it syncs, on a disk of any speed: the shim holds
-/// each sync until somebody was told of what it covers. Objects are not synced at all then.
+/// D1, O1: the test above detects a store that acknowledges before it syncs, at any speed of the
+/// disk. The shim holds each sync until an acknowledgement of its data was sent. Objects are not
+/// synced at all here.
 #[test]
 fn a_store_that_acknowledges_before_it_syncs_is_caught() {
     let orders = Orders {

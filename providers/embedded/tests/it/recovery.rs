@@ -1,4 +1,4 @@
-//! What recovery makes of a journal that a crash or a bad disk has touched.
+//! Recovery of a journal that a crash or a bad disk has changed.
 
 use std::{
     collections::BTreeMap,
@@ -50,7 +50,8 @@ fn segment(directory: &Path, number: u64) -> PathBuf {
     directory.join("journal").join(format!("{number:08}.log"))
 }
 
-/// Where the bytes of two segments of one length first differ, and behind where they last do.
+/// Where the bytes of two segments of one length first differ, and the offset after their last
+/// difference.
 fn difference(before: &[u8], after: &[u8]) -> (usize, usize) {
     let first = before
         .iter()
@@ -65,7 +66,8 @@ fn difference(before: &[u8], after: &[u8]) -> (usize, usize) {
     (first, last + 1)
 }
 
-/// A store whose journal ends in a pair written together, and where that last record lies.
+/// Builds a store whose journal ends in a pair written together. Returns the files, and the start
+/// and end of that last record.
 fn with_last_record(path: &Path) -> (Image, usize, usize) {
     block_on(async {
         let store = Embedded::open(small(path)).await.expect("the store opens");
@@ -80,7 +82,7 @@ fn with_last_record(path: &Path) -> (Image, usize, usize) {
     })
 }
 
-/// Opens the directory and answers (kept, left, right, whether a tail was cut).
+/// Opens the directory. Returns the values of kept, left and right, and whether a tail was cut.
 async fn reopened(path: &Path) -> (Option<i64>, Option<i64>, Option<i64>, bool) {
     let store = Embedded::open(small(path)).await.expect("the store opens");
     let kv = store.key_value();
@@ -93,9 +95,10 @@ async fn reopened(path: &Path) -> (Option<i64>, Option<i64>, Option<i64>, bool) 
     )
 }
 
-/// D1, D2: that a file has become shorter is said, also where it ends with a record: nothing else tells of those behind it.
+/// D1, D2: a shortened file is reported even if it ends with a whole record, because no other sign
+/// tells of the records after it.
 #[test]
-fn a_journal_cut_at_any_byte_of_its_last_record_recovers_all_before_it_and_says_so() {
+fn a_journal_cut_at_any_byte_of_its_last_record_recovers_all_before_it_and_reports_the_cut() {
     let directory = directory();
     let path = directory.path();
     let (image, start, end) = with_last_record(path);
@@ -109,7 +112,7 @@ fn a_journal_cut_at_any_byte_of_its_last_record_recovers_all_before_it_and_says_
                 (Some(1), None, None, true),
                 "cut at {cut}"
             );
-            assert!(!reopened(path).await.3, "it is said once");
+            assert!(!reopened(path).await.3, "it is reported once");
         }
         let whole = image[&segment(path, 1)].len();
         for cut in (end..end + 16)
@@ -151,9 +154,9 @@ fn a_bit_flipped_anywhere_in_the_last_record_is_cut_with_it_and_reported() {
     });
 }
 
-/// D1, D3: what a record without entries says is as good as entries are.
+/// D1, D3: a record without entries counts like one with entries.
 #[test]
-fn a_record_without_entries_is_read_and_missed_like_any_other() {
+fn a_record_without_entries_counts_like_any_other() {
     let directory = directory();
     let path = directory.path();
     block_on(async {
@@ -210,9 +213,9 @@ fn a_record_without_entries_is_read_and_missed_like_any_other() {
     });
 }
 
-/// D1: what is behind the cut must not come back with later records either.
+/// D1: bytes after the cut must not return with later records.
 #[test]
-fn a_store_goes_on_behind_a_cut_tail() {
+fn a_store_continues_after_a_cut_tail() {
     let directory = directory();
     let path = directory.path();
     let (mut image, start, end) = with_last_record(path);
@@ -238,7 +241,7 @@ fn a_store_goes_on_behind_a_cut_tail() {
 
 /// D1.
 #[test]
-fn a_bit_flipped_in_a_record_that_another_follows_refuses_to_start_naming_file_and_offset() {
+fn a_flipped_bit_before_another_record_is_refused_with_file_and_offset() {
     let directory = directory();
     let path = directory.path();
     block_on(async {
@@ -325,7 +328,7 @@ fn damage_in_an_earlier_segment_or_a_missing_one_refuses_to_start() {
     });
 }
 
-/// D1: a segment is given its header before its name, so no crash leaves one without.
+/// D1: a segment gets its header before its name, so no crash leaves one without a header.
 #[test]
 fn a_segment_without_its_header_refuses_to_start() {
     let directory = directory();
@@ -350,8 +353,8 @@ fn a_segment_without_its_header_refuses_to_start() {
     });
 }
 
-/// D1: a journal that ends before its checkpoint has lost what was durable. Going on there would number new
-/// records like old ones, which the next recovery passes over.
+/// D1: a journal that ends before its checkpoint has lost durable data. If the store continued
+/// there, new records would get old numbers, and the next recovery would skip them.
 #[test]
 fn a_journal_that_ends_before_its_checkpoint_refuses_to_start() {
     const HEADER: usize = 64;
@@ -396,7 +399,7 @@ fn a_checkpoint_without_its_journal_refuses_to_start() {
     });
 }
 
-/// A journal whose checkpoint store was removed, with segments it had covered gone.
+/// The checkpoint store was removed, and so were segments that it covered.
 #[test]
 fn a_journal_without_its_checkpoint_refuses_to_start() {
     let directory = directory();
@@ -414,7 +417,7 @@ fn a_journal_without_its_checkpoint_refuses_to_start() {
     });
 }
 
-/// D1: the checkpoint store and the journal's rest make one state.
+/// D1: the checkpoint store and the rest of the journal make one state.
 #[test]
 fn a_store_closed_in_order_opens_with_everything_and_no_journal_to_read() {
     let directory = directory();
@@ -437,9 +440,9 @@ fn a_store_closed_in_order_opens_with_everything_and_no_journal_to_read() {
     });
 }
 
-/// D1: whoever has to put things right is told which file it is, and that it alone would not do.
+/// D1: the error names the damaged file, and says that restoring it alone does not suffice.
 #[test]
-fn a_checkpoint_store_that_is_garbage_refuses_to_start_naming_it() {
+fn a_garbage_checkpoint_store_is_refused_by_name() {
     let directory = directory();
     let path = directory.path();
     block_on(async {
@@ -454,7 +457,7 @@ fn a_checkpoint_store_that_is_garbage_refuses_to_start_naming_it() {
             fs::write(&store, &garbage).expect("the store is written");
             let refused = Embedded::open(small(path))
                 .await
-                .expect_err("nobody can read it")
+                .expect_err("it is unreadable")
                 .to_string();
             assert!(refused.contains(&*store.to_string_lossy()), "{refused}");
             assert!(

@@ -1,4 +1,4 @@
-//! Segments that a checkpoint holds go oldest first.
+//! Segments covered by a checkpoint are removed oldest first.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ use crate::{
     world::{block_on, config, directory, durably},
 };
 
-/// What was done to the journal's directory: the numbers of segments that were removed, and zero for a sync.
+/// The operations in the journal's directory: the number of a removed segment, or zero for a sync.
 type Done = Arc<Mutex<Vec<u64>>>;
 
 const SYNCED: u64 = 0;
@@ -32,15 +32,15 @@ fn noting(done: &Done) -> Intercepted<DiskStorage> {
             Operation::SyncDirectory if name == "journal" => SYNCED,
             _ => return Ok(()),
         };
-        done.lock().expect("nobody panics holding it").push(what);
+        done.lock().expect("no holder panics").push(what);
         Ok(())
     })
 }
 
-/// D1: also after a loss of power, which may leave one name and take another that was removed before it: a gap in the middle would
-/// read as damage.
+/// D1: the order holds across a power loss, which may keep an older name and take a newer one. A
+/// gap would look like damage.
 #[test]
-fn no_segment_is_removed_before_the_one_that_is_older_is_gone_for_good() {
+fn no_segment_is_removed_before_the_older_one_is_durably_gone() {
     let directory = directory();
     let done = Done::default();
     let storage = Arc::new(noting(&done));
@@ -61,7 +61,7 @@ fn no_segment_is_removed_before_the_one_that_is_older_is_gone_for_good() {
         );
         store.close().await;
     });
-    let done = done.lock().expect("nobody panics holding it");
+    let done = done.lock().expect("no holder panics");
     let removed: Vec<u64> = done
         .iter()
         .copied()
@@ -72,7 +72,7 @@ fn no_segment_is_removed_before_the_one_that_is_older_is_gone_for_good() {
     for pair in done.windows(2) {
         assert!(
             pair.contains(&SYNCED),
-            "{} went before {} was gone for good",
+            "{} went before {} was durably gone",
             pair[1],
             pair[0]
         );

@@ -1,9 +1,9 @@
-//! The last of the room: who may use it when the disk is full, and who may not (rule P6).
+//! The reserve: which changes may use it when the disk is full (rule P6).
 
 use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
-use embedded::{Embedded, Room};
+use embedded::{Capacity, Embedded};
 use ports::{
     ErrorKind, KeyValue, Update,
     key_value::{self, Action, Batch, Batched, Change, OperationId, Transacted, Version},
@@ -16,7 +16,7 @@ use crate::{
 
 /// P6.
 #[test]
-fn who_may_use_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up() {
+fn a_caller_with_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
@@ -49,7 +49,7 @@ fn who_may_use_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up()
             (reserved.room() == key_value::Room::Free).then_some(())
         })
         .await;
-        assert_ne!(store.status().room, Room::Refusing);
+        assert_ne!(store.status().room, Capacity::Refusing);
         space_returns(&kv, used_up).await;
     });
 }
@@ -62,7 +62,8 @@ fn set(name: &str, bytes: usize) -> Update {
     )
 }
 
-/// Fills the disk to the last byte that is not of the reserve: whoever asks for little fills what the last filler did not fit in.
+/// Fills the disk up to the reserve. A small write fills the rest that the last filler did not fit
+/// in.
 async fn fill_to_the_reserve(kv: &Arc<dyn KeyValue>) {
     fill(kv).await;
     for number in 0..10_000 {
@@ -90,9 +91,9 @@ async fn is_refused(kv: &Arc<dyn KeyValue>, update: Update) {
     assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
 }
 
-/// P6: what a small value gives up is less than the journal takes for its key and for what its item remembers.
+/// P6: a small value frees less than the journal takes for its key and the item's operation memory.
 #[test]
-fn a_change_that_frees_less_than_the_journal_takes_for_it_leaves_the_reserve_alone() {
+fn a_change_that_frees_less_than_it_takes_in_the_journal_may_not_use_the_reserve() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
@@ -126,9 +127,10 @@ fn a_change_that_frees_less_than_the_journal_takes_for_it_leaves_the_reserve_alo
     });
 }
 
-/// P6: the operations that an item remembers were journaled before, too: a change frees what is beside them.
+/// P6: the item's operation memory was journaled before too, so a change may count the bytes beside
+/// it as freed.
 #[test]
-fn a_change_of_an_item_that_remembers_much_may_use_the_reserve_where_it_frees_enough() {
+fn a_change_of_an_item_with_much_memory_may_use_the_reserve_if_it_frees_enough() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
@@ -137,7 +139,7 @@ fn a_change_of_an_item_that_remembers_much_may_use_the_reserve_where_it_frees_en
         let operation = |update: Update, number: u128| {
             update.as_operation(OperationId(u128::MAX - number), Version(0))
         };
-        // As many as are remembered take some 1,300 bytes.
+        // A full operation memory takes some 1,300 bytes.
         for number in 0..64 {
             for name in ["enough", "too-little"] {
                 durably(&kv, operation(set(name, 2_000), number)).await;
@@ -150,9 +152,9 @@ fn a_change_of_an_item_that_remembers_much_may_use_the_reserve_where_it_frees_en
     });
 }
 
-/// P6: a batch takes the journal for the cursor of its lane beside its items.
+/// P6: a batch takes journal for the cursor of its lane, in addition to its items.
 #[test]
-fn a_batch_that_frees_less_than_its_cursor_takes_leaves_the_reserve_alone() {
+fn a_batch_that_frees_less_than_its_cursor_takes_may_not_use_the_reserve() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {

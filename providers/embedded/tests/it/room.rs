@@ -1,4 +1,4 @@
-//! A full disk: writes are refused, reads go on, and it ends by itself (rule P6).
+//! A full disk: writes are refused, reads go on, and the store recovers by itself (rule P6).
 
 use std::{
     collections::BTreeSet,
@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use embedded::{Config, Embedded, Room};
+use embedded::{Capacity, Config, Embedded};
 use ports::{
     ErrorKind, KeyValue, Update,
     key_value::{Action, Condition, Test, Transacted},
@@ -32,7 +32,7 @@ pub(crate) fn filler(number: usize) -> Update {
     )
 }
 
-/// Writes fillers until one is refused; answers how many were done.
+/// Writes fillers until one is refused. Returns how many were written.
 pub(crate) async fn fill(kv: &Arc<dyn KeyValue>) -> usize {
     for number in 0..10_000 {
         match kv.update(filler(number)).await {
@@ -46,7 +46,7 @@ pub(crate) async fn fill(kv: &Arc<dyn KeyValue>) -> usize {
     panic!("the disk never filled");
 }
 
-/// A refusal changed nothing, and everything that was done is there.
+/// Asserts that the refusal changed nothing, and that all written items exist.
 async fn reads_go_on(kv: &Arc<dyn KeyValue>, done: usize) {
     for number in 0..done {
         let item = kv
@@ -64,7 +64,8 @@ async fn reads_go_on(kv: &Arc<dyn KeyValue>, done: usize) {
     assert_eq!(refused, None, "a refused write was seen");
 }
 
-/// Waits until the store notices that there is room for filler `number`, which is durable then.
+/// Waits until the store notices that there is room for filler `number`, and until that one is
+/// durable.
 pub(crate) async fn space_returns(kv: &Arc<dyn KeyValue>, number: usize) {
     let written = async || match kv.update(filler(number)).await {
         Ok(updated) => Some(updated.receipt),
@@ -115,7 +116,7 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns() {
             written > 10,
             "{written} were written before the disk was full"
         );
-        assert_eq!(store.status().room, Room::Refusing);
+        assert_eq!(store.status().room, Capacity::Refusing);
         reads_go_on(&kv, written).await;
         let pair = kv
             .transact(vec![filler(9000), filler(9001)])
@@ -145,7 +146,7 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns() {
 
 /// P6.
 #[test]
-fn a_transient_update_takes_no_room_and_is_seen_by_everybody() {
+fn a_transient_update_takes_no_room_and_is_visible_to_all() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
@@ -172,7 +173,7 @@ fn a_transient_update_takes_no_room_and_is_seen_by_everybody() {
 
 /// P6.
 #[test]
-fn a_nearly_full_disk_gives_the_journal_no_more_than_a_checkpoint_would_have_room_for() {
+fn the_journal_on_a_nearly_full_disk_leaves_room_for_a_checkpoint() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
@@ -187,7 +188,8 @@ fn a_nearly_full_disk_gives_the_journal_no_more_than_a_checkpoint_would_have_roo
             journaled > SEGMENT_BYTES,
             "{journaled} bytes are less than were allocated at first"
         );
-        // It may take twice what it folds, of all that is not the journal's.
+        // A checkpoint may take twice the journal's bytes from the space that the journal does not
+        // use.
         let left = room - faults.used_in(&directory.path().join("journal"));
         assert!(
             2 * journaled <= left,
@@ -201,7 +203,7 @@ fn a_nearly_full_disk_gives_the_journal_no_more_than_a_checkpoint_would_have_roo
             .store(room + 2 * written as u64 * 20_000, Ordering::SeqCst);
         space_returns(&kv, written).await;
         found("a checkpoint gives segments back", async || {
-            // Until then there may be no room again: whatever came back is small.
+            // Until then there may be no room again, because the returned space is small.
             let _ = kv.update(put("nudge", 1)).await;
             (store.status().checkpoints > 0).then_some(())
         })
@@ -211,7 +213,7 @@ fn a_nearly_full_disk_gives_the_journal_no_more_than_a_checkpoint_would_have_roo
 
 /// P6.
 #[test]
-fn a_checkpoint_that_meets_a_full_disk_keeps_everything_and_is_tried_again() {
+fn a_checkpoint_that_meets_a_full_disk_loses_nothing_and_is_retried() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     let config = Config {
@@ -251,7 +253,7 @@ fn a_checkpoint_that_meets_a_full_disk_keeps_everything_and_is_tried_again() {
         found(
             "the checkpoint is tried again by a later commit",
             async || {
-                // Until then there may be no room again: whatever came back is small.
+                // Until then there may be no room again, because the returned space is small.
                 let _ = kv.update(put("nudge", 1)).await;
                 (store.status().checkpoints > made).then_some(())
             },
@@ -266,9 +268,9 @@ fn a_checkpoint_that_meets_a_full_disk_keeps_everything_and_is_tried_again() {
     });
 }
 
-/// P6: a disk that fails checkpoints, and has room, is not filled with journal, nor memory with what is in it.
+/// P6: if checkpoints fail on a disk with room, neither the disk nor memory fills with journal.
 #[test]
-fn a_journal_that_no_checkpoint_can_be_made_of_ends_at_four_times_its_usual_length() {
+fn while_checkpoints_fail_the_journal_grows_to_four_times_its_usual_length_at_most() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     let usual = 200 << 10;
@@ -294,7 +296,7 @@ fn a_journal_that_no_checkpoint_can_be_made_of_ends_at_four_times_its_usual_leng
             journaled >= 4 * usual,
             "growth was refused at {journaled} bytes"
         );
-        // One more part of the usual length, and what is written while its checkpoint fails.
+        // One more interval of the usual length, and the writes during its failing checkpoint.
         assert!(
             journaled <= 8 * usual,
             "the journal grew to {journaled} bytes"
@@ -315,9 +317,9 @@ fn a_journal_that_no_checkpoint_can_be_made_of_ends_at_four_times_its_usual_leng
     });
 }
 
-/// P6: a transaction of more than a segment gets one of its own size.
+/// P6: a transaction larger than a segment gets a segment of its own size.
 #[test]
-fn a_transaction_larger_than_a_segment_is_all_there_after_a_crash() {
+fn a_transaction_larger_than_a_segment_survives_a_crash_as_a_whole() {
     let directory = directory();
     block_on(async {
         let store = Embedded::open(config(directory.path()))
@@ -336,11 +338,11 @@ fn a_transaction_larger_than_a_segment_is_all_there_after_a_crash() {
     });
 }
 
-/// A small file system in memory, as long as it lives.
+/// A small file system in memory, which is unmounted when this is dropped.
 pub(crate) struct SmallDisk<'directory>(&'directory Path);
 
 impl<'directory> SmallDisk<'directory> {
-    /// For `test`, which is skipped where this may not be done.
+    /// Mounts it for `test`, which is skipped if this user may not mount.
     pub(crate) fn mount(directory: &'directory Path, test: &str) -> Option<Self> {
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"])
@@ -392,7 +394,7 @@ fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_return
         assert!(taken > 0);
         assert_ne!(
             store.status().room,
-            Room::Refusing,
+            Capacity::Refusing,
             "the journal has room of its own"
         );
         let large = || Bytes::from(vec![1; 1 << 20]);
@@ -402,14 +404,14 @@ fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_return
             .await;
         let refused = objects::failed("put".to_owned(), refused.expect_err("files have no room"));
         assert_eq!(refused.kind(), ErrorKind::NoRoom);
-        assert_eq!(store.status().room, Room::Refusing);
+        assert_eq!(store.status().room, Capacity::Refusing);
         let written = fill(&kv).await;
         reads_go_on(&kv, written).await;
         assert_eq!(value(&kv, "early").await, Some(1));
         fs::remove_file(&ballast).expect("the ballast goes");
         space_returns(&kv, written).await;
-        let has_room = async || (store.status().room != Room::Refusing).then_some(());
-        found("what an object needed is there again", has_room).await;
+        let has_room = async || (store.status().room != Capacity::Refusing).then_some(());
+        found("the disk has room for an object again", has_room).await;
         store
             .objects()
             .put(&ObjectPath::from("large"), large().into())
@@ -421,7 +423,7 @@ fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_return
     });
 }
 
-/// How large item `number` is: some take many blocks, most share one.
+/// Sets item `number`. Some take many blocks, and most share one.
 pub(crate) fn varied(number: usize) -> Update {
     let length = [150, 900, 3_000, 20_000][number % 4];
     Update::modify(
@@ -430,13 +432,13 @@ pub(crate) fn varied(number: usize) -> Update {
     )
 }
 
-/// Writes durably, if there is room.
+/// Writes durably, if there is room. Returns whether there was.
 pub(crate) async fn tried(kv: &Arc<dyn KeyValue>, update: Update) -> bool {
     match kv.update(update).await {
         Ok(updated) => {
             kv.externalize(updated.receipt.point)
                 .await
-                .expect("what was taken becomes durable");
+                .expect("an accepted write becomes durable");
             true
         }
         Err(error) => {
@@ -446,8 +448,8 @@ pub(crate) async fn tried(kv: &Arc<dyn KeyValue>, update: Update) -> bool {
     }
 }
 
-/// Writes new items from `next` on, until one is refused that is refused again after a checkpoint was tried. Answers the next
-/// number.
+/// Writes new items from `next` on, until one is refused even after a checkpoint was tried. Returns
+/// the next number.
 pub(crate) async fn fill_to_the_end(
     store: &Embedded,
     mut next: usize,
@@ -468,14 +470,14 @@ pub(crate) async fn fill_to_the_end(
             let status = store.status();
             status.checkpoints > made
                 || status.checkpoint_error.is_some()
-                || status.room != Room::Refusing
+                || status.room != Capacity::Refusing
         })
         .await;
     }
     next
 }
 
-/// Exactly the items in `there`, each whole.
+/// Asserts that exactly the items in `there` exist, each complete.
 pub(crate) async fn holds(kv: &Arc<dyn KeyValue>, there: &BTreeSet<usize>, next: usize) {
     for number in 0..next {
         let item = kv
@@ -492,8 +494,8 @@ pub(crate) async fn holds(kv: &Arc<dyn KeyValue>, there: &BTreeSet<usize>, next:
     }
 }
 
-/// Deletes every second item, so that those that stay share their pages with those that go, and writes the next one as soon as
-/// there is room. Answers the number after it.
+/// Deletes every second item, so that deleted and remaining items share pages, and writes the next
+/// one as soon as there is room. Returns the number after it.
 pub(crate) async fn delete_half_and_go_on(
     kv: &Arc<dyn KeyValue>,
     next: usize,
@@ -510,7 +512,7 @@ pub(crate) async fn delete_half_and_go_on(
             .expect("it is durable");
         there.remove(&number);
     }
-    found("what was deleted makes room", async || {
+    found("the deletions make room", async || {
         tried(kv, varied(next)).await.then_some(())
     })
     .await;
@@ -519,7 +521,7 @@ pub(crate) async fn delete_half_and_go_on(
     next + 1
 }
 
-/// What happens between the moment at which a disk is full and the first deletion.
+/// The event between the moment when the disk is full and the first deletion.
 #[derive(Debug, Clone, Copy)]
 enum Between {
     Nothing,
@@ -527,12 +529,12 @@ enum Between {
     ADeath,
 }
 
-/// P6: a store that its own data has filled is got out of by deleting, again and again, with no other space freed and across
-/// starts.
+/// P6: a store that its own data has filled recovers by deletions alone, repeatedly, without other
+/// space and across starts.
 #[test]
-fn a_disk_that_is_full_of_the_stores_own_data_is_got_out_of_by_deleting() {
+fn a_store_gets_out_of_a_disk_full_of_its_own_data_by_deleting() {
     let directory = directory();
-    let test = "room::a_disk_that_is_full_of_the_stores_own_data_is_got_out_of_by_deleting";
+    let test = "room::a_store_gets_out_of_a_disk_full_of_its_own_data_by_deleting";
     let Some(_disk) = SmallDisk::mount(directory.path(), test) else {
         return;
     };
@@ -549,7 +551,7 @@ fn a_disk_that_is_full_of_the_stores_own_data_is_got_out_of_by_deleting() {
             Between::Nothing,
         ] {
             next = fill_to_the_end(&store, next, &mut there).await;
-            assert_eq!(store.status().room, Room::Refusing, "{between:?}");
+            assert_eq!(store.status().room, Capacity::Refusing, "{between:?}");
             let held: usize = there
                 .iter()
                 .map(|number| [150, 900, 3_000, 20_000][number % 4])

@@ -1,4 +1,4 @@
-//! O2: what a death left of an unfinished put goes; objects, whatever they are called, stay.
+//! O2: the file of a put that a crash interrupted is removed, and objects of any name stay.
 
 use std::{
     fs::{self, File},
@@ -11,7 +11,7 @@ use ports::objects::{ObjectPath, ObjectStoreExt as _};
 use crate::world::{block_on, directory, found};
 
 #[test]
-fn what_unfinished_puts_have_staged_is_removed_by_the_next_start() {
+fn the_next_start_removes_files_of_unfinished_puts() {
     let directory = directory();
     block_on(async {
         let finished = ObjectPath::from("znodes/1/finished");

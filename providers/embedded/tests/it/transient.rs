@@ -1,4 +1,5 @@
-//! Updates that need not survive a crash (K10, D5), between durable ones, checkpoints, crashes and failed syncs.
+//! Updates that need not survive a crash (K10, D5), between durable ones, checkpoints, crashes and
+//! failed syncs.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +20,8 @@ use crate::{
     },
 };
 
-/// What an item may be like after a crash: as its last durable change left it, or as any transient one since did.
+/// The allowed states of an item after a crash: that of its last durable change, or of any
+/// transient change since.
 #[derive(Debug, Default)]
 struct Allowed(BTreeSet<Option<i64>>);
 
@@ -31,7 +33,7 @@ impl Allowed {
 
 const ITEMS: [&str; 4] = ["a", "b", "c", "d"];
 
-/// A store that crashes, falls back and checkpoints, and what is allowed to be in it.
+/// A store that crashes, falls back and checkpoints, with its allowed content.
 struct Ordeal {
     faults: Arc<Faults>,
     config: Config,
@@ -138,7 +140,8 @@ impl Ordeal {
                 allowed.0.contains(&found),
                 "{name} is {found:?}, not one of {allowed:?}"
             );
-            // It was read from the journal or a checkpoint, so that it is what the next crash may go back to.
+            // The item was read from the journal or a checkpoint, so the next crash may return to
+            // this state.
             allowed.durably(found);
         }
         let page = self
@@ -165,9 +168,9 @@ impl Ordeal {
     }
 }
 
-/// D5: whatever comes between them.
+/// D5: in any sequence of events.
 #[test]
-fn only_transient_updates_are_lost_whatever_is_checkpointed_or_fails_in_between() {
+fn only_transient_updates_are_lost_across_checkpoints_and_failures() {
     let mut checkpoints = 0;
     for seed in 0..6 {
         let directory = directory();
@@ -186,9 +189,9 @@ fn only_transient_updates_are_lost_whatever_is_checkpointed_or_fails_in_between(
     );
 }
 
-/// D5, D4: what a point does not say.
+/// D5, D4: a durable point does not cover transient changes.
 #[test]
-fn after_a_failed_sync_a_transient_update_is_gone_though_its_point_is_durable() {
+fn after_a_failed_sync_a_transient_update_is_lost_although_its_point_is_durable() {
     let directory = directory();
     let faults = Arc::new(Faults::default());
     let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
@@ -242,9 +245,9 @@ fn after_a_failed_sync_a_transient_update_is_gone_though_its_point_is_durable() 
     });
 }
 
-/// P6: what is not journaled asks for no checkpoint, so that it has a bound of its own.
+/// P6: unjournaled changes never trigger a checkpoint, so they have their own bound.
 #[test]
-fn transient_updates_beyond_what_memory_is_for_are_journaled_like_others() {
+fn transient_updates_beyond_the_memory_bound_are_journaled() {
     let directory = directory();
     let faults = Arc::new(Faults::default());
     let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
@@ -277,9 +280,10 @@ fn transient_updates_beyond_what_memory_is_for_are_journaled_like_others() {
     });
 }
 
-/// Q7: messages of a queue that was durable once leave the store like those of one that is, with room for that.
+/// Q7: messages of a formerly durable queue are removed from the store like those of a durable one,
+/// with room for that.
 #[test]
-fn what_a_queue_holds_from_when_it_was_durable_is_acknowledged_for_good() {
+fn messages_of_a_formerly_durable_queue_are_acknowledged_permanently() {
     let group = vec![b'g'; 100];
     let message = |body: &'static str| Message {
         group: group.clone().into(),

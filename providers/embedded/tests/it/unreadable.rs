@@ -1,4 +1,5 @@
-//! A checkpoint store that cannot be read for a while, nor opened again: what lies in it is not said to be absent.
+//! A checkpoint store that can neither be read nor opened again for a while: its items are not
+//! reported as absent.
 
 use std::sync::Arc;
 
@@ -14,17 +15,31 @@ use crate::{
     world::{block_on, config, directory, durably, key, put, value},
 };
 
-/// More than fits a block, so that not all of them come with the first that is read.
+/// More than fit one block, so that the first read does not bring all of them.
 const ITEMS: i64 = 200;
 
 fn name(number: i64) -> String {
     format!("item-{number:04}")
 }
 
-/// K1, K2: an item in the checkpoint is served or refused however often it is asked for, by itself, in a walk and by who
-/// would make it anew, until the disk reads again.
+/// Leaves a checkpoint that holds all items.
+async fn fill(config: Config) {
+    let store = Embedded::open(config).await.expect("the store opens");
+    let kv = store.key_value();
+    for number in 0..ITEMS {
+        let filling = Action::set("filling", Bytes::from(vec![1; 1000]));
+        let item = vec![Action::set_integer("value", number), filling];
+        kv.update(Update::modify(key(&name(number)), item))
+            .await
+            .expect("there is room");
+    }
+    store.close().await;
+}
+
+/// K1, K2: until the disk reads again, an item in the checkpoint is served or refused, on every
+/// get, scan and conditional create.
 #[test]
-fn nothing_is_said_to_be_absent_while_the_checkpoint_store_cannot_be_opened_again() {
+fn no_item_is_reported_absent_while_the_checkpoint_store_cannot_be_opened_again() {
     let directory = directory();
     let faults = Arc::new(Faults::default());
     let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
@@ -33,28 +48,15 @@ fn nothing_is_said_to_be_absent_while_the_checkpoint_store_cannot_be_opened_agai
         ..config(directory.path())
     };
     block_on(async {
-        let store = Embedded::open(config.clone())
-            .await
-            .expect("the store opens");
-        let kv = store.key_value();
-        for number in 0..ITEMS {
-            let filling = Action::set("filling", Bytes::from(vec![1; 1000]));
-            let item = vec![Action::set_integer("value", number), filling];
-            kv.update(Update::modify(key(&name(number)), item))
-                .await
-                .expect("there is room");
-        }
-        store.close().await;
-        drop((store, kv));
-
+        fill(config.clone()).await;
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
         Faults::set(&faults.fail_checkpoint_reads, true);
         let mut refused = 0;
         for number in 0..ITEMS {
-            // What was read before is known still.
+            // Items read before are still cached.
             match kv.get(&key(&name(number))).await {
-                Ok(read) => assert!(read.value.is_some(), "item {number} is said to be absent"),
+                Ok(read) => assert!(read.value.is_some(), "item {number} is reported absent"),
                 Err(error) => {
                     assert!(
                         matches!(error.kind(), ErrorKind::Unavailable { .. }),

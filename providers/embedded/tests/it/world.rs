@@ -1,4 +1,4 @@
-//! A store in a directory of its own, and short words for what the tests do to it.
+//! A store in its own directory, and short helpers for the tests.
 
 use std::{
     future::Future,
@@ -15,11 +15,11 @@ use ports::{
 };
 use tempfile::TempDir;
 
-/// Small segments, so that tests turn many and zeros are few.
+/// Small segments, so that tests use many of them and write few zeros.
 pub(crate) const SEGMENT_BYTES: u64 = 256 << 10;
 
-/// Runs a test with threads of its own. Those that opened a store end at once: the runtime would keep them for
-/// seconds, and a test that waits for idleness would wait for that.
+/// Runs a test with its own threads. The threads that opened a store end at once: the runtime would
+/// keep them for seconds, and a test that waits for idleness would wait that long.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime
@@ -30,12 +30,12 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.expect("a runtime starts").block_on(future)
 }
 
-/// A directory that goes with the test.
+/// A directory that is removed with the test.
 pub(crate) fn directory() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-/// Small segments in `directory`.
+/// A configuration with small segments in `directory`.
 pub(crate) fn config(directory: &Path) -> Config {
     Config {
         journal_segment_bytes: SEGMENT_BYTES,
@@ -60,14 +60,14 @@ pub(crate) fn put(name: &str, value: i64) -> Update {
     Update::modify(key(name), vec![Action::set_integer("value", value)])
 }
 
-/// Updates, and expects it to be done.
+/// Runs an update, which must succeed.
 pub(crate) async fn done(store: &Arc<dyn KeyValue>, update: Update) -> ports::Receipt {
     let updated = store.update(update).await.expect("the update answers");
     assert!(matches!(updated.outcome, Outcome::Done(_)), "{updated:?}");
     updated.receipt
 }
 
-/// Updates and waits until it is durable.
+/// Runs an update and waits until it is durable.
 pub(crate) async fn durably(store: &Arc<dyn KeyValue>, update: Update) -> ports::Receipt {
     let receipt = done(store, update).await;
     store
@@ -77,7 +77,7 @@ pub(crate) async fn durably(store: &Arc<dyn KeyValue>, update: Update) -> ports:
     receipt
 }
 
-/// The value that [`put`] sets.
+/// The value set by [`put`].
 pub(crate) async fn value(store: &Arc<dyn KeyValue>, name: &str) -> Option<i64> {
     store
         .get(&key(name))
@@ -87,7 +87,7 @@ pub(crate) async fn value(store: &Arc<dyn KeyValue>, name: &str) -> Option<i64> 
         .and_then(|item| item.integer("value"))
 }
 
-/// Both or none.
+/// Sets two items in one transaction.
 pub(crate) async fn put_pair(
     store: &Arc<dyn KeyValue>,
     left: &str,
@@ -113,7 +113,7 @@ pub(crate) fn message(group: &str, body: impl Into<bytes::Bytes>) -> Message {
     }
 }
 
-/// A queue that blocks on failure and hides for long.
+/// A queue that blocks on failure, with a long visibility timeout.
 pub(crate) fn patient() -> QueueOptions {
     QueueOptions {
         visibility_timeout_ms: 60_000,
@@ -121,10 +121,10 @@ pub(crate) fn patient() -> QueueOptions {
     }
 }
 
-/// The longest wait for something that a background thread brings about.
+/// The longest wait for an effect of a background thread.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits until `holds`, which a background thread brings about.
+/// Waits until `holds` is true, by an effect of a background thread.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
@@ -132,7 +132,7 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Looks until `look` finds what a background thread brings about.
+/// Polls `look` until it finds an effect of a background thread.
 pub(crate) async fn found<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
@@ -143,14 +143,14 @@ pub(crate) async fn found<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T
     }
 }
 
-/// Between two looks; fails a test that has looked for too long.
+/// Yields between two polls. Fails a test that has waited too long.
 async fn let_others_run(what: &str, started: Instant) {
     assert!(started.elapsed() < PATIENCE, "waited in vain: {what}");
     std::thread::yield_now();
     tokio::task::yield_now().await;
 }
 
-/// Waits for the durability of everything so far.
+/// Waits until everything so far is durable.
 pub(crate) async fn settle(store: &Arc<dyn KeyValue>) {
     store
         .externalize(store.point())

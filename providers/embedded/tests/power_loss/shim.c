@@ -1,10 +1,10 @@
-/* Records what a process does to one directory, in order, so that a test can rebuild the directory as a
- * power loss would have left it. Preloaded into a child of the power-loss test; see tests/it/power_loss.rs,
- * which reads what this writes.
+/* Records the changes of a process to one directory in order, so that a test can rebuild the directory as a
+ * power loss would have left it. It is preloaded into a child of the power-loss test. tests/it/power_loss.rs
+ * reads its log.
  *
  * A record: kind u8 | inode u64 | number u64 | length u32, path | length u32, second path | length u32, data,
- * in the machine's byte order. One lock is held around each call and its record, so the order is true; only
- * syncs run without it, between two records.
+ * in the machine's byte order. One lock is held around each call and its record, so the log has the true order.
+ * Only syncs run without it, between two records.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -26,11 +26,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const char *directory;
 static int log_fd = -1;
 
-/* How much was acknowledged, and by when the last write to a journal segment was. */
+/* The number of acknowledgements, and that number at the last write to a journal segment. */
 static uint64_t acknowledged, acknowledged_at_write;
 static pthread_cond_t spoke = PTHREAD_COND_INITIALIZER;
 
-/* The longest that a sync is held: what is in it may be waited for by nobody. */
+/* The longest hold of a sync. The bound is needed because no caller may wait for its data. */
 #define HELD_NS_MAX 100000000L
 static int holds_syncs;
 
@@ -125,8 +125,8 @@ OPEN(open64)
 PWRITE(pwrite, off_t)
 PWRITE(pwrite64, off64_t)
 
-/* Acknowledgements go to standard output, and must stand in the same order. Objects are written at the place where
- * their file stands, which is theirs alone. */
+/* Acknowledgements go to standard output, and the log must hold them in the same order. An object is written at
+ * the offset of its own file descriptor. */
 ssize_t write(int fd, const void *data, size_t length) {
     char path[PATH_MAX];
     if (log_fd < 0 || (fd != STDOUT_FILENO && !path_of(fd, path))) return syscall(SYS_write, fd, data, length);
@@ -175,7 +175,7 @@ SIZED(ftruncate64, 'T', off64_t)
 ALLOCATE(posix_fallocate, off_t)
 ALLOCATE(posix_fallocate64, off64_t)
 
-/* As slow as a disk can be: until somebody has been told of what is being synced, if anybody is before it ends. */
+/* Imitates a slow disk: waits until the data to be synced is acknowledged, or until the bound. */
 static void hold(void) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -187,7 +187,7 @@ static void hold(void) {
     }
 }
 
-/* A sync covers what was written before it began. Others go on while it runs, so both its ends are recorded. */
+/* A sync covers the writes before its begin. Other calls go on meanwhile, so its begin and end are recorded. */
 static int synced(int fd, int (*real)(int)) {
     char path[PATH_MAX];
     struct stat found;

@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use ports::functions::{Definition, Event, Failure, Room};
+use ports::functions::{Definition, Event, Failure, Permit};
 use tokio::time::Sleep;
 
 type Running =
@@ -28,13 +28,13 @@ pub(super) struct Invocation {
 
 impl Invocation {
     pub(super) fn new(definition: Arc<Definition>, event: Event) -> Self {
-        Self::within(Room::default(), definition, event)
+        Self::within(Permit::default(), definition, event)
     }
 
-    /// One that has the room that was kept for it (N7).
-    pub(super) fn within(room: Room, definition: Arc<Definition>, event: Event) -> Self {
+    /// One with the permit that was reserved for it (N7).
+    pub(super) fn within(permit: Permit, definition: Arc<Definition>, event: Event) -> Self {
         let timeout = definition.options.timeout;
-        let run = async move { definition.handler.handle_in(room, event).await };
+        let run = async move { definition.handler.handle_with(permit, event).await };
         Self {
             running: Box::pin(AssertUnwindSafe(run).catch_unwind()),
             timeout,

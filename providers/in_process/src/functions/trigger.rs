@@ -4,7 +4,7 @@
 //! group while the first is with us: messages are hidden for a little longer than the function may run or,
 //! where another process is to have them soon after this one's death, for a short time again and again.
 //!
-//! Nothing is taken before the function has room for it (N7): so the task waits for the queue, then for room, then takes.
+//! Nothing is taken before the function has room for it (N7): so the task waits for the queue, then for a permit, then takes.
 
 use std::{
     future::Future,
@@ -21,7 +21,7 @@ use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use ports::{
     ErrorKind, Result,
-    functions::{Definition, Event, Failure, QueueTrigger, Room},
+    functions::{Definition, Event, Failure, Permit, QueueTrigger},
     queue::{Delivery, Handle},
 };
 use tokio::sync::Notify;
@@ -105,7 +105,7 @@ pub(super) async fn run(functions: Arc<Inner>, trigger: QueueTrigger, work: Work
         let came = next.await;
         drop(task.after(came, &mut running));
     } else {
-        // Polled no more it would keep its place in the line for room, and everybody out who stands behind it, until all has ended.
+        // Polled no more it would keep its place in the line for a permit, and everybody out who stands behind it, until all has ended.
         drop(next);
     }
     while running.next().await.is_some() {}
@@ -125,9 +125,9 @@ enum Came {
     /// The queue may have something.
     Ready,
     /// The function has room for what it has.
-    Room(Room),
-    /// This, or nothing, for that room.
-    Batch(Room, Vec<Delivery>),
+    Permit(Permit),
+    /// This, or nothing, with that permit.
+    Batch(Permit, Vec<Delivery>),
     /// The queue did not answer; some time has passed.
     Failed,
 }
@@ -154,10 +154,10 @@ impl<'task> Task<'task> {
     fn after(self, came: Came, running: &mut FuturesUnordered<Run<'task>>) -> Next<'task> {
         match came {
             Came::Ready => self.ask_for_room(),
-            Came::Room(room) => self.receive(room),
+            Came::Permit(permit) => self.receive(permit),
             Came::Batch(_, deliveries) if deliveries.is_empty() => self.wait(),
-            Came::Batch(room, deliveries) => {
-                running.push(self.start(room, deliveries));
+            Came::Batch(permit, deliveries) => {
+                running.push(self.start(permit, deliveries));
                 self.ask_for_room()
             }
             Came::Failed => self.wait(),
@@ -179,7 +179,7 @@ impl<'task> Task<'task> {
 
     /// Ends once the function has room for one more invocation.
     fn ask_for_room(self) -> Next<'task> {
-        let step = async move { Came::Room(self.definition().handler.room().await) };
+        let step = async move { Came::Permit(self.definition().handler.permit().await) };
         Next {
             receives: false,
             is_asked_for: false,
@@ -188,7 +188,7 @@ impl<'task> Task<'task> {
     }
 
     /// Ends with the messages of one group, if one is in line.
-    fn receive(self, room: Room) -> Next<'task> {
+    fn receive(self, permit: Permit) -> Next<'task> {
         let step = async move {
             let hidden = match self.functions.hiding {
                 Hiding::ForTheTimeout => self.definition().options.timeout + HIDDEN_MARGIN,
@@ -201,7 +201,7 @@ impl<'task> Task<'task> {
                 .queue
                 .receive_hidden(&self.trigger.queue, batch, Some(hidden_ms))
                 .await;
-            self.or_pause(received.map(|deliveries| Came::Batch(room, deliveries)))
+            self.or_pause(received.map(|deliveries| Came::Batch(permit, deliveries)))
                 .await
         };
         Next {
@@ -222,11 +222,11 @@ impl<'task> Task<'task> {
         }
     }
 
-    fn start(self, room: Room, deliveries: Vec<Delivery>) -> Run<'task> {
+    fn start(self, permit: Permit, deliveries: Vec<Delivery>) -> Run<'task> {
         let definition = self.definition();
         match self.work {
-            Work::Messages => Box::pin(self.run_messages(room, definition, deliveries)),
-            Work::Events => Box::pin(self.run_event(room, definition, deliveries)),
+            Work::Messages => Box::pin(self.run_messages(permit, definition, deliveries)),
+            Work::Events => Box::pin(self.run_event(permit, definition, deliveries)),
         }
     }
 
@@ -239,7 +239,7 @@ impl<'task> Task<'task> {
     /// One invocation with messages of one group.
     async fn run_messages(
         self,
-        room: Room,
+        permit: Permit,
         definition: Arc<Definition>,
         deliveries: Vec<Delivery>,
     ) {
@@ -254,7 +254,7 @@ impl<'task> Task<'task> {
             queue: self.trigger.queue.clone(),
             deliveries,
         };
-        let invocation = Invocation::within(room, definition, event);
+        let invocation = Invocation::within(permit, definition, event);
         let (completed, failure) = match self.kept(handle, invocation).await {
             Ok(_) => (handles.len(), None),
             Err(failure) => (failure.completed.min(handles.len()), Some(failure)),
@@ -288,7 +288,7 @@ impl<'task> Task<'task> {
     /// One invocation with one event.
     async fn run_event(
         self,
-        mut room: Room,
+        mut permit: Permit,
         definition: Arc<Definition>,
         deliveries: Vec<Delivery>,
     ) {
@@ -309,8 +309,8 @@ impl<'task> Task<'task> {
                 }
                 Ok(envelope) => {
                     let event = envelope.clone().into_event(id.clone());
-                    let room = std::mem::take(&mut room);
-                    let invocation = Invocation::within(room, Arc::clone(&definition), event);
+                    let permit = std::mem::take(&mut permit);
+                    let invocation = Invocation::within(permit, Arc::clone(&definition), event);
                     let ran = self.kept(&handle, invocation).await;
                     ran.map(drop).map_err(|failure| (failure, envelope))
                 }

@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use in_process::{Functions, SystemEntropy};
 use ports::{
     Event, Functions as _, Handler, Queue,
-    functions::{Definition, Failure, FunctionOptions, QueueTrigger, Room},
+    functions::{Definition, Failure, FunctionOptions, Permit, QueueTrigger},
     queue::{Message, OnFailure, QueueOptions},
 };
 use simulated::{Options, World};
@@ -54,9 +54,9 @@ impl Handler for Placed {
         self.0.handle(event).await
     }
 
-    async fn room(&self) -> Room {
+    async fn permit(&self) -> Permit {
         let place = Arc::clone(&self.1).acquire_owned().await;
-        Room::keeping(place.expect("it is not closed"))
+        Permit::holding(place.expect("it is not closed"))
     }
 }
 
@@ -223,7 +223,7 @@ fn a_trigger_that_is_disarmed_leaves_the_line_for_room_while_what_it_began_goes_
         assert_eq!(
             (begun(&work), places.available_permits()),
             (1, 0),
-            "one runs, for the next is no room"
+            "one runs, and the next gets no permit"
         );
         functions
             .disarm_queue("work")

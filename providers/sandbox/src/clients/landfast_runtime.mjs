@@ -2,7 +2,7 @@
 //
 // Usage: landfast_runtime.mjs MODULE.FUNCTION
 //
-// Where the code brings aws-lambda-ric, that is used instead: it is what the cloud runs.
+// If the code has aws-lambda-ric, that runs instead, as in the cloud.
 
 import { existsSync } from "node:fs";
 import http from "node:http";
@@ -15,11 +15,11 @@ const prefix = "/2018-06-01/runtime/";
 const [host, port] = api.split(":");
 const keptAlive = new http.Agent({ keepAlive: true, maxSockets: 1 });
 
-// The request that is being handled, or was last.
+// The id of the present or last request.
 let requestId = "";
-// Where a failure is said that ends the process; nowhere between invocations.
+// The path for an error that ends the process; none between invocations.
 let failurePath = "init/error";
-// What has not come to its end, and what it comes to if nothing is left that could bring it there.
+// The unfinished work, and its outcome if nothing is left that could finish it.
 let going = { whenIdle: () => end(failure(neverSettled("module")), 13) };
 
 function exchange(method, name, body, headers = {}, agent = keptAlive) {
@@ -48,7 +48,7 @@ function failure(error) {
   };
 }
 
-// Anything can be thrown, also what has no text.
+// Anything can be thrown, even values without text.
 function text(thrown) {
   try {
     return String(thrown);
@@ -58,16 +58,16 @@ function text(thrown) {
 }
 
 function postFailure(path, said, agent) {
-  // A header takes no other letters.
+  // A header allows no other characters.
   const kind = said.errorType.replace(/[^\x20-\x7e]/g, "?");
   return exchange("POST", path, JSON.stringify(said), { "Lambda-Runtime-Function-Error-Type": kind }, agent);
 }
 
-// Ends the process as Lambda does when nobody has caught what the code threw: whoever waits for it hears that.
+// Ends the process as Lambda does after an uncaught exception. The caller gets the error.
 async function end(said, status) {
   const path = failurePath;
   failurePath = undefined;
-  // Over a connection of its own: the other one may be in use.
+  // Uses its own connection, because the other one may be busy.
   if (path !== undefined) await postFailure(path, said, false).catch(() => {});
   process.exit(status);
 }
@@ -104,8 +104,8 @@ function contextOf(headers, done) {
   };
 }
 
-// The result of one invocation: what its callback, its context or the handler's promise says first, or null where nothing is left
-// that could say anything.
+// The result of an invocation: the first of its callback, its context and the handler's promise; null if nothing is left that
+// could give one.
 function run(handler, event, headers) {
   return new Promise((resolve, reject) => {
     const own = { whenIdle: () => resolve(null) };
@@ -126,13 +126,13 @@ function run(handler, event, headers) {
     const returned = handler(event, context, callback);
     if (typeof returned?.then === "function") {
       if (!isSaid) own.whenIdle = () => reject(neverSettled("handler"));
-      // Not as a callback's error, where null is none: what is thrown fails it whatever it is.
+      // Unlike a callback's error, where null means success: any thrown value fails the invocation.
       returned.then(succeed, once(reject));
     } else if (handler.length < 3 && returned !== undefined) succeed(returned);
   });
 }
 
-// A failure that Lambda has a name for.
+// A failure with a name in Lambda.
 function fault(name, message) {
   return Object.assign(new Error(message), { name });
 }
@@ -162,7 +162,7 @@ async function serve(handler) {
   }
 }
 
-// Not awaited at the top: Node.js takes an idle loop for the end of a program that still waits there.
+// Not awaited at the top level: with an idle loop, Node.js would end a program that still waits there.
 async function main(name) {
   process.on("beforeExit", () => {
     const ending = going;
@@ -188,13 +188,13 @@ async function main(name) {
     if (["MODULE_NOT_FOUND", "ERR_MODULE_NOT_FOUND"].includes(error?.code)) said.errorType = "Runtime.ImportModuleError";
     return end(said, 1);
   }
-  // Who ends the connection ends the instance.
+  // The end of the connection ends the instance.
   await serve(handler).catch(() => process.exit(0));
 }
 
 const name = process.argv[2];
 process.env.AWS_EXECUTION_ENV ??= `AWS_Lambda_nodejs${process.versions.node.split(".")[0]}.x`;
-// Since its third version it lies in dist.
+// Since version 3 it is in dist.
 const ric = ["dist", "lib"]
   .map((folder) => path.join(root, "node_modules/aws-lambda-ric", folder, "index.mjs"))
   .find((file) => existsSync(file));

@@ -18,13 +18,13 @@ import time
 _PREFIX = "/2018-06-01/runtime/"
 
 REQUEST_ID = ""
-"""The request that is being handled, for libraries that derive names from it."""
+"""The id of the present request, for libraries that derive names from it."""
 PROCESS = 0
-"""The process that handles it: one that is forked from there has it here, too, and handles none."""
+"""The process that handles it. A process forked from it inherits this number, and handles no request."""
 
 
 class Ended(Exception):
-    """Nobody is there any more."""
+    """The server is gone."""
 
 
 class Connection:
@@ -63,7 +63,7 @@ class Connection:
 
 
 class Fault(Exception):
-    """A failure that Lambda has a name for, unlike what the code itself raises."""
+    """A failure with a name in Lambda, unlike an exception of the code."""
 
     def __init__(self, kind, message):
         super().__init__(message)
@@ -71,7 +71,7 @@ class Fault(Exception):
 
 
 class Given:
-    """What somebody else has said in JSON: its class's fields, None where nothing was said."""
+    """A JSON object from a client: the fields of its class, None for those that are absent."""
 
     __slots__ = ()
 
@@ -81,7 +81,7 @@ class Given:
 
 
 class CognitoIdentity(Given):
-    """Who called through a mobile client, if anybody did."""
+    """The identity of a mobile client's caller, if there is one."""
 
     __slots__ = ("cognito_identity_id", "cognito_identity_pool_id")
 
@@ -93,7 +93,7 @@ class Client(Given):
 
 
 class ClientContext(Given):
-    """What a caller says of itself."""
+    """The caller's own description."""
 
     __slots__ = ("custom", "env", "client")
 
@@ -103,7 +103,7 @@ class ClientContext(Given):
 
 
 class Context:
-    """What a handler is told about its invocation."""
+    """The facts of an invocation, for its handler."""
 
     __slots__ = (
         "aws_request_id", "invoked_function_arn", "function_name", "function_version", "memory_limit_in_mb",
@@ -126,7 +126,7 @@ class Context:
         self._deadline_ms = int(headers.get("lambda-runtime-deadline-ms", 0))
 
     def get_remaining_time_in_millis(self):
-        """How long the invocation may still take."""
+        """The time that is left to the invocation, in milliseconds."""
         return max(0, self._deadline_ms - int(time.time() * 1000))
 
     def log(self, message):
@@ -135,8 +135,8 @@ class Context:
 
 
 class LoggingFinder:
-    """Finds `logging`, and sets it up as Lambda does the moment the code has imported it: all the same before whatever the code
-    does with it, and an import here would cost each cold start the milliseconds that `logging` takes."""
+    """Sets up `logging` as Lambda does when the code has imported it, and before the code uses it. An import here would
+    cost each cold start the milliseconds that `logging` takes."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -155,10 +155,11 @@ class LoggingFinder:
 
 
 def set_up_logging(logging):
-    """Has the root logger write what it is given, with the time and the request, unless the module is the code's own by that name."""
+    """Lets the root logger write its records with the time and the request, unless the code has its own module of this
+    name."""
     if not hasattr(logging, "StreamHandler"):
         return
-    # Lambda's too is that of all formatters.
+    # In Lambda too, this is the format of all formatters.
     logging.Formatter.converter = time.gmtime
     handler = logging.StreamHandler(sys.stdout)
     line = "[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s"
@@ -173,7 +174,7 @@ def _name_request(record):
 
 
 def failure(error):
-    """An exception as the Runtime API has it."""
+    """An exception in the Runtime API's format."""
     import traceback
 
     kind, frames = type(error).__name__, []
@@ -190,7 +191,7 @@ def failure(error):
 def _message(error):
     try:
         return _printable(str(error))
-    except Exception:  # As the interpreter says it: this is the code's own too.
+    except Exception:  # As the interpreter prints it: the code may define this too.
         return "<exception str() failed>"
 
 
@@ -202,12 +203,12 @@ def trace(error):
 
 
 def _printable(text):
-    """A text with that spelled out which UTF-8 cannot say: one half of a pair of surrogates."""
+    """A text with lone surrogates escaped, which UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def load(name):
-    """The handler of this name. Errors: a fault, or what its module raises."""
+    """The handler of this name. Errors: a fault, or an exception of its module."""
     module, _, function = name.rpartition(".")
     if not module:
         raise Fault("Runtime.MalformedHandlerName", "Bad handler '%s': it is to be module.function" % name)
@@ -224,7 +225,7 @@ def load(name):
 
 
 def serve(connection, handler):
-    """Runs the handler for one invocation after the other, for ever."""
+    """Runs the handler for one invocation after the other, without end."""
     global REQUEST_ID, PROCESS
     while True:
         headers, body = connection.next()
@@ -247,33 +248,33 @@ def serve(connection, handler):
 
 
 def post_failure(connection, path, error):
-    """Says what went wrong."""
+    """Reports an error."""
     said = failure(error)
     connection.post(path, json.dumps(said).encode(), (("Lambda-Runtime-Function-Error-Type", said["errorType"]),))
 
 
 def marshal(result):
-    """What a handler has returned, as JSON."""
+    """The result of a handler, as JSON."""
     try:
         said = json.dumps(result, ensure_ascii=False, separators=(",", ":"), default=_encode)
         try:
             return said.encode()
         except UnicodeEncodeError:
-            # A surrogate alone has no UTF-8, and is JSON all the same.
+            # A lone surrogate has no UTF-8 form, but is valid JSON when escaped.
             return json.dumps(result, separators=(",", ":"), default=_encode).encode()
     except Exception as error:
         raise Fault("Runtime.MarshalError", "Unable to marshal response: %s" % _message(error)) from error
 
 
 def _encode(value):
-    """As awslambdaric does: numbers of decimal are numbers."""
+    """As in awslambdaric, numbers of `decimal` become numbers."""
     if type(value).__name__ == "Decimal":
         return float(value)
     raise TypeError("Object of type %s is not JSON serializable" % type(value).__name__)
 
 
 def _use_ric(name):
-    """Hands over to the cloud's own client where the code or its interpreter brings it."""
+    """Uses the cloud's own client if the code or its interpreter has it."""
     if importlib.machinery.PathFinder.find_spec("awslambdaric") is None:
         return
     import runpy
@@ -283,11 +284,11 @@ def _use_ric(name):
 
 
 def _adopted(descriptor):
-    """Has imported what most handlers import, and waits to be told the program's last argument, its environment and its code."""
+    """Imports the modules that most handlers need, and waits for the handler, its environment and its code."""
     usual = set(sys.modules)
     try:
         import landfast  # noqa: F401
-    except Exception:  # An older Python cannot read it; the code may never ask for it.
+    except Exception:  # An older Python cannot parse it, and the code may never need it.
         pass
     early = {name.partition(".")[0] for name in set(sys.modules) - usual}
     os.write(descriptor, b"R")
@@ -302,7 +303,7 @@ def _adopted(descriptor):
         name, _, value = variable.partition(b"=")
         os.environb[name] = value
     os.chdir(os.environ["LAMBDA_TASK_ROOT"])
-    # What the code brings under the name of something that is imported already comes before that: an interpreter that has not is needed.
+    # A module of the code must come before an already imported one of the same name, so a new interpreter is needed.
     if not early.isdisjoint(name.partition(".")[0] for name in os.listdir(".")):
         os.execv(command[0], command)
     handler = os.fsdecode(command[-1])
@@ -312,12 +313,12 @@ def _adopted(descriptor):
 
 
 def main():
-    """Loads the handler, and serves. Without one it waits for it first."""
+    """Loads the handler and serves it. Without a handler it first waits for one."""
     if len(sys.argv) == 1:
         _adopted(int(os.environ["LANDFAST_SPARE"]))
     name = sys.argv[1]
     os.environ.setdefault("AWS_EXECUTION_ENV", "AWS_Lambda_python%d.%d" % sys.version_info[:2])
-    # The code first, what is carried along behind it.
+    # The function's code comes first, then the bundled files.
     sys.path[:] = [os.environ["LAMBDA_TASK_ROOT"]] + [path for path in sys.path if path != sys.path[0]] + [sys.path[0]]
     if os.environ.get("LANDFAST_RUNTIME_CLIENT") != "landfast":
         _use_ric(name)

@@ -1,7 +1,9 @@
-//! What a function sees of files: the system's programs and libraries, its code, a `/tmp` of its own; nothing else.
+//! The files that a function sees: the system's programs and libraries, its code, its own `/tmp`;
+//! nothing else.
 //!
-//! The new root is a file system in memory, built at a place that only this process sees, and made read-only at the end.
-//! Folders of the host are opened before anything covers them, and appear where the descriptors lead.
+//! The new root is a file system in memory, built at a path that only this process sees, and made
+//! read-only at the end. Folders of the host are opened before a mount covers them, and are bound
+//! through their descriptors.
 
 use std::{
     fs, io,
@@ -21,20 +23,20 @@ use nix::{
 
 use super::about;
 use crate::{
-    command::{RUNTIME_ROOT, TASK_ROOT},
-    process::{Network, Order, Role},
+    order::{Network, Order, RUNTIME_ROOT, Role, TASK_ROOT},
     system::{cloned_tree, mount_tree, restrict_mounts},
 };
 
-/// Where the new root is built; what lies there is covered for this process alone.
+/// The path of the new root while it is built. For this process alone, it covers the host's folder.
 const ROOT: &str = "/tmp";
-/// Where a spare has the code of all functions: init reaches it past a folder without permissions, as the interpreter cannot.
+/// The code of all functions in a spare. The folder above it has no permissions, so init reaches it
+/// and the interpreter does not.
 const ALL_CODE: &str = "/var/task/all";
 /// Programs and libraries of the system.
 const SYSTEM: [&str; 8] = [
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt",
 ];
-/// What programs look up in `/etc`.
+/// The files that programs read in `/etc`.
 const LOOKED_UP: [&str; 9] = [
     "/etc/alternatives",
     "/etc/ca-certificates",
@@ -46,7 +48,7 @@ const LOOKED_UP: [&str; 9] = [
     "/etc/python3",
     "/etc/ssl",
 ];
-/// The same where it reaches a network.
+/// The same, for functions with a network.
 const LOOKED_UP_WITH_NETWORK: [&str; 4] = [
     "/etc/hosts",
     "/etc/nsswitch.conf",
@@ -55,25 +57,18 @@ const LOOKED_UP_WITH_NETWORK: [&str; 4] = [
 ];
 const DEVICES: [&str; 5] = ["full", "null", "random", "urandom", "zero"];
 
-/// A folder or file of the host, and where it appears.
+/// A folder or file of the host, and its path inside.
 struct Shown {
     from: OwnedFd,
     is_folder: bool,
     to: PathBuf,
 }
 
-/// Builds the root for `order` and moves there.
+/// Builds the root for `order` and enters it.
 pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
     private()?;
     let shown = open_all(order)?;
-    let devices: Vec<_> = DEVICES
-        .iter()
-        .map(|name| Path::new("/dev").join(name))
-        .collect();
-    let devices = devices
-        .iter()
-        .map(|path| Ok((path, opened(path)?)))
-        .collect::<io::Result<Vec<_>>>()?;
+    let devices = open_devices()?;
     mount_memory(ROOT, "size=16m,nr_inodes=100k,mode=755")?;
     let root = Path::new(ROOT);
     // Before what is shown: an interpreter may lie below them.
@@ -99,20 +94,7 @@ pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
             fs::Permissions::from_mode(0o000),
         )?;
     }
-    fs::create_dir_all(root.join("dev"))?;
-    for (path, from) in devices {
-        let target = inside(root, path);
-        make_place(&target, false)?;
-        bind_device(&from, &target).map_err(about(path.display()))?;
-    }
-    for (name, to) in [
-        ("fd", "/proc/self/fd"),
-        ("stdin", "/proc/self/fd/0"),
-        ("stdout", "/proc/self/fd/1"),
-        ("stderr", "/proc/self/fd/2"),
-    ] {
-        symlink(to, root.join("dev").join(name))?;
-    }
+    bind_devices(root, devices)?;
     accounts(root, user)?;
     fs::create_dir_all(root.join("proc"))?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
@@ -128,7 +110,35 @@ pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
     enter(root)
 }
 
-/// What is mounted from here on is seen by nobody else.
+fn open_devices() -> io::Result<Vec<(PathBuf, OwnedFd)>> {
+    let paths = DEVICES.iter().map(|name| Path::new("/dev").join(name));
+    paths
+        .map(|path| {
+            let device = opened(&path)?;
+            Ok((path, device))
+        })
+        .collect()
+}
+
+fn bind_devices(root: &Path, devices: Vec<(PathBuf, OwnedFd)>) -> io::Result<()> {
+    fs::create_dir_all(root.join("dev"))?;
+    for (path, from) in devices {
+        let target = inside(root, &path);
+        make_place(&target, false)?;
+        bind_device(&from, &target).map_err(about(path.display()))?;
+    }
+    for (name, to) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ] {
+        symlink(to, root.join("dev").join(name))?;
+    }
+    Ok(())
+}
+
+/// Hides later mounts from other processes.
 fn private() -> io::Result<()> {
     let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)?;
@@ -151,7 +161,7 @@ fn open_all(order: &Order) -> io::Result<Vec<Shown>> {
     };
     for path in SYSTEM.iter().chain(&LOOKED_UP).chain(network) {
         let path = Path::new(path);
-        // A link of the root's is one inside, too.
+        // A link of the host's root becomes a link inside.
         if !path.exists()
             || SYSTEM.iter().any(|system| path == Path::new(system)) && path.is_symlink()
         {
@@ -205,7 +215,7 @@ fn make_place(target: &Path, is_folder: bool) -> io::Result<()> {
     fs::File::create(target).map(drop)
 }
 
-/// `/bin` and its like, where they are links on the host.
+/// Creates `/bin` and the like, where they are links on the host.
 fn links_of_the_system(root: &Path) -> io::Result<()> {
     for path in SYSTEM.map(Path::new) {
         if path.is_symlink() {
@@ -215,10 +225,10 @@ fn links_of_the_system(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What `from` is appears at `target`, to be read and executed.
+/// Binds `from` to `target`, read-only.
 fn bind(from: &OwnedFd, target: &Path) -> io::Result<()> {
     appear(from, target)?;
-    // With what is mounted below it, which would stay writable otherwise.
+    // Includes mounts below it, which would otherwise stay writable.
     restrict_mounts(target)
 }
 
@@ -239,7 +249,7 @@ fn appear(from: &OwnedFd, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The function's user has a name.
+/// Gives the function's user a name.
 fn accounts(root: &Path, user: Option<u32>) -> io::Result<()> {
     let user = user.unwrap_or_else(|| nix::unistd::Uid::effective().as_raw());
     let etc = root.join("etc");
@@ -266,7 +276,7 @@ fn accounts(root: &Path, user: Option<u32>) -> io::Result<()> {
     fs::set_permissions(&etc, fs::Permissions::from_mode(0o755))
 }
 
-/// Of the code of all functions only that of `order` is left, in its place; `/tmp` gets its size.
+/// Replaces the code of all functions by that of `order`, and sets the size of `/tmp`.
 pub(super) fn narrow(spare: &Order, order: &Order) -> io::Result<()> {
     let below = order
         .code
@@ -281,7 +291,7 @@ pub(super) fn narrow(spare: &Order, order: &Order) -> io::Result<()> {
             "the code is not below that of all functions",
         ));
     }
-    // A copy that is mounted nowhere is needed: what lies in a mount that has gone cannot be mounted any more.
+    // Needs a detached copy: a folder inside a mount that is gone cannot be mounted any more.
     let code =
         cloned_tree(&Path::new(ALL_CODE).join(below)).map_err(about(order.code.display()))?;
     umount2(ALL_CODE, MntFlags::MNT_DETACH)?;
@@ -299,7 +309,7 @@ pub(super) fn narrow(spare: &Order, order: &Order) -> io::Result<()> {
     .map_err(about("/tmp"))
 }
 
-/// Moves into the new root; the host's is gone.
+/// Enters the new root and unmounts the host's.
 fn enter(root: &Path) -> io::Result<()> {
     let before = root.join("before");
     fs::create_dir(&before)?;

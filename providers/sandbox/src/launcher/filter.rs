@@ -1,8 +1,8 @@
-//! System calls that a function has no use for and an attacker has: they are answered as if they were forbidden.
+//! The system call filter: calls that functions do not need and attackers do fail as not permitted.
 //!
-//! A list of what is refused, not of what is allowed: functions bring runtimes of all kinds. What it keeps out are new
-//! namespaces (in which a function would have rights again), other processes' memory, and the parts of the kernel that
-//! faults are found in most often.
+//! It lists refused calls, not allowed ones, because functions bring runtimes of all kinds. It
+//! refuses new namespaces (in which a function would regain rights), other processes' memory, and
+//! the kernel parts with the most faults.
 
 use std::{collections::BTreeMap, io, mem};
 
@@ -11,7 +11,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter, sock_filter,
 };
 
-/// Refused whatever is asked of them.
+/// Calls that are always refused.
 const REFUSED: [libc::c_long; 39] = [
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -63,8 +63,8 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
 
-/// The families of sockets that functions use. Others reach around the network namespace (`AF_VSOCK` talks to the host of a
-/// virtual machine from any of them) or are used by attackers alone.
+/// The socket families that functions use. The others bypass the network namespace (`AF_VSOCK`
+/// reaches the host of a virtual machine from any namespace), or serve attackers alone.
 const FAMILIES: [i32; 4] = [
     libc::AF_UNIX,
     libc::AF_INET,
@@ -72,11 +72,11 @@ const FAMILIES: [i32; 4] = [
     libc::AF_NETLINK,
 ];
 
-/// Installs the filters, for good.
+/// Installs the filters, permanently.
 pub(super) fn install() -> io::Result<()> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         REFUSED.iter().map(|call| (*call, Vec::new())).collect();
-    // One rule for each flag: any of them is one too many.
+    // One rule for each flag: any of them is refused.
     let flags = (0..64)
         .map(|bit| 1_u64 << bit)
         .filter(|flag| NEW_NAMESPACES & flag != 0);
@@ -104,7 +104,8 @@ pub(super) fn install() -> io::Result<()> {
         vec![SeccompRule::new(others).map_err(io::Error::other)?],
     );
     apply(rules, libc::EPERM)?;
-    // Its flags lie in memory, where no filter sees them; who hears that there is no such call uses `clone`.
+    // Its flags are in memory, where no filter sees them. A caller that gets "no such call" uses
+    // `clone` instead.
     apply([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)?;
     if cfg!(target_arch = "x86_64") {
         refuse_x32()
@@ -113,10 +114,12 @@ pub(super) fn install() -> io::Result<()> {
     }
 }
 
-/// What the numbers of x32 have beside those of x86-64, of which they are the same calls: `__X32_SYSCALL_BIT` of the kernel.
+/// The bit by which the x32 number of a call differs from its x86-64 number: the kernel's
+/// `__X32_SYSCALL_BIT`.
 const X32: u32 = 0x4000_0000;
 
-/// A kernel that has x32 takes each call by two numbers, and filters compare with one; both are of the one architecture that they ask for.
+/// Refuses the x32 numbers. A kernel with x32 accepts each call under two numbers of the same
+/// architecture, and filters compare with one.
 fn refuse_x32() -> io::Result<()> {
     let instruction = |code: u32, (jt, jf), k| sock_filter {
         code: code as u16,

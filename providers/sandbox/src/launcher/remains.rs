@@ -1,7 +1,8 @@
-//! What a function leaves where no namespace ends with it: processes that it has started and that have outlived it.
+//! The processes that a function leaves where no namespace ends with it.
 //!
-//! Their parent becomes the launcher, whatever sessions and groups they have fled to. It ends them all, then itself. It hears of the
-//! server's death as of the server's word, by a signal that it waits for: to be killed would leave them to nobody.
+//! The launcher becomes their parent, even if they moved to other sessions and groups. It ends them
+//! all, then itself. The server's order and the server's death both reach it as a signal that it
+//! waits for. A launcher that was killed would leave them without a parent that ends them.
 
 use std::{io, process, thread, time::Duration};
 
@@ -13,19 +14,20 @@ use nix::{
     unistd::{Pid, getppid},
 };
 
-use crate::{processes::descendants_of, system::ended_child};
+use crate::{machine::descendants_of, system::ended_child};
 
-/// How often all that is left is killed: who starts others faster than that is stopped by the bound of its processes.
+/// The most sweeps over the remaining processes. A function that starts others faster reaches its
+/// bound on processes.
 const SWEEPS_MAX: usize = 2000;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The right to all that the function leaves.
+/// The launcher's hold on all that the function leaves.
 #[derive(Debug)]
 pub(super) struct Remains {
     signals: SigSet,
 }
 
-/// From here on what the function leaves is ours. Errors: the server, which is `parent`, has gone.
+/// Makes the launcher the parent of orphans. Errors: the server, which is `parent`, is gone.
 pub(super) fn keep(parent: u32) -> io::Result<Remains> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
@@ -40,12 +42,12 @@ pub(super) fn keep(parent: u32) -> io::Result<Remains> {
 }
 
 impl Remains {
-    /// In a child: signals are what they were.
+    /// Restores the signals, in a child.
     pub(super) fn leave(self) -> io::Result<()> {
         Ok(self.signals.thread_unblock()?)
     }
 
-    /// Waits until `init` has ended, or it is time; then ends everything.
+    /// Waits until `init` has ended or the server orders the end; then ends everything.
     pub(super) fn end_after(self, init: Pid) -> io::Result<i32> {
         while self.signals.wait()? != Signal::SIGTERM {
             // One signal may stand for many.
@@ -66,14 +68,14 @@ impl Remains {
                 match ended_child() {
                     Ok(Some(_)) => {}
                     Ok(None) => break,
-                    // Nobody is left.
+                    // None is left.
                     Err(_) => return Ok(0),
                 }
             }
             thread::sleep(PAUSE);
         }
         Err(io::Error::other(
-            "what the function has started cannot be ended",
+            "the processes of the function cannot be ended",
         ))
     }
 }

@@ -1,19 +1,23 @@
-//! A sandbox that waits for its function: an interpreter that has started, and has imported what most functions need.
+//! A sandbox that waits for its function: an interpreter that has started, and has imported what
+//! most functions need.
 //!
 //! ```text
-//!  interpreter   isolated for good before it is executed, as a function is; says that it is ready, and waits
-//!  init          keeps its rights; tells the server; waits for the order of a function
-//!                shows its code in place of all code, gives up its rights, sets its limits
-//!  interpreter   is told its arguments and environment, and goes on as that function
+//!  interpreter   isolated completely before it is executed, like a function; reports that it is
+//!                ready, and waits
+//!  init          keeps its rights; informs the server; waits for the order of a function; shows
+//!                that function's code in place of all code; gives up its rights; sets the limits
+//!  interpreter   gets its arguments and environment, and continues as that function
 //! ```
 //!
 //! Invariants
-//! - The interpreter never has a right that a function has not. What is still to be done for one is init's, and is done before anything
-//!   of that function runs.
-//! - The code of all functions is there for init alone, and but for that of its function gone before anything of that runs. The interpreter's
-//!   working folder and its descriptors are outside of it, so that nothing of it is left when its mount has gone.
-//! - It is adopted once, so two instances have nothing in common: neither the layout of memory nor the seeds of hashes.
-//! - Whatever fails on the way ends init, and with it all that is in there: then the server has heard nothing, and starts an instance.
+//! - The interpreter never has a right that a function lacks. Init does the remaining steps, before
+//!   any code of the function runs.
+//! - Only init sees the code of all functions. Before its function runs, the code of the others is
+//!   gone. The interpreter's working folder and descriptors lie outside of it, so nothing of it
+//!   remains after the unmount.
+//! - A spare is adopted once, so two instances share neither a memory layout nor hash seeds.
+//! - Any failure on the way ends init and the whole sandbox. The server then gets no answer, and
+//!   starts an instance.
 
 use std::{
     ffi::CString,
@@ -32,16 +36,16 @@ use nix::{
 };
 
 use super::{
-    about, become_function, become_user, files, forked_function, give_up_rights, limits, said,
+    about, become_function, become_user, files, forked_function, give_up_rights, limits, program,
     send_listener,
 };
 use crate::{
-    command::SPARE_VARIABLE,
-    process::{ADOPTED, Order},
+    order::{ADOPTED, Order, SPARE_VARIABLE},
     system::limit_other,
 };
 
-/// Has an interpreter started, and waits until it is the function of a second order. Errors: it never will be.
+/// Starts an interpreter, and returns when it has become the function of a second order. Errors: it
+/// never will.
 pub(super) fn adopted(
     spare: &mut Order,
     socket: &mut UnixStream,
@@ -50,7 +54,7 @@ pub(super) fn adopted(
     listener: TcpListener,
 ) -> io::Result<Pid> {
     let address = listener.local_addr()?.to_string();
-    // All but the user, who comes last.
+    // All but the user, which comes last.
     give_up_rights(None, spare.is_isolated, is_there)?;
     let (mut ours, theirs) = UnixStream::pair()?;
     spare
@@ -69,37 +73,39 @@ pub(super) fn adopted(
     check_fit(spare, &order)?;
     files::narrow(spare, &order)?;
     give_up_rights(user, spare.is_isolated, is_there)?;
-    // As the interpreter's user: another's limits are for those with a right to that, which root in a container has not.
+    // As the interpreter's user: setting another user's limits needs a capability that root in a
+    // container lacks.
     for (resource, most) in limits(&order) {
         limit_other(function, resource, most).map_err(about("its limits"))?;
     }
-    ours.write_all(&told(&order, &address)?)?;
-    // What ends there is all that it is told.
+    ours.write_all(&encoded(&order, &address)?)?;
+    // The end of the stream ends the message.
     drop(ours);
     socket.write_all(&[ADOPTED])?;
     Ok(function)
 }
 
-/// Ends when the server says something, or has gone. Errors: the interpreter says something, or has ended.
+/// Waits until the server sends something or is gone. Errors: the interpreter sends something or
+/// has ended.
 fn wait_for_order(socket: &UnixStream, interpreter: &UnixStream) -> io::Result<()> {
-    let mut asked = [
+    let mut polled = [
         PollFd::new(socket.as_fd(), PollFlags::POLLIN),
         PollFd::new(interpreter.as_fd(), PollFlags::POLLIN),
     ];
     loop {
-        match poll(&mut asked, PollTimeout::NONE) {
+        match poll(&mut polled, PollTimeout::NONE) {
             Ok(_) => break,
             Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    if asked[1].any() == Some(true) {
+    if polled[1].any() == Some(true) {
         return Err(io::Error::other("the interpreter has ended"));
     }
     Ok(())
 }
 
-/// Errors: what was built is not what a function with this order has.
+/// Errors: the sandbox differs from the one that `order` needs.
 fn check_fit(spare: &Order, order: &Order) -> io::Result<()> {
     let is_fit = order.command.starts_with(&spare.command)
         && order.folders == spare.folders
@@ -108,14 +114,14 @@ fn check_fit(spare: &Order, order: &Order) -> io::Result<()> {
     if is_fit {
         Ok(())
     } else {
-        Err(io::Error::other("the spare is one for other functions"))
+        Err(io::Error::other("the spare does not fit the function"))
     }
 }
 
-/// The arguments, an empty one, and the environment, each with a zero byte behind it.
-fn told(order: &Order, address: &str) -> io::Result<Vec<u8>> {
-    let said = said(order, address)?;
-    let (arguments, environment) = (said.arguments.iter(), said.environment.iter());
+/// The arguments, an empty one, and the environment, each followed by a zero byte.
+fn encoded(order: &Order, address: &str) -> io::Result<Vec<u8>> {
+    let program = program(order, address)?;
+    let (arguments, environment) = (program.arguments.iter(), program.environment.iter());
     let all = arguments
         .map(CString::as_bytes_with_nul)
         .chain([&b"\0"[..]]);

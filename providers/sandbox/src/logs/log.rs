@@ -1,12 +1,14 @@
-//! One function's log as it is written.
+//! The writing side of one function's log.
 //!
-//! On a full disk each write fails. What it was to write is lost then, and nothing is tried for a while: all functions share the thread
-//! that writes, and whoever prints much would have it do nothing but fail. How many lines were lost is the next line of the log.
+//! On a full disk each write fails. Its lines are then lost, and the log pauses: all functions
+//! share the writing thread, and a function that prints a lot would otherwise occupy it with
+//! failing writes. The next line of the log is the number of lost lines.
 //!
 //! Invariants
-//! - Lines are numbered without a gap: one that is lost leaves its number to the next.
-//! - What a write that failed left of a line, and what a crash tore, ends with a line end before the next, and is none.
-//! - To open a log costs what its last line does, however long it is.
+//! - Lines are numbered without gaps: a lost line leaves its number to the next one.
+//! - The part of a line that a failed write or a crash left gets a line end before the next line,
+//!   and counts as no line.
+//! - Opening a log costs as much as reading its last line, however long the log is.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -20,12 +22,12 @@ use serde::Serialize;
 
 use super::{FILE_BYTES_MAX, Lines, aside, now_ms, reading, reading::Readers};
 
-/// For so long nothing is tried after a failure.
+/// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
-/// So much waits in memory at the most, and one line.
+/// The most bytes that wait in memory, beside one line.
 const WAITING_BYTES: usize = 16 << 10;
 
-/// A [`Line`](ports::runtime::Line) as it is written.
+/// A [`Line`](ports::logs::Line) as it is stored.
 #[derive(Serialize)]
 struct Written<'a> {
     number: u64,
@@ -34,10 +36,10 @@ struct Written<'a> {
     text: &'a str,
 }
 
-/// Lines that could not be kept.
+/// Lost lines.
 #[derive(Debug)]
 struct Lost {
-    /// The last invocation that lost some.
+    /// The last invocation that lost lines.
     id: Arc<str>,
     lines: usize,
 }
@@ -48,23 +50,23 @@ pub(super) struct Log {
     path: PathBuf,
     file: Option<File>,
     bytes: u64,
-    /// Whether what the file ends with may have no line end.
+    /// Whether the file may end without a line end.
     is_torn: bool,
     /// Whole lines that are not in the file yet.
     waiting: Vec<u8>,
-    /// Which invocation printed the last of them.
+    /// The invocation that printed the last of them.
     id: Arc<str>,
     /// The number of the next line.
     next: u64,
-    /// Readers were told of all lines before this one.
-    told: u64,
-    /// What the log does not say yet.
+    /// Readers were notified of all lines before this number.
+    notified: u64,
+    /// Lost lines that the log does not mention yet.
     lost: Option<Lost>,
     again_at: Option<Instant>,
 }
 
 impl Log {
-    /// The log of `function` at `path`, which is opened once there is something to write.
+    /// The log of `function` at `path`. The file is opened for the first line.
     pub(super) fn new(function: &str, path: PathBuf) -> Self {
         Self {
             function: function.to_owned(),
@@ -75,20 +77,21 @@ impl Log {
             waiting: Vec::new(),
             id: "".into(),
             next: 0,
-            told: 0,
+            notified: 0,
             lost: None,
             again_at: None,
         }
     }
 
-    /// Whether it has lost lines of which it does not say so yet.
+    /// Whether it has lost lines that it does not mention yet.
     pub(super) fn owes(&self) -> bool {
         self.lost.is_some()
     }
 
-    /// Takes lines; most are in the file once it is flushed.
+    /// Takes lines. Most are in the file after a flush.
     ///
-    /// Errors: some were lost just now. What is lost in the pause behind that is none.
+    /// Errors: lines were lost just now. Lines that are lost in the pause after that cause no
+    /// error.
     pub(super) fn keep(
         &mut self,
         lines: &Lines,
@@ -105,12 +108,12 @@ impl Log {
         self.after(kept, now)
     }
 
-    /// Writes what waits in memory, and tells readers of what they were not told of.
+    /// Writes the lines in memory, and notifies readers of new lines.
     ///
     /// Errors: as [`Self::keep`].
     pub(super) fn flush(&mut self, readers: &Readers, now: Instant) -> io::Result<()> {
         if self.pauses(now)
-            || self.waiting.is_empty() && self.lost.is_none() && self.told == self.next
+            || self.waiting.is_empty() && self.lost.is_none() && self.notified == self.next
         {
             return Ok(());
         }
@@ -119,12 +122,12 @@ impl Log {
             .and_then(|()| self.own_up())
             .and_then(|()| self.write());
         self.after(flushed, now)?;
-        readers.tell(&self.function, self.next);
-        self.told = self.next;
+        readers.notify(&self.function, self.next);
+        self.notified = self.next;
         Ok(())
     }
 
-    /// What it has in memory was flushed; it may be used on.
+    /// Closes the file after a flush. The log can be used again.
     pub(super) fn close(&mut self) {
         self.file = None;
     }
@@ -140,7 +143,7 @@ impl Log {
         result
     }
 
-    /// Puts what is left of `lines` where it waits to be written.
+    /// Moves the rest of `lines` to the buffer.
     fn put<'a>(
         &mut self,
         lines: &'a Lines,
@@ -175,7 +178,7 @@ impl Log {
         self.id = Arc::clone(id);
     }
 
-    /// Has the log say what it lacks.
+    /// Reports lost lines in the log.
     fn own_up(&mut self) -> io::Result<()> {
         let Some(lost) = self.lost.take() else {
             return Ok(());
@@ -192,7 +195,7 @@ impl Log {
         written
     }
 
-    /// Writes what waits. What cannot be written is lost.
+    /// Writes the buffer. Lines that cannot be written are lost.
     fn write(&mut self) -> io::Result<()> {
         let (mut written, result) = self.write_some();
         self.bytes += written as u64;
@@ -215,7 +218,7 @@ impl Log {
         result
     }
 
-    /// How many bytes of what waits were written.
+    /// The number of written bytes of the buffer.
     fn write_some(&mut self) -> (usize, io::Result<()>) {
         let Some(file) = &mut self.file else {
             return (0, Ok(()));
@@ -248,7 +251,7 @@ impl Log {
         }
     }
 
-    /// Opens the file, if it is not open, to go on behind its last line.
+    /// Opens the file, if needed, to continue after its last line.
     fn open(&mut self) -> io::Result<()> {
         if self.file.is_some() {
             return Ok(());
@@ -259,14 +262,19 @@ impl Log {
             .append(true)
             .open(&self.path)?;
         let bytes = file.metadata()?.len();
-        // Whoever had it open before may not have told readers of the last lines.
-        (self.file, self.bytes, self.is_torn, self.next, self.told) =
-            (Some(file), bytes, bytes > 0, next, 0);
+        // The earlier holder of the file may not have notified readers of the last lines.
+        (
+            self.file,
+            self.bytes,
+            self.is_torn,
+            self.next,
+            self.notified,
+        ) = (Some(file), bytes, bytes > 0, next, 0);
         Ok(())
     }
 
     fn put_aside(&mut self, readers: &Readers) -> io::Result<()> {
-        // Where that fails nobody knows which of the two files it is: it is opened anew then.
+        // After a failure it is unknown which of the two files this is, so it is opened again.
         self.file = None;
         let path = &self.path;
         let file = readers.put_aside(&self.function, || {
@@ -311,9 +319,9 @@ mod tests {
             .expect("opened")
     }
 
-    /// Each line tried the disk anew, and read all of the log for that.
+    /// Each line tried the disk again, and read the whole log for that.
     #[test]
-    fn on_a_full_disk_nothing_is_tried_for_a_while_and_what_is_lost_is_counted() {
+    fn on_a_full_disk_writes_pause_and_lost_lines_are_counted() {
         let directory = tempfile::tempdir().expect("a directory");
         let ((mut log, readers), now) = (log(&directory), Instant::now());
         log.keep(&lines("a", "first"), &readers, now).expect("kept");
@@ -348,7 +356,7 @@ mod tests {
         assert_eq!(texts(&log, &readers), all);
     }
 
-    /// Whoever has read a line goes on behind its number.
+    /// A reader goes on after the number of the last line it has read.
     #[test]
     fn of_a_write_that_fails_in_the_midst_whole_lines_are_kept() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -379,9 +387,10 @@ mod tests {
         assert!(written[..length].starts_with(format!("\n{{\"number\":{whole},").as_bytes()));
     }
 
-    /// Who followed the log of a function that had printed to a full disk read it again and again, without a pause.
+    /// A follower of the log of a function that had printed to a full disk read it again and again
+    /// without a pause.
     #[tokio::test]
-    async fn readers_are_told_of_what_is_in_the_file_alone() {
+    async fn readers_learn_only_of_lines_in_the_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let ((mut log, readers), now) = (log(&directory), Instant::now());
         log.file = Some(full());

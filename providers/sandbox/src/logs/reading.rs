@@ -1,12 +1,14 @@
-//! Reading what functions have printed, from any line on.
+//! Reads lines from any number on.
 //!
-//! Who follows a log asks again and again from where it was: so where pages have ended is remembered, and the next one begins there.
-//! It may be asked for from anywhere else, too, as after a restart: then the log is read from its beginning.
+//! A follower asks again and again from the end of its last page. The ends of pages are therefore
+//! remembered, and the next page begins there. A reader that asks from another place, as after a
+//! restart, makes the log read from its beginning.
 //!
 //! Invariants
-//! - A place is remembered of a file, not of a name: one that is put aside keeps its places, and the one before it loses them. Files are
-//!   put aside under the lock under which they are opened to be read, so nobody takes one for another.
-//! - What a file ends with and no line end follows is no line yet: no place is behind it.
+//! - An offset belongs to a file, not to a name. A file that is put aside keeps its offsets, and
+//!   the older file loses its own. Files are put aside and opened for reading under one lock, so no
+//!   reader takes one for the other.
+//! - The end of a file without a line end is not a line yet. No offset lies after it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,21 +18,21 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use ports::runtime::{Line, Page};
+use ports::logs::{Line, Page};
 use tokio::sync::watch;
 
-/// Where so many pages of one log have ended is remembered: as many followers go on where they were.
+/// The most remembered ends of pages per log: as many followers can continue where they were.
 const ENDS_MAX: usize = 16;
-/// Of so many functions more than that is known that somebody waits for their lines.
+/// The most functions for which more is known than that a reader waits for lines.
 const KNOWN_MAX: usize = 1024;
 
-/// So much of a log is looked at for its last line, and twice as much each time that it has none.
+/// The bytes at the end of a log in which its last line is searched; doubled until there is one.
 const LAST_BYTES: u64 = 64 << 10;
 
-/// Which file of all that were ever opened.
+/// The number of a file among all that were ever opened.
 type FileNumber = u64;
 
-/// What readers of all logs share with who writes them.
+/// The state that readers of all logs share with the writer.
 #[derive(Debug, Default)]
 pub(super) struct Readers(Mutex<Index>);
 
@@ -40,14 +42,14 @@ struct Index {
     known: HashMap<String, Known>,
 }
 
-/// A log that somebody has read.
+/// A log that was read.
 #[derive(Debug)]
 struct Known {
     newer: FileNumber,
     older: FileNumber,
-    /// Where pages ended, each before the line of its number, the last one last.
+    /// Ends of pages, each with the number of the line after it, the latest one last.
     ends: VecDeque<(u64, Place)>,
-    /// The number behind the last line that was written since this is known.
+    /// The number after the last line that was written since the log is known.
     next: watch::Sender<u64>,
 }
 
@@ -83,7 +85,7 @@ impl Index {
 }
 
 impl Readers {
-    /// Some of the lines of `function`, of its files at `newer` and, put aside, at `older`.
+    /// Lines of `function`, from its files `newer` and, put aside, `older`.
     pub(super) fn read(
         &self,
         function: &str,
@@ -104,7 +106,7 @@ impl Readers {
         for (number, file) in &mut files {
             let Some(file) = file else { continue };
             let offset = match begins {
-                // What is older than the place ends before it.
+                // The older file ends before this offset.
                 Some(place) if place.file > *number => continue,
                 Some(place) if place.file == *number => place.offset,
                 _ => 0,
@@ -134,20 +136,20 @@ impl Readers {
         }
     }
 
-    /// Ends once the line of number `from`, or a later one, is written.
+    /// Waits until the line `from`, or a later one, is written.
     pub(super) async fn more(&self, function: &str, from: u64) {
         let mut next = self.0.lock().known(function).next.subscribe();
-        // An error means that nobody writes any more.
+        // An error means that the writer is gone.
         let _ = next.wait_for(|next| *next > from).await;
     }
 
-    /// All before the line of number `next` is in the files.
-    pub(super) fn tell(&self, function: &str, next: u64) {
-        // Also where nobody has read of it: who does next would wait for lines that are there.
+    /// Records that all lines before the number `next` are in the files.
+    pub(super) fn notify(&self, function: &str, next: u64) {
+        // Even without a reader so far: the next one would wait for lines that are there already.
         self.0.lock().known(function).next.send_replace(next);
     }
 
-    /// Has `put_aside` rename the newer file, and make a new one.
+    /// Lets `put_aside` rename the newer file and create another.
     pub(super) fn put_aside<T>(
         &self,
         function: &str,
@@ -155,7 +157,7 @@ impl Readers {
     ) -> io::Result<T> {
         let mut index = self.0.lock();
         let put = put_aside();
-        // Whatever became of it: places of a file that is there no more are of nobody.
+        // In any case, the offsets of a file that is gone are invalid.
         let number = index.number();
         if let Some(known) = index.known.get_mut(function) {
             known.older = std::mem::replace(&mut known.newer, number);
@@ -166,14 +168,14 @@ impl Readers {
     }
 }
 
-/// A page as it is read.
+/// A page while it is read.
 struct Reading {
     page: Page,
     lines: Vec<Line>,
     bytes: usize,
-    /// The number behind the last line of it.
+    /// The number after its last line.
     next: u64,
-    /// Where that line ended.
+    /// The end of that line in its file.
     end: Option<Place>,
 }
 
@@ -188,7 +190,7 @@ impl Reading {
         }
     }
 
-    /// Takes the lines of `file` from `offset` on; whether there is room for more.
+    /// Takes the lines of `file` from `offset` on. Whether there is room for more.
     fn take_from(&mut self, file: &mut File, number: FileNumber, offset: u64) -> io::Result<bool> {
         file.seek(SeekFrom::Start(offset))?;
         let (mut file, mut text) = (BufReader::new(file), Vec::new());
@@ -210,12 +212,12 @@ impl Reading {
         }
     }
 
-    /// Takes a line if it is one of the page. Whether there was room for it.
+    /// Takes a line if it belongs to the page. Whether there was room for it.
     fn take(&mut self, text: &[u8]) -> bool {
         if number_of(text).is_some_and(|number| number < self.next) {
             return true;
         }
-        // A line that a crash tore is none.
+        // A line that a crash cut is not a line.
         let Ok(line) = serde_json::from_slice::<Line>(text) else {
             return true;
         };
@@ -239,7 +241,8 @@ fn open_to_read(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// The number behind the last line of a log, of its files at `newer` and, put aside, at `older`: it is looked for from their ends on.
+/// The number after the last line of a log, in its files `newer` and, put aside, `older`. It is
+/// searched from their ends.
 pub(super) fn next_number([newer, older]: [&Path; 2]) -> io::Result<u64> {
     for path in [newer, older] {
         let Some(mut file) = open_to_read(path)? else {
@@ -252,7 +255,7 @@ pub(super) fn next_number([newer, older]: [&Path; 2]) -> io::Result<u64> {
             file.seek(SeekFrom::Start(begin))?;
             let mut end = Vec::new();
             (&mut file).take(bytes - begin).read_to_end(&mut end)?;
-            // What it begins with may be the end of a line: that is none.
+            // The first part may be the end of a line, which is no line.
             let number = |text| {
                 serde_json::from_slice::<Line>(text)
                     .ok()
@@ -270,7 +273,7 @@ pub(super) fn next_number([newer, older]: [&Path; 2]) -> io::Result<u64> {
     Ok(0)
 }
 
-/// The number of a line as it is written, without reading the rest: pages begin behind many others.
+/// The number of a stored line, without decoding the rest: pages skip many lines.
 fn number_of(line: &[u8]) -> Option<u64> {
     let rest = line.strip_prefix(b"{\"number\":")?;
     let end = rest.iter().position(|byte| !byte.is_ascii_digit())?;
@@ -283,7 +286,7 @@ mod tests {
 
     use super::*;
 
-    /// A log of two files, at which it is looked.
+    /// A log of two files, for reading.
     struct Log {
         readers: Readers,
         directory: tempfile::TempDir,
@@ -306,7 +309,7 @@ mod tests {
             fs::write(self.path(name), before + text).expect("written");
         }
 
-        /// The numbers from there on, two at the most.
+        /// The numbers from there on, at most two.
         fn numbers(&self, from: u64) -> Vec<u64> {
             let page = Page {
                 from,
@@ -373,9 +376,9 @@ mod tests {
         serde_json::from_str(text).expect("a line")
     }
 
-    /// After a crash between the two steps: what is in both is taken once.
+    /// After a crash between the two steps, a line in both files counts once.
     #[test]
-    fn what_is_in_both_files_is_read_once() {
+    fn a_line_in_both_files_is_read_once() {
         let log = Log::new();
         log.append("newer", &(line(3) + &line(4)));
         log.append("older", &(line(3) + &line(4)));
@@ -385,9 +388,9 @@ mod tests {
         );
     }
 
-    /// What lies before the place where the last page ended is not looked at again: here something else stands there meanwhile.
+    /// Text before the end of the last page is not read again: this test changes it meanwhile.
     #[test]
-    fn who_follows_a_log_goes_on_where_the_last_page_ended() {
+    fn a_follower_goes_on_where_its_last_page_ended() {
         let log = Log::new();
         log.append("newer", &(line(0) + &line(1)));
         assert_eq!(log.numbers(0), [0, 1]);
@@ -402,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_a_log_goes_on_over_files_that_are_put_aside() {
+    fn a_follower_goes_on_over_files_that_are_put_aside() {
         let log = Log::new();
         log.append("newer", &(line(0) + &line(1)));
         assert_eq!(log.numbers(0), [0, 1]);
@@ -424,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_line_end_yet_is_read_once_it_has() {
+    fn a_line_is_read_once_it_has_its_line_end() {
         let log = Log::new();
         let (begun, rest) = (line(1)[..9].to_owned(), line(1)[9..].to_owned());
         log.append("newer", &(line(0) + &begun));

@@ -1,4 +1,4 @@
-//! What this machine lets us enforce, and what stands in for what it does not.
+//! The isolation that this machine can enforce, and the substitutes where it cannot.
 
 use std::{
     fs,
@@ -12,24 +12,24 @@ use std::{
 use nix::unistd::Uid;
 
 use crate::{
-    launcher::{LAUNCHER_ARGUMENT, TRIAL_ARGUMENT},
-    processes::is_alive,
+    machine::is_alive,
+    order::{LAUNCHER_ARGUMENT, TRIAL_ARGUMENT},
 };
 
 /// How long a trial may take.
 const TRIAL_MAX: Duration = Duration::from_secs(10);
-const TRIAL_LOOK: Duration = Duration::from_millis(1);
-/// How long what servers that are gone have left may take to go.
+const TRIAL_POLL: Duration = Duration::from_millis(1);
+/// How long the remains of earlier servers may take to end.
 const LEFT_BEHIND_MAX: Duration = Duration::from_secs(1);
-/// What is kept of why it failed.
+/// The longest reason of a failed trial.
 const SAID_BYTES_MAX: u64 = 1024;
 
-/// One thing that is enforced, or not.
+/// One measure, enforced or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
-    /// What it keeps functions from.
+    /// Its subject: the thing that it protects or bounds.
     pub what: &'static str,
-    /// Why it is not, and what is done in its place; none: it is.
+    /// Why it is not enforced, and its substitute; none: it is enforced.
     pub lacks: Option<String>,
 }
 
@@ -39,15 +39,15 @@ impl Measure {
     }
 }
 
-/// A control group hierarchy that we may make groups in.
+/// A control group hierarchy in which the server may create groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hierarchy {
-    /// Our group, above those of functions.
+    /// The server's group, the parent of those of functions.
     pub(crate) folder: PathBuf,
     pub(crate) is_v2: bool,
 }
 
-/// What can be enforced here.
+/// The measures on this machine.
 #[derive(Debug, Clone)]
 pub struct Enforcement {
     pub(crate) namespaces: Measure,
@@ -63,8 +63,8 @@ pub struct Enforcement {
 }
 
 impl Enforcement {
-    /// Looks at the machine, has `program`, which is this program, try what is to be had, and makes a control group for functions where
-    /// it may. What servers that are gone have left goes.
+    /// Examines the machine, lets `program`, which is this program, try the isolation, and creates
+    /// a control group for functions where possible. It also removes the groups of earlier servers.
     pub fn probe(program: &Path) -> Self {
         let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -118,11 +118,12 @@ impl Enforcement {
         }
     }
 
-    /// What any machine has: neither namespaces nor control groups, as in most containers. For tests of what stands in for them.
+    /// A machine without namespaces and control groups, like most containers. For tests of the
+    /// substitutes.
     pub fn nothing() -> Self {
         let lacks = |what| Measure {
             what,
-            lacks: Some("it is not asked for".to_owned()),
+            lacks: Some("a test goes without it".to_owned()),
         };
         Self {
             namespaces: lacks("own processes, files and network"),
@@ -141,7 +142,7 @@ impl Enforcement {
         }
     }
 
-    /// The same without control groups. For tests.
+    /// This machine without control groups. For tests.
     #[must_use]
     pub fn without_groups(self) -> Self {
         self.remove();
@@ -163,18 +164,19 @@ impl Enforcement {
         }
     }
 
-    /// Removes the control groups that were made for looking, if nothing is in them.
+    /// Removes the server's control groups, if they are empty.
     pub fn remove(&self) {
         for hierarchy in [&self.memory_groups, &self.process_groups, &self.freezer]
             .into_iter()
             .flatten()
         {
-            // Of two in one folder the second finds it gone.
+            // Of two hierarchies in one folder, the second finds it gone.
             let _ = fs::remove_dir(&hierarchy.folder);
         }
     }
 
-    /// What functions reach that is not theirs, and why; none: nothing, wherever there are namespaces.
+    /// Why functions can reach more than their own; none: they cannot, as on machines with
+    /// namespaces.
     pub fn lacks_isolation(&self) -> Option<String> {
         let measures = [&self.namespaces, &self.scratch, &self.users].into_iter();
         let lacks: Vec<_> = measures
@@ -183,12 +185,12 @@ impl Enforcement {
         (!lacks.is_empty()).then(|| lacks.join("; "))
     }
 
-    /// Whether a function cannot write what this server's user may.
+    /// Whether a function cannot write the files of the server's user.
     pub(crate) fn separates_users(&self) -> bool {
         self.users.is_enforced()
     }
 
-    /// Each thing that is enforced or not.
+    /// All measures.
     pub fn measures(&self) -> [&Measure; 7] {
         let Self {
             namespaces,
@@ -212,8 +214,8 @@ impl Enforcement {
     }
 }
 
-/// Why namespaces cannot be had, if they cannot: who may make them, and mount what a function sees, no setting tells for all machines,
-/// so it is tried.
+/// Why there can be no namespaces. No setting tells this for all machines, so a trial creates them
+/// and mounts the files of a function.
 fn lacks_namespaces(program: &Path) -> Option<String> {
     let why = trial(program).err()?;
     Some(format!(
@@ -223,8 +225,9 @@ fn lacks_namespaces(program: &Path) -> Option<String> {
     ))
 }
 
-/// Why no control group bounds processes, and what does. `RLIMIT_NPROC` counts all processes of a user, so it is set where a function's
-/// processes have a user or a user namespace of their own: else it would count the server's.
+/// Why no control group bounds processes, and the substitute. `RLIMIT_NPROC` counts all processes
+/// of a user. It is set only where a function has its own user or user namespace, because it would
+/// otherwise count the server's processes.
 fn lacks_process_groups(group: Option<&Hierarchy>, namespaces: &Measure) -> Option<&'static str> {
     match group {
         Some(_) => None,
@@ -238,17 +241,17 @@ fn lacks_process_groups(group: Option<&Hierarchy>, namespaces: &Measure) -> Opti
     }
 }
 
-/// Why `/tmp` of a function is not its own.
+/// Why a function has no `/tmp` of its own.
 fn lacks_scratch(namespaces: &Measure) -> Option<&'static str> {
     (!namespaces.is_enforced()).then_some(
-        "there are no namespaces: /tmp is this machine's, which functions share with each other and with everybody; nothing bounds what \
+        "there are no namespaces: /tmp is this machine's, which functions share with each other and with all users; nothing bounds what \
          they write there, and it stays when they have ended",
     )
 }
 
 const USERS: &str = "code, data and processes of others";
 
-/// Why a function reaches what this server's user does.
+/// Why a function reaches the files and processes of the server's user.
 fn lacks_users(namespaces: &Measure, may_choose_users: bool) -> Option<&'static str> {
     (!namespaces.is_enforced() && !may_choose_users).then_some(
         "there are no namespaces, and functions run as this server's user: each may change its own code and that of others, which is run until \
@@ -257,9 +260,9 @@ fn lacks_users(namespaces: &Measure, may_choose_users: bool) -> Option<&'static 
     )
 }
 
-/// Whether each function has a user of its own: where we are root, and not in a container that keeps root from it.
+/// Whether each function can have its own user: the server is root, with the capabilities for that.
 fn may_choose_users() -> bool {
-    /// Of `CAP_SETGID` and `CAP_SETUID`, in the kernel's numbers.
+    /// `CAP_SETGID` and `CAP_SETUID`, in the kernel's numbers.
     const RIGHTS: u64 = 1 << 6 | 1 << 7;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -267,7 +270,7 @@ fn may_choose_users() -> bool {
     Uid::effective().is_root() && rights.is_some_and(|rights| rights & RIGHTS == RIGHTS)
 }
 
-/// Builds a sandbox that nothing runs in. Errors: what kept it from that.
+/// Builds an empty sandbox. Errors: the obstacle.
 fn trial(program: &Path) -> Result<(), String> {
     let mut command = Command::new(program);
     command
@@ -284,7 +287,7 @@ fn trial(program: &Path) -> Result<(), String> {
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if Instant::now() < until => thread::sleep(TRIAL_LOOK),
+            Ok(None) if Instant::now() < until => thread::sleep(TRIAL_POLL),
             _ => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -308,7 +311,7 @@ fn has_controller(folder: &Path, controller: &str) -> bool {
     text.split_ascii_whitespace().any(|name| name == controller)
 }
 
-/// Our group in the hierarchy of version 2, with what controllers it may have.
+/// The server's group in the version 2 hierarchy, with the controllers it may have.
 fn v2_group(mounts: &str, own: &str) -> Option<Hierarchy> {
     let mount = mounts.lines().find_map(|line| {
         let mut fields = line.split(' ');
@@ -316,7 +319,7 @@ fn v2_group(mounts: &str, own: &str) -> Option<Hierarchy> {
         (kind == "cgroup2").then(|| PathBuf::from(path))
     })?;
     let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-    // A group with processes of its own hands no controllers on: ours stands beside it.
+    // A group with its own processes passes no controllers on, so the new group is its sibling.
     let above = if path == "/" {
         path
     } else {
@@ -324,7 +327,7 @@ fn v2_group(mounts: &str, own: &str) -> Option<Hierarchy> {
     };
     let folder = make(&mount.join(above.trim_start_matches('/')))?;
     for controller in ["+memory", "+pids"] {
-        // Not every machine hands them on here.
+        // Not every machine passes them on here.
         let _ = fs::write(folder.join("cgroup.subtree_control"), controller);
     }
     Some(Hierarchy {
@@ -333,7 +336,7 @@ fn v2_group(mounts: &str, own: &str) -> Option<Hierarchy> {
     })
 }
 
-/// Our group in the hierarchy of version 1 with this controller.
+/// The server's group in the version 1 hierarchy with this controller.
 fn v1_group(mounts: &str, own: &str, controller: &str) -> Option<Hierarchy> {
     let has = |options: &str| options.split(',').any(|option| option == controller);
     let mount = mounts.lines().find_map(|line| {
@@ -354,10 +357,10 @@ fn v1_group(mounts: &str, own: &str, controller: &str) -> Option<Hierarchy> {
     })
 }
 
-/// What our groups are called, with the number of our process behind it.
+/// The prefix of the groups' names. The server's process number follows.
 const NAME: &str = "landfast-functions-";
 
-/// Makes our group below `above`, if we may.
+/// Creates the server's group below `above`, if allowed.
 fn make(above: &Path) -> Option<PathBuf> {
     remove_left_behind(above);
     let folder = above.join(format!("{NAME}{}", std::process::id()));
@@ -367,7 +370,8 @@ fn make(above: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Removes the groups of servers that are gone. What was in them died with them, and may still be on its way out.
+/// Removes the groups of earlier servers. Their processes died with the servers, and may still be
+/// ending.
 fn remove_left_behind(above: &Path) {
     let until = Instant::now() + LEFT_BEHIND_MAX;
     for entry in fs::read_dir(above).into_iter().flatten().flatten() {
@@ -379,15 +383,15 @@ fn remove_left_behind(above: &Path) {
             continue;
         }
         while !is_removed(&entry.path()) && Instant::now() < until {
-            thread::sleep(TRIAL_LOOK);
+            thread::sleep(TRIAL_POLL);
         }
     }
 }
 
-/// Removes our group of one server with all of its functions'. Whether that is gone.
+/// Removes the group of one server with those of its functions. Whether it is gone.
 fn is_removed(folder: &Path) -> bool {
     for group in fs::read_dir(folder).into_iter().flatten().flatten() {
-        // Files of a group are no folders, and stay.
+        // Fails for the group's files, which go with it.
         let _ = fs::remove_dir(group.path());
     }
     fs::remove_dir(folder).is_ok()
@@ -397,9 +401,9 @@ fn is_removed(folder: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// U2: who is told that something bounds processes relies on that.
+    /// U2: operators rely on the reported bound on processes.
     #[test]
-    fn what_is_said_to_bound_processes_does() {
+    fn the_reported_bound_on_processes_holds() {
         let group = Hierarchy {
             folder: "/sys/fs/cgroup/pids".into(),
             is_v2: false,
@@ -423,9 +427,9 @@ mod tests {
         );
     }
 
-    /// U2: so is who is told what functions cannot reach.
+    /// U2: operators rely on the reported isolation.
     #[test]
-    fn what_functions_reach_without_namespaces_is_said() {
+    fn the_reach_of_functions_without_namespaces_is_reported() {
         let Enforcement {
             namespaces: lacking,
             ..
@@ -467,14 +471,14 @@ mod tests {
         assert_eq!(
             with.lacks_isolation(),
             None,
-            "memory, processes and freezing are the doctor's to tell"
+            "`landfast doctor` reports memory, processes and freezing"
         );
         assert!(without.lacks_isolation().is_some());
     }
 
-    /// Who was killed is there until its parent takes note, which may be never.
+    /// A killed process stays a zombie until its parent reaps it, which may be never.
     #[test]
-    fn the_groups_of_a_server_that_has_ended_go_though_nobody_has_taken_note() {
+    fn the_groups_of_a_dead_server_go_even_if_it_is_a_zombie() {
         let above = tempfile::tempdir().expect("a directory");
         let mut command = Command::new("cat");
         let mut servers =
@@ -494,7 +498,7 @@ mod tests {
         }
         assert!(
             Path::new("/proc").join(killed.id().to_string()).exists(),
-            "nobody has taken note"
+            "it is a zombie"
         );
         remove_left_behind(above.path());
         assert_eq!(folders.map(|folder| folder.exists()), [false, true]);

@@ -1,4 +1,4 @@
-//! The control groups of one process: its limits, its freezing, and why it was ended.
+//! The control groups of one process: its limits, its freezing, and the kernel's kills.
 
 use std::{
     fs::{self, File},
@@ -13,12 +13,10 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{
-    Launch,
-    enforcement::{Enforcement, Hierarchy},
-};
+use super::enforcement::{Enforcement, Hierarchy};
+use crate::order::Launch;
 
-/// What a group holds its members to.
+/// The limits of a group.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) memory_bytes: u64,
@@ -34,15 +32,15 @@ impl Limits {
     }
 }
 
-/// One process's group in each hierarchy that there is.
+/// A process's group in each hierarchy.
 #[derive(Debug)]
 pub(super) struct Group {
     memory: Option<Hierarchy>,
     processes: Option<PathBuf>,
     freezer: Option<PathBuf>,
-    /// Where the kernel says how much memory was used at most; kept open, since each invocation asks.
+    /// The kernel's file with the peak memory use; kept open, because every invocation reads it.
     peak: Option<File>,
-    /// The same of the members that it has ended for want of memory.
+    /// The kernel's file with the number of members that it ended for lack of memory.
     kills: Option<File>,
     /// All of its folders, each once.
     folders: Vec<PathBuf>,
@@ -50,7 +48,7 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn make(enforcement: &Enforcement, limits: Limits) -> io::Result<Self> {
-        // Groups of one process have one place, whoever makes them.
+        // All launchers of this process create groups in one folder.
         static MADE: AtomicU64 = AtomicU64::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let below = |hierarchy: &Option<Hierarchy>| {
@@ -69,7 +67,7 @@ impl Group {
                 folders.push(folder.clone());
             }
         }
-        // Dropped on an error, it removes what was made.
+        // On an error, dropping the group removes its folders.
         let folder_of = |hierarchy: Option<Hierarchy>| hierarchy.map(|hierarchy| hierarchy.folder);
         let (processes, freezer) = (folder_of(processes), folder_of(freezer));
         let mut group = Self {
@@ -94,33 +92,35 @@ impl Group {
         Ok(group)
     }
 
-    /// Holds its members to `limits` from here on.
+    /// Applies `limits` from now on.
     pub(super) fn limit(&self, limits: Limits) -> io::Result<()> {
         if let Some(memory) = &self.memory {
             let bytes = limits.memory_bytes.to_string();
             let set = |file: &str, value: &str| fs::write(memory.folder.join(file), value);
             if memory.is_v2 {
                 set("memory.max", &bytes)?;
-                // Not where the machine has no swap.
+                // Fails on a machine without swap.
                 let _ = set("memory.swap.max", "0");
-                // The kernel ends all members together: without one of them the others may wait for it. Not before 4.19.
+                // The kernel then ends all members together: survivors might wait for a killed one.
+                // Fails before Linux 4.19.
                 let _ = set("memory.oom.group", "1");
             } else {
-                // The sum with swap is never below the other, also when both grow. Not where swap is not counted.
+                // The sum with swap must never be below the other limit, even while both grow.
+                // Fails where swap is not counted.
                 let _ = set("memory.memsw.limit_in_bytes", "-1");
                 set("memory.limit_in_bytes", &bytes)?;
                 let _ = set("memory.memsw.limit_in_bytes", &bytes);
             }
         }
         if let Some(processes) = &self.processes {
-            // The launcher and the first process of the sandbox are two more.
+            // The launcher and init are two more.
             let most = u64::from(limits.processes_max) + 2;
             fs::write(processes.join("pids.max"), most.to_string())?;
         }
         Ok(())
     }
 
-    /// The files that a process joins by.
+    /// The membership files of its folders.
     pub(super) fn members(&self) -> Vec<PathBuf> {
         self.folders
             .iter()
@@ -137,7 +137,7 @@ impl Group {
         ))
     }
 
-    /// Whether every member stands still; none: there is no freezer.
+    /// Whether every member is frozen; none: there is no freezer.
     pub(super) fn is_frozen(&self) -> Option<bool> {
         let text =
             fs::read_to_string(self.freezer.as_ref()?.join("cgroup.events")).unwrap_or_default();
@@ -156,7 +156,8 @@ impl Group {
         }
         for process in fs::read_to_string(folder.join("cgroup.procs"))?.split_ascii_whitespace() {
             if let Ok(process) = process.parse() {
-                // It may have ended meanwhile; a number is not given again before it has left the group.
+                // The process may have ended. Its number is not reused before it has left the
+                // group.
                 let _ = kill(Pid::from_raw(process), Signal::SIGKILL);
             }
         }
@@ -174,7 +175,7 @@ impl Group {
             .ok()
     }
 
-    /// How many members the kernel has ended for want of memory.
+    /// How many members the kernel has ended for lack of memory.
     pub(super) fn out_of_memory_kills(&self) -> u64 {
         let mut text = [0; 512];
         let read = self
@@ -200,7 +201,8 @@ impl Drop for Group {
     }
 }
 
-/// One that is there was left by a server whose process had our number.
+/// Creates a group's folder. An existing one is the remains of a server with the same process
+/// number.
 fn make_folder(folder: &Path) -> io::Result<()> {
     match fs::create_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -223,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_of_the_same_number_left_is_made_anew_and_what_is_in_use_is_not() {
+    fn a_group_left_by_a_server_of_the_same_number_is_replaced_unless_it_is_in_use() {
         let above = tempfile::tempdir().expect("a directory");
         let folder = above.path().join("1");
         for _ in 0..2 {

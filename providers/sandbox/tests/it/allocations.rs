@@ -1,4 +1,4 @@
-//! How much memory this thread has at a time, at the most: what is hostile may cost no more than its bound.
+//! The peak memory of a thread: hostile input may cost no more than its bound.
 
 #![allow(unsafe_code)] // An allocator that counts, around the system's.
 
@@ -18,7 +18,7 @@ thread_local! {
 static COUNTING: Counting = Counting;
 
 fn count(bytes: isize) {
-    // A thread that ends has neither any more.
+    // A thread that is ending has neither any more.
     let now = NOW.try_with(|now| {
         now.set(now.get() + bytes);
         now.get()
@@ -28,22 +28,23 @@ fn count(bytes: isize) {
     }
 }
 
-// SAFETY: everything is the system allocator's; counting allocates nothing.
+// SAFETY: the system allocator does all the work; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: as the caller promises.
+        // SAFETY: as the caller guarantees.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: as the caller promises.
+        // SAFETY: as the caller guarantees.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
-/// What `work` comes to, and how many bytes this thread had more at a time than before, at the most.
+/// The result of `work`, and how many bytes this thread had allocated at the peak beyond those
+/// before.
 pub(crate) fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.with(Cell::get);
     PEAK.with(|peak| peak.set(before));

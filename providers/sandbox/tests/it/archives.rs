@@ -1,17 +1,17 @@
-//! What an archive may cost in memory.
+//! The cost of an archive in memory.
 
 use std::io::Write as _;
 
 use flate2::{Compression, write::GzEncoder};
-use sandbox::edges::unpack;
+use sandbox::fuzzing::unpack;
 use tar::{EntryType, Header};
 
 use crate::allocations::peak_of;
 
-/// More than the decompressor and the reader of the tape need.
+/// More than the decompressor and the tar reader need.
 const PEAK_BYTES_MAX: usize = 2 << 20;
 
-/// An archive that begins with an entry of this kind and so many zeros.
+/// An archive that begins with an entry of this kind and this many zeros.
 fn zeros(kind: EntryType, bytes: u64) -> Vec<u8> {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
@@ -30,7 +30,7 @@ fn zeros(kind: EntryType, bytes: u64) -> Vec<u8> {
 }
 
 #[test]
-fn no_entry_is_taken_into_memory_however_long_it_is() {
+fn no_entry_is_read_into_memory_however_long_it_is() {
     let bytes = 200 << 20;
     for (kind, is_taken) in [
         (EntryType::Regular, true),
@@ -54,7 +54,7 @@ fn no_entry_is_taken_into_memory_however_long_it_is() {
 
 #[test]
 fn a_list_of_holes_is_not_read() {
-    // A sparse file says in its header that more headers of holes follow, and they never end.
+    // The header of a sparse file announces more headers of holes, and they never end.
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::GNUSparse);
     header.set_path("sparse").expect("short");
@@ -64,7 +64,7 @@ fn a_list_of_holes_is_not_read() {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(header.as_bytes()).expect("written");
     let mut more = [0_u8; 512];
-    // One hole of no length, and that more follow.
+    // One hole without length, and the announcement of more.
     more[..12].copy_from_slice(b"00000000000\0");
     more[12..24].copy_from_slice(b"00000000000\0");
     more[504] = 1;

@@ -1,10 +1,10 @@
-//! Which system calls a function is refused.
+//! The system calls that a function is refused.
 
 use sandbox::process::Enforcement;
 
 use crate::processes::{block_on, world};
 
-/// Answers how the call of this number fails that would have made a namespace.
+/// Answers how the call with this number, which would create a namespace, fails.
 const CALLS: &str = "
 import ctypes, errno
 
@@ -17,7 +17,8 @@ def handler(number, context):
     return errno.errorcode[ctypes.get_errno()]
 ";
 
-/// The numbers of x86-64 alone were refused: a kernel that has x32 takes each call by another one, too.
+/// Only the numbers of x86-64 were refused. A kernel with x32 accepts each call under another
+/// number too.
 #[test]
 fn a_call_is_refused_by_each_of_its_numbers() {
     block_on(async {

@@ -1,4 +1,4 @@
-//! What becomes of an instance that failed its invocation, and what is written of it (U2).
+//! An instance after a failed invocation, and the report of the failure (U2).
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use sandbox::process::Enforcement;
 
 use crate::processes::{block_on, world};
 
-/// Asks for its next invocation while it has one, and takes that for its own.
+/// Requests its next invocation while it has one, and takes it for its own.
 const SKIPS: &str = "
 import http.client
 import os
@@ -21,7 +21,7 @@ def handler(event, context):
 ";
 
 #[test]
-fn an_instance_that_gave_no_answer_is_given_nothing_more() {
+fn an_instance_that_gave_no_answer_gets_no_further_invocation() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let function = world.function("skips", SKIPS, |_| {}).await;
@@ -37,7 +37,7 @@ fn an_instance_that_gave_no_answer_is_given_nothing_more() {
     });
 }
 
-/// Says that it cannot start, and asks for its first invocation all the same.
+/// Reports that it cannot start, and requests its first invocation nevertheless.
 const GIVES_UP: &str = "
 import http.client
 import os
@@ -51,7 +51,7 @@ def handler(event, context):
 ";
 
 #[test]
-fn an_instance_that_says_that_it_cannot_start_is_taken_at_its_word() {
+fn an_instance_that_reports_a_failed_start_has_failed() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let function = world.function("gives-up", GIVES_UP, |_| {}).await;
@@ -69,7 +69,7 @@ fn an_instance_that_says_that_it_cannot_start_is_taken_at_its_word() {
 }
 
 #[test]
-fn the_report_says_how_an_invocation_failed_that_was_not_answered() {
+fn the_report_gives_the_reason_of_an_unanswered_invocation() {
     const ENDS: &str = "import os\ndef handler(event, context): os._exit(3)";
     const ENDS_AT_ONCE: &str = "import os\nos._exit(3)";
     const RAISES: &str = "def handler(event, context): raise ValueError";

@@ -1,6 +1,6 @@
-//! Functions as processes of this machine, and what stands between the two of us, on the machine as it is.
+//! Functions as processes of this machine, with the isolation that it offers.
 
-// Why: it looks at real processes, in real time.
+// Why: it polls real processes, in real time.
 #![allow(clippy::disallowed_methods, clippy::print_stderr)]
 
 mod allocations;
@@ -8,9 +8,9 @@ mod archives;
 mod calls;
 mod contract;
 mod failed;
-mod kept;
 mod peers;
 mod processes;
+mod reserved;
 mod retired;
 mod runtime_api;
 mod spares;

@@ -1,4 +1,5 @@
-//! Who reaches what an instance is served: itself alone, also where its listener is on the machine's loopback (U2).
+//! The peers of an instance's listener: the instance alone, even if the listener is on the
+//! machine's loopback (U2).
 
 use std::{
     io::{Read as _, Write as _},
@@ -17,7 +18,7 @@ use crate::{
     world::{PYTHON, World},
 };
 
-/// Says where it is served, and what it is answered there.
+/// Answers its server's address, and the response from there.
 const ASKS: &str = "
 import os
 import urllib.error
@@ -29,7 +30,8 @@ def handler(event, context):
     except urllib.error.HTTPError as error:
         return '%s %d' % (os.environ['AWS_LAMBDA_RUNTIME_API'], error.code)
 ";
-/// As another user: asks for the invocation of the function at its first argument, and says what comes.
+/// Run by another user: requests the invocation of the function at its first argument, and prints
+/// the response.
 const STEALS: &str = "
 import socket, sys
 host, port = sys.argv[1].split(':')
@@ -41,13 +43,13 @@ with socket.create_connection((host, int(port)), timeout=20) as connection:
         print(b'')
 ";
 
-/// What the user of this test, and another one where it is root, hear at `address`.
+/// The responses at `address` to the user of this test, and to another user if this one is root.
 fn heard_by_others(address: &str) -> Vec<Vec<u8>> {
     let mut connection = TcpStream::connect(address).expect("the loopback is everybody's");
     connection
         .set_read_timeout(Some(Duration::from_secs(20)))
         .expect("set");
-    // What was closed may be told so by either of these.
+    // A closed connection may be reported as either of these.
     let _ = connection.write_all(b"GET /v1/state/one HTTP/1.1\r\n\r\n");
     let mut said = Vec::new();
     match connection.read_to_end(&mut said) {
@@ -90,7 +92,7 @@ async fn is_reached_by_itself_alone(world: &World, change: impl FnOnce(&mut Func
     );
 }
 
-/// U2: the machine's loopback is everybody's, an instance's invocations and its state are not.
+/// U2: every user reaches the machine's loopback, but not an instance's invocations and its state.
 #[test]
 fn a_function_with_the_machines_network_is_served_to_itself_alone() {
     if !geteuid().is_root() {

@@ -1,6 +1,6 @@
-//! What becomes of processes: on the machine as it is, and with less than it gives.
+//! The processes of functions, on this machine as it is, and with less isolation.
 //!
-//! Groups of one process have one place, so tests that use them take turns.
+//! The groups of one process have one folder, so tests that use them take turns.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use sandbox::process::Enforcement;
 use crate::world::{CODE, World, copy_program};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbox-test-server");
-/// How long to wait for what has to come.
+/// The longest wait for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn world(enforcement: impl FnOnce(&Path) -> Enforcement) -> World {
@@ -57,7 +57,7 @@ fn status(process: u32, field: &str) -> Option<String> {
         .find_map(|line| Some(line.strip_prefix(field)?.trim().to_owned()))
 }
 
-/// Whether it is there and has not ended.
+/// Whether a process exists and has not ended.
 pub(crate) fn lives(process: u32) -> bool {
     status(process, "State:")
         .is_some_and(|state| !state.starts_with('Z') && !state.starts_with('X'))
@@ -70,7 +70,7 @@ fn all() -> Vec<u32> {
         .collect()
 }
 
-/// Processes that are called as `program`: its launchers, and those that they have forked and not become another.
+/// The processes of `program`: its launchers, and forks of them that execute no other program.
 pub(crate) fn of(program: &Path) -> Vec<u32> {
     let name = program.to_str().expect("text");
     let is_one = |process: &u32| {
@@ -84,7 +84,7 @@ pub(crate) fn parent(process: u32) -> Option<u32> {
     status(process, "PPid:")?.parse().ok()
 }
 
-/// All below these, in whatever namespace.
+/// All descendants of these, in any namespace.
 pub(crate) fn below(processes: &[u32]) -> Vec<u32> {
     let mut found = processes.to_vec();
     loop {
@@ -101,7 +101,7 @@ pub(crate) fn below(processes: &[u32]) -> Vec<u32> {
     }
 }
 
-/// What is lacking here, by what it is.
+/// The missing measures, by their subject.
 fn measures(command: &mut Command) -> String {
     String::from_utf8(command.output().expect("it runs").stdout).expect("text")
 }
@@ -111,9 +111,9 @@ pub(crate) fn can_isolate() -> bool {
         .contains("own processes, files and network: enforced")
 }
 
-/// U2, where neither namespaces nor control groups are to be had.
+/// U2, without namespaces and control groups.
 #[test]
-fn what_a_function_forks_ends_with_it_where_nothing_isolates_it() {
+fn processes_that_a_function_forks_end_with_it_without_isolation() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let function = world
@@ -124,7 +124,7 @@ fn what_a_function_forks_ends_with_it_where_nothing_isolates_it() {
         let left = |said: &str| -> u32 { said.trim().parse().unwrap_or_else(|_| panic!("{said}")) };
         let by_retiring = left(&world.said(&function, r#"{"do": "fork"}"#).await);
         assert!(lives(by_retiring));
-        // The same instance runs out of time: what it has left ends with it.
+        // The same instance times out: the processes that it has left end with it.
         let timed_out = world
             .said(&function, r#"{"do": "echo", "sleep": 100}"#)
             .await;
@@ -132,7 +132,7 @@ fn what_a_function_forks_ends_with_it_where_nothing_isolates_it() {
         until("what the timed out instance had left", || {
             !lives(by_retiring)
         });
-        // One that ends by itself.
+        // An instance that exits.
         let said = world.call(&function, r#"{"do": "fork and exit"}"#).await;
         let log = String::from_utf8_lossy(&said.log_tail).into_owned();
         let word = log
@@ -141,7 +141,7 @@ fn what_a_function_forks_ends_with_it_where_nothing_isolates_it() {
             .expect("it says what it has left");
         let by_exit = left(word);
         until("what the ended instance had left", || !lives(by_exit));
-        // One that is idle, and is ended.
+        // An idle instance that is ended.
         let idle = left(&world.said(&function, r#"{"do": "fork"}"#).await);
         assert!(lives(idle));
         world.sandbox.retire("forks");
@@ -153,7 +153,7 @@ fn what_a_function_forks_ends_with_it_where_nothing_isolates_it() {
 
 /// U2: the server's death ends all of them.
 #[test]
-fn what_a_function_forks_ends_with_a_server_that_is_killed() {
+fn processes_that_a_function_forks_end_with_a_killed_server() {
     let home = tempfile::tempdir().expect("a directory");
     fs::set_permissions(
         home.path(),
@@ -177,9 +177,9 @@ fn what_a_function_forks_ends_with_a_server_that_is_killed() {
     until("its launchers", || of(&program).is_empty());
 }
 
-/// In a container root may make no namespaces, and no setting says so.
+/// In a container, root may create no namespaces, and no setting says so.
 #[test]
-fn isolation_is_tried_and_functions_run_without_it_where_it_cannot_be_had() {
+fn isolation_is_tried_and_functions_run_without_it_where_it_is_impossible() {
     if !geteuid().is_root() || !can_isolate() {
         eprintln!("not root, or nothing to take away");
         return;
@@ -233,7 +233,7 @@ fn isolation_is_tried_and_functions_run_without_it_where_it_cannot_be_had() {
     );
 }
 
-/// Our groups in any hierarchy.
+/// The server's groups in all hierarchies.
 pub(crate) fn groups(process: u32) -> Vec<String> {
     fn visit(folder: &Path, name: &str, found: &mut Vec<String>) {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -255,7 +255,7 @@ pub(crate) fn groups(process: u32) -> Vec<String> {
     found
 }
 
-/// Those of them that are an instance's, or a spare's.
+/// Those that belong to an instance or a spare.
 pub(crate) fn groups_of_instances() -> Vec<String> {
     let of_one = |folder: String| {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -270,11 +270,11 @@ pub(crate) fn groups_of_instances() -> Vec<String> {
         .collect()
 }
 
-/// Says that a test has a process of its own.
+/// Marks the process of a test that needs its own.
 const ALONE: &str = "LANDFAST_TEST_ALONE";
 
-/// Whether the test `name` has this process for itself; if not, it was run in another one, and has passed. Groups are a process's, and
-/// other tests of this one have some.
+/// Whether the test `name` has this process to itself. Otherwise the test ran in another process,
+/// and has passed. Groups belong to a process, and other tests of this one have some.
 pub(crate) fn is_alone(name: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
         return true;
@@ -294,10 +294,10 @@ pub(crate) fn is_alone(name: &str) -> bool {
     false
 }
 
-/// What is closed leaves no control group to the next start.
+/// A closed sandbox leaves no control group to the next start.
 #[test]
-fn a_sandbox_that_was_closed_leaves_no_control_groups() {
-    if !is_alone("processes::a_sandbox_that_was_closed_leaves_no_control_groups") {
+fn a_closed_sandbox_leaves_no_control_groups() {
+    if !is_alone("processes::a_closed_sandbox_leaves_no_control_groups") {
         return;
     }
     block_on(async {
@@ -332,13 +332,13 @@ fn a_sandbox_that_was_closed_leaves_no_control_groups() {
     });
 }
 
-/// What has run so far of all these.
+/// The CPU time of all of these so far.
 pub(crate) fn ran(processes: &[u32]) -> Vec<Option<String>> {
     let read = |process: &u32| fs::read_to_string(format!("/proc/{process}/schedstat")).ok();
     processes.iter().map(read).collect()
 }
 
-/// How long this thread has run.
+/// The CPU time of this thread.
 pub(crate) fn own_time() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").expect("it is there");
     let nanoseconds = text
@@ -348,7 +348,7 @@ pub(crate) fn own_time() -> Duration {
     Duration::from_nanos(nanoseconds.expect("a number"))
 }
 
-fn stands_still_when_it_is_said_to_be(enforcement: impl FnOnce(&Path) -> Enforcement) {
+fn is_still_when_reported_as_frozen(enforcement: impl FnOnce(&Path) -> Enforcement) {
     block_on(async {
         let world = world(enforcement);
         // Too small for a spare, which would be found among its processes.
@@ -360,7 +360,7 @@ fn stands_still_when_it_is_said_to_be(enforcement: impl FnOnce(&Path) -> Enforce
         }
         for round in 0..5 {
             until("it is frozen", || world.sandbox.figures().frozen == 1);
-            // The launcher is none of the function's.
+            // The launcher is not a process of the function.
             let launchers = of(&world.program);
             let processes: Vec<_> = below(&launchers);
             let processes: Vec<_> = processes
@@ -389,21 +389,22 @@ fn stands_still_when_it_is_said_to_be(enforcement: impl FnOnce(&Path) -> Enforce
     });
 }
 
-/// An instance is said to be frozen once all of it stands still.
+/// An instance is reported as frozen only when all of it is.
 #[test]
-fn a_frozen_instance_stands_still_by_its_group() {
+fn a_frozen_instance_is_still_by_its_group() {
     let _turn = one_at_a_time();
-    stands_still_when_it_is_said_to_be(Enforcement::probe);
+    is_still_when_reported_as_frozen(Enforcement::probe);
 }
 
 #[test]
-fn a_frozen_instance_stands_still_by_signals() {
-    stands_still_when_it_is_said_to_be(|_| Enforcement::nothing());
+fn a_frozen_instance_is_still_by_signals() {
+    is_still_when_reported_as_frozen(|_| Enforcement::nothing());
 }
 
-/// U2: past its memory it fails by that, whichever of its processes the kernel ends, and whatever it makes of it; a failure says why.
+/// U2: it fails when the kernel ends any of its processes for lack of memory, whatever it makes of
+/// that. The failure says why.
 #[test]
-fn a_function_fails_by_the_want_of_memory_of_any_of_its_processes() {
+fn a_function_fails_if_any_of_its_processes_runs_out_of_memory() {
     let _turn = one_at_a_time();
     block_on(async {
         let world = world(Enforcement::probe);
@@ -418,7 +419,7 @@ fn a_function_fails_by_the_want_of_memory_of_any_of_its_processes() {
             )
             .await;
         let failed = match ran.result {
-            // It can, of its child: nothing has ended that.
+            // It can continue, because only its child was ended.
             Ok(said) if said == "0" => {
                 eprintln!("no memory control group here");
                 return world.close().await;
@@ -449,10 +450,10 @@ fn a_function_fails_by_the_want_of_memory_of_any_of_its_processes() {
     });
 }
 
-/// A launcher may die at any moment, such as for want of memory: between its fork and the moment from which the kernel ends
-/// its child with it.
+/// A launcher may die at any moment, such as for lack of memory: also between its fork and the
+/// moment from which the kernel ends its child with it.
 #[test]
-fn what_a_launcher_has_forked_ends_with_it_however_early_it_dies() {
+fn the_children_of_a_launcher_end_with_it_however_early_it_dies() {
     if !can_isolate() {
         eprintln!("no namespaces here");
         return;
@@ -504,10 +505,10 @@ fn what_a_launcher_has_forked_ends_with_it_however_early_it_dies() {
     });
 }
 
-/// A caller may hang up at any moment.
+/// A caller may disconnect at any moment.
 #[test]
-fn who_goes_while_an_instance_is_launched_leaves_nothing() {
-    if !is_alone("processes::who_goes_while_an_instance_is_launched_leaves_nothing") {
+fn a_caller_that_leaves_during_a_launch_leaves_nothing() {
+    if !is_alone("processes::a_caller_that_leaves_during_a_launch_leaves_nothing") {
         return;
     }
     block_on(async {

@@ -1,4 +1,5 @@
-//! Who waits for an instance of one revision gets one of the next, whatever was kept for him (U4, A8).
+//! A call that waits for an instance of one revision gets one of the next, even if it has a
+//! reserved place (U4, A8).
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::{
     world::{CODE, World},
 };
 
-/// The function `deployed` with one place, at its revisions.
+/// The revisions of the function `deployed`, which has one place.
 async fn revisions<const COUNT: usize>(world: &World) -> [Arc<Function>; COUNT] {
     let functions = (1..=COUNT).map(|revision| {
         world.function("deployed", CODE, move |function| {
@@ -32,19 +33,23 @@ fn invocation(payload: &'static str, waits: bool) -> Invocation {
 }
 
 #[test]
-fn what_has_a_place_among_the_retired_waits_for_one_of_the_next() {
+fn a_call_with_a_retired_place_waits_for_one_of_the_next_revision() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let [first, second, third] = revisions(&world).await;
-        let room = world.sandbox.room(&first).await.expect("it is not retired");
+        let permit = world
+            .sandbox
+            .permit(&first)
+            .await
+            .expect("it is not retired");
         world.sandbox.renew(&second);
         let taken = world
             .sandbox
-            .room(&second)
+            .permit(&second)
             .await
             .expect("it is not retired");
         let invocation = Invocation {
-            room,
+            permit,
             ..invocation(r#"{"value": "done"}"#, true)
         };
         let run = world.sandbox.run(&second, invocation);
@@ -54,7 +59,11 @@ fn what_has_a_place_among_the_retired_waits_for_one_of_the_next() {
             "the only place of the second is taken"
         );
         world.sandbox.renew(&third);
-        let free = world.sandbox.room(&third).await.expect("it is not retired");
+        let free = world
+            .sandbox
+            .permit(&third)
+            .await
+            .expect("it is not retired");
         assert!(poll!(&mut run).is_pending(), "and now that of the third");
         drop(free);
         let ran = run.await.expect("it is run");
@@ -64,9 +73,10 @@ fn what_has_a_place_among_the_retired_waits_for_one_of_the_next() {
     });
 }
 
-/// U4, A8. Until somebody asked for the next revision all of them waited for an instance of this one, which hung.
+/// U4, A8. Until a caller asked for the next revision, all of them waited for an instance of this
+/// one, which hung.
 #[test]
-fn whoever_waits_behind_a_handler_that_hangs_is_run_once_another_revision_is_in_place() {
+fn calls_behind_a_hanging_handler_run_once_another_revision_is_current() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let [first, second] = revisions(&world).await;
@@ -77,31 +87,31 @@ fn whoever_waits_behind_a_handler_that_hangs_is_run_once_another_revision_is_in_
                 .run(&first, invocation(r#"{"sleep": 1000}"#, true)),
         );
         assert!(poll!(&mut hangs).is_pending(), "it is at work");
-        let mut room = Box::pin(world.sandbox.room(&first));
+        let mut permit = Box::pin(world.sandbox.permit(&first));
         let mut call = Box::pin(
             world
                 .sandbox
                 .run(&first, invocation(r#"{"value": "called"}"#, false)),
         );
         assert!(
-            poll!(&mut room).is_pending() && poll!(&mut call).is_pending(),
+            poll!(&mut permit).is_pending() && poll!(&mut call).is_pending(),
             "its place is the only one"
         );
         world.sandbox.renew(&second);
-        let turned_away = room.now_or_never().expect("at once");
+        let turned_away = permit.now_or_never().expect("at once");
         assert!(
             turned_away.is_none(),
-            "whoever has events asks for room among the next"
+            "an event waits for a permit of the next revision"
         );
         let ran = call.await.expect("it is run").result.expect("it succeeds");
         assert_eq!(ran, r#""called""#);
-        // Who looked the first one up before asks for that.
+        // A caller that looked up the first revision before asks for that.
         let late = world
             .sandbox
-            .room(&first)
+            .permit(&first)
             .await
             .expect("it is one of the second");
-        let mut behind = Box::pin(world.sandbox.room(&second));
+        let mut behind = Box::pin(world.sandbox.permit(&second));
         assert!(poll!(&mut behind).is_pending(), "they share its places");
         drop(late);
         assert!(behind.await.is_some());
@@ -110,7 +120,7 @@ fn whoever_waits_behind_a_handler_that_hangs_is_run_once_another_revision_is_in_
     });
 }
 
-/// A deployment removes the code of the one before: who is at work finishes with what he began with, also with what he has not read yet.
+/// A deployment removes the earlier code. A running invocation can still read all of its own code.
 #[test]
 fn an_instance_has_its_code_until_it_ends() {
     const READS_LATE: &str = "
@@ -130,7 +140,12 @@ def handler(event, context):
             .with_file_name("functions")
             .join("archives/earlier");
         assert_eq!(world.said(&function, "0").await, "null");
-        world.sandbox.keep_archives(&[]).await.expect("removed");
+        world
+            .sandbox
+            .code_store()
+            .keep_archives(&[])
+            .await
+            .expect("removed");
         assert!(code.exists(), "an instance has it");
         assert_eq!(world.said(&function, "1").await, r#""late""#);
         world.sandbox.retire(&function.name);

@@ -1,15 +1,16 @@
-//! What an instance may send over its Runtime API: all of it is answered or ends its connection, and costs what it may.
+//! The bytes of an instance over its Runtime API: each request is answered or ends its connection,
+//! within its bounds.
 
 use proptest::{collection::vec, prelude::*, sample::select};
-use sandbox::edges::{Conversation, INVOCATION, conversation};
+use sandbox::fuzzing::{Conversation, INVOCATION, conversation};
 
 use crate::allocations::peak_of;
 
-/// A result, twice while it grows, and what connections keep.
+/// A result, twice while it grows, and the buffers of connections.
 const PEAK_BYTES_MAX: usize = 24 << 20;
 const ANSWER_BYTES_MAX: usize = 6_291_556;
 
-/// What the instance hears, and what becomes of its invocation; in bounded memory.
+/// The responses to an instance and the outcome of its invocation, in bounded memory.
 fn play(connections: &[Vec<u8>], piece: usize) -> Conversation {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -65,7 +66,7 @@ fn status(answered: &[u8]) -> Vec<u16> {
 }
 
 #[test]
-fn an_answer_counts_once_and_only_for_what_was_asked() {
+fn an_answer_counts_once_and_for_its_invocation_alone() {
     let said = play(
         &[[
             request("POST", "invocation/another/response", b"1"),
@@ -99,7 +100,7 @@ fn a_result_that_is_too_long_fails_and_its_error_is_bounded_too() {
 }
 
 #[test]
-fn what_is_no_object_is_said_in_one() {
+fn an_error_that_is_not_an_object_is_wrapped_in_one() {
     for (body, said_of_it) in [
         (b"{\"errorType\":\"E\"}".as_slice(), "{\"errorType\":\"E\"}"),
         (
@@ -127,10 +128,10 @@ fn what_is_no_object_is_said_in_one() {
     }
 }
 
-/// U3: a runtime that streams has sent the beginning of its response by the time that it fails.
+/// U3: a streaming runtime has sent the beginning of its response when it fails.
 #[test]
-fn a_response_whose_trailers_say_that_it_failed_is_a_failure() {
-    // {"errorType":"Mine","errorMessage":"midway"}, and what is no object.
+fn a_response_whose_trailers_report_a_failure_is_a_failure() {
+    // {"errorType":"Mine","errorMessage":"midway"}, and text that is not an object.
     let object = "eyJlcnJvclR5cGUiOiJNaW5lIiwiZXJyb3JNZXNzYWdlIjoibWlkd2F5In0=";
     for (trailers, expected) in [
         (
@@ -147,7 +148,7 @@ fn a_response_whose_trailers_say_that_it_failed_is_a_failure() {
         (
             "lambda-runtime-function-error-type: T\r\n".to_owned(),
             Err(
-                r#"{"errorType":"T","errorMessage":"it failed while its response was sent, and did not say why"}"#,
+                r#"{"errorType":"T","errorMessage":"the function failed while it sent its response, and gave no reason"}"#,
             ),
         ),
         ("Of-Something-Else: 1\r\n".to_owned(), Ok("\"half")),
@@ -244,7 +245,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
 
     #[test]
-    fn whatever_an_instance_sends_is_answered_or_ends_its_connection(
+    fn any_bytes_of_an_instance_are_answered_or_end_its_connection(
         words in vec(select(WORDS.to_vec()), 0..60), piece in 1_usize..200,
     ) {
         play(&[words.concat().into_bytes()], piece);

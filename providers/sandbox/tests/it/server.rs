@@ -1,4 +1,5 @@
-//! A program that can be its own launcher, as the real one is; and a server that a test may end, or start with fewer rights.
+//! A program that can be its own launcher, as the real one is; and a server that a test may end, or
+//! start with fewer rights.
 //!
 //! ```text
 //!  sandbox-launcher   the launcher

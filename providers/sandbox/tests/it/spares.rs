@@ -1,6 +1,8 @@
-//! Spares: an instance that one has become is what any other is, and none is left of those that become nothing.
+//! Pre-warmed interpreters: an adopted one is an instance like any other, and an unused one leaves
+//! nothing.
 //!
-//! Each has a folder and a program of its own; they take turns, since groups of one process have one place.
+//! Each test has its own folder and program. They take turns, because the groups of one process
+//! have one folder.
 
 use std::{
     collections::BTreeSet,
@@ -30,14 +32,14 @@ use crate::{
         PROGRAM, below, block_on, can_isolate, groups, groups_of_instances, is_alone, lives, of,
         one_at_a_time, own_time, parent, ran, until, world,
     },
-    world::{CARRIED, CODE, LOOK, World, copy_program},
+    world::{BUNDLED, CODE, LOOK, World, copy_program},
 };
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}"))
 }
 
-/// A new instance answers.
+/// Calls the function in a new instance.
 async fn cold(world: &World, function: &Arc<Function>, payload: &str) -> String {
     world.sandbox.retire(&function.name);
     let before = world.sandbox.figures().cold_starts;
@@ -46,7 +48,7 @@ async fn cold(world: &World, function: &Arc<Function>, payload: &str) -> String 
     said
 }
 
-/// Runs `test` with a function that looks at itself, and a spare that waits.
+/// Runs `test` with a function that reports its isolation, and a waiting spare.
 fn with_a_spare(
     change: impl FnOnce(&mut Function),
     test: impl AsyncFnOnce(&World, &Arc<Function>, String),
@@ -71,7 +73,7 @@ fn adopted(world: &World) -> u64 {
     world.sandbox.figures().adopted
 }
 
-/// What instances with nothing in common say of themselves.
+/// The facts by which independent instances differ.
 fn assert_alike(ordinary: &Value, adopted: &Value) {
     let (alike, as_well) = (ordinary["alike"].as_object(), adopted["alike"].as_object());
     let (Some(alike), Some(as_well)) = (alike, as_well) else {
@@ -95,7 +97,7 @@ fn assert_alike(ordinary: &Value, adopted: &Value) {
     }
 }
 
-/// What instances say that were there at the same time: the kernel uses numbers again.
+/// The facts by which simultaneous instances differ: the kernel reuses numbers.
 fn assert_apart(ordinary: &Value, adopted: &Value) {
     for name in ["mnt", "pid", "ipc", "uts", "net"] {
         assert_ne!(
@@ -133,7 +135,7 @@ fn an_adopted_instance_is_isolated_as_an_ordinary_one() {
     );
 }
 
-/// The same where root is nobody, and what stands in for control groups.
+/// The same without root, and with the substitutes for control groups.
 #[test]
 fn an_adopted_instance_is_isolated_as_an_ordinary_one_in_a_user_namespace() {
     if !geteuid().is_root() || !can_isolate() {
@@ -209,7 +211,7 @@ fn an_adopted_instance_has_the_bounds_of_its_function() {
                 .await;
             assert!(said.contains("Runtime.OutOfMemory"), "{said}");
             world.spare().await;
-            // More than a spare may have.
+            // More than the limit of a spare.
             let large = world
                 .function("large", CODE, |large| large.memory_bytes = 400 << 20)
                 .await;
@@ -247,9 +249,9 @@ fn an_adopted_instance_sees_the_code_of_its_function_alone() {
     );
 }
 
-/// An interpreter that has imported something has it for good.
+/// An interpreter keeps every module that it has imported.
 #[test]
-fn what_the_code_brings_comes_before_what_was_imported_early() {
+fn modules_of_the_code_come_before_early_imports() {
     with_a_spare(
         |_| {},
         async |world, _, _| {
@@ -266,7 +268,7 @@ fn what_the_code_brings_comes_before_what_was_imported_early() {
 }
 
 #[test]
-fn what_no_spare_fits_starts_the_ordinary_way() {
+fn a_function_that_no_spare_fits_starts_in_its_own_process() {
     with_a_spare(
         |_| {},
         async |world, _, _| {
@@ -310,7 +312,7 @@ fn what_no_spare_fits_starts_the_ordinary_way() {
     );
 }
 
-/// The launcher, init and the interpreter of the only spare, where no instance is.
+/// The launcher, init and the interpreter of the only spare, while there is no instance.
 fn parts(world: &World) -> [u32; 3] {
     let launchers: Vec<_> = of(&world.program)
         .into_iter()
@@ -355,8 +357,8 @@ fn a_spare_that_dies_leaves_nothing_and_is_replaced() {
 
 type Run = JoinHandle<Result<Ran, Refused>>;
 
-/// Has `function` called, while no instance is there, and the only spare stand still before it has become anything: that call, and the spare's
-/// launcher and init.
+/// Calls `function` while there is no instance, and stops the only spare before its adoption.
+/// Returns that call, and the spare's launcher and init.
 fn half_adopted(world: &World, function: &Arc<Function>) -> (Run, u32, u32) {
     world.sandbox.retire(&function.name);
     until("the spare to be alone", || {
@@ -384,9 +386,9 @@ async fn answer(run: Run) -> String {
     String::from_utf8_lossy(&ran.result.expect("it succeeds")).into_owned()
 }
 
-/// Whatever it has been told by then: what has answered is an instance.
+/// The process that answers is an instance, however much the spare has received.
 #[test]
-fn a_spare_that_dies_as_it_is_adopted_is_not_missed() {
+fn a_spare_that_dies_during_its_adoption_is_replaced() {
     with_a_spare(
         |_| {},
         async |world, function, _| {
@@ -400,7 +402,7 @@ fn a_spare_that_dies_as_it_is_adopted_is_not_missed() {
 }
 
 #[test]
-fn a_spare_that_does_not_go_on_is_not_waited_for() {
+fn a_spare_that_hangs_is_not_waited_for() {
     with_a_spare(
         |_| {},
         async |world, function, _| {
@@ -412,10 +414,10 @@ fn a_spare_that_does_not_go_on_is_not_waited_for() {
     );
 }
 
-/// A caller may hang up at any moment.
+/// A caller may disconnect at any moment.
 #[test]
-fn who_goes_while_a_spare_is_adopted_leaves_nothing() {
-    if !is_alone("spares::who_goes_while_a_spare_is_adopted_leaves_nothing") {
+fn a_caller_that_leaves_during_an_adoption_leaves_nothing() {
+    if !is_alone("spares::a_caller_that_leaves_during_an_adoption_leaves_nothing") {
         return;
     }
     with_a_spare(
@@ -435,7 +437,7 @@ fn who_goes_while_a_spare_is_adopted_leaves_nothing() {
 }
 
 #[test]
-fn a_spare_that_is_being_adopted_as_all_is_closed_ends() {
+fn a_spare_in_adoption_ends_with_the_sandbox() {
     with_a_spare(
         |_| {},
         async |world, function, _| {
@@ -454,7 +456,7 @@ fn a_spare_that_is_being_adopted_as_all_is_closed_ends() {
 }
 
 #[test]
-fn a_spare_of_a_function_that_is_removed_as_it_is_adopted_ends() {
+fn a_spare_ends_if_its_function_is_removed_during_the_adoption() {
     with_a_spare(
         |_| {},
         async |world, function, _| {
@@ -474,7 +476,7 @@ fn a_spare_of_a_function_that_is_removed_as_it_is_adopted_ends() {
     );
 }
 
-/// Neither the code of the function that it will be one of, nor any other.
+/// It sees neither the code of its later function nor any other.
 #[test]
 fn a_spare_reads_no_code() {
     with_a_spare(
@@ -505,9 +507,9 @@ fn a_spare_reads_no_code() {
     );
 }
 
-/// Whoever never calls pays with memory alone, and not for long.
+/// A server without calls pays with memory alone, and only for a while.
 #[test]
-fn a_spare_that_waits_stands_still() {
+fn a_waiting_spare_does_not_run() {
     with_a_spare(
         |_| {},
         async |world, function, _| {
@@ -517,7 +519,7 @@ fn a_spare_that_waits_stands_still() {
             });
             let parts = parts(world);
             let mut before = ran(&parts);
-            // It says that it is ready a moment before it waits.
+            // It reports that it is ready a moment before it waits.
             until("nothing of it to run", || {
                 let enough = own_time() + Duration::from_millis(200);
                 until("there was time to run", || own_time() > enough);
@@ -528,9 +530,9 @@ fn a_spare_that_waits_stands_still() {
     );
 }
 
-/// As where the interpreter is too old for it.
+/// As with an interpreter that is too old for it.
 #[test]
-fn a_client_that_cannot_be_imported_is_done_without() {
+fn functions_run_without_a_client_that_cannot_be_imported() {
     if !can_isolate() {
         eprintln!("no namespaces here");
         return;
@@ -538,8 +540,8 @@ fn a_client_that_cannot_be_imported_is_done_without() {
     let _turn = one_at_a_time();
     block_on(async {
         let home = tempfile::tempdir().expect("a directory");
-        let carried = &[("landfast/__init__.py", "this is newer")];
-        let world = beside(home.path(), Duration::from_mins(10), carried);
+        let bundled = &[("landfast/__init__.py", "this is newer")];
+        let world = beside(home.path(), Duration::from_mins(10), bundled);
         let function = world.function("without", CODE, |_| {}).await;
         assert_eq!(world.said(&function, r#"{"value": 1}"#).await, "1");
         world.spare().await;
@@ -549,20 +551,20 @@ fn a_client_that_cannot_be_imported_is_done_without() {
     });
 }
 
-/// A world in `folder` with a program of its own.
+/// A world in `folder` with its own program.
 fn beside(
     folder: &Path,
     idle_max: Duration,
-    carried: &'static [(&'static str, &'static str)],
+    bundled: &'static [(&'static str, &'static str)],
 ) -> World {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("set");
     let program = folder.join("program");
     copy_program(PROGRAM.as_ref(), &program);
-    World::beside_for(folder, &program, Enforcement::probe, idle_max, carried)
+    World::beside_for(folder, &program, Enforcement::probe, idle_max, bundled)
 }
 
 #[test]
-fn a_spare_ends_with_a_server_that_is_killed() {
+fn a_spare_ends_with_a_killed_server() {
     if !can_isolate() {
         eprintln!("no namespaces here");
         return;
@@ -595,8 +597,8 @@ fn a_spare_ends_with_a_server_that_is_killed() {
 
 /// Neither processes nor control groups.
 #[test]
-fn what_is_closed_leaves_nothing_of_its_spares() {
-    if !is_alone("spares::what_is_closed_leaves_nothing_of_its_spares") {
+fn a_closed_sandbox_leaves_nothing_of_its_spares() {
+    if !is_alone("spares::a_closed_sandbox_leaves_nothing_of_its_spares") {
         return;
     }
     with_a_spare(
@@ -619,7 +621,8 @@ fn what_is_closed_leaves_nothing_of_its_spares() {
     );
 }
 
-/// Who never runs Python has none, and who has not for long has none any more.
+/// A server that never runs Python has no spares, and one that has not run it for a while has none
+/// any more.
 #[test]
 fn a_spare_waits_as_long_as_an_idle_instance() {
     if !can_isolate() {
@@ -629,7 +632,7 @@ fn a_spare_waits_as_long_as_an_idle_instance() {
     let _turn = one_at_a_time();
     block_on(async {
         let home = tempfile::tempdir().expect("a directory");
-        let world = beside(home.path(), Duration::from_millis(500), CARRIED);
+        let world = beside(home.path(), Duration::from_millis(500), BUNDLED);
         assert_eq!(world.sandbox.figures().spares, 0);
         let function = world.function("looks", LOOK, |_| {}).await;
         world.said(&function, r#"{"files": []}"#).await;

@@ -1,24 +1,21 @@
-//! How long an instance may take to start, and what it finds then.
+//! The longest start of an instance, and its environment.
 
 use std::{pin::pin, time::Duration};
 
 use futures_util::poll;
-use ports::{
-    Runtime as _,
-    runtime::{Function, Page},
-};
+use ports::{logs::Page, runtime::Function};
 use sandbox::process::Enforcement;
 
 use crate::processes::world;
 
-/// Never is started.
+/// A function that never starts.
 const HANGS: &str = "
 import time
 print('it begins', flush=True)
 time.sleep(1000)
 ";
 
-/// How it fails, and that it has not before `waited`.
+/// The failure, which must not come before `waited`.
 async fn start(function_is: impl FnOnce(&mut Function), waited: Duration) -> String {
     let world = world(|_| Enforcement::nothing());
     let function = world.function("hangs", HANGS, function_is).await;
@@ -32,6 +29,7 @@ async fn start(function_is: impl FnOnce(&mut Function), waited: Duration) -> Str
         let begins = async {
             while !world
                 .sandbox
+                .logs()
                 .lines("hangs", page)
                 .await
                 .expect("read")
@@ -45,7 +43,7 @@ async fn start(function_is: impl FnOnce(&mut Function), waited: Duration) -> Str
             said = &mut said => panic!("it has ended: {said}"),
             () = begins => {}
         }
-        // What is left of time goes by at once.
+        // The rest of the time passes at once.
         tokio::time::pause();
         tokio::time::advance(waited).await;
         assert!(poll!(&mut said).is_pending(), "it goes on after {waited:?}");
@@ -88,7 +86,7 @@ fn a_start_may_take_ten_seconds_however_short_an_invocation_is() {
     );
 }
 
-/// Says that it cannot start, then never ends.
+/// Reports that it cannot start, then never ends.
 const SAYS_AND_HANGS: &str = "
 import http.client
 import os
@@ -99,9 +97,9 @@ connection.getresponse()
 time.sleep(1000)
 ";
 
-/// It kept its caller and its place for as long as a start may take.
+/// It held its caller and its place for the whole bound on a start.
 #[test]
-fn what_says_that_it_cannot_start_and_hangs_fails_at_once_by_what_it_said() {
+fn an_instance_that_reports_a_failed_start_and_hangs_fails_at_once() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let long = |function: &mut Function| function.timeout = Duration::from_mins(15);
@@ -114,7 +112,7 @@ fn what_says_that_it_cannot_start_and_hangs_fails_at_once_by_what_it_said() {
 }
 
 #[test]
-fn a_functions_own_variables_are_as_it_says_and_the_servers_say_where_it_is() {
+fn a_function_has_its_own_variables_and_the_servers_address() {
     const TELLS: &str = "
 import os
 

@@ -1,6 +1,6 @@
-//! A sandbox with functions that do as they are told.
+//! A sandbox with functions that obey commands.
 
-// Why: not every one who has it uses all of it.
+// Why: not every test binary uses all of it.
 #![allow(dead_code)]
 
 use std::{
@@ -22,30 +22,30 @@ use ports::{
 };
 use sandbox::{
     Config, Sandbox,
-    edges::Nothing,
+    fuzzing::Nothing,
     process::{Enforcement, Launcher},
 };
 use tar::{Builder, Header};
 
-/// What functions do, by the word that they are given.
+/// The code of functions, which obeys the command in its payload.
 pub(crate) const CODE: &str = include_str!("commands.py");
-/// One that says what it sees of its isolation.
+/// Code that reports its isolation.
 pub(crate) const LOOK: &str = include_str!("look.py");
-/// A client that says that it is carried along.
-pub(crate) const CARRIED: &[(&str, &str)] = &[("landfast/__init__.py", "WHOSE = 'carried'\n")];
-/// An interpreter that every user of the machine reaches.
+/// A client that says that it is bundled.
+pub(crate) const BUNDLED: &[(&str, &str)] = &[("landfast/__init__.py", "WHOSE = 'bundled'\n")];
+/// An interpreter that every user of the machine can run.
 pub(crate) const PYTHON: &str = "/usr/bin/python3";
 
 pub(crate) struct World {
-    /// What goes with it.
+    /// Dropped with it.
     _home: Option<Box<dyn Debug>>,
-    /// What its processes are called: nobody else's are.
+    /// The program of its processes, which no other world runs.
     pub(crate) program: PathBuf,
     pub(crate) sandbox: Arc<Sandbox>,
 }
 
-/// Copies a program that is to be started: in another process, since what this one forks meanwhile would hold the copy open for writing, and
-/// the kernel starts nothing that is.
+/// Copies a program to be started. Another process does it: a child that this process forks
+/// meanwhile would hold the copy open for writing, and the kernel would refuse to execute it.
 pub(crate) fn copy_program(from: &Path, to: &Path) {
     let copied = Command::new("cp")
         .arg(from)
@@ -61,7 +61,7 @@ pub(crate) fn copy_program(from: &Path, to: &Path) {
 }
 
 impl World {
-    /// One in a folder that goes with it, where `program` is a copy that nobody else runs.
+    /// A world in a folder that goes with it. `program` is a copy that no other world runs.
     pub(crate) fn within(
         home: impl Debug + 'static,
         folder: &Path,
@@ -88,24 +88,24 @@ impl World {
             program,
             enforcement,
             Duration::from_mins(10),
-            CARRIED,
+            BUNDLED,
         )
     }
 
-    /// One whose instances are idle for so long, and find this client.
+    /// A world with this idle time of instances and this client.
     pub(crate) fn beside_for(
         folder: &Path,
         program: &Path,
         enforcement: impl FnOnce(&Path) -> Enforcement,
         idle_max: Duration,
-        carried: &'static [(&'static str, &'static str)],
+        bundled: &'static [(&'static str, &'static str)],
     ) -> Self {
         let launcher = Launcher::new(program.to_owned(), enforcement(program)).expect("a launcher");
         let config = Config {
             directory: folder.join("functions"),
             launcher,
             api: Arc::new(Nothing),
-            carried,
+            bundled,
             idle_max,
         };
         let sandbox = Arc::new(Sandbox::open(config).expect("opened"));
@@ -145,6 +145,7 @@ impl World {
             .and_then(GzEncoder::finish)
             .expect("finished");
         self.sandbox
+            .code_store()
             .install(name, Bytes::from(content))
             .await
             .expect("installed");
@@ -176,14 +177,14 @@ impl World {
             .expect("it is run")
     }
 
-    /// Its answer as text, or that of its failure.
+    /// The answer as text, or the failure.
     pub(crate) async fn said(&self, function: &Arc<Function>, payload: &str) -> String {
         let result = self.call(function, payload).await.result;
         let bytes = result.unwrap_or_else(|error| error.payload);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Ends once a spare is ready.
+    /// Waits until a spare is ready.
     pub(crate) async fn spare(&self) {
         let ready = async {
             while self.sandbox.figures().spares == 0 {

@@ -11,7 +11,7 @@ use std::{
 
 use ports::{
     Error, Event, Result,
-    functions::{Failure, QueueTrigger, Room},
+    functions::{Failure, Permit, QueueTrigger},
     queue::{Delivery, Handle},
 };
 use tokio::{
@@ -179,19 +179,19 @@ impl Shared {
                 continue;
             }
             self.cloud.dawdle().await;
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+            let Ok(slot) = Arc::clone(&permits).acquire_owned().await else {
                 return;
             };
-            let room = match self.definition(&function) {
-                Some(definition) => definition.handler.room().await,
-                None => Room::default(),
+            let permit = match self.definition(&function) {
+                Some(definition) => definition.handler.permit().await,
+                None => Permit::default(),
             };
             // From here to the spawn nothing waits, so that an abort never strands what was received.
             let Ok(deliveries) = self.take(&queue, &function, source) else {
                 continue;
             };
             if deliveries.is_empty() {
-                drop(permit);
+                drop(slot);
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -201,10 +201,10 @@ impl Shared {
                 // A crash in between gave the messages back: they are somebody else's by now (N3).
                 if shared.cloud.store().point().incarnation == taken_in {
                     shared
-                        .deliver(room, &queue, &function, source, deliveries)
+                        .deliver(permit, &queue, &function, source, deliveries)
                         .await;
                 }
-                drop(permit);
+                drop(slot);
             });
         }
     }
@@ -232,7 +232,7 @@ impl Shared {
     /// Runs one invocation with `deliveries` and settles them by how it ended.
     async fn deliver(
         &self,
-        room: Room,
+        permit: Permit,
         queue: &str,
         function: &str,
         source: Source,
@@ -250,7 +250,7 @@ impl Shared {
             },
         };
         let ended = match self.definition(function) {
-            Some(definition) => self.run_in(room, &definition, event).await,
+            Some(definition) => self.run_in(permit, &definition, event).await,
             None => Ended::Failed(Failure::new(format!("there is no function {function:?}"))),
         };
         self.cloud.dawdle().await;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use ports::{
     Event,
-    functions::{Definition, Failure, Room},
+    functions::{Definition, Failure, Permit},
 };
 use tokio::sync::Notify;
 
@@ -71,11 +71,16 @@ pub(crate) enum Ended {
 impl Shared {
     /// Runs one invocation to whatever end it comes to.
     pub(crate) async fn run(&self, definition: &Definition, event: Event) -> Ended {
-        self.run_in(Room::default(), definition, event).await
+        self.run_in(Permit::default(), definition, event).await
     }
 
-    /// The same in the room that was kept for it (N7).
-    pub(crate) async fn run_in(&self, room: Room, definition: &Definition, event: Event) -> Ended {
+    /// The same with the permit that was reserved for it (N7).
+    pub(crate) async fn run_in(
+        &self,
+        permit: Permit,
+        definition: &Definition,
+        event: Event,
+    ) -> Ended {
         let invocation = Arc::new(Invocation {
             function: definition.name.clone().into_owned(),
             number: self.next_number(),
@@ -91,7 +96,7 @@ impl Shared {
             .min(self.cloud.options.functions.timeout_max);
         let work = CURRENT.scope(
             Arc::clone(&invocation),
-            AssertUnwindSafe(definition.handler.handle_in(room, event)).catch_unwind(),
+            AssertUnwindSafe(definition.handler.handle_with(permit, event)).catch_unwind(),
         );
         let ended = tokio::select! {
             biased;

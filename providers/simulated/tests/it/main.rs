@@ -5,6 +5,7 @@ mod crashes;
 mod determinism;
 mod faults;
 mod functions;
+mod instances;
 mod operations;
 mod strikes;
 

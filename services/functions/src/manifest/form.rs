@@ -1,12 +1,13 @@
-//! The forms that a manifest may have its parts in.
+//! The documented forms of a manifest's parts.
 //!
-//! What reads it takes a list for a table, member by member, and a table of one empty member for a name: `triggers = [[60]]` would be a
-//! timer, as nothing describes it, and a release that adds a member would read another thing. So whoever deploys a manifest is held to
-//! the forms that are described; one that is deployed is read as it always was.
+//! The parser also accepts a list for a table, member by member, and a table with one empty member
+//! for a name. It would read `triggers = [[60]]` as a timer, and a release that adds a member would
+//! read something else. A new deployment must therefore use the documented forms. A stored manifest
+//! is read as before.
 
 use toml::{Table, Value};
 
-/// Errors: which part of the functions in `text` is to be of another form.
+/// Errors: the part of the functions in `text` that must have another form.
 pub(super) fn check(text: &str) -> Result<(), String> {
     let manifest: Table = toml::from_str(text).map_err(|error| error.to_string())?;
     let functions = manifest.get("functions").and_then(Value::as_table);
@@ -14,9 +15,9 @@ pub(super) fn check(text: &str) -> Result<(), String> {
         let said = |why: &str| format!("functions.{name}{why}");
         let function = function
             .as_table()
-            .ok_or_else(|| said(" is to be a table, as [functions.NAME] begins one"))?;
+            .ok_or_else(|| said(" must be a table, as [functions.NAME] begins one"))?;
         if !function.get("runtime").is_none_or(Value::is_str) {
-            return Err(said(": runtime is to be a string, as \"python3\""));
+            return Err(said(": runtime must be a string, as \"python3\""));
         }
         let triggers = function
             .get("triggers")
@@ -24,7 +25,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
             .into_iter()
             .flatten();
         if !triggers.into_iter().all(Value::is_table) {
-            return Err(said(": a trigger is to be a table, as { every_s = 60 }"));
+            return Err(said(": a trigger must be a table, as { every_s = 60 }"));
         }
     }
     Ok(())
@@ -39,11 +40,11 @@ mod tests {
         "[functions.f]\nruntime = \"python3\"\ncode = \"c\"\nhandler = \"a.f\"\n";
 
     #[test]
-    fn a_manifest_in_forms_that_nothing_describes_is_refused_to_who_deploys_it_alone() {
+    fn undocumented_forms_are_refused_in_new_deployments_alone() {
         for (text, said) in [
             (
                 format!("{FUNCTION}triggers = [[60]]"),
-                "functions.f: a trigger is to be a table",
+                "functions.f: a trigger must be a table",
             ),
             (
                 format!("{FUNCTION}triggers = [{{ every_s = 60 }}, [\"q\", 3]]"),
@@ -51,11 +52,11 @@ mod tests {
             ),
             (
                 FUNCTION.replace("\"python3\"", "{ python3 = {} }"),
-                "functions.f: runtime is to be a string",
+                "functions.f: runtime must be a string",
             ),
             (
                 "[functions]\nf = [\"python3\", \"c\", \"a.f\"]".to_owned(),
-                "functions.f is to be a table",
+                "functions.f must be a table",
             ),
         ] {
             let why = check(&text).expect_err(said);

@@ -1,4 +1,5 @@
-//! Manifests that nobody would write: each is read or refused, in bounded words, and what is read stays what it is.
+//! Hostile manifests: each is parsed or refused with a bounded error, and a parsed one keeps its
+//! meaning.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 
@@ -10,7 +11,7 @@ fn with_workflow(steps: &str) -> String {
     format!("{FUNCTION}[workflows.w]\nsteps = [{steps}]\n")
 }
 
-/// What every manifest is held to.
+/// The rules that hold for every manifest.
 fn check(text: &str) -> Result<Manifest, String> {
     let parsed = Manifest::parse(text);
     match &parsed {
@@ -19,12 +20,12 @@ fn check(text: &str) -> Result<Manifest, String> {
             "{} bytes",
             why.len()
         ),
-        // A run keeps its workflow as JSON.
+        // A run stores its workflow as JSON.
         Ok(manifest) => {
             for workflow in manifest.workflows.values() {
                 let kept = serde_json::to_vec(workflow).expect("it serialises");
                 let read: Workflow =
-                    serde_json::from_slice(&kept).expect("what is kept is read back");
+                    serde_json::from_slice(&kept).expect("the stored form is read back");
                 assert_eq!(read, *workflow, "in {text}");
             }
         }
@@ -33,7 +34,7 @@ fn check(text: &str) -> Result<Manifest, String> {
 }
 
 #[test]
-fn what_is_nested_without_end_is_refused() {
+fn endless_nesting_is_refused() {
     let deep = 20_000;
     for text in [
         format!("x = {}", "[".repeat(deep)),
@@ -63,7 +64,7 @@ fn what_is_nested_without_end_is_refused() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_bounded_words_however_long_it_is() {
+fn errors_are_bounded_however_long_the_fault_is() {
     let long = "x".repeat(MANIFEST_BYTES_MAX - 1000);
     for text in [
         format!("name = \"{long}\""),
@@ -100,7 +101,7 @@ fn more_than_may_be_is_refused() {
 }
 
 #[test]
-fn a_condition_compares_with_what_json_has() {
+fn a_condition_compares_with_json_values_alone() {
     let with = |equals: &str| {
         with_workflow(&format!(
             "{{ choice = [{{ when = {{ equals = {equals} }}, steps = [\"f\"] }}] }}"

@@ -1,5 +1,6 @@
-//! A1: deployments whose caller goes, whose store answers too late, and beside which others deploy. A2: invocations whose caller
-//! goes. A3: under which ids events run. A8: what is removed while events wait for it.
+//! A1: deployments whose caller leaves, whose store answers too late, and that race with others.
+//! A2: invocations whose caller leaves. A3: the request ids of events. A8: removal while events
+//! wait.
 
 mod letters;
 mod messages;
@@ -17,46 +18,56 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use ports::{Functions as _, functions::Room, queue::Backlog, runtime::FunctionError};
+use ports::{
+    Clock, CodeStore, Functions as _, Logs, Runtime,
+    functions::Permit,
+    queue::Backlog,
+    runtime::{Function, FunctionError, Refused},
+};
 use simulated::{Options, World, percent, run};
 use tokio::sync::watch;
 
 use super::*;
+use crate::{
+    deploy::deployment::{Deployment, digest},
+    events::handler::DeployedHandler,
+    manifest::Manifest,
+};
 
-/// How long a call of the simulated cloud travels, each way.
+/// How long a call of the simulated cloud takes, each way.
 const TRAVEL: Duration = Duration::from_millis(1);
 
 /// An archive that cannot be unpacked.
 const UNFIT: &str = "unfit";
 
-/// What is said of a failure,
+/// The error of a failed run.
 const FAILED: &str = "it is unfit";
-/// and by whom nothing was run.
+/// The reason of a refused run.
 const NOT_NOW: &str = "no process can be made now";
 
-/// Has the manifest alone for an archive, and fails what it is asked to run after a while, unless that is fit.
+/// A runtime whose archives are manifests. By default, each run fails after a while.
 #[derive(Debug)]
 struct Idle {
     clock: Arc<dyn Clock>,
     installed: Mutex<BTreeMap<String, Bytes>>,
     retired: Mutex<BTreeSet<String>>,
-    /// Which revision of each function is in place.
+    /// The current revision of each function.
     renewed: Mutex<BTreeMap<String, String>>,
-    /// What it was asked to run.
+    /// The runs it was asked for.
     asked: Mutex<Vec<Asked>>,
-    /// How long that takes.
+    /// How long a run takes.
     takes: Mutex<Duration>,
-    /// How often it came to an end with that.
+    /// How many runs ended.
     ended: AtomicUsize,
-    /// How often it has no instance for what it is asked to run; said at once.
+    /// How many runs it refuses at once.
     refuses: AtomicUsize,
-    /// Why nothing can ever be run, once something is deployed.
+    /// Why no function can ever run, if that is so.
     never: Mutex<Option<String>>,
-    /// What it runs to a good end.
+    /// Whether a run succeeds.
     is_fit: Mutex<fn(&Asked) -> bool>,
-    /// Whether all of it was ended, and nothing is run any more.
+    /// Whether all instances were ended, so that nothing runs any more.
     is_closed: watch::Sender<bool>,
-    /// Whether there is no room for more.
+    /// Whether all places are taken.
     is_full: watch::Sender<bool>,
 }
 
@@ -72,7 +83,7 @@ impl Idle {
         self.asked.lock().len()
     }
 
-    /// What `function` was to be run for.
+    /// The requested runs of `function`.
     fn asked_of(&self, function: &str) -> Vec<Asked> {
         let asked = self.asked.lock();
         asked
@@ -85,32 +96,14 @@ impl Idle {
 
 #[async_trait]
 impl Runtime for Idle {
-    async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
-        if content == UNFIT {
-            let why = io::Error::new(io::ErrorKind::InvalidData, "\"code/l\" is a device");
-            return Err(ports::Error::invalid(format!("unpack the archive {name}")).caused_by(why));
-        }
-        self.installed.lock().insert(name.to_owned(), content);
-        Ok(())
-    }
-
-    async fn file(&self, archive: &str, _: &str, _: usize) -> ports::Result<Option<Bytes>> {
-        Ok(self.installed.lock().get(archive).cloned())
-    }
-
-    async fn keep_archives(&self, kept: &[String]) -> ports::Result<()> {
-        self.installed.lock().retain(|name, _| kept.contains(name));
-        Ok(())
-    }
-
     async fn check(&self, _: &Function) -> std::result::Result<(), String> {
         self.never.lock().clone().map_or(Ok(()), Err)
     }
 
-    async fn room(&self, _: &Arc<Function>) -> Option<Room> {
+    async fn permit(&self, _: &Arc<Function>) -> Option<Permit> {
         let mut is_full = self.is_full.subscribe();
         is_full.wait_for(|is_full| !is_full).await.ok()?;
-        Some(Room::default())
+        Some(Permit::default())
     }
 
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
@@ -168,15 +161,39 @@ impl Runtime for Idle {
         self.is_closed.send_replace(true);
     }
 
+    fn figures(&self) -> ports::runtime::Figures {
+        ports::runtime::Figures::default()
+    }
+}
+
+#[async_trait]
+impl CodeStore for Idle {
+    async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
+        if content == UNFIT {
+            let why = io::Error::new(io::ErrorKind::InvalidData, "\"code/l\" is a device");
+            return Err(ports::Error::invalid(format!("unpack the archive {name}")).caused_by(why));
+        }
+        self.installed.lock().insert(name.to_owned(), content);
+        Ok(())
+    }
+
+    async fn file(&self, archive: &str, _: &str, _: usize) -> ports::Result<Option<Bytes>> {
+        Ok(self.installed.lock().get(archive).cloned())
+    }
+
+    async fn keep_archives(&self, kept: &[String]) -> ports::Result<()> {
+        self.installed.lock().retain(|name, _| kept.contains(name));
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Logs for Idle {
     async fn lines(&self, _: &str, _: Page) -> io::Result<Vec<Line>> {
         Ok(Vec::new())
     }
 
     async fn more_lines(&self, _: &str, _: u64) {}
-
-    fn figures(&self) -> ports::runtime::Figures {
-        ports::runtime::Figures::default()
-    }
 }
 
 fn service(world: &World) -> (Service, Arc<Idle>) {
@@ -221,7 +238,9 @@ fn service_over(
         },
         among_others,
         functions,
+        code_store: Arc::clone(&runtime) as Arc<_>,
         runtime: Arc::clone(&runtime) as Arc<_>,
+        logs: Arc::clone(&runtime) as Arc<_>,
         clock: world.clock(),
         entropy: world.entropy(),
     };
@@ -244,13 +263,13 @@ fn archive(function: &str) -> Bytes {
     format!("[functions.{function}]\n{table}\ntriggers = [{{ queue = \"{function}\" }}]").into()
 }
 
-/// The same with a workflow whose far store is at `address`.
+/// The same with a workflow and the address of its far store.
 fn with_far(function: &str, address: &str) -> Bytes {
     let functions = String::from_utf8(archive(function).into()).expect("text");
     format!("{functions}\n[workflows.w]\nsteps = [\"{function}\"]\nfar = \"{address}\"").into()
 }
 
-/// The names of what is deployed, as whoever asks is told.
+/// The names of the deployed functions, as callers see them.
 fn names(service: &Service) -> Vec<String> {
     service
         .functions()
@@ -259,9 +278,9 @@ fn names(service: &Service) -> Vec<String> {
         .collect()
 }
 
-/// A8. What is deployed is not unknown while it is put in place.
+/// A8. A deployed function is not unknown while it is put in place.
 #[test]
-fn nothing_is_unknown_before_what_is_deployed_is_in_place() {
+fn a_deployed_function_is_not_unknown_before_it_is_in_place() {
     run(async {
         let world = World::new(1);
         service(&world)
@@ -270,7 +289,7 @@ fn nothing_is_unknown_before_what_is_deployed_is_in_place() {
             .await
             .expect("deployed");
         let (service, _) = service(&world);
-        let before = service.knows("one").await.expect_err("nobody can say");
+        let before = service.knows("one").await.expect_err("unknown yet");
         assert!(
             matches!(before.kind(), ports::ErrorKind::Unavailable { .. }),
             "{before}"
@@ -283,7 +302,7 @@ fn nothing_is_unknown_before_what_is_deployed_is_in_place() {
 
 /// A1.
 #[test]
-fn a_caller_that_goes_at_any_moment_leaves_a_deployment_that_the_next_one_replaces() {
+fn a_deployment_whose_caller_leaves_at_any_moment_can_be_replaced() {
     for moment in 0..100 {
         run(async {
             let (world, gone) = (far_world(moment), TRAVEL * moment as u32 / 2);
@@ -295,7 +314,7 @@ fn a_caller_that_goes_at_any_moment_leaves_a_deployment_that_the_next_one_replac
                 .expect("deployed");
             tokio::select! {
                 biased;
-                deployed = service.deploy("shop", archive("two")) => drop(deployed.expect("nobody went")),
+                deployed = service.deploy("shop", archive("two")) => drop(deployed.expect("no caller left")),
                 () = clock.sleep(gone) => {}
             }
             service
@@ -306,7 +325,7 @@ fn a_caller_that_goes_at_any_moment_leaves_a_deployment_that_the_next_one_replac
             assert!(runtime.retired.lock().contains("one"));
             tokio::select! {
                 biased;
-                removed = service.remove("shop") => removed.expect("nobody went"),
+                removed = service.remove("shop") => removed.expect("no caller left"),
                 () = clock.sleep(gone) => {}
             }
             match service.remove("shop").await {
@@ -324,7 +343,7 @@ fn a_caller_that_goes_at_any_moment_leaves_a_deployment_that_the_next_one_replac
 
 /// A1.
 #[test]
-fn a_deployment_that_fails_anywhere_is_replaced_by_the_next_one_that_does_not() {
+fn a_deployment_that_fails_anywhere_can_be_replaced() {
     for seed in 0..200 {
         run(async {
             let world = far_world(seed);
@@ -338,7 +357,8 @@ fn a_deployment_that_fails_anywhere_is_replaced_by_the_next_one_that_does_not() 
             let _ = service.deploy("shop", archive("two")).await;
             let _ = service.arm("one", Some(Duration::from_mins(1))).await;
             world.faults().calm();
-            // What only an answer told that was lost may be news once.
+            // A lost answer makes an outcome unknown, so the next change may report a conflict
+            // once.
             match service.deploy("shop", archive("three")).await {
                 Ok(_) => {}
                 Err(Error::Conflict(_)) => {
@@ -358,7 +378,7 @@ fn a_deployment_that_fails_anywhere_is_replaced_by_the_next_one_that_does_not() 
 
 /// A1.
 #[test]
-fn who_finds_another_deployment_than_he_knew_runs_it_and_may_replace_it() {
+fn a_process_that_finds_another_deployment_runs_it_and_may_replace_it() {
     run(async {
         let world = World::new(1);
         let ((one, _), (other, _)) = (service(&world), service(&world));
@@ -391,7 +411,8 @@ fn who_finds_another_deployment_than_he_knew_runs_it_and_may_replace_it() {
     });
 }
 
-/// What a start finds in place after two processes have deployed an application each, and what the first has then.
+/// The functions in place after a start that follows deployments by two processes, and those of the
+/// first process afterwards.
 async fn deployed_by_two(are_aware: bool) -> (Result<Vec<String>>, Vec<String>) {
     let world = World::new(1);
     let ((one, _), (other, _)) = (
@@ -412,7 +433,7 @@ async fn deployed_by_two(are_aware: bool) -> (Result<Vec<String>>, Vec<String>) 
 
 /// A1, among processes.
 #[test]
-fn what_others_deploy_is_put_in_place_and_left_there() {
+fn deployments_of_other_processes_are_put_in_place_and_stay() {
     let both = || vec!["one".to_owned(), "other".to_owned()];
     let (started, followed) = run(deployed_by_two(true));
     assert_eq!(
@@ -421,9 +442,9 @@ fn what_others_deploy_is_put_in_place_and_left_there() {
     );
 }
 
-/// A1, broken: as for a process that is alone.
+/// A1, broken: a process that takes itself for the only one.
 #[test]
-fn removing_archives_of_others_is_caught() {
+fn removing_archives_of_other_processes_is_caught() {
     let (started, followed) = run(deployed_by_two(false));
     assert_eq!(
         started.expect("the rest is there"),
@@ -433,9 +454,9 @@ fn removing_archives_of_others_is_caught() {
     assert_eq!(followed, ["one"]);
 }
 
-/// A1, among processes: once what it deployed is replaced or removed elsewhere, it is so here.
+/// A1, among processes: a replacement or removal by another process takes effect here.
 #[test]
-fn what_others_replace_or_remove_is_followed() {
+fn replacements_and_removals_by_other_processes_are_followed() {
     run(async {
         let world = World::new(1);
         let clock = world.clock();
@@ -452,7 +473,8 @@ fn what_others_replace_or_remove_is_followed() {
         clock.sleep(Duration::from_secs(3)).await;
         assert_eq!(names(&one), Vec::<String>::new());
         let archives = async || {
-            one.inner
+            one.deployer
+                .reconciler
                 .deployments
                 .archives()
                 .await
@@ -462,7 +484,7 @@ fn what_others_replace_or_remove_is_followed() {
         assert_eq!(
             archives().await,
             2,
-            "each could be of somebody who has yet to say so"
+            "each may belong to a process that has yet to write its row"
         );
         clock.sleep(Duration::from_hours(1)).await;
         assert_eq!(archives().await, 0);
@@ -513,13 +535,14 @@ fn a_queue_starts_one_function_and_the_second_is_refused_by_name() {
         service
             .deploy("store", with(&[("sell", "orders")]))
             .await
-            .expect("it is nobody's now");
+            .expect("it is free now");
     });
 }
 
-/// A8: they are not tried meanwhile, and run whichever application brings a function of that name.
+/// A8: they are not tried meanwhile, and run for any application that deploys a function of that
+/// name.
 #[test]
-fn events_of_a_function_that_was_removed_wait_until_it_is_deployed_again() {
+fn events_of_a_removed_function_wait_until_it_is_deployed_again() {
     run(async {
         let world = World::new(1);
         let clock = world.clock();
@@ -532,12 +555,8 @@ fn events_of_a_function_that_was_removed_wait_until_it_is_deployed_again() {
         service.remove("shop").await.expect("removed");
         let asked = runtime.asked();
         clock.sleep(Duration::from_hours(1)).await;
-        assert_eq!(
-            runtime.asked(),
-            asked,
-            "nobody is asked to run what was removed"
-        );
-        let queue = service.events().event_queue(&[PREFIX, "one"].concat());
+        assert_eq!(runtime.asked(), asked, "the removed function is not run");
+        let queue = service.context.event_queue("one");
         let backlog = world
             .queue_admin()
             .backlog(&queue)
@@ -573,9 +592,9 @@ fn events_of_a_function_that_was_removed_wait_until_it_is_deployed_again() {
     });
 }
 
-/// A3: what each of them writes in transactions without ids is named by its own.
+/// A3: the transactions of each of the two functions are identified by its own id.
 #[test]
-fn who_is_told_of_a_failure_has_a_request_id_of_its_own_at_every_attempt() {
+fn a_failure_notice_has_its_own_request_id_at_every_attempt() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
@@ -613,8 +632,10 @@ fn who_is_told_of_a_failure_has_a_request_id_of_its_own_at_every_attempt() {
     });
 }
 
+/// A2. An invocation of an internal caller ends when the caller drops it: another attempt takes its
+/// place.
 #[test]
-fn an_invocation_goes_on_to_its_end_though_its_caller_hangs_up_unless_it_is_one_of_ours() {
+fn an_invocation_outlives_its_client_but_not_an_internal_caller() {
     run(async {
         let world = World::new(8);
         let (service, runtime) = service(&world);
@@ -642,7 +663,7 @@ fn an_invocation_goes_on_to_its_end_though_its_caller_hangs_up_unless_it_is_one_
     });
 }
 
-/// A3. An attempt that began behind another's was cut off while it ran: nothing said by what.
+/// A3. An attempt that began after another one was cut off while it ran, without a reason.
 #[test]
 fn an_event_has_the_time_of_two_starts_and_runs() {
     run(async {

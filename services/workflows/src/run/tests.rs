@@ -1,128 +1,80 @@
-//! What a run and its steps are said to have failed with, and what counts of an atomic one.
+//! Commits of atomic runs.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use simulated::World;
 use transactions::model::TransactionId;
 
 use super::*;
-use crate::shown::tests::service;
+use crate::{Options, steps::Attempt};
 
-fn said(payload: &str) -> Value {
-    let Failure::Failed(failure) = Failure::said("f", payload.as_bytes()) else {
-        panic!("it has failed");
+/// An atomic run in a near store.
+fn atomic_run(near: &World) -> (Env, Arc<Run>) {
+    let (key_value, clock, entropy) = (near.key_value(), near.clock(), near.entropy());
+    let parts = transactions::Parts {
+        key_value: Arc::clone(&key_value),
+        clock: Arc::clone(&clock),
+        entropy: Arc::clone(&entropy),
     };
-    assert!(failure.len() <= FAILURE_BYTES_MAX, "{}", failure.len());
-    serde_json::from_slice(&failure).expect("it is JSON")
-}
-
-#[test]
-fn a_result_that_no_function_may_answer_with_is_refused_with_the_limit_of_a_step() {
-    let payload =
-        json!({ "errorType": "Function.ResponseSizeTooLarge", "errorMessage": "(6291456 bytes)." });
-    let Failure::Failed(said) = failed("f", payload.to_string().as_bytes(), 4_153_344) else {
-        panic!("it has failed");
+    let engine = transactions::Service::builder(parts)
+        .build(transactions::Config::default())
+        .engine();
+    let options = Options::default();
+    let store = Store::of_transactions(key_value, engine, &options);
+    let workflow = json!({ "steps": ["f"], "atomic": true });
+    let given = Given {
+        input: Bytes::new(),
+        workflow: serde_json::from_value(workflow).expect("it is one"),
     };
-    let said: Value = serde_json::from_slice(&said).expect("it is JSON");
-    let why =
-        "a result has more bytes than a function may answer with, and 4153344 are the most here";
-    assert_eq!(
-        said,
-        json!({ "step": "f", "errorType": "Workflow.ResultTooLarge", "errorMessage": why })
+    let run = Run::new(
+        ("w".to_owned(), "run".to_owned()),
+        (RunRow::begun(1, None), given),
+        (StoreLocation::Near, store),
+        (BTreeMap::new(), DurabilityPoint::DURABLE),
     );
-    let own = failed("f", br#"{"errorType":"E"}"#, 4_153_344);
-    assert_eq!(
-        own,
-        Failure::said("f", br#"{"errorType":"E"}"#),
-        "what else it said stays"
-    );
+    let env = Env {
+        clock,
+        entropy,
+        options,
+    };
+    (env, run)
 }
 
+/// W5: an attempt of a lost transaction changes nothing of the next one, however late its code ends.
 #[test]
-fn a_failure_that_is_too_long_keeps_its_type_and_the_beginning_of_its_message() {
-    let short = json!({ "errorType": "E", "errorMessage": "m", "stackTrace": ["t"] });
-    let kept = said(&short.to_string());
-    assert_eq!(
-        (&kept["step"], &kept["stackTrace"]),
-        (&json!("f"), &json!(["t"]))
-    );
-    // A control character becomes six bytes.
-    for message in [
-        "\u{2603}".repeat(20_000),
-        "\u{1}".repeat(40_000),
-        "m".repeat(300_000),
-    ] {
-        let kept = said(&json!({ "errorType": "E", "errorMessage": message }).to_string());
-        let text = kept["errorMessage"].as_str().expect("a message");
-        let (beginning, end) = text.split_once("... (").expect("it says that it was cut");
-        assert!(
-            message.starts_with(beginning) && beginning.len() > MESSAGE_BYTES_MAX - 4,
-            "{text}"
-        );
-        assert_eq!(end, format!("the beginning of {} bytes)", message.len()));
-        assert_eq!(kept["errorType"], "E");
-    }
-    // What is long may as well be its type or its trace, or there may be none.
-    let traced = json!({ "errorType": "E", "errorMessage": "m", "stackTrace": vec!["t"; 40_000] });
-    let kept = said(&traced.to_string());
-    assert_eq!(
-        (&kept["errorType"], &kept["errorMessage"]),
-        (&json!("E"), &json!("m"))
-    );
-    let kept =
-        said(&json!({ "errorType": "\u{1}".repeat(40_000), "errorMessage": "m" }).to_string());
-    assert_eq!(kept["errorMessage"], "m");
-    assert_eq!(said(&"x".repeat(40_000))["errorType"], FUNCTION_FAILED);
-}
-
-/// W5: an attempt of a transaction that was lost is nothing to the next one, however late its code is done.
-#[test]
-fn what_belongs_to_a_transaction_that_was_begun_anew_counts_in_no_other() {
+fn an_attempt_of_a_lost_transaction_commits_in_no_later_one() {
     simulated::run(async {
-        let service = service(&World::new(1));
-        let inner = &service.inner;
-        let workflow =
-            serde_json::from_value(json!({ "steps": ["f"], "atomic": true })).expect("it is one");
-        let rows = (
-            RunRow::begun(1, None),
-            Given {
-                input: Bytes::new(),
-                workflow,
-            },
-        );
-        let home = (Home::Near, inner.homes.near().clone());
-        let journal = (BTreeMap::new(), DurabilityPoint::DURABLE);
-        let run = Run::new(
-            inner,
-            ("w".to_owned(), "run".to_owned()),
-            rows,
-            home,
-            journal,
-        );
+        let (env, run) = atomic_run(&World::new(1));
         let call = Call {
             id: TransactionId::new("t").expect("short"),
             attempt: None,
         };
-        run.begin_anew(&call);
-        let (late, around) = ["0", "1"]
-            .map(|path| run.attempt_at(inner, path.to_owned(), 1))
+        run.start_over(&call);
+        let (late, around): (Attempt, Attempt) = ["0", "1"]
+            .map(|path| Attempt::new(&run, &env, path.to_owned(), 1))
             .into();
-        let overlay = run.begin_anew(&call);
+        let overlay = run.start_over(&call);
         let output = Bytes::from_static(b"1");
         late.overlay
-            .put("k".into(), Some(output.clone()), &inner.options)
+            .put("k".into(), Some(output.clone()), &env.options)
             .expect("room");
-        let counted = run.count(inner, &late, "f", output.clone()).await;
-        assert_eq!(counted, Err(Failure::Stopped));
-        let failed = run.failed("f", 1, 1, Bytes::from_static(b"{}"));
-        let told = run.count_failure(inner, &around, ("1/0", &failed)).await;
+        let committed = late.commit(&env, "f", output.clone()).await;
+        assert_eq!(committed, Err(Failure::Stopped));
+        let failed = StepRow {
+            function: "f".to_owned(),
+            result: Err(Bytes::from_static(b"{}")),
+            attempt: None,
+            tries: 1,
+            began_ms: 1,
+            ended_ms: 1,
+        };
+        let told = run
+            .commit_failure(&env, &around.overlay, ("1/0", &failed))
+            .await;
         assert!(matches!(told, Err(Error::AttemptEnded)), "{told:?}");
-        assert_eq!((run.counted("0"), run.counted("1/0")), (None, None));
+        assert_eq!((run.committed("0"), run.committed("1/0")), (None, None));
         assert!(overlay.peek().expect("open").is_empty());
-        let attempt = run.attempt_at(inner, "0".to_owned(), 1);
-        assert_eq!(
-            run.count(inner, &attempt, "f", output.clone()).await,
-            Ok(output)
-        );
-        assert!(run.counted("0").is_some());
+        let attempt = Attempt::new(&run, &env, "0".to_owned(), 1);
+        assert_eq!(attempt.commit(&env, "f", output.clone()).await, Ok(output));
+        assert!(run.committed("0").is_some());
     });
 }

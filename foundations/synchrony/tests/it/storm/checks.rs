@@ -1,4 +1,4 @@
-//! What must hold of the far store at any moment, and of what a new start reads.
+//! Checks of the far store at any moment, and of the reads of a new start.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use super::workload::{
 
 type Items = BTreeMap<Key, std::sync::Arc<Item>>;
 
-/// A look at the far store from outside.
+/// A snapshot of the far store, read directly.
 pub(super) struct Far {
     items: Items,
     pub(super) entries: Seen,
 }
 
 impl Far {
-    pub(super) async fn look(far: &dyn KeyValue, range: &Bytes) -> Self {
-        let items = steady(far, range).await;
+    pub(super) async fn look(far: &dyn KeyValue, shard: &Bytes) -> Self {
+        let items = steady(far, shard).await;
         let mut entries = Seen::default();
         for (worker, count) in entries.iter_mut().enumerate() {
             *count = (1..=i64::MAX)
@@ -34,7 +34,7 @@ impl Far {
         self.items.get(key)?.integer(name)
     }
 
-    /// E2, E3, E4: a causal prefix that has everything that was externalized, each once.
+    /// E2, E3, E4: a causal prefix with all externalized writes, each once.
     pub(super) fn check(&self, truth: &Truth) -> Vec<String> {
         let mut wrong = Vec::new();
         for worker in 0..WORKERS {
@@ -73,7 +73,7 @@ impl Far {
         wrong
     }
 
-    /// E2: nothing is there without what it had seen.
+    /// E2: each entry has the entries that it had seen.
     fn check_causes(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         for (key, item) in self
@@ -93,7 +93,7 @@ impl Far {
     }
 }
 
-/// What a start reads of everything.
+/// All that a start reads.
 pub(super) struct Start {
     pub(super) entries: Seen,
     pub(super) known: Seen,
@@ -119,7 +119,8 @@ impl Start {
         }
     }
 
-    /// E9, E1: what was acknowledged is there if the near store is, what was externalized in any case, and nothing far is missing.
+    /// E9, E1: a start finds all acknowledged writes if the near store is kept, all externalized
+    /// ones in any case, and all far ones.
     pub(super) fn check(&self, shared: &Shared, far: &Seen, keeps_everything: bool) {
         for (worker, (&found, &there)) in self.entries.iter().zip(far).enumerate() {
             let (acknowledged, externalized) = {
@@ -145,11 +146,11 @@ impl Start {
     }
 }
 
-/// All items at one moment: read until nothing changes meanwhile, since pages are read one after the other.
-async fn steady(far: &dyn KeyValue, range: &Bytes) -> Items {
+/// All items at one moment. Pages are read one after the other, so we read until two passes agree.
+async fn steady(far: &dyn KeyValue, shard: &Bytes) -> Items {
     let mut last = None;
     loop {
-        let Ok(items) = far_items(far, range).await else {
+        let Ok(items) = far_items(far, shard).await else {
             continue;
         };
         let items = Some(items.into_iter().collect::<Items>());

@@ -1,6 +1,7 @@
-//! What workers do: each writes a log, numbered from one, in calls that change other keys too.
+//! The workers. Each writes a log, numbered from one, in calls that change other keys, too.
 //!
-//! An entry says what its worker had seen of the others, so that whoever finds it can tell what must be there beside it.
+//! An entry names the entries of other workers that its worker had seen. So a check can tell which
+//! of them must exist.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +21,7 @@ use synchrony::Lane;
 pub(super) const WORKERS: usize = 3;
 pub(super) const SHARED: u64 = 3;
 
-/// How many entries of each worker there are, or were seen.
+/// The number of entries of each worker that exist, or were seen.
 pub(super) type Seen = [i64; WORKERS];
 
 pub(super) fn entry(worker: usize, n: i64) -> Key {
@@ -31,7 +32,7 @@ pub(super) fn shared_key(number: u64) -> Key {
     Key::new("shared", number.to_string())
 }
 
-/// There after odd entries, gone after even ones.
+/// Present after odd entries, absent after even ones.
 pub(super) fn flickering(worker: usize) -> Key {
     Key::new("flickering", worker.to_string())
 }
@@ -40,7 +41,7 @@ pub(super) fn counter(worker: usize) -> Key {
     Key::new("count", worker.to_string())
 }
 
-/// What the test knows, whatever the stores say.
+/// The state known to the test, independent of the stores.
 #[derive(Debug, Default)]
 pub(super) struct Truth {
     /// Entries that were acknowledged near.
@@ -81,7 +82,7 @@ pub(super) struct Worker {
     pub(super) shared: Shared,
     pub(super) entropy: Arc<dyn Entropy>,
     pub(super) clock: Arc<dyn Clock>,
-    /// Somebody else has the range: nothing that begins now may succeed in leaving.
+    /// Another owner has the shard: no barrier that begins now may succeed.
     pub(super) is_deposed: Arc<AtomicBool>,
 }
 
@@ -103,7 +104,7 @@ impl Worker {
                 3 => self.read_own().await,
                 _ => self.write().await,
             };
-            // A near store that refuses once is asked again; one that is gone is not.
+            // A transient error of the near store is retried; a permanent one ends the worker.
             if !alive {
                 self.clock.sleep(Duration::from_millis(5)).await;
             }

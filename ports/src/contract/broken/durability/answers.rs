@@ -117,7 +117,7 @@ impl KeyValueDecorator for CoversNothing {
             Outcome::Conflict(_) => self.spoil(Answer::Conflict, &mut updated.receipt.point),
             Outcome::Done(_) if self.honest.point() > before => {}
             Outcome::Done(_) if is_operation => {
-                self.spoil(Answer::Repeat, &mut updated.receipt.point)
+                self.spoil(Answer::Repeat, &mut updated.receipt.point);
             }
             Outcome::Done(_) => self.spoil(Answer::Unchanged, &mut updated.receipt.point),
         }

@@ -73,7 +73,7 @@ impl KeyValueDecorator for Misbills {
                 self.spoil(Wrongly::Growth, receipt, Cost::of_write(before.as_deref()));
             }
             Outcome::Done(_) if is_operation => {
-                self.spoil(Wrongly::Repeats, receipt, Cost::default())
+                self.spoil(Wrongly::Repeats, receipt, Cost::default());
             }
             Outcome::Done(_) => {}
         }
@@ -98,7 +98,7 @@ impl KeyValueDecorator for Misbills {
             Batched::Done(receipt) => self.spoil(Wrongly::Batches, receipt, Cost::of_write(None)),
             Batched::Repeat(receipt) => self.spoil(Wrongly::Repeats, receipt, Cost::default()),
             Batched::Early { receipt, .. } => {
-                self.spoil(Wrongly::Refusals, receipt, Cost::of_write(None))
+                self.spoil(Wrongly::Refusals, receipt, Cost::of_write(None));
             }
         }
         Ok(batched)

@@ -1,19 +1,21 @@
-//! The checksum of any stretch of a file, after one pass over all of it.
+//! The checksum of any part of a file, after one pass over the file.
 //!
-//! Behind a broken frame every place has to be tried as the start of a whole one, and how long a frame claims to be there may
-//! be what a client wrote. Reading as much as is claimed at each place would take time by the square of the damage.
+//! After a broken frame, a whole frame may start at any aligned offset. The length that each
+//! candidate claims may be arbitrary client data. To read the claimed length at each offset would
+//! take quadratic time.
 //!
-//! A CRC is linear: that of `A` followed by `B` is that of `A` moved on by the length of `B`, combined with that of `B`
-//! (as zlib's `crc32_combine`). So the difference of two beginnings is what lies between them.
+//! A CRC is linear. The CRC of `A` followed by `B` is the CRC of `A`, shifted by the length of `B`,
+//! combined with the CRC of `B` (as in zlib's `crc32_combine`). The CRC of a part therefore follows
+//! from the CRCs of two prefixes.
 
 use crc32fast::Hasher;
 
-/// How many bytes lie between two beginnings that are kept.
+/// The distance between two stored prefixes, in bytes.
 const STEP: usize = 256;
 
 pub(super) struct Checksums<'file> {
     bytes: &'file [u8],
-    /// Of everything before each multiple of [`STEP`].
+    /// The checksum of the prefix before each multiple of [`STEP`].
     before: Vec<u32>,
 }
 
@@ -29,7 +31,7 @@ impl<'file> Checksums<'file> {
         Self { bytes, before }
     }
 
-    /// The checksum of what has `checksum`, followed by the bytes from `start` until `end`.
+    /// Continues `checksum` over the bytes from `start` to `end`.
     pub(super) fn after(&self, checksum: u32, start: usize, end: usize) -> u32 {
         let mut moved = Hasher::new_with_initial(checksum ^ self.until(start));
         moved.combine(&Hasher::new_with_initial_len(0, (end - start) as u64));
@@ -49,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stretch_has_the_checksum_it_has_by_itself() {
+    fn a_part_has_the_checksum_of_its_own_bytes() {
         let bytes: Vec<u8> = (0..3_000_u32)
             .map(|place| (place * place / 7) as u8)
             .collect();

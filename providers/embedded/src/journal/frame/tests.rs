@@ -1,4 +1,4 @@
-//! Frames through their encoded form and back, and bytes that are none.
+//! Frames survive encoding and decoding, and other bytes are refused.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn encoded() -> Vec<u8> {
 }
 
 #[test]
-fn a_frame_comes_back_as_it_was() {
+fn a_frame_survives_encoding_and_decoding() {
     let bytes = encoded();
     assert_eq!(bytes.len() % ALIGNMENT, 0);
     assert_eq!(length(&bytes), Some(bytes.len() as u64));
@@ -41,7 +41,7 @@ fn a_frame_comes_back_as_it_was() {
 }
 
 #[test]
-fn a_frame_of_another_store_is_none_of_ours() {
+fn a_frame_of_another_store_is_refused() {
     assert!(read(&encoded(), SALT + 1).is_none());
 }
 
@@ -53,7 +53,7 @@ fn a_frame_with_any_byte_changed_is_not_whole() {
     for at in 0..whole {
         let mut changed = bytes.clone();
         changed[at] ^= 1 << (at % 8);
-        // Of the header, four bytes are spare and covered by the checksum too.
+        // Four bytes of the header are unused, and the checksum covers them too.
         assert!(read(&changed, SALT).is_none(), "changed at {at}");
     }
 }

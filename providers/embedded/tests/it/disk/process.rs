@@ -1,4 +1,4 @@
-//! What a process sees of the disk, and does to it while it lives.
+//! The disk as a running process sees and changes it.
 
 use std::{
     fs, io,
@@ -10,7 +10,7 @@ use embedded::storage::{Storage, StorageFile};
 
 use super::{Change, Completeness, Disk, File, NameChange, Named, State, broken, happens, name_of};
 
-/// One process's sight of the disk.
+/// One process's view of the disk.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(super) disk: Disk,
@@ -122,17 +122,17 @@ impl Storage for Process {
         {
             return Ok(());
         }
-        // The directories of objects are synced in the background, whenever that is.
+        // The directories of objects are synced in the background, at no fixed time.
         if directory.ends_with("journal")
             && happens(&mut state.faults.dies_in_journal_directory_sync)
         {
-            state.tell(|| "died before it had synced the journal's directory".to_owned());
+            state.log(|| "died before it had synced the journal's directory".to_owned());
             self.disk.is_dead.send_replace(true);
             return Err(broken());
         }
         if happens(&mut state.faults.fails_directory_sync) {
             state.has_failed = true;
-            state.tell(|| format!("failed to sync {}", name_of(directory)));
+            state.log(|| format!("failed to sync {}", name_of(directory)));
             return Err(broken());
         }
         drop(state);
@@ -222,7 +222,7 @@ impl StorageFile for Opened {
         let mut state = self.disk.living(self.life)?;
         if happens(&mut state.faults.fails_sync) {
             state.has_failed = true;
-            state.tell(|| format!("failed to sync {}", name_of(&self.path)));
+            state.log(|| format!("failed to sync {}", name_of(&self.path)));
             let State { files, random, .. } = &mut *state;
             let File {
                 durable, unsynced, ..

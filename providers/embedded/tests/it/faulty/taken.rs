@@ -1,5 +1,5 @@
-//! What files take of a disk that can be filled: each block that was allocated or written. What a file was only extended
-//! by is a hole, and takes nothing until it is written.
+//! The space that files take on a disk that can be full: each block that was allocated or written.
+//! A hole left by an extension takes nothing until it is written.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use std::{
 
 const BLOCK_BYTES: u64 = 4096;
 
-/// A file, whatever it is called by now.
+/// A file, independent of its present name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FileId(u64);
 
@@ -23,7 +23,7 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// The file at `path`; one that was not known takes its `length`.
+    /// The file at `path`. An unknown file takes its `length`.
     pub(super) fn file(&mut self, path: &Path, length: u64) -> FileId {
         if let Some(file) = self.names.get(path) {
             return *file;
@@ -36,7 +36,7 @@ impl Taken {
         file
     }
 
-    /// What all files take together.
+    /// The bytes of all files.
     pub(super) fn bytes(&self) -> u64 {
         self.blocks
             .values()
@@ -44,7 +44,7 @@ impl Taken {
             .sum()
     }
 
-    /// What the files of one folder take.
+    /// The bytes of the files in one folder.
     pub(super) fn bytes_in(&self, folder: &Path) -> u64 {
         let files = self
             .names
@@ -59,7 +59,7 @@ impl Taken {
             .map_or(0, |blocks| blocks.len() as u64 * BLOCK_BYTES)
     }
 
-    /// Has `file` take the bytes of `range`, of a disk of `capacity` bytes in all; zero: of one that is never full.
+    /// Gives `file` the bytes of `range`, on a disk of `capacity` bytes; zero: unbounded.
     pub(super) fn take(
         &mut self,
         file: FileId,
@@ -67,7 +67,7 @@ impl Taken {
         capacity: u64,
     ) -> io::Result<()> {
         let in_all = self.bytes();
-        // One that was removed takes nothing any more.
+        // A removed file takes nothing.
         let Some(blocks) = self.blocks.get_mut(&file) else {
             return Ok(());
         };
@@ -81,7 +81,7 @@ impl Taken {
         Ok(())
     }
 
-    /// `file` has `length` bytes now: what it had behind them is given back.
+    /// Cuts `file` to `length` bytes, and frees its space after that.
     pub(super) fn cut(&mut self, file: FileId, length: u64) {
         if let Some(blocks) = self.blocks.get_mut(&file) {
             blocks.split_off(&length.div_ceil(BLOCK_BYTES));

@@ -1,11 +1,12 @@
-//! A3, A4: what was given up and nobody was told of is looked at, sent again and removed.
+//! A3, A4: dead letters are listed, sent again and removed.
 
 use ports::queue::{Message, QueueLimits};
 
 use super::*;
-use crate::Letter;
+use crate::DeadLetter;
 
-/// An archive whose function `pay` is started by the queues `orders` and `bills`, and tells nobody.
+/// An archive whose function `pay` is started by the queues `orders` and `bills`, and has no
+/// `on_failure`.
 fn silent() -> Bytes {
     let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"\nretries = 0";
     format!(
@@ -33,7 +34,7 @@ async fn send(world: &World, queue: &str, body: &str) {
         .expect("it is durable");
 }
 
-async fn all(service: &Service) -> Vec<Letter> {
+async fn all(service: &Service) -> Vec<DeadLetter> {
     let (mut all, mut after) = (Vec::new(), None::<String>);
     loop {
         let page = service
@@ -48,14 +49,14 @@ async fn all(service: &Service) -> Vec<Letter> {
     }
 }
 
-fn said(letters: &[Letter]) -> Vec<(Option<&str>, &str)> {
+fn said(letters: &[DeadLetter]) -> Vec<(Option<&str>, &str)> {
     letters
         .iter()
         .map(|letter| (letter.queue.as_deref(), letter.payload.as_str()))
         .collect()
 }
 
-/// What was sent, an event and two messages, has failed for good; returns the request id of the event.
+/// Sends an event and two messages, which fail permanently. Returns the request id of the event.
 async fn failed(world: &World, service: &Service) -> String {
     service.deploy("shop", silent()).await.expect("deployed");
     send(world, "orders", "an order").await;
@@ -67,7 +68,7 @@ async fn failed(world: &World, service: &Service) -> String {
 
 /// A3, A4.
 #[test]
-fn what_a_function_has_failed_for_good_is_shown_whatever_started_it() {
+fn dead_letters_of_events_and_messages_are_listed() {
     run(async {
         let world = World::new(1);
         let (service, _) = service(&world);
@@ -86,7 +87,7 @@ fn what_a_function_has_failed_for_good_is_shown_whatever_started_it() {
         };
         assert_eq!(
             (event.payload_bytes, event.attempts, order.attempts),
-            (2, 1, crate::batch::ATTEMPTS_MAX)
+            (2, 1, crate::events::handler::batch::ATTEMPTS_MAX)
         );
         assert_eq!(event.reason, FAILED);
         assert_eq!(
@@ -113,9 +114,9 @@ fn what_a_function_has_failed_for_good_is_shown_whatever_started_it() {
     });
 }
 
-/// A3. Its request id was null, and its payload what the function that had failed before it was given.
+/// A3. Its request id was null, and its payload was that of the function that had failed before.
 #[test]
-fn of_a_failure_that_could_not_be_told_what_was_to_be_told_is_shown() {
+fn a_failure_notice_that_fails_is_listed_with_its_own_payload() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
@@ -147,9 +148,9 @@ fn of_a_failure_that_could_not_be_told_what_was_to_be_told_is_shown() {
     });
 }
 
-/// A3, A4: an event under the request id that it had.
+/// A3, A4: an event keeps its request id.
 #[test]
-fn what_is_redriven_is_run_again_and_no_letter_any_more() {
+fn a_redriven_event_runs_again_and_is_no_dead_letter_any_more() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
@@ -169,7 +170,7 @@ fn what_is_redriven_is_run_again_and_no_letter_any_more() {
             service.purge("pay", Some("orders:0")).await,
         ] {
             assert!(
-                matches!(settled, Err(Error::NoSuchLetter(_))),
+                matches!(settled, Err(Error::NoSuchDeadLetter(_))),
                 "it is none any more: {settled:?}"
             );
         }
@@ -188,9 +189,10 @@ fn what_is_redriven_is_run_again_and_no_letter_any_more() {
     });
 }
 
-/// A3, A4: what fails again is a letter again, and whoever redrives all of them comes to an end.
+/// A3, A4: an event that fails again becomes a dead letter again, and redriving all of them comes
+/// to an end.
 #[test]
-fn what_fails_again_is_a_letter_again() {
+fn an_event_that_fails_again_is_a_dead_letter_again() {
     run(async {
         let world = World::new(1);
         let (service, _) = service(&world);
@@ -215,7 +217,8 @@ fn what_fails_again_is_a_letter_again() {
     });
 }
 
-/// A3, A4: whatever is refused, unanswered or dies in the midst, each is a letter or is run, and no letter is run twice for that.
+/// A3, A4: under refusals, lost answers and deaths, each is a dead letter or has run, and none runs
+/// twice.
 #[test]
 fn redriving_through_any_fault_loses_nothing() {
     for seed in 0..30 {
@@ -245,9 +248,9 @@ fn redriving_through_any_fault_loses_nothing() {
     }
 }
 
-/// Few are held at a time, however many there are.
+/// Few are in memory at a time, however many there are.
 #[test]
-fn letters_are_settled_in_batches_that_a_queue_takes() {
+fn dead_letters_are_settled_in_batches_that_a_queue_accepts() {
     run(async {
         let world = World::new(1);
         let (service, _) = service(&world);

@@ -1,14 +1,15 @@
-//! A4: what becomes of messages that fail for good.
+//! A4: messages that fail permanently.
 
-use ports::queue::{DeadLetter, Message, OnFailure};
+use ports::queue::{DeadLetter, Message, OnFailure, QueueOptions};
 use serde_json::Value;
 
 use super::*;
-use crate::batch::ATTEMPTS_MAX;
+use crate::events::handler::batch::ATTEMPTS_MAX;
 
 const TABLE: &str = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"";
 
-/// An archive whose function `pay` is started by the queue `orders`, and fails to `told`.
+/// An archive whose function `pay` is started by the queue `orders`, with `told` as its
+/// `on_failure`.
 fn telling() -> Bytes {
     let pay = "on_failure = \"told\"\ntriggers = [{ queue = \"orders\" }]";
     format!("[functions.pay]\n{TABLE}\n{pay}\n[functions.told]\n{TABLE}").into()
@@ -48,7 +49,7 @@ async fn dead_letters(world: &World) -> Vec<DeadLetter> {
         .expect("dead_letters answers")
 }
 
-/// The ids under which `told` was run, and what it was told.
+/// The request ids and the payloads of the runs of `told`.
 fn told(runtime: &Idle) -> Vec<(String, Value)> {
     let told = runtime.asked_of("told").into_iter();
     told.map(|asked| {
@@ -73,9 +74,9 @@ fn has_poison(payload: &[u8]) -> bool {
     payload.windows(6).any(|part| part == b"poison")
 }
 
-/// A4. It was a dead letter, and nobody was told.
+/// A4. It was a dead letter, without a notice.
 #[test]
-fn a_message_that_fails_for_good_is_told_alone_and_what_is_around_it_is_run() {
+fn a_permanently_failing_message_is_reported_alone_and_its_neighbours_run() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
@@ -112,7 +113,7 @@ fn a_message_that_fails_for_good_is_told_alone_and_what_is_around_it_is_run() {
 
 /// A4.
 #[test]
-fn a_message_that_fails_for_good_is_a_dead_letter_where_nobody_is_told() {
+fn a_permanently_failing_message_is_a_dead_letter_without_on_failure() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
@@ -128,9 +129,9 @@ fn a_message_that_fails_for_good_is_a_dead_letter_where_nobody_is_told() {
     });
 }
 
-/// A4. It was the first of its queues, whichever they were from.
+/// A4. Every message was attributed to the first of its queues.
 #[test]
-fn a_function_of_two_queues_is_told_which_of_them_a_message_is_from() {
+fn a_function_with_two_queues_sees_the_queue_of_a_message() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
@@ -155,9 +156,9 @@ fn a_function_of_two_queues_is_told_which_of_them_a_message_is_from() {
     });
 }
 
-/// A4: its last attempt may be what took the process with it.
+/// A4: its last attempt may have ended the process.
 #[test]
-fn a_message_that_has_no_attempt_left_is_told_and_not_run() {
+fn a_message_without_attempts_left_is_reported_and_does_not_run() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
@@ -183,14 +184,14 @@ fn a_message_that_has_no_attempt_left_is_told_and_not_run() {
         );
         let told = told(&runtime);
         assert_eq!(bodies(&told[0].1["requestPayload"]), ["deadly"]);
-        let said = format!("failed {ATTEMPTS_MAX} times; what it said last is not known");
+        let said = format!("failed {ATTEMPTS_MAX} times; the last error is unknown");
         assert_eq!(told[0].1["responsePayload"]["errorMessage"], said);
     });
 }
 
-/// A4: it goes where somebody sees it, and its group goes on.
+/// A4: operators see the dead letter, and its group goes on.
 #[test]
-fn what_is_too_long_to_be_told_is_a_dead_letter() {
+fn a_message_too_long_for_a_notice_is_a_dead_letter() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
@@ -203,15 +204,14 @@ fn what_is_too_long_to_be_told_is_a_dead_letter() {
             ((0, 1), 0)
         );
         let reason = dead_letters(&world).await[0].reason.clone();
-        let said =
-            "\"told\" is not told, which takes more than 262144 bytes; it failed last with: ";
+        let said = "\"told\" was not notified, because the notice exceeds 262144 bytes; the last error was: ";
         assert_eq!(reason, [said, FAILED].concat());
     });
 }
 
-/// A4: whatever is refused, unanswered or dies while it is told.
+/// A4: under refusals, lost answers and deaths during the notice.
 #[test]
-fn a_message_that_fails_for_good_is_told_under_one_id_through_any_fault() {
+fn a_failure_notice_has_one_id_through_any_fault() {
     let mut told_again = 0;
     for seed in 0..50 {
         told_again += run(async {

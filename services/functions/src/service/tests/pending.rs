@@ -1,11 +1,13 @@
-//! A1, A5, A8: an application that cannot be put in place holds up no other, is nobody's unknown, and is in place once it can be.
+//! A1, A5, A8: an application that cannot be put in place holds up no other, is not reported as
+//! unknown, and is put in place once that works.
 
 use super::*;
 
-/// Takes the archive of `content` from the objects.
+/// Removes the archive of `content` from the objects.
 async fn lose(service: &Service, content: &Bytes) {
     service
-        .inner
+        .deployer
+        .reconciler
         .deployments
         .delete_archive(&digest(content))
         .await
@@ -14,7 +16,8 @@ async fn lose(service: &Service, content: &Bytes) {
 
 async fn find(service: &Service, content: Bytes) {
     service
-        .inner
+        .deployer
+        .reconciler
         .deployments
         .put_archive(&digest(&content), content)
         .await
@@ -25,7 +28,7 @@ fn is_not_yet(error: &Error) -> bool {
     matches!(error, Error::Port(error) if matches!(error.kind(), ports::ErrorKind::Unavailable { .. }))
 }
 
-/// `function` with a route, as the one step of the workflow of its name.
+/// `function` with a route, and as the one step of a workflow of its name.
 fn routed(function: &str) -> Bytes {
     let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"\nretries = 7";
     let route = format!("triggers = [{{ http = \"/{function}\", methods = [\"GET\"] }}]");
@@ -35,7 +38,7 @@ fn routed(function: &str) -> Bytes {
     .into()
 }
 
-/// A world where `a` was deployed, whose archive is lost, and `b`.
+/// A world with a deployment of `a`, whose archive is lost, and of `b`.
 async fn with_lost(world: &World) {
     let (service, _) = service(world);
     service.deploy("a", routed("lost")).await.expect("deployed");
@@ -43,9 +46,9 @@ async fn with_lost(world: &World) {
     lose(&service, &routed("lost")).await;
 }
 
-/// A1. The server did not start, for whatever it is used.
+/// A1. The server did not start.
 #[test]
-fn an_archive_that_is_lost_stops_no_start_and_its_application_is_in_place_once_it_is_there() {
+fn a_lost_archive_stops_no_start_and_its_application_is_in_place_once_it_is_back() {
     run(async {
         let world = World::new(1);
         with_lost(&world).await;
@@ -66,21 +69,21 @@ fn an_archive_that_is_lost_stops_no_start_and_its_application_is_in_place_once_i
         );
         assert!(
             service.knows("lost").await.expect("it is in place")
-                && service.inner.pending.is_empty()
+                && service.context.lookup.pending.is_empty()
         );
         keeping.abort();
     });
 }
 
-/// A8. Whoever asks for it is to come again, and what waits for a function waits for this one, too.
+/// A8. Callers are told to retry, and events that wait for a function wait for this one too.
 #[test]
-fn what_is_deployed_and_not_in_place_is_unknown_to_nobody() {
+fn a_deployed_function_that_is_not_in_place_is_not_unknown() {
     run(async {
         let world = World::new(1);
         with_lost(&world).await;
         let (service, runtime) = service(&world);
         service.start().await.expect("it starts");
-        let knows = service.knows("lost").await.expect_err("nobody can say");
+        let knows = service.knows("lost").await.expect_err("unknown yet");
         assert!(
             matches!(knows.kind(), ports::ErrorKind::Unavailable { .. }),
             "{knows}"
@@ -105,8 +108,14 @@ fn what_is_deployed_and_not_in_place_is_unknown_to_nobody() {
             service.function("none"),
             Err(Error::NoSuchFunction(_))
         ));
-        assert_eq!(service.route("GET", &["lost".to_owned()]), Found::NotYet);
-        assert_eq!(service.route("GET", &["none".to_owned()]), Found::Nothing);
+        assert_eq!(
+            service.route("GET", &["lost".to_owned()]),
+            RouteMatch::NotYet
+        );
+        assert_eq!(
+            service.route("GET", &["none".to_owned()]),
+            RouteMatch::Nothing
+        );
         assert!(service.workflow("lost").is_some() && service.workflows().contains_key("lost"));
         assert_eq!(service.retries("lost"), Some(7));
         let step = tokio::spawn({
@@ -125,9 +134,9 @@ fn what_is_deployed_and_not_in_place_is_unknown_to_nobody() {
     });
 }
 
-/// A7: its names and routes are its own, though nothing of it runs.
+/// A7: its names and routes stay its own, although nothing of it runs.
 #[test]
-fn what_is_not_in_place_is_nobody_elses_and_can_be_removed() {
+fn a_pending_application_keeps_its_names_and_can_be_removed() {
     run(async {
         let world = World::new(1);
         with_lost(&world).await;
@@ -147,13 +156,14 @@ fn what_is_not_in_place_is_nobody_elses_and_can_be_removed() {
         service
             .deploy("c", archive("lost"))
             .await
-            .expect("it is nobody's");
+            .expect("it is free");
     });
 }
 
-/// A1, among processes. Nothing behind it in order was followed, nor could anything be deployed there.
+/// A1, among processes. Later applications in the order were not followed, and nothing could be
+/// deployed.
 #[test]
-fn an_archive_that_is_lost_stops_no_other_process_from_following() {
+fn a_lost_archive_stops_no_other_process_from_following() {
     run(async {
         let world = World::new(1);
         let ((one, _), (other, _)) = (service_among(&world, true), service_among(&world, true));
@@ -168,9 +178,15 @@ fn an_archive_that_is_lost_stops_no_other_process_from_following() {
     });
 }
 
-/// What its row says of `shop`: its functions, and its timers with their periods.
+/// The row of `shop`: its functions, and its timers with their periods.
 async fn said(service: &Service) -> (Vec<String>, BTreeMap<String, Duration>) {
-    let rows = service.inner.deployments.all().await.expect("read");
+    let rows = service
+        .deployer
+        .reconciler
+        .deployments
+        .all()
+        .await
+        .expect("read");
     let Some(row) = rows.get("shop") else {
         return Default::default();
     };
@@ -196,9 +212,10 @@ fn ticking(function: &str) -> Bytes {
     archive.replace("}]", "}, { every_s = 60 }]").into()
 }
 
-/// A1, A5. What had failed behind the row stayed undone until the next change, also where nobody was left to be told.
+/// A1, A5. A step that failed after the row was written stayed undone until the next change, even
+/// without a caller.
 #[test]
-fn a_change_that_fails_at_any_moment_is_as_its_row_says_a_while_later() {
+fn a_change_that_fails_at_any_moment_is_in_place_as_its_row_says_a_while_later() {
     for number in 0..180 {
         run(async {
             let world = far_world(number);
@@ -224,8 +241,8 @@ fn a_change_that_fails_at_any_moment_is_as_its_row_says_a_while_later() {
             clock.sleep(Duration::from_mins(2)).await;
             let (functions, armed) = said(&service).await;
             assert_eq!(names(&service), functions, "{number}");
-            assert_eq!(*service.inner.timers.lock().await, armed, "{number}");
-            assert!(service.inner.pending.is_empty(), "{number}");
+            assert_eq!(service.context.timers.all_armed().await, armed, "{number}");
+            assert!(service.context.lookup.pending.is_empty(), "{number}");
             keeping.abort();
         });
     }

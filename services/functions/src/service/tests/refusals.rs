@@ -1,10 +1,10 @@
-//! What is refused at its deployment, and stops no start that finds it deployed.
+//! Deployments that are refused, while a start accepts the same rows.
 
 use super::*;
 
-/// A1. It was found when the first run began.
+/// A1. The fault was found only when the first run began.
 #[test]
-fn a_far_store_that_nobody_can_open_is_refused_at_its_deployment() {
+fn an_invalid_far_store_is_refused_at_its_deployment() {
     run(async {
         let world = World::new(7);
         let (service, _) = service(&world);
@@ -27,8 +27,8 @@ fn a_far_store_that_nobody_can_open_is_refused_at_its_deployment() {
     });
 }
 
-/// An earlier build took what this one refuses: a server starts with it all the same.
-fn starts_with_what_is_refused_today(text: &Bytes) {
+/// An earlier build accepted this deployment. The server must still start with it.
+fn starts_with_a_row_refused_today(text: &Bytes) {
     run(async {
         let world = World::new(7);
         let (service, _) = service(&world);
@@ -39,7 +39,7 @@ fn starts_with_what_is_refused_today(text: &Bytes) {
         let text = String::from_utf8(text.to_vec()).expect("text");
         let manifest = Manifest::parse(&text).expect("a manifest");
         let archive = digest(text.as_bytes());
-        let deployments = &service.inner.deployments;
+        let deployments = &service.deployer.reconciler.deployments;
         deployments
             .put_archive(&archive, text.clone().into())
             .await
@@ -63,19 +63,18 @@ fn starts_with_what_is_refused_today(text: &Bytes) {
 }
 
 #[test]
-fn a_far_store_that_nobody_can_open_stops_no_start() {
-    starts_with_what_is_refused_today(&with_far("f", "ther"));
+fn an_invalid_far_store_stops_no_start() {
+    starts_with_a_row_refused_today(&with_far("f", "ther"));
 }
 
 #[test]
-fn a_variable_that_is_the_servers_stops_no_start() {
-    starts_with_what_is_refused_today(&with_variable("LANDFAST_URL"));
+fn a_reserved_variable_stops_no_start() {
+    starts_with_a_row_refused_today(&with_variable("LANDFAST_URL"));
 }
 
-/// A2. What one of ours drops ends with that: another attempt takes its place.
-/// A1. It ended with its function, however long it was given.
+/// A1. Such a step ended with its function, even before its own timeout.
 #[test]
-fn a_step_that_may_take_longer_than_its_function_is_refused_at_its_deployment() {
+fn a_step_with_a_longer_timeout_than_its_function_is_refused_at_its_deployment() {
     run(async {
         let world = World::new(7);
         let (service, _) = service(&world);
@@ -108,7 +107,7 @@ fn with_variable(variable: &str) -> Bytes {
 }
 
 #[test]
-fn a_variable_that_the_server_sets_is_refused_by_name_and_others_are_the_functions_own() {
+fn a_reserved_variable_is_refused_by_name_and_others_are_free() {
     run(async {
         let (service, _) = service(&World::new(1));
         for variable in [
@@ -141,7 +140,7 @@ fn a_variable_that_the_server_sets_is_refused_by_name_and_others_are_the_functio
 }
 
 #[test]
-fn who_deploys_an_archive_that_is_refused_hears_why_and_not_what_it_is_called_here() {
+fn the_refusal_of_an_archive_gives_the_reason_and_not_its_internal_name() {
     run(async {
         let (service, _) = service(&World::new(1));
         let refused = service
@@ -156,9 +155,9 @@ fn who_deploys_an_archive_that_is_refused_hears_why_and_not_what_it_is_called_he
     });
 }
 
-/// It stayed on the disk until the next deployment that was not.
+/// It stayed on the disk until the next accepted deployment.
 #[test]
-fn the_code_of_a_deployment_that_is_refused_is_removed() {
+fn the_code_of_a_refused_deployment_is_removed() {
     run(async {
         let (service, runtime) = service(&World::new(1));
         service

@@ -1,20 +1,21 @@
-//! U4: in whose code functions run. A3, A8: what counts as an attempt.
+//! U4: the revision that runs. A3, A8: what counts as an attempt.
 
 use in_process::Functions;
 use ports::{Event, Handler as _, queue::Message};
 
 use super::*;
 
-/// The revision of `one` that is deployed, which is the one in place.
+/// The deployed revision of `one`, which is the current one of the runtime.
 fn in_place(service: &Service, runtime: &Idle) -> String {
     let revision = service.function("one").expect("it is deployed").revision;
     assert_eq!(runtime.renewed.lock().get("one"), Some(&revision));
     revision
 }
 
-/// U4. What waited for an instance of the code before waited on, until somebody asked for one of the new.
+/// U4. Invocations that waited for an instance of the earlier code waited until a caller asked for
+/// the new code.
 #[test]
-fn what_is_deployed_is_in_place_though_nobody_asks_for_it() {
+fn a_deployed_revision_is_current_before_any_call() {
     run(async {
         let world = World::new(1);
         let ((one, here), (other, there)) =
@@ -33,15 +34,15 @@ fn what_is_deployed_is_in_place_though_nobody_asks_for_it() {
     });
 }
 
-/// An archive whose function `one` has one attempt, and is started by the queue `one`, too.
+/// An archive whose function `one` has one attempt, and is also started by the queue `one`.
 fn once() -> Bytes {
     let manifest = String::from_utf8(archive("one").into()).expect("text");
     format!("{manifest}\nretries = 0").into()
 }
 
-/// What waits for `one`, and what it has failed for good.
+/// The waiting events of `one`, and its dead letters.
 async fn backlog(world: &World, service: &Service) -> (u64, u64) {
-    let queue = service.events().event_queue(&[PREFIX, "one"].concat());
+    let queue = service.context.event_queue("one");
     let Backlog {
         messages,
         dead_letters,
@@ -53,7 +54,7 @@ async fn backlog(world: &World, service: &Service) -> (u64, u64) {
     (messages, dead_letters)
 }
 
-/// A service that has it deployed, whose runtime refuses so many attempts and lets all others come to a good end.
+/// A service with this deployment. Its runtime refuses the first attempts, and all others succeed.
 async fn refusing(world: &World, times: usize) -> (Service, Arc<Idle>) {
     let (service, runtime) = service(world);
     service.deploy("shop", once()).await.expect("deployed");
@@ -62,9 +63,9 @@ async fn refusing(world: &World, times: usize) -> (Service, Arc<Idle>) {
     (service, runtime)
 }
 
-/// A3. It was a dead letter, and nobody had run it.
+/// A3. It was a dead letter, although it never ran.
 #[test]
-fn what_could_not_be_begun_was_not_tried() {
+fn a_refused_run_is_not_an_attempt() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = refusing(&world, 20).await;
@@ -75,9 +76,9 @@ fn what_could_not_be_begun_was_not_tried() {
     });
 }
 
-/// A8. All that waited was taken at once, and would have been given up at once.
+/// A8. All waiting events were taken at once, and would have been given up at once.
 #[test]
-fn nothing_more_is_taken_while_nothing_can_be_begun() {
+fn no_further_event_is_taken_while_runs_are_refused() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = refusing(&world, usize::MAX).await;
@@ -101,14 +102,14 @@ fn nothing_more_is_taken_while_nothing_can_be_begun() {
     });
 }
 
-/// How `one` fails an event that is refused again and again, and after how many refusals.
+/// How an event of `one` fails that is always refused, and after how many refusals.
 async fn failed(never: Option<&str>) -> (String, usize) {
     let world = World::new(1);
     let (service, runtime) = refusing(&world, usize::MAX).await;
     *runtime.never.lock() = never.map(str::to_owned);
     service.send("one", "{}".into()).await.expect("sent");
     world.clock().sleep(Duration::from_hours(1)).await;
-    let queue = service.events().event_queue(&[PREFIX, "one"].concat());
+    let queue = service.context.event_queue("one");
     let letters = world
         .queue_admin()
         .dead_letters(&queue, None, 10)
@@ -120,7 +121,7 @@ async fn failed(never: Option<&str>) -> (String, usize) {
 
 /// A3.
 #[test]
-fn what_can_never_be_begun_has_failed_and_so_has_what_cannot_be_for_long() {
+fn a_run_that_is_impossible_or_refused_for_long_has_failed() {
     run(async {
         assert_eq!(
             failed(Some("its file is not there")).await,
@@ -132,7 +133,7 @@ fn what_can_never_be_begun_has_failed_and_so_has_what_cannot_be_for_long() {
     });
 }
 
-/// A3, A4. It was given back as failed, or given up: a stop was worse than a crash.
+/// A3, A4. It was returned as failed, or given up: a stop was worse than a crash.
 #[test]
 fn a_stop_fails_nothing_that_it_ends() {
     run(async {
@@ -169,15 +170,15 @@ fn a_stop_fails_nothing_that_it_ends() {
     });
 }
 
-/// A3. What was just taken was failed, as the server stops.
+/// A3. An event that was just taken failed because the server stopped.
 #[test]
-fn what_is_taken_as_a_stop_goes_on_has_no_end() {
+fn an_event_taken_during_a_stop_has_no_outcome() {
     run(async {
         let world = World::new(1);
         let (clock, (service, _)) = (world.clock(), service(&world));
         service.deploy("shop", once()).await.expect("deployed");
         service.stop().await;
-        let taken = Deployed::new("one", Arc::downgrade(&service.inner));
+        let taken = DeployedHandler::new("one", Arc::downgrade(&service.context));
         tokio::select! {
             biased;
             ended = taken.handle(Event::Call { id: None, payload: "{}".into() }) => panic!("{ended:?}"),
@@ -186,9 +187,9 @@ fn what_is_taken_as_a_stop_goes_on_has_no_end() {
     });
 }
 
-/// A3. Its transactions were ended under it, before its instance was.
+/// A3. Its transactions were ended before its instance was.
 #[test]
-fn what_fails_once_a_stop_has_begun_has_no_end_and_nothing_more_is_taken() {
+fn a_failure_after_a_stop_began_has_no_outcome_and_nothing_more_is_taken() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
@@ -207,9 +208,9 @@ fn what_fails_once_a_stop_has_begun_has_no_end_and_nothing_more_is_taken() {
     });
 }
 
-/// A8. Nothing was taken beside it until it had run.
+/// A8. No other event was taken until it had run.
 #[test]
-fn who_was_refused_once_and_runs_for_long_keeps_no_other_waiting() {
+fn a_long_run_that_was_refused_once_holds_up_no_other() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = refusing(&world, 1).await;

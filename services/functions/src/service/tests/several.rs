@@ -1,10 +1,11 @@
-//! A3 where several processes have the same functions over one store: an event is run whoever has sent it, and whoever is gone.
+//! A3 among several processes with the same functions over one store: an event runs whichever
+//! process sent it, even if that process is gone.
 
 use in_process::{Functions, SystemEntropy};
 
 use super::*;
 
-/// A process that runs functions: what it has, and what it has run.
+/// A process that runs functions.
 struct Process {
     service: Service,
     runtime: Arc<Idle>,
@@ -27,13 +28,13 @@ impl Process {
         }
     }
 
-    /// It takes nothing from here on.
+    /// It takes no more events.
     fn dies(&self) {
         self.functions.stop();
     }
 }
 
-/// Two processes with the function `one`, of which no event was ever sent.
+/// Two processes with the function `one`, to which no event was ever sent.
 async fn two(world: &World) -> [Process; 2] {
     let [one, other] = [Process::of(world), Process::of(world)];
     one.service
@@ -51,7 +52,7 @@ async fn seconds(world: &World, seconds: u64) {
 
 /// A3.
 #[test]
-fn an_event_whose_sender_has_died_is_taken_by_another_process_that_sees_it() {
+fn an_event_of_a_dead_sender_is_taken_by_a_process_that_polls() {
     run(async {
         let world = World::new(1);
         let [one, other] = two(&world).await;
@@ -59,8 +60,8 @@ fn an_event_whose_sender_has_died_is_taken_by_another_process_that_sees_it() {
         let id = one.service.send("one", "{}".into()).await.expect("sent");
         one.dies();
         seconds(&world, 60).await;
-        assert_eq!(other.runtime.asked(), 0, "nobody has told it of the queue");
-        other.service.look_at_queues().await.expect("it looks");
+        assert_eq!(other.runtime.asked(), 0, "it does not know of the queue");
+        other.service.poll_queues().await.expect("it looks");
         seconds(&world, 60).await;
         assert!(
             other
@@ -75,7 +76,7 @@ fn an_event_whose_sender_has_died_is_taken_by_another_process_that_sees_it() {
 
 /// A3.
 #[test]
-fn what_is_redriven_is_taken_by_the_process_that_was_asked_to() {
+fn a_redriven_event_is_taken_by_the_process_that_redrives_it() {
     run(async {
         let world = World::new(1);
         let [one, other] = two(&world).await;
@@ -95,9 +96,10 @@ fn what_is_redriven_is_taken_by_the_process_that_was_asked_to() {
     });
 }
 
-/// A3: no look at more than a thousand queues, and none is left out for ever; nor is one behind a queue that cannot be asked.
+/// A3: a poll reads at most a thousand queues. No queue is left out forever, and one that cannot be
+/// read does not block those after it.
 #[test]
-fn functions_beyond_those_of_one_look_are_looked_at_in_turn() {
+fn queues_beyond_one_poll_are_polled_in_turn() {
     run(async {
         let world = World::new(1);
         let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"";
@@ -118,7 +120,7 @@ fn functions_beyond_those_of_one_look_are_looked_at_in_turn() {
         one.runtime.is_full.send_replace(true);
         one.service.send("last", "{}".into()).await.expect("sent");
         one.dies();
-        other.service.look_at_queues().await.expect("it looks");
+        other.service.poll_queues().await.expect("it looks");
         seconds(&world, 60).await;
         assert_eq!(
             (
@@ -130,12 +132,12 @@ fn functions_beyond_those_of_one_look_are_looked_at_in_turn() {
         world.faults().refuse(percent(100));
         other
             .service
-            .look_at_queues()
+            .poll_queues()
             .await
             .expect_err("the store is away");
         world.faults().calm();
         for _ in 0..2 {
-            other.service.look_at_queues().await.expect("it looks");
+            other.service.poll_queues().await.expect("it looks");
         }
         let seen = other.service.figures().events_waiting;
         seconds(&world, 60).await;

@@ -1,4 +1,4 @@
-//! A3, A5: what timers give, as events, and which periods they take.
+//! A3, A5: timer ticks as events, and the valid periods.
 
 use ports::{
     faults::{Fault, FaultSchedule, FaultyKeyValue},
@@ -6,22 +6,22 @@ use ports::{
 };
 
 use super::*;
-use crate::timer::Ticks;
-use crate::{
-    schedule::Tick,
-    timer::{Became, EVENTS_WAITING_MAX},
+use crate::events::timers::{
+    EVENTS_WAITING_MAX, Outcome,
+    schedule::{Schedule, Tick},
 };
 
-/// An archive of `ticks`, which a timer starts every minute, and of `told`, which is told of what fails.
+/// An archive of `ticks`, which a timer starts every minute, and of its `on_failure` function
+/// `told`.
 fn with_timer() -> Bytes {
     let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"\nretries = 1";
     let ticks = "on_failure = \"told\"\ntriggers = [{ every_s = 60 }]";
     format!("[functions.ticks]\n{table}\n{ticks}\n[functions.told]\n{table}").into()
 }
 
-/// A3. They were run once, and nobody was told.
+/// A3. They ran once, without a notice.
 #[test]
-fn what_a_timer_gives_is_tried_again_and_told_as_any_event_is() {
+fn a_tick_is_retried_and_reported_like_any_event() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
@@ -62,7 +62,7 @@ fn what_a_timer_gives_is_tried_again_and_told_as_any_event_is() {
 
 /// A5.
 #[test]
-fn a_period_that_a_manifest_may_not_have_is_refused_at_run_time_too() {
+fn a_period_that_no_manifest_may_have_is_refused_at_run_time_too() {
     run(async {
         let (service, _) = service(&World::new(1));
         service
@@ -74,7 +74,7 @@ fn a_period_that_a_manifest_may_not_have_is_refused_at_run_time_too() {
                 .arm("ticks", Some(Duration::from_secs(seconds)))
                 .await
                 .expect_err("no period");
-            let said = format!("every_s = {seconds} is to be 1 to 31622400");
+            let said = format!("every_s = {seconds} must be 1 to 31622400");
             assert!(
                 matches!(&refused, Error::Invalid(why) if *why == said),
                 "{refused}"
@@ -91,7 +91,7 @@ fn a_period_that_a_manifest_may_not_have_is_refused_at_run_time_too() {
 
 /// A3, A8: a tick waits for an instance as any event does, and nothing grows without bound.
 #[test]
-fn ticks_wait_for_an_instance_and_are_left_out_while_too_many_do() {
+fn ticks_wait_for_an_instance_and_are_skipped_while_too_many_do() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
@@ -100,7 +100,7 @@ fn ticks_wait_for_an_instance_and_are_left_out_while_too_many_do() {
             .deploy("shop", with_timer())
             .await
             .expect("deployed");
-        let queue = service.events().event_queue(&[PREFIX, "ticks"].concat());
+        let queue = service.context.event_queue("ticks");
         let waiting = async || {
             world
                 .queue_admin()
@@ -133,7 +133,7 @@ fn ticks_wait_for_an_instance_and_are_left_out_while_too_many_do() {
     });
 }
 
-/// An archive of `ticks` alone, whose code is `code` and which a timer starts every so many seconds, if any.
+/// An archive of `ticks` alone, with this code folder and this timer period in seconds, if any.
 fn ticking(code: &str, every_s: Option<u64>) -> Bytes {
     let triggers = every_s
         .map(|every_s| format!("triggers = [{{ every_s = {every_s} }}]"))
@@ -149,10 +149,12 @@ async fn minutes(world: &World, minutes: u64) {
     world.clock().sleep(Duration::from_mins(minutes)).await;
 }
 
-/// The service goes, with what it has armed, and another starts on the same store.
+/// Drops the service with its timers, and starts another on the same store.
 async fn restarted(world: &World, before: Service) -> (Service, Arc<Idle>) {
     before
-        .follow_timer("ticks", None)
+        .context
+        .timers
+        .follow("ticks", None)
         .await
         .expect("its timers go with it");
     drop(before);
@@ -161,7 +163,7 @@ async fn restarted(world: &World, before: Service) -> (Service, Arc<Idle>) {
     (service, runtime)
 }
 
-/// A5. It began anew at each start, so that it never went off.
+/// A5. Its period began again at each start, so that it never fired.
 #[test]
 fn a_timer_of_an_hour_goes_off_under_a_server_that_is_restarted_every_half_hour() {
     run(async {
@@ -186,9 +188,9 @@ fn a_timer_of_an_hour_goes_off_under_a_server_that_is_restarted_every_half_hour(
     });
 }
 
-/// A5: one that was away for long is told once, and goes on in step.
+/// A5: after a long absence it fires once, and then keeps its rhythm.
 #[test]
-fn ticks_that_nobody_was_there_for_are_one() {
+fn missed_ticks_become_one() {
     run(async {
         let world = World::new(1);
         let (service, _) = service(&world);
@@ -197,7 +199,9 @@ fn ticks_that_nobody_was_there_for_are_one() {
             .await
             .expect("deployed");
         service
-            .follow_timer("ticks", None)
+            .context
+            .timers
+            .follow("ticks", None)
             .await
             .expect("its timers go with it");
         minutes(&world, 5 * 60 + 30).await;
@@ -211,9 +215,10 @@ fn ticks_that_nobody_was_there_for_are_one() {
     });
 }
 
-/// A5: code that is deployed anew does not put off its timer; another period, and arming it again, begin anew.
+/// A5: a deployment of other code does not postpone its timer. Another period, or arming it again,
+/// begins a new period.
 #[test]
-fn a_timer_goes_on_over_deployments_and_begins_anew_with_its_arming() {
+fn a_timer_goes_on_over_deployments_and_begins_again_when_it_is_armed() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
@@ -265,14 +270,15 @@ fn a_timer_goes_on_over_deployments_and_begins_anew_with_its_arming() {
     });
 }
 
-/// A5: whoever asks, and whatever is refused or unanswered.
+/// A5: under refusals and lost answers, with several callers.
 #[test]
-fn a_tick_is_taken_by_one_of_all_who_have_the_timer() {
+fn a_tick_is_taken_by_one_of_all_processes() {
     let mut taken = 0;
     for seed in 0..50 {
         taken += run(async {
             let world = World::new(seed);
-            let schedules = [(); 3].map(|()| Schedule::new(world.key_value(), world.clock()));
+            let schedules =
+                [(); 3].map(|()| Schedule::new(world.key_value(), world.clock(), world.entropy()));
             let period = Duration::from_mins(1);
             schedules[0]
                 .begin("ticks", period, world.clock().now())
@@ -284,7 +290,7 @@ fn a_tick_is_taken_by_one_of_all_who_have_the_timer() {
             for minute in 0..20 {
                 minutes(&world, 1).await;
                 let mut mine = 0;
-                // Whoever was not answered asks again, as a timer does.
+                // A caller without an answer asks again, as a timer does.
                 for round in 0..5 {
                     let now = world.clock().now();
                     let ids = ["a", "b", "c"].map(|process| format!("{minute} {round} {process}"));
@@ -310,9 +316,10 @@ fn a_tick_is_taken_by_one_of_all_who_have_the_timer() {
     );
 }
 
-/// A3, A5: a tick that was taken is an event, though its store refuses or does not answer now and then. It was lost for a period.
+/// A3, A5: a taken tick becomes an event although its store sometimes refuses or does not answer.
+/// It was lost for a period.
 #[test]
-fn what_fails_for_a_moment_costs_no_tick() {
+fn a_short_outage_costs_no_tick() {
     for seed in 0..20 {
         run(async {
             let world = World::new(seed);
@@ -340,7 +347,7 @@ fn what_fails_for_a_moment_costs_no_tick() {
     }
 }
 
-/// A store that takes what little there is to change of what is there.
+/// A store that accepts small changes of existing items alone.
 #[derive(Debug)]
 struct Scarce;
 
@@ -354,14 +361,14 @@ impl FaultSchedule for Scarce {
     }
 }
 
-/// A5: the row was moved, and there was no room for the event.
+/// A5: the row was moved, but there was no room for the event.
 #[test]
 fn a_tick_whose_event_has_no_room_stays_due() {
     run(async {
         let world = World::new(1);
         let full = FaultyKeyValue::new(world.key_value(), Arc::new(Scarce), world.clock());
         let [full, free] = [Arc::new(full) as Arc<_>, world.key_value()]
-            .map(|key_value| Schedule::new(key_value, world.clock()));
+            .map(|key_value| Schedule::new(key_value, world.clock(), world.entropy()));
         let period = Duration::from_mins(1);
         free.begin("ticks", period, world.clock().now())
             .await
@@ -380,9 +387,9 @@ fn a_tick_whose_event_has_no_room_stays_due() {
     });
 }
 
-/// A3: it was said to be left out.
+/// A3: it was reported as skipped.
 #[test]
-fn a_tick_that_cannot_be_taken_yet_is_late_and_one_that_has_no_room_among_events_is_left_out() {
+fn a_tick_that_cannot_be_taken_is_late_and_one_beyond_the_backlog_is_skipped() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
@@ -392,9 +399,11 @@ fn a_tick_that_cannot_be_taken_yet_is_late_and_one_that_has_no_room_among_events
             .await
             .expect("deployed");
         service
-            .follow_timer("ticks", None)
+            .context
+            .timers
+            .follow("ticks", None)
             .await
-            .expect("nobody else takes its ticks");
+            .expect("no other timer takes its ticks");
         let full: Arc<dyn KeyValue> = Arc::new(FaultyKeyValue::new(
             world.key_value(),
             Arc::new(Scarce),
@@ -402,44 +411,43 @@ fn a_tick_that_cannot_be_taken_yet_is_late_and_one_that_has_no_room_among_events
         ));
         let full = Service::new(Parts {
             key_value: full,
-            ..service.inner.parts.clone()
+            ..service.context.parts.clone()
         });
         for service in [&service, &full] {
             service
-                .inner
+                .context
                 .timers
-                .lock()
-                .await
-                .insert("ticks".to_owned(), Duration::from_secs(HOUR));
+                .mark_armed("ticks", Duration::from_secs(HOUR))
+                .await;
         }
         minutes(&world, 61).await;
         let due = async |service: &Service| {
-            let became = Ticks::default().due(&service.inner, "ticks").await;
+            let became = service.context.timers.take("ticks").await;
             service
                 .events()
                 .disarm_timer("functions/ticks")
                 .await
-                .expect("nobody else takes its ticks");
+                .expect("no other timer takes its ticks");
             became
         };
         assert!(
-            matches!(due(&full).await, Some(Became::Late(_))),
+            matches!(due(&full).await, Some(Outcome::Late(_))),
             "on a full disk it stays due"
         );
-        assert_eq!(due(&service).await, Some(Became::Event));
+        assert_eq!(due(&service).await, Some(Outcome::Event));
         assert_eq!(due(&service).await, None, "it was one");
         for _ in 1..EVENTS_WAITING_MAX {
             service.send("ticks", "{}".into()).await.expect("sent");
         }
         minutes(&world, 61).await;
-        assert!(matches!(due(&service).await, Some(Became::LeftOut(_))));
+        assert!(matches!(due(&service).await, Some(Outcome::Skipped(_))));
         assert_eq!(due(&full).await, None, "it was taken for nothing");
     });
 }
 
-/// A5: what goes off next is moved by no deployment that comes to nothing.
+/// A5: a failing deployment does not move the next tick.
 #[test]
-fn a_deployment_that_fails_puts_no_timer_off() {
+fn a_failing_deployment_postpones_no_timer() {
     run(async {
         let world = World::new(1);
         let ((service, runtime), (other, others)) = (service(&world), service(&world));
@@ -467,9 +475,9 @@ fn a_deployment_that_fails_puts_no_timer_off() {
     });
 }
 
-/// A5: among processes, one that does not know yet that it is armed.
+/// A5: among processes, of which one does not know yet that the timer is armed.
 #[test]
-fn arming_a_timer_that_another_process_has_armed_puts_it_off_no_more() {
+fn arming_a_timer_that_another_process_has_armed_does_not_postpone_it() {
     run(async {
         let world = World::new(1);
         let ((one, _), (other, _)) = (service_among(&world, true), service_among(&world, true));
@@ -482,8 +490,9 @@ fn arming_a_timer_that_another_process_has_armed_puts_it_off_no_more() {
             .expect("armed");
         let next = async || {
             let (period, now) = (Duration::from_secs(HOUR), world.clock().now());
-            one.inner
-                .schedule
+            one.context
+                .timers
+                .schedule()
                 .next_or_begin("ticks", period, now)
                 .await
                 .expect("there is one")
@@ -498,9 +507,9 @@ fn arming_a_timer_that_another_process_has_armed_puts_it_off_no_more() {
     });
 }
 
-/// A5: a tick of the period before may be taken in the moment in which another period begins.
+/// A5: a tick of the earlier period may be taken at the moment at which another period begins.
 #[test]
-fn a_period_begins_also_where_a_tick_of_the_one_before_comes_in_between() {
+fn a_period_begins_even_if_a_tick_of_the_earlier_one_intervenes() {
     run(async {
         let world = World::with_options(
             1,
@@ -509,7 +518,7 @@ fn a_period_begins_also_where_a_tick_of_the_one_before_comes_in_between() {
                 ..Options::default()
             },
         );
-        let schedule = Schedule::new(world.key_value(), world.clock());
+        let schedule = Schedule::new(world.key_value(), world.clock(), world.entropy());
         let (hour, half) = (Duration::from_secs(HOUR), Duration::from_secs(HOUR / 2));
         schedule
             .begin("ticks", hour, world.clock().now())
@@ -533,9 +542,10 @@ fn a_period_begins_also_where_a_tick_of_the_one_before_comes_in_between() {
     });
 }
 
-/// A5, U1, among processes: the instances of an application were ended wherever its timer had not been set.
+/// A5, U1, among processes: the instances of an application were ended in every process in which
+/// its timer had not been set.
 #[test]
-fn a_timer_that_is_set_is_no_other_revision_anywhere() {
+fn setting_a_timer_changes_no_revision() {
     run(async {
         let world = World::new(1);
         let ((one, _), (other, _)) = (service_among(&world, true), service_among(&world, true));
@@ -554,7 +564,7 @@ fn a_timer_that_is_set_is_no_other_revision_anywhere() {
             one.arm("ticks", period).await.expect("set");
             assert_eq!(followed().await, first);
             assert_eq!(
-                other.inner.timers.lock().await.get("ticks").copied(),
+                other.context.timers.armed("ticks").await,
                 period,
                 "it is followed"
             );

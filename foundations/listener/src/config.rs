@@ -1,0 +1,44 @@
+//! The bounds of a listener in number, bytes and time.
+
+use std::time::Duration;
+
+/// The bounds of one listener.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// Connections that are served at once. Past this limit new ones are refused.
+    pub connections_max: usize,
+    /// The bytes of one request's body on any route. Reading more fails with
+    /// [`std::io::ErrorKind::FileTooLarge`].
+    pub body_bytes_max: u64,
+    /// How long connections may wait.
+    pub timeouts: Timeouts,
+}
+
+/// How long a connection may wait for its client.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// From the first byte of a request to the end of its head.
+    pub head: Duration,
+    /// For the next [`PROGRESS_BYTES`](crate::PROGRESS_BYTES) of a body, or its end, and for the
+    /// client to take any bytes of a response.
+    pub progress: Duration,
+    /// Between two requests, and before the first.
+    pub idle: Duration,
+    /// The same while as many connections are open as may be.
+    pub idle_when_full: Duration,
+    /// For requests in progress once the listener stops. Then their connections are cut.
+    pub drain: Duration,
+}
+
+impl Default for Timeouts {
+    /// Clients with pools keep idle connections for about a minute, so `idle` is longer than that.
+    fn default() -> Self {
+        Self {
+            head: Duration::from_secs(10),
+            progress: Duration::from_secs(10),
+            idle: Duration::from_secs(75),
+            idle_when_full: Duration::from_secs(10),
+            drain: Duration::from_secs(2),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! One connection: hyper between the socket and the service.
+
+use std::{
+    convert::Infallible,
+    error::Error,
+    future::poll_fn,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::{
+    body::{Body, Frame, Incoming, SizeHint},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{net::TcpStream, sync::watch};
+use tower_service::Service;
+
+use crate::{
+    body::RequestBody,
+    config::{Config, Timeouts},
+    exchange::{Exchange, InProgress},
+    places::Place,
+    socket::Socket,
+};
+
+/// The address of the client. Each request has it among its extensions.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub SocketAddr);
+
+/// How long a connection past the limit may take to send its request.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
+
+/// A service's error type, as hyper takes it.
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+
+/// The body of a response that is being sent. The exchange ends with it.
+struct ResponseBody<B> {
+    body: B,
+    _in_progress: InProgress,
+}
+
+impl<B: Body + Unpin> Body for ResponseBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Serves one connection until it ends, or until its current request has its response once
+/// `stopping` is true.
+pub(crate) async fn serve<S, B>(
+    accepted: (TcpStream, SocketAddr),
+    place: Place,
+    config: Config,
+    service: S,
+    stopping: watch::Receiver<bool>,
+) where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone,
+    B: Body<Data = Bytes> + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    drive(
+        http1::Builder::new(),
+        accepted,
+        place,
+        config,
+        service,
+        stopping,
+    )
+    .await;
+}
+
+/// The same for at most one request, for which the client has [`REFUSED_WITHIN`].
+pub(crate) async fn refuse<S, B>(
+    accepted: (TcpStream, SocketAddr),
+    place: Place,
+    config: Config,
+    service: S,
+    stopping: watch::Receiver<bool>,
+) where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone,
+    B: Body<Data = Bytes> + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    let timeouts = Timeouts {
+        head: REFUSED_WITHIN,
+        progress: REFUSED_WITHIN,
+        idle: REFUSED_WITHIN,
+        ..config.timeouts
+    };
+    let config = Config { timeouts, ..config };
+    let mut builder = http1::Builder::new();
+    builder.keep_alive(false);
+    drive(builder, accepted, place, config, service, stopping).await;
+}
+
+async fn drive<S, B>(
+    mut builder: http1::Builder,
+    (stream, peer): (TcpStream, SocketAddr),
+    place: Place,
+    config: Config,
+    service: S,
+    mut stopping: watch::Receiver<bool>,
+) where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone,
+    B: Body<Data = Bytes> + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    let exchange = Arc::new(Exchange::default());
+    let socket = Socket::new(stream, place, config.timeouts, &exchange);
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let in_progress = exchange.begin();
+        let mut request = request.map(|body| RequestBody::new(body, &exchange, &config));
+        request.extensions_mut().insert(Peer(peer));
+        let mut service = service.clone();
+        async move {
+            poll_fn(|context| service.poll_ready(context)).await?;
+            let response = service.call(request).await?;
+            Ok::<_, Infallible>(response.map(|body| ResponseBody {
+                body,
+                _in_progress: in_progress,
+            }))
+        }
+    });
+    let connection = builder
+        // It would run while the connection idles: see `Timeouts::head`.
+        .header_read_timeout(None)
+        .serve_connection(TokioIo::new(socket), answer);
+    let mut connection = pin!(connection);
+    let stopped = async {
+        // An error means that the listener is gone, which is a stop as well.
+        let _ = stopping.wait_for(|is_stopping| *is_stopping).await;
+    };
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => ended,
+        () = stopped => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "http: a connection ended early");
+    }
+}

@@ -1,0 +1,157 @@
+//! The accept loop, the limit of connections, and the graceful stop.
+
+use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::body::Body;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+use tower_service::Service;
+
+use crate::{
+    body::RequestBody,
+    config::Config,
+    connection::{self, BoxError},
+    places::{Next, Places},
+};
+
+/// The pause after a failed accept, such as one for want of file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// How often at most the log says that the limit is reached.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
+/// Accepts connections of `listener` and answers their requests by `service`, until `shutdown`
+/// completes. A connection past the limit has one request answered by `refusal`.
+///
+/// At the shutdown no more are accepted, idle connections end, and requests in progress have
+/// [`Timeouts::drain`](crate::Timeouts::drain) to end before their connections are cut.
+pub async fn serve<S, B>(
+    listener: TcpListener,
+    config: Config,
+    service: S,
+    refusal: S,
+    shutdown: impl Future<Output = ()>,
+) where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (stop, stopping) = watch::channel(false);
+    let mut acceptor = Acceptor::new(listener, config.connections_max);
+    let mut connections = JoinSet::new();
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let (accepted, next) = tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = acceptor.accept() => accepted,
+        };
+        let stopping = stopping.clone();
+        match next {
+            Next::Served(place) => {
+                let service = service.clone();
+                connections.spawn(connection::serve(
+                    accepted, place, config, service, stopping,
+                ));
+            }
+            Next::Refused(place) => {
+                let service = refusal.clone();
+                connections.spawn(connection::refuse(
+                    accepted, place, config, service, stopping,
+                ));
+            }
+        }
+    }
+    drop(acceptor);
+    stop.send_replace(true);
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if timeout(config.timeouts.drain, drained).await.is_err() {
+        tracing::info!(
+            connections = connections.len(),
+            "http: requests in progress were cut off"
+        );
+    }
+}
+
+/// Accepts one connection at a time while places are free.
+struct Acceptor {
+    listener: TcpListener,
+    connections_max: usize,
+    places: Arc<Places>,
+    /// The place of the next connection. Kept here because a call of `accept` may be dropped.
+    next: Option<Next>,
+    /// Whether the last accept failed. Each such spell is logged once.
+    is_failing: bool,
+    /// When the limit was last logged.
+    logged: Option<Instant>,
+}
+
+impl Acceptor {
+    fn new(listener: TcpListener, connections_max: usize) -> Self {
+        Self {
+            listener,
+            connections_max,
+            places: Arc::new(Places::new(connections_max)),
+            next: None,
+            is_failing: false,
+            logged: None,
+        }
+    }
+
+    /// The next connection and its place. May be dropped and called anew.
+    async fn accept(&mut self) -> ((TcpStream, SocketAddr), Next) {
+        if self.next.is_none() {
+            self.next = Some(self.places.next().await);
+        }
+        let accepted = self.accept_any().await;
+        let mut next = self.next.take().expect("it was put there above");
+        if let Next::Refused(_) = next {
+            match self.places.freed() {
+                Some(place) => next = Next::Served(place),
+                None => self.log_full(),
+            }
+        }
+        (accepted, next)
+    }
+
+    async fn accept_any(&mut self) -> (TcpStream, SocketAddr) {
+        loop {
+            match self.listener.accept().await {
+                Ok(accepted) => {
+                    if std::mem::take(&mut self.is_failing) {
+                        tracing::info!("http: connections are accepted again");
+                    }
+                    return accepted;
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut self.is_failing, true) {
+                        tracing::warn!(%error, "http: cannot accept connections; open ones are served");
+                    }
+                    sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    }
+
+    fn log_full(&mut self) {
+        let now = Instant::now();
+        if self.logged.is_none_or(|logged| now >= logged + LOG_EVERY) {
+            self.logged = Some(now);
+            tracing::warn!(
+                connections = self.connections_max,
+                "http: as many connections are open as may be; new ones are refused"
+            );
+        }
+    }
+}

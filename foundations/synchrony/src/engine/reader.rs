@@ -1,0 +1,268 @@
+//! Reads: near first, then far. A fetched row is stored near unless the key may have changed
+//! meanwhile.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use ports::{
+    Error, ErrorKind, Item, Key, Result, Update,
+    key_value::{Page, Scan, evaluate::check_key},
+};
+
+use super::Engine;
+use crate::{
+    broken::Broken,
+    layout::{LaneId, RecordId, Row, RowKey, body, decode_body, item_row, row_of_far},
+    owner::near_guard,
+};
+
+/// Rows of one of the user's partitions by sort key, and the key up to which they are complete.
+struct Stretch {
+    rows: BTreeMap<Bytes, Row>,
+    known_until: Option<Bytes>,
+}
+
+impl Engine {
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete.load(Ordering::Acquire)
+    }
+
+    /// An item, and the highest position that the lane knows then.
+    pub(crate) async fn read(&self, lane: LaneId, key: &Key) -> Result<(Option<Arc<Item>>, u64)> {
+        check_key(key, &self.limits)?;
+        let key = item_row(key);
+        loop {
+            self.check_open()?;
+            let row = match self.near_row(&key).await? {
+                Some(row) => row,
+                None if self.is_complete() => return Ok((None, self.state().stream.high(lane))),
+                None => match self.fill(&key).await? {
+                    Some(row) => row,
+                    None => continue,
+                },
+            };
+            // If the payload is gone, a later write has replaced the row, too.
+            let Some(attributes) = self.attributes_of(&row).await? else {
+                continue;
+            };
+            let item = row.stored(attributes.as_ref())?.item;
+            return Ok((item, self.saw(lane, [row.writer])));
+        }
+    }
+
+    fn saw(&self, lane: LaneId, writers: impl IntoIterator<Item = Option<(RecordId, u64)>>) -> u64 {
+        let mut state = self.state();
+        for writer in writers {
+            state.stream.observe(lane, writer);
+        }
+        state.stream.high(lane)
+    }
+
+    /// Fetches a row that is not near and stores it there; none: the key may have changed
+    /// meanwhile, so the caller looks again.
+    pub(crate) async fn fill(&self, key: &RowKey) -> Result<Option<Row>> {
+        let removals = self.removals.load(Ordering::Acquire);
+        let place = Key::new(&self.stores.shard, key);
+        let row = row_of_far(self.stores.far.get(&place).await?.value.as_deref())?;
+        let mut order = self.order.lock().await;
+        let is_bold = self.options.breaks(Broken::FillsOverAWrite);
+        if self.removals.load(Ordering::Acquire) != removals && !is_bold {
+            return Ok(None);
+        }
+        if self.near_row(key).await?.is_some() && !is_bold {
+            return Ok(None);
+        }
+        let guard =
+            near_guard(&self.stores.shard, self.epoch, order.position).depends_on(order.near);
+        match self
+            .repeat_near(vec![guard, Update::of(place, body(&row))])
+            .await
+        {
+            Ok(()) => {
+                order.resident_bytes += row.bytes(key);
+                if order.resident_bytes > self.options.near_bytes_max {
+                    self.state().wants_room = true;
+                    self.cleaning.notify_one();
+                }
+                Ok(Some(row))
+            }
+            // A full near store does not prevent the read.
+            Err(error) if error.kind() == ErrorKind::NoRoom => Ok(Some(row)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A near transaction that keeps the position and has the same effect when repeated.
+    pub(crate) async fn repeat_near(&self, updates: Vec<Update>) -> Result<()> {
+        loop {
+            match self.near_transact(updates.clone()).await {
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
+                    self.clock.sleep(self.pause()).await;
+                }
+                answer => return answer.map(drop),
+            }
+        }
+    }
+
+    /// One page of a user's partition, near and far merged.
+    pub(crate) async fn scan(&self, lane: LaneId, scan: &Scan) -> Result<(Page, u64)> {
+        check_key(&Key::new(&scan.partition, &scan.from), &self.limits)?;
+        if scan.until.as_ref().is_some_and(|until| *until <= scan.from) {
+            let high = self.state().stream.high(lane);
+            return Ok((
+                Page {
+                    items: Vec::new(),
+                    next: None,
+                },
+                high,
+            ));
+        }
+        let items_max = scan.items_max.min(self.limits.page_items_max).max(1);
+        loop {
+            self.check_open()?;
+            let removals = self.removals.load(Ordering::Acquire);
+            let far = if self.is_complete() {
+                None
+            } else {
+                Some(self.far_stretch(scan, items_max).await?)
+            };
+            // The lock keeps writers out, so that the page shows no half of a call.
+            let _order = self.order.lock().await;
+            if self.removals.load(Ordering::Acquire) == removals {
+                let stretch = self.merge(scan, items_max, far).await?;
+                return self.page(lane, items_max, stretch).await;
+            }
+        }
+    }
+
+    async fn far_stretch(&self, scan: &Scan, items_max: usize) -> Result<Stretch> {
+        let inner = self.scan_of_rows(scan, items_max);
+        let page = self.stores.far.scan(&inner).await?.value;
+        let skip = item_row(&Key::new(&scan.partition, b"")).len();
+        let rows = page
+            .items
+            .into_iter()
+            .map(|(sort, item)| Ok((sort.slice(skip..), row_of_far(Some(&item))?)));
+        let known_until = page.next.map(|next| next.slice(skip..));
+        Ok(Stretch {
+            rows: rows.collect::<Result<_>>()?,
+            known_until,
+        })
+    }
+
+    /// The same scan in the shard's partition.
+    fn scan_of_rows(&self, scan: &Scan, items_max: usize) -> Scan {
+        let until = match &scan.until {
+            Some(until) => item_row(&Key::new(&scan.partition, until)),
+            None => behind(&item_row(&Key::new(&scan.partition, b""))),
+        };
+        Scan {
+            partition: self.stores.shard.clone(),
+            from: item_row(&Key::new(&scan.partition, &scan.from)),
+            until: Some(until),
+            items_max,
+        }
+    }
+
+    /// Lays near rows over far ones, until there are more than enough that are not deleted.
+    async fn merge(&self, scan: &Scan, items_max: usize, far: Option<Stretch>) -> Result<Stretch> {
+        let mut merged = far.unwrap_or(Stretch {
+            rows: BTreeMap::new(),
+            known_until: None,
+        });
+        let until = merged.known_until.clone().or_else(|| scan.until.clone());
+        let mut inner = self.scan_of_rows(
+            &Scan {
+                until,
+                ..scan.clone()
+            },
+            self.limits.page_items_max,
+        );
+        let skip = item_row(&Key::new(&scan.partition, b"")).len();
+        loop {
+            let read = self.stores.near.scan(&inner).await?;
+            self.same_start(read.point)?;
+            for (sort, item) in read.value.items {
+                merged
+                    .rows
+                    .insert(sort.slice(skip..), decode_body(&item, "read a near row")?);
+            }
+            let Some(next) = read.value.next else {
+                return Ok(merged);
+            };
+            let near_until = next.slice(skip..);
+            let alive = |(_, row): &(&Bytes, &Row)| !is_nothing(row);
+            if merged
+                .rows
+                .range(..near_until.clone())
+                .filter(alive)
+                .count()
+                > items_max
+            {
+                merged.known_until = Some(near_until);
+                return Ok(merged);
+            }
+            inner.from = next;
+        }
+    }
+
+    async fn page(&self, lane: LaneId, items_max: usize, stretch: Stretch) -> Result<(Page, u64)> {
+        let Stretch {
+            rows,
+            mut known_until,
+        } = stretch;
+        let is_known = |sort: &Bytes| known_until.as_ref().is_none_or(|until| sort < until);
+        let mut taken = Vec::new();
+        let mut more = None;
+        for (sort, row) in rows.into_iter().filter(|(sort, _)| is_known(sort)) {
+            if taken.len() == items_max && !is_nothing(&row) {
+                more = Some(sort);
+                break;
+            }
+            self.saw(lane, [row.writer]);
+            if !is_nothing(&row) {
+                taken.push((sort, row));
+            }
+        }
+        if more.is_some() {
+            known_until = more;
+        }
+        let items = taken.into_iter().map(|(sort, row)| async move {
+            let attributes = self.attributes_of(&row).await?;
+            let attributes = attributes.ok_or_else(|| Error::corrupt("find a row's payload"))?;
+            let item = row.stored(attributes.as_ref())?.item;
+            Ok((
+                sort,
+                item.ok_or_else(|| Error::corrupt("find a row's payload"))?,
+            ))
+        });
+        let items = try_join_all(items).await?;
+        let high = self.state().stream.high(lane);
+        Ok((
+            Page {
+                items,
+                next: known_until,
+            },
+            high,
+        ))
+    }
+}
+
+fn is_nothing(row: &Row) -> bool {
+    row.content == crate::layout::Content::Nothing
+}
+
+/// The first key after all that begin with `prefix`, which begins with a letter.
+fn behind(prefix: &[u8]) -> Bytes {
+    let kept = prefix
+        .iter()
+        .rposition(|byte| *byte < u8::MAX)
+        .expect("it begins with a letter");
+    let mut next = prefix[..=kept].to_vec();
+    next[kept] += 1;
+    next.into()
+}

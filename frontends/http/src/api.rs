@@ -1,0 +1,9 @@
+//! The routes below `/v1`: one file per kind of thing that a client calls.
+
+pub(crate) mod applications;
+pub(crate) mod effects;
+mod key_page;
+pub(crate) mod state;
+pub(crate) mod steps;
+pub(crate) mod transactions;
+pub(crate) mod workflows;

@@ -1,0 +1,297 @@
+//! A function's result, as API Gateway's HTTP APIs read it. An object with a `statusCode` sets
+//! status, headers, cookies and body. Any other JSON is the body of a 200.
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    response::Response,
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use functions::{Members, Text};
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+
+use super::is_of_the_connection;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// The default content type of a body: API Gateway's.
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+/// Why a function's result cannot be sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unfit {
+    /// The reason for the caller, in words for the function's author. It contains nothing of the
+    /// result.
+    pub(super) why: &'static str,
+    /// The part at fault, for the server's log.
+    pub(super) detail: String,
+}
+
+impl From<&'static str> for Unfit {
+    fn from(why: &'static str) -> Self {
+        Self {
+            why,
+            detail: String::new(),
+        }
+    }
+}
+
+/// The response for `result`. Errors: why it is none.
+pub(super) fn decode(result: Bytes) -> Result<Response, Unfit> {
+    let value: &RawValue = serde_json::from_slice(&result).map_err(|error| Unfit {
+        why: "what it answered is no JSON",
+        detail: error.to_string(),
+    })?;
+    // Errors: it is no object.
+    let members = serde_json::from_str::<Members<'_>>(value.get());
+    if let Some(said) = members
+        .ok()
+        .filter(|members| members.contains_key("statusCode"))
+    {
+        return said_by(&said);
+    }
+    let mut response = Response::new(Body::from(result));
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    Ok(response)
+}
+
+fn said_by(said: &Members<'_>) -> Result<Response, Unfit> {
+    let status: Option<Value> = member(
+        said,
+        "statusCode",
+        "the statusCode that it answered is not 200 to 599",
+    )?;
+    let status = status
+        .as_ref()
+        .and_then(status_code)
+        .ok_or("the statusCode that it answered is not 200 to 599")?;
+    let is_base64: Option<bool> = member(
+        said,
+        "isBase64Encoded",
+        "the isBase64Encoded that it answered is no boolean",
+    )?;
+    let body: Option<String> = member(said, "body", "the body that it answered is no string")?;
+    let body = match body {
+        None => Vec::new(),
+        Some(text) if is_base64 == Some(true) => {
+            BASE64_STANDARD.decode(text).map_err(|error| Unfit {
+                why: "the body that it answered is no base64",
+                detail: error.to_string(),
+            })?
+        }
+        Some(text) => text.into_bytes(),
+    };
+    let has_body = !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let mut response = Response::new(if has_body {
+        Body::from(body)
+    } else {
+        Body::empty()
+    });
+    *response.status_mut() = status;
+    set_fields(said, response.headers_mut())?;
+    if has_body {
+        response
+            .headers_mut()
+            .entry(header::CONTENT_TYPE)
+            .or_insert(TEXT);
+    }
+    let cookies: Option<Vec<&RawValue>> =
+        member(said, "cookies", "the cookies that it answered are no list")?;
+    for cookie in cookies.unwrap_or_default() {
+        let cookie = serde_json::from_str::<String>(cookie.get()).ok();
+        let value = cookie.and_then(|cookie| HeaderValue::from_str(&cookie).ok());
+        let value = value.ok_or("a cookie that it answered cannot be sent")?;
+        response.headers_mut().append(header::SET_COOKIE, value);
+    }
+    Ok(response)
+}
+
+/// The member of this name. `None`: it is absent or null. Errors: `otherwise`, if it has another
+/// type.
+fn member<'a, T: Deserialize<'a>>(
+    said: &Members<'a>,
+    name: &str,
+    otherwise: &'static str,
+) -> Result<Option<T>, Unfit> {
+    let Some(member) = said.get(name) else {
+        return Ok(None);
+    };
+    serde_json::from_str(member.get()).map_err(|error| Unfit {
+        why: otherwise,
+        detail: error.to_string(),
+    })
+}
+
+fn set_fields(said: &Members<'_>, headers: &mut HeaderMap) -> Result<(), Unfit> {
+    let fields: Option<Members<'_>> = member(
+        said,
+        "headers",
+        "the headers that it answered are no object",
+    )?;
+    for (Text(name), value) in fields.unwrap_or_default() {
+        let Some(text) = text(value) else { continue };
+        let sendable = HeaderName::try_from(&name)
+            .ok()
+            .zip(HeaderValue::from_str(&text).ok());
+        let (name, value) = sendable.ok_or(Unfit {
+            why: "a header that it answered cannot be sent: its name has other letters than it may, or its value a line break",
+            detail: name,
+        })?;
+        // The server sets the length and the transfer encoding.
+        if name != header::CONTENT_LENGTH && !is_of_the_connection(&name) {
+            headers.insert(name, value);
+        }
+    }
+    Ok(())
+}
+
+/// 200 to 599, as a number or in digits.
+fn status_code(value: &Value) -> Option<StatusCode> {
+    let code = match value {
+        Value::String(digits) => digits.parse().ok(),
+        _ => value.as_u64().and_then(|code| u16::try_from(code).ok()),
+    };
+    code.filter(|code| (200..600).contains(code))
+        .and_then(|code| StatusCode::from_u16(code).ok())
+}
+
+/// The value of a header. `None`: it is left out.
+fn text(value: &RawValue) -> Option<String> {
+    match serde_json::from_str(value.get()) {
+        Ok(Value::Null) => None,
+        Ok(Value::String(text)) => Some(text),
+        Ok(other) => Some(other.to_string()),
+        Err(_) => Some(value.get().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn read(result: &'static str) -> Result<(u16, Vec<String>, Bytes), Unfit> {
+        let response = decode(Bytes::from_static(result.as_bytes()))?;
+        let (parts, body) = response.into_parts();
+        let headers = parts
+            .headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().expect("text")));
+        let body = axum::body::to_bytes(body, 1 << 20)
+            .await
+            .expect("a body in memory");
+        Ok((parts.status.as_u16(), headers.collect(), body))
+    }
+
+    #[tokio::test]
+    async fn an_object_with_a_status_determines_the_whole_response() {
+        let (status, headers, body) = read(
+            r#"{"statusCode":201,"headers":{"Location":"/orders/7","X-Number":7,"X-None":null,"Content-Length":"1",
+                "Connection":"close","Transfer-Encoding":"chunked"},"cookies":["a=b; Path=/","c=d"],"body":"made"}"#,
+        )
+        .await
+        .expect("an answer");
+        assert_eq!((status, &*body), (201, &b"made"[..]));
+        assert_eq!(
+            headers,
+            [
+                "location: /orders/7",
+                "x-number: 7",
+                "content-type: text/plain; charset=utf-8",
+                "set-cookie: a=b; Path=/",
+                "set-cookie: c=d",
+            ]
+        );
+        let (status, _, body) =
+            read(r#"{"statusCode":"404","body":"/w==","isBase64Encoded":true}"#)
+                .await
+                .expect("an answer");
+        assert_eq!((status, &*body), (404, &b"\xff"[..]));
+        let (status, _, body) = read(r#"{"statusCode":204}"#).await.expect("an answer");
+        assert_eq!((status, &*body), (204, &b""[..]));
+    }
+
+    #[tokio::test]
+    async fn any_other_json_is_the_body_as_it_is() {
+        for result in [
+            "{\"a\": 1}",
+            "[1, 2]",
+            "\"text\"",
+            "null",
+            "7",
+            "{\"body\":\"x\"}",
+        ] {
+            let answered = read(result).await.expect("an answer");
+            let json = vec!["content-type: application/json".to_owned()];
+            assert_eq!(answered, (200, json, Bytes::from_static(result.as_bytes())));
+        }
+    }
+
+    /// Neither deep nesting nor huge numbers keep a result from being JSON.
+    #[tokio::test]
+    async fn json_that_few_can_read_is_passed_on() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        for odd in ["1e999", r#""\ud800""#, &nested(150), &nested(100_000)] {
+            for result in [
+                odd.to_owned(),
+                format!("{{\"a\":{odd}}}"),
+                format!("{{\"\\ud800\":{odd}}}"),
+            ] {
+                let result: &'static str = result.leak();
+                let (status, _, body) = read(result).await.expect("an answer");
+                assert!((status, &*body) == (200, result.as_bytes()), "{result:.50}");
+            }
+            for name in ["more", r"\ud800"] {
+                let result = format!(r#"{{"statusCode":201,"body":"made","{name}":{odd}}}"#);
+                let (status, _, body) = read(result.leak()).await.expect("an answer");
+                assert_eq!((status, &*body), (201, &b"made"[..]), "{name}: {odd:.50}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_result_that_cannot_be_a_response_is_refused_with_the_reason() {
+        for (result, said) in [
+            ("no JSON", "no JSON"),
+            ("", "no JSON"),
+            (r#"{"statusCode":199}"#, "statusCode"),
+            (r#"{"statusCode":600}"#, "statusCode"),
+            (r#"{"statusCode":null}"#, "statusCode"),
+            (r#"{"statusCode":65736}"#, "statusCode"),
+            (r#"{"statusCode":200,"body":{"a":1}}"#, "no string"),
+            (
+                r#"{"statusCode":200,"body":"?","isBase64Encoded":true}"#,
+                "no base64",
+            ),
+            (
+                r#"{"statusCode":200,"isBase64Encoded":"yes"}"#,
+                "no boolean",
+            ),
+            (r#"{"statusCode":200,"headers":["a"]}"#, "no object"),
+            (r#"{"statusCode":200,"headers":{"a b":"c"}}"#, "a header"),
+            (
+                r#"{"statusCode":200,"headers":{"a":"c\r\nd: e"}}"#,
+                "a header",
+            ),
+            (r#"{"statusCode":200,"headers":{"\ud800":"c"}}"#, "a header"),
+            (r#"{"statusCode":200,"cookies":["a\nb"]}"#, "a cookie"),
+            (r#"{"statusCode":200,"cookies":[7]}"#, "a cookie"),
+            (
+                r#"{"statusCode":200,"cookies":"a=b"}"#,
+                "the cookies that it answered are no list",
+            ),
+            (
+                r#"{"statusCode":200,"cookies":{"a":"b"}}"#,
+                "the cookies that it answered are no list",
+            ),
+            (r#"{"statusCode":200,"body":"\ud800"}"#, "no string"),
+        ] {
+            let refused = read(result).await.expect_err(result);
+            assert!(refused.why.contains(said), "{result}: {refused:?}");
+        }
+        let refused = read(r#"{"statusCode":200,"headers":{"a b":"c"}}"#)
+            .await
+            .expect_err("no name");
+        assert_eq!(refused.detail, "a b", "which one, for the log");
+    }
+}

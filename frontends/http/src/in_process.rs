@@ -1,0 +1,82 @@
+//! The routes for functions that run on this machine: transactions, state and other functions. The
+//! guard for network clients is absent, because the program itself passes these requests on.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::{Body, HttpBody},
+    http,
+    middleware::{self, Next},
+};
+use bytes::Bytes;
+use tower_service::Service as _;
+
+use crate::{
+    api,
+    backend::Backend,
+    body::{self, Budget},
+    lambda, router,
+    scope::Scope,
+    server::Limits,
+    services::Services,
+};
+
+/// The in-process router.
+#[derive(Debug, Clone)]
+pub struct InProcessRouter {
+    router: Router,
+}
+
+impl InProcessRouter {
+    /// The routes of `services`, within their own `limits`.
+    pub fn new(services: Arc<Services>, limits: Limits) -> Self {
+        let Limits {
+            value_bytes_max,
+            buffered_bytes_max,
+            answer_timeout,
+            ..
+        } = limits;
+        let budget = Budget::new(buffered_bytes_max);
+        let backend = Backend {
+            services,
+            budget,
+            value_bytes_max,
+            answer_timeout,
+        };
+        let router = api::transactions::routes()
+            .merge(api::effects::routes())
+            .merge(api::state::routes())
+            .merge(lambda::routes())
+            .merge(api::steps::routes())
+            .merge(api::workflows::routes())
+            .with_state(Arc::new(backend))
+            .fallback(router::not_for_functions)
+            .method_not_allowed_fallback(router::method_not_allowed)
+            .layer(middleware::from_fn(async |request, next: Next| {
+                body::lend_to(request, async |request| next.run(request).await).await
+            }));
+        Self { router }
+    }
+
+    /// Responds to a request of a function. `scope` is the attempt of a workflow's step that sends
+    /// it, if any.
+    pub async fn call<B>(
+        &self,
+        scope: Option<Arc<str>>,
+        mut request: http::Request<B>,
+    ) -> http::Response<Body>
+    where
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
+        if let Some(scope) = scope {
+            request.extensions_mut().insert(Scope(scope));
+        }
+        let mut router = self.router.clone();
+        router
+            .call(request.map(Body::new))
+            .await
+            .unwrap_or_else(|never| match never {})
+    }
+}

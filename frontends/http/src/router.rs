@@ -1,0 +1,157 @@
+//! All routes, and those that report on the server itself.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::State,
+    http::{HeaderName, HeaderValue, StatusCode, Uri, header},
+    middleware,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+
+use crate::{
+    api,
+    backend::Backend,
+    gateway,
+    guard::{Rules, guard},
+    lambda, metrics, openapi, peers,
+    problem::{Kind, Problem},
+    response::json,
+    status::Snapshot,
+};
+
+type Shared = Arc<dyn Snapshot>;
+
+/// The page may load nothing from another site, and no other site may frame it.
+const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+                           connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+
+pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router {
+    let services = api::transactions::routes()
+        .merge(api::effects::routes())
+        .merge(api::state::routes())
+        .merge(peers::routes())
+        .merge(api::applications::routes())
+        .merge(gateway::routes())
+        .merge(lambda::routes())
+        .merge(api::workflows::routes())
+        .merge(api::steps::routes())
+        .with_state(Arc::new(backend));
+    Router::new()
+        .route("/", get(page))
+        .route("/health/live", get(live))
+        .route("/health/ready", get(is_ready))
+        .route("/metrics", get(scrape))
+        .route("/openapi.json", get(description))
+        .route("/v1/status", get(status))
+        .with_state(snapshot)
+        .merge(services)
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(Arc::new(rules), guard))
+        .layer(middleware::map_response(harden))
+}
+
+/// The routes for a connection past the limit.
+pub(crate) fn refusal(connections_max: usize) -> Router {
+    Router::new()
+        .fallback(async move || {
+            let why = format!("the server has the {connections_max} connections that it takes");
+            Problem::new(Kind::Unavailable, why)
+        })
+        .layer(middleware::map_response(harden))
+}
+
+async fn page() -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),
+    ];
+    (headers, include_str!("page/index.html")).into_response()
+}
+
+/// Reports that the process runs and its event loop turns. It calls no store.
+async fn live() -> Response {
+    json(r#"{"status":"live"}"#)
+}
+
+async fn is_ready(State(snapshot): State<Shared>) -> Response {
+    match snapshot.status().why_not_ready() {
+        None => json(r#"{"status":"ready"}"#),
+        Some(reason) => Problem::new(Kind::NotReady, reason).into_response(),
+    }
+}
+
+async fn scrape(State(snapshot): State<Shared>) -> Response {
+    match metrics::render(snapshot.status()) {
+        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "http: the metrics could not be written");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+async fn description() -> Response {
+    json(openapi::document())
+}
+
+async fn status(State(snapshot): State<Shared>) -> Response {
+    json(serde_json::to_string(&snapshot.status()).expect("numbers and strings always serialise"))
+}
+
+pub(crate) async fn no_such_path(uri: Uri) -> Response {
+    if lambda::is_of_the_api(uri.path()) {
+        return lambda::not_offered();
+    }
+    Problem::new(
+        Kind::NoSuchPath,
+        format!("{} is not described in /openapi.json", uri.path()),
+    )
+    .into_response()
+}
+
+pub(crate) async fn not_for_functions(uri: Uri) -> Response {
+    if lambda::is_of_the_api(uri.path()) {
+        return lambda::not_offered();
+    }
+    Problem::new(
+        Kind::NoSuchPath,
+        format!("{} is not served to functions", uri.path()),
+    )
+    .into_response()
+}
+
+pub(crate) async fn method_not_allowed(uri: Uri) -> Response {
+    if lambda::is_of_the_api(uri.path()) {
+        return lambda::not_offered();
+    }
+    Problem::new(
+        Kind::MethodNotAllowed,
+        "the Allow header names the methods that it takes",
+    )
+    .into_response()
+}
+
+/// Sets the headers of every response: no sniffing, no caching, no sharing with other sites. A
+/// function may allow caching.
+async fn harden(mut response: Response) -> Response {
+    const HEADERS: [(HeaderName, &str); 3] = [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (
+            HeaderName::from_static("cross-origin-resource-policy"),
+            "same-origin",
+        ),
+    ];
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
+    response
+}

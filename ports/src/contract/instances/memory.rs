@@ -1,0 +1,69 @@
+//! The region shared with an instance: X3.
+
+use super::{Command, Subject};
+use crate::ErrorKind;
+
+/// The size of the cases' regions.
+const BYTES: u64 = 1 << 20;
+
+fn has_regions(subject: &Subject) -> bool {
+    subject.instances.limits().shared_memory_bytes_max >= BYTES
+}
+
+/// X3.
+pub(super) async fn both_sides_see_what_the_other_wrote_before_its_message(subject: Subject) {
+    if !has_regions(&subject) {
+        return;
+    }
+    let instance = subject.start_with(|spec| spec.shared_bytes = BYTES).await;
+    let channel = subject.open(&instance).await;
+    let region = instance.memory().expect("it asked for one");
+    assert_eq!(region.bytes(), BYTES);
+    for (offset, text) in [(0, "first"), (BYTES - 4, "last")] {
+        region.write(offset, text.as_bytes()).expect("inside");
+        let read = Command::Read(offset, text.len());
+        assert_eq!(subject.ask(&channel, read).await, text);
+    }
+    let write = Command::Write(7, "theirs".to_owned());
+    assert_eq!(subject.ask(&channel, write).await, "written");
+    let mut read = [0; 6];
+    region.read(7, &mut read).expect("inside");
+    assert_eq!(&read, b"theirs");
+}
+
+/// X3.
+pub(super) async fn regions_are_zero_at_first_and_not_shared_between_instances(subject: Subject) {
+    if !has_regions(&subject) {
+        return;
+    }
+    assert!(
+        subject.start().await.memory().is_none(),
+        "it asked for none"
+    );
+    let one = subject.start_with(|spec| spec.shared_bytes = BYTES).await;
+    let other = subject.start_with(|spec| spec.shared_bytes = BYTES).await;
+    let region = one.memory().expect("it asked for one");
+    region.write(0, &[1; 64]).expect("inside");
+    let mut read = [1; 64];
+    let others = other.memory().expect("it asked for one");
+    others.read(0, &mut read).expect("inside");
+    assert_eq!(read, [0; 64]);
+}
+
+/// X3.
+pub(super) async fn an_access_outside_of_a_region_is_refused(subject: Subject) {
+    if !has_regions(&subject) {
+        return;
+    }
+    let instance = subject.start_with(|spec| spec.shared_bytes = BYTES).await;
+    let region = instance.memory().expect("it asked for one");
+    for offset in [BYTES - 3, BYTES, u64::MAX] {
+        let read = region.read(offset, &mut [0; 4]).expect_err("outside");
+        let written = region.write(offset, &[0; 4]).expect_err("outside");
+        assert_eq!(
+            (read.kind(), written.kind()),
+            (ErrorKind::Invalid, ErrorKind::Invalid),
+            "{offset}"
+        );
+    }
+}

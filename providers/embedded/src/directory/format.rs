@@ -1,0 +1,209 @@
+//! The `format` record, which tells releases and starts apart.
+//!
+//! The record is text, so that an operator can read it. It is always written as a whole, twice:
+//!
+//! 1. Before anything else, with the store's salt, from which all checksums of the journal start.
+//! 2. When the first record of the journal is durable. Nothing was served before, so until then a
+//!    directory without a journal is new. From then on, a directory without a journal has lost it.
+//!
+//! A directory that has a journal or a checkpoint store but no record has lost the record. A
+//! directory made before the record had the second line gets it at its next start. If such a
+//! directory has no journal by then, it cannot be told from a new one.
+//!
+//! Format 2 adds checksums to the checkpoint store and to the record itself. The salt in the record
+//! seeds every checksum, so a damaged record would make everything else look damaged. A directory
+//! of format 1 is converted at its next open, and earlier releases refuse it from then on.
+
+use std::{fmt::Write as _, path::Path};
+
+use super::layout;
+use crate::{error::OpenError, storage::Storage};
+
+/// The format this release writes, and the newest it reads.
+pub(crate) const FORMAT: u32 = 2;
+
+/// The first format with checksums in the blocks of the checkpoint store and in the record.
+pub(crate) const CHECKED_BLOCKS: u32 = 2;
+
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// The line that says that the journal's first record is durable. Releases that do not know it
+/// ignore it.
+const JOURNAL_BEGUN: &str = "journal begun";
+
+/// The start of the last line, which holds the checksum of the lines before it.
+const CHECK: &str = "check ";
+
+/// The content of the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Format {
+    /// The number of the format.
+    pub(crate) number: u32,
+    /// The seed of all checksums.
+    pub(crate) salt: u32,
+    /// Whether the journal's first record is known to have been durable.
+    pub(crate) journal_begun: bool,
+}
+
+impl Format {
+    /// Records durably that the journal's first record is durable. The caller has synced that
+    /// record, and serves nothing before this function returns.
+    pub(crate) fn begin_journal(
+        self,
+        storage: &dyn Storage,
+        directory: &Path,
+    ) -> Result<Self, OpenError> {
+        let begun = Self {
+            journal_begun: true,
+            ..self
+        };
+        if !self.journal_begun {
+            begun.write(storage, directory)?;
+        }
+        Ok(begun)
+    }
+
+    /// Records durably that the directory has the newest format. The caller has converted it.
+    pub(crate) fn renew(self, storage: &dyn Storage, directory: &Path) -> Result<Self, OpenError> {
+        let newest = Self {
+            number: FORMAT,
+            ..self
+        };
+        if self.number < FORMAT {
+            newest.write(storage, directory)?;
+        }
+        Ok(newest)
+    }
+
+    fn write(self, storage: &dyn Storage, directory: &Path) -> Result<(), OpenError> {
+        let path = directory.join(layout::FORMAT);
+        replace(storage, &path, &self.text())
+            .map_err(OpenError::io(format!("write {}", path.display())))
+    }
+
+    fn text(self) -> String {
+        let Self {
+            number,
+            salt,
+            journal_begun,
+        } = self;
+        let mut text =
+            format!("landfast embedded\nformat {number}\nreadable by 0.1.0\nsalt {salt:08x}\n");
+        if journal_begun {
+            text.push_str(JOURNAL_BEGUN);
+            text.push('\n');
+        }
+        if number >= CHECKED_BLOCKS {
+            let _ = writeln!(text, "{CHECK}{:08x}", crc32fast::hash(text.as_bytes()));
+        }
+        text
+    }
+}
+
+/// Reads the record of `directory`, or writes one if the directory is empty except for the
+/// journal's own directory.
+pub(crate) fn open(storage: &dyn Storage, directory: &Path) -> Result<Format, OpenError> {
+    if let Some(format) = find(storage, directory)? {
+        return Ok(format);
+    }
+    let salt = getrandom::u32().map_err(|error| {
+        OpenError::io("generate the store's salt")(std::io::Error::other(error.to_string()))
+    })?;
+    let format = Format {
+        number: FORMAT,
+        salt,
+        journal_begun: false,
+    };
+    format.write(storage, directory)?;
+    Ok(format)
+}
+
+/// Reads the record of `directory`; none if the directory is new. Writes nothing.
+pub(crate) fn find(storage: &dyn Storage, directory: &Path) -> Result<Option<Format>, OpenError> {
+    let path = directory.join(layout::FORMAT);
+    let found = names(storage, directory)?;
+    if found.iter().any(|name| name == layout::FORMAT) {
+        let text =
+            read(storage, &path).map_err(OpenError::io(format!("read {}", path.display())))?;
+        return parse(&text, &path).map(Some);
+    }
+    let journal = if found.iter().any(|name| name == layout::JOURNAL) {
+        names(storage, &directory.join(layout::JOURNAL))?
+    } else {
+        Vec::new()
+    };
+    let has_segments = journal
+        .iter()
+        .any(|name| layout::segment_number(name).is_some());
+    if has_segments || found.iter().any(|name| name == layout::CHECKPOINT_STORE) {
+        return Err(OpenError::Missing { file: path });
+    }
+    Ok(None)
+}
+
+fn names(storage: &dyn Storage, directory: &Path) -> Result<Vec<String>, OpenError> {
+    storage
+        .list(directory)
+        .map_err(OpenError::io(format!("list {}", directory.display())))
+}
+
+fn read(storage: &dyn Storage, path: &Path) -> std::io::Result<String> {
+    let file = storage.open(path)?;
+    let mut bytes = vec![0; (file.len()? as usize).min(TEXT_BYTES_MAX)];
+    file.read_at(&mut bytes, 0)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Writes the record under another name first, because a torn one would not open.
+fn replace(storage: &dyn Storage, path: &Path, text: &str) -> std::io::Result<()> {
+    let directory = path
+        .parent()
+        .expect("the record lies in the data directory");
+    let temporary = directory.join("format.new");
+    let file = storage.open(&temporary)?;
+    file.set_len(0)?;
+    file.write_at(text.as_bytes(), 0)?;
+    file.sync_data()?;
+    storage.rename(&temporary, path)?;
+    storage.sync_directory(directory)
+}
+
+fn parse(text: &str, path: &Path) -> Result<Format, OpenError> {
+    let damaged = || OpenError::Damaged {
+        file: path.to_owned(),
+        offset: 0,
+    };
+    let field = |name: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name))
+            .map(str::trim)
+    };
+    let found: u32 = field("format ")
+        .and_then(|number| number.parse().ok())
+        .ok_or_else(damaged)?;
+    if found > FORMAT {
+        let readable_by = field("readable by ")
+            .unwrap_or("a later release")
+            .to_owned();
+        return Err(OpenError::NewerFormat {
+            found,
+            supported: FORMAT,
+            readable_by,
+        });
+    }
+    if found >= CHECKED_BLOCKS {
+        let (said, check) = text.rsplit_once(CHECK).ok_or_else(damaged)?;
+        if check != format!("{:08x}\n", crc32fast::hash(said.as_bytes())) {
+            return Err(damaged());
+        }
+    }
+    let salt = field("salt ")
+        .and_then(|salt| u32::from_str_radix(salt, 16).ok())
+        .filter(|_| found > 0)
+        .ok_or_else(damaged)?;
+    Ok(Format {
+        number: found,
+        salt,
+        journal_begun: text.lines().any(|line| line == JOURNAL_BEGUN),
+    })
+}

@@ -1,0 +1,466 @@
+//! Checkpoints: a frozen generation goes to the checkpoint store, and the journal that it covers is
+//! removed.
+//!
+//! The journal thread freezes the overlay at the end of a group, and hands it over once that group
+//! is durable. One transaction writes the generation and its end in the journal. Only then does the
+//! overlay drop it, and only then are whole segments removed, oldest first.
+//!
+//! Failure at each step:
+//! - A crash before the transaction's commit leaves the earlier checkpoint and the whole journal.
+//! - A crash after it leaves segments that are no longer needed, which the next open removes.
+//! - A failed transaction changes nothing. Its generation is merged back into the active one, and a
+//!   later checkpoint writes it without the records deleted meanwhile.
+//! - A transaction that meets a full disk is first repeated in [`parts`].
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use ports::{LogThrottle, Monotonic, key_value::Room};
+
+use super::Engine;
+use crate::{
+    checkpoint_store::{self, CheckpointEnd, Expiring, StoreError},
+    journal::usage::Folded,
+    records::overlay::Generation,
+    store::{Growth, now_ms, refresh_cache},
+};
+
+mod parts;
+
+/// How long a failed checkpoint waits. The next commit after that repeats it.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// While checkpoints fail, the journal may grow to this many times `checkpoint_bytes`, and memory
+/// with it.
+const JOURNAL_WITHOUT_CHECKPOINTS: u64 = 4;
+
+/// A frozen generation and its end.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub(crate) generation: Arc<Generation>,
+    pub(crate) checkpoint_end: CheckpointEnd,
+    /// How far it covers the journal.
+    pub(crate) journal: Folded,
+}
+
+/// The hand-over to the checkpoint thread. At most one job waits beside the running one. The
+/// journal thread submits the next job as soon as the overlay dropped the last generation, which is
+/// before the running job ends.
+#[derive(Debug, Default)]
+pub(crate) struct Checkpoints {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// The waiting job.
+    job: Option<Job>,
+    /// When the last checkpoint failed, until it is due again.
+    failed: Option<Instant>,
+    running: bool,
+    stop: bool,
+    count: u64,
+    /// Consecutive failures.
+    outage: LogThrottle,
+}
+
+impl Checkpoints {
+    pub(crate) fn submit(&self, job: Job) {
+        let mut inner = self.inner.lock();
+        inner.job = Some(job);
+        inner.failed = None;
+        self.changed.notify_all();
+    }
+
+    /// Whether a failed checkpoint is due again. If so, the caller must start it.
+    pub(crate) fn is_due_again(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let is_due = inner.failed.is_some_and(|failed| failed.elapsed() >= RETRY);
+        if is_due {
+            inner.failed = None;
+        }
+        is_due
+    }
+
+    /// Waits for a running checkpoint and drops a waiting one.
+    pub(crate) fn quiesce(&self) {
+        let mut inner = self.inner.lock();
+        while inner.running {
+            self.changed.wait(&mut inner);
+        }
+        inner.job = None;
+        inner.failed = None;
+    }
+
+    pub(crate) fn stop(&self) {
+        self.inner.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// The number of checkpoints made, and why the last one failed if it did.
+    pub(crate) fn report(&self) -> (u64, Option<String>) {
+        let inner = self.inner.lock();
+        (inner.count, inner.outage.reason().map(str::to_owned))
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut inner = self.inner.lock();
+        loop {
+            if inner.stop {
+                return None;
+            }
+            if let Some(job) = inner.job.take() {
+                inner.running = true;
+                return Some(job);
+            }
+            self.changed.wait(&mut inner);
+        }
+    }
+
+    fn succeeded(&self, now: Monotonic) {
+        let mut inner = self.inner.lock();
+        inner.running = false;
+        if let Some(lasted) = inner.outage.ended(now) {
+            tracing::info!(?lasted, "checkpoints succeed again");
+        }
+        inner.count += 1;
+        self.changed.notify_all();
+    }
+
+    fn failed(&self, error: &str, now: Monotonic) {
+        let mut inner = self.inner.lock();
+        inner.running = false;
+        if let Some(lasts) = inner.outage.failed(now, error) {
+            tracing::warn!(
+                error,
+                ?lasts,
+                "checkpoints fail and are retried; no data is lost"
+            );
+        }
+        inner.failed = Some(Instant::now());
+        self.changed.notify_all();
+    }
+}
+
+/// Runs until told to stop.
+pub(crate) fn run(engine: &Arc<Engine>) {
+    while let Some(job) = engine.checkpoints.next() {
+        match fold(engine, &job) {
+            Ok(()) => {
+                drop(job);
+                engine.checkpoints.succeeded(Monotonic(engine.now()));
+            }
+            Err(error) => {
+                reopen_store(engine);
+                merge_back(engine, job, &error);
+                engine
+                    .checkpoints
+                    .failed(&error.to_string(), Monotonic(engine.now()));
+            }
+        }
+    }
+}
+
+/// Writes the last checkpoint, after both threads have ended. The next open then has no journal to
+/// read.
+pub(crate) fn finish(engine: &Engine) {
+    let waiting = engine.checkpoints.inner.lock().job.take();
+    if let Some(job) = waiting
+        && let Err(error) = fold(engine, &job)
+    {
+        tracing::warn!(%error, "no checkpoint was made at close; the journal holds everything");
+        return;
+    }
+    let job = {
+        let mut state = engine.state();
+        let (position, incarnation) = (state.store.position, state.store.incarnation);
+        if state.health != crate::status::Health::Serving
+            || engine.durability.durable() != state.store.point()
+            || state.store.overlay.frozen().is_some()
+        {
+            return;
+        }
+        let journal = engine.usage.whole();
+        let checkpoint_end = CheckpointEnd {
+            position,
+            sequence: journal.sequence,
+            incarnation,
+        };
+        Job {
+            generation: state.store.overlay.freeze(),
+            checkpoint_end,
+            journal,
+        }
+    };
+    if let Err(error) = fold(engine, &job) {
+        tracing::warn!(%error, "no checkpoint was made at close; the journal holds everything");
+    }
+}
+
+fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
+    match engine.checkpoint_store.write(
+        job.generation.in_order(),
+        job.checkpoint_end,
+        Expiring::by(now_ms()),
+    ) {
+        Err(error) if checkpoint_store::is_full(&error) => {
+            reopen_store(engine);
+            parts::fold(engine, job)?;
+        }
+        folded => folded?,
+    }
+    let view = engine.checkpoint_store.view()?;
+    let cache = Arc::clone(&engine.state().store.cache);
+    refresh_cache(&cache, &job.generation);
+    let (earlier_view, dropped) = {
+        let mut state = engine.state();
+        state.store.is_view_lost = false;
+        (
+            std::mem::replace(&mut state.store.view, view),
+            state.store.overlay.drop_frozen(),
+        )
+    };
+    drop((earlier_view, dropped));
+    let spare = engine.spare();
+    if let Err(error) =
+        engine
+            .usage
+            .remove_until(job.journal, spare.directory(), &*engine.config.storage)
+    {
+        tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint retries");
+    }
+    engine.ballast.refill();
+    spare.grow(0);
+    make_room_for_the_next(engine);
+    Ok(())
+}
+
+/// After a checkpoint, notes whether there is room for the next one. If necessary, it also makes
+/// the journal leave its current segment, because only a segment that is no longer written can be
+/// removed. That applies to a full segment whose content the checkpoint store holds, or to one
+/// nearly full if the disk has no room for a whole one.
+fn make_room_for_the_next(engine: &Engine) {
+    let growth = if has_room_for_the_next(engine) {
+        Growth::Accepted
+    } else {
+        Growth::NoRoom
+    };
+    let spare = engine.spare();
+    let wanted = 2 * spare.reserve_bytes();
+    let (is_refusing, is_running_out) = {
+        let mut state = engine.state();
+        state.store.set_growth(growth);
+        state.store.spare_room = spare.room();
+        if state.store.checkpoint_wanted {
+            // A rotation during this checkpoint asked for another one, and no later change may
+            // come.
+            engine.durability.force();
+        }
+        let is_worth_it = spare.is_short() && engine.usage.current_room() >= 2 * wanted;
+        (
+            state.store.room != Room::Free,
+            is_worth_it && state.store.tail_room < wanted,
+        )
+    };
+    if !is_refusing && !is_running_out {
+        return;
+    }
+    if spare.grow_to_go_on(wanted) < wanted && is_refusing && engine.ballast.release().is_ok() {
+        spare.grow_anyway(wanted);
+        engine.ballast.acquire();
+    }
+    let mut state = engine.state();
+    state.store.spare_room = spare.room();
+    // A segment that itself has this much room is left when it is full.
+    if state.store.spare_room >= wanted && state.store.tail_room < wanted {
+        state.store.rotation_wanted = true;
+        engine.durability.force();
+    }
+}
+
+/// Whether the next checkpoint can apply deletions even if the disk is full by then. Only if the
+/// disk has no room for the whole ballast is the checkpoint store searched for free space.
+fn has_room_for_the_next(engine: &Engine) -> bool {
+    let (whole, held) = (engine.ballast.whole_bytes(), engine.ballast.bytes());
+    held == whole
+        || engine
+            .checkpoint_store
+            .room()
+            .is_ok_and(|room| held + room >= whole / 2)
+}
+
+/// Merges the generation of a failed checkpoint back. A later one is made from the state at that
+/// time, in which deleted records need no room.
+fn merge_back(engine: &Engine, job: Job, error: &redb::Error) {
+    drop(job);
+    let is_too_much =
+        engine.usage.bytes() >= JOURNAL_WITHOUT_CHECKPOINTS * engine.config.checkpoint_bytes.max(1);
+    let mut state = engine.state();
+    state.store.overlay.merge_frozen_back();
+    if checkpoint_store::is_full(error) {
+        state.store.set_growth(Growth::NoRoom);
+    } else if is_too_much {
+        state.store.set_growth(Growth::NoCheckpoints);
+    }
+}
+
+/// Opens the checkpoint store again, because after a failure it refuses everything, including
+/// reads.
+fn reopen_store(engine: &Engine) {
+    let mut state = engine.state();
+    state.store.view = None;
+    match engine
+        .checkpoint_store
+        .reopen()
+        .and_then(|()| engine.checkpoint_store.view())
+    {
+        Ok(view) => {
+            state.store.view = view;
+            state.store.is_view_lost = false;
+        }
+        // Without its view, the store would report every item of the checkpoint as absent.
+        Err(error) => engine.fail_from(state, &format!("open the checkpoint store: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::atomic::{AtomicBool, Ordering},
+    };
+
+    use tracing::{
+        Event, Metadata, Subscriber,
+        span::{Attributes, Id, Record},
+    };
+
+    use super::*;
+    use crate::{
+        config::Config,
+        storage::{DiskStorage, Intercepted, Operation},
+    };
+
+    /// Runs a closure at the first log event.
+    struct AtFirstEvent(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+    impl Subscriber for AtFirstEvent {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &Event<'_>) {
+            let act = self.0.lock().take();
+            if let Some(act) = act {
+                act();
+            }
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// P6: without its view the store cannot serve the items of the checkpoint, and must not report
+    /// them as absent.
+    #[test]
+    fn a_store_that_has_lost_its_view_serves_nothing() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let is_closing = Arc::new(AtomicBool::new(false));
+        let is_closed = Arc::clone(&is_closing);
+        let storage = Arc::new(Intercepted::new(DiskStorage, move |operation, _| {
+            let is_refused = operation == Operation::Open && is_closed.load(Ordering::Relaxed);
+            if is_refused {
+                Err(io::ErrorKind::Other.into())
+            } else {
+                Ok(())
+            }
+        }));
+        let config = Config {
+            storage,
+            journal_segment_bytes: 256 << 10,
+            ..Config::new(directory.path())
+        };
+        let engine = Engine::open(config).expect("the store opens");
+        let is_served = Arc::new(Mutex::new(None));
+        let look = {
+            let (engine, is_served) = (Arc::clone(&engine), Arc::clone(&is_served));
+            move || *is_served.lock() = Some(engine.serving().is_ok())
+        };
+        is_closing.store(true, Ordering::Relaxed);
+        let watching = AtFirstEvent(Mutex::new(Some(Box::new(look))));
+        tracing::subscriber::with_default(watching, || reopen_store(&engine));
+        assert_eq!(
+            *is_served.lock(),
+            Some(false),
+            "served before the failure was told"
+        );
+        is_closing.store(false, Ordering::Relaxed);
+        engine.shut_down(false);
+    }
+
+    fn job(sequence: u64) -> Job {
+        let checkpoint_end = CheckpointEnd {
+            position: 0,
+            sequence,
+            incarnation: 1,
+        };
+        Job {
+            generation: Arc::new(Generation::new()),
+            checkpoint_end,
+            journal: Folded::default(),
+        }
+    }
+
+    /// The number of the waiting job, if there is one.
+    fn waiting(checkpoints: &Checkpoints) -> Option<u64> {
+        checkpoints
+            .inner
+            .lock()
+            .job
+            .as_ref()
+            .map(|job| job.checkpoint_end.sequence)
+    }
+
+    /// A lost job would be the last one: its generation stays frozen, and only one may be frozen at
+    /// a time.
+    #[test]
+    fn a_checkpoint_submitted_while_another_ends_is_made_next() {
+        let checkpoints = Checkpoints::default();
+        checkpoints.submit(job(1));
+        let running = checkpoints.next().expect("a job waits");
+        assert_eq!(
+            (running.checkpoint_end.sequence, waiting(&checkpoints)),
+            (1, None)
+        );
+        checkpoints.submit(job(2));
+        checkpoints.succeeded(Monotonic::default());
+        assert_eq!(waiting(&checkpoints), Some(2));
+    }
+
+    #[test]
+    fn a_failed_checkpoint_is_retried_unless_the_store_returned_to_its_durable_state() {
+        let checkpoints = Checkpoints::default();
+        checkpoints.submit(job(1));
+        let running = checkpoints.next().expect("a job waits");
+        drop(running);
+        checkpoints.failed("the disk is full", Monotonic::default());
+        assert_eq!(
+            checkpoints.report(),
+            (0, Some("the disk is full".to_owned()))
+        );
+        assert!(!checkpoints.is_due_again(), "it waits");
+        checkpoints.inner.lock().failed = Instant::now().checked_sub(RETRY);
+        assert!(checkpoints.is_due_again());
+        assert!(!checkpoints.is_due_again(), "it is tried once");
+        checkpoints.submit(job(2));
+        checkpoints.quiesce();
+        assert_eq!(waiting(&checkpoints), None);
+    }
+}

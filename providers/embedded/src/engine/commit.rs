@@ -1,0 +1,220 @@
+//! The journal thread: group commit.
+//!
+//! The thread takes all changes since the last group under the lock. It writes them as one frame
+//! and syncs once for all waiting callers, both outside the lock. The next group gathers during the
+//! sync. A group whose changes undid each other is empty. It is not written, and its end is not a
+//! durable point. If a caller waits for that end, or the store closes in order, a record without
+//! entries states it.
+//!
+//! If a write or sync fails, the state in memory is ahead of the state that can become durable. The thread
+//! then drops that state, rebuilds the durable state and serves it as a new incarnation. Callers
+//! that wait for lost points receive `Lost`.
+
+use std::{io, sync::Arc, time::Duration};
+
+use super::{Engine, checkpoint::Job};
+use crate::{
+    checkpoint_store::CheckpointEnd,
+    durability::Work,
+    journal::{
+        frame::{self, Header},
+        recovery::TrustedEnd,
+        spare::Allocated,
+        writer::Journal,
+    },
+    records::overlay::{Generation, Group},
+    status::Health,
+    store::Store,
+};
+
+/// The buffer capacity kept between groups. A larger buffer is freed.
+const BUFFER_BYTES_KEPT: usize = 4 << 20;
+
+/// The pause before a failed return to the durable state is repeated: the first pause and the
+/// longest.
+const FALL_BACK_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+/// Runs until told to stop.
+pub(crate) fn run(engine: &Arc<Engine>, mut journal: Journal) {
+    let mut buffer = Vec::new();
+    loop {
+        let work = engine.durability.wait_for_work();
+        if work == Work::Abandon {
+            return;
+        }
+        if let Err(error) = commit(engine, &mut journal, &mut buffer, work) {
+            match fall_back(engine, &journal, &error) {
+                Some(reloaded) => journal = reloaded,
+                None => return,
+            }
+        }
+        if work == Work::Finish {
+            return;
+        }
+    }
+}
+
+/// The work of one commit, taken under the lock.
+struct Taken {
+    group: Group,
+    /// Whether a record is written, with or without entries.
+    is_written: bool,
+    incarnation: u64,
+    /// The last mutation in it.
+    end: u64,
+    /// The spare that becomes the segment of this group, if the current one has no room.
+    spare: Option<Allocated>,
+    frozen: Option<Arc<Generation>>,
+}
+
+fn commit(
+    engine: &Engine,
+    journal: &mut Journal,
+    buffer: &mut Vec<u8>,
+    work: Work,
+) -> io::Result<()> {
+    let taken = take(engine, journal, work)?;
+    let is_rotated = taken.spare.is_some();
+    if let Some(spare) = taken.spare {
+        journal.rotate(spare, taken.incarnation)?;
+    }
+    if taken.is_written {
+        let header = Header {
+            sequence: journal.sequence + 1,
+            incarnation: taken.incarnation,
+            end_position: taken.end,
+        };
+        frame::encode(header, &taken.group, journal.salt, buffer);
+        write(engine, journal, buffer, taken.end)?;
+    }
+    if is_rotated {
+        if let Err(error) = journal
+            .usage
+            .remove_folded(journal.spare.directory(), &*engine.config.storage)
+        {
+            tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint retries");
+        }
+        engine.ballast.refill();
+        journal.spare.grow(0);
+    }
+    {
+        let mut state = engine.state();
+        state.store.tail_room = journal.room();
+        state.store.spare_room = journal.spare.room();
+        if is_rotated && journal.spare.is_short() {
+            // The disk is nearly full, and only a checkpoint can free the earlier segments.
+            state.store.checkpoint_wanted = true;
+            engine.durability.force();
+        }
+    }
+    if let Some(generation) = taken.frozen {
+        let folded = journal.usage.whole();
+        let checkpoint_end = CheckpointEnd {
+            position: taken.end,
+            sequence: folded.sequence,
+            incarnation: taken.incarnation,
+        };
+        engine.checkpoints.submit(Job {
+            generation,
+            checkpoint_end,
+            journal: folded,
+        });
+    } else if engine.checkpoints.is_due_again() {
+        engine.state().store.checkpoint_wanted = true;
+        engine.durability.force();
+    }
+    Ok(())
+}
+
+/// Writes and syncs one frame that ends at position `end`.
+fn write(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>, end: u64) -> io::Result<()> {
+    journal.write(buffer)?;
+    if engine.config.acknowledge_before_sync {
+        engine.durability.advance(end);
+    }
+    journal.sync(buffer.len())?;
+    buffer.shrink_to(BUFFER_BYTES_KEPT);
+    engine.durability.advance(end);
+    Ok(())
+}
+
+fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken> {
+    let mut state = engine.state();
+    if let Health::FallingBack(reason) = &state.health {
+        return Err(io::Error::other(reason.clone()));
+    }
+    let store = &mut state.store;
+    store.announced = false;
+    let bound = frame::frame_bound(store.overlay.pending_bytes());
+    let group = store.overlay.take_group();
+    let is_written = !group.is_empty() || engine.durability.needs_marker(store.position, work);
+    let mut spare = None;
+    let is_wanted = std::mem::take(&mut store.rotation_wanted) && bound <= store.spare_room;
+    if is_wanted || (is_written && bound > store.tail_room) {
+        spare = Some(
+            journal
+                .spare
+                .take()
+                .expect("room in the spare was reserved"),
+        );
+        store.tail_room = std::mem::take(&mut store.spare_room);
+    }
+    if is_written {
+        store.tail_room = store
+            .tail_room
+            .checked_sub(bound)
+            .expect("room was reserved before each change");
+        journal.bytes_since_checkpoint += bound;
+    }
+    let is_due = journal.bytes_since_checkpoint >= engine.config.checkpoint_bytes
+        || store.checkpoint_wanted
+        // After this spare is taken, the next one is not allocated yet.
+        || (spare.is_none() && is_due_early(store, journal));
+    let mut frozen = None;
+    if is_due && store.overlay.frozen().is_none() {
+        store.checkpoint_wanted = false;
+        journal.bytes_since_checkpoint = 0;
+        frozen = Some(store.overlay.freeze());
+    }
+    let (incarnation, end) = (store.incarnation, store.position);
+    Ok(Taken {
+        group,
+        is_written,
+        incarnation,
+        end,
+        spare,
+        frozen,
+    })
+}
+
+/// Whether the journal runs out of room on a disk without space for another whole segment. Records
+/// that a checkpoint covers by then need no space beside another segment.
+fn is_due_early(store: &Store, journal: &Journal) -> bool {
+    let spare = &journal.spare;
+    let is_short = store.spare_room < spare.whole_room();
+    is_short
+        && store.tail_room < spare.whole_room() / 2
+        && journal.bytes_since_checkpoint >= spare.reserve_bytes()
+}
+
+/// Returns to the durable state, with retries; none if the thread was told to stop meanwhile.
+fn fall_back(engine: &Engine, journal: &Journal, error: &io::Error) -> Option<Journal> {
+    engine.fail(&format!("write the journal: {error}"));
+    let trusted = TrustedEnd {
+        segment: journal.current.number,
+        offset: journal.current.end,
+    };
+    let (mut pause, longest) = FALL_BACK_RETRY;
+    loop {
+        match engine.reload(trusted) {
+            Ok(journal) => return Some(journal),
+            Err(error) => {
+                tracing::error!(%error, "the return to the durable state failed and is retried");
+            }
+        }
+        if engine.durability.is_stopped_within(pause) {
+            return None;
+        }
+        pause = (pause * 2).min(longest);
+    }
+}

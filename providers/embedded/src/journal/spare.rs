@@ -1,0 +1,300 @@
+//! The spare segment, allocated ahead.
+//!
+//! The spare is the free-space reserve of rule P6. A group that does not fit the current segment
+//! becomes the first group of the spare, which then takes its name among the segments. Only the
+//! rename remains to be done then.
+//!
+//! If the disk has no room for a whole segment, the spare is a smaller one. Except in
+//! [`Spare::grow_anyway`], an allocation leaves disk space for a checkpoint of everything that the
+//! journal would then hold and no checkpoint covers. Without that space, accepted changes could
+//! never leave the journal.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    segment::{SEGMENT_HEADER_BYTES, SegmentHeader},
+    usage::JournalUsage,
+};
+use crate::{
+    ballast::Ballast,
+    directory::layout,
+    storage::{Storage, StorageFile},
+};
+
+const SPARE: &str = "spare";
+
+/// The reserve, which changes that must go on with a full disk may use, is one part of this many of
+/// a segment.
+const RESERVE_PART: u64 = 8;
+
+/// The bound of the checkpoint store's size, as a multiple of the journal's bytes: at worst,
+/// its pages are half full.
+const CHECKPOINT_FACTOR: u64 = 2;
+
+/// How long a refused allocation is not repeated.
+const ALLOCATION_RETRY: Duration = Duration::from_millis(50);
+
+/// The spare segment.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    storage: Arc<dyn Storage>,
+    directory: PathBuf,
+    segment_bytes: u64,
+    state: Mutex<SpareState>,
+    usage: Arc<JournalUsage>,
+    ballast: Arc<Ballast>,
+    /// Whether little more than the reserve was left when the last change was ordered.
+    is_scarce: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct SpareState {
+    allocated: Option<Allocated>,
+    /// The number of the next spare file. A taken spare keeps its name until its promotion renames
+    /// it.
+    next: u64,
+    refused: Option<Instant>,
+}
+
+/// An allocated file of zeros.
+#[derive(Debug)]
+pub(crate) struct Allocated {
+    file: Arc<dyn StorageFile>,
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl Allocated {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl SpareState {
+    fn bytes(&self) -> u64 {
+        self.allocated
+            .as_ref()
+            .map_or(0, |allocated| allocated.bytes)
+    }
+
+    fn room(&self) -> u64 {
+        self.bytes().saturating_sub(SEGMENT_HEADER_BYTES)
+    }
+}
+
+impl Spare {
+    pub(crate) fn new(
+        storage: Arc<dyn Storage>,
+        directory: PathBuf,
+        segment_bytes: u64,
+        (usage, ballast): (Arc<JournalUsage>, Arc<Ballast>),
+    ) -> Self {
+        let is_scarce = AtomicBool::new(false);
+        Self {
+            storage,
+            directory,
+            segment_bytes,
+            state: Mutex::default(),
+            usage,
+            ballast,
+            is_scarce,
+        }
+    }
+
+    /// The size of the reserve for changes that must go on when the disk is full.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        self.segment_bytes / RESERVE_PART
+    }
+
+    /// Whether little more than the reserve was left when the last change was ordered. Takes no
+    /// lock.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.is_scarce.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_scarcity(&self, is_scarce: bool) {
+        self.is_scarce.store(is_scarce, Ordering::Relaxed);
+    }
+
+    /// Whether the spare is smaller than a whole segment.
+    pub(crate) fn is_short(&self) -> bool {
+        self.state.lock().bytes() < self.segment_bytes
+    }
+
+    /// The bytes of records that fit a whole segment.
+    pub(crate) fn whole_room(&self) -> u64 {
+        self.segment_bytes - SEGMENT_HEADER_BYTES
+    }
+
+    /// The bytes of records that fit the spare.
+    pub(crate) fn room(&self) -> u64 {
+        self.state.lock().room()
+    }
+
+    /// Removes the spare files of an earlier start or of a failed promotion.
+    pub(crate) fn clean(&self) -> io::Result<()> {
+        let state = self.state.lock();
+        for name in self
+            .storage
+            .list(&self.directory)?
+            .iter()
+            .filter(|name| name.starts_with(SPARE))
+        {
+            let path = self.directory.join(name);
+            if state
+                .allocated
+                .as_ref()
+                .is_none_or(|allocated| allocated.path != path)
+            {
+                self.storage.remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Grows the spare to at least `bytes` of records if the disk allows it. Returns the bytes that
+    /// it then has room for. A refused allocation is not repeated for [`ALLOCATION_RETRY`].
+    pub(crate) fn grow(&self, bytes: u64) -> u64 {
+        let mut state = self.state.lock();
+        let too_soon = state
+            .refused
+            .is_some_and(|refused| refused.elapsed() < ALLOCATION_RETRY);
+        if !too_soon {
+            self.grow_beside(&mut state, bytes, self.usage.bytes_to_fold_when_full());
+        }
+        state.room()
+    }
+
+    /// Grows the spare as [`Spare::grow`] does, for a journal that continues in it at once. The
+    /// rest of the current segment is then never written, so no checkpoint need have room for it.
+    pub(crate) fn grow_to_go_on(&self, bytes: u64) -> u64 {
+        let mut state = self.state.lock();
+        self.grow_beside(&mut state, bytes, self.usage.bytes_to_fold());
+        state.room()
+    }
+
+    fn grow_beside(&self, state: &mut SpareState, bytes: u64, to_fold: u64) {
+        let needed = bytes + SEGMENT_HEADER_BYTES;
+        if state.bytes() < needed && self.ballast.is_held() {
+            let whole = if needed <= self.segment_bytes {
+                self.segment_bytes
+            } else {
+                needed.next_power_of_two()
+            };
+            if !self.allocate_beside_checkpoints(state, whole, needed, to_fold)
+                && state.refused.is_none()
+            {
+                let got = state.bytes();
+                tracing::warn!(
+                    bytes = whole,
+                    got,
+                    "the disk has no room for another whole journal segment"
+                );
+            }
+            state.refused = (state.bytes() < needed).then(Instant::now);
+        }
+    }
+
+    /// Grows the spare to at least `bytes` of records without leaving disk space for a checkpoint.
+    /// A store that gets out of a full disk, or that starts on one, needs this.
+    pub(crate) fn grow_anyway(&self, bytes: u64) -> u64 {
+        let mut state = self.state.lock();
+        let needed = (bytes + SEGMENT_HEADER_BYTES).next_multiple_of(self.reserve_bytes());
+        if state.bytes() < needed {
+            // The caller learns from the returned size whether this succeeded.
+            let _ = self.allocate(&mut state, needed);
+        }
+        state.room()
+    }
+
+    /// Allocates `whole` bytes, or a fraction by halves down to `needed`, so that room remains for
+    /// a checkpoint of it and of `to_fold`. Returns whether it allocated the whole.
+    fn allocate_beside_checkpoints(
+        &self,
+        state: &mut SpareState,
+        whole: u64,
+        needed: u64,
+        to_fold: u64,
+    ) -> bool {
+        let free = self.storage.free_bytes(&self.directory).unwrap_or(u64::MAX);
+        let free = free
+            .saturating_add(self.ballast.bytes())
+            .saturating_add(state.bytes());
+        let mut piece = whole;
+        while piece >= needed {
+            let to_leave = CHECKPOINT_FACTOR * (to_fold + piece);
+            if free >= piece.saturating_add(to_leave) && self.allocate(state, piece).is_ok() {
+                return piece == whole;
+            }
+            piece = if piece == needed {
+                0
+            } else {
+                (piece / 2).max(needed)
+            };
+        }
+        false
+    }
+
+    fn allocate(&self, state: &mut SpareState, bytes: u64) -> io::Result<()> {
+        if let Some(allocated) = &mut state.allocated {
+            if let Err(error) = allocated.file.allocate(bytes) {
+                // A file system may keep the part that it could allocate. Give it back, because
+                // others need it.
+                let _ = allocated.file.set_len(allocated.bytes);
+                return Err(error);
+            }
+            allocated.bytes = bytes;
+            return Ok(());
+        }
+        let path = self.directory.join(format!("{SPARE}-{}", state.next));
+        let file = self.storage.open(&path)?;
+        if let Err(error) = file.allocate(bytes) {
+            drop(file);
+            let _ = self.storage.remove(&path);
+            return Err(error);
+        }
+        state.next += 1;
+        state.allocated = Some(Allocated { file, path, bytes });
+        Ok(())
+    }
+
+    /// Takes the spare for a promotion. From now on, its room is not offered to other changes.
+    pub(crate) fn take(&self) -> Option<Allocated> {
+        self.state.lock().allocated.take()
+    }
+
+    /// Makes a taken spare the segment that `header` describes, durable and under its name.
+    pub(crate) fn promote(
+        &self,
+        allocated: Allocated,
+        header: SegmentHeader,
+        salt: u32,
+    ) -> io::Result<(Arc<dyn StorageFile>, u64)> {
+        allocated.file.write_at(&header.encode(salt), 0)?;
+        allocated.file.sync_data()?;
+        self.storage.rename(
+            &allocated.path,
+            &self.directory.join(layout::segment_file(header.number)),
+        )?;
+        self.storage.sync_directory(&self.directory)?;
+        Ok((allocated.file, allocated.bytes))
+    }
+
+    /// The journal's directory.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+#[cfg(test)]
+mod tests;

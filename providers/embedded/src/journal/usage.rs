@@ -1,0 +1,187 @@
+//! The usage of the journal while its thread writes it: its length, and how much of it no
+//! checkpoint covers.
+//!
+//! One lock guards all lengths. Without it, a reader during a rotation could count the records of a
+//! segment twice or not at all, and the allocation of the next segment depends on that count.
+
+use std::{
+    io,
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use parking_lot::Mutex;
+
+use crate::{directory::layout, storage::Storage};
+
+/// A segment with a successor.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClosedSegment {
+    pub(crate) number: u64,
+    pub(crate) last_sequence: u64,
+    pub(crate) bytes: u64,
+}
+
+/// How far a checkpoint covers the journal.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Folded {
+    /// The number of the last record that it covers.
+    pub(crate) sequence: u64,
+    /// The total of `written_bytes` after that record.
+    pub(crate) written_bytes: u64,
+}
+
+/// The length of the journal and its coverage by checkpoints.
+#[derive(Debug, Default)]
+pub(crate) struct JournalUsage {
+    inner: Mutex<Inner>,
+    fsyncs: AtomicU64,
+    sequence: AtomicU64,
+    /// Serializes the removal of segments.
+    removing: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Segments with a successor, oldest first.
+    closed: Vec<ClosedSegment>,
+    /// Bytes of records in the current segment.
+    current_bytes: u64,
+    /// Bytes of records that fit the current segment, including those in it.
+    current_room: u64,
+    /// Bytes of records written by this start, plus earlier ones that its first checkpoint does not
+    /// cover.
+    written_bytes: u64,
+    /// How far the last checkpoint covers the journal.
+    folded: Folded,
+}
+
+impl Inner {
+    fn closed_bytes(&self) -> u64 {
+        self.closed.iter().map(|segment| segment.bytes).sum()
+    }
+
+    fn bytes_to_fold(&self) -> u64 {
+        self.written_bytes - self.folded.written_bytes
+    }
+}
+
+impl JournalUsage {
+    /// Begins anew after a start or a return to the durable state. The current segment follows the
+    /// `closed` ones, holds `current_bytes` of records and has room for `current_room`. No
+    /// checkpoint covers `unfolded_bytes` of all these.
+    pub(crate) fn begin(
+        &self,
+        closed: Vec<ClosedSegment>,
+        (current_bytes, current_room): (u64, u64),
+        unfolded_bytes: u64,
+    ) {
+        let (written_bytes, folded) = (unfolded_bytes, Folded::default());
+        *self.inner.lock() = Inner {
+            closed,
+            current_bytes,
+            current_room,
+            written_bytes,
+            folded,
+        };
+    }
+
+    /// Notes that the journal continues after segment `number` in one with room for `room` bytes of
+    /// records.
+    pub(super) fn rotated(&self, number: u64, room: u64) {
+        let last_sequence = self.sequence.load(Ordering::Relaxed);
+        let mut inner = self.inner.lock();
+        let bytes = std::mem::take(&mut inner.current_bytes);
+        inner.closed.push(ClosedSegment {
+            number,
+            last_sequence,
+            bytes,
+        });
+        inner.current_room = room;
+    }
+
+    /// Notes that record `sequence`, of `bytes` bytes, is durable.
+    pub(super) fn synced(&self, sequence: u64, bytes: u64) {
+        self.sequence.store(sequence, Ordering::Relaxed);
+        self.fsyncs.fetch_add(1, Ordering::Relaxed);
+        let mut inner = self.inner.lock();
+        inner.current_bytes += bytes;
+        inner.written_bytes += bytes;
+    }
+
+    /// Bytes of records in all segments.
+    pub(crate) fn bytes(&self) -> u64 {
+        let inner = self.inner.lock();
+        inner.closed_bytes() + inner.current_bytes
+    }
+
+    /// Bytes of records that no checkpoint covers.
+    pub(super) fn bytes_to_fold(&self) -> u64 {
+        self.inner.lock().bytes_to_fold()
+    }
+
+    /// Bytes of records that no checkpoint covers once the current segment is full.
+    pub(super) fn bytes_to_fold_when_full(&self) -> u64 {
+        let inner = self.inner.lock();
+        inner.bytes_to_fold() + (inner.current_room - inner.current_bytes)
+    }
+
+    /// Bytes of records that fit the current segment, including those in it.
+    pub(crate) fn current_room(&self) -> u64 {
+        self.inner.lock().current_room
+    }
+
+    /// The number of segments.
+    pub(crate) fn segments(&self) -> usize {
+        self.inner.lock().closed.len() + 1
+    }
+
+    /// The number of syncs of records.
+    pub(crate) fn fsyncs(&self) -> u64 {
+        self.fsyncs.load(Ordering::Relaxed)
+    }
+
+    /// The coverage of a checkpoint of everything written so far.
+    pub(crate) fn whole(&self) -> Folded {
+        let written_bytes = self.inner.lock().written_bytes;
+        Folded {
+            sequence: self.sequence.load(Ordering::Relaxed),
+            written_bytes,
+        }
+    }
+
+    /// Notes a checkpoint, and removes the segments that it covers completely.
+    pub(crate) fn remove_until(
+        &self,
+        folded: Folded,
+        journal: &Path,
+        storage: &dyn Storage,
+    ) -> io::Result<()> {
+        self.inner.lock().folded = folded;
+        self.remove_folded(journal, storage)
+    }
+
+    /// Removes the segments that the last checkpoint covers, oldest first.
+    pub(crate) fn remove_folded(&self, journal: &Path, storage: &dyn Storage) -> io::Result<()> {
+        let _one = self.removing.lock();
+        let covered: Vec<u64> = {
+            let inner = self.inner.lock();
+            let covered = inner
+                .closed
+                .iter()
+                .take_while(|old| old.last_sequence <= inner.folded.sequence);
+            covered.map(|old| old.number).collect()
+        };
+        for number in covered {
+            match storage.remove(&journal.join(layout::segment_file(number))) {
+                // An earlier attempt removed the file and then failed to sync.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed?,
+            }
+            // The oldest goes first even across a power loss, because a gap would look like damage.
+            storage.sync_directory(journal)?;
+            self.inner.lock().closed.retain(|old| old.number != number);
+        }
+        Ok(())
+    }
+}

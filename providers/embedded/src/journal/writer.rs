@@ -1,0 +1,102 @@
+//! The writing end of the journal.
+
+use std::{io, sync::Arc};
+
+use super::{
+    segment::{SEGMENT_HEADER_BYTES, SegmentHeader},
+    spare::{Allocated, Spare},
+    usage::JournalUsage,
+};
+use crate::storage::StorageFile;
+
+/// How many bytes of zeros are written ahead of the records.
+const ZEROED_STEP_BYTES: u64 = 1 << 18;
+
+/// Frames of this size or more are written without zeros ahead. A change of metadata then costs
+/// less than writing everything twice.
+const ZEROED_FRAME_BYTES_MAX: usize = 1 << 15;
+
+/// The writing end of the journal.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    pub(crate) usage: Arc<JournalUsage>,
+    pub(crate) spare: Arc<Spare>,
+    pub(crate) salt: u32,
+    /// The number of the last record written.
+    pub(crate) sequence: u64,
+    pub(crate) current: CurrentSegment,
+    /// Upper bound of the bytes written since the last freeze of the overlay.
+    pub(crate) bytes_since_checkpoint: u64,
+}
+
+/// The segment being written.
+#[derive(Debug)]
+pub(crate) struct CurrentSegment {
+    pub(crate) number: u64,
+    pub(crate) file: Arc<dyn StorageFile>,
+    /// Where the next record goes, which is the end of the last durable one.
+    pub(crate) end: u64,
+    /// The allocated length.
+    pub(crate) bytes: u64,
+    /// The end of the part already written with zeros or records.
+    pub(crate) zeroed: u64,
+}
+
+impl CurrentSegment {
+    /// The bytes of records in it.
+    pub(crate) fn records_bytes(&self) -> u64 {
+        self.end - SEGMENT_HEADER_BYTES
+    }
+}
+
+impl Journal {
+    /// The bytes of records that still fit the current segment.
+    pub(crate) fn room(&self) -> u64 {
+        self.current.bytes - self.current.end
+    }
+
+    /// Closes the current segment and continues in a spare.
+    pub(crate) fn rotate(&mut self, spare: Allocated, incarnation: u64) -> io::Result<()> {
+        let header = SegmentHeader {
+            number: self.current.number + 1,
+            first_sequence: self.sequence + 1,
+            previous_end: self.current.end,
+            incarnation,
+            bytes: spare.bytes(),
+        };
+        let (file, bytes) = self.spare.promote(spare, header, self.salt)?;
+        self.usage
+            .rotated(self.current.number, bytes - SEGMENT_HEADER_BYTES);
+        self.current = CurrentSegment {
+            number: header.number,
+            file,
+            end: SEGMENT_HEADER_BYTES,
+            bytes,
+            zeroed: SEGMENT_HEADER_BYTES,
+        };
+        Ok(())
+    }
+
+    /// Writes a frame after the last one. Nothing is durable yet.
+    pub(crate) fn write(&mut self, frame: &[u8]) -> io::Result<()> {
+        let current = &mut self.current;
+        let end = current.end + frame.len() as u64;
+        assert!(end <= current.bytes, "room was reserved");
+        if end > current.zeroed && frame.len() < ZEROED_FRAME_BYTES_MAX {
+            let zeroed = (end + ZEROED_STEP_BYTES).min(current.bytes);
+            let zeros = vec![0; (zeroed - end) as usize];
+            current.file.write_at(&zeros, end)?;
+            current.zeroed = zeroed;
+        }
+        current.file.write_at(frame, current.end)
+    }
+
+    /// Makes the last written frame, of `length` bytes, durable.
+    pub(crate) fn sync(&mut self, length: usize) -> io::Result<()> {
+        self.current.file.sync_data()?;
+        self.sequence += 1;
+        self.current.end += length as u64;
+        self.usage.synced(self.sequence, length as u64);
+        Ok(())
+    }
+}

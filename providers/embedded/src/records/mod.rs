@@ -1,0 +1,9 @@
+//! Records: the unit of the journal and of the checkpoint store.
+
+pub(crate) mod codec;
+pub(crate) mod overlay;
+mod record;
+
+pub(crate) use record::{
+    Attempts, DeadLetterRecord, QueueRecord, Record, RecordKey, StoredItem, Table, memory_bytes,
+};

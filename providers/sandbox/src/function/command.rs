@@ -1,0 +1,172 @@
+//! The command and the environment of an instance, as Lambda functions expect them.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use ports::runtime::{Function, Language};
+
+use super::interpreters::Interpreters;
+use crate::order::{RUNTIME_ROOT, SPARE_VARIABLE, TASK_ROOT};
+
+/// Makes Python report its path and prefixes, and compile the clients, so that instances need not.
+const QUERY_PYTHON: &str = "
+import compileall, sys
+print(sys.executable); print(sys.prefix); print(sys.base_prefix)
+compileall.compile_dir(sys.argv[1], ddir=sys.argv[2], quiet=2)
+";
+/// Makes Python serve the handler in its second argument, with the client in the folder of its
+/// first. Without a second argument it is a spare, and waits for its handler.
+const START_PYTHON: &str =
+    "import sys; sys.path[0] = sys.argv.pop(1); import landfast_runtime; landfast_runtime.main()";
+/// Makes Node.js report its path and its folder.
+const QUERY_NODE: &str = "console.log(process.execPath); \
+    console.log(require('path').dirname(require('path').dirname(process.execPath)))";
+
+/// How to start a function.
+#[derive(Debug)]
+pub(crate) struct Command {
+    /// The program and its arguments, as seen inside.
+    pub(crate) command: Vec<OsString>,
+    /// The folders of the machine that the program needs, beside the system's.
+    pub(crate) folders: Vec<PathBuf>,
+}
+
+/// How to start `function`, whose code is in the host's folder `code`. Errors: what is missing, and
+/// what to do about it.
+pub(crate) async fn command(
+    function: &Function,
+    code: &Path,
+    interpreters: &Interpreters,
+) -> Result<Command, String> {
+    let client = |name: &str| OsString::from(format!("{RUNTIME_ROOT}/{name}"));
+    let handler = OsString::from(&function.handler);
+    match &function.language {
+        Language::Python(chosen) => {
+            let clients = interpreters.runtime().to_string_lossy();
+            let query = ["-c", QUERY_PYTHON, &clients, RUNTIME_ROOT];
+            let (python, folders) = interpreters
+                .find(chosen.as_deref(), "python3", &query)
+                .await?;
+            let command = vec![
+                python,
+                "-u".into(),
+                "-c".into(),
+                START_PYTHON.into(),
+                RUNTIME_ROOT.into(),
+                handler,
+            ];
+            Ok(Command { command, folders })
+        }
+        Language::Node(chosen) => {
+            let query = ["-e", QUERY_NODE];
+            let (node, folders) = interpreters.find(chosen.as_deref(), "node", &query).await?;
+            Ok(Command {
+                command: vec![node, client("landfast_runtime.mjs"), handler],
+                folders,
+            })
+        }
+        Language::Executable => {
+            if !code.join(&function.handler).is_file() {
+                return Err(format!(
+                    "{:?} is not in the code of {:?}",
+                    function.handler, function.name
+                ));
+            }
+            let command = vec![format!("{TASK_ROOT}/{}", function.handler).into()];
+            Ok(Command {
+                command,
+                folders: Vec::new(),
+            })
+        }
+    }
+}
+
+/// The variables of every instance, unless its function sets them.
+const COMMON: [(&str, &str); 8] = [
+    ("LAMBDA_TASK_ROOT", TASK_ROOT),
+    ("LAMBDA_RUNTIME_DIR", RUNTIME_ROOT),
+    ("LANG", "C.UTF-8"),
+    ("TZ", ":UTC"),
+    ("HOME", "/tmp"),
+    ("TMPDIR", "/tmp"),
+    ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+    ("PYTHONDONTWRITEBYTECODE", "1"),
+];
+/// Variables that the interpreter, packages it imports by itself, or the system's libraries may
+/// read before the function starts; in addition to the common ones.
+const READ_EARLY: [&str; 15] = [
+    "COVERAGE_",
+    "GCONV_PATH",
+    "GLIBC_",
+    "LANGUAGE",
+    "LC_",
+    "LD_",
+    "LOCPATH",
+    "MALLOC_",
+    "NLSPATH",
+    "OPENSSL_",
+    "PYTHON",
+    "SETUPTOOLS_",
+    SPARE_VARIABLE,
+    "SSL_",
+    "TZDIR",
+];
+
+/// The environment of a spare interpreter.
+pub(crate) fn spare_environment() -> Vec<(OsString, OsString)> {
+    COMMON
+        .map(|(name, value)| (name.into(), value.into()))
+        .into()
+}
+
+/// Whether an interpreter with [`spare_environment`] starts like one with the environment of
+/// `function`, which it gets later.
+pub(crate) fn starts_alike(function: &Function) -> bool {
+    function.environment.keys().all(|name| {
+        !COMMON.iter().any(|(common, _)| common == name)
+            && !READ_EARLY.iter().any(|early| name.starts_with(early))
+    })
+}
+
+/// The environment of an instance, except the [server's address](crate::order::served_at).
+pub(crate) fn environment(function: &Function) -> Vec<(OsString, OsString)> {
+    let memory_mb = function.memory_bytes >> 20;
+    let stream = format!("{}/[$LATEST]", function.name);
+    let mut variables = vec![
+        ("AWS_LAMBDA_FUNCTION_NAME", function.name.clone()),
+        ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".to_owned()),
+        ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", memory_mb.to_string()),
+        (
+            "AWS_LAMBDA_LOG_GROUP_NAME",
+            format!("/aws/lambda/{}", function.name),
+        ),
+        ("AWS_LAMBDA_LOG_STREAM_NAME", stream),
+        ("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand".to_owned()),
+        ("AWS_REGION", REGION.to_owned()),
+        ("AWS_DEFAULT_REGION", REGION.to_owned()),
+        ("_HANDLER", function.handler.clone()),
+    ];
+    variables.extend(COMMON.map(|(name, value)| (name, value.to_owned())));
+    variables.retain(|(name, _)| !function.environment.contains_key(*name));
+    let own = function
+        .environment
+        .iter()
+        .map(|(name, value)| (OsString::from(name), value.into()));
+    variables
+        .into_iter()
+        .map(|(name, value)| (name.into(), value.into()))
+        .chain(own)
+        .collect()
+}
+
+const REGION: &str = "us-east-1";
+
+/// The ARN of a function.
+pub(crate) fn arn(function: &Function) -> String {
+    format!(
+        "arn:aws:lambda:{REGION}:000000000000:function:{}",
+        function.name
+    )
+}

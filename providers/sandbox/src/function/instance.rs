@@ -1,0 +1,150 @@
+//! One instance of a function: its process, its invocation channel and its output.
+//!
+//! The holder of an instance decides what it does. A task serves the instance's Runtime API, reads
+//! its output and waits for its end. When the process ends, for any reason, everything of it ends:
+//! its children, its listener, its folder.
+
+use std::{path::PathBuf, sync::Arc};
+
+use hyper::header::HeaderValue;
+use ports::{instances::Death, runtime::Function};
+
+use super::{
+    command::{self, Command},
+    interpreters::Interpreters,
+    invocation_channel::InvocationChannel,
+    output::Output,
+    prewarmed::{Kind, Prewarmed},
+    request_body::Allowance,
+    runtime_api::{self, Api, Served},
+};
+use crate::{
+    code_store::Archives,
+    logs::{Logs, Share},
+    order::{Launch, Network},
+    process::{Launcher, Process, Running},
+};
+
+/// The parts that instances of all functions share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) api: Arc<dyn Api>,
+    pub(crate) interpreters: Interpreters,
+    /// The folder with the runtime clients.
+    pub(crate) runtime: PathBuf,
+    pub(crate) archives: Arc<Archives>,
+    pub(crate) logs: Arc<Logs>,
+    pub(crate) prewarmed: Arc<Prewarmed>,
+}
+
+/// A process that runs a function.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) channel: Arc<InvocationChannel>,
+    pub(crate) output: Arc<Output>,
+    /// The kind of spares that fit it; none: no spare does.
+    pub(crate) kind: Option<Kind>,
+    /// Whether it was a spare.
+    pub(crate) is_adopted: bool,
+    running: Running,
+}
+
+impl Shared {
+    /// How to launch `function`. Errors: what is missing, and what to do about it.
+    async fn launch(&self, function: &Function) -> Result<Launch, String> {
+        let archive = self.archives.path(&function.archive);
+        let code = archive.join(&function.folder);
+        let Command { command, folders } =
+            command::command(function, &code, &self.interpreters).await?;
+        Ok(Launch {
+            command,
+            folders,
+            environment: command::environment(function),
+            code,
+            runtime: self.runtime.clone(),
+            memory_bytes: function.memory_bytes,
+            processes_max: function.processes_max,
+            scratch_bytes: function.scratch_bytes,
+            network: if function.network {
+                Network::Host
+            } else {
+                Network::None
+            },
+            descriptors: Vec::new(),
+        })
+    }
+}
+
+impl Instance {
+    /// Starts an instance. Errors: why it cannot be started, and what to do about it.
+    pub(crate) async fn start(
+        shared: &Shared,
+        function: &Function,
+        allowance: Allowance,
+        share: Arc<Share>,
+    ) -> Result<Arc<Self>, String> {
+        let hold = shared.archives.hold(&function.archive);
+        let launch = shared.launch(function).await?;
+        let kind = Kind::of(function, &launch);
+        let spare = match &kind {
+            Some(kind) => shared.prewarmed.adopt(kind, &launch).await,
+            None => None,
+        };
+        let is_adopted = spare.is_some();
+        let process = match spare {
+            Some(process) => process,
+            None => shared
+                .launcher
+                .start(launch)
+                .await
+                .map_err(|error| error.to_string())?,
+        };
+        let Process {
+            listener,
+            peers,
+            stdout,
+            stderr,
+            control,
+            exit,
+        } = process;
+        let channel = Arc::new(InvocationChannel::new());
+        let logs = Arc::clone(&shared.logs);
+        let output = Arc::new(Output::new([stdout, stderr], logs, share));
+        let arn =
+            HeaderValue::from_str(&command::arn(function)).map_err(|error| error.to_string())?;
+        let served = Served::new(
+            Arc::clone(&channel),
+            arn,
+            Arc::clone(&shared.api),
+            allowance,
+        );
+        let read = Arc::clone(&output);
+        let serving = async move {
+            futures_util::join!(runtime_api::serve(listener, peers, served), read.read());
+        };
+        // The death is known before the channel ends: a waiting caller then finds its cause.
+        let ended = Arc::clone(&channel);
+        let on_death = move || {
+            drop(hold);
+            ended.end();
+        };
+        Ok(Arc::new(Self {
+            channel,
+            output,
+            kind,
+            is_adopted,
+            running: Running::watch(control, exit, serving, on_death),
+        }))
+    }
+
+    /// The process.
+    pub(crate) fn running(&self) -> &Running {
+        &self.running
+    }
+
+    /// The cause of its death, if it is dead.
+    pub(crate) fn death(&self) -> Option<Death> {
+        self.running.death()
+    }
+}

@@ -1,0 +1,337 @@
+//! The AWS Lambda Runtime API as one instance sees it (`2018-06-01`): next, response, error, init
+//! error.
+//!
+//! Each instance has its own listener, which identifies it. Where other processes can reach the
+//! listener, [`Peers`] keeps them out.
+//!
+//! An answer is held in memory until it is whole, up to [`ANSWER_BYTES_MAX`]; a longer one is
+//! refused as Lambda does. One answer at a time is received from an instance, over however many
+//! connections. Its answers therefore take the memory of one answer and of the connections'
+//! buffers. All bodies of a function, answers included, share its [`Allowance`].
+
+use std::{convert::Infallible, error::Error, fmt::Debug, sync::Arc};
+
+use async_trait::async_trait;
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    sync::Mutex,
+    task::JoinSet,
+};
+
+use super::{
+    failure::{self, ANSWER_BYTES_MAX},
+    invocation_channel::{Answer, InvocationChannel, NotAsked, Task},
+    request_body::{Allowance, Incoming},
+};
+use crate::process::Peers;
+
+/// The longest error of a function.
+const ERROR_BYTES_MAX: usize = 256 * 1024;
+/// The most connections of an instance.
+const CONNECTIONS_MAX: usize = 64;
+/// The read buffer of a connection. The head of a request is shorter.
+const BUFFER_BYTES_MAX: usize = 64 * 1024;
+const PREFIX: &str = "/2018-06-01/runtime/";
+/// The error type, in a header of an error or in a trailer of a response that failed midway.
+const ERROR_TYPE: &str = "lambda-runtime-function-error-type";
+/// The error, in base64, in that trailer.
+const ERROR_BODY: &str = "lambda-runtime-function-error-body";
+/// The type of an error without one.
+const UNKNOWN: &str = "Runtime.Unknown";
+
+/// A response, of the Runtime API or of the server's own [`Api`].
+pub type Reply = Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>>;
+
+/// The API that an instance reaches beside the Runtime API, at the same address.
+#[async_trait]
+pub trait Api: Debug + Send + Sync {
+    /// Answers a request of an instance, whose invocation has this
+    /// [scope](ports::runtime::Invocation::scope).
+    async fn call(&self, scope: Option<Arc<str>>, request: Request<Incoming>) -> Reply;
+}
+
+/// The service of one listener.
+#[derive(Debug)]
+pub(crate) struct Served {
+    channel: Arc<InvocationChannel>,
+    arn: HeaderValue,
+    api: Arc<dyn Api>,
+    /// The bound on all bodies of the function.
+    allowance: Allowance,
+    /// Held while an answer is received.
+    receiving: Mutex<()>,
+}
+
+impl Served {
+    pub(crate) fn new(
+        channel: Arc<InvocationChannel>,
+        arn: HeaderValue,
+        api: Arc<dyn Api>,
+        allowance: Allowance,
+    ) -> Self {
+        Self {
+            channel,
+            arn,
+            api,
+            allowance,
+            receiving: Mutex::default(),
+        }
+    }
+}
+
+/// Serves the instance at `listener`, and no other peers. It never returns.
+pub(crate) async fn serve(listener: TcpListener, peers: Peers, served: Served) {
+    let served = Arc::new(served);
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        if connections.len() >= CONNECTIONS_MAX {
+            connections.join_next().await;
+        }
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // The check costs one kernel query, and no place among the connections.
+                if !peers.admit(&stream).await {
+                    // A stranger may connect without end: other tasks have a turn before the next
+                    // one.
+                    drop(stream);
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+                // A response is one packet, and the instance waits for it.
+                let _ = stream.set_nodelay(true);
+                connections.spawn(converse(stream, Arc::clone(&served)));
+            }
+            // No descriptors are left. They come back as connections end.
+            Err(error) => {
+                tracing::debug!(%error, "a function's connection was not accepted");
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+/// Serves one connection.
+pub(crate) async fn converse<S>(stream: S, served: Arc<Served>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let service = service_fn(move |request| {
+        let served = Arc::clone(&served);
+        async move {
+            let (request, charged) = served.allowance.receive(request);
+            let reply = route(request, &served).await;
+            drop(charged);
+            Ok::<_, Infallible>(reply)
+        }
+    });
+    // The instance decides how it ends, and logs its own errors.
+    let _ = http1::Builder::new()
+        .max_buf_size(BUFFER_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+async fn route(request: Request<Incoming>, served: &Served) -> Reply {
+    let Served {
+        channel, arn, api, ..
+    } = served;
+    if !is_from_a_program(request.headers()) {
+        return refusal(StatusCode::FORBIDDEN, "Forbidden");
+    }
+    let path = request.uri().path().to_owned();
+    let Some(path) = path.strip_prefix(PREFIX) else {
+        return api.call(channel.scope(), request).await;
+    };
+    match (
+        request.method(),
+        path.split('/').collect::<Vec<_>>().as_slice(),
+    ) {
+        (&Method::GET, ["invocation", "next"]) => match channel.next().await {
+            Some(task) => invocation(task, arn),
+            None => refusal(StatusCode::GONE, "Ended"),
+        },
+        (&Method::POST, ["invocation", id, "response"]) => {
+            if !channel.expects(id) {
+                return refusal(StatusCode::BAD_REQUEST, "InvalidRequestID");
+            }
+            match served.whole(request.into_body(), ANSWER_BYTES_MAX).await {
+                Ok(bytes) => taken(channel.answer(id, Answer::Response(bytes))),
+                Err(Unfit::TooLong(bytes)) => {
+                    let _ = channel.answer(id, Answer::TooLong(bytes));
+                    refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge")
+                }
+                Err(Unfit::Failed(error)) => taken(channel.answer(id, Answer::Error(error))),
+                Err(Unfit::BrokenOff) => refusal(StatusCode::BAD_REQUEST, "BrokenOff"),
+            }
+        }
+        (&Method::POST, ["invocation", id, "error"]) => {
+            if !channel.expects(id) {
+                return refusal(StatusCode::BAD_REQUEST, "InvalidRequestID");
+            }
+            let error = served.error_of(request).await;
+            taken(channel.answer(id, Answer::Error(error)))
+        }
+        (&Method::POST, ["init", "error"]) => {
+            channel.fail_start(served.error_of(request).await);
+            taken(Ok(()))
+        }
+        _ => refusal(StatusCode::NOT_FOUND, "NoSuchPath"),
+    }
+}
+
+/// Whether no browser page can have sent it. A function with the machine's network has its listener
+/// on the machine's loopback, which any page can call by another host name.
+fn is_from_a_program(headers: &HeaderMap) -> bool {
+    let is_ours = |host: &HeaderValue| host.as_bytes().starts_with(b"127.0.0.1:");
+    headers.get(HOST).is_none_or(is_ours) && !headers.contains_key(ORIGIN)
+}
+
+/// The answer to `next`.
+fn invocation(task: Task, arn: &HeaderValue) -> Reply {
+    let Task {
+        invocation,
+        deadline_ms,
+    } = task;
+    let mut response = Response::builder()
+        .header("lambda-runtime-aws-request-id", &invocation.id)
+        .header("lambda-runtime-deadline-ms", deadline_ms)
+        .header("lambda-runtime-invoked-function-arn", arn)
+        .header(CONTENT_TYPE, "application/json");
+    if let Some(context) = invocation.client_context {
+        response = response.header("lambda-runtime-client-context", context);
+    }
+    response
+        .body(whole_body(invocation.payload))
+        .unwrap_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR, "InvalidHeader"))
+}
+
+fn taken(answered: Result<(), NotAsked>) -> Reply {
+    match answered {
+        Ok(()) => {
+            let mut response = Response::new(whole_body(Bytes::from_static(br#"{"status":"OK"}"#)));
+            *response.status_mut() = StatusCode::ACCEPTED;
+            response
+        }
+        Err(NotAsked) => refusal(StatusCode::BAD_REQUEST, "InvalidRequestID"),
+    }
+}
+
+fn refusal(status: StatusCode, kind: &str) -> Reply {
+    let message = status.canonical_reason().unwrap_or_default();
+    let mut response = Response::new(whole_body(failure::payload(kind, message)));
+    *response.status_mut() = status;
+    response
+}
+
+fn whole_body(bytes: Bytes) -> UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>> {
+    Full::new(bytes)
+        .map_err(|never| match never {})
+        .boxed_unsync()
+}
+
+/// Why a body is not an answer.
+enum Unfit {
+    /// It is too long, with this many bytes.
+    TooLong(usize),
+    /// It breaks off, so its part must not count as the whole (U3).
+    BrokenOff,
+    /// It was streamed, and its trailers report that the function failed midway.
+    Failed(Bytes),
+}
+
+impl Served {
+    /// Receives a whole body.
+    async fn whole(&self, mut body: Incoming, bytes_max: usize) -> Result<Bytes, Unfit> {
+        let _receiving = self.receiving.lock().await;
+        let mut bytes = BytesMut::new();
+        let mut length = 0;
+        while let Some(frame) = body.frame().await {
+            let Ok(frame) = frame else {
+                // A body that is too long already stays so.
+                return Err(if length > bytes_max {
+                    Unfit::TooLong(length)
+                } else {
+                    Unfit::BrokenOff
+                });
+            };
+            let data = match frame.into_data() {
+                Ok(data) => data,
+                Err(other) => match other.into_trailers().ok().as_ref().and_then(failed_midway) {
+                    Some(error) => return Err(Unfit::Failed(error)),
+                    None => continue,
+                },
+            };
+            length += data.len();
+            if length <= bytes_max {
+                bytes.extend_from_slice(&data);
+            } else {
+                bytes = BytesMut::new();
+            }
+        }
+        if length > bytes_max {
+            Err(Unfit::TooLong(length))
+        } else {
+            Ok(bytes.freeze())
+        }
+    }
+
+    /// The function's error. The header gives its type, unless the body does.
+    async fn error_of(&self, request: Request<Incoming>) -> Bytes {
+        let kind = request.headers().get(ERROR_TYPE).cloned();
+        let kind = kind
+            .as_ref()
+            .and_then(|kind| kind.to_str().ok())
+            .unwrap_or(UNKNOWN);
+        match self.whole(request.into_body(), ERROR_BYTES_MAX).await {
+            Ok(error) => as_object(kind, error),
+            Err(Unfit::Failed(error)) => error,
+            Err(Unfit::TooLong(bytes)) => failure::payload(
+                kind,
+                &format!("the error has {bytes} bytes, over the bound of {ERROR_BYTES_MAX}"),
+            ),
+            Err(Unfit::BrokenOff) => failure::payload(kind, "the error broke off"),
+        }
+    }
+}
+
+/// The error in the trailers of a response, if there is one: the runtime had begun to send before
+/// the failure.
+fn failed_midway(trailers: &HeaderMap) -> Option<Bytes> {
+    let kind = trailers.get(ERROR_TYPE)?.to_str().unwrap_or(UNKNOWN);
+    let error = trailers
+        .get(ERROR_BODY)
+        .and_then(|error| BASE64_STANDARD.decode(error).ok());
+    Some(match error {
+        Some(error) => as_object(kind, error.into()),
+        None => failure::payload(
+            kind,
+            "the function failed while it sent its response, and gave no reason",
+        ),
+    })
+}
+
+/// The error as a JSON object: itself, or wrapped in one.
+fn as_object(kind: &str, error: Bytes) -> Bytes {
+    if is_object(&error) {
+        error
+    } else {
+        failure::payload(kind, &String::from_utf8_lossy(&error))
+    }
+}
+
+fn is_object(error: &[u8]) -> bool {
+    let begins = error.iter().find(|byte| !byte.is_ascii_whitespace());
+    begins == Some(&b'{') && serde_json::from_slice::<serde::de::IgnoredAny>(error).is_ok()
+}

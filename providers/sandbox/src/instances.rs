@@ -1,0 +1,387 @@
+//! The instances port: any program as an isolated process of this machine.
+//!
+//! A program finds two descriptors. `LANDFAST_CONTROL` is a Unix socket: each channel arrives on it
+//! as a descriptor that comes with one byte. `LANDFAST_MEMORY` is the shared region, if it has one,
+//! as a file in memory (`memfd`), to be mapped or read. A channel is a Unix stream of messages,
+//! each after its length in four bytes, the lowest first.
+//!
+//! The file in memory is sealed, so that its size never changes: neither side can make the other's
+//! mapping fault.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, IoSlice},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::{
+            fs::{FileExt as _, PermissionsExt as _},
+            net::UnixStream as StdUnixStream,
+        },
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use bytes::{Buf as _, Bytes, BytesMut};
+use nix::{
+    fcntl::{FcntlArg, SealFlag, fcntl},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        socket::{ControlMessage, MsgFlags, sendmsg},
+    },
+};
+use ports::{
+    Error, ErrorKind, Instances, Result,
+    instances::{Channel, Death, Instance, Limits, Region, Spec},
+};
+use tokio::{
+    io::{AsyncReadExt as _, Interest},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf, pipe},
+    },
+    sync::Mutex,
+};
+
+use crate::{
+    order::{Launch, Network, is_of_the_system},
+    process::{Launcher, Process, Running},
+};
+
+const MESSAGE_BYTES_MAX: usize = 16 << 20;
+const SHARED_BYTES_MAX: u64 = 1 << 40;
+/// The bytes of a message's length.
+const LENGTH_BYTES: usize = 4;
+const PROCESSES_MAX: u32 = 128;
+const SCRATCH_BYTES: u64 = 512 << 20;
+/// The longest piece of output in one line of the server's log.
+const OUTPUT_BYTES_MAX: usize = 4 * 1024;
+
+/// Starts programs as isolated processes.
+#[derive(Debug)]
+pub(crate) struct SandboxInstances {
+    launcher: Arc<Launcher>,
+    /// A folder that appears where functions have their code and their runtime.
+    folder: PathBuf,
+    limits: Limits,
+}
+
+impl SandboxInstances {
+    pub(crate) fn new(launcher: Arc<Launcher>, folder: PathBuf) -> Self {
+        let limits = Limits {
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            shared_memory_bytes_max: SHARED_BYTES_MAX,
+            bounds_memory: launcher.bounds_memory(),
+        };
+        Self {
+            launcher,
+            folder,
+            limits,
+        }
+    }
+
+    fn launch(&self, spec: &Spec, program: &Path) -> Launch {
+        let folder = program.parent().unwrap_or(Path::new("/")).to_owned();
+        Launch {
+            command: spec.command.iter().map(OsString::from).collect(),
+            environment: spec
+                .environment
+                .iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+            folders: Some(folder)
+                .filter(|folder| !is_of_the_system(folder))
+                .into_iter()
+                .collect(),
+            code: self.folder.clone(),
+            runtime: self.folder.clone(),
+            memory_bytes: spec.memory_bytes,
+            processes_max: PROCESSES_MAX,
+            scratch_bytes: SCRATCH_BYTES,
+            network: Network::None,
+            descriptors: Vec::new(),
+        }
+    }
+}
+
+/// The program of `spec`. Errors: it cannot be run, or the spec exceeds the limits.
+fn checked(spec: &Spec) -> Result<PathBuf> {
+    let wrong = |why: String| Err(Error::invalid(format!("start an instance: {why}")));
+    if spec.shared_bytes > SHARED_BYTES_MAX {
+        return wrong(format!("a region has at most {SHARED_BYTES_MAX} bytes"));
+    }
+    let Some(program) = spec.command.first().map(PathBuf::from) else {
+        return wrong("its command is empty".to_owned());
+    };
+    let is_executable = program.is_absolute()
+        && program
+            .metadata()
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
+    if !is_executable {
+        return wrong(format!(
+            "{} is not the absolute path of an executable file",
+            program.display()
+        ));
+    }
+    Ok(program)
+}
+
+fn unavailable(attempted: &'static str, error: impl Into<io::Error>) -> Error {
+    let kind = ErrorKind::Unavailable {
+        retry_after_ms: None,
+    };
+    Error::new(kind, attempted).caused_by(error.into())
+}
+
+#[async_trait]
+impl Instances for SandboxInstances {
+    async fn start(&self, spec: &Spec) -> Result<Arc<dyn Instance>> {
+        let failed = |error: io::Error| unavailable("start an instance", error);
+        let program = checked(spec)?;
+        let (control, theirs) = StdUnixStream::pair().map_err(failed)?;
+        control.set_nonblocking(true).map_err(failed)?;
+        let control = UnixStream::from_std(control).map_err(failed)?;
+        let region = match spec.shared_bytes {
+            0 => None,
+            bytes => Some(Arc::new(MemoryFile::new(bytes).map_err(failed)?)),
+        };
+        let mut launch = self.launch(spec, &program);
+        let theirs = Arc::new(OwnedFd::from(theirs));
+        launch.descriptors.push(("LANDFAST_CONTROL", theirs));
+        if let Some(region) = &region {
+            let file = region.file.try_clone().map_err(failed)?;
+            let file = Arc::new(OwnedFd::from(file));
+            launch.descriptors.push(("LANDFAST_MEMORY", file));
+        }
+        let Process {
+            listener,
+            stdout,
+            stderr,
+            control: process,
+            exit,
+            ..
+        } = self.launcher.start(launch).await.map_err(failed)?;
+        drop(listener);
+        let output = async move {
+            futures_util::join!(log(stdout, program.clone()), log(stderr, program.clone()));
+        };
+        Ok(Arc::new(SandboxInstance {
+            running: Running::watch(process, exit, output, || {}),
+            control,
+            region,
+        }))
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+}
+
+/// Writes the output of a program to the server's log.
+async fn log(mut output: pipe::Receiver, program: PathBuf) {
+    let mut buffer = vec![0; OUTPUT_BYTES_MAX];
+    while let Ok(bytes @ 1..) = output.read(&mut buffer).await {
+        let text = String::from_utf8_lossy(&buffer[..bytes]);
+        tracing::debug!(program = %program.display(), output = text.trim_end(), "an instance printed");
+    }
+}
+
+#[derive(Debug)]
+struct SandboxInstance {
+    running: Running,
+    /// The socket on which it gets its channels.
+    control: UnixStream,
+    region: Option<Arc<MemoryFile>>,
+}
+
+#[async_trait]
+impl Instance for SandboxInstance {
+    async fn channel(&self) -> Result<Arc<dyn Channel>> {
+        const ATTEMPTED: &str = "open a channel to an instance";
+        let failed = |error: io::Error| unavailable(ATTEMPTED, error);
+        if self.running.death().is_some() {
+            return Err(failed(io::ErrorKind::NotConnected.into()));
+        }
+        let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
+        let descriptors = [theirs.as_raw_fd()];
+        let sent = self.control.async_io(Interest::WRITABLE, || {
+            let rights = [ControlMessage::ScmRights(&descriptors)];
+            let byte = [IoSlice::new(&[0])];
+            let flags = MsgFlags::MSG_NOSIGNAL;
+            Ok(sendmsg::<()>(
+                self.control.as_raw_fd(),
+                &byte,
+                &rights,
+                flags,
+                None,
+            )?)
+        });
+        sent.await.map_err(failed)?;
+        let (read, write) = UnixStream::from_std(ours).map_err(failed)?.into_split();
+        Ok(Arc::new(SocketChannel {
+            reader: Mutex::new(Reader {
+                stream: read,
+                received: BytesMut::new(),
+            }),
+            writer: Mutex::new(Writer {
+                stream: write,
+                rest: BytesMut::new(),
+            }),
+        }))
+    }
+
+    fn memory(&self) -> Option<Arc<dyn Region>> {
+        let region = self.region.as_ref()?;
+        Some(Arc::clone(region) as Arc<dyn Region>)
+    }
+
+    async fn died(&self) -> Death {
+        self.running.died().await
+    }
+
+    fn end(&self) {
+        self.running.kill();
+    }
+}
+
+/// A channel over a Unix stream.
+#[derive(Debug)]
+struct SocketChannel {
+    reader: Mutex<Reader>,
+    writer: Mutex<Writer>,
+}
+
+#[derive(Debug)]
+struct Reader {
+    stream: OwnedReadHalf,
+    /// Bytes of messages that are not whole yet, or were not asked for yet.
+    received: BytesMut,
+}
+
+#[derive(Debug)]
+struct Writer {
+    stream: OwnedWriteHalf,
+    /// The rest of a message whose sender was dropped. It goes before the next message.
+    rest: BytesMut,
+}
+
+impl Writer {
+    async fn flush(&mut self) -> io::Result<()> {
+        while !self.rest.is_empty() {
+            self.stream.writable().await?;
+            match self.stream.try_write(&self.rest) {
+                Ok(sent) => self.rest.advance(sent),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Reader {
+    /// The first message, if it is whole. Errors: its length.
+    fn message(&mut self) -> std::result::Result<Option<Bytes>, usize> {
+        let Some(length) = self.received.first_chunk::<LENGTH_BYTES>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > MESSAGE_BYTES_MAX {
+            return Err(length);
+        }
+        if self.received.len() < LENGTH_BYTES + length {
+            return Ok(None);
+        }
+        self.received.advance(LENGTH_BYTES);
+        Ok(Some(self.received.split_to(length).freeze()))
+    }
+}
+
+#[async_trait]
+impl Channel for SocketChannel {
+    async fn send(&self, message: Bytes) -> Result<()> {
+        const ATTEMPTED: &str = "send a message to an instance";
+        if message.len() > MESSAGE_BYTES_MAX {
+            let bound = format!("{ATTEMPTED}: it has at most {MESSAGE_BYTES_MAX} bytes");
+            return Err(Error::invalid(bound));
+        }
+        let failed = |error| unavailable(ATTEMPTED, error);
+        let mut writer = self.writer.lock().await;
+        writer.flush().await.map_err(failed)?;
+        let length = (message.len() as u32).to_le_bytes();
+        writer.rest.extend_from_slice(&length);
+        writer.rest.extend_from_slice(&message);
+        writer.flush().await.map_err(failed)
+    }
+
+    async fn receive(&self) -> Result<Option<Bytes>> {
+        const ATTEMPTED: &str = "receive a message from an instance";
+        let mut reader = self.reader.lock().await;
+        loop {
+            match reader.message() {
+                Ok(Some(message)) => return Ok(Some(message)),
+                Ok(None) => {}
+                Err(length) => {
+                    let why = format!("{ATTEMPTED}: it announces {length} bytes");
+                    return Err(Error::corrupt(why));
+                }
+            }
+            let Reader { stream, received } = &mut *reader;
+            match stream.read_buf(received).await {
+                // A message that is not whole by now never will be.
+                Ok(0) => return Ok(None),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+                Err(error) => return Err(unavailable(ATTEMPTED, error)),
+            }
+        }
+    }
+}
+
+/// A region of shared memory: a sealed file in memory.
+#[derive(Debug)]
+struct MemoryFile {
+    file: File,
+    bytes: u64,
+}
+
+impl MemoryFile {
+    fn new(bytes: u64) -> io::Result<Self> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = File::from(memfd_create(c"landfast-instance", flags)?);
+        file.set_len(bytes)?;
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+        Ok(Self { file, bytes })
+    }
+
+    fn check(&self, offset: u64, bytes: usize) -> Result<()> {
+        let end = offset.checked_add(bytes as u64);
+        if end.is_none_or(|end| end > self.bytes) {
+            let why = format!("access {bytes} bytes at {offset}: outside of the region");
+            return Err(Error::invalid(why));
+        }
+        Ok(())
+    }
+}
+
+impl Region for MemoryFile {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.check(offset, buffer.len())?;
+        let read = self.file.read_exact_at(buffer, offset);
+        read.map_err(|error| unavailable("read a shared region", error))
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check(offset, bytes.len())?;
+        let written = self.file.write_all_at(bytes, offset);
+        written.map_err(|error| unavailable("write to a shared region", error))
+    }
+}

@@ -1,0 +1,140 @@
+//! The server's side of the conversation with a launched process.
+//!
+//! The process answers an [order](crate::order) with a listener and the number of the function's
+//! user, once. At the end it sends the four bytes of the function's wait status. A spare confirms
+//! its second order with one byte. Each side trusts the other as little as it must: a descriptor
+//! from a sandbox is refused unless it is a listening socket.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    os::fd::{AsRawFd as _, RawFd},
+};
+
+use nix::sys::socket::{
+    ControlMessage, MsgFlags, getsockopt, recvmsg, sendmsg, sockopt::AcceptConn,
+};
+use tokio::{
+    io::Interest,
+    net::{TcpListener, UnixStream},
+};
+
+use super::peers::Peers;
+use crate::{
+    order::{ADOPTED, Order},
+    system::received,
+};
+
+/// Sends the order. Returns the listener that comes back, and the peers that may connect to it.
+pub(super) async fn hand_over(
+    socket: &UnixStream,
+    order: &Order,
+) -> io::Result<(TcpListener, Peers)> {
+    send(socket, order).await?;
+    let (listener, user) = socket
+        .async_io(Interest::READABLE, || receive_listener(socket))
+        .await?;
+    listener.set_nonblocking(true)?;
+    Ok((
+        TcpListener::from_std(listener)?,
+        Peers::of(user, order.network, order.is_isolated),
+    ))
+}
+
+/// Sends a spare the order of its function. Returns when the spare has become its instance.
+pub(super) async fn adopt(socket: &UnixStream, order: &Order) -> io::Result<()> {
+    send(socket, order).await?;
+    let mut answer = [0];
+    let read = socket
+        .async_io(Interest::READABLE, || socket.try_read(&mut answer))
+        .await?;
+    if read == 0 || answer != [ADOPTED] {
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the spare has ended",
+        ));
+    }
+    Ok(())
+}
+
+async fn send(socket: &UnixStream, order: &Order) -> io::Result<()> {
+    let bytes = order.encode()?;
+    let descriptors: Vec<RawFd> = order
+        .descriptors
+        .iter()
+        .map(|descriptor| descriptor.as_raw_fd())
+        .collect();
+    let rights = [ControlMessage::ScmRights(&descriptors)];
+    let rights = if descriptors.is_empty() {
+        &[][..]
+    } else {
+        &rights[..]
+    };
+    let first = [IoSlice::new(&bytes[..1])];
+    let sent = || {
+        Ok(sendmsg::<()>(
+            socket.as_raw_fd(),
+            &first,
+            rights,
+            MsgFlags::MSG_NOSIGNAL,
+            None,
+        )?)
+    };
+    let mut rest = &bytes[socket.async_io(Interest::WRITABLE, sent).await?..];
+    while !rest.is_empty() {
+        socket.writable().await?;
+        match socket.try_write(rest) {
+            Ok(sent) => rest = &rest[sent..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn receive_listener(socket: &UnixStream) -> io::Result<(std::net::TcpListener, u32)> {
+    let mut user = [0; 4];
+    let mut parts = [IoSliceMut::new(&mut user)];
+    let mut space = nix::cmsg_space!([RawFd; 1]);
+    let message = recvmsg::<()>(
+        socket.as_raw_fd(),
+        &mut parts,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )?;
+    let read = message.bytes;
+    let descriptor = received(&message)?.filter(|_| read == size_of::<u32>());
+    let Some(descriptor) = descriptor else {
+        let why = if read == 0 {
+            "its launcher ended:"
+        } else {
+            "the sandbox sent no listener"
+        };
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+    };
+    if !getsockopt(&descriptor, AcceptConn)? {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the sandbox sent a descriptor that is not a listener",
+        ));
+    }
+    Ok((
+        std::net::TcpListener::from(descriptor),
+        u32::from_le_bytes(user),
+    ))
+}
+
+/// The function's wait status; none: the function, or its parent in the sandbox, was killed.
+pub(super) async fn status(socket: &UnixStream) -> Option<i32> {
+    let mut bytes = [0; 4];
+    let mut read = 0;
+    while read < bytes.len() {
+        socket.readable().await.ok()?;
+        match socket.try_read(&mut bytes[read..]) {
+            Ok(0) => return None,
+            Ok(more) => read += more,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return None,
+        }
+    }
+    Some(i32::from_le_bytes(bytes))
+}

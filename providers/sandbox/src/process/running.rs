@@ -1,0 +1,150 @@
+//! A running process, addressed by its handle: the base of both function instances and the
+//! instances port.
+
+use std::{mem, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use ports::instances::Death;
+use tokio::{sync::watch, time::Instant};
+
+use super::{control::Control, exit::Exit};
+
+/// How long all processes of an instance may take to freeze.
+const FREEZE_MAX: Duration = Duration::from_secs(1);
+const FREEZE_POLL: Duration = Duration::from_millis(1);
+
+/// A handle of a running process. Dropping it ends the process.
+#[derive(Debug)]
+pub(crate) struct Running {
+    control: Arc<Control>,
+    death: watch::Receiver<Option<Death>>,
+    frost: Mutex<Frost>,
+}
+
+/// How far the process is frozen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Frost {
+    None,
+    /// Parts of it may still run.
+    Freezing,
+    Frozen,
+}
+
+impl Running {
+    /// Watches the end of a process, and runs `beside` until then. Afterwards it announces the
+    /// death, and then calls `on_death`.
+    pub(crate) fn watch(
+        control: Arc<Control>,
+        mut exit: Exit,
+        beside: impl Future<Output = ()> + Send + 'static,
+        on_death: impl FnOnce() + Send + 'static,
+    ) -> Self {
+        let (announce, death) = watch::channel(None);
+        tokio::spawn(async move {
+            let cause = tokio::select! {
+                cause = exit.wait() => cause,
+                () = beside => exit.wait().await,
+            };
+            announce.send_replace(Some(cause));
+            on_death();
+        });
+        Self {
+            control,
+            death,
+            frost: Mutex::new(Frost::None),
+        }
+    }
+
+    /// The cause of its death, if it is dead.
+    pub(crate) fn death(&self) -> Option<Death> {
+        *self.death.borrow()
+    }
+
+    /// Waits until it is dead.
+    pub(crate) async fn died(&self) -> Death {
+        let mut death = self.death.clone();
+        // An error means that the watching task ended with the server's runtime.
+        let cause = death.wait_for(Option::is_some).await;
+        cause
+            .ok()
+            .and_then(|cause| *cause)
+            .unwrap_or(Death::Killed(libc::SIGKILL))
+    }
+
+    /// Ends it and everything it has started.
+    pub(crate) fn kill(&self) {
+        self.control.kill();
+    }
+
+    /// Begins to freeze it.
+    pub(crate) fn freeze(&self) {
+        let mut frost = self.frost.lock();
+        match self.control.freeze() {
+            Ok(()) => *frost = Frost::Freezing,
+            Err(error) => tracing::debug!(%error, "an idle instance could not be frozen"),
+        }
+    }
+
+    /// Waits, after [`Self::freeze`], until nothing of it runs or it is thawed. False: it did not
+    /// freeze in time.
+    pub(crate) async fn is_still(&self) -> bool {
+        let until = Instant::now() + FREEZE_MAX;
+        loop {
+            {
+                let mut frost = self.frost.lock();
+                if *frost != Frost::Freezing {
+                    return true;
+                }
+                if self.control.is_frozen() {
+                    *frost = Frost::Frozen;
+                    return true;
+                }
+                // A process that was started while the others were stopped still runs.
+                if let Err(error) = self.control.freeze() {
+                    tracing::debug!(%error, "an idle instance could not be frozen");
+                }
+            }
+            if Instant::now() > until {
+                return false;
+            }
+            tokio::time::sleep(FREEZE_POLL).await;
+        }
+    }
+
+    /// Lets it run again. Whether it does.
+    pub(crate) fn thaw(&self) -> bool {
+        let mut frost = self.frost.lock();
+        if mem::replace(&mut *frost, Frost::None) == Frost::None {
+            return true;
+        }
+        match self.control.thaw() {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(%error, "a frozen instance could not be thawed, and is ended");
+                self.kill();
+                false
+            }
+        }
+    }
+
+    /// Whether nothing of it runs.
+    pub(crate) fn is_frozen(&self) -> bool {
+        *self.frost.lock() == Frost::Frozen
+    }
+
+    /// The most memory it has used, in bytes, if known.
+    pub(crate) fn memory_peak(&self) -> Option<u64> {
+        self.control.memory_peak()
+    }
+
+    /// How many of its processes the kernel ended for lack of memory, if known.
+    pub(crate) fn out_of_memory_kills(&self) -> u64 {
+        self.control.out_of_memory_kills()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

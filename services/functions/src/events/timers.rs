@@ -1,0 +1,295 @@
+//! Timers of deployed functions. Each tick becomes an ordinary event of its function.
+//!
+//! A tick is therefore retried, reported and kept like any event (A3). It waits for a free instance
+//! (A8) and survives a crash. A timer does not wait for its function, which may never keep up.
+//! While too many events of the function wait, ticks are skipped, so that the backlog stays
+//! bounded.
+//!
+//! A tick is taken from the schedule before its event is sent, so a failed send is repeated for
+//! about a second.
+//!
+//! The time of the next tick is [stored](schedule). The port's timers know only periods, which
+//! begin when they are armed. The service therefore arms a timer for the remaining time, and again
+//! at each tick.
+//!
+//! Invariant: no tick arms a timer that was disarmed after the tick began. Both happen under one
+//! lock.
+
+pub(crate) mod schedule;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use ports::{ErrorKind, LogThrottle, Monotonic, Result};
+use primitives::retry_repeatable;
+
+use self::schedule::{Schedule, Tick};
+use super::{
+    format,
+    outgoing::{self, RETRIES},
+};
+use crate::{
+    config::Parts,
+    ids::{new_id, registered_name},
+};
+
+/// While this many events of a function wait or run, its ticks are skipped.
+pub(crate) const EVENTS_WAITING_MAX: u64 = 100;
+
+/// Ticks count as regular again once none was skipped for this long. A function that is behind
+/// takes one now and then, which is no recovery.
+const REGULAR_AFTER: Duration = Duration::from_mins(10);
+
+/// The delay before the next attempt when the store could not say whether a tick is due.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The outcome of a tick.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It became an event.
+    Event,
+    /// It was skipped for this reason. The next tick is due a period later.
+    Skipped(String),
+    /// It may still be due. The timer checks again soon.
+    Late(String),
+}
+
+impl Outcome {
+    /// Why it is not an event.
+    fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Event => None,
+            Self::Skipped(reason) | Self::Late(reason) => Some(reason),
+        }
+    }
+}
+
+/// The timers that are armed in this process.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    parts: Parts,
+    schedule: Schedule,
+    /// The period of each armed timer, by function. Locked while a timer is armed or disarmed.
+    armed: tokio::sync::Mutex<BTreeMap<String, Duration>>,
+}
+
+impl Timers {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            schedule: Schedule::new(
+                Arc::clone(&parts.key_value),
+                Arc::clone(&parts.clock),
+                Arc::clone(&parts.entropy),
+            ),
+            armed: tokio::sync::Mutex::default(),
+            parts,
+        }
+    }
+
+    /// Begins the first period of the timer of `function` now.
+    pub(crate) async fn begin(&self, function: &str, period: Duration) -> Result<()> {
+        let now = self.parts.clock.now();
+        self.schedule.begin(function, period, now).await
+    }
+
+    /// Arms the timer of `function` for its next tick; without a period, disarms it.
+    pub(crate) async fn follow(&self, function: &str, period: Option<Duration>) -> Result<()> {
+        let Parts {
+            functions, clock, ..
+        } = &self.parts;
+        let name = registered_name(function);
+        let mut armed = self.armed.lock().await;
+        let Some(period) = period else {
+            armed.remove(function);
+            return functions.disarm_timer(&name).await;
+        };
+        let next = self
+            .schedule
+            .next_or_begin(function, period, clock.now())
+            .await?;
+        armed.insert(function.to_owned(), period);
+        let left = Duration::from_millis(next.ms_since(clock.now()).max(1));
+        functions.arm_timer(&name, left).await
+    }
+
+    /// Takes the tick of `function` that is due, if there is one, and arms the timer for the next.
+    pub(crate) async fn take(&self, function: &str) -> Option<Outcome> {
+        let clock = &self.parts.clock;
+        let began = clock.monotonic();
+        let period = self.armed.lock().await.get(function).copied()?;
+        let id = new_id(&*self.parts.entropy);
+        let tick = self.schedule.take(function, period, clock.now(), &id).await;
+        let now = clock.now();
+        let left = match &tick {
+            Ok(Tick::Mine(next) | Tick::NotBefore(next)) => {
+                Duration::from_millis(next.ms_since(now))
+            }
+            Err(_) => RETRY_AFTER,
+        };
+        // The port counts from the time at which the timer fired.
+        self.arm_again(function, period, left + clock.monotonic().since(began))
+            .await;
+        match tick {
+            Ok(Tick::Mine(_)) => Some(match self.send_tick(function, id).await {
+                Ok(true) => Outcome::Event,
+                // The exact number is left out, so that it does not count as another reason.
+                Ok(false) => {
+                    Outcome::Skipped(format!("{EVENTS_WAITING_MAX} events of it wait, or more"))
+                }
+                Err(error) => Outcome::Skipped(error.to_string()),
+            }),
+            Ok(Tick::NotBefore(_)) => None,
+            Err(error) => Some(Outcome::Late(error.to_string())),
+        }
+    }
+
+    /// Sets the timer of `function` to fire `left` after it last fired, if it is still armed with
+    /// this period.
+    async fn arm_again(&self, function: &str, period: Duration, left: Duration) {
+        let armed = self.armed.lock().await;
+        if armed.get(function) != Some(&period) {
+            return;
+        }
+        let Parts {
+            functions,
+            clock,
+            entropy,
+            ..
+        } = &self.parts;
+        let (name, left) = (
+            registered_name(function),
+            left.max(Duration::from_millis(1)),
+        );
+        let arm = || functions.arm_timer(&name, left);
+        // After an error it fires with the earlier delay, and then finds the tick that is due.
+        if let Err(error) = retry_repeatable(RETRIES, &**clock, &**entropy, arm).await {
+            tracing::warn!(%error, function, "a timer could not be armed again and may fire late");
+        }
+    }
+
+    /// Sends the event of a tick, and returns once it is durable. False: too many events wait.
+    async fn send_tick(&self, function: &str, id: String) -> Result<bool> {
+        let parts = &self.parts;
+        let queue = parts.functions.event_queue(&registered_name(function));
+        let backlog = || parts.queue_admin.backlog(&queue);
+        let waiting = match retry_repeatable(RETRIES, &*parts.clock, &*parts.entropy, backlog).await
+        {
+            Ok(backlog) => backlog.messages,
+            // No event was ever sent, so there is no queue.
+            Err(error) if error.kind() == ErrorKind::Invalid => 0,
+            Err(error) => return Err(error),
+        };
+        if waiting >= EVENTS_WAITING_MAX {
+            return Ok(false);
+        }
+        let payload = format::scheduled(function, &id, parts.clock.now());
+        outgoing::send(parts, function, id, payload).await?;
+        Ok(true)
+    }
+}
+
+/// Reports in the log, at growing intervals, that ticks of a function are skipped or late.
+#[derive(Debug, Default)]
+pub(crate) struct TickLog(Mutex<Irregular>);
+
+/// Since when ticks are skipped or late, and what was logged.
+#[derive(Debug, Default)]
+struct Irregular {
+    outage: LogThrottle,
+    last: Monotonic,
+}
+
+impl Irregular {
+    /// A tick is not an event. Returns for how long some have not been, if that is to be logged
+    /// now.
+    fn another(&mut self, now: Monotonic, reason: &str) -> Option<Duration> {
+        self.last = now;
+        self.outage.failed(now, reason)
+    }
+
+    /// A tick is an event. Returns how long ticks were irregular, up to the last such tick, if they
+    /// were and now no longer are.
+    fn none(&mut self, now: Monotonic) -> Option<Duration> {
+        if now.since(self.last) < REGULAR_AFTER {
+            None
+        } else {
+            self.outage.ended(self.last)
+        }
+    }
+}
+
+impl TickLog {
+    /// Handles the timer of `function` when it fires.
+    pub(crate) async fn tick(&self, timers: &Timers, function: &str) {
+        let Some(outcome) = timers.take(function).await else {
+            return;
+        };
+        let now = timers.parts.clock.monotonic();
+        let Some(reason) = outcome.reason() else {
+            if let Some(lasted) = self.0.lock().none(now) {
+                tracing::info!(function, ?lasted, "ticks of its timer are events again");
+            }
+            return;
+        };
+        let Some(lasts) = self.0.lock().another(now, reason) else {
+            return;
+        };
+        if matches!(outcome, Outcome::Late(_)) {
+            tracing::warn!(function, reason, ?lasts, "ticks of its timer are late");
+        } else {
+            tracing::warn!(function, reason, ?lasts, "ticks of its timer are skipped");
+        }
+    }
+}
+
+#[cfg(test)]
+impl Timers {
+    /// The period of the armed timer of `function`.
+    pub(crate) async fn armed(&self, function: &str) -> Option<Duration> {
+        self.armed.lock().await.get(function).copied()
+    }
+
+    /// All armed timers with their periods.
+    pub(crate) async fn all_armed(&self) -> BTreeMap<String, Duration> {
+        self.armed.lock().await.clone()
+    }
+
+    /// Marks the timer of `function` as armed, without a call of the port.
+    pub(crate) async fn mark_armed(&self, function: &str, period: Duration) {
+        self.armed.lock().await.insert(function.to_owned(), period);
+    }
+
+    pub(crate) fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_that_takes_a_tick_now_and_then_is_reported_at_growing_intervals() {
+        let mut ticks = Irregular::default();
+        let at = |second: u64| Monotonic(Duration::from_secs(second));
+        let logged = |second: &u64| match second % 3 {
+            0 => ticks.none(at(*second)).is_some(),
+            _ => ticks.another(at(*second), "it waits").is_some(),
+        };
+        let logged: Vec<_> = (1..3_600).filter(logged).collect();
+        assert!(
+            logged.starts_with(&[1, 4]) && logged.len() < 20,
+            "{logged:?}"
+        );
+        assert!(
+            logged
+                .windows(3)
+                .all(|three| three[2] - three[1] >= (three[1] - three[0]).min(600)),
+            "{logged:?}"
+        );
+        assert_eq!(ticks.none(at(4_000)), None, "one may be skipped again");
+        assert_eq!(ticks.none(at(4_199)), Some(Duration::from_secs(3_598)));
+        assert_eq!(ticks.none(at(4_200)), None, "it was logged");
+        assert_eq!(ticks.another(at(4_201), "it waits"), Some(Duration::ZERO));
+    }
+}

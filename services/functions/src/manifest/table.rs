@@ -1,0 +1,366 @@
+//! A function's table in a manifest: its settings and its triggers.
+
+use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
+
+use ports::runtime::{Function, Language};
+use serde::Deserialize;
+
+use super::{check_name, within};
+
+const MEMORY_MB: RangeInclusive<u64> = 16..=65_536;
+pub(super) const TIMEOUT_S: RangeInclusive<u64> = 1..=900;
+const CONCURRENCY: RangeInclusive<usize> = 1..=1000;
+const RETRIES_MAX: u32 = 100;
+const BATCH: RangeInclusive<usize> = 1..=10;
+const PERIOD_S_MAX: u64 = 366 * 24 * 3600;
+/// The longest `NAME=value` with its zero byte that Linux passes to a process (`MAX_ARG_STRLEN`).
+/// The manifest's length bounds all variables together.
+const VARIABLE_BYTES_MAX: usize = 128 * 1024;
+/// Variables that tell an instance its identity and the server's address. With other values it
+/// could not be invoked, or not reach its state. Lambda reserves these too. It also reserves the
+/// region and credentials, which a function may set here.
+const RESERVED_VARIABLES: [&str; 11] = [
+    "AWS_LAMBDA_FUNCTION_MEMORY_SIZE",
+    "AWS_LAMBDA_FUNCTION_NAME",
+    "AWS_LAMBDA_FUNCTION_VERSION",
+    "AWS_LAMBDA_INITIALIZATION_TYPE",
+    "AWS_LAMBDA_LOG_GROUP_NAME",
+    "AWS_LAMBDA_LOG_STREAM_NAME",
+    "AWS_LAMBDA_RUNTIME_API",
+    "LAMBDA_RUNTIME_DIR",
+    "LAMBDA_TASK_ROOT",
+    "LANDFAST_URL",
+    "_HANDLER",
+];
+
+/// A function's table in a manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// The kind of its interpreter.
+    pub runtime: Kind,
+    /// The folder with its code, relative to the manifest.
+    pub code: String,
+    /// `module.function`, or the executable's file name.
+    pub handler: String,
+    /// The interpreter of a `python3` function; default: the machine's `python3`.
+    pub python: Option<PathBuf>,
+    /// The interpreter of a `node` function; default: the machine's `node`.
+    pub node: Option<PathBuf>,
+    /// The memory limit of an instance.
+    #[serde(default = "defaults::memory_mb")]
+    pub memory_mb: u64,
+    /// The timeout of an invocation.
+    #[serde(default = "defaults::timeout_s")]
+    pub timeout_s: u64,
+    /// The most instances at a time.
+    #[serde(default = "defaults::concurrency")]
+    pub concurrency: usize,
+    /// Further attempts of events.
+    #[serde(default = "defaults::retries")]
+    pub retries: u32,
+    /// The most processes and threads of an instance.
+    #[serde(default = "defaults::processes")]
+    pub processes: u32,
+    /// The size of its `/tmp`.
+    #[serde(default = "defaults::scratch_mb")]
+    pub scratch_mb: u64,
+    /// Whether it reaches the machine's network.
+    #[serde(default)]
+    pub network: bool,
+    /// Variables in addition to those of every function.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// The function that gets a notice of each permanently failed event or message.
+    pub on_failure: Option<String>,
+    /// Its triggers.
+    #[serde(default)]
+    pub triggers: Vec<Trigger>,
+}
+
+/// The interpreter of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Python, with the bundled runtime client or the code's own awslambdaric.
+    Python3,
+    /// Node.js, with the bundled runtime client or the code's own aws-lambda-ric.
+    Node,
+    /// An executable that speaks the Lambda Runtime API itself.
+    Executable,
+}
+
+impl Kind {
+    /// Its name in a manifest.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Python3 => "python3",
+            Self::Node => "node",
+            Self::Executable => "executable",
+        }
+    }
+}
+
+/// A trigger of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a trigger is { queue = NAME, batch = 10 }, { every_s = 60 } or { http = PATH, methods = [\"GET\"] }"
+)]
+pub enum Trigger {
+    /// Messages of a queue, which is created if it is missing.
+    Queue(QueueTrigger),
+    /// A period.
+    Timer(TimerTrigger),
+    /// Requests over HTTP.
+    Http(HttpTrigger),
+}
+
+/// Messages of a queue.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueTrigger {
+    /// The queue.
+    pub queue: String,
+    /// The most messages in a batch, all of one group.
+    #[serde(default = "defaults::batch")]
+    pub batch: usize,
+}
+
+/// A period.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimerTrigger {
+    /// The period in seconds.
+    pub every_s: u64,
+}
+
+/// Requests over HTTP.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpTrigger {
+    /// Their paths: `/orders/{id}`, `/files/{path+}`.
+    pub http: String,
+    /// Their methods; none: any method.
+    pub methods: Option<Vec<String>>,
+}
+
+mod defaults {
+    pub(super) fn memory_mb() -> u64 {
+        128
+    }
+    pub(super) fn timeout_s() -> u64 {
+        30
+    }
+    pub(super) fn concurrency() -> usize {
+        8
+    }
+    pub(super) fn retries() -> u32 {
+        2
+    }
+    pub(super) fn processes() -> u32 {
+        128
+    }
+    pub(super) fn scratch_mb() -> u64 {
+        512
+    }
+    pub(super) fn batch() -> usize {
+        10
+    }
+}
+
+impl Table {
+    pub(super) fn check(&self, name: &str) -> Result<(), String> {
+        check_name("a function", name)?;
+        check_folder(&self.code)?;
+        within("memory_mb", &self.memory_mb, &MEMORY_MB)?;
+        within("timeout_s", &self.timeout_s, &TIMEOUT_S)?;
+        within("concurrency", &self.concurrency, &CONCURRENCY)?;
+        within("retries", &self.retries, &(0..=RETRIES_MAX))?;
+        within("processes", &self.processes, &(1..=10_000))?;
+        within("scratch_mb", &self.scratch_mb, &(1..=65_536))?;
+        let interpreters = [
+            (Kind::Python3, "python", &self.python),
+            (Kind::Node, "node", &self.node),
+        ];
+        for (kind, field, interpreter) in interpreters {
+            if interpreter.is_some() && self.runtime != kind {
+                return Err(format!("{field} is for runtime = {kind:?} only").to_lowercase());
+            }
+        }
+        self.check_handler()?;
+        self.check_environment()?;
+        if let Some(notified) = &self.on_failure {
+            check_name("on_failure", notified)?;
+        }
+        self.triggers.iter().try_for_each(Trigger::check)?;
+        if self
+            .triggers
+            .iter()
+            .filter(|trigger| matches!(trigger, Trigger::Timer(_)))
+            .count()
+            > 1
+        {
+            return Err("triggers: one timer at most".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_handler(&self) -> Result<(), String> {
+        match self.runtime {
+            Kind::Python3 | Kind::Node
+                if self
+                    .handler
+                    .rsplit_once('.')
+                    .is_none_or(|(a, b)| a.is_empty() || b.is_empty()) =>
+            {
+                Err(format!(
+                    "handler {:?} must be module.function",
+                    self.handler
+                ))
+            }
+            Kind::Executable if self.handler.is_empty() || self.handler.contains('/') => {
+                Err(format!(
+                    "handler {:?} must be the name of a file in {:?}",
+                    self.handler, self.code
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_environment(&self) -> Result<(), String> {
+        let is_variable = |name: &String| {
+            !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        };
+        if let Some(name) = self.environment.keys().find(|name| !is_variable(name)) {
+            return Err(format!(
+                "environment: {name:?} is no name of a variable (letters, digits, _)"
+            ));
+        }
+        if self.environment.values().any(|value| value.contains('\0')) {
+            return Err("environment: a value contains a zero byte".to_owned());
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_as_new(&self) -> Result<(), String> {
+        if self.handler.chars().any(char::is_control) {
+            return Err(format!(
+                "handler {:?} must have no control characters",
+                self.handler
+            ));
+        }
+        for (variable, value) in &self.environment {
+            if RESERVED_VARIABLES.contains(&variable.as_str()) {
+                return Err(format!(
+                    "environment: {variable} is reserved: the server sets it; choose another name"
+                ));
+            }
+            // The equals sign and a zero byte are two more.
+            let bytes = variable.len() + value.len() + 2;
+            if bytes > VARIABLE_BYTES_MAX {
+                return Err(format!(
+                    "environment: {variable:.64} has {bytes} bytes with its name, and no process can be given more than \
+                     {VARIABLE_BYTES_MAX}: let the function read it from a file in its code"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The function `name`, for the runtime. Its code is in `archive`.
+    pub fn function(&self, name: &str, archive: &str, revision: &str) -> Arc<Function> {
+        Arc::new(Function {
+            name: name.to_owned(),
+            revision: revision.to_owned(),
+            language: match self.runtime {
+                Kind::Python3 => Language::Python(self.python.clone()),
+                Kind::Node => Language::Node(self.node.clone()),
+                Kind::Executable => Language::Executable,
+            },
+            handler: self.handler.clone(),
+            archive: archive.to_owned(),
+            folder: self.code.clone(),
+            memory_bytes: self.memory_mb << 20,
+            timeout: Duration::from_secs(self.timeout_s),
+            concurrency: self.concurrency,
+            processes_max: self.processes,
+            scratch_bytes: self.scratch_mb << 20,
+            environment: self.environment.clone(),
+            network: self.network,
+        })
+    }
+
+    /// The period of its timer, if it has one.
+    pub fn period(&self) -> Option<Duration> {
+        self.triggers.iter().find_map(|trigger| match trigger {
+            Trigger::Timer(timer) => Some(Duration::from_secs(timer.every_s)),
+            Trigger::Queue(_) | Trigger::Http(_) => None,
+        })
+    }
+
+    /// The queues that start it.
+    pub fn queues(&self) -> impl Iterator<Item = &QueueTrigger> {
+        self.triggers.iter().filter_map(|trigger| match trigger {
+            Trigger::Queue(queue) => Some(queue),
+            Trigger::Timer(_) | Trigger::Http(_) => None,
+        })
+    }
+
+    /// The requests that start it.
+    pub(super) fn requests(&self) -> impl Iterator<Item = &HttpTrigger> {
+        self.triggers.iter().filter_map(|trigger| match trigger {
+            Trigger::Http(trigger) => Some(trigger),
+            Trigger::Queue(_) | Trigger::Timer(_) => None,
+        })
+    }
+}
+
+impl Trigger {
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Queue(trigger) => {
+                check_name("a queue", &trigger.queue)?;
+                within("batch", &trigger.batch, &BATCH)
+            }
+            Self::Timer(trigger) => check_period(trigger.every_s),
+            // Checked with all routes of the application.
+            Self::Http(_) => Ok(()),
+        }
+    }
+}
+
+/// Checks a timer's period, in seconds.
+pub fn check_period(every_s: u64) -> Result<(), String> {
+    within("every_s", &every_s, &(1..=PERIOD_S_MAX))
+}
+
+fn check_folder(folder: &str) -> Result<(), String> {
+    let is_inside = !folder.is_empty()
+        && !folder.starts_with('/')
+        && folder.split('/').all(|part| part != "..");
+    if !is_inside || folder.contains('\0') {
+        return Err(format!(
+            "code = {folder:?} must be a folder beside the manifest, without .."
+        ));
+    }
+    Ok(())
+}
+
+/// A folder that [`check_folder`] accepts, in the one spelling that the store uses; the manifest's
+/// own folder is `.`.
+pub(super) fn normalised(folder: &str) -> String {
+    let parts: Vec<_> = folder
+        .split('/')
+        .filter(|part| !matches!(*part, "" | "."))
+        .collect();
+    if parts.is_empty() {
+        ".".to_owned()
+    } else {
+        parts.join("/")
+    }
+}

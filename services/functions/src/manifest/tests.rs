@@ -1,0 +1,193 @@
+//! The parsing of manifests, and the errors for faults.
+
+use std::time::Duration;
+
+use ports::runtime::Language;
+
+use super::*;
+
+const WHOLE: &str = r#"
+    name = "shop"
+    [functions.resize]
+    runtime = "python3"
+    code = "functions"
+    handler = "app.resize"
+    memory_mb = 256
+    timeout_s = 3
+    concurrency = 2
+    retries = 0
+    on_failure = "tell"
+    environment = { SIZE = "64" }
+    triggers = [{ queue = "pictures", batch = 5 }, { every_s = 60 }, { http = "/pictures/{id}", methods = ["GET", "PUT"] }]
+    [functions.tell]
+    runtime = "executable"
+    code = "bin"
+    handler = "tell"
+    triggers = [{ http = "/tell" }]
+"#;
+
+#[test]
+fn a_manifest_describes_functions_and_their_triggers() {
+    let manifest = Manifest::parse(WHOLE).expect("whole");
+    let resize = &manifest.functions["resize"];
+    let function = resize.function("resize", "archive", "1");
+    assert_eq!(
+        (function.memory_bytes, function.timeout),
+        (256 << 20, Duration::from_secs(3))
+    );
+    assert_eq!(
+        (function.concurrency, function.language.clone()),
+        (2, Language::Python(None))
+    );
+    assert_eq!(resize.period(), Some(Duration::from_mins(1)));
+    assert_eq!(
+        resize
+            .queues()
+            .map(|queue| (&*queue.queue, queue.batch))
+            .collect::<Vec<_>>(),
+        [("pictures", 5)]
+    );
+    assert_eq!((resize.retries, manifest.functions["tell"].retries), (0, 2));
+    let routes: Vec<_> = manifest
+        .routes()
+        .expect("routes")
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        routes,
+        ["GET /pictures/{id}", "PUT /pictures/{id}", "ANY /tell"]
+    );
+}
+
+/// A replacement, the text in [`WHOLE`] that it replaces, and a part of the error.
+const FAULTS: &[(&str, &str, &str)] = &[
+    (
+        "memory_mb = 1",
+        "memory_mb = 256",
+        "memory_mb = 1 must be 16 to 65536",
+    ),
+    (
+        "timeout_s = 901",
+        "timeout_s = 3",
+        "timeout_s = 901 must be 1 to 900",
+    ),
+    (
+        "code = \"../x\"",
+        "code = \"functions\"",
+        "a folder beside the manifest",
+    ),
+    (
+        "code = \"/etc\"",
+        "code = \"functions\"",
+        "a folder beside the manifest",
+    ),
+    (
+        "handler = \"app\"",
+        "handler = \"app.resize\"",
+        "must be module.function",
+    ),
+    (
+        "environment = { \"A-B\" = \"\" }",
+        "environment = { SIZE = \"64\" }",
+        "no name of a variable",
+    ),
+    ("[functions.\"a b\"]", "[functions.tell]", "letters, digits"),
+    ("cores = 2", "retries = 0", "unknown field `cores`"),
+    (
+        "{ http = \"/tell/\" }",
+        "{ http = \"/tell\" }",
+        "functions.tell: http = \"/tell/\" must have no empty",
+    ),
+    (
+        "{ http = \"/pictures/{other}\", methods = [\"PUT\"] }",
+        "{ http = \"/tell\" }",
+        "functions.tell: the route PUT /pictures/{other} is PUT /pictures/{id} of functions.resize",
+    ),
+    (
+        "{ https = \"/tell\" }",
+        "{ http = \"/tell\" }",
+        "a trigger is { queue = NAME",
+    ),
+    (
+        "python = \"/p\"\nhandler = \"tell\"",
+        "handler = \"tell\"",
+        "python is for runtime",
+    ),
+];
+
+#[test]
+fn faults_are_named_with_a_hint() {
+    for (instead, of, said) in FAULTS.iter().copied() {
+        assert!(WHOLE.contains(of), "{of}");
+        let refused = Manifest::parse(&WHOLE.replace(of, instead)).expect_err(instead);
+        assert!(refused.contains(said), "{instead}: {refused}");
+    }
+    assert!(
+        Manifest::parse(&WHOLE.replace("\"functions\"", "\"\"")).is_err(),
+        "no folder"
+    );
+    assert!(
+        Manifest::parse("")
+            .expect_err("empty")
+            .contains("1 to 1000 functions")
+    );
+}
+
+#[test]
+fn a_folder_has_one_spelling() {
+    for (written, name) in [
+        ("code/", "code"),
+        ("./code", "code"),
+        ("a//b/./", "a/b"),
+        (".", "."),
+        ("./", "."),
+        ("..a", "..a"),
+    ] {
+        let text = WHOLE.replace("code = \"functions\"", &format!("code = {written:?}"));
+        assert_eq!(
+            Manifest::parse(&text).expect(written).functions["resize"].code,
+            name
+        );
+    }
+}
+
+/// A stored manifest that an earlier build accepted is still read.
+#[test]
+fn manifests_that_cannot_run_are_refused_in_new_deployments_alone() {
+    let refusal = |of: &str, instead: &str| {
+        assert!(WHOLE.contains(of), "{of}");
+        let text = WHOLE.replace(of, instead);
+        Manifest::parse(&text)
+            .expect("it is read")
+            .check_as_new("shop", &text)
+    };
+    let sized = |bytes: usize| format!("SIZE = \"{}\"", "x".repeat(bytes));
+    refusal("SIZE = \"64\"", &sized(128 * 1024 - 6)).expect("as long as may be");
+    for (of, instead, said) in [
+        (
+            "SIZE = \"64\"",
+            &*sized(128 * 1024 - 5),
+            "functions.resize: environment: SIZE has 131073 bytes",
+        ),
+        (
+            "\"app.resize\"",
+            r#""app.re\u001b[2Jsize""#,
+            "functions.resize: handler",
+        ),
+        (
+            "\"tell\"\n    triggers",
+            "\"te\\u009bll\"\n    triggers",
+            "functions.tell: handler",
+        ),
+        (
+            "name = \"shop\"",
+            "name = \"zz\"",
+            "the application \"zz\", and it is deployed as \"shop\"",
+        ),
+    ] {
+        let why = refusal(of, instead).expect_err(said);
+        assert!(why.contains(said), "{why}");
+    }
+    refusal("name = \"shop\"", "").expect("the deployment names it");
+}

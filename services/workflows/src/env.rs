@@ -1,0 +1,57 @@
+//! The time, randomness and settings that every part of the service uses, and how it waits between
+//! retries.
+
+use std::{sync::Arc, time::Duration};
+
+use ports::{Clock, Entropy};
+use primitives::{Backoff, Delays};
+
+use crate::{Broken, Options, Result};
+
+/// The waits between retries of a call to a store. There is no last attempt.
+pub(crate) const RETRY: Backoff = Backoff {
+    first: Duration::from_millis(20),
+    longest: Duration::from_secs(2),
+    attempts_max: u32::MAX,
+};
+
+#[derive(Debug)]
+pub(crate) struct Env {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) options: Options,
+}
+
+impl Env {
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now().0
+    }
+
+    pub(crate) fn breaks(&self, rule: Broken) -> bool {
+        self.options.breaks(rule)
+    }
+
+    /// Waits before the next attempt.
+    pub(crate) async fn pause(&self, delays: &mut Delays) {
+        let delay = delays.next_delay(&*self.entropy).unwrap_or(RETRY.longest);
+        self.clock.sleep(delay).await;
+    }
+
+    /// Makes a call for a run until it succeeds or fails with an error that a retry cannot help.
+    pub(crate) async fn retry<T, F: Future<Output = Result<T>>>(
+        &self,
+        (workflow, run): (&str, &str),
+        mut call: impl FnMut() -> F,
+    ) -> Result<T> {
+        let mut delays = RETRY.delays();
+        loop {
+            match call().await {
+                Err(error) if error.is_transient() => {
+                    tracing::debug!(%workflow, %run, %error, "a call for a run is retried");
+                    self.pause(&mut delays).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Responses within a time limit, with the cause where a store is too slow.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use ports::LogThrottle;
+
+use crate::{
+    Error, Result,
+    env::Env,
+    placement::{Placement, StoreLocation},
+};
+
+/// How long the stores may take for a response. The HTTP layer cuts a connection that is silent for
+/// longer, and the client would not learn why.
+const RESPONSE_MAX: Duration = Duration::from_secs(5);
+
+/// The store that a response waits for now. A response that is late names the trouble of this store,
+/// and not of another one of the workflow.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AwaitedStore(Arc<Mutex<Option<StoreLocation>>>);
+
+impl AwaitedStore {
+    pub(super) fn set(&self, location: &StoreLocation) {
+        *self.0.lock() = Some(location.clone());
+    }
+
+    fn get(&self) -> Option<StoreLocation> {
+        self.0.lock().clone()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Responses {
+    env: Arc<Env>,
+    placement: Arc<Placement>,
+    /// Limits the log lines about writes that far stores refuse permanently.
+    refusal_log: Mutex<LogThrottle>,
+}
+
+impl Responses {
+    pub(super) fn new(env: &Arc<Env>, placement: &Arc<Placement>) -> Self {
+        Self {
+            env: Arc::clone(env),
+            placement: Arc::clone(placement),
+            refusal_log: Mutex::default(),
+        }
+    }
+
+    /// The response, or the error `late` after [`RESPONSE_MAX`].
+    pub(crate) async fn in_time<T>(
+        &self,
+        late: impl FnOnce() -> ports::Error + Send,
+        response: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        self.within(RESPONSE_MAX, late, response).await
+    }
+
+    /// The same with another limit, of at least [`RESPONSE_MAX`].
+    pub(super) fn within<T>(
+        &self,
+        most: Duration,
+        late: impl FnOnce() -> ports::Error + Send,
+        response: impl Future<Output = Result<T>>,
+    ) -> impl Future<Output = Result<T>> {
+        // On the heap: otherwise a caller of several would be as large as all of them.
+        let response = Box::pin(response);
+        async move {
+            tokio::select! {
+                biased;
+                response = response => response.map_err(|error| self.for_caller(error)),
+                () = self.env.clock.sleep(most.max(RESPONSE_MAX)) => Err(late().into()),
+            }
+        }
+    }
+
+    /// The error of a late response, with the trouble of the store that it waited for.
+    pub(crate) fn late(
+        &self,
+        awaited: &AwaitedStore,
+    ) -> impl FnOnce() -> ports::Error + Send + 'static {
+        let (placement, awaited) = (Arc::clone(&self.placement), awaited.clone());
+        move || {
+            let trouble = awaited
+                .get()
+                .and_then(|location| placement.trouble(&location));
+            let why = trouble.unwrap_or_else(|| "its store does not answer in time".to_owned());
+            ports::Error::unavailable(format!("show what is not durable yet: {why}"))
+        }
+    }
+
+    /// An error as a caller sees it. Logs the permanent refusals of far stores, each reason once and
+    /// then less and less often.
+    fn for_caller(&self, error: Error) -> Error {
+        let error = error.for_caller();
+        if let Error::Refused(refused) = &error {
+            let now = self.env.clock.monotonic();
+            let lasts = self.refusal_log.lock().failed(now, &refused.to_string());
+            if let Some(lasts) = lasts {
+                tracing::warn!(
+                    error = %refused, ?lasts,
+                    "a far store permanently refuses writes of runs"
+                );
+            }
+        }
+        error
+    }
+}

@@ -1,0 +1,291 @@
+//! Runs and their steps, as callers see them.
+//!
+//! A far store may refuse the row of a run permanently. Then no later write of that key can follow,
+//! and the row may say that the run has succeeded. So a note beside the row says that the run has
+//! failed. The note applies while the row is refused, or has no end. If a later start gets the row
+//! stored after all, the row applies.
+
+use std::time::Duration;
+
+use ports::DurabilityPoint;
+
+use super::{AwaitedStore, Query, RunView, StepView};
+use crate::{
+    Error, Result,
+    model::RunKey,
+    placement::StoreLocation,
+    storage::{RunRow, Status, Store},
+};
+
+/// Runs in one response.
+const PAGE_RUNS: usize = 100;
+/// The most lanes that are opened to find one without refused dependencies. Each that has some has
+/// learned of another refused write.
+const CLEAN_LANES_MAX: usize = 100;
+/// The wait before we check again whether a run has been resumed.
+const CHECK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A run, and where it is stored.
+#[derive(Debug)]
+pub(crate) struct FoundRun {
+    pub(crate) location: StoreLocation,
+    pub(crate) row: RunRow,
+    store: Store,
+    point: DurabilityPoint,
+}
+
+impl Query {
+    /// A run.
+    pub(crate) async fn run(&self, name: &str, id: &str) -> Result<RunView> {
+        self.run_within(Duration::ZERO, name, id).await
+    }
+
+    async fn run_within(&self, most: Duration, name: &str, id: &str) -> Result<RunView> {
+        let awaited = AwaitedStore::default();
+        let view = Box::pin(self.view(name, id, &awaited));
+        let late = self.responses.late(&awaited);
+        self.responses.within(most, late, view).await
+    }
+
+    async fn view(&self, name: &str, id: &str, awaited: &AwaitedStore) -> Result<RunView> {
+        let found = self.find(name, id, awaited).await?;
+        match found.store.externalize(found.point).await {
+            Err(error) if found.store.is_far() && error.is_permanent() => {
+                self.view_refused(&found.location, name, id).await
+            }
+            externalized => {
+                externalized?;
+                self.view_durable(&found.location, (name, id), found.row)
+                    .await
+            }
+        }
+    }
+
+    /// A run whose row is durable. If it is active and noted as refused, the process that resumes it
+    /// will end it.
+    async fn view_durable(
+        &self,
+        location: &StoreLocation,
+        (name, id): (&str, &str),
+        row: RunRow,
+    ) -> Result<RunView> {
+        if matches!(location, StoreLocation::Far(_)) && row.status == Status::Running {
+            // In a lane that has read nothing else of the run.
+            let store = self.placement.store(location).await?;
+            if let Some((row, point)) = store.refused(name, id, row.began_ms).await? {
+                store.externalize(point).await?;
+                return Ok(RunView::of(id.to_owned(), &row));
+            }
+        }
+        Ok(RunView::of(id.to_owned(), &row))
+    }
+
+    /// A run whose row the far store seems to have refused permanently.
+    async fn view_refused(
+        &self,
+        location: &StoreLocation,
+        name: &str,
+        id: &str,
+    ) -> Result<RunView> {
+        let store = self.clean_store(location).await?;
+        let found = store.run(name, id).await?;
+        let (row, point) = found.ok_or_else(|| Error::NoSuchRun(id.to_owned()))?;
+        let refused = match store.externalize(point).await {
+            Err(error) if error.is_permanent() => error,
+            externalized => {
+                externalized?;
+                return self.view_durable(location, (name, id), row).await;
+            }
+        };
+        self.note_and_view(location, (name, id), &row, refused)
+            .await
+    }
+
+    /// Notes that a run has failed whose `row` the far store has refused, and returns that once it
+    /// is durable.
+    async fn note_and_view(
+        &self,
+        location: &StoreLocation,
+        (name, id): (&str, &str),
+        row: &RunRow,
+        refused: Error,
+    ) -> Result<RunView> {
+        let store = self.placement.store(location).await?;
+        let failed = row.refused(&refused, self.env.now_ms());
+        store.note_refused(name, id, &failed).await?;
+        let noted = store.refused(name, id, row.began_ms).await?;
+        let (row, point) = noted.ok_or(refused)?;
+        store.externalize(point).await?;
+        Ok(RunView::of(id.to_owned(), &row))
+    }
+
+    /// A store whose lane depends on no refused write. A lane that was opened before we learned what
+    /// the far store refuses of an earlier start's writes depends on them all. An error of such a
+    /// lane says nothing about a run.
+    async fn clean_store(&self, location: &StoreLocation) -> Result<Store> {
+        let mut refused = None;
+        for _ in 0..CLEAN_LANES_MAX {
+            let store = self.placement.store(location).await?;
+            match store.externalize(store.rows.point()).await {
+                Err(error) if error.is_permanent() => refused = Some(error),
+                externalized => return externalized.map(|()| store),
+            }
+        }
+        Err(refused
+            .unwrap_or_else(|| ports::Error::unavailable("find what the far store takes").into()))
+    }
+
+    /// Finds a run: first in the store of the deployed definition, and last in stores that other
+    /// processes have listed. Errors: `NoSuchRun`, or why a store could not be searched.
+    pub(crate) async fn find(
+        &self,
+        name: &str,
+        id: &str,
+        awaited: &AwaitedStore,
+    ) -> Result<FoundRun> {
+        let known = self.placement.known(name).unwrap_or_default();
+        let missing = match self.find_in(&known, (name, id), awaited).await {
+            Err(missing) => missing,
+            found => return found,
+        };
+        let mut more = self.placement.all(name).await?;
+        more.retain(|location| !known.contains(location));
+        match self.find_in(&more, (name, id), awaited).await {
+            Err(Error::NoSuchRun(_)) => Err(missing),
+            found => found,
+        }
+    }
+
+    async fn find_in(
+        &self,
+        locations: &[StoreLocation],
+        (name, id): (&str, &str),
+        awaited: &AwaitedStore,
+    ) -> Result<FoundRun> {
+        let mut missing = Error::NoSuchRun(id.to_owned());
+        for location in locations {
+            awaited.set(location);
+            let found = async {
+                let Some(store) = self.placement.store_to_search(location).await? else {
+                    return Ok(None);
+                };
+                let row = store.run(name, id).await?;
+                Ok(row.map(|row| (store, row)))
+            };
+            match found.await {
+                Ok(Some((store, (row, point)))) => {
+                    return Ok(FoundRun {
+                        location: location.clone(),
+                        row,
+                        store,
+                        point,
+                    });
+                }
+                Ok(None) => {}
+                // This store may have the run.
+                Err(error) => missing = error,
+            }
+        }
+        Err(missing)
+    }
+
+    /// A run once it has ended, or after `most`.
+    pub(crate) async fn wait(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
+        let clock = &self.env.clock;
+        let until = clock.monotonic() + most;
+        let key: RunKey = (name.to_owned(), id.to_owned());
+        loop {
+            let ended = self.claims.watch_end(&key);
+            let is_executed = ended.is_some();
+            let left = until.since(clock.monotonic());
+            if let Some(mut ended) = ended {
+                tokio::select! {
+                    biased;
+                    _ = ended.wait_for(|ended| *ended) => {}
+                    () = clock.sleep(left) => {}
+                }
+            }
+            let left = until.since(clock.monotonic());
+            let view = self.run_within(left, name, id).await?;
+            if view.status != Status::Running || left.is_zero() {
+                return Ok(view);
+            }
+            let has_stopped = || {
+                let ended = self.claims.watch_end(&key);
+                ended.is_some_and(|ended| *ended.borrow())
+            };
+            if !is_executed || has_stopped() {
+                // It is being resumed.
+                clock.sleep(CHECK_AGAIN.min(left)).await;
+            }
+        }
+    }
+
+    /// A page of runs after `after`, in the order of their ids, and where the next page begins.
+    pub(crate) async fn runs(
+        &self,
+        name: &str,
+        status: Option<Status>,
+        after: Option<&str>,
+    ) -> Result<(Vec<RunView>, Option<String>)> {
+        let awaited = AwaitedStore::default();
+        let page = self.page((name, status, after), &awaited);
+        let late = self.responses.late(&awaited);
+        self.responses.in_time(late, page).await
+    }
+
+    async fn page(
+        &self,
+        (name, status, after): (&str, Option<Status>, Option<&str>),
+        awaited: &AwaitedStore,
+    ) -> Result<(Vec<RunView>, Option<String>)> {
+        let mut rows = Vec::new();
+        let mut until: Option<String> = None;
+        for location in self.placement.all(name).await? {
+            awaited.set(&location);
+            let Some(store) = self.placement.store_to_search(&location).await? else {
+                continue;
+            };
+            let here = store.runs(name, after, PAGE_RUNS).await?;
+            store.externalize(here.point).await?;
+            // After the last row of a full page there may be more, here and between rows of other
+            // stores.
+            if let Some((last, _)) = here.rows.last().filter(|_| here.has_more) {
+                until = Some(until.map_or_else(|| last.clone(), |until| until.min(last.clone())));
+            }
+            rows.extend(here.rows);
+        }
+        rows.retain(|(id, _)| until.as_ref().is_none_or(|until| id <= until));
+        rows.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let wanted = rows
+            .into_iter()
+            .filter(|(_, row)| status.is_none_or(|status| row.status == status));
+        let views = wanted.map(|(id, row)| RunView::listed(id, &row));
+        Ok((views.collect(), until))
+    }
+
+    /// The committed steps of a run, in the order in which they ended.
+    pub(crate) async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
+        let awaited = AwaitedStore::default();
+        let steps = self.committed_steps(name, id, &awaited);
+        let late = self.responses.late(&awaited);
+        self.responses.in_time(late, steps).await
+    }
+
+    async fn committed_steps(
+        &self,
+        name: &str,
+        id: &str,
+        awaited: &AwaitedStore,
+    ) -> Result<Vec<StepView>> {
+        let FoundRun { store, row, .. } = self.find(name, id, awaited).await?;
+        let (steps, point) = store.steps(name, id, row.began_ms).await?;
+        store.externalize(point).await?;
+        let mut steps: Vec<StepView> = steps
+            .into_iter()
+            .map(|(path, row)| StepView::of(path, row))
+            .collect();
+        steps.sort_by_key(|step| (step.ended_ms, step.began_ms));
+        Ok(steps)
+    }
+}

@@ -1,0 +1,248 @@
+//! The requests of a step's code. Each carries the token of its attempt.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use transactions::{
+    Effect, Engine,
+    list::{Listing, Page},
+};
+
+use crate::{
+    Broken, Error, Result,
+    env::Env,
+    executor::Executor,
+    failure::Failure,
+    graph::plain_step,
+    run::Run,
+    steps::Attempt,
+    storage::{StepResult, StepRow},
+};
+
+/// The token of an attempt, which its code sends with each request.
+pub type StepToken = Arc<str>;
+
+/// A step that code begins within its own step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StepStart {
+    /// The step has committed before, with this result.
+    Committed(StepResult),
+    /// The code is to execute the step.
+    Open {
+        /// The token for the requests of this step.
+        step: StepToken,
+        /// The request id of every attempt of the step. Ids that its code derives from it stay the
+        /// same across attempts.
+        id: String,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct StepApi {
+    executor: Arc<Executor>,
+    engine: Engine,
+}
+
+impl StepApi {
+    pub(crate) fn new(executor: &Arc<Executor>, engine: Engine) -> Self {
+        let executor = Arc::clone(executor);
+        Self { executor, engine }
+    }
+
+    fn env(&self) -> &Env {
+        &self.executor.env
+    }
+
+    fn attempt(&self, token: &str) -> Result<Arc<Attempt>> {
+        self.executor.attempts.find(token)
+    }
+
+    pub(crate) async fn get(&self, token: &str, key: &Bytes) -> Result<Option<Bytes>> {
+        self.attempt(token)?.get(key).await
+    }
+
+    pub(crate) async fn list_keys(&self, token: &str, listing: &Listing) -> Result<Page> {
+        self.attempt(token)?.list(listing).await
+    }
+
+    pub(crate) async fn put(&self, token: &str, key: Bytes, value: Option<Bytes>) -> Result<()> {
+        // We refuse now what no transaction would take later.
+        transactions::model::Key::new(key.clone())?;
+        let attempt = self.attempt(token)?;
+        attempt.put(key, value, &self.env().options).await
+    }
+
+    pub(crate) async fn send(&self, token: &str, effect: Effect) -> Result<()> {
+        let attempt = self.attempt(token)?;
+        self.engine.check_effect(&effect).await?;
+        attempt.send(effect, &self.env().options)
+    }
+
+    pub(crate) async fn externalize(&self, token: &str) -> Result<()> {
+        let attempt = self.attempt(token)?;
+        attempt.store_failures(self.env()).await?;
+        attempt.externalize(&self.env().options).await
+    }
+
+    pub(crate) async fn settle(&self, token: &str) -> Result<()> {
+        let attempt = self.attempt(token)?;
+        if !self.env().breaks(Broken::CountsElsewhereBeforeTheEnd) {
+            attempt.check_not_atomic()?;
+        }
+        attempt.store_failures(self.env()).await?;
+        let run = &attempt.run;
+        run.store.check_own(run.address(""))?;
+        if run.store.is_far() && !self.env().breaks(Broken::CountsElsewhereBeforeFar) {
+            attempt.far_call(run.externalize()).await
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) async fn open_step(&self, token: &str, name: &str) -> Result<StepStart> {
+        let around = self.attempt(token)?;
+        around.store_failures(self.env()).await?;
+        let path = around.next_path();
+        if let Some(result) = committed(&around.run, &path, name)? {
+            return Ok(StepStart::Committed(result));
+        }
+        let id = around.run.request_id(&path);
+        let attempt = Attempt::new(&around.run, self.env(), path, 1).within(&around);
+        let step =
+            self.executor
+                .attempts
+                .open(&Arc::new(attempt), Some(token), &*self.env().entropy)?;
+        Ok(StepStart::Open { step, id })
+    }
+
+    pub(crate) async fn finish_step(
+        &self,
+        token: &str,
+        name: &str,
+        output: Bytes,
+    ) -> Result<StepResult> {
+        let attempts = &self.executor.attempts;
+        let around = attempts.around(token)?;
+        // Of two concurrent calls, one takes the attempt.
+        let attempt = attempts.take(token).ok_or(Error::AttemptEnded)?;
+        let committed = match attempt.run.check_length(name, output.len()) {
+            // The code waits for the commit.
+            Ok(()) => {
+                let commit = async { Ok(attempt.commit(self.env(), name, output).await) };
+                around.far_call(commit).await?
+            }
+            Err(failure) => Err(failure),
+        };
+        match committed {
+            Ok(output) => Ok(Ok(output)),
+            Err(Failure::Failed(failure)) => {
+                Ok(Err(self.give_up(&around, &attempt, name, failure).await))
+            }
+            Err(Failure::Stopped) => Err(Error::AttemptEnded),
+        }
+    }
+
+    pub(crate) async fn fail_step(
+        &self,
+        token: &str,
+        name: &str,
+        failure: &Bytes,
+    ) -> Result<Bytes> {
+        let attempts = &self.executor.attempts;
+        let around = attempts.around(token)?;
+        if self.executor.lacked_far(&around) {
+            attempts.interrupt(token);
+            around.far_calls.interrupt();
+            return Err(Error::AttemptEnded);
+        }
+        let attempt = attempts.close(token).ok_or(Error::AttemptEnded)?;
+        // This process may have become another node, and the step's requests were refused for that.
+        let run = &attempt.run;
+        run.store.check_own(run.address(&attempt.path))?;
+        match Failure::reported(name, failure) {
+            Failure::Failed(failure) => Ok(self.give_up(&around, &attempt, name, failure).await),
+            Failure::Stopped => Err(Error::AttemptEnded),
+        }
+    }
+
+    pub(crate) async fn call_step(
+        &self,
+        token: &str,
+        function: &str,
+        input: Bytes,
+    ) -> Result<StepResult> {
+        let around = self.attempt(token)?;
+        around.store_failures(self.env()).await?;
+        let (run, path) = (&around.run, around.next_path());
+        if let Some(result) = committed(run, &path, function)? {
+            return Ok(result);
+        }
+        let began_ms = self.env().now_ms();
+        let step = plain_step(function);
+        let called = self
+            .executor
+            .step(run, &step, path.clone(), input, Some(&around));
+        match called.await {
+            Ok(output) => Ok(Ok(output)),
+            Err(Failure::Failed(failure)) => {
+                let retries = self.executor.runner.retries(function);
+                let row = StepRow {
+                    function: function.to_owned(),
+                    result: Err(failure.clone()),
+                    attempt: None,
+                    tries: 1 + retries.unwrap_or(0),
+                    began_ms,
+                    ended_ms: self.env().now_ms(),
+                };
+                around.report_failure(path, row).await;
+                Ok(Err(failure))
+            }
+            Err(Failure::Stopped) => Err(Error::AttemptEnded),
+        }
+    }
+
+    pub(crate) fn token_of(&self, owner: &StepToken, step: Option<&str>) -> Result<StepToken> {
+        match step {
+            None => Ok(Arc::clone(owner)),
+            Some(step) if self.executor.attempts.is_within(owner, step) => Ok(step.into()),
+            Some(_) => Err(Error::AttemptEnded),
+        }
+    }
+
+    /// Closes a failed attempt, and notes that the code of `around` is told of the failure.
+    async fn give_up(
+        &self,
+        around: &Attempt,
+        attempt: &Attempt,
+        name: &str,
+        failure: Bytes,
+    ) -> Bytes {
+        attempt.close();
+        let row = StepRow {
+            function: name.to_owned(),
+            result: Err(failure.clone()),
+            attempt: None,
+            tries: attempt.tries,
+            began_ms: attempt.began_ms,
+            ended_ms: self.env().now_ms(),
+        };
+        around.report_failure(attempt.path.clone(), row).await;
+        failure
+    }
+}
+
+/// The result of a step that has committed before. Errors: `Invalid` if that was another step.
+fn committed(run: &Run, path: &str, name: &str) -> Result<Option<StepResult>> {
+    let Some(row) = run.committed(path) else {
+        return Ok(None);
+    };
+    if row.function != name {
+        let say = format!(
+            "step {path} of this run was {:?}, and the code calls {name:?} now: \
+             a run needs the code it began with",
+            row.function
+        );
+        return Err(Error::Invalid(say));
+    }
+    Ok(Some(row.result))
+}

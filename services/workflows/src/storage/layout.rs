@@ -1,0 +1,417 @@
+//! The keys of all rows. A workflow has one partition, so a transaction within a partition
+//! suffices.
+//!
+//! | sort key | row |
+//! | --- | --- |
+//! | `r` run | the run: its status and outcome |
+//! | `i` run | its input and definition |
+//! | `a` run | none: the run is active |
+//! | `f` end, run | none: the run ended at this time |
+//! | `x` run | how the run failed, if the far store has permanently refused its own rows |
+//! | `j` run, 0, path | a step that has committed, or is about to |
+//!
+//! One more partition lists the workflows that have rows. Two further partitions exist near: one
+//! lists the far stores of each workflow, the other the runs that a process is asked to end. A
+//! shard has two more: functions' state, and the numbered rows of the outbox.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ports::{Key, key_value::Scan};
+use sha2::{Digest, Sha256};
+use transactions::model::TransactionId;
+
+use crate::model::StepAddress;
+
+/// The partition that lists workflows.
+const WORKFLOWS: &[u8] = b"w";
+/// The prefix of the partitions of workflows.
+const PARTITION: &[u8] = b"w/";
+/// The partition that lists the far stores of each workflow.
+const FAR_STORES: &[u8] = b"h";
+/// The partition of the store's identity.
+const IDENTITY: &[u8] = b"m";
+/// The partition that lists the runs that a node is asked to end.
+const CANCELS: &[u8] = b"c";
+/// In a shard: functions' state.
+const STATE: &[u8] = b"s";
+/// In a shard: messages of committed steps that are not sent yet.
+const OUTBOX: &[u8] = b"o";
+
+const RUN: u8 = b'r';
+const GIVEN: u8 = b'i';
+const ACTIVE: u8 = b'a';
+const FINISHED: u8 = b'f';
+const JOURNAL: u8 = b'j';
+const REFUSED: u8 = b'x';
+
+/// The longest run id, in bytes.
+pub(crate) const RUN_ID_BYTES_MAX: usize = 128;
+
+fn partition(workflow: &str) -> Bytes {
+    [PARTITION, workflow.as_bytes()].concat().into()
+}
+
+fn key(workflow: &str, kind: u8, parts: &[&[u8]]) -> Key {
+    let mut sort = BytesMut::new();
+    sort.put_u8(kind);
+    for part in parts {
+        sort.put_slice(part);
+    }
+    Key::new(partition(workflow), sort.freeze())
+}
+
+fn scan(workflow: &str, from: &[u8], items_max: usize) -> Scan {
+    let mut until = from.to_vec();
+    if let Some(last) = until.last_mut() {
+        *last += 1;
+    }
+    Scan {
+        partition: partition(workflow),
+        from: from.to_vec().into(),
+        until: Some(until.into()),
+        items_max,
+    }
+}
+
+/// Lists a workflow.
+pub(crate) fn listed(workflow: &str) -> Key {
+    Key::new(WORKFLOWS, workflow.as_bytes())
+}
+
+/// All listed workflows.
+pub(crate) fn all_listed(items_max: usize) -> Scan {
+    Scan::partition(WORKFLOWS, items_max)
+}
+
+/// The identity of a store; see [`placement`](crate::placement).
+pub(crate) fn store_identity() -> Key {
+    Key::new(IDENTITY, IDENTITY)
+}
+
+/// Lists the far store at `place` for a workflow.
+pub(crate) fn far_store(workflow: &str, place: &str) -> Key {
+    Key::new(
+        FAR_STORES,
+        [workflow.as_bytes(), &[0], place.as_bytes()].concat(),
+    )
+}
+
+/// All listed far stores.
+pub(crate) fn all_far_stores(items_max: usize) -> Scan {
+    Scan::partition(FAR_STORES, items_max)
+}
+
+/// The listed far stores of one workflow.
+pub(crate) fn far_stores_of(workflow: &str, items_max: usize) -> Scan {
+    let [from, until] = [0, 1].map(|end| Bytes::from([workflow.as_bytes(), &[end]].concat()));
+    Scan {
+        partition: Bytes::from_static(FAR_STORES),
+        from,
+        until: Some(until),
+        items_max,
+    }
+}
+
+/// The workflow in such a row's key.
+pub(crate) fn workflow_of(sort: &[u8]) -> Option<String> {
+    let end = sort.iter().position(|byte| *byte == 0)?;
+    String::from_utf8(sort[..end].to_vec()).ok()
+}
+
+/// Asks the node with this number to end a run.
+pub(crate) fn cancel(node: u32, workflow: &str, run: &str) -> Key {
+    Key::new(
+        CANCELS,
+        [
+            &node.to_be_bytes(),
+            workflow.as_bytes(),
+            &[0],
+            run.as_bytes(),
+        ]
+        .concat(),
+    )
+}
+
+/// All runs that a node is asked to end.
+pub(crate) fn cancels(node: u32, items_max: usize) -> Scan {
+    let from = Bytes::copy_from_slice(&node.to_be_bytes());
+    let until = node
+        .checked_add(1)
+        .map(|next| Bytes::copy_from_slice(&next.to_be_bytes()));
+    Scan {
+        partition: Bytes::from_static(CANCELS),
+        from,
+        until,
+        items_max,
+    }
+}
+
+/// The workflow and the run in such a row's key.
+pub(crate) fn cancelled_of(sort: &[u8]) -> Option<(String, String)> {
+    let names = sort.get(4..)?;
+    let workflow = workflow_of(names)?;
+    let run = names.get(workflow.len() + 1..)?.to_vec();
+    Some((workflow, String::from_utf8(run).ok()?))
+}
+
+/// The input of a run.
+pub(crate) fn given(workflow: &str, run: &str) -> Key {
+    key(workflow, GIVEN, &[run.as_bytes()])
+}
+
+pub(crate) fn run(workflow: &str, run: &str) -> Key {
+    key(workflow, RUN, &[run.as_bytes()])
+}
+
+/// The runs of a workflow after `after`.
+pub(crate) fn runs(workflow: &str, after: Option<&str>, items_max: usize) -> Scan {
+    let all = scan(workflow, &[RUN], items_max);
+    match after {
+        Some(after) => Scan {
+            from: [&[RUN], after.as_bytes(), &[0]].concat().into(),
+            ..all
+        },
+        None => all,
+    }
+}
+
+pub(crate) fn active(workflow: &str, run: &str) -> Key {
+    key(workflow, ACTIVE, &[run.as_bytes()])
+}
+
+pub(crate) fn all_active(workflow: &str, items_max: usize) -> Scan {
+    scan(workflow, &[ACTIVE], items_max)
+}
+
+pub(crate) fn finished(workflow: &str, ended_ms: u64, run: &str) -> Key {
+    key(
+        workflow,
+        FINISHED,
+        &[&ended_ms.to_be_bytes(), run.as_bytes()],
+    )
+}
+
+pub(crate) fn all_finished(workflow: &str, items_max: usize) -> Scan {
+    scan(workflow, &[FINISHED], items_max)
+}
+
+pub(crate) fn refused(workflow: &str, run: &str) -> Key {
+    key(workflow, REFUSED, &[run.as_bytes()])
+}
+
+/// The end and the id in the key of an ended run.
+pub(crate) fn finished_of(sort: &[u8]) -> Option<(u64, String)> {
+    let (ended, run) = sort.get(1..)?.split_first_chunk::<8>()?;
+    Some((
+        u64::from_be_bytes(*ended),
+        String::from_utf8(run.to_vec()).ok()?,
+    ))
+}
+
+/// The id in the key of a run or of an active run.
+pub(crate) fn run_of(sort: &[u8]) -> Option<String> {
+    String::from_utf8(sort.get(1..)?.to_vec()).ok()
+}
+
+pub(crate) fn step(workflow: &str, run: &str, path: &str) -> Key {
+    key(workflow, JOURNAL, &[run.as_bytes(), &[0], path.as_bytes()])
+}
+
+pub(crate) fn steps(workflow: &str, run: &str, items_max: usize) -> Scan {
+    scan(
+        workflow,
+        &[&[JOURNAL], run.as_bytes(), &[0]].concat(),
+        items_max,
+    )
+}
+
+pub(crate) fn step_row(address: StepAddress<'_>) -> Key {
+    step(address.workflow, address.run, address.path)
+}
+
+/// The path in the key of a step.
+pub(crate) fn path_of(run: &str, sort: &[u8]) -> Option<String> {
+    String::from_utf8(sort.get(run.len() + 2..)?.to_vec()).ok()
+}
+
+/// In a shard: the item of a key of functions' state.
+pub(crate) fn state(name: &[u8]) -> Key {
+    Key::new(STATE, name)
+}
+
+/// In a shard: one row of the outbox.
+pub(crate) fn unsent(number: u64) -> Key {
+    Key::new(OUTBOX, Bytes::copy_from_slice(&number.to_be_bytes()))
+}
+
+/// All rows of the outbox, in the order in which they were numbered.
+pub(crate) fn all_unsent(items_max: usize) -> Scan {
+    Scan::partition(OUTBOX, items_max)
+}
+
+/// The number in the key of such a row.
+pub(crate) fn unsent_of(sort: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(sort.try_into().ok()?))
+}
+
+/// In a shard: the keys of functions' state that begin with `prefix`, after `after`.
+pub(crate) fn state_keys(prefix: &Bytes, after: Option<&Bytes>, items_max: usize) -> Scan {
+    let from = after.map_or(prefix.clone(), |after| {
+        prefix.clone().max([after, &[0][..]].concat().into())
+    });
+    let until = prefix.iter().rposition(|byte| *byte < u8::MAX).map(|kept| {
+        let mut until = prefix[..=kept].to_vec();
+        until[kept] += 1;
+        until.into()
+    });
+    Scan {
+        partition: Bytes::from_static(STATE),
+        from,
+        until,
+        items_max,
+    }
+}
+
+/// A digest of a step's address. The time of the begin is part of it: a run may begin again under
+/// the id of a forgotten run, and names of transactions are remembered for longer.
+fn digest(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
+    let mut hash = Sha256::new();
+    for part in [workflow, run, path] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.update(began_ms.to_be_bytes());
+    let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
+    hash.finalize()
+        .iter()
+        .take(16)
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+        .collect()
+}
+
+/// The prefix of the names of transactions in which steps commit. Clients may not use it.
+pub const RESERVED_NAMES: &str = "workflow-";
+
+/// The transaction in which a step commits; with the empty path, that of a whole atomic run.
+pub(crate) fn transaction(workflow: &str, run: &str, began_ms: u64, path: &str) -> TransactionId {
+    TransactionId::new([RESERVED_NAMES, &digest(workflow, run, began_ms, path)].concat())
+        .expect("short and plain")
+}
+
+/// The id prefix of messages that one attempt commits ahead of its step. The next attempt may send
+/// other messages in their positions.
+pub(crate) fn ahead(
+    workflow: &str,
+    run: &str,
+    began_ms: u64,
+    path: &str,
+    attempt: u64,
+) -> TransactionId {
+    transaction(workflow, run, began_ms, &format!("{path} {attempt:x}"))
+}
+
+/// The id that all attempts of a step show their function. Ids that its code derives from it stay
+/// the same.
+pub(crate) fn request_id(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
+    let digits = digest(workflow, run, began_ms, path);
+    // In the form of a random UUID (RFC 9562, version 4).
+    let variant = char::from(b"89ab"[usize::from(digits.as_bytes()[16]) & 3]);
+    format!(
+        "{}-{}-4{}-{variant}{}-{}",
+        &digits[..8],
+        &digits[8..12],
+        &digits[13..16],
+        &digits[17..20],
+        &digits[20..]
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_decoded_and_belong_to_one_run() {
+        assert_eq!(
+            path_of("run", &step("w", "run", "0.1").sort()),
+            Some("0.1".to_owned())
+        );
+        assert_eq!(
+            finished_of(&finished("w", 7, "run").sort()),
+            Some((7, "run".to_owned()))
+        );
+        assert_eq!(run_of(&run("w", "run").sort()), Some("run".to_owned()));
+        assert_eq!(
+            workflow_of(&far_store("w", "redis://host").sort()),
+            Some("w".to_owned())
+        );
+        assert_eq!(unsent_of(&unsent(7).sort()), Some(7));
+        assert_eq!(
+            cancelled_of(&cancel(7, "w", "run").sort()),
+            Some(("w".to_owned(), "run".to_owned()))
+        );
+        let is_its = |key: Key| {
+            let Scan { from, until, .. } = far_stores_of("w", 1);
+            key.sort() >= from && Some(key.sort()) < until
+        };
+        assert!(is_its(far_store("w", "redis://host")) && !is_its(far_store("w2", "redis://host")));
+        let Scan { from, until, .. } = steps("w", "run", 1);
+        let is_within = |key: Key| key.sort() >= from && Some(key.sort()) < until;
+        assert!(is_within(step("w", "run", "9")) && !is_within(step("w", "run2", "0")));
+        assert!(!is_within(step("w", "ru", "n0")));
+    }
+
+    #[test]
+    fn a_scan_of_a_prefix_has_its_keys_and_no_others() {
+        let keys: Vec<Bytes> = ["", "a", "a\0", "ab", "b"]
+            .map(|key| Bytes::from(key.to_owned()))
+            .into();
+        let all = keys.iter().cloned().chain([
+            Bytes::from_static(b"\xff"),
+            Bytes::from_static(b"\xff\xffz"),
+        ]);
+        let all: Vec<Bytes> = all.collect();
+        for prefix in &all {
+            for after in [None].into_iter().chain(all.iter().map(Some)) {
+                let Scan { from, until, .. } = state_keys(prefix, after, 1);
+                for key in &all {
+                    let is_within = *key >= from && until.as_ref().is_none_or(|until| key < until);
+                    let is_asked = key.starts_with(prefix) && after.is_none_or(|after| key > after);
+                    // After all keys of a prefix the range is empty, wherever it begins.
+                    let is_empty = until.as_ref().is_some_and(|until| *until <= from);
+                    assert_eq!(
+                        is_within && !is_empty,
+                        is_asked,
+                        "{prefix:?} {after:?} {key:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ids_are_unique_and_stable() {
+        let id = request_id("w", "run", 1, "0");
+        assert_eq!((id.len(), &id[14..15]), (36, "4"));
+        assert_eq!(id, request_id("w", "run", 1, "0"));
+        assert_ne!(id, request_id("wr", "un", 1, "0"));
+        assert_ne!(
+            transaction("w", "run", 1, "0"),
+            transaction("w", "run", 1, "1")
+        );
+        assert_ne!(
+            transaction("w", "run", 1, "0"),
+            transaction("w", "run", 2, "0"),
+            "begun again"
+        );
+        assert_ne!(
+            ahead("w", "run", 1, "0", 7),
+            transaction("w", "run", 1, "0"),
+            "commits with its step"
+        );
+        assert_ne!(
+            ahead("w", "run", 1, "0", 7),
+            ahead("w", "run", 1, "0", 8),
+            "another attempt"
+        );
+    }
+}

@@ -1,0 +1,313 @@
+//! How steps and atomic runs commit.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use ports::{
+    Condition, DurabilityPoint, Update,
+    key_value::{Action, Outcome, Transacted, Value},
+};
+use transactions::{
+    Engine,
+    model::{Begin, Call, Isolation},
+};
+
+use super::{PAGE_ROWS, State, Store, VALUE};
+use crate::{
+    Broken, Error, Result,
+    model::StepAddress,
+    storage::{
+        changes::Changes,
+        layout,
+        outbox::Outbox,
+        records::{ATTEMPT, StepResult, StepRow, is_before, is_driven_by, number_of},
+        transaction::{begin, commit, has_committed},
+    },
+};
+
+fn value(value: Option<&Bytes>) -> ports::key_value::Change {
+    use ports::key_value::Change;
+    value.map_or(Change::Delete, |value| {
+        Change::Put(vec![(VALUE.into(), Value::Bytes(value.clone()))])
+    })
+}
+
+impl Store {
+    /// Commits `changes` now, by themselves.
+    pub(crate) async fn publish(
+        &self,
+        address: StepAddress<'_>,
+        changes: Changes,
+    ) -> Result<DurabilityPoint> {
+        self.check_own(address)?;
+        if changes.is_empty() {
+            return Ok(DurabilityPoint::DURABLE);
+        }
+        match &self.state {
+            State::Transactions(engine) => {
+                let call = begin(engine, Begin::default()).await?;
+                let Ok(call) = call else {
+                    return Err(Error::AttemptEnded);
+                };
+                self.check_driver(address, engine, &call).await?;
+                commit(engine, &call, changes).await
+            }
+            State::Shard(outbox) => match self.record(outbox, address, None, &changes).await? {
+                Transacted::Done { receipt, .. } => Ok(receipt.point),
+                Transacted::Conflict { .. } => {
+                    Err(ports::Error::corrupt("write a new row of the outbox").into())
+                }
+            },
+        }
+    }
+
+    /// Commits a step with its changes, unless it has committed; returns the committed result.
+    ///
+    /// Errors: `AttemptEnded` if another process executes the run.
+    pub(crate) async fn commit_step(
+        &self,
+        address: StepAddress<'_>,
+        row: &StepRow,
+        changes: &Changes,
+    ) -> Result<(StepResult, DurabilityPoint)> {
+        if changes.is_empty() {
+            let put = Update::put(layout::step_row(address), row.encode()).when(Condition::Absent);
+            let (outcome, point) = self.write_step(address, put).await?;
+            match outcome {
+                Outcome::Done(_) => return Ok((row.result.clone(), point)),
+                Outcome::Conflict(item) => {
+                    let there = item.as_deref().map(StepRow::decode).transpose()?;
+                    if let Some(there) = there.filter(|there| there.attempt.is_none()) {
+                        return Ok((there.result, point));
+                    }
+                }
+            }
+        }
+        match &self.state {
+            State::Transactions(engine) => {
+                self.commit_in_transaction(engine, address, row, changes)
+                    .await
+            }
+            State::Shard(outbox) => self.commit_in_shard(outbox, address, row, changes).await,
+        }
+    }
+
+    async fn commit_in_shard(
+        &self,
+        outbox: &Arc<Outbox>,
+        address: StepAddress<'_>,
+        row: &StepRow,
+        changes: &Changes,
+    ) -> Result<(StepResult, DurabilityPoint)> {
+        let put = Update::put(layout::step_row(address), row.encode()).when(Condition::Absent);
+        match self.record(outbox, address, Some(put), changes).await? {
+            Transacted::Done { receipt, .. } => Ok((row.result.clone(), receipt.point)),
+            Transacted::Conflict { item, receipt, .. } => {
+                let there = item.as_deref().map(StepRow::decode).transpose()?;
+                let there = there
+                    .ok_or_else(|| ports::Error::corrupt("read the conflicting row of a step"))?;
+                Ok((there.result, receipt.point))
+            }
+        }
+    }
+
+    /// Writes one record of a lane: the row of a step, if it commits, its writes and its messages.
+    async fn record(
+        &self,
+        outbox: &Arc<Outbox>,
+        address: StepAddress<'_>,
+        row: Option<Update>,
+        changes: &Changes,
+    ) -> Result<Transacted> {
+        let mut enclosed = outbox.enclose(address, changes).await?;
+        let mut updates = Vec::from_iter(row);
+        updates.extend(
+            changes
+                .writes
+                .iter()
+                .map(|(key, written)| Update::of(layout::state(key), value(written.as_ref()))),
+        );
+        updates.append(&mut enclosed.updates);
+        if updates.len() > self.rows.limits().transact_items_max {
+            let most = self.rows.limits().transact_items_max - 1;
+            return Err(Error::TooLarge(format!(
+                "a step of a workflow with this far store writes {most} keys at most, one less if it sends"
+            )));
+        }
+        if changes.sends.is_empty() {
+            return Ok(self.rows.transact(updates).await?);
+        }
+        // If the run is cancelled meanwhile, its task stops. The messages of a committed step are
+        // sent all the same.
+        let (rows, outbox) = (Arc::clone(&self.rows), Arc::clone(outbox));
+        let recorded = tokio::spawn(async move {
+            let transacted = rows.transact(updates).await?;
+            if let Transacted::Done { receipt, .. } = &transacted {
+                outbox.send(enclosed, receipt.point);
+            }
+            Ok(transacted)
+        });
+        recorded
+            .await
+            .unwrap_or_else(|_| Err(ports::Error::unavailable("commit a step").into()))
+    }
+
+    async fn commit_in_transaction(
+        &self,
+        engine: &Engine,
+        address: StepAddress<'_>,
+        row: &StepRow,
+        changes: &Changes,
+    ) -> Result<(StepResult, DurabilityPoint)> {
+        // We check this first: our begin would end the begin of the run's present driver.
+        self.check_own(address)?;
+        let name = layout::transaction(
+            address.workflow,
+            address.run,
+            address.began_ms,
+            address.path,
+        );
+        let id = Some(name).filter(|_| self.broken != Some(Broken::NamesNoStep));
+        let call = match begin(
+            engine,
+            Begin {
+                id,
+                ..Begin::default()
+            },
+        )
+        .await?
+        {
+            Ok(call) => call,
+            Err(point) => return self.committed(address, point).await,
+        };
+        self.check_driver(address, engine, &call).await?;
+        let number = call.attempt.map(number_of).unwrap_or_default();
+        let is_early = self.broken == Some(Broken::ResultBeforeWrites);
+        let numbered = StepRow {
+            attempt: Some(number).filter(|_| !is_early),
+            ..row.clone()
+        };
+        let put = Update::put(layout::step_row(address), numbered.encode()).when(is_before(number));
+        let (outcome, written) = self.write_step(address, put).await?;
+        if let Outcome::Conflict(item) = outcome {
+            engine.abort(&call).await?;
+            let there = item.as_deref().map(StepRow::decode).transpose()?;
+            return match there {
+                Some(there) if there.attempt.is_none() => Ok((there.result, written)),
+                _ => Err(Error::AttemptEnded),
+            };
+        }
+        let point = commit(engine, &call, changes.clone()).await?;
+        Ok((row.result.clone(), point.max(written)))
+    }
+
+    /// Marks the row of a committed step, so that it needs no transaction name any more.
+    pub(crate) async fn confirm_step(&self, address: StepAddress<'_>) -> Result<()> {
+        let update = Update::modify(
+            layout::step_row(address),
+            vec![Action::Unset(ATTEMPT.into())],
+        );
+        // The row is missing if the run was forgotten meanwhile.
+        self.rows.update(update.when(Condition::Exists)).await?;
+        Ok(())
+    }
+
+    /// The result of a step whose transaction has committed.
+    async fn committed(
+        &self,
+        address: StepAddress<'_>,
+        point: DurabilityPoint,
+    ) -> Result<(StepResult, DurabilityPoint)> {
+        let read = self.rows.get(&layout::step_row(address)).await?;
+        let row = read.value.as_deref().map(StepRow::decode).transpose()?;
+        let row = row.ok_or_else(|| ports::Error::corrupt("find the row of a committed step"))?;
+        Ok((row.result, read.point.max(point)))
+    }
+
+    /// The committed steps of a run, by path.
+    pub(crate) async fn steps(
+        &self,
+        workflow: &str,
+        run: &str,
+        began_ms: u64,
+    ) -> Result<(BTreeMap<String, StepRow>, DurabilityPoint)> {
+        let (rows, mut point) = self
+            .rows_of(layout::steps(workflow, run, PAGE_ROWS))
+            .await?;
+        let mut steps = BTreeMap::new();
+        for (sort, item) in rows {
+            let path = layout::path_of(run, &sort)
+                .ok_or_else(|| ports::Error::corrupt("read a step's key"))?;
+            let row = StepRow::decode(&item)?;
+            let counts = match (row.attempt, &self.state) {
+                (Some(_), State::Transactions(engine)) => {
+                    let name = layout::transaction(workflow, run, began_ms, &path);
+                    let counts = has_committed(engine, &name).await?;
+                    point = point.max(counts.1);
+                    counts.0
+                }
+                _ => true,
+            };
+            if counts {
+                steps.insert(path, row);
+            }
+        }
+        Ok((steps, point))
+    }
+
+    /// Begins the transaction of an atomic run; none: it has committed. Errors: `AttemptEnded` if
+    /// this process is no longer the driver of the run.
+    pub(crate) async fn begin_atomic(
+        &self,
+        address: StepAddress<'_>,
+        isolation: Isolation,
+    ) -> Result<Option<Call>> {
+        let State::Transactions(engine) = &self.state else {
+            return Err(Error::Invalid("an atomic run has no far store".to_owned()));
+        };
+        self.check_own(address)?;
+        let id = Some(layout::transaction(
+            address.workflow,
+            address.run,
+            address.began_ms,
+            "",
+        ));
+        let begun = begin(
+            engine,
+            Begin {
+                id,
+                isolation,
+                ..Begin::default()
+            },
+        )
+        .await?
+        .ok();
+        if let Some(call) = &begun {
+            self.check_driver(address, engine, call).await?;
+        }
+        Ok(begun)
+    }
+
+    /// Commits an atomic run. Its output is stored in its row before that.
+    pub(crate) async fn commit_atomic(
+        &self,
+        address: StepAddress<'_>,
+        call: &Call,
+        output: &Bytes,
+        changes: Changes,
+    ) -> Result<DurabilityPoint> {
+        let State::Transactions(engine) = &self.state else {
+            return Ok(DurabilityPoint::DURABLE);
+        };
+        let key = layout::run(address.workflow, address.run);
+        let told = Update::modify(key, vec![Action::set("output", output.clone())]);
+        let updated = self
+            .rows
+            .update(told.when(is_driven_by(address.driver)))
+            .await?;
+        if let Outcome::Conflict(_) = updated.outcome {
+            return Err(Error::RunEnded);
+        }
+        commit(engine, call, changes).await
+    }
+}
