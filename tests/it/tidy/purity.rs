@@ -11,7 +11,7 @@ use super::{
 
 /// Layers whose time, randomness and order come from outside.
 const PURE: [&str; 3] = ["ports/src/", "foundations/", "services/"];
-/// Crates among them where sockets and real time enter. Their crate docs say so.
+/// Crates among them where sockets and real time enter. They say so at their top.
 const EDGES: [&str; 2] = ["foundations/http_client/", "foundations/listener/"];
 /// Paths that never appear in their sources, and that none of their imports leads into.
 const IMPURE: [&str; 14] = [
