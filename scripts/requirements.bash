@@ -1,12 +1,12 @@
-# Sourced by the other scripts: what each needs from the system, and how to get it.
+# Sourced by the other scripts: their requirements from the system, and how to install them.
 #
-# As root a missing program is installed by its Debian package; otherwise the one apt-get line is
-# printed and the script stops, so that nobody is asked for a password in the middle of a build.
+# As root the scripts install a missing program from its Debian package. Otherwise they print the
+# one apt-get line and stop, so that no build asks for a password in the middle.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
 
-# Where cargo puts what it builds. What these scripts make besides stays under target/.
+# Cargo's output directory. The other products of these scripts stay under target/.
 built="${CARGO_TARGET_DIR:-target}"
 case "$built" in /*) ;; *) built="$root/$built" ;; esac
 
@@ -39,7 +39,7 @@ packages_for() {
   done
 }
 
-# need PROGRAM...: installs what is missing, or says how and stops.
+# need PROGRAM...: installs missing programs, or says how and stops.
 need() {
   local missing
   missing="$(packages_for "$@" | tr '\n' ' ')"
@@ -57,7 +57,7 @@ need() {
 }
 
 need_cargo() {
-  # They replace those of .cargo/config.toml, which simulation does not build without.
+  # They replace the flags of .cargo/config.toml, which the simulation needs.
   [ -z "${RUSTFLAGS:-}" ] || export RUSTFLAGS="$RUSTFLAGS --cfg tokio_unstable"
   [ -z "${RUSTDOCFLAGS:-}" ] || export RUSTDOCFLAGS="$RUSTDOCFLAGS --cfg tokio_unstable"
   command -v cargo >/dev/null && return

@@ -8,7 +8,7 @@ use http_client::{Client, Config};
 
 /// How long a server may take to answer.
 const WAIT_MAX: Duration = Duration::from_mins(15);
-/// The longest answer: a value, and what a page of keys adds to it.
+/// The longest response: a value, plus the overhead of a page of keys.
 const ANSWER_BYTES_MAX: usize = 128 << 20;
 
 /// A client of one server with one connection.

@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::figures::{Footprint, Machine};
 
-/// Linux reports CPU time in hundredths of a second to user space, whatever the kernel's own tick.
+/// Linux reports CPU time in hundredths of a second to user space, independently of the kernel's own tick.
 const CLOCK_TICKS_PER_SECOND: u64 = 100;
 const READY_WAIT: Duration = Duration::from_mins(1);
 const READY_POLL: Duration = Duration::from_millis(1);

@@ -49,7 +49,7 @@ NAMES = ["grader", "grades", "generate_report", "post_process", "prepare"]
 
 
 class CodeHost(http.server.BaseHTTPRequestHandler):
-    """Takes what it is sent."""
+    """Accepts every request."""
 
     received = []
 
@@ -63,7 +63,7 @@ class CodeHost(http.server.BaseHTTPRequestHandler):
 
 
 def distant(server):
-    """A listener in front of `server` that holds every byte back for half a round trip, each way."""
+    """A listener in front of `server` that delays every byte for half a round trip, each way."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def carry(source, target):
@@ -132,7 +132,7 @@ def far_store(folder):
 
 
 def submissions(handed_in):
-    """What was handed in, a folder for each student, with the tests of the assignment."""
+    """The submissions, a folder for each student, with the tests of the assignment."""
     tests = {path.name: path.read_text() for path in sorted((HERE / "tests").glob("*.py"))}
     for folder in sorted(handed_in.iterdir()):
         files = {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}

@@ -1,8 +1,10 @@
-"""A bank on Landfast: accounts, transfers between them, and audits, over plain writes or in transactions.
+"""A bank on Landfast: accounts, transfers between them, and audits, over plain writes or in
+transactions.
 
-An account carries, beside its balance, the history of the runs that changed it: what was lost, doubled or half done
-can then be counted exactly instead of being guessed from the balance. A run is named by a stamp, `17.2` for the
-second run of transfer 17, since a killed run and its repeat must be told apart.
+An account carries, beside its balance, the history of the runs that changed it. So lost, doubled
+and half-done transfers can be counted exactly instead of being guessed from the balance. A run is
+named by a stamp, `17.2` for the second run of transfer 17, since a killed run and its repeat must
+be told apart.
 """
 
 import json
@@ -17,7 +19,9 @@ from plan import CREDIT, DEBIT, END, ENTRY, Transfer
 OPENING = "opening"
 OPENING_BALANCE = 1000
 RUNS_MAX = 10_000
-"""Where accounts are few all want the same ones, and a transfer takes many more runs than it usually may."""
+"""With few accounts all transfers need the same ones, and a transfer takes many more runs than it
+usually may.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Account:
 
 
 class Run:
-    """One run of a transfer, as whoever watches it hears of it. A worker's own overrides all of this."""
+    """One run of a transfer, as seen by its observer. A worker's own class overrides all of this."""
 
     def __init__(self, transfer: Transfer, number: int) -> None:
         self.transfer = transfer
@@ -55,7 +59,7 @@ class Run:
         """It is about to replace the versions that these runs wrote."""
 
     def took_effect(self, *accounts: int) -> None:
-        """What it wrote to these accounts counts, as far as the bank knows."""
+        """Its writes to these accounts took effect, as far as the bank knows."""
 
     def passed(self, step: str) -> None:
         """It may die here."""
@@ -87,10 +91,10 @@ class Bank:
         return [Account.decoded(state.get(self._account(number))) for number in range(count)]
 
     def transfer(self, run: Run) -> None:
-        """What a function would do that is called for a transfer, and called again when it has died."""
+        """The work of a function that is called for a transfer, and called again after its death."""
         source, destination = run.transfer.source, run.transfer.destination
         if self._isolation is None:
-            # As careful as it can be: a transfer that has left its entry is not made again.
+            # As careful as it can be: it does not repeat a transfer that has left its entry.
             state = self._client.state()
             if state.get(self._entry(run.transfer.number)) is None:
                 self._move(state, run, run.took_effect)
@@ -107,7 +111,7 @@ class Bank:
         run.passed(END)
 
     def audit(self, one: int, other: int) -> Tuple[str, str]:
-        """Who wrote what is in two accounts."""
+        """The runs that wrote the values of two accounts."""
 
         def look(store) -> Tuple[str, str]:
             return Account.decoded(store.get(self._account(one))).last, Account.decoded(

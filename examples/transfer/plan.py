@@ -1,4 +1,6 @@
-"""Which transfers are made, and when their workers die: from a seed alone, so that every column has the same."""
+"""The transfers, and the deaths of their workers: from a seed alone, so that every column has the
+same.
+"""
 
 import random
 from dataclasses import dataclass
@@ -6,7 +8,9 @@ from typing import List, Tuple
 
 DEBIT, CREDIT, ENTRY, END = "debit", "credit", "entry", "end"
 STEPS = (DEBIT, CREDIT, ENTRY, END)
-"""A worker dies right after one of these: a write of the three, or the end of the transfer, before it can say so."""
+"""A worker dies right after one of these: a write of the three, or the end of the transfer, before
+it can report it.
+"""
 
 AMOUNT_MAX = 20
 KILLS_MAX = 3

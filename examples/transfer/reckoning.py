@@ -1,14 +1,17 @@
-"""From what was seen of a column to its figures. Without I/O, so that its own eyesight can be tested.
+"""Computes a column's figures from its observations. Without I/O, so that the checks themselves can
+be tested.
 
 Words
-- A *run* is one call of a transfer's function; it is named by its stamp. It *took effect* on an account if its write
-  was acknowledged (in a transaction: its commit), or if anybody saw it there.
+- A *run* is one call of a transfer's function; it is named by its stamp. It *took effect* on an
+  account if its write was acknowledged (in a transaction: its commit), or if any reader saw it
+  there.
 - *Partial*: a run that took effect on one of its two accounts.
 - *Duplicate*: each run beyond the first that took effect on both accounts, for one transfer.
-- *Lost update*: a run's effect on an account that is not in the account's history at the end, because a later write
-  had read the version before it. A write that is gone though nothing was written over it makes its run partial.
-- *Fractured read*: two accounts read together, of which one shows a run's effect, and the other what that very run
-  had replaced there, or something older.
+- *Lost update*: a run's effect on an account that is not in the account's history at the end,
+  because a later write had read the version before it. A write that is gone without a later write
+  over it makes its run partial.
+- *Fractured read*: two accounts read together, of which one shows a run's effect, and the other the
+  value that this very run had replaced there, or something older.
 """
 
 from collections import Counter
@@ -24,17 +27,17 @@ Effect = Tuple[str, int]
 
 @dataclass
 class Evidence:
-    """What was seen of one column."""
+    """The observations of one column."""
 
     crashes: int = 0
     replaced: Dict[Effect, str] = field(default_factory=dict)
     """Which run's version a run's write to an account replaces."""
     effects: Set[Effect] = field(default_factory=set)
-    """What was acknowledged."""
+    """The acknowledged writes."""
     audits: List[Tuple[Effect, Effect]] = field(default_factory=list)
     """Two accounts read together, each with the run that had written it."""
     seconds: List[float] = field(default_factory=list)
-    """What each run took that was not killed."""
+    """The duration of each run that was not killed."""
     accounts: Sequence[Account] = ()
     """The accounts at the end."""
 
@@ -102,7 +105,9 @@ def _is_older(seen: Effect, than: Effect, replaced: Dict[Effect, str]) -> bool:
 
 
 def _check_balances(transfers: Sequence[Transfer], accounts: Sequence[Account]) -> None:
-    """A balance is what its history says: otherwise the figures would speak of something else than the money."""
+    """A balance must equal the sum of its history: otherwise the figures would not describe the
+    money.
+    """
     for number, account in enumerate(accounts):
         balance = OPENING_BALANCE
         for stamp in account.history[1:]:

@@ -79,7 +79,9 @@ def _part(text: str) -> float:
 
 
 class Progress:
-    """A line that grows, on a terminal; a line at the end of it elsewhere. On stderr: stdout is for the figures."""
+    """A line that grows, on a terminal; a line at its end elsewhere. On stderr: stdout is for the
+    figures.
+    """
 
     def __init__(self, name: str, count: int) -> None:
         self._name, self._count = name, count

@@ -1,9 +1,9 @@
-"""Worker processes that are killed, and whoever hands them their work and starts them again.
+"""Worker processes that are killed, and the supervisor that assigns their work and restarts them.
 
-Each worker makes one transfer at a time. Where the plan says so it is killed by SIGKILL, which no process can handle
-or delay; another worker then takes its place and makes the same transfer again, as a function's platform would. What
-a worker has told before it dies is in the pipe and is not lost with it. Auditors look meanwhile at the accounts of
-transfers that are under way.
+Each worker makes one transfer at a time. Where the plan says so, SIGKILL kills it, which no process
+can handle or delay. Another worker then takes its place and makes the same transfer again, as a
+function's platform would. A worker's reports before its death are in the pipe and are not lost with
+it. Meanwhile auditors read the accounts of transfers in progress.
 """
 
 import multiprocessing
@@ -34,7 +34,7 @@ class Column:
 
 
 class _TellingRun(Run):
-    """A run in a worker: it tells what it does, and dies where it is to."""
+    """A run in a worker: it reports its steps, and dies where the plan says so."""
 
     def __init__(self, transfer: Transfer, number: int, told: Connection) -> None:
         super().__init__(transfer, number)
@@ -53,10 +53,11 @@ class _TellingRun(Run):
 
 
 def _work(url: str, prefix: str, isolation: Optional[str], transfers: Sequence[Transfer], told: Connection) -> None:
-    """A worker's life: a transfer's number and the run's number in, what it did out."""
+    """A worker's life: it receives a transfer's number and the run's number, and reports its steps."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     bank = Bank(landfast.connect(url), prefix, isolation)
-    # Ended by a message: the pipe's other end does not close with its owner, since later workers have a copy.
+    # A message ends it: the pipe's other end does not close with its owner, since later workers
+    # have a copy.
     for number, run in iter(told.recv, None):
         began = time.monotonic()
         bank.transfer(_TellingRun(transfers[number], run, told))
@@ -66,7 +67,7 @@ def _work(url: str, prefix: str, isolation: Optional[str], transfers: Sequence[T
 def _audit(
     url: str, prefix: str, isolation: Optional[str], transfers: Sequence[Transfer], current, seed: int, told: Connection
 ) -> None:
-    """An auditor's life: looks at the accounts of a transfer under way, until it is told to stop."""
+    """An auditor's life: reads the accounts of a transfer in progress, until it is told to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     bank = Bank(landfast.connect(url), prefix, isolation)
     chance = random.Random(seed)
@@ -77,7 +78,7 @@ def _audit(
 
 
 class _Worker:
-    """One of the places for workers: a process, and the transfer that it makes."""
+    """One of the slots for workers: a process, and the transfer that it makes."""
 
     def __init__(self, start: Callable[[Connection], multiprocessing.Process]) -> None:
         self._start = start
@@ -88,7 +89,8 @@ class _Worker:
     def _fork(self) -> None:
         self.told, theirs = _context.Pipe()
         self.process = self._start(theirs)
-        # The end of the pipe is the end of the process only if nobody else holds its other end.
+        # The end of the pipe is the end of the process only if no other process holds its other
+        # end.
         theirs.close()
 
     def give(self, transfer: Transfer) -> None:
@@ -106,7 +108,7 @@ class _Worker:
         self.told.send((self.transfer.number, self.run))
 
     def stop(self) -> List[tuple]:
-        """Lets it end, and returns what it still had to tell."""
+        """Lets it end, and returns its remaining reports."""
         self.told.send(None)
         rest = []
         try:
@@ -126,7 +128,7 @@ def run(
     at_a_time: int,
     progress: Callable[[int, int], None],
 ) -> Evidence:
-    """Makes all transfers, `at_a_time` at a time, and returns what was seen."""
+    """Makes all transfers, `at_a_time` at a time, and returns the observations."""
     evidence = Evidence()
     with landfast.connect(url) as client:
         bank = Bank(client, prefix, column.isolation)
@@ -147,7 +149,7 @@ def _make(
     evidence: Evidence,
     progress: Callable[[int, int], None],
 ) -> None:
-    # Which transfer each worker makes now, for the auditors.
+    # The current transfer of each worker, for the auditors.
     current = _context.RawArray("i", range(at_a_time))
     given = (url, prefix, column.isolation, transfers)
 

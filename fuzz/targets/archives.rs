@@ -1,4 +1,5 @@
-//! An archive of code, as it comes and as a tape that is compressed here: nothing is made outside of its folder, nor leads there.
+//! An archive of code, raw and as a tar file that is compressed here: it creates nothing outside of
+//! its folder, and no link out of it.
 #![no_main]
 
 use std::{fs, io::Write as _, path::Path};

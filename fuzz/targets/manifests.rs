@@ -1,4 +1,5 @@
-//! What somebody deploys as a manifest: read or refused, and a workflow that is taken is read back as it was.
+//! The bytes of a deployed manifest: they are parsed or refused, and an accepted workflow is read
+//! back unchanged.
 #![no_main]
 
 use functions::manifest::{Manifest, workflow::Workflow};
@@ -11,7 +12,7 @@ fuzz_target!(|text: &str| {
         let Ok(manifest) = Manifest::parse(&text) else { continue };
         for workflow in manifest.workflows.values() {
             let kept = serde_json::to_vec(workflow).expect("it serialises");
-            let read: Workflow = serde_json::from_slice(&kept).expect("what is kept is read back");
+            let read: Workflow = serde_json::from_slice(&kept).expect("it reads back");
             assert_eq!(read, *workflow);
         }
     }

@@ -1,4 +1,4 @@
-//! Rows of runs and steps, and the JSON that a run decides by.
+//! Rows of runs and steps, and the JSON on which a run's decisions depend.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! What an instance sends over its Runtime API, on one connection or two: all of it is answered or ends its connection.
+//! Bytes of an instance over its Runtime API, on one connection or two: each request gets a
+//! response or ends its connection.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Bytes of a ZooKeeper client, in pieces: no panic, every request answered by one whole frame.
+//! Bytes of a ZooKeeper client, in pieces: no panic, and one whole frame in response to every
+//! request.
 #![no_main]
 
 #[path = "../../frontends/zookeeper/tests/it/drive.rs"]

@@ -47,7 +47,7 @@ class Application:
         self.tables[name] = {"runtime": "python3", "code": "code", "handler": f"{name}.handler", **table}
 
     def workflow(self, name, table):
-        """A workflow; `table` is what the manifest says of it."""
+        """A workflow; `table` is its table in the manifest."""
         self.workflows[name] = table
 
     def write(self):
@@ -77,7 +77,7 @@ class Application:
         )
 
     def ask(self, method, path, body=b""):
-        """What the server answers."""
+        """The server's response."""
         connection = http.client.HTTPConnection(self.address, timeout=COMMAND_SECONDS)
         try:
             connection.request(method, path, body)
@@ -86,12 +86,12 @@ class Application:
             connection.close()
 
     def run(self, workflow, input=None, query="?wait=30"):
-        """The status and the document of a run that is begun."""
+        """The status and the document of a newly begun run."""
         answer = self.ask("POST", f"/v1/workflows/{workflow}/runs{query}", json.dumps(input).encode())
         return answer.status, answer.document
 
     def value(self, key):
-        """The text that a key of plain state has; None: there is none."""
+        """The text at a key of plain state; None if there is none."""
         answer = self.ask("GET", f"/v1/state/{key}")
         return answer.body.decode() if answer.status == 200 else None
 
@@ -109,13 +109,13 @@ class Application:
         )
 
     def call(self, name, event=None, **options):
-        """What a function answers: its result, or what it failed with."""
+        """The response of a function: its result, or its failure."""
         answer = self.client().invoke(FunctionName=name, Payload=json.dumps(event or {}), **options)
         result = json.loads(answer["Payload"].read())
         return Failed(result) if "FunctionError" in answer else result
 
     def lines(self, name):
-        """What a function has printed."""
+        """The output of a function."""
         answer = self.command("functions", "logs", name, "--json")
         assert answer.returncode == 0, answer.stderr
         return [json.loads(line)["text"] for line in answer.stdout.splitlines()]
@@ -134,13 +134,13 @@ class Failed:
 
 
 def at_once(*asked):
-    """What several who ask at the same time are told."""
+    """The results of several concurrent requests."""
     with concurrent.futures.ThreadPoolExecutor(len(asked)) as threads:
         return [asked.result() for asked in [threads.submit(ask) for ask in asked]]
 
 
 def toml(value):
-    """A value as TOML has it: tables inline, the rest as JSON."""
+    """A value in TOML: tables inline, the rest as JSON."""
     if isinstance(value, dict):
         return "{ %s }" % ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items())
     if isinstance(value, list):

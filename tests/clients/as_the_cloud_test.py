@@ -1,6 +1,7 @@
-"""What the runtime clients that are carried along do as the cloud's own do: logs, contexts, failures.
+"""The bundled runtime clients do what the cloud's own do: logs, contexts, failures.
 
-Where the cloud's client is there, in Python, the same function runs on both, and both are held to the same.
+If the cloud's client is installed, in Python, the same function runs on both, and both must pass
+the same checks.
 """
 
 import base64
@@ -13,17 +14,19 @@ import pytest
 
 CARRIED = {"environment": {"LANDFAST_RUNTIME_CLIENT": "landfast"}}
 CLOUDS = {"python": sys.executable}
-"""The tests' own interpreter brings awslambdaric."""
+"""The tests' own interpreter has awslambdaric."""
 
 
 @pytest.fixture(params=[CARRIED, CLOUDS], ids=["carried", "the-clouds"])
 def runner(request):
-    """What a function's table says to be run by one client or the other."""
+    """The entries of a function's table that select one client or the other."""
     return request.param
 
 
 def what_a_handler_logs_is_in_its_log_with_its_time_and_its_request(apps, runner):
-    """U5: also what it logs while it is imported; its own format is the second one, which Python does not take."""
+    """U5: also its log output during the import; its own format is the second one, which Python
+    does not take.
+    """
     apps.function("logs", """
         import logging
         logger = logging.getLogger()
@@ -151,7 +154,7 @@ NODE = """
 
 
 def a_node_handler_ends_as_it_does_in_lambda(apps):
-    """Without an answer it is answered null, once nothing is left that it waits for."""
+    """Without a response it gets null, once it waits for nothing any more."""
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
     apps.file("app.js", NODE)

@@ -1,4 +1,6 @@
-"""What one client may take of the server: memory by its bytes, connections by its address, and files by all together."""
+"""Bounds on one client's use of the server: memory by its bytes, connections by its address, and
+files by all together.
+"""
 
 import os
 import resource
@@ -19,7 +21,7 @@ CONNECTIONS = 300
 
 @pytest.fixture
 def started(tmp_path):
-    """Starts a server of landfast's own, with these in its environment or under these limits."""
+    """Starts a separate server, with these in its environment or under these limits."""
     if not isinstance(servers.new(tmp_path), servers.Landfast):
         pytest.skip("it looks at the process of landfast")
     running = []

@@ -10,7 +10,7 @@ import application
 import server as servers
 import wire
 
-# Reconnecting is what several tests are about; kazoo's warnings of it would drown a real failure.
+# Several tests are about reconnecting; kazoo's warnings about it would drown a real failure.
 logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 numbers = itertools.count()

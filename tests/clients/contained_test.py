@@ -1,4 +1,4 @@
-"""U2: what a function, or whoever deploys one, may do to the server and to others."""
+"""U2: limits on the effects that a function, or its deployer, may have on the server and on others."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 import application
 import waiting
 
-# Sends most of bodies that it announces, and goes.
+# Sends most of the bodies that it announces, and exits.
 HOG = """
     import os, socket
     kept = []
@@ -91,7 +91,7 @@ def an_answer_that_breaks_off_is_none(apps):
 
 
 def an_interpreter_that_was_deployed_or_that_others_may_write_is_not_run(apps, tmp_path):
-    """U2: whoever may deploy is not whoever may do anything at the server."""
+    """U2: permission to deploy is not permission for everything at the server."""
     ran = tmp_path / "ran"
     evil = f'#!/bin/sh\ntouch {ran}\nexec python3 "$@"\n'
     apps.function("ok", "def handler(event, context): return 1")
@@ -123,7 +123,7 @@ def an_interpreter_is_asked_where_it_is_as_a_function_would_run(apps, tmp_path):
 
 
 def a_virtual_environment_is_an_interpreter(apps, tmp_path):
-    """What links lead to is shown to it, too."""
+    """The function sees the target of links, too."""
     place = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
     library = next(place.glob("lib/python*/site-packages"))
@@ -136,7 +136,7 @@ def a_virtual_environment_is_an_interpreter(apps, tmp_path):
 
 
 def _refusal(apps, folder, interpreter):
-    """Why a function with this interpreter cannot be run."""
+    """The reason why a function with this interpreter cannot run."""
     other = application.Application(folder / f"with-{interpreter.name}", apps.server, f"with-{interpreter.name}")
     other.function(f"by-{interpreter.name}", "def handler(event, context): return 1", retries=0, python=str(interpreter))
     other.deploy()

@@ -1,4 +1,6 @@
-"""What stays at work beside a server: deploying whatever changes, following what is printed; and what Lambda's API says of functions."""
+"""Commands that stay beside a server: deploying every change, following the log; and the answers of
+Lambda's API about functions.
+"""
 
 import contextlib
 import os
@@ -88,7 +90,7 @@ def a_watched_application_is_deployed_again_when_something_of_it_changes(apps, s
 
 @contextlib.contextmanager
 def _connections_that_end(port):
-    """Somebody who listens there and answers nobody; who has come so far."""
+    """A listener that accepts connections and never answers; its connections so far."""
     came = []
     with socket.create_server(("127.0.0.1", port)) as listener:
         def turn_away():
@@ -106,7 +108,9 @@ def _connections_that_end(port):
 
 
 def what_a_function_prints_is_followed(apps, stays):
-    """U5: each line once, in order, also those of a new instance and of a server that was started again, be it with a log that begins anew."""
+    """U5: each line once, in order, including those of a new instance and of a restarted server,
+    even with a log that begins anew.
+    """
     apps.function("counts", """
         def handler(event, context):
             print("printed", event["n"])
@@ -139,7 +143,7 @@ def what_a_function_prints_is_followed(apps, stays):
 
 
 def _all_of(terminal):
-    """What was written to a terminal that nobody has open any more: one read may give a part of it."""
+    """The output to a terminal whose other side is closed: one read may give a part of it."""
     read = b""
     while True:
         try:
@@ -149,7 +153,7 @@ def _all_of(terminal):
 
 
 def what_a_function_prints_or_answers_does_not_drive_the_terminal_that_shows_it(apps):
-    """To a pipe it is as it was printed; JSON is the same JSON on a terminal."""
+    """A pipe gets the output unchanged; JSON is the same JSON on a terminal."""
     apps.function("drives", """
         def handler(event, context):
             print("\\x1b[31mred\\rover\\tit \\x9b2J", flush=True)
@@ -182,7 +186,7 @@ def what_a_function_prints_or_answers_does_not_drive_the_terminal_that_shows_it(
 
 
 def what_a_function_has_printed_is_read_in_pages_whatever_it_is(apps, stays):
-    """U5: many lines, and long ones, of what takes six times as much in an answer."""
+    """U5: many lines, and long ones, with characters that take six times as much in a response."""
     apps.function("prints", """
         import sys
         def handler(event, context):

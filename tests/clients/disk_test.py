@@ -53,7 +53,7 @@ def a_full_disk_refuses_writes_and_nothing_else(clients, sessions, running):
     assert small_disk.is_refused(client.set_async, "/mine", b"refused")
     assert client.get("/mine", watch=seen.append)[0] == b"small"
     assert client.exists(f"/filler/{created}") is None
-    assert states == [], "nobody lost the connection"
+    assert states == [], "no client lost the connection"
 
     newcomer = clients(running, timeout=4)
     assert newcomer.get(f"/filler/{created - 1}")[0] == small_disk.FILLER
@@ -64,7 +64,7 @@ def a_full_disk_refuses_writes_and_nothing_else(clients, sessions, running):
     assert client.get("/mine")[1].ephemeralOwner == owner == client.client_id[0]
 
     doomed.drop()
-    waiting.until(lambda: newcomer.exists("/doomed") is None, "the end of a session that nobody speaks for", 25)
+    waiting.until(lambda: newcomer.exists("/doomed") is None, "the end of a session without a client", 25)
     assert states == [KazooState.SUSPENDED, KazooState.CONNECTED], "who pings lives, however long the disk is full"
     assert client.exists("/mine").ephemeralOwner == owner
     assert small_disk.is_refused(client.set_async, "/mine", b"refused")

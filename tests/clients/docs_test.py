@@ -4,7 +4,7 @@ The fenced blocks of a page run in order, in one folder. The language of the fen
 
 - `sh` runs in bash. A block `landfast serve ...` starts the server of the page, which then stays.
 - `python` runs, and `python` or `toml` with a first line `# FILE` is written to that file instead.
-- `output` is what the blocks since the last `output` have printed; `…` stands for any text.
+- `output` is the output of the blocks since the last `output`; `…` stands for any text.
 - `text` is only shown.
 
 Ports are replaced: the page names the defaults, the test uses free ones.

@@ -1,11 +1,12 @@
 """Draws a conversation from a seed: `drawn_conversation.py SEED TURNS > testdata/drawn-SEED.txt`.
 
-Three clients ask at random for a few znodes, so that they meet: every operation, flag and error, versions that are
-right and wrong, watches, and one that closes its session. What is drawn are requests alone; `UPDATE=1 make test-oracle`
-adds what ZooKeeper answers.
+Three clients send random requests about a few znodes, so that they meet: every operation, flag and
+error, right and wrong versions, watches, and one client that closes its session. Only requests are
+drawn; `UPDATE=1 make test-oracle` adds ZooKeeper's responses.
 
-Left out is what is refused here on purpose (`docs/coordination.md`): multi, getACL and setACL, ACLs other than the
-open one, containers, times to live, persistent watches, and paths beyond 1,000 bytes.
+Requests that Landfast refuses on purpose are left out (`docs/coordination.md`): multi, getACL and
+setACL, ACLs other than the open one, containers, times to live, persistent watches, and paths
+beyond 1,000 bytes.
 """
 
 import random

@@ -18,7 +18,7 @@ def a_create_with_an_odd_path_answers_as_the_order_of_its_checks_tells(session, 
     assert session.create("nope").error == BAD_ARGUMENTS
     assert session.create("/").error == NODE_EXISTS
     assert session.create(f"{node}/").error == BAD_ARGUMENTS
-    # The parent `/a/` is looked for before the path as a whole is looked at.
+    # The server looks up the parent `/a/` before it checks the path as a whole.
     assert session.create(f"{node}//b").error == NO_NODE
     assert session.create(node).error == NODE_EXISTS
     assert session.create(f"{node}/missing/child").error == NO_NODE

@@ -1,4 +1,4 @@
-"""Events, messages and timers of functions, and who is told of what has failed."""
+"""Events, messages and timers of functions, and the functions that receive their failures."""
 
 import datetime
 import json
@@ -9,7 +9,7 @@ import waiting
 
 
 def an_event_that_is_tried_again_on_a_warm_instance_finds_what_it_has_committed(apps):
-    """A3, T4: an id of a transaction is that of its place in its attempt."""
+    """A3, T4: a transaction's id derives from its position in its attempt."""
     apps.function("pay", """
         import os
         import landfast
@@ -55,7 +55,7 @@ def an_event_is_tried_again_and_then_told_to_who_handles_failures(apps):
 
 
 def what_is_told_of_a_failure_undoes_what_the_function_has_committed(apps):
-    """A3: neither names its transactions, and no two of them are one."""
+    """A3: neither names its transactions, and no two of them share an id."""
     apps.function("reserve", """
         import landfast
         def handler(event, context):
@@ -125,7 +125,7 @@ def what_has_failed_for_good_is_shown_and_sent_again_under_its_request_id(apps):
     assert set(by_request) == set(sent) and all("never" in letter["reason"] for letter in kept())
     assert [json.loads(by_request[id]["payload"])["n"] for id in sent] == [0, 1, 2]
     first = by_request[sent[0]]["id"]
-    # Whose last attempt the kill took with it has one more.
+    # An event whose last attempt ended with the kill has one more.
     runs = lambda id: apps.lines("settles").count(f"attempt {id}")
     before = runs(sent[0])
     assert f"event {sent[0]}, given 1 times" in letters("--id", first)
@@ -143,7 +143,9 @@ def what_has_failed_for_good_is_shown_and_sent_again_under_its_request_id(apps):
 
 
 def messages_that_a_transaction_sends_start_a_function_in_order(apps):
-    """A4, T13: what is reported as failed, and what is behind it, comes again. Of two transactions no order is promised."""
+    """A4, T13: records reported as failed, and those after them, come again. No order is promised
+    between two transactions.
+    """
     apps.function("takes", """
         import json, pathlib
         def handler(event, context):
@@ -173,7 +175,7 @@ def messages_that_a_transaction_sends_start_a_function_in_order(apps):
 
 
 def a_transaction_that_commits_has_a_function_run_and_one_that_does_not_has_not(apps):
-    """The outbox: what is asked for leaves with the commit."""
+    """The outbox: invocations are sent with the commit."""
     apps.function("takes", """
         def handler(event, context):
             print("took", event["n"], context.aws_request_id, flush=True)
@@ -213,7 +215,7 @@ def a_function_keeps_state_with_nothing_installed_and_its_retries_count_once(app
 
 
 def a_timer_is_armed_and_disarmed_at_run_time(apps):
-    """A5: what had gone off before may still run."""
+    """A5: ticks from before the removal may still run."""
     for name in ("ticks", "other"):
         apps.function(name, """
             def handler(event, context):

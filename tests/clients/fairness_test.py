@@ -1,4 +1,4 @@
-"""One connection that asks without a pause, and the others beside it."""
+"""One connection that sends requests without a pause, and the others beside it."""
 
 import statistics
 import threading
@@ -9,7 +9,7 @@ import pytest
 import server as servers
 import wire
 
-# Each is answered in as many bytes: an error has no body.
+# Each response has the same number of bytes: an error has no body.
 REQUESTS = b"".join(
     wire.buffer(wire.integer(number) + wire.integer(wire.EXISTS) + wire.string("/missing") + wire.boolean(False))
     for number in range(1, 1001)
@@ -21,12 +21,13 @@ LARGE = 1_000_000
 READS = 32
 PIECE_BYTES = 4_096
 TIMEOUT_MS = 4_000
-# A turn of a connection has a thousand requests; what was answered is counted late, as it lies in sockets.
+# A turn of a connection has a thousand requests; responses are counted late, because they wait in
+# sockets.
 ANSWERS_BETWEEN_MAX = 40_000
 
 
 class Flood:
-    """Sends as fast as the server takes it, and counts what comes back."""
+    """Sends as fast as the server accepts, and counts the responses."""
 
     def __init__(self, session):
         self.session = session
@@ -67,7 +68,7 @@ class Flood:
 
 @pytest.fixture
 def lone_worker(tmp_path, monkeypatch):
-    """A server on one thread: whoever keeps that keeps everybody else out."""
+    """A server on one thread: a connection that occupies it shuts out all others."""
     monkeypatch.setenv("LANDFAST_THREADS", "1")
     server = servers.new(tmp_path)
     if not isinstance(server, servers.Landfast):
@@ -100,7 +101,7 @@ def who_reads_slowly_and_pings_keeps_its_session(sessions, server, session, path
     while time.monotonic() < until:
         slow.send(wire.PING, xid=wire.PING_XID)
         received += len(slow.socket.recv(PIECE_BYTES))
-        # Others' round trips are its pace.
+        # The other connections' round trips set its pace.
         for _ in range(50):
             assert session.ping().error == wire.OK
     assert received < READS * LARGE, "it was still reading"

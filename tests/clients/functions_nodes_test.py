@@ -1,4 +1,4 @@
-"""Functions of several processes on one Redis: what is deployed at one runs at all of them."""
+"""Functions of several processes on one Redis: a deployment at one runs at all of them."""
 
 import application
 import http_api
@@ -17,7 +17,7 @@ def _says(text):
 
 
 def _waits_for(app, answer):
-    """None: there is no such function."""
+    """None if there is no such function."""
 
     def is_answered_so():
         lambdas = app.client()
@@ -30,7 +30,7 @@ def _waits_for(app, answer):
 
 
 def what_is_deployed_at_one_process_runs_at_all(house, both):
-    """A1, U4, T13: a transaction at another process has it run, too."""
+    """A1, U4, T13: a transaction at another process invokes it, too."""
     there, elsewhere = both
     there.function("says", _says("first"))
     there.deploy()
@@ -48,7 +48,7 @@ def what_is_deployed_at_one_process_runs_at_all(house, both):
 
 
 def a_deployment_leaves_what_others_have_deployed(both, process):
-    """A1: whichever process starts next puts it in place."""
+    """A1: the next process that starts puts it in place."""
     for app, name in zip(both, ("one", "other")):
         app.name = name
         app.function(name, _says(name))
@@ -61,7 +61,9 @@ def a_deployment_leaves_what_others_have_deployed(both, process):
 
 
 def an_event_is_run_by_another_process_once_its_sender_is_gone(tmp_path, process):
-    """A3. No process but the sender's knew that there is a queue of events; nor did one that was asked to send them again."""
+    """A3. Only the sender's process knew that there is a queue of events; a process that was asked
+    to send them again did not.
+    """
     house = [process(number) for number in (0, 1)]
     for running in house:
         running.start()

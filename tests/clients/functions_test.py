@@ -1,4 +1,4 @@
-"""Functions as real processes, called as people call Lambda."""
+"""Functions as real processes, called the way people call Lambda."""
 
 import base64
 import contextlib
@@ -274,7 +274,7 @@ def a_gigabyte_of_output_is_bounded_and_hurts_nobody(apps):
 
 
 def a_function_sees_its_code_and_nothing_of_the_machine(apps):
-    """P5: without `network` it reaches nobody."""
+    """P5: without `network` it has no outside connection."""
     apps.file("data.txt", "beside the code\n")
     apps.function("looks", """
         import os, pathlib, socket
@@ -309,7 +309,8 @@ def a_function_sees_its_code_and_nothing_of_the_machine(apps):
     assert seen["host"] == [] and seen["leaked"] == []
     assert seen["connect"] == "ConnectionRefusedError"
     assert seen["processes"] == 2 and seen["user"] != 0 and seen["descriptors"] <= 6
-    # In the server's group it could signal whoever else is in it; AF_VSOCK and AF_PACKET know no network namespace, or too much.
+    # In the server's group it could signal the group's other processes. AF_VSOCK and AF_PACKET know
+    # no network namespace, or too much.
     assert seen["leads"] and seen["families"] == ["PermissionError"] * 2
 
 

@@ -1,4 +1,4 @@
-"""`examples/grading`: that it runs as it is, and posts what the submissions deserve."""
+"""`examples/grading`: it runs unchanged, and posts the grades that the submissions deserve."""
 
 import pathlib
 import re
@@ -12,7 +12,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 RUN_SECONDS = 100
 
 
-# What a program may do to who tests it, and how that is told.
+# Possible attacks of a program on its tester, and the reported result of each.
 HOSTILE = {
     "exits": ("import os\nos._exit(0)\n", "ended with status 0, without a result"),
     "floods": ("import sys\nwhile True:\n    sys.stderr.write('x' * 1000000)\n", "FAILED: the tests "),
@@ -31,7 +31,7 @@ HOSTILE = {
 
 @pytest.fixture
 def grading(own_server, tmp_path):
-    """Runs the example; what it printed."""
+    """Runs the example; returns its output."""
     if type(own_server).__name__ != "Landfast":
         pytest.skip("functions are tested on the embedded store")
     address = re.search(r"http=(\S+)", own_server.ready_line()).group(1)

@@ -1,4 +1,4 @@
-"""Bytes that no client sends: the connection they came on ends, and nobody else notices."""
+"""Bytes that no client sends: they end their own connection, and no other client notices."""
 
 import random
 import struct

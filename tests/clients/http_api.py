@@ -1,4 +1,4 @@
-"""The HTTP API by hand: one connection, raw bytes, nothing repeated behind the caller's back."""
+"""The HTTP API by hand: one connection, raw bytes, no hidden repeats."""
 
 import http.client
 import json
@@ -9,7 +9,7 @@ ANSWER_SECONDS = 15
 
 
 class Answer:
-    """What the server answered."""
+    """The server's response."""
 
     def __init__(self, response):
         self.status = response.status
@@ -50,7 +50,7 @@ class Api:
         return Transaction(self, **answer.document)
 
     def state(self, key):
-        """The key's newest committed value; None: there is none."""
+        """The key's newest committed value; None if there is none."""
         answer = self.ask("GET", f"/v1/state/{segment(key)}")
         return value_of(answer)
 

@@ -1,4 +1,6 @@
-"""Who gets an instance, who waits for one, what it was before, and which go when memory is short."""
+"""The allocation of instances: which request gets one, which waits, and which instances end when
+memory is short.
+"""
 
 import json
 import pathlib
@@ -14,7 +16,9 @@ LARGE_MB = 65_536
 
 
 def an_event_that_waits_for_a_free_instance_has_not_been_tried(apps):
-    """A8: it waits with its queue, not with instances of a deployment that is replaced; its one attempt is still to come."""
+    """A8: it waits in its queue, not with instances of a deployment that is replaced; its one
+    attempt is still to come.
+    """
     apps.function("one_by_one", """
         import time
         def handler(event, context):
@@ -47,7 +51,7 @@ def an_event_that_waits_for_a_free_instance_has_not_been_tried(apps):
 
 
 def calls_find_an_instance_beside_events_that_come_and_go(apps):
-    """A place that is kept for an event that is not there refuses no call."""
+    """A permit reserved for an absent event refuses no call."""
     apps.function("works", "def handler(event, context):\n    return event['n']\n", concurrency=2)
     apps.deploy()
     client = apps.client()
@@ -60,12 +64,14 @@ def calls_find_an_instance_beside_events_that_come_and_go(apps):
     for n in range(50):
         client.invoke(FunctionName="works", InvocationType="Event", Payload=json.dumps({"n": n}))
         assert json.loads(client.invoke(FunctionName="works", Payload=json.dumps({"n": n}))["Payload"].read()) == n
-        # Two events at work would refuse the next call by right.
+        # Two running events would rightly refuse the next call.
         waiting.until(lambda: have_run(before + 2 * (n + 1)), "the event to have run beside the call")
 
 
 def idle_instances_give_way_where_memory_is_short(apps):
-    """A function that needs more than the machine has left ends what is idle, whosever it is, before it starts."""
+    """A function that needs more memory than the machine has free first ends idle instances, of any
+    function, before it starts.
+    """
     available_kib = int(re.search(r"MemAvailable:\s+(\d+)", pathlib.Path("/proc/meminfo").read_text()).group(1))
     if available_kib >= LARGE_MB * 1024:
         pytest.skip("this machine has more memory than a function may ask for")
@@ -127,7 +133,7 @@ def a_cold_start_is_that_of_a_spare_where_one_is_ready(apps):
 
     assert figures()["spares"] == 0, "nothing has run"
     first = apps.call("first")
-    # What is lacking is said with a colon.
+    # The message names the missing module after a colon.
     if "own processes, files and network: " in apps.command("doctor").stdout:
         pytest.skip("this machine gives no namespaces")
     waiting.until(lambda: figures()["spares"] == 1, "a spare")
@@ -144,7 +150,9 @@ def a_cold_start_is_that_of_a_spare_where_one_is_ready(apps):
 
 
 def a_process_that_is_forked_before_the_client_is_imported_derives_no_ids_of_its_parent(apps):
-    """T4: the runtime says in which process an invocation is, and all but one of several would find their work done."""
+    """T4: the runtime records the process of an invocation. Otherwise all but one of several would
+    find their work done.
+    """
     apps.function("forks", """
         import os, sys
 
@@ -166,7 +174,7 @@ def a_process_that_is_forked_before_the_client_is_imported_derives_no_ids_of_its
 
 
 def a_caller_that_hangs_up_ends_nothing(apps):
-    """A2, A6: what was begun for it is done to its end, and its instance is there for the next one."""
+    """A2, A6: work begun for it runs to its end, and its instance serves the next request."""
     apps.function("slow", """
         import landfast, os
         def handler(event, context):

@@ -1,4 +1,6 @@
-"""Values of up to 64 MiB over HTTP, against the real program: whole or not at all, within the memory there is for them."""
+"""Values of up to 64 MiB over HTTP, against the real program: whole or not at all, within the
+memory limits.
+"""
 
 import http.client
 import itertools
@@ -15,8 +17,8 @@ import server as servers
 import waiting
 
 VALUE_BYTES_MAX = 64 * 1024 * 1024
-# The bodies, the unwritten values and the values being read that its limits allow, and what the allocator keeps of those before: from
-# 1.2 to 1.6 GiB.
+# The bodies, the unwritten values and the values being read that its limits allow, plus the memory
+# that the allocator retains from earlier ones: from 1.2 to 1.6 GiB.
 MEMORY_BYTES_MAX = 1792 * 1024 * 1024
 TIMEOUT_SECONDS = 120
 numbers = itertools.count()
@@ -51,7 +53,7 @@ def any_server(request, tmp_path):
 
 
 def _value(size, seed):
-    """Bytes that no other seed has; cheap, and unlike at every place."""
+    """Bytes unique to this seed; cheap, and different at every position."""
     return random.Random(seed).randbytes(1024 * 1024 + 1) * (size // (1024 * 1024) + 1)
 
 
@@ -93,7 +95,9 @@ def a_longer_value_is_refused_before_it_is_sent(apis, own_server):
 
 
 def who_sends_everything_first_hears_why_it_was_refused(apis, own_server):
-    """As `http.client` does: closed with bytes unread, its connection would be reset before it reads."""
+    """Reads first, as `http.client` does: if it closed with unread bytes, its connection would be
+    reset before it reads.
+    """
     api = apis(own_server)
     for size in (VALUE_BYTES_MAX + 1, VALUE_BYTES_MAX + 8 * 1024 * 1024):
         assert api.ask("PUT", "/v1/state/k", bytes(size)).problem == (413, "too-large")
@@ -111,7 +115,9 @@ def a_key_has_any_1024_bytes(apis, any_server):
 
 
 def a_kill_while_large_values_are_written_leaves_whole_ones(apis, any_server):
-    """T4, T5. Killed at whatever moment: each key has what was last acknowledged, or what was under way, and all of it."""
+    """T4, T5. Killed at any moment: each key has the last acknowledged value, or the one in flight,
+    and all of it.
+    """
     api = apis(any_server)
     size = 8 * 1024 * 1024
     for round_ in range(3):
@@ -148,7 +154,7 @@ def a_kill_while_large_values_are_written_leaves_whole_ones(apis, any_server):
 
 
 def what_a_transaction_buffers_leaves_memory(apis, own_server):
-    """T15. Beyond 8 MiB of small values, and all of it is there once it commits."""
+    """T15. More than 8 MiB of small values, and all of them are there once it commits."""
     api = apis(own_server)
     transaction = api.begin()
     small = 60 * 1024
@@ -164,7 +170,9 @@ def what_a_transaction_buffers_leaves_memory(apis, own_server):
 
 
 def many_large_values_at_once_stay_within_memory(apis, own_server):
-    """T15. Who cannot be served now is told so (429) and comes again; nobody is answered wrongly."""
+    """T15. A request that cannot be served now gets 429 and comes again; no request gets a wrong
+    response.
+    """
     api = apis(own_server)
     expected = _of(VALUE_BYTES_MAX, 7)
     api.put_state("k", expected)
@@ -202,7 +210,7 @@ def many_large_values_at_once_stay_within_memory(apis, own_server):
 
 
 def a_stop_ends_what_is_open_and_says_that_nothing_is_left(apis, any_server):
-    """T7. With values written ahead that are not committed; a kill says nothing."""
+    """T7. With spilled values that are not committed; a kill reports nothing."""
     log = any_server.directory / "server.log"
     for end, has_left in [(signal.SIGTERM, 1), (signal.SIGKILL, 1)]:
         api = apis(any_server)

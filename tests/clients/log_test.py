@@ -1,4 +1,6 @@
-"""The log: what no client sends is said there, within bounds; what cannot be written is dropped, and nobody notices."""
+"""The log: it reports bytes that no client sends, within bounds; lines that cannot be written are
+dropped, without any effect on clients.
+"""
 
 import fcntl
 import os
@@ -19,7 +21,8 @@ LINES_MAX = 100
 FLOOD = 3000
 REFUSED = 10_000
 
-# What a stranger sends, or a client that has lost its place, and what the log says of it.
+# Bytes of a stranger, or of a client that has lost its position in the stream, and the log line for
+# each.
 OPENINGS = {
     b"GET / HTTP/1.1\r\n\r\n": "the peer speaks HTTP",
     bytes.fromhex("16030100c8010000c40303"): "the peer speaks TLS",
@@ -36,7 +39,7 @@ REQUESTS = {
     (wire.DELETE, wire.buffer(None) + wire.integer(0)): "delete: a required field is null",
     (wire.AUTH, wire.integer(0) + wire.string("digest") + wire.string(f"user:{SECRET}")): "authentication is not supported",
 }
-# Within a session: bytes behind which nothing can be read any more.
+# Within a session: bytes after which the server can read nothing more.
 FRAMES = {
     struct.pack("!i", -7): "invalid packet length -7",
     wire.integer(2) + b"\0\0": "too short for a request",
@@ -46,7 +49,7 @@ FRAMES = {
 
 @pytest.fixture
 def started(tmp_path):
-    """Starts a server of landfast's own, with its log at this file or where it can be read."""
+    """Starts a separate server, with its log in this file or on a readable pipe."""
     if not isinstance(servers.new(tmp_path), servers.Landfast):
         pytest.skip("it looks at the log of landfast")
     (tmp_path / "server.log").touch()
@@ -64,7 +67,7 @@ def started(tmp_path):
 
 
 def _malformed(server):
-    """How much the server has counted that no client sends."""
+    """The server's count of bytes that no client sends."""
     metrics = http_api.Api(server).ask("GET", "/metrics").body.decode()
     return int(re.search(r"^landfast_coordination_malformed_total (\d+)$", metrics, re.MULTILINE).group(1))
 

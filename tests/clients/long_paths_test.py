@@ -1,4 +1,4 @@
-"""Paths that are longer than any provider's key: everything that short ones have, on each provider."""
+"""Paths that are longer than any provider's key: they behave like short ones, on each provider."""
 
 import os
 
@@ -9,7 +9,7 @@ import waiting
 import wire
 from wire import EPHEMERAL, EPHEMERAL_SEQUENTIAL, NO_NODE, OK, SEQUENTIAL
 
-# Short, at the bound of what is a key as it is, beyond it, and the longest.
+# Short, at the bound of a direct key, beyond it, and the longest.
 LENGTHS = [100, 1000, 1001, 5000, 64 * 1024]
 LONGEST = 64 * 1024
 
@@ -24,7 +24,7 @@ def any_server(request, tmp_path):
 
 
 def _names(length):
-    """Two names so long that differ in the last character alone."""
+    """Two names of this length that differ in the last character alone."""
     return ["n" * (length - 1) + last for last in "ab"]
 
 

@@ -1,4 +1,6 @@
-"""Several processes on one Redis: one tree for the clients of all of them, and what is left when one is gone."""
+"""Several processes on one Redis: one tree for the clients of all of them, and the state left when
+one is gone.
+"""
 
 import threading
 import time
@@ -49,7 +51,7 @@ def locks_exclude_over_processes(clients, house):
 
 
 def a_session_is_resumed_at_another_process(sessions, house):
-    """C6: with its id and password, and everything that is its own."""
+    """C6: with its id and password, and all its state."""
     first = sessions(house[0])
     first.created("/mine", flags=wire.EPHEMERAL)
     second = sessions(house[1], session=first.id, password=first.password)

@@ -1,4 +1,4 @@
-"""The tree: what creates, sets, deletes and reads answer, field by field."""
+"""The tree: the responses to creates, sets, deletes and reads, field by field."""
 
 import time
 

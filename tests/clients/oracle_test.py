@@ -1,7 +1,7 @@
-"""The same conversations get the same answers, field by field, as ZooKeeper 3.9.5 gave.
+"""The same conversations get the same responses, field by field, as from ZooKeeper 3.9.5.
 
-`testdata/*.txt` hold what a real ZooKeeper answered. `make test-oracle` plays them against one again; with
-UPDATE=1 it rewrites them. Those called `drawn-*` were drawn by `drawn_conversation.py`.
+`testdata/*.txt` hold the responses of a real ZooKeeper. `make test-oracle` plays them against one
+again; with UPDATE=1 it rewrites them. `drawn_conversation.py` drew those called `drawn-*`.
 """
 
 import difflib
@@ -15,7 +15,8 @@ import server as servers
 import transcript
 
 TESTDATA = pathlib.Path(__file__).parent / "testdata"
-# Where this server may differ, by name, each as what makes both sides equal there.
+# The permitted differences of this server, by name; each is a function that makes both sides equal
+# there.
 ALLOWED = {
     "ZooKeeper itself has set the ACL of /zookeeper/config once; here no ACL is ever set": lambda lines: [
         line.replace("aversion=-1", "aversion=0") for line in lines

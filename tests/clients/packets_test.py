@@ -1,4 +1,6 @@
-"""The packet limit, ZooKeeper's `jute.maxbuffer`: at it and beyond it, as it is and as it may be set."""
+"""The packet limit, ZooKeeper's `jute.maxbuffer`: at it and beyond it, at its default and when
+configured.
+"""
 
 import random
 import struct
@@ -15,7 +17,7 @@ MOST = 4 * 1024 * 1024 - 16 * 1024
 
 @pytest.fixture(params=["embedded", "redis"])
 def limited(request, tmp_path, monkeypatch):
-    """Starts a server of landfast's own on each provider, with a packet limit."""
+    """Starts a separate server on each provider, with a packet limit."""
     if not isinstance(servers.new(tmp_path), servers.Landfast):
         pytest.skip("the limit is set as landfast's")
     kinds = {"embedded": servers.Landfast, "redis": servers.LandfastOnRedis}

@@ -1,4 +1,6 @@
-"""Values in packs of several processes on one Redis and one directory: any reads what any has put, also when that one was killed."""
+"""Values in packs of several processes on one Redis and one directory: each process reads the
+values of all, even those of a killed one.
+"""
 
 import signal
 
@@ -8,7 +10,7 @@ import waiting
 from redis_test import _refused
 from several_processes import PATIENCE_SECONDS, process, redis  # noqa: F401
 
-# Nothing of this length lies in an item.
+# No item holds a value of this length.
 VALUE_BYTES = 5_000
 KEYS = 30
 
@@ -37,7 +39,7 @@ def packing(process, objects, monkeypatch):
 
 
 def _packs(objects):
-    """How many objects each node has put and not deleted."""
+    """The number of objects that each node has put and not deleted."""
     found = {}
     for pack in objects.glob("packs/*/*/*"):
         found[pack.parent.name] = found.get(pack.parent.name, 0) + 1
@@ -45,7 +47,7 @@ def _packs(objects):
 
 
 def _ask(api, *asked):
-    """The answer of a node that a busy machine may have cost its lease."""
+    """The response of a node that may have lost its lease because the machine is busy."""
     serves = lambda: (answer := api.ask(*asked)).status != 503 and answer  # noqa: E731
     return waiting.until(serves, "the node to serve", PATIENCE_SECONDS)
 
@@ -66,7 +68,7 @@ def test_packed_values_are_read_everywhere_when_who_put_them_is_killed(packing, 
     apis = [http_api.Api(one) for one in processes]
     for number, api in enumerate(apis):
         _write(api, [f"of{number}-{key}" for key in range(KEYS)], "first")
-    # Each overwrites what the one before has put.
+    # Each round overwrites the values of the one before.
     for number, api in enumerate(apis):
         _write(api, [f"of{(number + 2) % 3}-{key}" for key in range(0, KEYS, 3)], "second")
     assert len(_packs(objects)) == 3, "each has put some"
@@ -76,7 +78,7 @@ def test_packed_values_are_read_everywhere_when_who_put_them_is_killed(packing, 
             for key in range(KEYS):
                 _shows(api, f"of{number}-{key}", "first" if key % 3 else "second")
     _write(apis[1], [f"of0-{key}" for key in range(KEYS)], "third")
-    # One that comes now finds all of it.
+    # A process that joins now finds all of it.
     beside = http_api.Api(packing(3))
     for key in range(KEYS):
         _shows(apis[2], f"of0-{key}", "third")
@@ -92,13 +94,13 @@ def test_a_process_without_the_objects_of_its_store_does_not_serve(packing, proc
     packing(1)
     beside = http_api.Api(packing(2))
     _write(beside, ["large"], "first")
-    # What it cannot show it does not take for missing.
+    # A process does not report a value as missing when it cannot show it.
     waiting.until(lambda: api.ask("GET", "/v1/state/large").status == 503, "it to notice", PATIENCE_SECONDS)
     waiting.until(lambda: api.ask("GET", "/v1/state/small").status == 503, "it to serve no more", PATIENCE_SECONDS)
     assert "none was given" in _refused(tmp_path, redis.url)
     elsewhere = f"file://{tmp_path}/elsewhere"
     assert "not this store's" in _refused(tmp_path, redis.url, "--objects", elsewhere)
     _shows(beside, "large", "first")
-    # The others do not wait for one that is no member.
+    # The others do not wait for a process that is no member.
     _write(beside, ["large"], "second")
     _shows(beside, "large", "second")

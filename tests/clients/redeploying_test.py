@@ -1,4 +1,6 @@
-"""What is under way while functions are deployed again: events and steps that wait, and deployments that somebody gives up."""
+"""Work in progress while functions are deployed again: waiting events and steps, and deployments
+that the caller abandons.
+"""
 
 import io
 import socket
@@ -41,7 +43,7 @@ def what_waits_for_an_instance_while_its_function_is_deployed_again_runs_as_depl
     apps.client().invoke(FunctionName="gated", InvocationType="Event", Payload=b"{}")
     apps.file("gated.py", GATED.replace("VALUE", "2"))
     apps.deploy()
-    # The first call of what was deployed is where instances of the one before are given up.
+    # The first call of the new deployment is the moment when instances of the old one are given up.
     assert apps.run("gated", 1, "?id=last")[0] in (200, 202)
     waiting.until(lambda: "begun 2" in apps.lines("gated"), "an instance of the new deployment")
     assert apps.ask("PUT", "/v1/state/gate", b"open").status in (200, 204)
@@ -88,7 +90,7 @@ def _packed(manifest, value):
 
 
 def _hang_up(address, body, seconds):
-    """Deploys `body`, and waits for the answer for no more than `seconds`."""
+    """Deploys `body`, and waits for the response for no more than `seconds`."""
     host, port = address.split(":")
     with socket.create_connection((host, int(port))) as connection:
         head = f"PUT /v1/applications/shop HTTP/1.1\r\nHost: {address}\r\nContent-Length: {len(body)}\r\n\r\n"

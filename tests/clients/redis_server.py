@@ -44,7 +44,7 @@ class Redis:
             return False
 
     def ask(self, command):
-        """The first packet of the answer to a command in one line."""
+        """The first packet of the response to a command in one line."""
         with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
             connection.sendall(command.encode() + b"\r\n")
             return connection.recv(65536)

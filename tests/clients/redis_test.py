@@ -1,4 +1,6 @@
-"""Landfast over a Redis that is stopped, killed, frozen or lost, and clients who hold it to what it acknowledged."""
+"""Landfast over a Redis that is stopped, killed, frozen or lost, and clients that check all
+acknowledged writes.
+"""
 
 import os
 import pathlib
@@ -41,7 +43,7 @@ def api(house):
 
 
 def _refused(tmp_path, store, *options):
-    """What a start that fails writes."""
+    """The output of a failed start."""
     command = [servers.Landfast.program, "serve", "--provider", "redis", "--store", store, *options]
     command += ["--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
@@ -58,7 +60,7 @@ def coordination_and_transactions_work_over_it(clients, house, api):
     waiting.until(lambda: seen[-1:] == [b"two"], "the watch")
     with client.Lock("/lock", "me"):
         assert client.create("/a/s-", sequence=True) == "/a/s-0000000001"
-    # Beyond what fits a queue message, so by way of an object.
+    # Larger than a queue message, so it travels as an object.
     client.set("/a/b", bytes(900_000))
     assert client.get("/a/b")[0] == bytes(900_000)
     transaction = api.begin()
@@ -155,7 +157,7 @@ def a_redis_that_is_frozen_for_a_while_delays_and_loses_nothing(house, api):
     put = lambda: api.ask("PUT", "/v1/state/after", b"3").status == 204  # noqa: E731
     waiting.until(put, "writes to go on", PATIENCE_SECONDS)
     assert api.state("before") == b"1"
-    # What the client was not told the outcome of has one.
+    # A request whose outcome the client did not learn has one.
     assert api.state("during") in [None, b"2"]
 
 

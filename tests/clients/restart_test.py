@@ -61,7 +61,7 @@ def acknowledged_writes_survive(clients, own_server, end):
     survivor = clients(own_server)
     there = {int(name) for name in survivor.get_children("/writes")}
     assert there >= set(acknowledged)
-    # At most the one create whose acknowledgement was on its way may be there beside them.
+    # Beside them there may be at most the one create whose acknowledgement was in flight.
     assert there <= set(range(len(acknowledged) + 1))
     for number in acknowledged[-50:]:
         assert survivor.get(f"/writes/{number:06}")[0] == str(number).encode()

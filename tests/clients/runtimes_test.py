@@ -25,7 +25,7 @@ def rust_function():
 
 
 def a_rust_function_of_lambda_runtime_runs(apps, rust_function):
-    """U1: the binary as `cargo build` leaves it."""
+    """U1: the binary exactly as `cargo build` produces it."""
     shutil.copy(rust_function, apps.folder / "code/bootstrap")
     apps.function("rust", runtime="executable", handler="bootstrap", memory_mb=64, retries=1)
     apps.deploy()
@@ -47,7 +47,7 @@ def the_clouds_own_node_client_runs_the_same_function(apps):
     if not (RIC / "dist/rapid-client.node").exists():
         pytest.skip("aws-lambda-ric is not built: scripts/install-node-runtime")
     brought = apps.folder / "code/node_modules/aws-lambda-ric"
-    # What it was built with is not needed to run it.
+    # Its build tools are not needed to run it.
     shutil.copytree(RIC, brought, ignore=shutil.ignore_patterns("deps", "build", "src", "node-addon-api", "scripts"))
     apps.file("app.mjs", """
         import { readFileSync } from "node:fs";

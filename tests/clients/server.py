@@ -23,7 +23,7 @@ STOP_SECONDS = 15
 
 
 def new(directory):
-    """The server that the environment asks for, not yet started."""
+    """The server that the environment selects, not yet started."""
     chosen = os.environ.get("LANDFAST_TEST_ZOOKEEPER", "")
     if chosen == "start":
         return ZooKeeper(directory)
@@ -111,7 +111,7 @@ class Landfast(Server):
 
     def ready_line(self):
         self.still_starting()
-        # Several threads may ask at the same time, and they share the place where a file is read on.
+        # Several threads may ask at the same time, and they share the read position of a file.
         line, end, _ = os.pread(self.output.fileno(), 4096, 0).partition(b"\n")
         return (line + end).decode() if line.startswith(b"ready ") and end else None
 
@@ -137,7 +137,7 @@ class LandfastOnRedis(Landfast):
 
 
 class LandfastBeside(Landfast):
-    """One of several `landfast serve` on a Redis server that is somebody else's."""
+    """One of several `landfast serve` on a Redis server that another fixture owns."""
 
     def __init__(self, directory, redis):
         super().__init__(directory)
@@ -149,7 +149,7 @@ class LandfastBeside(Landfast):
 
     @property
     def http(self):
-        """Where its HTTP listener is."""
+        """The address of its HTTP listener."""
         return re.search(r"http=(\S+)", self.ready_line()).group(1)
 
 
@@ -182,7 +182,7 @@ class ZooKeeper(Server):
 
 
 class Existing(Server):
-    """A server that somebody else started."""
+    """A server that was started outside of the tests."""
 
     can_restart = False
 

@@ -1,4 +1,4 @@
-"""Sessions: how long they live, how they move, and what goes with them."""
+"""Sessions: their lifetime, their moves between servers, and the state that ends with them."""
 
 import random
 import socket
@@ -168,7 +168,7 @@ def a_session_ends_with_more_ephemerals_than_fit_into_one_decision(clients, serv
 
 def a_session_is_resumed_at_once_whatever_its_older_connection_waits_for(sessions, server, path):
     chance = random.Random(SEED)
-    # Nobody waits for a renewal: it comes after a quarter of the timeout.
+    # The test does not wait for a renewal: it comes after a quarter of the timeout.
     older = sessions(server, timeout_ms=40_000)
     older.created(path)
     for _ in range(100):

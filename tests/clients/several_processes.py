@@ -1,4 +1,4 @@
-"""Three processes on one Redis, and who they say is a member."""
+"""Three processes on one Redis, and the members that they report."""
 
 import os
 
@@ -11,7 +11,7 @@ import waiting
 
 PATIENCE_SECONDS = 60
 MEMBERS = "/landfast/transactions/members"
-# What the design promises of a process that is gone.
+# The design's bounds for a process that is gone.
 GONE_WITHIN_SECONDS = 5
 
 
@@ -26,7 +26,7 @@ def redis(tmp_path):
 
 @pytest.fixture
 def process(tmp_path, redis):
-    """A process that is to be started: `process(0).start()`."""
+    """A process, not yet started: `process(0).start()`."""
     made = []
 
     def make(number):
@@ -47,7 +47,7 @@ def house(process):
 
 
 def addresses(client):
-    """Where the members say that they are reached."""
+    """The addresses that the members report."""
     found = set()
     for name in client.get_children(MEMBERS):
         try:
@@ -58,6 +58,6 @@ def addresses(client):
 
 
 def are_members(client, processes, seconds=PATIENCE_SECONDS):
-    """Waits until these and no others are."""
+    """Waits until exactly these are members."""
     wanted = {process.http for process in processes}
     waiting.until(lambda: addresses(client) == wanted, f"{len(wanted)} members", seconds)

@@ -10,12 +10,12 @@ from kazoo.exceptions import SystemZookeeperError
 
 import server as servers
 
-# Two of the journal's segments, which are allocated ahead, and then some.
+# Two of the journal's segments, which are allocated ahead, and some more.
 DISK = "160m"
 FILLER = b"f" * 100_000
 FILLERS_MAX = 2000
 PIECE = bytes(1 << 20)
-# A write that is refused is answered at once; a client that loses its connection waits longer.
+# A refused write gets its response at once; a client that loses its connection waits longer.
 REFUSED_SECONDS = 3
 
 USER = [] if os.geteuid() == 0 else ["--map-root-user"]
@@ -63,11 +63,11 @@ class OnSmallDisk(servers.Landfast):
 
     @property
     def disk(self):
-        """Its file system, as it is reached from here."""
+        """The path to its file system from here."""
         return pathlib.Path(f"/proc/{self.keeper.pid}/root{self.directory}/data")
 
     def fill(self):
-        """Leaves no byte of the disk to files; the one to remove so that space returns."""
+        """Leaves no byte of the disk to files. Returns the file to remove so that space returns."""
         of_others = self.disk / "of-others"
         with open(of_others, "wb", buffering=0) as file:
             try:
@@ -86,7 +86,7 @@ class ObjectsOnSmallDisk(OnSmallDisk):
 
 
 def is_refused(call, *arguments):
-    """Whether a write is refused, by an answer."""
+    """Whether a write is refused, by a response."""
     try:
         call(*arguments).get(timeout=REFUSED_SECONDS)
     except SystemZookeeperError:
@@ -95,7 +95,7 @@ def is_refused(call, *arguments):
 
 
 def fill_the_journal(client, meanwhile, parent="/filler"):
-    """Creates znodes below `parent` until one is refused; how many there are."""
+    """Creates znodes below `parent` until one is refused; returns their number."""
     for number in range(FILLERS_MAX):
         if is_refused(client.create_async, f"{parent}/{number}", FILLER):
             return number

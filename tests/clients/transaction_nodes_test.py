@@ -1,4 +1,6 @@
-"""Transactions on several processes: any takes any call, and what is left when one is killed, stopped or leaves."""
+"""Transactions on several processes: each takes any call, and the state left when one is killed,
+stopped or leaves.
+"""
 
 import random
 import signal
@@ -21,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "clients/python"))
 
 import landfast  # noqa: E402
 
-# What a commit needs to be seen at another node.
+# The time until another node sees a commit.
 SEEN_WITHIN_SECONDS = 2
-# What is left of the throughput that is asked for again after a death: the machine is shared.
+# The fraction of the throughput that is required again after a death: the machine is shared.
 THROUGHPUT_LEFT = 0.5
 
 
@@ -40,12 +42,14 @@ def _problem(api, method, path, body=None, **headers):
 
 
 def _serves(process):
-    """Whether it answers for the store at the moment."""
+    """Whether it serves the store at the moment."""
     return http_api.Api(process).ask("GET", "/v1/state/any").status != 503
 
 
 class Load:
-    """What clients of several nodes commit, each transaction under an id of its own and with a stamp of its run."""
+    """The commits of clients of several nodes, each transaction under an id of its own and with a
+    stamp of its run.
+    """
 
     def __init__(self, processes):
         self.urls = [f"http://{one.http}" for one in processes]
@@ -61,9 +65,11 @@ class Load:
         return sum(at > since for at in self.times[-20_000:]) / seconds
 
     def check(self, api):
-        """T4: each that was acknowledged is there as its run wrote it, whole, and committed under its id."""
+        """T4: each acknowledged commit is there as its run wrote it, whole, and committed under its
+        id.
+        """
         def ask(*asked):
-            # A machine that is busy elsewhere may cost a node its lease.
+            # A busy machine may cost a node its lease.
             serves = lambda: (answer := api.ask(*asked)).status != 503 and answer  # noqa: E731
             return waiting.until(serves, "the node to serve", PATIENCE_SECONDS)
 
@@ -72,7 +78,8 @@ class Load:
             keys = [f"/v1/state/{http_api.segment(f'{side} {name}')}" for side in ["left", "right"]]
             left, right = [http_api.value_of(ask("GET", key)) for key in keys]
             assert left == right and left is not None, f"{name} is there in part, or lost"
-            # A client that hears that its id has committed does not know which of its runs that was.
+            # A client that learns that its id has committed does not know which of its runs
+            # committed.
             assert stamp in [left, None], f"{name} committed twice"
             answer = ask("POST", "/v1/transactions", f'{{"id":"{name}"}}')
             assert (answer.status, answer.document["status"]) == (200, "committed"), answer
@@ -157,7 +164,7 @@ def any_node_takes_any_call(apis):
         seen = lambda api=api: api.state("key") == b"value"  # noqa: E731
         waiting.until(seen, "a commit to be seen elsewhere", SEEN_WITHIN_SECONDS)
     assert third.state("large") == bytes(3_000_000)
-    # T14: at once, for who carries it.
+    # T14: at once, for a client that carries the token.
     carried = second.put_state("key", b"newer")
     assert third.begin(after=carried).get("key") == b"newer"
 
@@ -192,7 +199,7 @@ def one_of_three_is_killed_under_load(clients, house, kind):
     waiting.until(lambda: load.rate() > before * THROUGHPUT_LEFT, "the throughput to be back", GONE_WITHIN_SECONDS - gone_after)
     back_after = time.monotonic() - killed_at
     print(f"gone after {gone_after:.1f} s, {before:.0f}/s before, {load.rate():.0f}/s again after {back_after:.1f} s")
-    # Another takes its place, and work.
+    # Another process takes its place, and its work.
     doomed.start()
     several_processes.are_members(watcher, house)
     waiting.until(lambda: _serves(doomed), "it to serve", PATIENCE_SECONDS)
@@ -233,7 +240,7 @@ def a_node_that_was_stopped_answers_nothing_stale(clients, house, apis):
     try:
         several_processes.are_members(watcher, house[1:], GONE_WITHIN_SECONDS)
         other.put_state("key", b"new")
-        # Asked while it is stopped, so that these are the first it answers.
+        # Sent while it is stopped, so that these are the first requests that it serves.
         address = house[0].http.split(":")
         asked = [socket.create_connection((address[0], int(address[1])), PATIENCE_SECONDS) for _ in range(8)]
         for connection in asked:
@@ -266,7 +273,9 @@ def a_node_that_leaves_is_missed_by_nobody(clients, house):
 
 
 class Chains:
-    """Clients of several nodes that lengthen two of a few chains at a time, each link naming who made it: an order that there cannot be shows."""
+    """Clients of several nodes that lengthen two of a few chains at a time. Each link names its
+    transaction, so an impossible order shows.
+    """
 
     COUNT = 4
 
@@ -329,9 +338,10 @@ class Chains:
         assert links == sum(int(reader.get(f"length {chain}") or b"0") for chain in range(self.COUNT)), "one is there twice"
         assert all(len(of_one) == 2 for of_one in made.values()), "one is there in part"
         for name, told in self.acknowledged.items():
-            # A client that hears that its id has committed does not know which of its runs that was.
+            # A client that learns that its id has committed does not know which of its runs
+            # committed.
             assert name in made and told in [made[name], None], f"{name} is lost, or another than was told"
-        # No cycle: whoever has nobody before it goes first.
+        # No cycle: a transaction without predecessors goes first.
         left = dict(before)
         while left:
             first = [name for name, others in left.items() if not others & left.keys()]
@@ -341,12 +351,12 @@ class Chains:
 
 
 def serializable_transactions_run_at_all_nodes_and_one_is_killed(clients, house):
-    """T4, T5, T11, T12: whichever node orders them."""
+    """T4, T5, T11, T12: at whichever node sequences them."""
     watcher = clients(house[1], timeout=20)
     several_processes.are_members(watcher, house)
     load = Chains(house, 6)
     waiting.until(lambda: len(load.times) > 60, "some commits", PATIENCE_SECONDS)
-    # The first that started orders.
+    # The first process that started is the sequencer.
     killed_at = time.monotonic()
     house[0].kill()
     several_processes.are_members(watcher, house[1:], GONE_WITHIN_SECONDS)
@@ -362,12 +372,12 @@ def serializable_transactions_run_at_all_nodes_and_one_is_killed(clients, house)
         api = http_api.Api(one)
         begins = lambda: api.ask("POST", "/v1/transactions", '{"isolation":"serializable"}')  # noqa: E731, B023
         begun = waiting.until(lambda: (answer := begins()).status == 201 and answer, "a snapshot at each node", PATIENCE_SECONDS)  # noqa: B023
-        # It reads all that was acknowledged anywhere, at once.
+        # It reads all acknowledged commits of all nodes, at once.
         load.check(http_api.Transaction(api, **begun.document))
 
 
 def strangers_are_no_nodes(apis):
-    """Who may call the listener is not yet one of the nodes of its store."""
+    """A caller that may call the listener is not yet one of the nodes of its store."""
     random.seed(7)
     for kind in [1, 2, 3, 4, 5, 77]:
         for length in [0, 1, 3, 40, 5_000]:

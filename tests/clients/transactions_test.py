@@ -84,7 +84,9 @@ def reads_repeat_and_what_was_written_together_is_read_together(api, apis, serve
 
 
 def parallel_readers_never_see_half_of_a_transaction(apis, server, key):
-    """T2. Writers move both keys together; whoever reads both, in either order, sees one transaction's values."""
+    """T2. Writers move both keys together; a reader of both, in either order, sees one
+    transaction's values.
+    """
     left, right = f"{key}-left", f"{key}-right"
     done = threading.Event()
 
@@ -121,7 +123,7 @@ def parallel_readers_never_see_half_of_a_transaction(apis, server, key):
 
 
 def serializable_increments_are_all_counted(apis, server, key):
-    """T11. Two who increment one counter at a time, each again until it has committed."""
+    """T11. Two clients increment one counter at a time, each again until it has committed."""
 
     def increment(api):
         for _ in range(50):
@@ -168,7 +170,9 @@ def nothing_of_an_aborted_transaction_is_ever_seen(api, key):
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.name)
 def a_commit_repeated_after_a_restart_is_answered_alike(apis, own_server, end):
-    """T4. For generated ids and chosen ones, by whoever asks; an id that has committed is not begun again."""
+    """T4. For generated ids and client ids, for any caller; an id that has committed is not begun
+    again.
+    """
     api = apis(own_server)
     committed = []
     for transaction in [api.begin(), api.begin(id="order-17")]:
@@ -225,7 +229,9 @@ def later_calls_of_an_earlier_attempt_are_refused(api, key):
 
 
 def an_acknowledged_commit_survives_kill_9(apis, own_server):
-    """T5. Whatever was answered is there; of the one commit whose answer was lost, all or nothing."""
+    """T5. Every acknowledged write is there; of the one commit whose response was lost, all or
+    nothing.
+    """
     acknowledged, asked = [], []
     enough = threading.Event()
     writing = apis(own_server)
@@ -309,7 +315,7 @@ def an_unknown_transaction_is_not_found(api):
 
 
 def limits_are_refused_by_name(api, key):
-    """T15. Each refusal by its name, at the bound and not before; nothing of it stays."""
+    """T15. Each refusal by its name, at the bound and not before; none of its writes stay."""
     begin = lambda asked: api.ask("POST", "/v1/transactions", asked)  # noqa: E731
     for asked in [b"{", b'{"id":""}', json.dumps({"id": "x" * 129}), b'{"isolation":"snapshot"}', b'{"ids":1}']:
         assert begin(asked).problem == (400, "invalid-request"), asked
@@ -332,7 +338,7 @@ def limits_are_refused_by_name(api, key):
 
 
 def too_many_open_transactions_are_refused_by_name(apis, own_server):
-    """T15. Those that are open go on."""
+    """T15. Open transactions go on."""
     api = apis(own_server)
     opened = [api.begin() for _ in range(10_000)]
     refused = api.ask("POST", "/v1/transactions")

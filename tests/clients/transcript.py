@@ -59,7 +59,7 @@ class Transcript:
             session.drop()
 
     def play(self, line):
-        """Sends the request that `line` describes and writes down what came back."""
+        """Sends the request that `line` describes and records the response."""
         self.turn += 1
         self.lines.append(line)
         name, request = line.split(": ", 1)
@@ -97,7 +97,7 @@ class Transcript:
         self.lines.append("    " + " ".join(shown))
 
     def expect_event(self, name):
-        """Writes down the next event of a connection that asked for nothing."""
+        """Records the next event of a connection without a pending request."""
         reply = self.sessions[name].receive()
         assert reply is not None and reply.is_event
         self.lines.append(f"{name}:")

@@ -1,4 +1,4 @@
-"""`examples/transfer`: that it finds what is wrong, and that its columns show what they claim."""
+"""`examples/transfer`: it finds the faults, and its columns show what they claim."""
 
 import json
 import re
@@ -22,7 +22,7 @@ TRANSFERS = [plan.Transfer(0, 0, 1, 10, ()), plan.Transfer(1, 0, 1, 5, ())]
 
 
 class Seen(reckoning.Evidence):
-    """Evidence that is made up: `run` is a run that replaced the versions of these two runs."""
+    """Invented evidence: `run` is a run that replaced the versions of these two runs."""
 
     def run(self, stamp, source, destination, sides=(0, 1)):
         self.replaced[(stamp, 0)], self.replaced[(stamp, 1)] = source, destination
@@ -30,7 +30,7 @@ class Seen(reckoning.Evidence):
         return self
 
     def end(self, source, destination):
-        """The histories at the end, without their openings; the balances are as they say."""
+        """The histories at the end, without their openings; the balances agree with them."""
         amounts = {transfer.number: transfer.amount for transfer in TRANSFERS}
         for history, sign in [(source, -1), (destination, 1)]:
             balance = Account().balance + sum(sign * amounts[int(stamp[0])] for stamp in history)
@@ -76,13 +76,14 @@ def killed_workers_damage_plain_writes_and_no_transaction(transfer):
     plain, atomic, serializable = found["plain writes"], found["read-atomic"], found["serializable"]
     kills = [kill for transfer in plan.transfers(60, 4, 0.5, seed=7) for kill in transfer.kills]
     assert plain["crashes"] == atomic["crashes"] == serializable["crashes"] == len(kills)
-    # Each as the plan makes it: half of a transfer is gone, or all of it is made again.
+    # Each as planned: half of a transfer is gone, or all of it is made again.
     assert plain["partial"] == kills.count(plan.DEBIT) > 0
     assert plain["duplicates"] == kills.count(plan.CREDIT) > 0
     for column in [atomic, serializable]:
         assert (column["duplicates"], column["partial"], column["fractured_reads"]) == (0, 0, 0)
         assert column["audits"] > 0
-    # What read-atomic does not promise is shown, not hidden: sixty transfers over four accounts do collide.
+    # The example shows the anomalies that read-atomic permits: sixty transfers over four accounts
+    # do collide.
     assert plain["lost_updates"] > 0 and atomic["lost_updates"] > 0
     assert plain["missing"] == atomic["missing"] == serializable["missing"] == 0
     assert (serializable["lost_updates"], serializable["money"]) == (0, serializable["money_opening"])
@@ -128,7 +129,7 @@ def each_kind_of_damage_is_counted_as_what_it_is():
     half = Seen().run("0.1", OPENING, OPENING, [0]).run("0.2", "0.1", OPENING).run("1.1", "0.2", "0.2")
     assert half.end(["0.1", "0.2", "1.1"], ["0.2", "1.1"]).figures() == {"partial": 1}
 
-    # Found at the end or by an audit, though nobody was told that it took effect.
+    # Found at the end or by an audit, though no client learned that it took effect.
     unacknowledged = Seen().run("0.1", OPENING, OPENING, []).run("0.2", "0.1", OPENING).run("1.1", "0.2", "0.2")
     assert unacknowledged.end(["0.1", "0.2", "1.1"], ["0.2", "1.1"]).figures() == {"partial": 1}
     dirty = Seen().run("0.1", OPENING, OPENING).run("1.1", "0.1", "0.1").end(["0.1", "1.1"], ["0.1", "1.1"])
@@ -138,7 +139,7 @@ def each_kind_of_damage_is_counted_as_what_it_is():
     overwritten = Seen().run("0.1", OPENING, OPENING).run("1.1", OPENING, "0.1").end(["1.1"], ["0.1", "1.1"])
     assert overwritten.figures() == {"lost_updates": 1}
 
-    # Nobody wrote over it, and it is gone all the same.
+    # No run wrote over it, and it is gone all the same.
     vanished = Seen().run("0.1", OPENING, OPENING).run("1.1", "0.1", OPENING, [0]).end(["0.1", "1.1"], ["0.1"])
     assert vanished.figures() == {"partial": 1, "missing": 1}
     vanished = Seen().run("0.1", OPENING, OPENING).run("1.1", "0.1", "0.1").end(["0.1", "1.1"], ["0.1"])
@@ -164,7 +165,9 @@ def an_audit_is_fractured_if_one_side_is_older_than_the_other_says(source, desti
 
 
 def an_audit_that_saw_a_rival_of_what_it_missed_is_not_fractured():
-    """Which of two that overwrote each other is the newer one cannot be told from outside, so it does not count."""
+    """An observer cannot tell which of two runs that overwrote each other is the newer one, so it
+    does not count.
+    """
     seen = Seen().run("0.1", OPENING, OPENING).run("1.1", "0.1", OPENING).end(["0.1", "1.1"], ["1.1"])
     seen.audits = [(("1.1", 0), ("0.1", 1))]
     assert seen.figures() == {"lost_updates": 1}

@@ -1,4 +1,4 @@
-"""Watches: what fires, how often, and before what."""
+"""Watches: which ones fire, how often, and in which order."""
 
 import wire
 from wire import NODE_CHILDREN_CHANGED, NODE_CREATED, NODE_DATA_CHANGED, NODE_DELETED, NO_NODE, OK

@@ -176,7 +176,7 @@ class Session:
         self.drop()
 
     def drop(self):
-        """Closes the socket and says nothing to the server."""
+        """Closes the socket without a message to the server."""
         self.socket.close()
 
     def close(self):
@@ -215,7 +215,7 @@ class Session:
         return xid
 
     def receive(self):
-        """The next packet as a Reply, be it an event or not; none at the end of the connection."""
+        """The next packet as a Reply, whether an event or not; none at the end of the connection."""
         packet = self.receive_packet()
         if packet is None:
             return None

@@ -8,7 +8,9 @@ import application
 
 
 def an_atomic_run_lets_nothing_out_before_its_end(apps):
-    """W3, W5: what would count elsewhere at once is refused, whatever becomes of the run."""
+    """W3, W5: a call that would take effect elsewhere at once is refused, whatever the run's
+    outcome.
+    """
     apps.function("leaks", """
         import landfast
 
@@ -55,7 +57,9 @@ def an_atomic_run_lets_nothing_out_before_its_end(apps):
 
 
 def an_atomic_run_whose_commit_is_refused_for_good_fails_once_and_says_why(apps):
-    """W5: its steps are not made anew for nothing. Side by side they send more than a commit takes, of which neither step knows."""
+    """W5: its steps do not run again in vain. In parallel they send more than a commit takes, which
+    neither step can know.
+    """
     with socket.create_server(("127.0.0.1", 0)) as meeting:
         threading.Thread(target=_let_two_go, args=(meeting,), daemon=True).start()
         for name in ("sends", "more"):
@@ -80,7 +84,7 @@ def an_atomic_run_whose_commit_is_refused_for_good_fails_once_and_says_why(apps)
 
 
 def _let_two_go(meeting):
-    """Lets whoever connects wait for a second one, as long as the socket is there."""
+    """Makes each connection wait for a second one, as long as the socket is there."""
     with contextlib.suppress(OSError):
         while True:
             with meeting.accept()[0] as one, meeting.accept()[0] as another:
@@ -89,7 +93,7 @@ def _let_two_go(meeting):
 
 
 def atomic_runs_that_are_serializable_count_one_after_the_other(apps):
-    """W10: what another has written since a run has read it has that run made anew."""
+    """W10: a run is made anew after another client has written a key that the run has read."""
     apps.function("adds", """
         import landfast
         def handler(event, context):

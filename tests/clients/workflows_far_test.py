@@ -1,4 +1,4 @@
-"""Workflows with a far store as real processes: outages, deaths, and who takes over."""
+"""Workflows with a far store as real processes: outages, deaths, and takeovers."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def far(tmp_path):
 
 
 def what_a_run_came_to_is_shown_once_it_is_far(apps, far):
-    """W3: near goes on while the far store is away, and nobody hears of it."""
+    """W3: near goes on while the far store is away, and no caller notices."""
     apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
     apps.deploy()
     assert apps.run("chain", {"n": 1})[1]["output"] == {"n": 20, "seen": "1"}
@@ -62,7 +62,9 @@ def on_redis(tmp_path):
 
 
 def a_far_store_that_is_the_servers_own_store_is_refused(on_redis, far):
-    """W-3: under another name, so that only the store can tell. What the workflow does elsewhere is not spoilt, nor by a start."""
+    """W-3: under another name, so that only the store can tell. The workflow's work elsewhere is
+    not spoilt, nor by a start.
+    """
     own = f"redis://localhost:{on_redis.server.redis.port}"
     on_redis.workflow("chain", 'steps = ["first", "second"]')
     on_redis.deploy()
@@ -91,7 +93,7 @@ def a_far_store_that_is_the_servers_own_store_is_refused(on_redis, far):
 
 
 def nobody_waits_for_a_far_store_that_is_away_until_the_connection_is_cut(apps, far):
-    """W3: what cannot be shown is refused by name."""
+    """W3: a response that cannot be shown is refused by name."""
     apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
     apps.deploy()
     assert apps.run("chain", {"n": 1}, "?wait=30&id=r")[1]["status"] == "succeeded"
@@ -107,7 +109,9 @@ def nobody_waits_for_a_far_store_that_is_away_until_the_connection_is_cut(apps, 
 
 
 def a_begin_that_cannot_be_seen_says_which_run_it_was(apps, far):
-    """W1: who is told so asks for that run, and does not begin another; so is who ends one."""
+    """W1: a caller that receives this error asks for that run, and does not begin another; so does
+    a caller that cancels one.
+    """
     apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
     apps.function("waits", "import time\n\ndef handler(event, context):\n    time.sleep(600)\n", timeout_s=900)
     apps.workflow("waits", f'steps = ["waits"]\nfar = "{far.url}"')
@@ -133,7 +137,9 @@ def a_begin_that_cannot_be_seen_says_which_run_it_was(apps, far):
 
 
 def what_the_far_store_refuses_for_good_is_not_the_callers_fault(apps, far):
-    """W3: nothing of it is shown, and whoever asks is told which store refuses, and with which words."""
+    """W3: no part of it is shown, and every caller learns which store refuses, and with which
+    words.
+    """
     apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
     apps.deploy()
     assert apps.run("chain", {"n": 1})[1]["status"] == "succeeded"
@@ -145,20 +151,22 @@ def what_the_far_store_refuses_for_good_is_not_the_callers_fault(apps, far):
     for path in ("runs", "runs/refused", "runs/refused?wait=3", "runs/refused/steps", "state", "state/first"):
         answer = apps.ask("GET", f"/v1/workflows/chain/{path}")
         if path.startswith("state") and answer.status == 200:
-            # The far store was faster than the run, which has written no state then: what the first one wrote is far.
+            # The far store was faster than the run, which has written no state then: the first
+            # run's writes are far.
             assert answer.body == b"1" or {key["value"] for key in answer.document["keys"]} == {"MQ=="}, answer
             continue
         assert (answer.status, answer.document["type"]) == (503, "unavailable"), (path, answer)
         said = answer.document["detail"]
         assert "the far store refuses what was written to it" in said and "can't run this command" in said, said
-    # Of what is longer than any that it has there is no need to ask it.
+    # A state longer than any that it has need not be asked for.
     for path, status in (("runs?after=" + "r" * 200, 400), ("state/" + "k" * 1024, 413)):
         assert apps.ask("GET", f"/v1/workflows/chain/{path}").status == status
     store, = apps.ask("GET", "/v1/status").document["workflows"]["far_stores"]
     assert store["stopped_runs"] >= 1, store
     assert apps.server.log_lines("a far store permanently refuses writes of runs")
-    # It takes writes again, and then what it had refused: nothing else is told of the run from then on. Had it ended before it was
-    # refused it has succeeded; else it was told that nothing it writes will count, and has failed.
+    # The store takes writes again, and then those that it had refused: from then on the run is
+    # reported alike. If the run had ended before the refusal, it has succeeded. Otherwise it
+    # learned that none of its writes will take effect, and has failed.
     assert far.ask("ACL SETUSER default +@all").startswith(b"+OK")
     assert "start the server again" in apps.ask("GET", "/v1/workflows/chain/runs/refused").document["detail"]
     told = set()
@@ -173,7 +181,7 @@ def what_the_far_store_refuses_for_good_is_not_the_callers_fault(apps, far):
 
 
 def what_the_far_store_does_not_take_for_now_is_told_in_its_words(apps, far):
-    """It was said not to answer in time."""
+    """It was reported as not responding in time."""
     apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
     apps.deploy()
     assert apps.run("chain", {"n": 1})[1]["status"] == "succeeded"
@@ -186,7 +194,9 @@ def what_the_far_store_does_not_take_for_now_is_told_in_its_words(apps, far):
 
 
 def a_far_store_that_is_gone_for_good_is_complained_of_ever_more_seldom(apps, far):
-    """W4: only it knows whether a run waits there, so nothing says that one does; and nothing does at a stop."""
+    """W4: only the far store knows whether a run waits there, so no message says that one does; and
+    no stop does either.
+    """
     server = apps.server
     apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
     apps.deploy()
@@ -206,7 +216,7 @@ def a_far_store_that_is_gone_for_good_is_complained_of_ever_more_seldom(apps, fa
 
 
 def what_the_far_store_would_refuse_is_refused_when_it_is_put(apps, far):
-    """E8: the step hears of it, and what it wrote else counts."""
+    """E8: the step learns of it, and its other writes take effect."""
     apps.function("puts", """
         import landfast
         def handler(event, context):
@@ -231,7 +241,7 @@ def what_the_far_store_would_refuse_is_refused_when_it_is_put(apps, far):
 
 
 def a_begin_that_a_full_store_does_not_take_is_answered_in_time(apps, far):
-    """W1: nobody knows whether it was begun, until it is begun again."""
+    """W1: it is unknown whether the run was begun, until it is begun again."""
     apps.function("fills", """
         import landfast
         def handler(event, context):
@@ -317,7 +327,7 @@ def a_kill_of_the_server_leaves_nothing_unsent(apps, far):
 
 
 def another_near_store_takes_over_what_is_far(apps, far):
-    """W-3: with its disk a server loses what was not externalized, and nothing else."""
+    """W-3: with its disk a server loses the state that was not externalized, and nothing else."""
     apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
     apps.deploy()
     assert apps.run("chain", {"n": 3}, "?wait=30&id=a")[1]["status"] == "succeeded"
@@ -377,7 +387,9 @@ def what_a_step_with_a_far_store_sends_leaves_once_it_is_far(apps, far):
 
 
 def a_transaction_in_a_step_counts_once_what_the_run_rests_on_is_far(apps, far):
-    """W3: it writes to another store, which is an edge (P5). W9: that it waits there for longer than it may take uses up no retry."""
+    """W3: it writes to another store, which is an edge (P5). W9: a wait there beyond its time-out
+    uses up no retry.
+    """
     apps.function("copies", """
         import landfast
         def handler(event, context):

@@ -1,4 +1,6 @@
-"""Workflows without a far store of several processes on one Redis: one of them is at a run at a time."""
+"""Workflows without a far store of several processes on one Redis: one of them works on a run at a
+time.
+"""
 
 import socket
 
@@ -9,7 +11,7 @@ from several_processes import PATIENCE_SECONDS, process, redis  # noqa: F401
 
 
 class Gate:
-    """Where steps wait until they are let go."""
+    """A gate where steps wait until the test releases them."""
 
     def __init__(self):
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -17,7 +19,7 @@ class Gate:
         self.port = self._listening.getsockname()[1]
 
     def meet(self):
-        """The connection of the next step that waits; closed, that goes on."""
+        """The connection of the next waiting step; the step goes on when it is closed."""
         return self._listening.accept()[0]
 
     def is_empty(self):
@@ -85,7 +87,7 @@ def a_run_is_ended_at_another_process_than_the_one_that_is_at_it(both, gate):
 
 
 def a_run_is_left_to_the_process_that_is_at_it(both, gate, process):
-    """W4, W5: whoever is asked to begin it too, or starts beside it."""
+    """W4, W5: even if another process is asked to begin it too, or starts beside it."""
     assert both[0].run("whole", "x", "?id=x")[0] == 202
     first = gate.meet()
     assert both[1].run("whole", "x", "?id=x")[0] == 202
@@ -101,7 +103,7 @@ def a_run_is_left_to_the_process_that_is_at_it(both, gate, process):
 
 @pytest.mark.parametrize("workflow", ["near", "whole"])
 def the_run_of_a_process_that_was_killed_is_taken_up_by_another(both, gate, workflow):
-    """W4: nobody has to start for that, or to ask."""
+    """W4: without a start of a process, and without a request."""
     there, elsewhere = both
     assert there.run(workflow, "x", "?id=x")[0] == 202
     gate.meet()

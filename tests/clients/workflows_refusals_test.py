@@ -1,4 +1,6 @@
-"""What workflows refuse, and what their callers and steps are told of it: over HTTP, in Python, by the command."""
+"""The refusals of workflows, and their reports to callers and steps: over HTTP, in Python, by the
+command.
+"""
 
 import pytest
 
@@ -55,7 +57,7 @@ def a_result_that_is_no_json_fails_its_step(apps):
 
 
 def who_invokes_is_told_what_was_refused(apps):
-    """Of an atomic run for good: it was called an outage, which passes."""
+    """A permanent refusal of an atomic run: it was reported as an outage, which passes."""
     apps.function("asks", """
         import landfast
         def handler(event, context):
@@ -73,7 +75,7 @@ def who_invokes_is_told_what_was_refused(apps):
 
 
 def what_is_for_steps_is_refused_by_name_outside_of_a_run(apps):
-    """But a step is the function that it was, and there is nothing to externalize."""
+    """But a step remains an ordinary function, and there is nothing to externalize."""
     apps.function("asks", """
         import landfast
         @landfast.step
@@ -94,7 +96,9 @@ def what_is_for_steps_is_refused_by_name_outside_of_a_run(apps):
 
 
 def what_a_step_sends_beyond_the_bound_is_refused_where_it_is_sent(apps):
-    """It was taken, and the step failed in the end: also in what its atomic run sends in all."""
+    """It was accepted, and the step failed in the end. The same held for the total that an atomic
+    run sends.
+    """
     apps.function("takes", "def handler(event, context):\n    pass\n", triggers=[{"queue": "takes"}])
     apps.function("sends", """
         import landfast
@@ -118,7 +122,9 @@ def what_a_step_sends_beyond_the_bound_is_refused_where_it_is_sent(apps):
 
 
 def what_a_step_cannot_send_is_refused_where_it_is_sent(apps):
-    """As in a transaction: it was answered 204, and a payload that is no JSON failed the function, or a query or a condition was dropped."""
+    """As in a transaction: the response was 204, and a payload that is not JSON failed the
+    function, or a query or a condition was dropped.
+    """
     apps.function("sees", """
         import landfast
         def handler(event, context):
@@ -221,7 +227,7 @@ def what_makes_no_sense_is_refused_by_name(apps):
 
 
 def who_is_tried_again_after_a_commit_of_its_own_hears_so_or_skips_it(apps):
-    """W2: the id is the same, so the transaction counts once."""
+    """W2: the id is the same, so the transaction takes effect once."""
     apps.function("adds", """
         import landfast
         runs = []

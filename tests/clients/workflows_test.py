@@ -40,7 +40,8 @@ def the_command_names_the_step_that_a_run_failed_of(apps):
     assert ran.returncode == 1 and shown.returncode == 0
     for text in (ran.stderr, shown.stdout):
         assert "ships failed: KeyError: 'item'" in text.splitlines(), text
-    # It has ended long before: when that was durable nobody knows. What it came to is said though it cannot be drawn.
+    # It ended long before, and the time when that became durable is unknown. Its result is shown
+    # though it cannot be drawn.
     again = apps.command("workflows", "run", "order", "--id", "o", "--timeline", "--svg", "/nowhere/timeline.svg")
     assert again.returncode == 1 and "KeyError" in again.stdout, again
     assert "until durable" in ran.stderr and "until durable" not in again.stderr, again.stderr
@@ -82,7 +83,7 @@ def graphs_have_branches_lists_and_choices(apps):
 
 
 def a_step_that_fails_leaves_nothing_and_is_tried_again(apps):
-    """W2: what an attempt wrote is read by that attempt alone."""
+    """W2: only the attempt that wrote a value reads it."""
     apps.function("flaky", """
         import os
         import landfast
@@ -117,7 +118,7 @@ def a_step_that_fails_leaves_nothing_and_is_tried_again(apps):
 
 
 def code_that_is_a_workflow_calls_each_step_once(apps):
-    """W2: the code runs again, and finds what counts."""
+    """W2: the code runs again, and finds the recorded steps."""
     apps.function("order", """
         import landfast
         runs = []
@@ -147,7 +148,9 @@ def code_that_is_a_workflow_calls_each_step_once(apps):
 
 
 def code_that_handles_a_failure_is_told_of_it_whenever_it_is_run_again(apps):
-    """W2: the steps would succeed the next time, and what stands behind them be taken for something else."""
+    """W2: the steps would succeed the next time, and the steps after them would be taken for
+    something else.
+    """
     apps.function("fickle", """
         runs = []
         def handler(event, context):
@@ -198,7 +201,9 @@ def code_that_handles_a_failure_is_told_of_it_whenever_it_is_run_again(apps):
 
 @pytest.mark.parametrize("goes_on", ("commits", "begins", "cancels"))
 def a_step_that_handles_a_failure_is_told_of_it_again_once_it_went_on(apps, goes_on):
-    """W2: the step within it would succeed the next time, when what counts elsewhere rests on its failure."""
+    """W2: the step within it would succeed the next time, while effects elsewhere depend on its
+    failure.
+    """
     apps.function("order", """
         import landfast
         runs = []
@@ -247,7 +252,7 @@ def a_step_that_handles_a_failure_is_told_of_it_again_once_it_went_on(apps, goes
 
 
 def a_step_whose_failure_nobody_handles_is_tried_again_with_the_code(apps):
-    """W2: nothing stands behind the failure."""
+    """W2: nothing follows the failure."""
     apps.function("order", """
         import landfast
         runs = []
@@ -267,7 +272,7 @@ def a_step_whose_failure_nobody_handles_is_tried_again_with_the_code(apps):
 
 
 def code_that_calls_other_steps_than_before_is_told_so(apps):
-    """W2: what counts at a place was another step."""
+    """W2: the recorded step at a position was another one."""
     apps.function("order", """
         import landfast
         runs = []
@@ -331,7 +336,7 @@ def a_cancelled_run_does_nothing_more(apps):
 
 
 def runs_go_on_after_a_kill_of_the_server(apps):
-    """W4: each step counts once, whenever the server dies."""
+    """W4: each step takes effect once, whenever the server dies."""
     apps.function("adds", """
         import landfast
         def handler(event, context):
@@ -406,7 +411,9 @@ def a_step_scans_what_counts_and_what_it_has_written(apps):
 
 
 def code_of_coroutines_calls_each_step_once(apps):
-    """W2, W3: the code runs again in an event loop of its own, and finds what counts; and each step has what a blocking one has."""
+    """W2, W3: the code runs again in an event loop of its own, and finds the recorded steps; and
+    each step has the abilities of a blocking one.
+    """
     apps.function("double", """
         def handler(event, context):
             return 2 * event

@@ -1,4 +1,5 @@
-//! The Rust client and the real program: answers lost at a chosen moment, kill -9, dead nodes, every refusal.
+//! The Rust client and the real program: responses lost at a chosen moment, kill -9, dead nodes,
+//! every refusal.
 
 mod effects;
 mod refusals;
@@ -11,7 +12,7 @@ use relay::{Loss, Relay};
 
 use crate::process::{self, Server};
 
-/// Nothing that is waited for takes longer, unless it is broken.
+/// No wait takes longer, unless something is broken.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(500);
 
@@ -37,7 +38,7 @@ impl House {
         }
     }
 
-    /// Once an answer has been lost, kills the server and starts it again.
+    /// Once a response has been lost, kills the server and starts it again.
     async fn kill_and_restart_at_the_loss(&mut self) {
         self.relay.has_lost_one().await;
         // Dropping it is a kill -9.
@@ -82,7 +83,7 @@ async fn increment(t: &Transaction) -> Result<u64> {
     Ok(count)
 }
 
-/// T4, T5. Under a generated id and a chosen one.
+/// T4, T5. Under a generated id and a client id.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_whose_answer_died_with_the_server_is_repeated_and_takes_effect_once() {
     let mut house = House::open().await;
@@ -113,8 +114,8 @@ async fn a_commit_whose_answer_died_with_the_server_is_repeated_and_takes_effect
     assert_eq!(house.count().await, 2);
 }
 
-/// T4, T7. A value of 64 MiB whose answer was lost when the server was killed: its transaction begins again, and all of the
-/// value is there, or none of it.
+/// T4, T7. A value of 64 MiB whose response was lost when the server was killed: its transaction
+/// begins again, and all of the value is there, or none of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_value_whose_server_died_is_written_again_and_read_whole() {
     let mut house = House::open().await;
@@ -152,7 +153,7 @@ async fn a_large_value_whose_server_died_is_written_again_and_read_whole() {
     assert!(read[..] == expected[..], "{} bytes", read.len());
 }
 
-/// T4, T7. What was open when the server died is begun again under its id.
+/// T4, T7. A transaction that was open when the server died begins again under its id.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_whose_server_died_before_the_commit_runs_again_and_takes_effect_once() {
     let mut house = House::open().await;
@@ -201,7 +202,7 @@ async fn a_commit_whose_outcome_is_unknown_may_be_asked_for_again() {
     assert!(t.after().is_some());
 }
 
-/// T4. The body is not run again while its commit may have taken effect.
+/// T4. The body does not run again while its commit may have taken effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_is_not_run_again_while_its_commit_is_unknown() {
     let house = House::open().await;
@@ -247,7 +248,8 @@ async fn the_next_node_is_asked_at_the_first_reset() {
     assert_eq!(count(&client).await, 3);
 }
 
-/// T4. A write that nobody waits for any more may or may not be in: such an attempt never commits.
+/// T4. A write that the caller no longer awaits may or may not have arrived: such an attempt never
+/// commits.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_with_a_cancelled_write_never_commits() {
     let house = House::open().await;
@@ -264,7 +266,7 @@ async fn an_attempt_with_a_cancelled_write_never_commits() {
     assert_eq!(house.relay.requests("/commit HTTP").len(), 0);
 }
 
-/// T7. The server hears of it at once instead of by the time-out.
+/// T7. The server learns of it at once instead of by the time-out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_is_dropped_is_aborted() {
     let house = House::open().await;
@@ -286,7 +288,7 @@ async fn a_transaction_that_is_dropped_is_aborted() {
         {
             other.status().await.expect("an answer");
         }
-        // It has arrived; the server answers in no order, but soon.
+        // It has arrived; the server responds at no fixed time, but soon.
         while house
             .client
             .transaction()
@@ -304,7 +306,7 @@ async fn a_transaction_that_is_dropped_is_aborted() {
     assert_eq!(house.count().await, 0);
 }
 
-/// T5. So that it is seen on whichever node the next transaction begins.
+/// T5. So that the next transaction sees it on every node.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_client_carries_its_last_commit_to_its_next_begin() {
     let house = House::open().await;
@@ -347,7 +349,7 @@ async fn each_client_carries_its_last_commit_to_its_next_begin() {
     assert!(!carried("later").is_empty() && carried("later") != token);
 }
 
-/// T1, T3. Whatever bytes the key and the value are.
+/// T1, T3. For any bytes of the key and the value.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_key_and_value_comes_back_as_it_was() {
     let house = House::open().await;
@@ -379,7 +381,7 @@ async fn every_key_and_value_comes_back_as_it_was() {
     }
 }
 
-/// A body's own error leaves as it is, and nothing of the body stays.
+/// A body's own error is returned unchanged, and none of the body's writes stay.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_fails_by_itself_is_aborted_and_not_run_again() {
     let house = House::open().await;

@@ -118,7 +118,7 @@ fn doctor_says_as_a_start_would_that_the_data_directory_is_none() {
     }
 }
 
-/// Its reader may have gone (`landfast doctor | head -1`), or the disk may be full.
+/// The reader may have gone (`landfast doctor | head -1`), or the disk may be full.
 #[test]
 fn who_cannot_be_told_learns_it_from_the_exit_code() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -356,7 +356,7 @@ fn doctor_knows_the_running_servers_directory_and_ports() {
         server.address("zookeeper").to_string(),
         server.address("http").to_string(),
     );
-    // Where it answers is said by where it was told to.
+    // The command's own arguments say where the server answers.
     let arguments = ["doctor", "--zookeeper", &zookeeper, "--http", &http];
     let output = run(&mut landfast(directory.path(), &arguments));
     let shown = text(&output.stdout);

@@ -1,4 +1,4 @@
-//! Flags over environment over file over defaults, and what is refused.
+//! Flags over environment over file over defaults, and refused settings.
 
 use std::{fs, process::Command};
 
@@ -95,7 +95,7 @@ fn what_this_build_lacks_is_refused_before_anything_is_touched() {
     );
 }
 
-/// The bound is the store's, so that no packet is taken that cannot be kept.
+/// The bound is the store's, so that no accepted packet is too large to store.
 #[test]
 fn packets_longer_than_the_store_keeps_are_refused_at_the_start() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -187,7 +187,7 @@ fn a_value_of_the_environment_is_said_to_be_from_there() {
     }
 }
 
-/// What a command that cannot begin says.
+/// The message of a command that cannot begin.
 fn refused(command: &mut Command) -> String {
     let output = run(command);
     assert!(!output.status.success(), "{command:?}");
@@ -195,11 +195,12 @@ fn refused(command: &mut Command) -> String {
     text(&output.stderr)
 }
 
-/// A store that is away is tried for a while, several times a second; the log says so a few times.
+/// The server retries an unreachable store for a while, several times a second; the log reports it
+/// a few times.
 #[test]
 fn a_store_that_cannot_be_reached_is_named_a_few_times() {
     let directory = tempfile::tempdir().expect("a directory");
-    // Nobody listens on the first port, and who is not root cannot begin to.
+    // No process listens on the first port, and only root can.
     let output = run(&mut serve(
         directory.path(),
         &["--provider", "redis", "--store", "redis://127.0.0.1:1"],

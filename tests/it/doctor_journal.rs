@@ -1,14 +1,14 @@
-//! `doctor` on a journal: it says of it what a start would.
+//! `doctor` on a journal: it reports the same as a start would.
 
 use std::{fs, path::Path, time::Duration};
 
 use crate::process::{Server, landfast, run, serve, text};
 
 const FIRST_SEGMENT: &str = "00000001.log";
-/// Behind its head, in the first record.
+/// An offset after the head, in the first record.
 const IN_THE_FIRST_RECORD: usize = 80;
 
-/// What it says, and whether it passes.
+/// Its output, and whether it passes.
 fn doctor(directory: &Path) -> (String, String, bool) {
     let arguments = [
         "doctor",

@@ -27,7 +27,7 @@ const COMMITS: usize = 60;
 const KILLS: usize = 4;
 const ANSWER_MAX: Duration = Duration::from_mins(1);
 
-/// What a client was told of a transaction.
+/// A client's knowledge about a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
     Committed,
@@ -35,7 +35,7 @@ enum Told {
     Nothing,
 }
 
-/// A request and the status of its answer; none: the connection broke.
+/// Sends a request and returns the status of its response; none if the connection broke.
 pub(crate) fn ask(
     address: SocketAddr,
     method: &str,
@@ -86,7 +86,7 @@ fn transact(address: SocketAddr, number: usize) -> Option<Told> {
     Some(Told::Committed)
 }
 
-/// Clients at work until enough is acknowledged; then the program is killed under them.
+/// Runs clients until enough commits are acknowledged; then kills the program under them.
 fn work_and_kill(server: Server, first: usize, told: &Mutex<BTreeMap<usize, Told>>) -> usize {
     let (next, committed) = (AtomicUsize::new(first), AtomicUsize::new(0));
     let address = server.address("http");
@@ -111,7 +111,7 @@ fn work_and_kill(server: Server, first: usize, told: &Mutex<BTreeMap<usize, Told
             while committed.load(Ordering::SeqCst) < COMMITS {
                 thread::yield_now();
             }
-            // Dropped without a word: SIGKILL.
+            // Dropped without a warning: SIGKILL.
             drop(server);
         });
     });
@@ -147,7 +147,7 @@ pub(crate) async fn make_queue(directory: &Path, queue: &str) {
     store.close().await;
 }
 
-/// Stops the server once all effects of commits have left.
+/// Stops the server once all effects of commits have been sent.
 pub(crate) fn stop_when_sent(server: Server) {
     while !server
         .get("/v1/status")

@@ -1,6 +1,8 @@
-//! Events that are handed on from function to function: a server with a circle of those is reached, ends it, and stops in time.
+//! Events that one function passes to the next, in a circle: a server with such a circle is
+//! reachable, ends it, and stops in time.
 //!
-//! No server deploys such a circle any more. It is written into the store here, as earlier builds would have let it be.
+//! No server deploys such a circle any more. The test writes it into the store, as earlier builds
+//! would have allowed.
 
 use std::{
     fs,
@@ -15,16 +17,17 @@ use ports::{Key, Update, key_value::Action};
 
 use crate::process::{Server, landfast, run, serve, text};
 
-/// What the program promises about SIGTERM.
+/// The program's promise about SIGTERM.
 const STOP_MAX: Duration = Duration::from_secs(5);
 /// Far more than a few attempts of each event take.
 const END_MAX: Duration = Duration::from_mins(1);
-/// Enough for some to be on their way at any time.
+/// Enough for some to be in flight at any time.
 const EVENTS: usize = 20;
-/// Where what is deployed lies.
+/// Where deployments are stored.
 const APPLICATIONS: &str = "landfast.applications";
 
-/// Two functions that fail at once. The second is told of the first one's failures; the last line makes it a circle.
+/// Two functions that fail at once. The second receives the first one's failures; the last line
+/// makes it a circle.
 const MANIFEST: &str = r#"
 name = "shop"
 [functions.first]
@@ -60,7 +63,7 @@ fn stop(server: Server) {
     );
 }
 
-/// Makes what is deployed a circle, by what is said in place of a line of it.
+/// Makes the deployment a circle, by replacing one of its lines.
 fn close_the_circle(directory: &Path, (line, instead): (&str, &str)) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
@@ -85,7 +88,7 @@ fn close_the_circle(directory: &Path, (line, instead): (&str, &str)) {
     });
 }
 
-/// A server with such a circle, in which events turn.
+/// A server with such a circle, in which events go round.
 fn with_events_in_a_circle(directory: &Path, closing: (&str, &str)) -> Server {
     fs::create_dir(directory.join("code")).expect("a folder");
     let code = directory.join("code/fails");
@@ -126,7 +129,7 @@ fn an_event_that_goes_round_in_a_circle_ends_as_a_dead_letter() {
     stop(server);
 }
 
-/// A8: what was removed is not tried any more, so nothing keeps the server from anything else.
+/// A8: a removed function is not retried any more, so it keeps the server from nothing else.
 #[test]
 fn a_server_stops_in_time_whatever_turns_in_its_queues() {
     let directory = tempfile::tempdir().expect("a directory");

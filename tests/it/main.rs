@@ -1,4 +1,4 @@
-//! The program as its users meet it, and the rules of the house.
+//! The program as its users meet it, and the rules of the code base.
 
 #![allow(clippy::disallowed_methods)] // Why: tests run the real program in real time.
 

@@ -22,7 +22,7 @@ const CLIENTS: usize = 8;
 const WRITES: usize = 80;
 const KILLS: usize = 3;
 
-/// A value that goes into a pack, and that no other is like.
+/// A value that goes into a pack, and that no other value equals.
 fn value(number: usize) -> String {
     format!("{number:08}").repeat(600)
 }
@@ -35,7 +35,7 @@ fn write(address: SocketAddr, number: usize) -> bool {
     })
 }
 
-/// Has clients write until the program is killed under them. Returns what was acknowledged.
+/// Has clients write until the program is killed under them. Returns the acknowledged writes.
 fn write_until_killed(server: Server, next: &AtomicUsize) -> Vec<usize> {
     let (address, written) = (server.address("http"), Mutex::new(Vec::new()));
     let server = Mutex::new(Some(server));
@@ -50,7 +50,7 @@ fn write_until_killed(server: Server, next: &AtomicUsize) -> Vec<usize> {
                     let mut written = written.lock().expect("no panic");
                     written.push(number);
                     if written.len() == WRITES {
-                        // Killed, as with -9, with whatever the others have under way.
+                        // Killed, as with -9, with the other clients' requests in flight.
                         drop(server.lock().expect("no panic").take());
                     }
                 }
@@ -130,7 +130,8 @@ fn values_in_packs_survive_kill_9_and_are_missed_at_the_start() {
     assert_eq!(start().get("/v1/state/k0").as_ref(), Ok(&value(0)));
 }
 
-/// T3, T5: where the directory of objects falls off as a mount does, nothing is acknowledged into what is in its place.
+/// T3, T5: if the directory of objects disappears as an unmounted one does, no write into its
+/// replacement is acknowledged.
 #[test]
 fn values_wait_for_a_directory_of_objects_that_is_missing() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -154,7 +155,7 @@ fn values_wait_for_a_directory_of_objects_that_is_missing() {
     let written = thread::scope(|scope| {
         let writer = scope.spawn(|| write(address, 1));
         until("the put of its pack was refused", has_refused);
-        // It is small, and goes elsewhere.
+        // It is small, and is stored elsewhere.
         assert_eq!(
             ask(address, "PUT", "/v1/state/small", "1").map(|(status, _)| status),
             Some(204)

@@ -1,4 +1,4 @@
-//! The real binary in a directory of its own, and what it says.
+//! The real binary in a directory of its own, and its output.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -10,12 +10,12 @@ use std::{
     time::Duration,
 };
 
-/// Nothing that is waited for takes longer, unless it is broken.
+/// No wait takes longer, unless something is broken.
 pub(crate) const WAIT_MAX: Duration = Duration::from_mins(1);
 /// Lines of stdout that may wait to be read.
 const LINES_MAX: usize = 4096;
 
-/// `landfast` in `directory`, deaf to the environment of whoever runs the tests.
+/// `landfast` in `directory`, isolated from the test runner's environment.
 pub(crate) fn landfast(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_landfast"));
     for (name, _) in
@@ -30,7 +30,7 @@ pub(crate) fn landfast(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command that ends by itself; one that does not is ended, and fails the test.
+/// Runs a command that ends by itself. One that does not is killed, and fails the test.
 pub(crate) fn run(command: &mut Command) -> Output {
     let ended = Server::spawn(command).ended_within(WAIT_MAX);
     let stdout = ended

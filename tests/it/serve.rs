@@ -1,4 +1,5 @@
-//! What `landfast serve` promises to scripts: the `ready` line, ports, signals, the directory's lock.
+//! The promises of `landfast serve` to scripts: the `ready` line, ports, signals, the directory's
+//! lock.
 
 use std::{
     io::{Read as _, Write as _},
@@ -8,7 +9,7 @@ use std::{
 
 use crate::process::{Server, run, serve, text};
 
-/// What the program promises about SIGTERM.
+/// The program's promise about SIGTERM.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
 #[test]

@@ -1,5 +1,5 @@
-//! The rules of the house that a compiler does not know: who may import whom, which paths and promises the
-//! documents name, licences, lengths, and words that do not belong.
+//! The rules of the code base that a compiler does not know: permitted imports, paths and promises
+//! that the documents name, licences, lengths, and banned words.
 
 mod crates;
 mod cycles;
@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Folders that hold nothing of ours.
+/// Folders that hold none of our files.
 const NOT_OURS: [&str; 6] = [
     "target",
     "node_modules",
@@ -64,7 +64,7 @@ fn from_root(path: &Path) -> String {
     inside.to_string_lossy().into_owned()
 }
 
-/// Fails with every complaint at once, so that one run shows all there is to do.
+/// Fails with every complaint at once, so that one run shows all of them.
 fn assert_tidy(complaints: &[String]) {
     assert!(
         complaints.is_empty(),

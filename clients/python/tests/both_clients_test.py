@@ -1,4 +1,6 @@
-"""What the Python and the Rust client decide alike: the tests of both read `testdata/both_clients.json`."""
+"""Decisions that the Python and the Rust client share: the tests of both read
+`testdata/both_clients.json`.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Cancelling a task of the asyncio client at every turn of the event loop: it ends, and leaves nothing taken."""
+"""Cancelling a task of the asyncio client at every turn of the event loop: it ends, and leaves no
+permit taken.
+"""
 
 import asyncio
 import contextlib
@@ -54,7 +56,8 @@ def a_task_that_waits_for_a_connection_is_cancelled_and_the_place_is_not_lost(mo
 
 def a_cancellation_that_meets_the_time_limit_of_a_reply_is_a_cancellation() -> None:
     async def scenario() -> None:
-        # 0.1 ms a call: the limit is over after a turn or two, and often in the one in which the task is cancelled.
+        # 0.1 ms a call: the limit is over after a turn or two, and often in the one in which the
+        # task is cancelled.
         async with cancelling.serving(b"") as server, aio.connect(server.url, timeout=0.0001) as client:
 
             async def read_in_vain() -> None:
@@ -79,7 +82,7 @@ def a_cancellation_that_meets_the_time_limit_of_a_place_is_a_cancellation() -> N
 
 
 def what_is_left_of_a_cancelled_write_is_not_sent() -> None:
-    """It would come whole, after a later write of that key that was acknowledged, and be in its place."""
+    """It would arrive whole, after a later acknowledged write of that key, and replace it."""
     value = bytes(32 * 1024 * 1024)
 
     async def scenario() -> None:

@@ -1,7 +1,7 @@
-"""What cancels a task at every turn of its event loop, and a server for that.
+"""Cancels a task at every turn of its event loop, and provides a server for that.
 
-The server runs in the same event loop, so that a request takes the same few turns each time, and a cancellation meets
-each of them: also the one in which what the task waits for has come already.
+The server runs in the same event loop, so that a request takes the same few turns each time. A
+cancellation meets each of them, including the one in which the awaited result has already come.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ async def turns(count: int) -> None:
 
 
 async def cancel_at_every_turn(work: Callable[[], Awaitable[object]]) -> None:
-    """Has `work` done over and over, and cancels it once at each turn; it never ends by itself."""
+    """Repeats `work`, and cancels it once at each turn; it never ends by itself."""
 
     async def over_and_over() -> None:
         while True:

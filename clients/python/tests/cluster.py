@@ -1,7 +1,8 @@
-"""Servers in this process that answer as Landfast does, over real sockets, and fail when told to.
+"""Servers in this process that respond as Landfast does, over real sockets, and fail on request.
 
-They exist for what the real program cannot be made to do at a chosen moment: lose the answer of one request, hold
-one back, refuse the next. What a transaction means they know only as far as clients can see it.
+They exist for faults that the real program cannot produce at a chosen moment: losing the response
+to one request, holding one back, refusing the next. They implement transactions only as far as
+clients can see.
 """
 
 import http.server
@@ -48,7 +49,7 @@ def reset_unheard(handler: "Handler", answer: Callable[[], Reply]) -> Optional[R
 
 
 def reset_after(handler: "Handler", answer: Callable[[], Reply]) -> Optional[Reply]:
-    """The request takes effect and its answer is lost."""
+    """The request takes effect and its response is lost."""
     answer()
     return None
 
@@ -69,7 +70,7 @@ def late(arrives: threading.Event, has_arrived: threading.Event) -> Fault:
 
 
 def silent(until: threading.Event) -> Fault:
-    """The request takes effect and no answer comes until it is too late for one."""
+    """The request takes effect and no response comes until it is too late for one."""
 
     def fault(handler: "Handler", answer: Callable[[], Reply]) -> Optional[Reply]:
         answer()
@@ -80,7 +81,9 @@ def silent(until: threading.Event) -> Fault:
 
 
 def interrupting(interrupt: Callable[[], object], until: threading.Event) -> Fault:
-    """The request takes effect, and its client is interrupted while it waits for the answer, which never comes."""
+    """The request takes effect, and its client is interrupted while it waits for the response,
+    which never comes.
+    """
 
     def fault(handler: "Handler", answer: Callable[[], Reply]) -> Optional[Reply]:
         answer()
@@ -92,7 +95,7 @@ def interrupting(interrupt: Callable[[], object], until: threading.Event) -> Fau
 
 
 def slow(until: threading.Event) -> Fault:
-    """The request is answered as usual, only later."""
+    """The request gets its usual response, only later."""
 
     def fault(handler: "Handler", answer: Callable[[], Reply]) -> Optional[Reply]:
         until.wait(30)
@@ -112,7 +115,7 @@ def held(until: threading.Event, fault: Fault) -> Fault:
 
 
 def answer_and_close(handler: "Handler", answer: Callable[[], Reply]) -> Optional[Reply]:
-    """The request is answered as usual; the next one needs a new connection."""
+    """The request gets its usual response; the next one needs a new connection."""
     reply = answer()
     return Reply(reply.status, reply.body, {**reply.headers, "Connection": "close"})
 
@@ -124,7 +127,7 @@ def refuse(status: int, type: str, headers: Optional[Mapping[str, str]] = None, 
 
 
 def reply(status: int, body: bytes, headers: Optional[Mapping[str, str]] = None) -> Fault:
-    """The request has no effect; the answer is as given."""
+    """The request has no effect; the response is as given."""
     return lambda handler, answer: Reply(status, body, headers or {})
 
 
@@ -146,7 +149,7 @@ class Transaction:
 
 
 class Store:
-    """What all nodes of a cluster share."""
+    """The state that all nodes of a cluster share."""
 
     def __init__(self) -> None:
         self.values: Dict[bytes, bytes] = {}
@@ -224,7 +227,8 @@ class Store:
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # The head and the body of an answer are written apart; without this the second would wait for the first.
+    # The head and the body of a response are written apart; without this the second would wait for
+    # the first.
     disable_nagle_algorithm = True
     server: "Node"
 
@@ -297,7 +301,7 @@ class Node(http.server.ThreadingHTTPServer):
 
 
 class Cluster:
-    """Nodes over one store, what they have seen, and what is to go wrong next."""
+    """Nodes over one store, the requests that they have seen, and the next faults."""
 
     def __init__(self, nodes: int = 1) -> None:
         self.store = Store()
@@ -337,11 +341,11 @@ class Cluster:
             return [seen for seen in self.seen if re.search(pattern, str(seen))]
 
     def states(self) -> List[str]:
-        """What has become of each transaction so far."""
+        """The outcome of each transaction so far."""
         return [transaction.state for transaction in self.store.transactions.values()]
 
     def forgive(self) -> None:
-        """Nothing fails any more."""
+        """Removes all faults."""
         with self._lock:
             self._faults.clear()
 

@@ -27,6 +27,6 @@ def own_landfast_serve(tmp_path: Path) -> Iterator[program.Program]:
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
-    """Says what was skipped the way every test of the repository does."""
+    """Reports skipped tests the way every test of the repository does."""
     for report in terminalreporter.stats.get("skipped", []):
         terminalreporter.write_line(f"skipped: {report.nodeid}: {report.longrepr[2].removeprefix('Skipped: ')}")

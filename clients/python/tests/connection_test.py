@@ -1,4 +1,4 @@
-"""Connections: kept, never shared between processes, and closed when what comes back is not to be trusted."""
+"""Connections: kept, never shared between processes, and closed after an untrustworthy response."""
 
 import asyncio
 import gc
@@ -48,7 +48,7 @@ UNUSUAL = {
 
 
 class RawServer:
-    """Answers each connection with the next of some bytes, then closes it."""
+    """Responds to each connection with the next of some bytes, then closes it."""
 
     def __init__(self, *answers: bytes) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -61,7 +61,7 @@ class RawServer:
                 connection, _ = self._listener.accept()
                 with connection:
                     connection.recv(65536)
-                    # A client may hang up on the hostile ones before it has heard all.
+                    # A client may hang up on the hostile responses before it has read them all.
                     try:
                         connection.sendall(answer)
                     except OSError:
@@ -153,7 +153,7 @@ def tasks_share_a_bounded_number_of_connections() -> None:
 
 
 def a_cancelled_write_does_not_leave_its_answer_to_the_next_request_nor_let_its_attempt_commit() -> None:
-    """T4. A body that gives up waiting for a put does not know whether it arrived."""
+    """T4. A body that stops waiting for a put does not know whether it arrived."""
     end = threading.Event()
 
     async def scenario(url: str, servers: cluster.Cluster) -> None:
@@ -195,7 +195,9 @@ def an_interrupted_call_leaves_neither_its_answer_nor_a_broken_connection_to_the
 
 
 def an_interrupted_call_leaves_nothing_that_cannot_be_closed() -> None:
-    """What is half made is closed when it is collected, and says what it raises then; Python tells that in its development mode."""
+    """The collector closes a half-made object, and reports its exceptions then; Python shows them
+    in its development mode.
+    """
     program = str(Path(__file__).with_name("interrupting.py"))
     with cluster.Cluster() as servers:
         environment = {"LANDFAST_URL": servers.url, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
@@ -275,7 +277,9 @@ def an_asyncio_client_may_be_closed_in_another_event_loop_than_it_was_used_in() 
 
 
 class SilentTlsServer:
-    """Answers one request on each of its connections, and nothing from then on. It has no certificate."""
+    """Responds to one request on each of its connections, and to nothing from then on. It has no
+    certificate.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, connections: int) -> None:
         monkeypatch.setattr(ssl, "create_default_context", lambda: _without_certificate(ssl.PROTOCOL_TLS_CLIENT))
@@ -305,7 +309,7 @@ def _without_certificate(protocol: "ssl._SSLMethod") -> ssl.SSLContext:
 
 
 def a_close_waits_for_no_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over TLS it is for the other side to answer it."""
+    """Over TLS the peer has to answer the close."""
     monkeypatch.setattr("landfast.aio._connection._CLOSE_S", 0.05)
 
     async def scenario() -> None:
@@ -321,7 +325,9 @@ def a_close_waits_for_no_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def what_must_not_be_asked_twice_is_not_asked_over_a_connection_that_has_ended() -> None:
-    """It would be lost there, and its outcome unknown, though it cannot have happened: after a restart, say."""
+    """The request would be lost there with an unknown outcome, though it cannot have taken effect:
+    for example after a restart.
+    """
     with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
         servers.fail("/invocations", cluster.document(1), cluster.document(2))
         assert client.invoke("f") == 1
@@ -342,7 +348,9 @@ def a_connection_over_tls_is_kept_and_looked_at(monkeypatch: pytest.MonkeyPatch)
 
 
 def an_event_loop_that_has_ended_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by the client that it has by default, which nobody closes: there may be one for each invocation."""
+    """The same holds for the default client, which is never closed: there may be one for each
+    invocation.
+    """
 
     async def scenario() -> "weakref.ref[asyncio.AbstractEventLoop]":
         await aio.state().put("a", b"1")

@@ -1,4 +1,4 @@
-"""Ids: what makes a retried function find its own commits."""
+"""Ids: a retried function finds its own commits by them."""
 
 import os
 import re
@@ -19,7 +19,7 @@ STATE_KEYS = ["a", "b", "c"]
 
 
 def _handle(client: landfast.Client, die_after: Optional[int] = None) -> None:
-    """A request's three transactions, the second of which has one inside; dies where it is told to."""
+    """A request's three transactions, the second of which has one inside; dies at the given point."""
     for number, key in enumerate(STATE_KEYS):
 
         def add(t: landfast.Transaction) -> None:
@@ -40,7 +40,7 @@ def a_request_that_dies_anywhere_and_is_retried_takes_effect_once() -> None:
     """T4. Also where a body is skipped on the retry, or was run twice before the death."""
     for death in range(len(STATE_KEYS)):
         with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
-            # The second block runs twice before it commits, and so does what is inside it.
+            # The second block runs twice before it commits, and so does the block inside it.
             servers.fail("POST .*message-1%2F2/commit$", cluster.refuse(409, "conflict"))
             with pytest.raises(SystemExit), landfast.request("message-1"):
                 _handle(client, die_after=death)
@@ -88,7 +88,7 @@ def the_request_id_of_a_lambda_invocation_is_found(monkeypatch: pytest.MonkeyPat
     for request in ["8476a536", "8476a537"]:
         runtime._GLOBAL_AWS_REQUEST_ID = request  # type: ignore[attr-defined]
         assert [client.transaction().id for _ in range(2)] == [f"{request}/1", f"{request}/2"]
-    # Tried again, on the same instance: the same words in a string of its own.
+    # Retried, on the same instance: an equal id in a string object of its own.
     runtime._GLOBAL_AWS_REQUEST_ID = "".join(["8476", "a537"])  # type: ignore[attr-defined]
     assert client.transaction().id == "8476a537/1"
     found: List[str] = []
@@ -99,7 +99,7 @@ def the_request_id_of_a_lambda_invocation_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def _said_by_child(said: Callable[[], str]) -> str:
-    """What a process that is forked here says."""
+    """The output of a process that is forked here."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -115,7 +115,7 @@ def _said_by_child(said: Callable[[], str]) -> str:
 
 
 def forked_processes_derive_no_ids_from_the_request_of_their_parent() -> None:
-    """T4. All would count on from the same place, and all but one find their work done."""
+    """T4. All would count on from the same position, and all but one find their work done."""
     client = landfast.connect("http://127.0.0.1:1")
 
     def drawn() -> str:
@@ -150,7 +150,7 @@ def forked_processes_derive_no_ids_from_the_invocation_of_their_parent(monkeypat
 
 
 def a_process_that_is_forked_before_the_client_is_imported_derives_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T4. Nobody has noted at the fork which invocation the parent was in; the runtime says in which process it is."""
+    """T4. At the fork, the parent's invocation was not recorded; the runtime records its process."""
     runtime = ModuleType("landfast_runtime")
     monkeypatch.setitem(sys.modules, "landfast_runtime", runtime)
     runtime.REQUEST_ID, runtime.PROCESS = "8476a536", os.getpid()  # type: ignore[attr-defined]
@@ -216,7 +216,7 @@ def forked_processes_draw_different_ids() -> None:
 
 @kinds.over()
 async def the_status_of_an_id_that_is_drawn_says_of_which_attempt(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """T4. Without it a server that has forgotten the id takes it for one that was never begun."""
+    """T4. Without the attempt, a server that has forgotten the id would report that it never began."""
     for id in (None, "chosen"):
         async with client.transaction(id=id) as t:
             await t.put("a", b"1")
@@ -257,7 +257,7 @@ async def an_id_that_is_drawn_is_not_begun_again_once_its_commit_may_be_forgotte
 async def an_id_that_is_drawn_and_was_found_committed_is_not_asked_for_again(
     client: kinds.Client, servers: cluster.Cluster
 ) -> None:
-    """T4. A server forgets it in the end, however often it was asked before."""
+    """T4. A server forgets it in the end, regardless of earlier requests."""
     async with client.transaction() as t:
         await t.put("a", b"1")
     for _ in range(2):

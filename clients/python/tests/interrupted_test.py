@@ -1,7 +1,7 @@
 """Transactions that are interrupted: by a signal whose handler raises, or by a cancellation.
 
-What they may have left open is ended, if nobody else can have begun it; else one that is interrupted often would fill the
-server with open transactions.
+The client ends the possibly open transaction, unless another client may have begun it. Otherwise a
+client that is interrupted often would fill the server with open transactions.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ COMMIT = "POST .*/commit"
 
 
 class Interrupted(BaseException):
-    """What the handler of the signal raises."""
+    """The exception of the signal's handler."""
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def an_interrupted_begin_leaves_no_transaction_open(interrupt: Callable[[], None
 def an_interruption_that_raises_what_sockets_raise_is_one(
     interrupt: Callable[[], None], kind: Type[Exception], takes_all: bool
 ) -> None:
-    """T7. It is neither waited out nor taken for the loss of a connection."""
+    """T7. The client neither waits until the end nor takes it for the loss of a connection."""
 
     def handler(number: int, frame: object) -> None:
         raise kind("of the handler")
@@ -110,7 +110,7 @@ def an_interrupted_begin_that_arrives_late_leaves_no_transaction_open(interrupt:
 def an_interrupted_begin_of_a_chosen_id_leaves_others_of_that_id_alone(
     interrupt: Callable[[], None], is_derived: bool
 ) -> None:
-    """T8. An earlier attempt of the same work, or a later one, may be at work under that id."""
+    """T8. An earlier attempt of the same work, or a later one, may be running under that id."""
     end = threading.Event()
     with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
         servers.fail(BEGIN, cluster.interrupting(interrupt, end))
@@ -205,7 +205,7 @@ def a_commit_that_is_interrupted_before_it_is_sent_leaves_no_transaction_open(in
 
 
 def a_commit_that_is_interrupted_once_it_was_sent_stays_committed(interrupt: Callable[[], None]) -> None:
-    """T4. The transaction can be asked what became of it."""
+    """T4. `status` returns the transaction's outcome."""
     end = threading.Event()
     with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
         servers.fail(COMMIT, cluster.interrupting(interrupt, end))
@@ -217,7 +217,7 @@ def a_commit_that_is_interrupted_once_it_was_sent_stays_committed(interrupt: Cal
 
 
 def _interrupted_begin() -> "tuple[Attempts, Steps[None]]":
-    """A transaction whose begin was sent and is interrupted, and what ends that."""
+    """A transaction whose begin was sent and is interrupted, and the steps that end it."""
     attempts = Settings.of("http://127.0.0.1:1", None, 30).attempts(None, None, None)
     begin = attempts.begin()
     _sent(begin)
@@ -226,7 +226,7 @@ def _interrupted_begin() -> "tuple[Attempts, Steps[None]]":
 
 
 def _sent(steps: "Steps[None]", event: Event = None) -> Send:
-    """What is sent next, after `event`."""
+    """The next request, after `event`."""
     action = steps.send(event)
     while isinstance(action, Pause):
         action = steps.send(None)
@@ -272,7 +272,7 @@ def an_interrupted_begin_does_not_hide_that_the_commit_before_it_may_be_forgotte
 
 
 def an_attempt_that_has_begun_is_not_held_for_the_commit_of_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T4. The server has said that there was none."""
+    """T4. The server has reported that there was none."""
     attempts = Settings.of("http://127.0.0.1:1", None, 30).attempts(None, None, None)
     for is_last in (False, True):
         begin = attempts.begin()
@@ -319,7 +319,7 @@ class OnePlace:
 
 
 def a_begin_that_is_cancelled_while_it_waits_for_a_connection_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T15. Such are many under load, and aborts of each would add to that."""
+    """T15. There are many such begins under load, and aborts of each would add to that load."""
     monkeypatch.setattr("landfast.aio._connection.CONNECTIONS_MAX", 1)
 
     async def scenario(servers: cluster.Cluster) -> None:
@@ -400,7 +400,7 @@ def a_block_that_ends_in_order_commits_though_a_commit_of_its_own_was_cancelled(
 
 
 def an_abort_that_finds_no_connection_in_time_is_sent_once_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T7. Whoever left the block does not wait for that."""
+    """T7. The code after the block does not wait for that."""
     monkeypatch.setattr("landfast.aio._connection.CONNECTIONS_MAX", 1)
     monkeypatch.setattr(Limits, "abort_s", 0.01)
 
@@ -472,7 +472,7 @@ def what_is_done_aside_does_not_hold_a_close_up(monkeypatch: pytest.MonkeyPatch)
 def tasks_that_end_with_their_event_loop_leave_no_transaction_open(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """T7. Nobody closes their client, and their aborts wait for each other."""
+    """T7. Their client is never closed, and their aborts wait for each other."""
     monkeypatch.setattr("landfast.aio._connection.CONNECTIONS_MAX", 1)
 
     async def scenario(servers: cluster.Cluster) -> None:

@@ -13,7 +13,7 @@ INTERRUPTED = (_connection.__file__, http.client.__file__)
 
 
 class Interrupted(BaseException):
-    """What a signal's handler raises, between any two lines."""
+    """The exception of a signal's handler, between any two lines."""
 
 
 class Countdown:
@@ -23,7 +23,7 @@ class Countdown:
         self.left = lines
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Optional["Countdown"]:
-        # What closes is run by the collector as well, where nothing that is raised gets anywhere.
+        # The collector, too, runs closing code, where exceptions have no effect.
         if frame.f_code.co_filename not in INTERRUPTED or frame.f_code.co_name in ("close", "flush"):
             return None
         if event == "line":

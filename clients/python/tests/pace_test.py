@@ -1,4 +1,4 @@
-"""Answers that come slowly are waited for, and those that no longer come are not."""
+"""The client waits for slow responses, and gives up on stalled ones."""
 
 import asyncio
 import socket
@@ -46,7 +46,7 @@ class SlowServer:
                     connection.sendall(piece)
                 except OSError:
                     return
-                # The pace of the line: this server is what is slow.
+                # The pace of the line: only this server is slow.
                 self.end.wait(PAUSE_S)
 
     def _pieces(self) -> Iterator[bytes]:

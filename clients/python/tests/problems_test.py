@@ -99,7 +99,7 @@ def exceptions_are_named_as_they_are_imported() -> None:
 
 
 def a_run_whose_end_is_not_known_is_named() -> None:
-    """W1: who chose no id could not ask for it, but by reading the words."""
+    """W1: a caller that chose no id could otherwise find the run's id only in the message text."""
     body = b'{"type": "outcome-unknown", "title": "t", "status": 503, "detail": "d", "id": "r 1"}'
     error = _problems.error_from("begin a run", 503, body, None, None)
     assert isinstance(error, landfast.OutcomeUnknown) and error.run == "r 1"

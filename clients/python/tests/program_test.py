@@ -73,7 +73,9 @@ async def a_value_of_64_mib_is_written_and_read_whole(client: kinds.Client, name
 
 @_over_program
 async def keys_are_scanned_page_by_page(client: kinds.Client, name: str) -> None:
-    """T18: whatever their bytes; a value too long for a page is fetched, and what was deleted is left out."""
+    """T18: for any bytes of the keys. A value too long for a page is fetched, and deleted keys are
+    left out.
+    """
     state = client.state()
     expected = [(f"{name}/".encode() + key, key or b"none") for key in (b"", b"\0%+&=", b"a/b", "ü".encode(), b"\xff")]
     expected[2] = (expected[2][0], b"v" * 65_537)

@@ -1,4 +1,4 @@
-"""Requests: what is repeated, where, how often, and what is said when it is not."""
+"""Requests: which are repeated, where, how often, and the error when they are not."""
 
 import contextlib
 import contextvars
@@ -30,7 +30,7 @@ async def a_transaction_writes_all_of_it_when_its_block_ends(client: kinds.Clien
         assert servers.store.values == {}
     assert servers.store.values == {b"\x00/\xff": b"2", b"": b"empty", b"..": b"dots"}
     assert servers.store.commits == ["order 1/2"]
-    # Whatever stands between may walk `..` and merge what it takes for a folder.
+    # Proxies in between may resolve `..` and merge parts that look like a folder.
     assert servers.requests("/v1/transactions/order%201%2F2/keys/%2E%2E$")
     assert {seen.headers.get("landfast-attempt") for seen in servers.seen[1:]} == {"1"}
 
@@ -129,7 +129,9 @@ async def a_node_that_cannot_serve_is_passed_over_at_once(client: kinds.Client, 
 async def a_commit_that_is_answered_unknown_is_asked_at_the_next_node(
     client: kinds.Client, servers: cluster.Cluster
 ) -> None:
-    """T4, T10. The node may be the one that does not reach who orders commits, so the next transaction begins there, too."""
+    """T4, T10. The node may be the one that cannot reach the commit sequencer, so the next
+    transaction begins at the next node, too.
+    """
     servers.fail(COMMIT, cluster.refuse(503, "outcome-unknown"))
     async with client.transaction(id="pay") as t:
         await t.put("a", b"1")
@@ -247,7 +249,7 @@ async def a_late_copy_of_a_write_never_undoes_a_later_one(client: kinds.Client, 
 async def an_attempt_does_not_commit_after_a_write_that_may_be_missing(
     client: kinds.Client, servers: cluster.Cluster
 ) -> None:
-    """T4. All or nothing, also for a body that takes no notice."""
+    """T4. All or nothing, even for a body that ignores the error."""
     servers.fail("PUT", *[cluster.reset_unheard] * 1000)
     with pytest.raises(landfast.Unavailable, match="may still arrive"):
         async with client.transaction() as t:
@@ -261,7 +263,9 @@ async def an_attempt_does_not_commit_after_a_write_that_may_be_missing(
 async def an_effect_whose_answer_is_lost_is_repeated_under_its_place(
     client: kinds.Client, servers: cluster.Cluster
 ) -> None:
-    """T13. The server knows a repeat by its place, which the next attempt counts from zero again."""
+    """T13. The server recognises a repeat by its position, which the next attempt counts from zero
+    again.
+    """
     servers.fail("POST .*/messages/", cluster.reset_unheard, cluster.reset_after)
     async with client.transaction() as t:
         await t.send("mail", b"hello")
@@ -354,7 +358,9 @@ async def what_no_server_takes_is_refused_before_it_is_sent(client: kinds.Client
 async def a_repeat_that_is_cut_short_does_not_hide_what_the_server_said(
     client: kinds.Client, servers: cluster.Cluster
 ) -> None:
-    """Unless it is a change that may have taken effect: no refusal that says that it did not is the reason of that."""
+    """Except for a change that may have taken effect: a refusal that denies the effect is not
+    reported as its cause.
+    """
     end = threading.Event()
     busy, unknown = cluster.refuse(429, "too-much-buffered"), cluster.refuse(503, "outcome-unknown")
     for read, refusal, error, said in [
@@ -370,7 +376,9 @@ async def a_repeat_that_is_cut_short_does_not_hide_what_the_server_said(
 
 
 def threads_that_share_a_transaction_give_each_message_a_place_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T4. Of two alike in one place the server would take the second for a repeat of the first."""
+    """T4. The server would take the second of two equal messages in one position for a repeat of
+    the first.
+    """
     made = _requests.send
     with cluster.Cluster() as servers, landfast.connect(servers.url) as client, client.transaction() as t:
 

@@ -1,4 +1,6 @@
-"""Bodies: run again only where they may be, always under one id, and skipped once that has committed."""
+"""Bodies: run again only where they may, always under one id, and skipped once that id has
+committed.
+"""
 
 import asyncio
 import contextlib
@@ -396,7 +398,7 @@ async def a_failure_that_a_body_has_dealt_with_does_not_run_it_again(
         charged.append(t.id)
         raise CardDeclined
 
-    # Python makes the error that is handled here the context of the body's.
+    # Python makes the error that is handled here the context of the body's error.
     try:
         raise landfast.Conflict("commit transaction 'pay'", transaction="pay")
     except landfast.Conflict:
@@ -409,7 +411,7 @@ async def a_failure_that_a_body_has_dealt_with_does_not_run_it_again(
 async def what_a_body_raises_after_a_commit_of_its_own_is_raised(
     client: kinds.Client, servers: cluster.Cluster
 ) -> None:
-    """T4. Run again it would find its id committed, and the error would be gone."""
+    """T4. A second run would find its id committed, and lose the error."""
 
     async def body(t: kinds.Transaction) -> None:
         try:
@@ -443,7 +445,7 @@ def a_body_that_goes_on_in_a_forked_process_is_not_run_again_there() -> None:
             client.transact(body)
         except BaseException as error:
             if os.getpid() != parent:
-                # It was asked once, and not to begin anew.
+                # The begin was sent once, and the id was not begun anew.
                 os._exit("put key" in str(error))
             raise
         _, status = os.wait()
@@ -464,7 +466,7 @@ async def a_transaction_that_is_open_is_not_entered_again(client: kinds.Client, 
 async def a_call_of_an_earlier_run_changes_nothing_of_the_later_one(
     client: aio.Client, servers: cluster.Cluster
 ) -> None:
-    """T8. It is left behind where `asyncio.gather` raises what another call came to."""
+    """T8. It is left behind where `asyncio.gather` raises the error of another call."""
     is_over = threading.Event()
     left: List["asyncio.Future[None]"] = []
 
@@ -493,7 +495,7 @@ async def a_call_of_an_earlier_run_changes_nothing_of_the_later_one(
 async def a_call_that_comes_back_after_the_commit_does_not_hide_what_the_body_raises(
     client: aio.Client, servers: cluster.Cluster
 ) -> None:
-    """T4. It is told that the transaction has committed, which is by this very attempt."""
+    """T4. It learns that the transaction has committed, which this very attempt did."""
     has_committed = threading.Event()
 
     async def body(t: aio.Transaction) -> None:
@@ -544,7 +546,7 @@ class CardDeclined(Exception):
 
 
 class Group(Exception):
-    """As `asyncio.TaskGroup` raises it, which there is from Python 3.11 on."""
+    """As `asyncio.TaskGroup` raises it, which exists from Python 3.11 on."""
 
     def __init__(self, exceptions: Sequence[Exception]) -> None:
         super().__init__("some failed")

@@ -1,6 +1,7 @@
-"""What a type checker makes of a program, held by `typing_test.py`; nothing here runs.
+"""A program for the type checker, checked by `typing_test.py`; nothing here runs.
 
-A call that is wrong says so to mypy, and only there: an ignored error that is none is an error of its own.
+A wrong call is marked for mypy, and only there: an ignored error that does not occur is an error of
+its own.
 """
 
 from typing import Any, Callable, Coroutine, List, Optional, Tuple

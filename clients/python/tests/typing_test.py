@@ -1,4 +1,4 @@
-"""What type checkers know of the client."""
+"""Type checkers know the client's types."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ CLIENT = Path(__file__).resolve().parents[1]
 
 
 def a_type_checker_knows_parameters_and_results() -> None:
-    """`typed.py` says what it is to know."""
+    """`typed.py` lists the expected types."""
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "tests/typed.py"]
     checked = subprocess.run(command, cwd=CLIENT, capture_output=True, text=True, timeout=300)
     assert checked.returncode == 0, checked.stdout + checked.stderr

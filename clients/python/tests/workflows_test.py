@@ -1,4 +1,6 @@
-"""Workflows: what is asked of the server, what is asked again, and what the code of a workflow may do."""
+"""Workflows: the requests to the server, their repeats, and the calls that a workflow's code may
+make.
+"""
 
 import asyncio
 import contextvars
@@ -61,7 +63,7 @@ async def a_run_is_begun_again_only_under_an_id(client: kinds.Client, servers: c
 
 @kinds.over(timeout=0.3)
 async def a_run_that_may_have_begun_is_named_where_its_id_is_derived(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """W1: whoever is told so can ask for it."""
+    """W1: a caller that receives this error can ask for the run."""
     servers.fail("POST", *[cluster.reset_unheard] * 1000)
     with pytest.raises(landfast.OutcomeUnknown) as error, landfast.request("order"):
         await client.runs("w").run()
@@ -70,7 +72,7 @@ async def a_run_that_may_have_begun_is_named_where_its_id_is_derived(client: kin
 
 @kinds.over()
 async def ids_made_within_a_step_are_the_same_whenever_it_is_tried(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """W2: they derive from the step's own id, so steps that count and are not run again shift none."""
+    """W2: they derive from the step's own id, so recorded steps that do not run again shift none."""
     made = []
 
     async def body() -> None:
@@ -85,7 +87,7 @@ async def ids_made_within_a_step_are_the_same_whenever_it_is_tried(client: kinds
 
 @kinds.over()
 async def a_run_begun_within_a_step_is_found_when_the_step_is_tried_again(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """W1, W2: it has an id by its place; transactions beside it shift none."""
+    """W1, W2: its id derives from its position; transactions beside it shift none."""
 
     async def body() -> None:
         for id in (None, "chosen", None):
@@ -101,7 +103,7 @@ async def a_run_begun_within_a_step_is_found_when_the_step_is_tried_again(client
 
 
 def what_a_thread_of_a_step_asks_for_is_asked_for_by_it() -> None:
-    """W2: it has no context of the step, and would write for the code around it."""
+    """W2: the thread has no context of the step, and would write for the code around it."""
     with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
         servers.fail("/steps/", cluster.document({"step": "s", "id": "s-id"}), cluster.document({"output": None}))
         servers.fail("/state/", cluster.reply(204, b""), cluster.reply(204, b""))
@@ -121,7 +123,7 @@ def what_a_thread_of_a_step_asks_for_is_asked_for_by_it() -> None:
 
 
 def steps_of_two_threads_may_end_in_the_order_in_which_they_began() -> None:
-    """W2: a thread of the second would ask for the first then."""
+    """W2: otherwise a thread of the second would send requests for the first."""
     steps = []
     for number in ("first", "second"):
         step, own = Opened(number, id=number).as_current(), contextvars.copy_context()
@@ -179,7 +181,9 @@ async def a_step_that_counts_is_not_done_again(client: kinds.Client, servers: cl
 
 @kinds.over()
 async def a_step_that_fails_is_given_up(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """W2: also one whose result is no JSON, as NaN is none. What the code is told is what it is told whenever it is run again."""
+    """W2: including one whose result is not JSON, such as NaN. The code gets the same error now and
+    whenever it runs again.
+    """
 
     async def fails() -> object:
         raise ZeroDivisionError
@@ -207,7 +211,9 @@ async def a_step_that_fails_is_given_up(client: kinds.Client, servers: cluster.C
 
 @kinds.over()
 async def a_step_that_exits_has_failed(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """W2: told of anything else the first time, code that handles it would call other steps when it is run again."""
+    """W2: if the code got another error the first time and handled it, it would call other steps
+    when it runs again.
+    """
 
     async def exits() -> None:
         raise SystemExit(3)
@@ -235,7 +241,9 @@ async def a_step_that_is_given_up_has_failed(client: aio.Client, servers: cluste
 
 @kinds.over()
 async def code_does_not_go_on_where_it_cannot_know_what_a_step_came_to(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """W2: it would handle that, and find something else at the same place when it is run again."""
+    """W2: it would handle that error, and find another result at the same position when it runs
+    again.
+    """
 
     async def one() -> int:
         return 1
@@ -285,7 +293,9 @@ async def a_function_that_fails_says_what_it_said(client: kinds.Client, servers:
 
 @kinds.over()
 async def what_may_not_be_asked_twice_is_not(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """A step is known by how many the code had begun before it: a copy would be the next one."""
+    """The number of steps that the code began before identifies a step: a copy would be the next
+    one.
+    """
     servers.fail("", cluster.reset_unheard, cluster.reset_unheard, cluster.reset_unheard)
     with pytest.raises(landfast.RunInterrupted):
         await client.call("f")
@@ -298,7 +308,9 @@ async def what_may_not_be_asked_twice_is_not(client: kinds.Client, servers: clus
 
 @pytest.mark.parametrize("is_function", [False, True])
 def a_step_outside_of_a_run_is_the_function_that_it_was(monkeypatch: pytest.MonkeyPatch, is_function: bool) -> None:
-    """A test calls it, without a server; so may a function that no workflow runs, which only the server knows."""
+    """A test calls it, without a server; so may a function that no workflow runs, which only the
+    server knows.
+    """
     if not is_function:
         monkeypatch.delenv("AWS_LAMBDA_RUNTIME_API")
 
@@ -333,7 +345,7 @@ def a_step_outside_of_a_run_is_the_function_that_it_was(monkeypatch: pytest.Monk
 
 @kinds.over()
 async def an_invocation_that_was_refused_is_told_so(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """Lambda's API has words of its own. Nothing was run, and a moment later it may be."""
+    """Lambda's API has error codes of its own. No function ran, and a moment later it may."""
     for status, code, error in (
         (404, "ResourceNotFoundException", landfast.NoSuchFunction),
         (400, "InvalidParameterValueException", landfast.InvalidRequest),
@@ -355,7 +367,7 @@ async def an_invocation_that_was_refused_is_told_so(client: kinds.Client, server
 
 @kinds.over()
 async def no_wait_is_longer_than_a_server_waits(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """1e+06 was read as `1e 06`, and infinity was none that a socket takes."""
+    """1e+06 was parsed as `1e 06`, and a socket does not accept infinity."""
     for wait in (1e6, float("inf"), -1.0, float("nan")):
         servers.fail("", cluster.document(RUN), cluster.document(RUN))
         assert await client.runs("w").get("r", wait=wait) == await client.runs("w").run(id="r", wait=wait)
@@ -365,7 +377,7 @@ async def no_wait_is_longer_than_a_server_waits(client: kinds.Client, servers: c
 
 @kinds.over(kinds=["asyncio"])
 async def code_does_not_go_on_where_it_gave_up_asking_for_a_step(client: aio.Client, servers: cluster.Cluster) -> None:
-    """W2: the step may be done all the same."""
+    """W2: the step may run all the same."""
     until = threading.Event()
     servers.fail("/calls/", cluster.silent(until))
     with pytest.raises(landfast.RunInterrupted):
@@ -376,7 +388,9 @@ async def code_does_not_go_on_where_it_gave_up_asking_for_a_step(client: aio.Cli
 @pytest.mark.parametrize("kind", [TimeoutError, ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("asked", ["POST .*/steps/", "PUT .*/steps/s$", "/failure", "/calls/"])
 def code_does_not_go_on_where_it_was_interrupted_while_it_asked_for_a_step(asked: str, kind: Type[BaseException]) -> None:
-    """W2: the server has taken it, and code that handles what a signal's handler raises would take it for the step's failure."""
+    """W2: the server has accepted it, and code that handles the exception of a signal's handler
+    would take it for the step's failure.
+    """
 
     def handler(number: int, frame: object) -> None:
         raise kind("of the handler")
@@ -404,7 +418,7 @@ def code_does_not_go_on_where_it_was_interrupted_while_it_asked_for_a_step(asked
 
 @kinds.over()
 async def a_call_that_cannot_be_asked_for_is_told_so(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """Nothing is interrupted by it, and to run the code again would not help."""
+    """It interrupts nothing, and another run of the code would not help."""
     with pytest.raises(TypeError, match="not JSON serializable"):
         await client.call("f", object())
     assert servers.seen == []
@@ -412,7 +426,9 @@ async def a_call_that_cannot_be_asked_for_is_told_so(client: kinds.Client, serve
 
 @kinds.over(kinds=["asyncio"])
 async def steps_of_one_code_are_refused_side_by_side(client: aio.Client, servers: cluster.Cluster) -> None:
-    """W2: chance would decide which of them takes whose result. Within a step its own are counted apart."""
+    """W2: chance would decide which of them takes which result. Steps within a step are counted
+    apart.
+    """
     servers.fail("POST", cluster.document({"step": "a", "id": "a-id"}), cluster.document({"step": "b", "id": "b-id"}), cluster.document({"output": 1}))
     servers.fail("PUT", cluster.document({"output": 2}), cluster.document({"output": 3}))
 
@@ -434,7 +450,7 @@ async def steps_of_one_code_are_refused_side_by_side(client: aio.Client, servers
 
 
 def steps_outside_of_runs_may_be_side_by_side() -> None:
-    """There they are functions like others, which only the server knows."""
+    """There they are ordinary functions, which only the server knows."""
     outside, refused = cluster.refuse(400, "outside-of-run"), []
 
     async def one() -> int:
@@ -456,7 +472,7 @@ def steps_outside_of_runs_may_be_side_by_side() -> None:
 
         def meanwhile(handler: cluster.Handler, answer: Callable[[], cluster.Reply]) -> Optional[cluster.Reply]:
             beside.start()
-            # It ends only where it is refused: else it waits for this.
+            # It ends only where it is refused: otherwise it waits for this.
             beside.join(0.2)
             return outside(handler, answer)
 
@@ -481,7 +497,7 @@ async def a_blocking_step_takes_no_coroutine_function(client: kinds.BlockingClie
 
 
 def a_workflow_of_coroutines_is_a_handler_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call is an event loop of its own, and leaves no connection behind."""
+    """Each call has an event loop of its own, and leaves no connection behind."""
 
     @aio.step(name="adds")
     async def add(a: int, *, b: int) -> int:

@@ -15,7 +15,7 @@ import landfast
 
 RUNNER = pathlib.Path(__file__).with_name("run_tests.py")
 TEST_SECONDS = 10
-# A result is much shorter; a pipe holds that much.
+# A result is much shorter, and a pipe holds this much.
 RESULT_BYTES_MAX = 65536
 
 
@@ -33,7 +33,9 @@ def grader(submission, context):
 
 
 def tested(folder):
-    """How many of a folder's tests passed, of how many, and what is to be said of that. Whatever the program does is a result."""
+    """The number of a folder's tests that passed, the number of tests, and a remark. Any behaviour
+    of the program is a result.
+    """
     word = secrets.token_hex()
     ours, theirs = os.pipe()
     with open(ours, "rb", buffering=0) as results:
@@ -42,7 +44,7 @@ def tested(folder):
             ended = run(folder, theirs, word)
         finally:
             os.close(theirs)
-        # A process that was left behind may hold the pipe open.
+        # A leftover process may hold the pipe open.
         written = results.read(RESULT_BYTES_MAX) or b""
     first, _, result = written.partition(b" ")
     if ended == 0 and first == word.encode():
@@ -55,7 +57,9 @@ def tested(folder):
 
 
 def run(folder, descriptor, word):
-    """Runs the tests in a session of their own, which ends with them. How they ended; None: they did not in time."""
+    """Runs the tests in a session of their own, which ends with them. Returns their exit status;
+    None if they did not end in time.
+    """
     command = [sys.executable, "-I", str(RUNNER), folder, str(descriptor)]
     process = subprocess.Popen(
         command, cwd=folder, env={}, pass_fds=[descriptor], start_new_session=True,
@@ -95,7 +99,9 @@ def generate_report(found, context):
 
 
 def post_process(summary, context):
-    """Lets the report out: everything that it rests on is durable by then, so what is let out is read before."""
+    """Releases the report. Everything that it depends on is durable by then, so the function reads
+    the report before.
+    """
     state = landfast.state()
     report = state.get("report")
     host = state.get("code-host") or b"http://127.0.0.1:7699/"
@@ -106,6 +112,6 @@ def post_process(summary, context):
 
 
 def prepare(settings, context):
-    """Says where the code host is."""
+    """Stores the address of the code host."""
     landfast.state().put("code-host", settings["code_host"].encode())
     return settings

@@ -1,7 +1,9 @@
-"""Runs the tests in a folder, and writes what they came to into a pipe: `run_tests.py FOLDER DESCRIPTOR`.
+"""Runs the tests in a folder, and writes their result into a pipe: `run_tests.py FOLDER
+DESCRIPTOR`.
 
-The program under test is loaded here, and may do as it likes: end this process, fork, print whatever a test runner prints. So the
-result is written after the tests and begins with a word that is read before that program is loaded; no result is one, too.
+This process loads the program under test, which may do anything: end this process, fork, or print
+the output of a test runner. So the result is written after the tests and begins with a word that is
+read before that program is loaded. No result is a result, too.
 """
 
 import json
@@ -17,7 +19,7 @@ FILE_BYTES = 1 << 20
 
 def main(folder, descriptor):
     word = sys.stdin.readline().strip()
-    # A program that is to be tested starts no processes, and no threads.
+    # A program under test starts no processes and no threads.
     limits = {"NPROC": 0, "CPU": CPU_SECONDS, "DATA": DATA_BYTES, "FSIZE": FILE_BYTES, "CORE": 0}
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))

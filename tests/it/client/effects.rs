@@ -1,4 +1,4 @@
-//! Messages and invocations that a transaction of the Rust client leaves behind when it commits.
+//! Messages and invocations that a transaction of the Rust client sends when it commits.
 
 use landfast_client::{Client, ErrorKind};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::effects::{make_queue, receive_all, stop_when_sent};
 
-/// T13. A message whose answer is lost is sent again, and is one message.
+/// T13. A message whose response is lost is sent again, and is one message.
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_leave_with_their_commit_in_order_and_once() {
     let directory = tempfile::tempdir().expect("a directory");

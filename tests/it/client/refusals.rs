@@ -1,4 +1,4 @@
-//! Every refusal that the real program can be brought to, by its kind.
+//! Every refusal that the real program can be made to give, by its kind.
 
 use std::fmt::Debug;
 
@@ -9,7 +9,7 @@ use crate::process::{self, Server};
 
 /// The longest value.
 const VALUE_BYTES_MAX: usize = 64 << 20;
-/// What one server bears.
+/// The bound of one server.
 const TRANSACTIONS_MAX: usize = 10_000;
 /// Tasks that begin them, so that it takes a second or two.
 const BEGINNERS: usize = 50;
@@ -30,7 +30,7 @@ async fn what_cannot_be_served_as_it_is_is_refused_by_its_kind() {
         (ErrorKind::InvalidRequest, ""),
     );
 
-    // By the client, before anything is sent.
+    // The client refuses it, before it sends anything.
     let too_large = (ErrorKind::TooLarge, "");
     refused(
         state.put("a", vec![0; VALUE_BYTES_MAX + 1]).await,
@@ -77,7 +77,7 @@ async fn what_has_ended_says_how() {
     refused(aborted.commit().await, (finished(Outcome::Aborted), ""));
 }
 
-/// T1, T15. What a server does not know, because it has lost its data, never happened.
+/// T1, T15. For a server that has lost its data, the lost transactions never happened.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_of_another_server_is_unknown() {
     let mut house = House::open().await;
@@ -97,7 +97,8 @@ async fn a_transaction_of_another_server_is_unknown() {
     );
 }
 
-/// T2. A key that did not exist when the transaction began, written together with what it has read since.
+/// T2. A key that did not exist when the transaction began, written together with a key that it has
+/// read since.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_that_would_be_fractured_has_its_own_kind_and_the_body_runs_again() {
     let house = House::open().await;
@@ -137,7 +138,8 @@ async fn a_read_that_would_be_fractured_has_its_own_kind_and_the_body_runs_again
     assert_eq!(runs, 2);
 }
 
-/// T11, T12. Somebody writes what the body has read: it runs again if it writes, and goes through if it only reads.
+/// T11, T12. Another client writes a key that the body has read: the body runs again if it writes,
+/// and succeeds if it only reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conflict_has_its_own_kind_and_the_body_runs_again() {
     let house = House::open().await;
@@ -254,7 +256,8 @@ async fn a_server_that_is_not_there_is_unavailable_and_nothing_happened() {
     assert_eq!(runs, 0);
 }
 
-/// T15. It is waited for, and named when the time is over; what is dropped makes room.
+/// T15. The client waits for capacity, and names the limit when its time is over; dropped
+/// transactions free capacity.
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_open_transactions_are_waited_for_and_then_named() {
     let house = House::open().await;
@@ -288,7 +291,7 @@ async fn too_many_open_transactions_are_waited_for_and_then_named() {
     waiting.await.expect("no panic").expect("there is room now");
 }
 
-/// The error of a call that is refused; `problem` is the name the server has for it, if it was asked.
+/// The error of a refused call; `problem` is the server's name for it, if the server refused.
 #[track_caller]
 fn refused<T: Debug>(
     result: Result<T>,

@@ -1,5 +1,6 @@
-//! A relay between the Rust client and the real program that loses the answer to a chosen request: what a network,
-//! or the death of a server, may do at any moment, done at a certain one.
+//! A relay between the Rust client and the real program that loses the response to a chosen
+//! request. A network, or the death of a server, may do so at any moment; the relay does it at a
+//! certain one.
 
 use std::{
     net::SocketAddr,
@@ -17,12 +18,12 @@ use super::WAIT_MAX;
 
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// What happens to the answer to a request that a server has answered.
+/// The fate of the response to a request that a server has served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loss {
     /// The connection is reset, and the next request passes again.
     Once,
-    /// The connection is reset, and so it goes on.
+    /// The connection is reset, and so are all later ones.
     Always,
     /// It never arrives.
     Silence,
@@ -74,17 +75,18 @@ impl Relay {
         format!("http://{}", self.address)
     }
 
-    /// From now on requests that contain `pattern` reach the server, and their answers are lost.
+    /// From now on requests that contain `pattern` reach the server, and their responses are lost.
     pub(super) fn lose(&self, pattern: &'static str, loss: Loss) {
         *self.shared.fault.lock().expect("sound") = Some((pattern, loss));
     }
 
-    /// Loses nothing any more.
+    /// Loses no more responses.
     pub(super) fn heal(&self) {
         *self.shared.fault.lock().expect("sound") = None;
     }
 
-    /// Waits until an answer has been lost. Its connection is reset when [`Relay::connect`] is called.
+    /// Waits until a response has been lost. Its connection is reset when [`Relay::connect`] is
+    /// called.
     pub(super) async fn has_lost_one(&self) {
         let lost = self.shared.lost.notified();
         timeout(WAIT_MAX, lost)
@@ -92,7 +94,7 @@ impl Relay {
             .expect("the request that is to be lost was never sent");
     }
 
-    /// Goes on with the server at `upstream`.
+    /// Continues with the server at `upstream`.
     pub(super) fn connect(&self, upstream: SocketAddr) {
         *self.shared.upstream.lock().expect("sound") = Some(upstream);
         self.shared.healed.notify_one();
@@ -109,7 +111,7 @@ impl Relay {
     }
 }
 
-/// One connection, until either side ends it or an answer is lost.
+/// One connection, until either side ends it or a response is lost.
 async fn relayed(mut client: TcpStream, shared: Arc<Shared>) {
     let mut asked = vec![0; BUFFER_BYTES];
     let mut answered = vec![0; BUFFER_BYTES];

@@ -1,4 +1,5 @@
-//! What the manifests say: the direction of imports, the graph's licences and duplicates, descriptions.
+//! Rules about the manifests: the direction of imports, the graph's licences and duplicates,
+//! descriptions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! Documents name what exists.
+//! Documents name only things that exist.
 
 use super::{assert_tidy, files, read, root};
 
@@ -66,7 +66,7 @@ fn links_between_documents_lead_somewhere() {
     assert_tidy(&complaints);
 }
 
-/// What stands between single backticks.
+/// The text between single backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
         .filter(|line| !line.starts_with("```"))

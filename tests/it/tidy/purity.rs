@@ -1,18 +1,19 @@
-//! Time, chance and order come from outside below the front ends, and a lint is switched off only with a reason.
+//! Below the front ends, time, randomness and order come from outside, and a lint is switched off
+//! only with a reason.
 //!
-//! `clippy.toml` knows what a call resolves to, and is switched off for a crate in one line. What it cannot say for some
-//! layers alone, and that line itself, are looked at here as text.
+//! `clippy.toml` resolves calls, but one line switches it off for a whole crate, and it cannot
+//! limit a rule to some layers. This module checks both, as text.
 
 use super::{
     assert_tidy, files, read,
     source::{code, numbered},
 };
 
-/// Layers whose time, chance and order come from outside.
+/// Layers whose time, randomness and order come from outside.
 const PURE: [&str; 3] = ["ports/src/", "foundations/", "services/"];
 /// Crates among them where sockets and real time enter. They say so at their top.
 const EDGES: [&str; 2] = ["foundations/http_client/", "foundations/listener/"];
-/// What stands nowhere in their sources, and no import of theirs leads into.
+/// Paths that never appear in their sources, and that none of their imports leads into.
 const IMPURE: [&str; 14] = [
     "std::fs",
     "std::net",
@@ -29,7 +30,7 @@ const IMPURE: [&str; 14] = [
     "tokio::time",
     "getrandom",
 ];
-/// What stands nowhere in their sources, whatever is before it.
+/// Words that never appear in their sources, after any prefix.
 const IMPURE_WORDS: [&str; 9] = [
     "thread::spawn",
     "SystemTime::now",
@@ -160,7 +161,7 @@ fn a_lint_switched_off_is_found_unless_it_may_be() {
     );
 }
 
-/// What `rule` finds in each of our sources, as complaints that say where.
+/// The findings of `rule` in each of our sources, as complaints with their places.
 fn of_all(rule: impl Fn(&str, &str) -> Vec<(usize, String)>) -> Vec<String> {
     let sources = files(&[".rs"]).into_iter().map(|path| (read(&path), path));
     let found = sources.flat_map(|(text, path)| {
@@ -198,7 +199,7 @@ fn impurities(text: &str) -> Vec<(usize, String)> {
                 .map(|place| (line, (*place).to_owned())),
         );
     }
-    // A line says a thing once, however it is found, and the longest word for it is enough.
+    // A line reports each finding once, however it is found, and the longest word for it is enough.
     found.sort_unstable();
     found.dedup_by_key(|(line, _)| *line);
     found

@@ -1,4 +1,4 @@
-//! The text of the sources: lengths, and what is left undone.
+//! The text of the sources: lengths, and unfinished code.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -6,7 +6,8 @@ use super::{assert_tidy, files, read};
 
 const FILE_LINES_MAX: usize = 700;
 const FUNCTION_LINES_MAX: usize = 60;
-/// Names what is longer today, one `path` or `path::function` to a line. It may only shrink.
+/// Lists today's exceptions to the lengths, one `path` or `path::function` to a line. It may only
+/// shrink.
 const ALLOWED: &str = "tests/tidy_allowed.txt";
 
 #[test]
@@ -82,7 +83,7 @@ fn the_length_of_a_function_is_measured_by_its_indentation() {
     assert_eq!(found, [("short".to_owned(), 1), ("long".to_owned(), 10)]);
 }
 
-/// What is too long in a file, itself included, and how long it is.
+/// The items of a file that are too long, the file itself included, and their lengths.
 fn long(path: &str, text: &str) -> Vec<(String, String)> {
     let lines = text.lines().count();
     let file = (lines > FILE_LINES_MAX).then(|| (path.to_owned(), format!("{lines} lines")));

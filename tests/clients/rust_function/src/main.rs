@@ -1,4 +1,4 @@
-//! What a Rust function does: it answers, it fails, it panics, and it knows what its context says.
+//! The Rust function of the tests: it responds, fails, panics, and reports its context.
 
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::{Value, json};
