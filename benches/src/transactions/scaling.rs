@@ -14,7 +14,7 @@ use serde::Serialize;
 use simulated::{Options, World};
 use simulation::transactions::{
     ensemble::Ensemble,
-    mortal::Life,
+    crashable::Life,
     network::{Network, Trouble},
     workload::Mix,
 };
