@@ -48,13 +48,13 @@ fn what_a_start_refuses_fails_by_its_name() {
     let damages: [Damage; 5] = [
         ("is damaged at byte 0", |journal| flip(journal, 4)),
         ("is damaged at byte 64", |journal| {
-            flip(journal, IN_THE_FIRST_RECORD)
+            flip(journal, IN_THE_FIRST_RECORD);
         }),
         ("is damaged at byte 0", |journal| {
             fs::write(journal.join(FIRST_SEGMENT), "").expect("it is written");
         }),
         ("00000001.log is missing", |journal| {
-            fs::remove_dir_all(journal).expect("it goes")
+            fs::remove_dir_all(journal).expect("it goes");
         }),
         ("", |journal| {
             fs::remove_dir_all(journal).expect("it goes");

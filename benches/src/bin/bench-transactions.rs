@@ -256,7 +256,7 @@ impl Bench<'_> {
         let provider = ["--provider", "redis", "--store", &store].map(str::to_owned);
         let (landfast, address) =
             Process::landfast_on(&arguments.landfast, &arguments.directory, &provider).await?;
-        let http = connect(address, mix.clients).await?;
+        let http = connect(address, mix.clients);
         let landfast_cpu: Watched<'_> = ("landfast", Box::new(|| landfast.cpu()));
 
         let (plain_watched, both) = (
@@ -310,7 +310,7 @@ impl Bench<'_> {
         let provider = ["--data-dir".to_owned(), data];
         let (landfast, address) =
             Process::landfast_on(&arguments.landfast, &arguments.directory, &provider).await?;
-        let targets = connect(address, clients).await?;
+        let targets = connect(address, clients);
         let watched: Vec<Watched<'_>> = vec![
             ("landfast", Box::new(|| landfast.cpu())),
             ("generator", Box::new(server::own_cpu)),
@@ -483,12 +483,10 @@ impl Bench<'_> {
 }
 
 /// A connection for each of `clients`.
-async fn connect(address: std::net::SocketAddr, clients: usize) -> Result<Vec<Target>> {
-    let mut targets = Vec::new();
-    for _ in 0..clients {
-        targets.push(Target::Http(Http::to(address)));
-    }
-    Ok(targets)
+fn connect(address: std::net::SocketAddr, clients: usize) -> Vec<Target> {
+    (0..clients)
+        .map(|_| Target::Http(Http::to(address)))
+        .collect()
 }
 
 fn show(arguments: &Arguments, report: &Report) -> Result<()> {

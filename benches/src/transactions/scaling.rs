@@ -13,8 +13,8 @@ use fastrand::Rng;
 use serde::Serialize;
 use simulated::{Options, World};
 use simulation::transactions::{
-    ensemble::Ensemble,
     crashable::Life,
+    ensemble::Ensemble,
     network::{Network, Trouble},
     workload::Mix,
 };

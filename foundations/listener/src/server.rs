@@ -24,7 +24,7 @@ use crate::{
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// How often at most the log says that the limit is reached.
-const LOG_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_mins(1);
 
 /// Accepts connections of `listener` and answers their requests by `service`, until `shutdown`
 /// completes. A connection past the limit has one request answered by `refusal`.

@@ -102,12 +102,11 @@ impl Composer {
         responses.extend(everywhere.map(|(status, text)| (status.clone(), text.clone())));
         for name in list(&operation.remove("shared").unwrap_or_default()) {
             let response = &self.shared[name.as_str().expect("a name")];
-            match response.as_str().and_then(|text| text.split_once(' ')) {
-                Some((status, text)) => responses.insert(status.to_owned(), text.into()),
-                None => {
-                    responses.extend(response.as_object().expect("it is there").clone());
-                    None
-                }
+            if let Some((status, text)) = response.as_str().and_then(|text| text.split_once(' ')) {
+                responses.insert(status.to_owned(), text.into())
+            } else {
+                responses.extend(response.as_object().expect("it is there").clone());
+                None
             };
         }
         let own = operation.remove("responses").unwrap_or_default();

@@ -119,7 +119,7 @@ fn report(shared: &Shared, peer: SocketAddr, end: &End) {
             }
         }
         End::Ended(Ended::Store(_) | Ended::LeaseLost) => {
-            tracing::warn!(%peer, %end, "connection closed")
+            tracing::warn!(%peer, %end, "connection closed");
         }
         _ => tracing::debug!(%peer, %end, "connection closed"),
     }

@@ -216,7 +216,9 @@ impl Pool {
             outcome = Outcome::failed(Failed::OutOfMemory, payload);
         }
         let failed = outcome.how();
-        failed.into_iter().for_each(|how| self.counters.failed(how));
+        if let Some(how) = failed {
+            self.counters.failed(how);
+        }
         let report = Report {
             id: &id,
             failed,

@@ -284,7 +284,7 @@ impl Heartbeat {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "removed unneeded temporary objects"),
             Err(error) => {
-                tracing::warn!(%error, "could not sweep temporary objects; the next sweep retries")
+                tracing::warn!(%error, "could not sweep temporary objects; the next sweep retries");
             }
         }
     }

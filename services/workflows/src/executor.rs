@@ -159,18 +159,15 @@ impl Executor {
     /// Executes the code or the graph of a run.
     async fn walk(&self, run: &Arc<Run>) -> Result<Bytes, Failure> {
         let input = run.input.clone();
-        match &run.workflow.function {
-            Some(function) => {
-                let step = graph::plain_step(function);
-                self.step(run, &step, "0".to_owned(), input, None).await
-            }
-            None => {
-                let walk = Walk {
-                    executor: self,
-                    run,
-                };
-                graph::sequence(&walk, &run.workflow.steps, String::new(), input).await
-            }
+        if let Some(function) = &run.workflow.function {
+            let step = graph::plain_step(function);
+            self.step(run, &step, "0".to_owned(), input, None).await
+        } else {
+            let walk = Walk {
+                executor: self,
+                run,
+            };
+            graph::sequence(&walk, &run.workflow.steps, String::new(), input).await
         }
     }
 }

@@ -603,7 +603,7 @@ async fn status_in_time(connection: &Connection, id: &TransactionId) -> Result<B
     for _ in 0..STARTS_MAX {
         match connection.shown(connection.engine.status(id)).await {
             Err(Failure::Refused(transactions::Error::Unavailable(_))) => {
-                tokio::time::sleep(START).await
+                tokio::time::sleep(START).await;
             }
             status => return status,
         }

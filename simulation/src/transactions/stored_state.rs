@@ -237,7 +237,7 @@ impl StoredState {
                 for entry in slot.entries {
                     match entry {
                         Entry::Committing { attempt, id, .. } => {
-                            drop(self.announced.insert(attempt, id))
+                            drop(self.announced.insert(attempt, id));
                         }
                         Entry::Began { attempt, .. } => drop(self.began.insert(attempt)),
                         Entry::Spilled { attempt, .. } => drop(self.spilled.insert(attempt)),

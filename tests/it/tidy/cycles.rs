@@ -63,7 +63,7 @@ fn a_cycle_is_found_at_each_level_and_a_child_may_name_its_parent() {
         ("a/deep.rs", "use super::A;\nuse self::deeper::E;"),
         ("a/deep/deeper.rs", ""),
     ]);
-    assert_eq!(cycles(&found), [("".to_owned(), "a b c".to_owned())]);
+    assert_eq!(cycles(&found), [(String::new(), "a b c".to_owned())]);
     let below = crate_of(&[
         ("a.rs", ""),
         ("a/x.rs", "use super::y::Y;"),

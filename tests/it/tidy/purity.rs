@@ -175,9 +175,7 @@ fn of_all(rule: impl Fn(&str, &str) -> Vec<(usize, String)>) -> Vec<String> {
 
 fn is_pure(path: &str) -> bool {
     let is_below = |folder: &&str| path.starts_with(*folder);
-    PURE.iter().any(|layer| is_below(&layer))
-        && !EDGES.iter().any(|edge| is_below(&edge))
-        && path.contains("src/")
+    PURE.iter().any(&is_below) && !EDGES.iter().any(is_below) && path.contains("src/")
 }
 
 fn impurities(text: &str) -> Vec<(usize, String)> {

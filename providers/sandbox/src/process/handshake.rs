@@ -61,7 +61,7 @@ async fn send(socket: &UnixStream, order: &Order) -> io::Result<()> {
     let descriptors: Vec<RawFd> = order
         .descriptors
         .iter()
-        .map(|descriptor| descriptor.as_raw_fd())
+        .map(std::os::fd::AsRawFd::as_raw_fd)
         .collect();
     let rights = [ControlMessage::ScmRights(&descriptors)];
     let rights = if descriptors.is_empty() {

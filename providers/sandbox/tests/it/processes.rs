@@ -118,7 +118,7 @@ fn processes_that_a_function_forks_end_with_it_without_isolation() {
         let world = world(|_| Enforcement::nothing());
         let function = world
             .function("forks", CODE, |function| {
-                function.timeout = Duration::from_secs(2)
+                function.timeout = Duration::from_secs(2);
             })
             .await;
         let left = |said: &str| -> u32 { said.trim().parse().unwrap_or_else(|_| panic!("{said}")) };

@@ -258,7 +258,7 @@ fn modules_of_the_code_come_before_early_imports() {
             let app = "import os, sys, landfast\ndef handler(event, context):\n    return [landfast.WHOSE, os.getcwd(), sys.argv[1:], os.environ['OWN']]\n";
             let files = [("app.py", app), ("landfast.py", "WHOSE = 'its own'\n")];
             let own = |function: &mut Function| {
-                function.environment = [("OWN".to_owned(), "x".to_owned())].into()
+                function.environment = [("OWN".to_owned(), "x".to_owned())].into();
             };
             let function = world.function_of("brings", &files, own).await;
             let said = json(&cold(world, &function, "{}").await);

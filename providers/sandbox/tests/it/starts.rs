@@ -125,7 +125,7 @@ def handler(event, context):
         let environment = [("OWN".to_owned(), own.to_owned())].into();
         let function = world
             .function("tells", TELLS, |function| {
-                function.environment = environment
+                function.environment = environment;
             })
             .await;
         let said = world.said(&function, "{}").await;

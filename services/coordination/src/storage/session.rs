@@ -582,7 +582,7 @@ impl Rows<'_> {
             match id.and_then(|id| Ok((SessionId(i64::from_be_bytes(id)), Row::read(item)?))) {
                 Ok(row) => rows.push(row),
                 Err(error) => {
-                    tracing::error!(%error, key = ?sort, "skipped a session row that does not decode")
+                    tracing::error!(%error, key = ?sort, "skipped a session row that does not decode");
                 }
             }
         }

@@ -317,9 +317,9 @@ mod tests {
     #[test]
     fn messages_after_the_first_failure_are_not_completed() {
         let batch = [delivery(1, b""), delivery(2, b""), delivery(3, b"")];
-        for (answer, done) in RESULTS.iter().copied() {
+        for (answer, done) in RESULTS {
             let completed = completed(answer.as_bytes(), &batch).expect("JSON");
-            assert_eq!(completed, done, "{answer}");
+            assert_eq!(completed, *done, "{answer}");
         }
         for answer in [
             &b"no JSON"[..],

@@ -363,7 +363,9 @@ fn visit<'nodes>(nodes: &'nodes [Node], see: &mut impl FnMut(&'nodes Node)) {
         match node {
             Node::Function(_) | Node::Step(_) => see(node),
             Node::Parallel(Parallel { parallel }) => {
-                parallel.iter().for_each(|branch| visit(branch, see))
+                for branch in parallel {
+                    visit(branch, see);
+                }
             }
             Node::Map(Map { map, .. }) => visit(map, see),
             Node::Choice(Choice { choice, otherwise }) => {

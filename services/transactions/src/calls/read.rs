@@ -23,7 +23,7 @@ use crate::{
     cache::version_index::{Entry, Loaded},
     calls::Calls,
     loader::{Fetched, Pin, STALE_MAX, damaged, wait_for_load},
-    model::{Call, Key, Shown},
+    model::{Attempt, Call, Key, Shown},
     node::Node,
     storage::{frontier::Heard, records::Write},
 };
@@ -104,9 +104,7 @@ impl Calls {
                     // removes it.
                     stale += 1;
                     if stale > STALE_MAX {
-                        return Err(Error::Corrupt(
-                            format!("a value of {attempt} is gone").into(),
-                        ));
+                        return Err(lost_spill(*attempt));
                     }
                     continue;
                 }
@@ -265,6 +263,11 @@ impl Calls {
             point: entry.point,
         }))
     }
+}
+
+/// A spilled value of an open attempt is missing: the store is damaged.
+fn lost_spill(attempt: Attempt) -> Error {
+    Error::Corrupt(format!("a value of {attempt} is gone").into())
 }
 
 /// The newest version of an entry.
