@@ -215,10 +215,7 @@ impl Pool {
             let payload = failure::ended(&id, Death::OutOfMemory);
             outcome = Outcome::failed(Failed::OutOfMemory, payload);
         }
-        let failed = outcome.how();
-        if let Some(how) = failed {
-            self.counters.failed(how);
-        }
+        let failed = outcome.how().inspect(|how| self.counters.failed(*how));
         let report = Report {
             id: &id,
             failed,
