@@ -134,7 +134,7 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
     if status.log_lines_dropped > 0 {
         writeln!(
             text,
-            "log           {} lines dropped: nobody read them",
+            "log           {} lines dropped: their reader was too slow",
             status.log_lines_dropped
         )?;
     }

@@ -7,6 +7,7 @@ mod documents;
 mod promises;
 mod purity;
 mod source;
+mod words;
 
 use std::{
     fs,

@@ -186,7 +186,7 @@ pub fn markdown(report: &Report) -> String {
     if let Some(idle) = report.idle {
         let _ = writeln!(
             text,
-            "\n{} deployed functions that nobody calls: {:.0} MB resident ({:.0} MB before they were deployed), {:.2} ms of CPU a second.",
+            "\n{} deployed functions without calls: {:.0} MB resident ({:.0} MB before they were deployed), {:.2} ms of CPU a second.",
             thousands(idle.functions as f64),
             idle.resident_bytes as f64 / 1e6,
             idle.resident_before_bytes as f64 / 1e6,

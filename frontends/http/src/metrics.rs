@@ -97,7 +97,7 @@ fn server(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
     let help = "Queue groups whose first message has failed for good and blocks those behind it";
     gauge(encoder, "blocked_groups", help, status.blocked_groups)?;
     let help =
-        "Lines of the log that were dropped: nobody read them, or there was no room for them";
+        "Lines of the log that were dropped: their reader was too slow, or the disk was full";
     counter(encoder, "log_lines_dropped", help, status.log_lines_dropped)
 }
 

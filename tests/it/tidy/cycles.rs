@@ -5,7 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{assert_tidy, files, read};
+use super::{
+    assert_tidy, files, read,
+    source::{code, shipped},
+};
 
 /// Names the cycles that are left, one to a line as `CRATE: MODULE MODULE ...`.
 const ALLOWED: &str = "tests/tidy_cycles.txt";
@@ -129,7 +132,7 @@ fn cycles(modules: &BTreeMap<Module, String>) -> Vec<(String, String)> {
         if from.is_empty() || from.last().is_some_and(|name| name == "tests") {
             continue;
         }
-        for to in imports(from, &shipped(text), modules) {
+        for to in imports(from, &code_of(text), modules) {
             let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
             if common < from.len() && common < to.len() {
                 levels
@@ -151,13 +154,9 @@ fn cycles(modules: &BTreeMap<Module, String>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A file without its comments and its inline tests.
-fn shipped(text: &str) -> String {
-    let code = text
-        .split("#[cfg(test)]\nmod tests {")
-        .next()
-        .unwrap_or_default();
-    let lines = code.lines().map(super::source::code);
+/// The shipped code of a file, without comments.
+fn code_of(text: &str) -> String {
+    let lines = shipped(text).lines().map(code);
     lines.collect::<Vec<_>>().join("\n")
 }
 

@@ -157,3 +157,10 @@ pub(super) fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
 pub(super) fn code(line: &str) -> &str {
     line.split("//").next().unwrap_or_default()
 }
+
+/// A file without its inline tests.
+pub(super) fn shipped(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests {")
+        .next()
+        .unwrap_or_default()
+}

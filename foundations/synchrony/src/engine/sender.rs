@@ -189,7 +189,7 @@ impl Engine {
                     .map(|key| key.escape_ascii().to_string())
                     .unwrap_or_default();
                 Err(Error::corrupt(format!(
-                    "write {key} far, where somebody else has written"
+                    "write {key} far, where another process has written"
                 )))
             }
         }
