@@ -2,7 +2,7 @@
 //! which the [scope](crate::scope) of a request names.
 //!
 //! A step within a step sends its own token in `Landfast-Step`. Network clients reach these routes
-//! too, and are refused with `outside-of-run`.
+//! too: `externalize` answers 204, and the others are refused with `outside-of-run`.
 
 use std::sync::Arc;
 
