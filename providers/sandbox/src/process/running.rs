@@ -1,7 +1,7 @@
 //! A running process, addressed by its handle: the base of both function instances and the
 //! instances port.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{mem, pin::pin, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use ports::instances::Death;
@@ -41,9 +41,12 @@ impl Running {
     ) -> Self {
         let (announce, death) = watch::channel(None);
         tokio::spawn(async move {
+            // One wait: dropped after it has read the exit status, it would lose the cause.
+            let mut wait = pin!(exit.wait());
             let cause = tokio::select! {
-                cause = exit.wait() => cause,
-                () = beside => exit.wait().await,
+                biased;
+                cause = &mut wait => cause,
+                () = beside => wait.await,
             };
             announce.send_replace(Some(cause));
             on_death();
