@@ -458,7 +458,9 @@ impl Client {
         answer: Result<UpdateAnswer, crate::Error>,
     ) {
         let Some(Pending::Update { tag, request, .. }) = self.pending.pop_front() else {
-            panic!("request {answered}: got an answer, but no update is waiting for one")
+            panic!(
+                "request {answered}: only this attach's updates are answered, in order, and none waits"
+            )
         };
         assert_eq!(
             request, answered,

@@ -196,7 +196,7 @@ fn an_old_connection_writes_nothing_after_the_new_one_is_attached() {
 #[test]
 fn accepting_requests_of_old_connections_is_caught() {
     let broken = reconnecting().without(Broken::AcceptsOldAttaches);
-    broken.is_caught_by("updates are answered in order", SEEDS_UNTIL_CAUGHT);
+    broken.is_caught_by("updates are answered, in order", SEEDS_UNTIL_CAUGHT);
 }
 
 /// A failing seed reproduces exactly.

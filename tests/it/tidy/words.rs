@@ -17,7 +17,7 @@ fn sentences_name_an_actor() {
             continue;
         }
         let text = read(&path);
-        let is_shipped = path.ends_with(".rs") && !path.contains("tests");
+        let is_shipped = ending(&path) == "rs" && !path.contains("tests");
         for (line, prose) in prose(&path, &text, is_shipped) {
             let found = BANNED.iter().filter(|word| has(&prose, word));
             complaints.extend(found.map(|word| format!("{path}:{line}: {word}")));
@@ -51,10 +51,10 @@ fn has(prose: &str, word: &str) -> bool {
 
 /// The lines of a file that people read: pages without their code, comments, and messages of shipped code.
 fn prose(path: &str, text: &str, is_shipped: bool) -> impl Iterator<Item = (usize, String)> {
-    let is_page = path.ends_with(".md");
-    let mark = match path.rsplit_once('.') {
-        Some((_, "py")) => "#",
-        Some((_, "lua")) => "--",
+    let is_page = ending(path) == "md";
+    let mark = match ending(path) {
+        "py" => "#",
+        "lua" => "--",
         _ => "//",
     };
     let messages = if is_shipped {
@@ -81,6 +81,10 @@ fn prose(path: &str, text: &str, is_shipped: bool) -> impl Iterator<Item = (usiz
         })
         .collect();
     lines.into_iter()
+}
+
+fn ending(path: &str) -> &str {
+    path.rsplit_once('.').map_or("", |(_, ending)| ending)
 }
 
 /// A line without what stands in backticks.
