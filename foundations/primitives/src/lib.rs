@@ -42,6 +42,7 @@ mod atomic_counter;
 mod atomic_list;
 mod backoff;
 mod fenced_log;
+mod mutant;
 mod record;
 mod timed_lock;
 
@@ -49,5 +50,6 @@ pub use atomic_counter::{AtomicCounter, Counted};
 pub use atomic_list::{AtomicList, Listed};
 pub use backoff::{Backoff, Delays, retry, retry_repeatable};
 pub use fenced_log::{Appended, Cursor, Epoch, FencedLog, Slot, SlotIndex, Slots, Writer};
+pub use mutant::Mutant;
 pub use record::RecordFormat;
 pub use timed_lock::{Acquired, DRIFT_MS_MAX, Guarded, Held, Holder, TimedLock, Token};
