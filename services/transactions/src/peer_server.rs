@@ -47,8 +47,7 @@ impl PeerServer {
     async fn answer_message(&self, way: Way, message: Message) -> Answer {
         let node = self.serving.current().filter(|node| node.id == way.to);
         let node = node.filter(|node| {
-            node.secret() == Some(way.secret)
-                || self.context.config.is_broken(Broken::BelievesStrangers)
+            node.secret() == Some(way.secret) || self.context.breaks(Broken::BelievesStrangers)
         });
         // The frontier of a node that is no longer counted may lie below the collected horizon.
         let Some(node) = node.filter(|node| self.cluster.may_answer(node).is_ok()) else {

@@ -56,7 +56,7 @@ async fn a_caller_without_the_stores_secret_is_no_node() {
 #[tokio::test]
 async fn believing_strangers_is_caught() {
     let broken = Config {
-        broken: Some(Broken::BelievesStrangers),
+        mutant: Broken::BelievesStrangers.into(),
         ..Config::default()
     };
     assert!(

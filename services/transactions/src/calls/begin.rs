@@ -186,7 +186,7 @@ impl Calls {
         for keyspace in keyspaces {
             self.serializable.sequence_keyspace(node, *keyspace).await?;
         }
-        if !self.context.config.is_broken(Broken::ReadsAtWhatItHeard) {
+        if !self.context.breaks(Broken::ReadsAtWhatItHeard) {
             self.serializable.follow_sequencer(node).await?;
         }
         Ok(Terms {
@@ -281,7 +281,7 @@ impl Calls {
         node: &Arc<Node>,
         id: &TransactionId,
     ) -> Result<Option<Attempt>> {
-        if self.context.is_alone() || self.context.config.is_broken(Broken::BeginsAnewInSilence) {
+        if self.context.is_alone() || self.context.breaks(Broken::BeginsAnewInSilence) {
             return Ok(None);
         }
         let (decision, _) = node.store.decision(id).await?;
@@ -420,10 +420,10 @@ impl Calls {
     /// T-5: deletes what an earlier attempt had written. One that is committing is left to its row.
     fn begin_anew(self: &Arc<Self>, earlier: &Arc<Transaction>, transaction: &Transaction) {
         let mut state = earlier.state();
-        if state.phase != Phase::Open || self.context.config.is_broken(Broken::CommitsAnyAttempt) {
+        if state.phase != Phase::Open || self.context.breaks(Broken::CommitsAnyAttempt) {
             return;
         }
-        if self.context.config.is_broken(Broken::KeepsEarlierBuffer) {
+        if self.context.breaks(Broken::KeepsEarlierBuffer) {
             transaction.state().buffer = std::mem::take(&mut state.buffer);
         }
         self.end_begun_anew(earlier, &mut state);

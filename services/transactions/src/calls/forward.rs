@@ -99,7 +99,7 @@ impl Calls {
         let Message::Forward(Forwarded { asked, .. }) = message else {
             unreachable!("it was made here")
         };
-        let outlives_late_writes = self.context.config.is_broken(Broken::OutlivesLateWrites);
+        let outlives_late_writes = self.context.breaks(Broken::OutlivesLateWrites);
         match answer {
             Ok(Answer::Reply(reply)) => reply.map_err(|refused| Failed::Refused(refused.into())),
             Ok(_) => Err(Failed::Unreachable(not_understood())),

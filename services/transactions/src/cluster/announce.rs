@@ -220,7 +220,7 @@ impl Cluster {
             let position = record.position;
             let is_in_range = position.log == node.id && position.slot <= through;
             let is_known = heard.as_ref().is_some_and(|heard| heard.contains(position));
-            is_in_range || is_known || self.context.config.is_broken(Broken::PrunesByItself)
+            is_in_range || is_known || self.context.breaks(Broken::PrunesByItself)
         };
         records = prune(records, |key, version| {
             let entry = cache.index.peek(key);
@@ -337,7 +337,7 @@ impl Cluster {
             };
             let received = cluster.received(&self.cache.lock().heard, from);
             let is_next = first <= received.saturating_add(1)
-                || self.context.config.is_broken(Broken::AdvancesOverGaps);
+                || self.context.breaks(Broken::AdvancesOverGaps);
             if is_next {
                 let peer = cluster.neighbours.peer(from, now);
                 peer.announced = now;
@@ -346,7 +346,7 @@ impl Cluster {
                     Some((slot, since)) if hangs && slot == through => Some((slot, since)),
                     _ => hangs.then_some((through, now)),
                 };
-                if self.context.config.is_broken(Broken::HearsBeforeMerging) {
+                if self.context.breaks(Broken::HearsBeforeMerging) {
                     self.cache.lock().advance(from, through);
                 }
             } else {

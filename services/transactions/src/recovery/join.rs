@@ -56,7 +56,7 @@ impl Recovery {
         let id = self.become_one_of_several(&store).await?;
         // A node that marks a keyspace after this finds this node's row.
         let marked = keyspace::list_marked(&store).await?;
-        let secret = Secret::of(&store, &*self.context.entropy, self.context.config.broken).await?;
+        let secret = Secret::of(&store, &*self.context.entropy, self.context.config.mutant).await?;
         let writer = self.begin_log(&store, id).await?;
         let clock = Arc::clone(&self.context.clock);
         let log = NodeLog::new(
@@ -65,7 +65,7 @@ impl Recovery {
             clock,
             HybridClock::default(),
             self.context.slot_bounds(),
-            self.context.config.broken,
+            self.context.config.mutant,
         );
         let node = Arc::new(Node::new(&self.context, id, store, log, Some(secret)));
         self.packing.pass_packs(&node).await?;

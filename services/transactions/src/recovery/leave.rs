@@ -31,7 +31,7 @@ impl Recovery {
             self.cluster.membership.leave().await;
             return false;
         };
-        if self.context.config.is_broken(Broken::LeavesAtOnce) {
+        if self.context.breaks(Broken::LeavesAtOnce) {
             return node_registry::mark_left(&node.store, node.id).await.is_ok();
         }
         node.work.notify_one();

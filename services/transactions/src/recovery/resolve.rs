@@ -45,7 +45,7 @@ impl Recovery {
         closing: Closing<'_>,
     ) -> Result<NodeRow> {
         let log = FencedLog::new(Arc::clone(&self.context.key_value), layout::log(row.node));
-        let slots = if self.context.config.is_broken(Broken::ResolvesWithoutSeal) {
+        let slots = if self.context.breaks(Broken::ResolvesWithoutSeal) {
             store
                 .again(|| log.take_over_without_seal(row.done))
                 .await?
@@ -125,7 +125,7 @@ impl Recovery {
                 id,
                 attempt,
                 writes,
-            } => tidy_spilled(store, &id, attempt, &writes, self.context.config.broken).await,
+            } => tidy_spilled(store, &id, attempt, &writes, self.context.config.mutant).await,
         }
     }
 

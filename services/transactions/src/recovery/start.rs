@@ -97,7 +97,7 @@ impl Recovery {
             clock,
             highest,
             self.context.slot_bounds(),
-            self.context.config.broken,
+            self.context.config.mutant,
         );
         let mut heard = Heard::default();
         heard.finish(NodeId(1), NodeId(id.0 - 1));
@@ -172,7 +172,7 @@ impl Recovery {
             if !row.is_resolved {
                 *row = self.resolve(store, *row, closing).await?;
             }
-            if !self.context.config.is_broken(Broken::ForgetsItsClock) {
+            if !self.context.breaks(Broken::ForgetsItsClock) {
                 highest.observe(row.timestamp);
             }
         }

@@ -132,7 +132,7 @@ impl Serializable {
         id: &TransactionId,
         attempt: Attempt,
     ) -> Result<(Option<Decision>, DurabilityPoint)> {
-        if self.context.config.is_broken(Broken::ClosesPreparedRows) {
+        if self.context.breaks(Broken::ClosesPreparedRows) {
             node.store.settle_aborted(id, attempt).await?;
             return node.store.decision(id).await;
         }

@@ -240,10 +240,7 @@ impl Serializable {
         let keyspaces: BTreeSet<KeyspaceId> =
             writes.iter().map(|write| write.key.keyspace()).collect();
         let mut known = self.keyspaces.lock();
-        let keeps_timestamps = self
-            .context
-            .config
-            .is_broken(Broken::ReadAtomicKeepsItsTimestamps);
+        let keeps_timestamps = self.context.breaks(Broken::ReadAtomicKeepsItsTimestamps);
         if known.kind(&keyspaces)? == Kind::Sequenced && !keeps_timestamps {
             return Ok(Order::Sequenced);
         }
@@ -297,9 +294,7 @@ impl Serializable {
                 node.store.externalize(point).await?;
             }
             self.stop_timestamps(node, keyspace).await?;
-            if !self.context.is_alone()
-                && !self.context.config.is_broken(Broken::MarksWithoutWaiting)
-            {
+            if !self.context.is_alone() && !self.context.breaks(Broken::MarksWithoutWaiting) {
                 self.stop_others(node, keyspace).await?;
             }
             let point = finish_mark(&node.store, keyspace).await?;
@@ -344,7 +339,7 @@ impl Serializable {
         self.keyspaces.lock().sequenced.insert(keyspace);
         let mut changed = self.keyspaces.lock().changed.subscribe();
         let is_under_way = || self.keyspaces.lock().timed.contains_key(&keyspace);
-        while is_under_way() && !self.context.config.is_broken(Broken::MarksWithoutWaiting) {
+        while is_under_way() && !self.context.breaks(Broken::MarksWithoutWaiting) {
             // The view holds the sender.
             let _ = changed.changed().await;
         }
