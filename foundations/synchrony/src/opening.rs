@@ -170,7 +170,9 @@ impl Opening {
         taken.next_claim = Bytes::new();
         taken.epoch = near.epoch.max(before.epoch) + 1;
         let condition = match near.epoch {
-            1.. if self.options.breaks(Broken::TakesStalePosition) => near_epoch_is(near.epoch),
+            1.. if self.options.mutant.breaks(Broken::TakesStalePosition) => {
+                near_epoch_is(near.epoch)
+            }
             _ => near.unchanged(),
         };
         Ok(self.put_near_owner(&taken, condition).await?.map(|_| taken))
@@ -180,7 +182,7 @@ impl Opening {
     /// uses is an earlier start of ours.
     fn may_be_alive(&self, near: &NearOwner, before: &FarOwner) -> bool {
         let is_shared =
-            self.options.near_is_shared && !self.options.breaks(Broken::TakesFromTheLiving);
+            self.options.near_is_shared && !self.options.mutant.breaks(Broken::TakesFromTheLiving);
         let is_owned = !before.is_released && self.options.ended_epoch != Some(before.epoch);
         // A start that has only taken the near row is about to claim the shard. If we took the row
         // from it, both would fail.
@@ -349,7 +351,7 @@ impl Opening {
             {
                 return Err(Error::corrupt("find the first unsent record of a lane"));
             }
-            if self.options.breaks(Broken::ForgetsTheTail) {
+            if self.options.mutant.breaks(Broken::ForgetsTheTail) {
                 continue;
             }
             let mut pending = Vec::with_capacity(unsent.len());

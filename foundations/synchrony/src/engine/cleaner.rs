@@ -106,7 +106,7 @@ impl Engine {
                 .is_none_or(|(place, _)| self.state().stream.is_done(place));
             if is_done {
                 clean.push((sort, row));
-            } else if self.options.breaks(Broken::EvictsDirty) {
+            } else if self.options.mutant.breaks(Broken::EvictsDirty) {
                 // The record still has its payload.
                 clean.push((
                     sort,

@@ -69,7 +69,7 @@ impl Engine {
         let place = Key::new(&self.stores.shard, key);
         let row = row_of_far(self.stores.far.get(&place).await?.value.as_deref())?;
         let mut order = self.order.lock().await;
-        let is_bold = self.options.breaks(Broken::FillsOverAWrite);
+        let is_bold = self.options.mutant.breaks(Broken::FillsOverAWrite);
         if self.removals.load(Ordering::Acquire) != removals && !is_bold {
             return Ok(None);
         }

@@ -122,16 +122,22 @@ impl Engine {
     fn far_updates(&self, batch: &Outgoing) -> Vec<Update> {
         let shard = &self.stores.shard;
         let (first, last) = (*batch.sequences.start(), *batch.sequences.end());
-        let epoch = match self.options.broken {
-            Some(Broken::DeposedWritesOn) => Condition::Always,
-            _ => far_epoch_is(self.epoch),
+        let mutant = self.options.mutant;
+        let epoch = match mutant.breaks(Broken::DeposedWritesOn) {
+            true => Condition::Always,
+            false => far_epoch_is(self.epoch),
         };
-        let cursor = match self.options.broken {
-            Some(Broken::SendsPastAFailure | Broken::SkipsWhatFails) => Condition::Any(vec![
+        let skips =
+            mutant.breaks(Broken::SendsPastAFailure) || mutant.breaks(Broken::SkipsWhatFails);
+        let is_absent_or_below = |name: &'static str, value: i64| {
+            Condition::Any(vec![
                 Condition::Absent,
-                Condition::attribute(SEQUENCE, Test::Below(last as i64)),
-            ]),
-            _ if first == 1 => Condition::Absent,
+                Condition::attribute(name, Test::Below(value)),
+            ])
+        };
+        let cursor = match first {
+            _ if skips => is_absent_or_below(SEQUENCE, last as i64),
+            1 => Condition::Absent,
             _ => Condition::attribute(SEQUENCE, Test::is_integer(first as i64 - 1)),
         };
         let moved = Change::Put(vec![(SEQUENCE.into(), Value::Integer(last as i64))]);
@@ -141,12 +147,10 @@ impl Engine {
         ];
         for (key, (written, payload)) in &batch.changes {
             let change = far_change(written.version, written.memory.as_deref(), payload.as_ref());
-            let is_lower = Condition::Any(vec![
-                Condition::Absent,
-                Condition::attribute(VERSION, Test::Below(written.version.0 as i64)),
-            ]);
-            let free = self.options.breaks(Broken::OldOverwritesNewer);
-            let condition = if free { Condition::Always } else { is_lower };
+            let condition = match mutant.breaks(Broken::OldOverwritesNewer) {
+                true => Condition::Always,
+                false => is_absent_or_below(VERSION, written.version.0 as i64),
+            };
             updates.push(Update::of(Key::new(shard, key), change).when(condition));
         }
         updates

@@ -151,9 +151,9 @@ impl Stream {
 
     fn may_leave(&self, id: LaneId, pending: &Pending) -> bool {
         let near = pending.record.position <= self.near_durable;
-        let near = near || self.options.breaks(Broken::SendsBeforeNearIsDurable);
-        let free = self.options.breaks(Broken::IgnoresDependencies)
-            || self.options.breaks(Broken::OldOverwritesNewer);
+        let near = near || self.options.mutant.breaks(Broken::SendsBeforeNearIsDurable);
+        let free = self.options.mutant.breaks(Broken::IgnoresDependencies)
+            || self.options.mutant.breaks(Broken::OldOverwritesNewer);
         let is_done = |place: &RecordId| free || place.lane == id || self.is_done(*place);
         let is_sound = self.lanes[&id]
             .poisoned_at(pending.record.place.sequence)
@@ -296,7 +296,7 @@ impl Stream {
     /// the poison.
     fn refuse(&mut self, batch: &Outgoing, error: &Error) {
         let (first, last) = (*batch.sequences.start(), *batch.sequences.end());
-        let skips = self.options.breaks(Broken::SkipsWhatFails);
+        let skips = self.options.mutant.breaks(Broken::SkipsWhatFails);
         let lane = self.lane(batch.lane);
         lane.is_cautious = true;
         if first < last {

@@ -243,7 +243,7 @@ impl Stream {
             lane: id,
             sequence: lane.done + before as u64,
         }];
-        if !self.options.breaks(Broken::ForgetsWhatWasRead) {
+        if !self.options.mutant.breaks(Broken::ForgetsWhatWasRead) {
             places.extend(lane.inherited.iter().map(|(lane, sequence)| RecordId {
                 lane: *lane,
                 sequence: *sequence,
