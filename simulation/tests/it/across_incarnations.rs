@@ -98,7 +98,7 @@ async fn survives_a_loss(
     let cluster = Cluster::start_on(
         &world,
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
         1,
@@ -311,7 +311,7 @@ async fn let_in(broken: Option<Broken>) -> [bool; 2] {
     let world = World::new(1);
     let (system, slow) = slow_store(&world, "key_value.update");
     let config = Config {
-        broken,
+        mutant: broken.into(),
         ..Config::default()
     };
     let [first, second] = two_processes(
@@ -375,7 +375,7 @@ async fn receives_a_lost_change(broken: Option<Broken>) -> bool {
         objects: world.objects(),
     }];
     let config = Config {
-        broken,
+        mutant: broken.into(),
         ..Config::default()
     };
     let [first, second] = two_processes(
