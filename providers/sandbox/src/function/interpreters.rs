@@ -19,14 +19,12 @@ use parking_lot::Mutex;
 use self::probe::Trusted;
 use crate::{order::is_of_the_system, process::Launcher};
 
-/// The interpreters found so far.
 #[derive(Debug)]
 pub(crate) struct Interpreters {
     launcher: Arc<Launcher>,
     /// The folder with the files of functions.
     own: PathBuf,
-    /// The folder with the runtime clients.
-    runtime: PathBuf,
+    pub(super) runtime: PathBuf,
     found: Mutex<HashMap<PathBuf, Interpreter>>,
 }
 
@@ -41,11 +39,6 @@ impl Interpreters {
             runtime,
             found: Mutex::default(),
         }
-    }
-
-    /// The folder with the runtime clients.
-    pub(super) fn runtime(&self) -> &Path {
-        &self.runtime
     }
 
     /// The interpreter that a manifest has `chosen`, or the one called `name` on the server's path.

@@ -58,25 +58,20 @@ impl Kind {
             && starts_alike(function)
             && !launch.code.join(OTHER_CLIENT).exists();
         let (_handler, command) = launch.command.split_last()?;
-        let Launch {
-            folders, network, ..
-        } = launch;
         is_fit.then(|| Self {
             command: command.to_vec(),
-            folders: folders.clone(),
-            network: *network,
+            folders: launch.folders.clone(),
+            network: launch.network,
         })
     }
 }
 
-/// All spares.
 #[derive(Debug)]
 pub(crate) struct Prewarmed {
     launcher: Arc<Launcher>,
     /// The folder with the code of all functions.
     code: PathBuf,
     runtime: PathBuf,
-    /// How long a spare waits.
     idle_max: Duration,
     spares: Mutex<Spares>,
 }
@@ -85,7 +80,6 @@ pub(crate) struct Prewarmed {
 struct Spares {
     /// The oldest comes first.
     all: Vec<Spare>,
-    /// The number of the last one.
     number: u64,
 }
 
@@ -163,7 +157,7 @@ impl Prewarmed {
             processes_max: PROCESSES_MAX,
             scratch_bytes: SCRATCH_BYTES,
             network: kind.network,
-            descriptors: Vec::new(),
+            ..Launch::default()
         };
         let (launcher, spares, idle_max) = (
             Arc::clone(&self.launcher),
@@ -187,7 +181,6 @@ impl Prewarmed {
         !all.is_empty()
     }
 
-    /// How many are ready.
     pub(crate) fn ready(&self) -> u64 {
         self.spares
             .lock()

@@ -16,7 +16,6 @@ use nix::{
 use super::enforcement::{Enforcement, Hierarchy};
 use crate::order::Launch;
 
-/// The limits of a group.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) memory_bytes: u64,
@@ -34,7 +33,7 @@ impl Limits {
 
 /// A process's group in each hierarchy.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(crate) struct Group {
     memory: Option<Hierarchy>,
     processes: Option<PathBuf>,
     freezer: Option<PathBuf>,
@@ -92,7 +91,6 @@ impl Group {
         Ok(group)
     }
 
-    /// Applies `limits` from now on.
     pub(super) fn limit(&self, limits: Limits) -> io::Result<()> {
         if let Some(memory) = &self.memory {
             let bytes = limits.memory_bytes.to_string();
@@ -120,7 +118,6 @@ impl Group {
         Ok(())
     }
 
-    /// The membership files of its folders.
     pub(super) fn members(&self) -> Vec<PathBuf> {
         self.folders
             .iter()
@@ -144,7 +141,6 @@ impl Group {
         Some(text.lines().any(|line| line == "frozen 1"))
     }
 
-    /// Kills every member.
     pub(super) fn kill(&self) -> io::Result<()> {
         let Some(folder) = self.folders.first() else {
             return Ok(());
@@ -164,8 +160,7 @@ impl Group {
         Ok(())
     }
 
-    /// The most memory that was used.
-    pub(super) fn memory_peak(&self) -> Option<u64> {
+    pub(crate) fn memory_peak(&self) -> Option<u64> {
         let mut digits = [0; 24];
         let length = self.peak.as_ref()?.read_at(&mut digits, 0).ok()?;
         std::str::from_utf8(&digits[..length])
@@ -176,7 +171,7 @@ impl Group {
     }
 
     /// How many members the kernel has ended for lack of memory.
-    pub(super) fn out_of_memory_kills(&self) -> u64 {
+    pub(crate) fn out_of_memory_kills(&self) -> u64 {
         let mut text = [0; 512];
         let read = self
             .kills

@@ -45,7 +45,6 @@ const REQUEST_BYTES: usize = HEADER_BYTES + 56;
 const STATE_AT: usize = HEADER_BYTES + 1;
 const USER_AT: usize = HEADER_BYTES + 64;
 
-/// The processes that may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peers {
     /// All: the listener is in a network of its own.
@@ -81,12 +80,9 @@ impl Peers {
     }
 }
 
-/// How to find the user of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lookup {
-    /// By a query for this socket.
     OneSocket,
-    /// By reading the list of all sockets.
     AllSockets,
 }
 
@@ -133,7 +129,6 @@ fn query_own_socket() -> io::Result<Option<u32>> {
     }
 }
 
-/// The kernel's answer about this socket.
 fn query(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(

@@ -40,10 +40,11 @@ pub(crate) const EVENTS_WAITING_MAX: u64 = 100;
 /// takes one now and then, which is no recovery.
 const REGULAR_AFTER: Duration = Duration::from_mins(10);
 
+/// The shortest delay of a timer.
+const SHORTEST: Duration = Duration::from_millis(1);
 /// The delay before the next attempt when the store could not say whether a tick is due.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The outcome of a tick.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It became an event.
@@ -94,9 +95,7 @@ impl Timers {
 
     /// Arms the timer of `function` for its next tick; without a period, disarms it.
     pub(crate) async fn follow(&self, function: &str, period: Option<Duration>) -> Result<()> {
-        let Parts {
-            functions, clock, ..
-        } = &self.parts;
+        let (functions, clock) = (&self.parts.functions, &self.parts.clock);
         let name = registered_name(function);
         let mut armed = self.armed.lock().await;
         let Some(period) = period else {
@@ -150,19 +149,11 @@ impl Timers {
         if armed.get(function) != Some(&period) {
             return;
         }
-        let Parts {
-            functions,
-            clock,
-            entropy,
-            ..
-        } = &self.parts;
-        let (name, left) = (
-            registered_name(function),
-            left.max(Duration::from_millis(1)),
-        );
-        let arm = || functions.arm_timer(&name, left);
+        let parts = &self.parts;
+        let (name, left) = (registered_name(function), left.max(SHORTEST));
+        let arm = || parts.functions.arm_timer(&name, left);
         // After an error it fires with the earlier delay, and then finds the tick that is due.
-        if let Err(error) = retry_repeatable(RETRIES, &**clock, &**entropy, arm).await {
+        if let Err(error) = retry_repeatable(RETRIES, &*parts.clock, &*parts.entropy, arm).await {
             tracing::warn!(%error, function, "a timer could not be armed again and may fire late");
         }
     }
@@ -243,30 +234,29 @@ impl TickLog {
 }
 
 #[cfg(test)]
-impl Timers {
-    /// The period of the armed timer of `function`.
-    pub(crate) async fn armed(&self, function: &str) -> Option<Duration> {
-        self.armed.lock().await.get(function).copied()
-    }
-
-    /// All armed timers with their periods.
-    pub(crate) async fn all_armed(&self) -> BTreeMap<String, Duration> {
-        self.armed.lock().await.clone()
-    }
-
-    /// Marks the timer of `function` as armed, without a call of the port.
-    pub(crate) async fn mark_armed(&self, function: &str, period: Duration) {
-        self.armed.lock().await.insert(function.to_owned(), period);
-    }
-
-    pub(crate) fn schedule(&self) -> &Schedule {
-        &self.schedule
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Timers {
+        /// The period of the armed timer of `function`.
+        pub(crate) async fn armed(&self, function: &str) -> Option<Duration> {
+            self.armed.lock().await.get(function).copied()
+        }
+
+        /// All armed timers with their periods.
+        pub(crate) async fn all_armed(&self) -> BTreeMap<String, Duration> {
+            self.armed.lock().await.clone()
+        }
+
+        /// Marks the timer of `function` as armed, without a call of the port.
+        pub(crate) async fn mark_armed(&self, function: &str, period: Duration) {
+            self.armed.lock().await.insert(function.to_owned(), period);
+        }
+
+        pub(crate) fn schedule(&self) -> &Schedule {
+            &self.schedule
+        }
+    }
 
     #[test]
     fn a_function_that_takes_a_tick_now_and_then_is_reported_at_growing_intervals() {

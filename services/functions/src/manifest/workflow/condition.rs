@@ -24,8 +24,8 @@ pub struct When {
 }
 
 impl When {
-    /// Errors: the condition is empty, or can never hold.
-    pub(super) fn check_meaning(&self) -> Result<(), String> {
+    /// Errors: the condition is empty, can never hold, or has a value that JSON cannot express.
+    pub(super) fn check(&self) -> Result<(), String> {
         let Self {
             path,
             equals,
@@ -56,18 +56,16 @@ impl When {
             return never(format!("no number is above {above} and below {below}"));
         }
         let Some(equals) = equals else { return Ok(()) };
+        check_equals(equals, 1)?;
         if !equals.is_number() && (below.is_some() || above.is_some()) {
             return never(format!(
                 "{equals} is no number, which below and above ask for"
             ));
         }
-        let (number, above, below) = (
-            equals.as_f64(),
-            above.as_ref().and_then(Number::as_f64),
-            below.as_ref().and_then(Number::as_f64),
-        );
-        if above.is_some_and(|above| number <= Some(above))
-            || below.is_some_and(|below| number >= Some(below))
+        let number = equals.as_f64();
+        let bound = |bound: &Option<Number>| bound.as_ref().map(Number::as_f64);
+        if bound(above).is_some_and(|above| number <= above)
+            || bound(below).is_some_and(|below| number >= below)
         {
             return never(format!("{equals} lies outside of above and below"));
         }
@@ -77,7 +75,7 @@ impl When {
 
 /// Errors: `equals` holds a value that JSON cannot express. A run stores its workflow as JSON and
 /// reads it back.
-pub(super) fn check_equals(equals: &Value, depth: usize) -> Result<(), String> {
+fn check_equals(equals: &Value, depth: usize) -> Result<(), String> {
     if depth > EQUALS_DEPTH_MAX {
         return Err(format!("equals is {EQUALS_DEPTH_MAX} deep at most"));
     }
