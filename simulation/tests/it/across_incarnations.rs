@@ -201,7 +201,12 @@ async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
         [Fault::DelayAnswer(ON_ITS_WAY)],
     ));
     let slow = Arc::new(FaultyKeyValue::new(store.clone(), faults, world.clock()));
-    let temporaries = Temporaries::new(world.objects(), Sessions::new(slow), vec![store], broken);
+    let temporaries = Temporaries::new(
+        world.objects(),
+        Sessions::new(slow),
+        vec![store],
+        broken.into(),
+    );
     let losing = async {
         world.clock().sleep(ON_ITS_WAY / 2).await;
         world.fall_back();
