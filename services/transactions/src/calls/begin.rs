@@ -15,11 +15,12 @@ use ports::DurabilityPoint;
 use crate::{
     Error, Result,
     attempts::{
-        open_attempts::{BeginLock, Found},
+        open_attempts::Found,
         transaction::{self, Phase, Start, Terms, Transaction},
     },
     broken::Broken,
     calls::Calls,
+    cluster::forwarded::{Asked, Said},
     model::{
         After, Attempt, Begin, Begun, Call, Isolation, KeyspaceId, NodeId, Outcome, Position,
         Shown, Timestamp, TransactionId,
@@ -76,14 +77,10 @@ impl Calls {
                     Box::pin(calls.begin_named(&node, &id, terms)).await
                 };
                 drop(held);
-                calls.end_begin(&id, lock);
+                calls.attempts.lock().end_begin(&id, lock);
                 begun
             })
             .await
-    }
-
-    pub(crate) fn end_begin(&self, id: &TransactionId, lock: BeginLock) {
-        self.attempts.lock().end_begin(id, lock);
     }
 
     /// The answer to a begin of an id that has committed, which needs no capacity. `None` if it has
@@ -309,13 +306,10 @@ impl Calls {
             let Some(owner) = self.cluster.owner_of(node, earlier).await? else {
                 return Ok(());
             };
-            match self
-                .forward_status(&owner, &call)
-                .await
-                .map_err(Error::from)
-            {
-                Ok(Outcome::Open) | Err(Error::Unavailable(_) | Error::TooMuchBuffered) => {}
-                Ok(_) | Err(_) => return Ok(()),
+            match self.forward(&owner, &call, Asked::Status).await {
+                Ok(None | Some(Said::Outcome(Outcome::Open)))
+                | Err(Error::Unavailable(_) | Error::TooMuchBuffered) => {}
+                Ok(Some(_)) | Err(_) => return Ok(()),
             }
             node.store.standing()?;
             if self.context.clock.monotonic().since(asked)

@@ -66,7 +66,7 @@ impl Calls {
                     calls.look_up(&node, &call).await
                 };
                 drop(held);
-                calls.end_begin(&call.id, lock);
+                calls.attempts.lock().end_begin(&call.id, lock);
                 answer
             })
             .await;

@@ -314,10 +314,10 @@ mod tests {
                 .objects(world.objects())
                 .build(Config::default());
             service.start().await.expect("a calm world");
-            let packing = Arc::clone(&service.engine().core.recovery.packing);
+            let packing = Arc::clone(&service.engine().calls.packing);
             let node = service
                 .engine()
-                .core
+                .calls
                 .serving
                 .node()
                 .expect("it has started");

@@ -568,7 +568,7 @@ mod tests {
             service.start().await.expect("a calm world");
             let node = service
                 .engine()
-                .core
+                .calls
                 .serving
                 .node()
                 .expect("it has started");
