@@ -239,7 +239,7 @@ impl Client {
                 return;
             }
         };
-        if self.shared.sessions.room() < operation.room_min() {
+        if operation.needs_room() && !self.shared.sessions.has_room() {
             // Answered in order by this process alone, because a refused request must not use up
             // room.
             let refusal = if let Operation::Refuse(error) = operation {

@@ -307,7 +307,7 @@ impl Turn<'_> {
             submitted.operation,
             Operation::Create { .. } | Operation::Delete { .. } | Operation::SetData { .. }
         );
-        if is_update && self.writer.sessions.room() < submitted.operation.room_min() {
+        if is_update && submitted.operation.needs_room() && !self.writer.sessions.has_room() {
             // It was sent before its gateway saw the full disk. The refusal uses a little of the
             // reserve.
             return Err(PlanError::Refused(Error::NoRoom));
