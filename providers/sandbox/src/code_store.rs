@@ -118,11 +118,6 @@ impl Archives {
         })
     }
 
-    /// The folder of all archives.
-    pub(crate) fn all(&self) -> &Path {
-        &self.directory
-    }
-
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }

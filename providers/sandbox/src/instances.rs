@@ -33,7 +33,7 @@ use nix::{
     },
 };
 use ports::{
-    Error, ErrorKind, Instances, Result,
+    Error, Instances, Result,
     instances::{Channel, Death, Instance, Limits, Region, Spec},
 };
 use tokio::{
@@ -71,7 +71,7 @@ impl SandboxInstances {
         let limits = Limits {
             message_bytes_max: MESSAGE_BYTES_MAX,
             shared_memory_bytes_max: SHARED_BYTES_MAX,
-            bounds_memory: launcher.bounds_memory(),
+            bounds_memory: launcher.enforcement.memory_groups.is_some(),
         };
         Self {
             launcher,
@@ -125,11 +125,8 @@ fn checked(spec: &Spec) -> Result<PathBuf> {
     Ok(program)
 }
 
-fn unavailable(attempted: &'static str, error: impl Into<io::Error>) -> Error {
-    let kind = ErrorKind::Unavailable {
-        retry_after_ms: None,
-    };
-    Error::new(kind, attempted).caused_by(error.into())
+fn unavailable(attempted: &'static str, error: io::Error) -> Error {
+    Error::unavailable(attempted).caused_by(error)
 }
 
 #[async_trait]

@@ -97,7 +97,7 @@ impl Drop for Lines {
 #[derive(Debug)]
 pub(crate) struct Logs {
     directory: PathBuf,
-    logs: Mutex<HashMap<String, Arc<Log>>>,
+    all: Mutex<HashMap<String, Arc<Log>>>,
     /// Unbounded as a channel, and bounded by the bytes of its messages.
     waiting: Sender<Message>,
     /// The bytes of all lines on their way.
@@ -119,7 +119,7 @@ impl Logs {
         let (waiting, messages) = channel();
         let logs = Self {
             directory,
-            logs: Mutex::default(),
+            all: Mutex::default(),
             waiting,
             held: Arc::default(),
         };
@@ -127,14 +127,12 @@ impl Logs {
     }
 
     pub(crate) fn log(&self, function: &str) -> Arc<Log> {
-        let mut logs = self.logs.lock();
-        if logs.len() >= LOGS_MAX {
-            logs.retain(|_, log| Arc::strong_count(log) > 1);
+        let mut all = self.all.lock();
+        if all.len() >= LOGS_MAX {
+            all.retain(|_, log| Arc::strong_count(log) > 1);
         }
-        let log = logs
-            .entry(function.to_owned())
-            .or_insert_with(|| Arc::new(Log::new(&self.directory, function)));
-        Arc::clone(log)
+        let new = || Arc::new(Log::new(&self.directory, function));
+        Arc::clone(all.entry(function.to_owned()).or_insert_with(new))
     }
 
     /// Passes `text`, one line or more, to the thread. Without room for it, it is lost.

@@ -72,19 +72,25 @@ impl Sandbox {
         bundled_clients::write(&runtime, config.bundled)?;
         let logs = Arc::new(Logs::open(directory.join("logs"))?);
         let launcher = Arc::new(config.launcher);
-        let code = if launcher.may_change_code() {
-            Code::MayChange
-        } else {
+        let code = if launcher.enforcement.separates_users() {
             Code::StaysAsItIs
+        } else {
+            Code::MayChange
         };
         let archives = Arc::new(Archives::open(directory.join("archives"), code)?);
-        let prewarmed = Arc::new(Prewarmed::new(
-            Arc::clone(&launcher),
-            archives.all().to_owned(),
-            runtime.clone(),
-            config.idle_max,
-        ));
-        let interpreters = Interpreters::new(Arc::clone(&launcher), directory, runtime.clone());
+        let prewarmed = Arc::new(Prewarmed {
+            launcher: Arc::clone(&launcher),
+            code: directory.join("archives"),
+            runtime: runtime.clone(),
+            idle_max: config.idle_max,
+            spares: Mutex::default(),
+        });
+        let interpreters = Interpreters {
+            launcher: Arc::clone(&launcher),
+            own: directory,
+            runtime: runtime.clone(),
+            found: Mutex::default(),
+        };
         let shared = Shared {
             launcher,
             api: config.api,

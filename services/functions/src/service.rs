@@ -174,12 +174,8 @@ impl Service {
         self.context.lookup.deployed(name)?;
         let lines = self.context.parts.logs.lines(name, page).await;
         lines.map_err(|error| {
-            let unavailable = ports::ErrorKind::Unavailable {
-                retry_after_ms: None,
-            };
-            ports::Error::new(unavailable, "read the log of a function")
-                .caused_by(error)
-                .into()
+            let failed = ports::Error::unavailable("read the log of a function");
+            failed.caused_by(error).into()
         })
     }
 

@@ -21,26 +21,17 @@ use crate::{order::is_of_the_system, process::Launcher};
 
 #[derive(Debug)]
 pub(crate) struct Interpreters {
-    launcher: Arc<Launcher>,
+    pub(crate) launcher: Arc<Launcher>,
     /// The folder with the files of functions.
-    own: PathBuf,
-    pub(super) runtime: PathBuf,
-    found: Mutex<HashMap<PathBuf, Interpreter>>,
+    pub(crate) own: PathBuf,
+    pub(crate) runtime: PathBuf,
+    pub(crate) found: Mutex<HashMap<PathBuf, Interpreter>>,
 }
 
 /// An interpreter's real path, and the folders it needs beside the system's.
 pub(crate) type Interpreter = (OsString, Vec<PathBuf>);
 
 impl Interpreters {
-    pub(crate) fn new(launcher: Arc<Launcher>, own: PathBuf, runtime: PathBuf) -> Self {
-        Self {
-            launcher,
-            own,
-            runtime,
-            found: Mutex::default(),
-        }
-    }
-
     /// The interpreter that a manifest has `chosen`, or the one called `name` on the server's path.
     /// It reports itself when it is run with the arguments `query`.
     pub(super) async fn find(

@@ -68,16 +68,16 @@ impl Kind {
 
 #[derive(Debug)]
 pub(crate) struct Prewarmed {
-    launcher: Arc<Launcher>,
+    pub(crate) launcher: Arc<Launcher>,
     /// The folder with the code of all functions.
-    code: PathBuf,
-    runtime: PathBuf,
-    idle_max: Duration,
-    spares: Mutex<Spares>,
+    pub(crate) code: PathBuf,
+    pub(crate) runtime: PathBuf,
+    pub(crate) idle_max: Duration,
+    pub(crate) spares: Mutex<Spares>,
 }
 
 #[derive(Debug, Default)]
-struct Spares {
+pub(crate) struct Spares {
     /// The oldest comes first.
     all: Vec<Spare>,
     number: u64,
@@ -96,21 +96,6 @@ struct Spare {
 type Ready = oneshot::Sender<oneshot::Sender<Process>>;
 
 impl Prewarmed {
-    pub(crate) fn new(
-        launcher: Arc<Launcher>,
-        code: PathBuf,
-        runtime: PathBuf,
-        idle_max: Duration,
-    ) -> Self {
-        Self {
-            launcher,
-            code,
-            runtime,
-            idle_max,
-            spares: Mutex::default(),
-        }
-    }
-
     /// Turns a spare of this kind, if there is one, into the process of `launch`.
     pub(crate) async fn adopt(&self, kind: &Kind, launch: &Launch) -> Option<Process> {
         let spare = self.take(kind).await?;
@@ -139,7 +124,7 @@ impl Prewarmed {
     /// instance of `instance_bytes`.
     pub(crate) fn provide(self: &Arc<Self>, kind: &Kind, instance_bytes: u64) {
         let wanted = instance_bytes.saturating_add(MEMORY_BYTES);
-        if !self.launcher.has_spares()
+        if !self.launcher.enforcement.has_namespaces()
             || available_bytes().is_some_and(|available| available < wanted)
         {
             return;

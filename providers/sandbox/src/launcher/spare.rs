@@ -20,6 +20,7 @@
 //!   starts an instance.
 
 use std::{
+    ffi::CString,
     io::{self, Read as _, Write as _},
     net::TcpListener,
     os::{
@@ -121,8 +122,8 @@ fn check_fit(spare: &Order, order: &Order) -> io::Result<()> {
 /// The arguments, an empty one, and the environment, each followed by a zero byte.
 fn encoded(order: &Order, address: &str) -> io::Result<Vec<u8>> {
     let (arguments, environment) = program(order, address)?;
-    let all = arguments.iter().map(|part| part.as_bytes_with_nul());
+    let all = arguments.iter().map(CString::as_bytes_with_nul);
     let all = all.chain([&b"\0"[..]]);
-    let environment = environment.iter().map(|part| part.as_bytes_with_nul());
+    let environment = environment.iter().map(CString::as_bytes_with_nul);
     Ok(all.chain(environment).flatten().copied().collect())
 }

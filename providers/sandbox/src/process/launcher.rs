@@ -23,7 +23,7 @@ use super::{
     control::Control,
     enforcement::Enforcement,
     exit::Exit,
-    group::{Group, Limits},
+    group::Group,
     handshake,
     peers::Peers,
     spawner::{Alive, Spawner},
@@ -39,7 +39,7 @@ const END_MAX: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Launcher {
     program: PathBuf,
-    enforcement: Enforcement,
+    pub(crate) enforcement: Enforcement,
     spawner: Spawner,
     launched: Mutex<Launched>,
     /// Ends once nothing may be left of any process.
@@ -82,19 +82,6 @@ impl Launcher {
         })
     }
 
-    pub(crate) fn may_change_code(&self) -> bool {
-        !self.enforcement.separates_users()
-    }
-
-    pub(crate) fn bounds_memory(&self) -> bool {
-        self.enforcement.memory_groups.is_some()
-    }
-
-    /// Whether an interpreter can be pre-warmed. Only namespaces can isolate it later.
-    pub(crate) fn has_spares(&self) -> bool {
-        self.enforcement.has_namespaces()
-    }
-
     fn register(&self, control: &Arc<Control>) {
         let mut launched = self.launched.lock();
         if launched.alive.is_none() {
@@ -134,7 +121,7 @@ impl Launcher {
         self.launch(Role::Function, launch).await
     }
 
-    /// Starts an interpreter that waits for adoption, if [spares](Self::has_spares) are possible.
+    /// Starts an interpreter that waits for adoption, if the machine has namespaces: only they can isolate it later.
     /// It has imported what most functions need. Its code is the folder with the code of all
     /// functions.
     pub(crate) async fn prewarm(&self, launch: Launch) -> io::Result<Process> {
@@ -145,7 +132,7 @@ impl Launcher {
     /// the function.
     pub(crate) async fn adopt(&self, mut spare: Process, launch: Launch) -> io::Result<Process> {
         let adopted = timeout(ADOPTION_MAX, async {
-            spare.control.group.limit(Limits::of(&launch))?;
+            spare.control.group.limit(&launch)?;
             let order = Order::new(Role::Function, launch, self.isolation(), Vec::new());
             handshake::adopt(spare.exit.socket()?, &order).await
         });
@@ -169,7 +156,7 @@ impl Launcher {
         // Counted before anything of it exists.
         let alive = self.launched.lock().alive.clone();
         let alive = alive.ok_or_else(|| io::Error::other("nothing is launched any more"))?;
-        let group = Group::make(&self.enforcement, Limits::of(&launch))?;
+        let group = Group::make(&self.enforcement, &launch)?;
         let groups = group.members();
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;

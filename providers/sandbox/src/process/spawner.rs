@@ -106,17 +106,11 @@ mod tests {
 
     use tokio::sync::mpsc::Receiver;
 
-    use super::{
-        super::{enforcement::Enforcement, group::Limits},
-        *,
-    };
+    use super::{super::enforcement::Enforcement, *};
+    use crate::order::Launch;
 
     fn group() -> Group {
-        let limits = Limits {
-            memory_bytes: 0,
-            processes_max: 0,
-        };
-        Group::make(&Enforcement::nothing(), limits).expect("made of nothing")
+        Group::make(&Enforcement::nothing(), &Launch::default()).expect("made of nothing")
     }
 
     /// A spawner whose thread is the test.

@@ -55,16 +55,6 @@ pub(crate) enum Outcome {
     Late(String),
 }
 
-impl Outcome {
-    /// Why it is not an event.
-    fn reason(&self) -> Option<&str> {
-        match self {
-            Self::Event => None,
-            Self::Skipped(reason) | Self::Late(reason) => Some(reason),
-        }
-    }
-}
-
 /// The timers that are armed in this process.
 #[derive(Debug)]
 pub(crate) struct Timers {
@@ -183,10 +173,10 @@ impl Timers {
 #[derive(Debug, Default)]
 pub(crate) struct TickLog(Mutex<Irregular>);
 
-/// Since when ticks are skipped or late, and what was logged.
 #[derive(Debug, Default)]
 struct Irregular {
     outage: LogThrottle,
+    /// The last tick that was no event.
     last: Monotonic,
 }
 
@@ -194,41 +184,31 @@ impl Irregular {
     /// A tick is not an event. Returns for how long some have not been, if that is to be logged
     /// now.
     fn another(&mut self, now: Monotonic, reason: &str) -> Option<Duration> {
+        if now.since(self.last) >= REGULAR_AFTER {
+            self.outage = LogThrottle::default();
+        }
         self.last = now;
         self.outage.failed(now, reason)
-    }
-
-    /// A tick is an event. Returns how long ticks were irregular, up to the last such tick, if they
-    /// were and now no longer are.
-    fn none(&mut self, now: Monotonic) -> Option<Duration> {
-        if now.since(self.last) < REGULAR_AFTER {
-            None
-        } else {
-            self.outage.ended(self.last)
-        }
     }
 }
 
 impl TickLog {
     /// Handles the timer of `function` when it fires.
     pub(crate) async fn tick(&self, timers: &Timers, function: &str) {
-        let Some(outcome) = timers.take(function).await else {
-            return;
+        let (is_late, reason) = match timers.take(function).await {
+            None | Some(Outcome::Event) => return,
+            Some(Outcome::Skipped(reason)) => (false, reason),
+            Some(Outcome::Late(reason)) => (true, reason),
         };
         let now = timers.parts.clock.monotonic();
-        let Some(reason) = outcome.reason() else {
-            if let Some(lasted) = self.0.lock().none(now) {
-                tracing::info!(function, ?lasted, "ticks of its timer are events again");
-            }
-            return;
-        };
-        let Some(lasts) = self.0.lock().another(now, reason) else {
-            return;
-        };
-        if matches!(outcome, Outcome::Late(_)) {
-            tracing::warn!(function, reason, ?lasts, "ticks of its timer are late");
-        } else {
-            tracing::warn!(function, reason, ?lasts, "ticks of its timer are skipped");
+        if let Some(lasts) = self.0.lock().another(now, &reason) {
+            tracing::warn!(
+                function,
+                is_late,
+                reason,
+                ?lasts,
+                "ticks of its timer are skipped or late"
+            );
         }
     }
 }
@@ -262,11 +242,9 @@ mod tests {
     fn a_function_that_takes_a_tick_now_and_then_is_reported_at_growing_intervals() {
         let mut ticks = Irregular::default();
         let at = |second: u64| Monotonic(Duration::from_secs(second));
-        let logged = |second: &u64| match second % 3 {
-            0 => ticks.none(at(*second)).is_some(),
-            _ => ticks.another(at(*second), "it waits").is_some(),
-        };
-        let logged: Vec<_> = (1..3_600).filter(logged).collect();
+        let is_logged = |second: &u64| ticks.another(at(*second), "it waits").is_some();
+        let skipped = (1..3_600).filter(|second| second % 3 > 0);
+        let logged: Vec<_> = skipped.filter(is_logged).collect();
         assert!(
             logged.starts_with(&[1, 4]) && logged.len() < 20,
             "{logged:?}"
@@ -277,9 +255,10 @@ mod tests {
                 .all(|three| three[2] - three[1] >= (three[1] - three[0]).min(600)),
             "{logged:?}"
         );
-        assert_eq!(ticks.none(at(4_000)), None, "one may be skipped again");
-        assert_eq!(ticks.none(at(4_199)), Some(Duration::from_secs(3_598)));
-        assert_eq!(ticks.none(at(4_200)), None, "it was logged");
-        assert_eq!(ticks.another(at(4_201), "it waits"), Some(Duration::ZERO));
+        assert_eq!(
+            ticks.another(at(4_200), "it waits"),
+            Some(Duration::ZERO),
+            "none was skipped for ten minutes"
+        );
     }
 }

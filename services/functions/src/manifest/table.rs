@@ -48,22 +48,22 @@ pub struct Table {
     /// The interpreter of a `node` function; default: the machine's `node`.
     pub node: Option<PathBuf>,
     /// The memory limit of an instance.
-    #[serde(default = "defaults::memory_mb")]
+    #[serde(default = "number::<128, _>")]
     pub memory_mb: u64,
     /// The timeout of an invocation.
-    #[serde(default = "defaults::timeout_s")]
+    #[serde(default = "number::<30, _>")]
     pub timeout_s: u64,
     /// The most instances at a time.
-    #[serde(default = "defaults::concurrency")]
+    #[serde(default = "number::<8, _>")]
     pub concurrency: usize,
     /// Further attempts of events.
-    #[serde(default = "defaults::retries")]
+    #[serde(default = "number::<2, _>")]
     pub retries: u32,
     /// The most processes and threads of an instance.
-    #[serde(default = "defaults::processes")]
+    #[serde(default = "number::<128, _>")]
     pub processes: u32,
     /// The size of its `/tmp`.
-    #[serde(default = "defaults::scratch_mb")]
+    #[serde(default = "number::<512, _>")]
     pub scratch_mb: u64,
     /// Whether it reaches the machine's network.
     #[serde(default)]
@@ -123,7 +123,7 @@ pub struct QueueTrigger {
     /// The queue.
     pub queue: String,
     /// The most messages in a batch, all of one group.
-    #[serde(default = "defaults::batch")]
+    #[serde(default = "number::<10, _>")]
     pub batch: usize,
 }
 
@@ -145,28 +145,9 @@ pub struct HttpTrigger {
     pub methods: Option<Vec<String>>,
 }
 
-mod defaults {
-    pub(super) fn memory_mb() -> u64 {
-        128
-    }
-    pub(super) fn timeout_s() -> u64 {
-        30
-    }
-    pub(super) fn concurrency() -> usize {
-        8
-    }
-    pub(super) fn retries() -> u32 {
-        2
-    }
-    pub(super) fn processes() -> u32 {
-        128
-    }
-    pub(super) fn scratch_mb() -> u64 {
-        512
-    }
-    pub(super) fn batch() -> usize {
-        10
-    }
+/// A default of a number.
+fn number<const N: u32, T: TryFrom<u32>>() -> T {
+    T::try_from(N).ok().expect("defaults are small")
 }
 
 impl Table {

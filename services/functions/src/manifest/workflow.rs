@@ -361,7 +361,6 @@ impl Node {
     fn check(&self) -> Result<(), String> {
         let wrong = |why: &str| Err(why.to_owned());
         match self {
-            Self::Function(_) => Ok(()),
             Self::Step(step) => {
                 within("retries", &step.retries.unwrap_or(0), &(0..=RETRIES_MAX))?;
                 within("backoff_ms", &step.backoff_ms.unwrap_or(1), &BACKOFF_MS)?;
@@ -373,7 +372,7 @@ impl Node {
             Self::Parallel(Parallel { parallel }) if parallel.iter().all(Vec::is_empty) => {
                 wrong("parallel: no branch has a step")
             }
-            Self::Parallel(_) => Ok(()),
+            Self::Function(_) | Self::Parallel(_) => Ok(()),
             Self::Map(Map { map, .. }) if map.is_empty() => wrong("map has no steps"),
             Self::Map(Map { concurrency, .. }) => within("concurrency", concurrency, &CONCURRENCY),
             Self::Choice(Choice { choice, .. }) if choice.is_empty() => {
