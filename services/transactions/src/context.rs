@@ -69,9 +69,9 @@ impl Context {
         }
     }
 
-    /// Whether a test has asked for this broken variant.
-    pub(crate) fn is_broken(&self, variant: Broken) -> bool {
-        self.config.is_broken(variant)
+    /// Whether a test broke this rule.
+    pub(crate) fn breaks(&self, rule: Broken) -> bool {
+        self.config.mutant.breaks(rule)
     }
 
     pub(crate) fn is_alone(&self) -> bool {

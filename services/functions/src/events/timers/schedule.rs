@@ -27,7 +27,6 @@ use primitives::retry_repeatable;
 
 use crate::events::outgoing::RETRIES;
 
-/// The partition of the rows.
 const PARTITION: &str = "landfast.timers";
 
 const NEXT: &str = "next";
@@ -38,7 +37,6 @@ const TICK: &str = "tick";
 /// The clock difference between processes up to which one accepts the other's time.
 const SKEW_MS_MAX: u64 = 60_000;
 
-/// The times of the next ticks.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     key_value: SharedKeyValue,
