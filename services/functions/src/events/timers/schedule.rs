@@ -20,7 +20,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use ports::{
     Clock, Condition, Entropy, Error, ErrorKind, Item, Key, Result, Timestamp, Update,
-    key_value::{Outcome, Room, SharedKeyValue, Test, Updated, Value},
+    key_value::{Outcome, SharedKeyValue, Test, Updated, Value},
 };
 
 use primitives::retry_repeatable;
@@ -131,7 +131,7 @@ impl Schedule {
         if next > now {
             return Ok(Tick::NotBefore(next));
         }
-        if self.key_value.room() < Room::Free {
+        if !self.key_value.has_room() {
             return Err(Error::new(
                 ErrorKind::NoRoom,
                 format!("take a tick of {function}"),
