@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use ports::{
     DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
+    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Scan, Transacted, Updated},
 };
 
 use crate::{
@@ -150,7 +150,7 @@ impl KeyValue for Lane {
         &self.engine.limits
     }
 
-    fn room(&self) -> Room {
-        self.engine.stores.near.room()
+    fn has_room(&self) -> bool {
+        self.engine.stores.near.has_room()
     }
 }
