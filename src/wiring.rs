@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow, ensure};
 use async_trait::async_trait;
-use coordination::{Gateway, Parts, Region, Service, config::DataPlacement};
+use coordination::{Gateway, Parts, Service, config::DataPlacement};
 use embedded::ObjectDirectory;
 use http_body_util::BodyExt as _;
 use http_frontend::{HttpPeers, InProcessRouter, Limits, Services};
@@ -294,13 +294,10 @@ async fn start_coordination(
         provider.key_value_that_transacts(),
         metered(),
     ));
-    let region = Region {
-        items: items.clone(),
-        objects: Arc::new(MeteredObjects::new(provider.objects(), metered())),
-    };
     let parts = Parts {
-        system: items,
-        regions: vec![region],
+        system: items.clone(),
+        items,
+        objects: Arc::new(MeteredObjects::new(provider.objects(), metered())),
         queue: Arc::new(MeteredQueue::new(provider.queue(), metered())),
         functions: Arc::new(MeteredFunctions::new(
             Arc::clone(functions) as Arc<_>,

@@ -113,7 +113,7 @@ impl Server {
                         open.opened(task.id(), peer, stop);
                     }
                     Err(no_place) => {
-                        shared.statistics.connection_refused();
+                        shared.statistics.connections_refused.add(1);
                         if let Some(Line { suppressed }) = shared.log.line() {
                             tracing::warn!(%peer, suppressed, "refused: {no_place}");
                         }
@@ -169,10 +169,9 @@ async fn serve(
     peer: SocketAddr,
     stopped: oneshot::Receiver<()>,
 ) {
-    shared.statistics.connection_accepted();
-    let closing = Closing(&shared.statistics);
+    shared.statistics.connections_accepted.add(1);
+    let _closing = Closing(&shared.statistics);
     connection::serve(&shared, stream, peer, stopped).await;
-    drop(closing);
 }
 
 /// Counts a connection as closed, even if its task is dropped.
@@ -180,6 +179,6 @@ struct Closing<'a>(&'a Statistics);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        self.0.connection_closed();
+        self.0.connections_closed.add(1);
     }
 }

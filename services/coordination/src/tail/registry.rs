@@ -20,7 +20,6 @@ const RECENT_CHANGES_MAX: usize = 1024;
 /// The most bytes of paths in the kept changes; longer paths mean fewer changes.
 const RECENT_BYTES_MAX: usize = 4 << 20;
 
-/// The connected clients and their watches.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     /// Number of positions so far. From each position everything was delivered until it was lost.
