@@ -40,7 +40,7 @@ use primitives::{Appended, Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::Mutex;
 
 use self::{
-    numbering::{Numbered, SlotLimits},
+    numbering::Numbered,
     order::{Applied, Arrived, Ordered},
 };
 use crate::{
@@ -64,8 +64,6 @@ const SLOTS_TRIMMED: usize = 256;
 /// The paths that a slot changes may take at most the maximum slot size divided by this. The slot
 /// contains each path up to three times, and its entries take space too.
 const SLOT_PATHS_PART: usize = 8;
-
-const SLOT_DATA_BYTES_MAX: usize = 32 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Distributor {
@@ -207,7 +205,8 @@ impl Distributor {
         self.remove_late_objects(&known, &mut warm).await?;
         let mut rest = ordered.next.as_slice();
         while !rest.is_empty() {
-            let (some, others) = rest.split_at(self.slot_limits().count(rest));
+            let (some, others) =
+                rest.split_at(numbering::slot_len(rest, self.slot_path_bytes_max()));
             self.distribute(&mut warm, some).await?;
             rest = others;
         }
@@ -215,18 +214,12 @@ impl Distributor {
     }
 
     /// A slot must fit into an item of the log and into a call of the watch function.
-    fn slot_limits(&self) -> SlotLimits {
+    fn slot_path_bytes_max(&self) -> usize {
         let Parts {
             system, functions, ..
         } = &self.env.parts;
-        let bytes_max = system
-            .limits()
-            .item_bytes_max
-            .min(functions.limits().payload_bytes_max);
-        SlotLimits {
-            path_bytes_max: bytes_max / SLOT_PATHS_PART,
-            data_bytes_max: SLOT_DATA_BYTES_MAX,
-        }
+        let payload_bytes_max = functions.limits().payload_bytes_max;
+        system.limits().item_bytes_max.min(payload_bytes_max) / SLOT_PATHS_PART
     }
 
     async fn ordered(

@@ -413,7 +413,12 @@ impl<'writer> Turn<'writer> {
             return Ok(false);
         }
         if self.row.state == State::Open && !self.writer.env.breaks(Broken::EndsOpenSessions) {
-            return self.begin_closing().await.map(|()| true);
+            // From now on only the session's end is decided.
+            match session::begin_closing(&mut self.store, self.session, &self.row).await? {
+                Transition::Done(row) => self.row = row,
+                Transition::Refused(row) => self.refused(row)?,
+            }
+            return Ok(true);
         }
         let mut batch = self.batch();
         let (paths, touched) = match plan::end(self.session, part.clone(), &mut batch).await {
@@ -456,17 +461,6 @@ impl<'writer> Turn<'writer> {
             }
         }
         Ok(())
-    }
-
-    /// Moves the session to closing: from now on only its end is decided.
-    async fn begin_closing(&mut self) -> Result<()> {
-        match session::begin_closing(&mut self.store, self.session, &self.row).await? {
-            Transition::Done(row) => {
-                self.row = row;
-                Ok(())
-            }
-            Transition::Refused(row) => self.refused(row),
-        }
     }
 
     /// An empty batch of requests after the decided ones.

@@ -257,7 +257,13 @@ async fn read_data(tail: &Tail, path: &str, watching: Watching) -> Result<ReadRe
         let Some(data) = tail.region.load(&node.data).await? else {
             // The znode changed and names another object now, because an object is only removed
             // after such a change.
-            check_object(path, &node.data, &mut gone)?;
+            // If it names the same object again, the data is damaged.
+            if gone.as_ref() == Some(&node.data) {
+                return Err(ports::Error::corrupt(format!(
+                    "read the data of {path:?}: its object is missing"
+                )));
+            }
+            gone = Some(node.data);
             continue;
         };
         let stat = node.meta.stat();
@@ -266,18 +272,6 @@ async fn read_data(tail: &Tail, path: &str, watching: Watching) -> Result<ReadRe
                 .with_target(path, aspect(watching, Aspect::Data)),
         );
     }
-}
-
-/// Records a missing object. If the znode still names an object that was missing before, the data
-/// is damaged.
-fn check_object(path: &str, data: &Payload, gone: &mut Option<Payload>) -> Result<()> {
-    if gone.as_ref() == Some(data) {
-        return Err(ports::Error::corrupt(format!(
-            "read the data of {path:?}: its object is missing"
-        )));
-    }
-    *gone = Some(data.clone());
-    Ok(())
 }
 
 async fn read_children(tail: &Tail, path: &str, watching: Watching) -> Result<ReadResult> {

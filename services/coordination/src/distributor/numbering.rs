@@ -22,6 +22,10 @@ use crate::{
     storage::user_store::{Meta, Node, NodeChange, UserStore, encode_acl},
 };
 
+/// The most data that one slot applies, in bytes. While the slot is applied, all of it is in memory
+/// and in one request to a store.
+const SLOT_DATA_BYTES_MAX: usize = 32 << 20;
+
 #[derive(Debug)]
 pub(super) struct Numbered {
     pub(super) slot: Slot,
@@ -31,27 +35,15 @@ pub(super) struct Numbered {
     pub(super) garbage: Vec<Bytes>,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SlotLimits {
-    /// Paths that are changed or deleted, in bytes. The slot contains each of them up to three
-    /// times.
-    pub(super) path_bytes_max: usize,
-    /// Data in bytes. While the slot is applied, all of it is in memory and in one request to a
-    /// store.
-    pub(super) data_bytes_max: usize,
-}
-
-impl SlotLimits {
-    /// How many of `ordered` go into the next slot. At least one, because each fits alone.
-    pub(super) fn count(self, ordered: &[Decided]) -> usize {
-        let (mut path_bytes, mut data_bytes) = (0, 0);
-        let fits = |decided: &&Decided| {
-            path_bytes += decided.path_bytes();
-            data_bytes += decided.data().map_or(0, Payload::bytes_len) as usize;
-            path_bytes <= self.path_bytes_max && data_bytes <= self.data_bytes_max
-        };
-        ordered.iter().take_while(fits).count().max(1)
-    }
+/// How many of `ordered` go into the next slot. At least one, because each fits alone.
+pub(super) fn slot_len(ordered: &[Decided], path_bytes_max: usize) -> usize {
+    let (mut path_bytes, mut data_bytes) = (0, 0);
+    let fits = |decided: &&Decided| {
+        path_bytes += decided.path_bytes();
+        data_bytes += decided.data().map_or(0, Payload::bytes_len) as usize;
+        path_bytes <= path_bytes_max && data_bytes <= SLOT_DATA_BYTES_MAX
+    };
+    ordered.iter().take_while(fits).count().max(1)
 }
 
 /// Numbers the requests in `ordered`, beginning with `first`.
