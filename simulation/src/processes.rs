@@ -124,7 +124,7 @@ impl Processes {
             service.gateway(),
             Arc::clone(&clock),
             Address("somewhere".into()),
-            self.dropped.membership,
+            self.dropped.membership.into(),
         ));
         let node = Node::default();
         let starting = Starting {

@@ -230,7 +230,7 @@ impl Client {
                 return;
             }
         };
-        if self.store.store().room() < operation.room_min() {
+        if operation.needs_room() && !self.store.store().has_room() {
             // Answered in order by this process alone, because a refused request must not use up
             // room.
             let refusal = if let Operation::Refuse(error) = operation {

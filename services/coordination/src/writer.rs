@@ -274,7 +274,7 @@ impl<'writer> Turn<'writer> {
             submitted.operation,
             Operation::Create { .. } | Operation::Delete { .. } | Operation::SetData { .. }
         );
-        if is_update && self.store.store().room() < submitted.operation.room_min() {
+        if is_update && submitted.operation.needs_room() && !self.store.store().has_room() {
             // It was sent before its gateway saw the full disk. The refusal uses a little of the
             // reserve.
             return Err(PlanError::Refused(Error::NoRoom));

@@ -31,7 +31,6 @@ use crate::{
     broken::Broken,
     model::{EventKind, Output, Request, Response, Watching, Zxid},
     path::split,
-    records::Payload,
     storage::user_store::Node,
     tail::{Connection, DeliveredChange, ReadTarget, Tail, watches::Aspect},
 };

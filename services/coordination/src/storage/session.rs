@@ -30,8 +30,8 @@ use std::{
 
 use bytes::Bytes;
 use ports::{
-    Condition, Error, ErrorKind, Item, Key, Result, Update,
-    key_value::{Action, Name, Outcome, Room, Scan, Test, Value},
+    Condition, Error, Item, Key, Result, Update,
+    key_value::{Action, Name, Outcome, Scan, Test, Value},
 };
 
 use crate::{
@@ -202,26 +202,15 @@ pub async fn get(store: &mut TrackedStore, session: SessionId) -> Result<Option<
     item.as_ref().map(Row::read).transpose()
 }
 
-/// Refuses an operation with `NoRoom` if the store has less room than `least`.
-fn check_room(store: &TrackedStore, least: Room, attempted: &'static str) -> Result<()> {
-    if store.store().room() < least {
-        Err(Error::new(ErrorKind::NoRoom, attempted))
-    } else {
-        Ok(())
-    }
-}
-
 /// Creates the row of a new session. Returns false if the id is taken.
 ///
-/// Errors: `NoRoom` once half of the reserve is used, because each session uses some of it and the
-/// rest belongs to existing sessions.
+/// Errors: `NoRoom` once the store's reserve is used up.
 pub async fn create(
     store: &mut TrackedStore,
     session: SessionId,
     password: Password,
     timeout: Duration,
 ) -> Result<bool> {
-    check_room(store, Room::Scarce, "open a session")?;
     let mut attributes = vec![(
         Name::from(PASSWORD),
         Value::Bytes(Bytes::copy_from_slice(&password.0)),
@@ -247,15 +236,13 @@ pub async fn create(
 
 /// Hands an open session to a new connection: raises its attach number and renews its lease.
 ///
-/// Errors: `NoRoom` at the very end of the reserve. A client that reconnects in a loop would
-/// otherwise use it up.
+/// Errors: `NoRoom` once the store's reserve is used up.
 pub async fn attach(
     store: &mut TrackedStore,
     session: SessionId,
     password: Password,
     timeout: Duration,
 ) -> Result<Transition> {
-    check_room(store, Room::Critical, "resume a session")?;
     let actions = vec![
         Action::Add(ATTACH.into(), 1),
         Action::set_integer(REQUEST, 0),
@@ -307,13 +294,12 @@ pub async fn record_silence(
 
 /// Moves a silent session to closing, unless it was renewed since `renewals` was read (rule C-6).
 ///
-/// Errors: `NoRoom` where the store has too little room for the client to resume the session.
+/// Errors: `NoRoom` once the store's reserve is used up.
 pub async fn expire(
     store: &mut TrackedStore,
     session: SessionId,
     renewals: i64,
 ) -> Result<Transition> {
-    check_room(store, Room::Critical, "expire a session")?;
     let condition = Condition::All(vec![
         is(STATE, State::Open.number()),
         is(RENEWALS, renewals),

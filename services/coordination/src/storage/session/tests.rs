@@ -2,6 +2,7 @@
 
 use std::{future::Future, pin::Pin};
 
+use ports::ErrorKind;
 use simulated::World;
 
 use super::*;
