@@ -369,7 +369,7 @@ impl Connection<'_> {
     /// Sends until nothing is left.
     async fn send_all(&mut self) -> Result<(), End> {
         while !self.outgoing.is_empty() || !self.outputs.is_empty() {
-            timeout(self.stall(), self.writer.writable())
+            timeout(self.client.timeout(), self.writer.writable())
                 .await
                 .map_err(|_| End::Stalled)??;
             self.send()?;
@@ -383,7 +383,7 @@ impl Connection<'_> {
         while self.outgoing.len() > self.shared.config.unsent_bytes_max / 2
             || !self.outputs.is_empty()
         {
-            let stall = self.stall();
+            let stall = self.client.timeout();
             let may_read = self.frames.received_bytes() < UNREAD_BYTES_KEPT;
             tokio::select! {
                 biased;
@@ -478,7 +478,12 @@ impl Connection<'_> {
             } else {
                 self.frames.has_next() || self.client.has_unsent()
             };
-            if ended || !is_unfinished || timeout(self.stall(), self.client.wait()).await.is_err() {
+            if ended
+                || !is_unfinished
+                || timeout(self.client.timeout(), self.client.wait())
+                    .await
+                    .is_err()
+            {
                 return;
             }
         }
@@ -490,10 +495,5 @@ impl Connection<'_> {
             self.outgoing.clear();
             self.encode();
         }
-    }
-
-    /// How long a connection may make no progress.
-    fn stall(&self) -> Duration {
-        self.client.timeout()
     }
 }

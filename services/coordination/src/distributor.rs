@@ -299,9 +299,8 @@ impl Distributor {
 
     /// Removes ephemerals that other sessions deleted from the indexes of their own sessions. Until
     /// the deletion is applied, the session's end must find the entry, to follow the deletion. So
-    /// the removal depends on `settled`, which was observed after the slot was applied. No other
-    /// step waits for it. If the removal fails or the distributor dies before it, the session's end
-    /// checks and removes the entry.
+    /// the removal depends on `settled`, which was observed after the slot was applied. If the
+    /// removal fails, the session's end checks and removes the entry.
     async fn remove_index_entries(&self, applied: &[Decided], settled: &TrackedStore) {
         let foreign = applied.iter().filter_map(Decided::foreign_ephemeral);
         let removals = foreign.map(|(create, path)| {
@@ -318,8 +317,7 @@ impl Distributor {
     }
 
     /// Invokes the watch function. Gateways that it does not reach find the slot in the log.
-    /// Clients may learn of the slot once `point`, where the slot is applied, is
-    /// durable.
+    /// Clients may learn of the slot once the point where it is applied is durable.
     async fn announce(&self, warm: &WarmState, step: Step, slot: Bytes) -> Result<()> {
         let wake = Wake {
             previous: step.previous,

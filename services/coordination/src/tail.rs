@@ -13,9 +13,6 @@
 //! Where several processes distribute, a slot is announced in only one of them. The others poll the
 //! log ([`poll_schedule`]).
 //!
-//! The tail keeps the most recent changes for readers. A reader uses them to correct a result that
-//! changed while it was read ([`crate::client::read`]).
-//!
 //! Invariants
 //! - While the tail has no position in the log, no client is registered, and applied slots are
 //!   delivered to no client. A registered client therefore receives every answer to the requests
