@@ -84,6 +84,14 @@ impl Payload {
         }
     }
 
+    /// The name of the object that holds the bytes.
+    pub fn object(&self) -> Option<&str> {
+        match self {
+            Self::Object { name, .. } => Some(name),
+            Self::Null | Self::Inline(_) => None,
+        }
+    }
+
     /// The data length that Stat shows.
     pub fn bytes_len(&self) -> u64 {
         match self {
@@ -161,14 +169,7 @@ impl Operation {
     /// The temporary object that holds its data, if there is one.
     pub fn temporary_object(&self) -> Option<&str> {
         match self {
-            Self::Create {
-                data: Payload::Object { name, .. },
-                ..
-            }
-            | Self::SetData {
-                data: Payload::Object { name, .. },
-                ..
-            } => Some(name),
+            Self::Create { data, .. } | Self::SetData { data, .. } => data.object(),
             _ => None,
         }
     }

@@ -210,9 +210,9 @@ impl Working<'_> {
 
     /// Replaces `before` with `after`. An object that only `before` named becomes garbage.
     fn replace(&mut self, path: &str, before: Option<&Node>, after: Option<Node>) {
-        let object = |node: Option<&Node>| match node.map(|node| &node.data) {
-            Some(Payload::Object { name, .. }) => Some(Bytes::copy_from_slice(name.as_bytes())),
-            _ => None,
+        let object = |node: Option<&Node>| {
+            let name = node.and_then(|node| node.data.object());
+            name.map(|name| Bytes::copy_from_slice(name.as_bytes()))
         };
         let (old, new) = (object(before), object(after.as_ref()));
         if old != new {

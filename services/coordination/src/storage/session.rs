@@ -73,20 +73,17 @@ const PAGE_ITEMS: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    Open,
+    Open = 0,
     /// Only the session's end is decided. Either the failure detector found the session silent, or
     /// its client closed it and the end takes several parts.
-    Closing,
-    Closed,
+    Closing = 1,
+    Closed = 2,
 }
 
 impl State {
+    /// Its number in the row.
     fn number(self) -> i64 {
-        match self {
-            Self::Open => 0,
-            Self::Closing => 1,
-            Self::Closed => 2,
-        }
+        self as i64
     }
 }
 

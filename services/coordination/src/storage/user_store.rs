@@ -314,9 +314,8 @@ impl UserStore {
     ) -> Result<Option<Bytes>> {
         let (node, name) = (self.get(path).await?, object_name(update));
         items.observe_now()?;
-        let names =
-            |node: Node| matches!(node.data, Payload::Object { name: named, .. } if named == name);
-        Ok((!node.is_some_and(names)).then(|| Bytes::copy_from_slice(name.as_bytes())))
+        let is_named = node.is_some_and(|node| node.data.object() == Some(name.as_str()));
+        Ok((!is_named).then(|| Bytes::from(name)))
     }
 
     /// The cursor, and the objects that [`UserStore::collect_garbage`] removes once the current slot is
