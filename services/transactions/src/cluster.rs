@@ -7,7 +7,7 @@ mod agreement;
 mod announce;
 mod announcement_batch;
 mod ask;
-mod follow;
+pub(crate) mod follow;
 pub(crate) mod forwarded;
 mod lease;
 pub mod membership;

@@ -129,13 +129,6 @@ impl Service {
         Self::builder(parts).build(config)
     }
 
-    /// As [`Service::new`], with effects, which go to `destinations`.
-    pub fn with_destinations(parts: Parts, destinations: Destinations, config: Config) -> Self {
-        Self::builder(parts)
-            .destinations(destinations)
-            .build(config)
-    }
-
     /// Takes a node id, finishes the work that earlier starts left unless other nodes do, and
     /// begins to serve. After an error it may be called again.
     pub async fn start(&self) -> Result<()> {

@@ -123,10 +123,10 @@ impl Calls {
             // will be.
             node.store.settle_aborted(id, *attempt).await?;
         }
-        if transaction.is_named() {
-            node.store.close_named(id, *attempt).await?;
-        } else if slot.is_some() {
-            node.store.close_generated(id, *attempt).await?;
+        if transaction.is_named() || slot.is_some() {
+            node.store
+                .close(id, *attempt, transaction.is_named())
+                .await?;
         } else if is_sequenced {
             // No entry announced this generated id, so nothing else would ever delete its row.
             node.store.drop_aborted(id, *attempt).await?;

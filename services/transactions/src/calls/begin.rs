@@ -59,10 +59,7 @@ impl Calls {
         }
         let terms = Box::pin(self.agree(&node, &begin)).await?;
         let Some(id) = begin.id else {
-            let attempt = node.next_attempt();
-            let random = self.context.entropy.next_u64() as u16;
-            let id = TransactionId::generate(self.context.clock.now(), attempt, random);
-            self.open(&node, &id, attempt, None, terms)?;
+            let (id, attempt) = self.open_generated(&node, terms)?;
             return Ok(Shown::durable(Begun::Open { id, attempt }));
         };
         let calls = Arc::clone(self);
@@ -70,17 +67,26 @@ impl Calls {
         self.context
             .spawn_and_wait(async move {
                 let _at_work = at_work;
-                let lock = calls.attempts.lock().begin_lock(&id);
-                let held = Arc::clone(&lock);
-                let begun = {
-                    let _alone = held.lock().await;
-                    Box::pin(calls.begin_named(&node, &id, terms)).await
-                };
-                drop(held);
-                calls.attempts.lock().end_begin(&id, lock);
-                begun
+                let begin = Box::pin(calls.begin_named(&node, &id, terms));
+                calls.alone_with(&id, begin).await
             })
             .await
+    }
+
+    /// Runs `future` while nothing else begins or looks up the same id here.
+    pub(crate) async fn alone_with<T>(
+        &self,
+        id: &TransactionId,
+        future: impl Future<Output = T>,
+    ) -> T {
+        let lock = self.attempts.lock().begin_lock(id);
+        let held = Arc::clone(&lock);
+        let alone = held.lock().await;
+        let output = future.await;
+        drop(alone);
+        drop(held);
+        self.attempts.lock().end_begin(id, lock);
+        output
     }
 
     /// The answer to a begin of an id that has committed, which needs no capacity. `None` if it has
@@ -373,9 +379,22 @@ impl Calls {
         Ok(())
     }
 
+    /// Opens an attempt under an id that no other caller knows.
+    pub(crate) fn open_generated(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        terms: Terms,
+    ) -> Result<(TransactionId, Attempt)> {
+        let attempt = node.next_attempt();
+        let random = self.context.entropy.next_u64() as u16;
+        let id = TransactionId::generate(self.context.clock.now(), attempt, random);
+        self.open(node, &id, attempt, None, terms)?;
+        Ok((id, attempt))
+    }
+
     /// Opens an attempt. From here on the horizon is at most the present frontier. The earlier
     /// attempt of its id ends.
-    pub(crate) fn open(
+    fn open(
         self: &Arc<Self>,
         node: &Arc<Node>,
         id: &TransactionId,
@@ -403,7 +422,7 @@ impl Calls {
             let earlier = attempts.insert(&transaction);
             (transaction, earlier)
         };
-        self.context.counters.begun();
+        self.context.counters.lock().begun += 1;
         self.arm_timer();
         if let Some(earlier) = earlier {
             self.begin_anew(&earlier, &transaction);

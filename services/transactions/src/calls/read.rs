@@ -75,7 +75,7 @@ impl Calls {
                 self.loader.still_counts(node).await?;
             }
             if *error == Error::NoValidVersion {
-                self.context.counters.no_valid_version();
+                self.context.counters.lock().no_valid_version += 1;
             }
         }
         read

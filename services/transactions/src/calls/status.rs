@@ -59,15 +59,8 @@ impl Calls {
             .context
             .spawn_and_wait(async move {
                 let node = calls.serving.node()?;
-                let lock = calls.attempts.lock().begin_lock(&call.id);
-                let held = Arc::clone(&lock);
-                let answer = {
-                    let _alone = held.lock().await;
-                    calls.look_up(&node, &call).await
-                };
-                drop(held);
-                calls.attempts.lock().end_begin(&call.id, lock);
-                answer
+                let look_up = calls.look_up(&node, &call);
+                calls.alone_with(&call.id, look_up).await
             })
             .await;
         if answer == Err(Error::NoSuchTransaction)
@@ -158,7 +151,7 @@ impl Calls {
         self.idempotency_keys
             .keep_names(node, vec![(id.clone(), attempt)])
             .await?;
-        node.store.close_generated(id, attempt).await?;
+        node.store.close(id, attempt, false).await?;
         Ok(true)
     }
 
@@ -218,7 +211,7 @@ impl Calls {
             return Ok((decision, point));
         }
         match decision.state {
-            State::Undecided => match node.store.close_named(id, decision.attempt).await? {
+            State::Undecided => match node.store.close(id, decision.attempt, true).await? {
                 Decided::Done(point) => Ok((
                     Decision {
                         state: State::Aborted,

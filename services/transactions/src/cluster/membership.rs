@@ -77,39 +77,29 @@ pub trait Membership: Debug + Send + Sync {
 }
 
 /// The only node of a store: its lock is the lease.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Alone {
     members: watch::Sender<Members>,
 }
 
-impl Default for Alone {
-    fn default() -> Self {
-        Self {
-            members: watch::Sender::new(Members::default()),
-        }
+impl Alone {
+    fn change(&self, nodes: BTreeMap<NodeId, Address>) {
+        self.members.send_modify(|members| {
+            members.view += 1;
+            members.nodes = nodes;
+        });
     }
 }
 
 #[async_trait]
 impl Membership for Alone {
     async fn join(&self, node: NodeId) -> Result<()> {
-        self.members.send_modify(|members| {
-            let nodes = BTreeMap::from([(node, Address::default())]);
-            *members = Members {
-                view: members.view + 1,
-                nodes,
-            };
-        });
+        self.change(BTreeMap::from([(node, Address::default())]));
         Ok(())
     }
 
     async fn leave(&self) {
-        self.members.send_modify(|members| {
-            *members = Members {
-                view: members.view + 1,
-                nodes: BTreeMap::new(),
-            };
-        });
+        self.change(BTreeMap::new());
     }
 
     fn members(&self) -> Members {

@@ -426,7 +426,7 @@ impl Effects {
                 effect_id(&row.id, place)
             };
             self.send_one(effect, id).await?;
-            self.context.counters.sent();
+            self.context.counters.lock().effects_sent += 1;
             if place + 1 < count || row.parts() > 0 {
                 store.mark_sent(attempt, place + 1).await?;
             }

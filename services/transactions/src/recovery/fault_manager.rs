@@ -24,7 +24,7 @@ use std::{
 };
 
 use ports::{LogThrottle, Monotonic};
-use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
+use primitives::{Backoff, Cursor, Delays, Epoch, FencedLog, SlotIndex};
 
 use crate::{
     Error, Result,
@@ -44,8 +44,12 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a non-member must be missing before it is presumed dead.
 const MISSING_MIN: Duration = Duration::from_secs(1);
-/// The longest wait before a damaged log is tried again.
-const DAMAGED_WAIT_MAX: Duration = Duration::from_mins(5);
+/// The waits before a damaged log is tried again: each try leaves a seal there.
+const DAMAGED_AGAIN: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_mins(5),
+    attempts_max: u32::MAX,
+};
 /// A commit that is undecided for this long is closed.
 const HANGING_MAX: Duration = Duration::from_secs(30);
 
@@ -58,34 +62,8 @@ struct Seen {
     missing: BTreeMap<NodeId, Monotonic>,
     /// Dead nodes that are processed.
     gone: BTreeSet<NodeId>,
-    /// Nodes whose logs are damaged: each try leaves a seal there.
-    damaged: BTreeMap<NodeId, Damaged>,
-}
-
-/// The growing delays between tries of a damaged log.
-#[derive(Debug)]
-struct Damaged {
-    error: Error,
-    wait: Duration,
-    next: Monotonic,
-}
-
-impl Seen {
-    fn put_off(&mut self, node: NodeId, error: &Error, now: Monotonic) {
-        let before = self
-            .damaged
-            .get(&node)
-            .map_or(LOOK_EVERY, |damaged| damaged.wait);
-        let wait = (2 * before).min(DAMAGED_WAIT_MAX);
-        self.damaged.insert(
-            node,
-            Damaged {
-                error: error.clone(),
-                wait,
-                next: now + wait,
-            },
-        );
-    }
+    /// Nodes whose logs are damaged, with the error and the time of the next try.
+    damaged: BTreeMap<NodeId, (Error, Monotonic, Delays)>,
 }
 
 impl Recovery {
@@ -150,12 +128,10 @@ impl Recovery {
                     continue;
                 }
             }
-            if let Some(damaged) = seen
-                .damaged
-                .get(&row.node)
-                .filter(|damaged| damaged.next > now)
+            if let Some((error, next, _)) = seen.damaged.get(&row.node)
+                && *next > now
             {
-                all = all.and(Err(damaged.error.clone()));
+                all = all.and(Err(error.clone()));
                 continue;
             }
             match self.take_over(node, row).await {
@@ -168,7 +144,12 @@ impl Recovery {
                     node.store.standing()?;
                     tracing::debug!(%error, gone = row.node.0, "a dead node cannot be recovered at the moment");
                     if let Error::Corrupt(_) = error {
-                        seen.put_off(row.node, &error, now);
+                        let before = seen.damaged.remove(&row.node);
+                        let mut delays =
+                            before.map_or_else(|| DAMAGED_AGAIN.delays(), |(.., delays)| delays);
+                        let wait = delays.next_delay(&*self.calls.context.entropy);
+                        let next = now + wait.unwrap_or_default();
+                        seen.damaged.insert(row.node, (error.clone(), next, delays));
                     }
                     all = all.and(Err(error));
                 }
@@ -226,10 +207,8 @@ impl Recovery {
                     {
                         let (decision, _) = node.store.decision(&id).await?;
                         let is_open = decision.as_ref().is_none_or(Decision::is_undecided);
-                        if is_open && named {
-                            node.store.close_named(&id, attempt).await?;
-                        } else if is_open {
-                            node.store.close_generated(&id, attempt).await?;
+                        if is_open {
+                            node.store.close(&id, attempt, named).await?;
                         }
                     }
                 }

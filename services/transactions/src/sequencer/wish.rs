@@ -52,24 +52,11 @@ impl Wish {
         Self::to_close(&self.id, self.attempt)
     }
 
-    pub(crate) fn attempt(&self) -> Attempt {
-        self.attempt
-    }
-
-    pub(crate) fn request(&self) -> Option<&Request> {
-        self.request.as_ref()
-    }
-
-    pub(crate) fn name(&self) -> (TransactionId, Attempt) {
-        (self.id.clone(), self.attempt)
-    }
-
     pub(crate) fn commit(&self) -> Option<SequencedCommit> {
         let Request { set, effects, .. } = self.request.as_ref()?;
-        let (id, attempt) = self.name();
         Some(SequencedCommit {
-            id,
-            attempt,
+            id: self.id.clone(),
+            attempt: self.attempt,
             writes: set.clone(),
             effects: *effects,
         })

@@ -56,12 +56,16 @@ impl Serializable {
         let asked = self.context.clock.monotonic();
         let mut is_said = false;
         loop {
-            if wanted_until.is_some_and(|until| self.context.clock.monotonic() >= until) {
-                return self.close_unwanted(node, wish).await;
-            }
-            let answered = match node.sequencer() {
-                Some(sequencer) => self.decide_here(node, sequencer, wish, writes, seen).await,
-                None => self.ask_sequencer(node, wish, writes).await,
+            let now = self.context.clock.monotonic();
+            let is_wanted = wanted_until.is_none_or(|until| now < until);
+            let answered = if !is_wanted {
+                let closed = self.close_with_sequencer(node, &wish.closing()).await;
+                closed.map(|()| None)
+            } else if let Some(sequencer) = node.sequencer() {
+                let decided = self.decide_here(node, sequencer, wish, writes, seen);
+                decided.await.map(Some)
+            } else {
+                self.ask_sequencer(node, wish, writes).await.map(Some)
             };
             let is_final = |error: &Error| {
                 matches!(
@@ -70,50 +74,23 @@ impl Serializable {
                 )
             };
             match answered {
-                Ok(record) => return Ok(record),
+                Ok(Some(record)) => return Ok(record),
+                // It has committed, or never will: the log or its row tells which.
+                Ok(None) => {}
                 Err(error) if is_final(&error) => return Err(error),
                 // No other node knows of it.
-                Err(error @ (Error::NoRoom | Error::Corrupt(_))) if node.sequencer().is_some() => {
+                Err(error @ (Error::NoRoom | Error::Corrupt(_)))
+                    if is_wanted && node.sequencer().is_some() =>
+                {
                     return Err(error);
                 }
                 Err(error) => {
-                    let is_long = self.context.clock.monotonic().since(asked)
-                        >= self.context.config.commit_answer_timeout;
+                    let is_long = now.since(asked) >= self.context.config.commit_answer_timeout;
                     if is_long && !std::mem::replace(&mut is_said, true) {
                         warn_of_sequencer(node, &error);
                     }
                     tracing::debug!(%error, "the sequencer is asked again");
                 }
-            }
-            node.store.standing()?;
-            if let Some(known) = self.look_for(node, wish).await? {
-                return known;
-            }
-            node.store.pause(&mut delays).await;
-        }
-    }
-
-    /// Closes an attempt whose client was told that its outcome is unknown, however long it takes.
-    /// After that it has committed, or never will. Errors: `TransactionFinished`; `Unavailable`
-    /// once the node cannot go on.
-    async fn close_unwanted(
-        self: &Arc<Self>,
-        node: &Arc<Node>,
-        wish: &Wish,
-    ) -> Result<Arc<CommitRecord>> {
-        let mut delays = Store::delays();
-        let mut is_said = false;
-        let closing = wish.closing();
-        loop {
-            let closed = match node.sequencer() {
-                Some(sequencer) => self.close_here(node, sequencer, &closing).await,
-                None => self.ask_to_close(node, &closing).await,
-            };
-            if let Err(error) = closed {
-                if !std::mem::replace(&mut is_said, true) {
-                    warn_of_sequencer(node, &error);
-                }
-                tracing::debug!(%error, "the sequencer is asked again to close an attempt of unknown outcome");
             }
             node.store.standing()?;
             if let Some(known) = self.look_for(node, wish).await? {
@@ -138,19 +115,14 @@ impl Serializable {
         }
         let is_noted_now = self.note_closing(node, id, attempt).await?;
         let wish = Wish::to_close(id, attempt);
-        let closed = if let Some(sequencer) = node.sequencer() {
-            self.close_here(node, sequencer, &wish).await
-        } else {
-            if node.followed.writer().is_none() {
-                self.follow_sequencer(node).await?;
-            }
-            let closed = self.ask_to_close(node, &wish).await;
-            if closed.is_err() {
-                // There may be a successor.
-                self.follow_sequencer(node).await?;
-            }
-            closed
-        };
+        if node.sequencer().is_none() && node.followed.writer().is_none() {
+            self.follow_sequencer(node).await?;
+        }
+        let closed = self.close_with_sequencer(node, &wish).await;
+        if closed.is_err() && node.sequencer().is_none() {
+            // There may be a successor.
+            self.follow_sequencer(node).await?;
+        }
         closed?;
         if node.has_closed(attempt) && !is_noted_now {
             // The client id whose row was undecided may have been dropped by now.
@@ -324,7 +296,10 @@ impl Serializable {
         Ok(record)
     }
 
-    async fn ask_to_close(&self, node: &Arc<Node>, wish: &Wish) -> Result<()> {
+    async fn close_with_sequencer(&self, node: &Arc<Node>, wish: &Wish) -> Result<()> {
+        if let Some(sequencer) = node.sequencer() {
+            return self.close_here(node, sequencer, wish).await;
+        }
         match self.ask_writer(node, wish).await?.map_err(Error::from) {
             Ok(_) | Err(Error::TransactionFinished(_)) => Ok(()),
             Err(error) => Err(error),
@@ -373,7 +348,7 @@ impl Serializable {
         let sequencer = node
             .sequencer()
             .ok_or_else(|| Error::unavailable("this is not the sequencer"))?;
-        let Some(request) = wish.request() else {
+        let Some(request) = &wish.request else {
             self.close_here(node, sequencer, wish).await?;
             // The row is settled, too.
             return Err(Error::TransactionFinished(Outcome::Aborted));

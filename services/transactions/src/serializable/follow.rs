@@ -16,11 +16,12 @@ use std::{
     time::Duration,
 };
 
-use ports::{DurabilityPoint, ErrorKind};
+use ports::DurabilityPoint;
 use primitives::{Cursor, FencedLog, SlotIndex, Slots};
 
 use crate::{
     Error, Result,
+    cluster::follow::try_read_on,
     model::NodeId,
     node::Node,
     sequencer::{decode_slot, records},
@@ -34,8 +35,6 @@ use crate::{
 
 /// The wait before reading again after the log could not be read.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Slots read at a time.
-const SLOTS_AT_ONCE: usize = 64;
 
 impl Serializable {
     /// Starts to read what the announcements of others do not bring.
@@ -153,14 +152,7 @@ impl Serializable {
     async fn read_behind(&self, node: &Node, log: &FencedLog) -> Result<Slots> {
         loop {
             let cursor = node.followed.cursor().expect("its start is known");
-            let read = || async {
-                match log.read(cursor, SLOTS_AT_ONCE).await {
-                    Err(error) if error.kind() == ErrorKind::Invalid => Ok(None),
-                    read => read.map(Some),
-                }
-            };
-            if let Some(read) = node.store.again(read).await? {
-                node.store.seen(read.point)?;
+            if let Some(read) = try_read_on(node, log, cursor).await? {
                 return Ok(read);
             }
             if node.followed.cursor() <= Some(cursor) {
@@ -191,11 +183,9 @@ impl Serializable {
             }
             state.note(index, slot, records);
         }
-        {
-            if let Some(mut cache) = self.cache.of(node.id) {
-                node.observe(records);
-                cache.merge(node.id, records);
-            }
+        if let Some(mut cache) = self.cache.of(node.id) {
+            node.observe(records);
+            cache.merge(node.id, records);
         }
         self.pass_sequenced(node, cursor);
     }

@@ -35,8 +35,9 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use ports::{
-    Condition, DurabilityPoint, Update,
+    Condition, DurabilityPoint, Item, Update,
     key_value::{Action, Name, Scan, Test, Value},
 };
 use tokio::sync::watch;
@@ -64,20 +65,15 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 
 /// Every marked keyspace, and whether it is sequenced already.
 pub(crate) async fn list_marked(store: &Store) -> Result<BTreeMap<KeyspaceId, bool>> {
-    let mut scan = Scan::partition(layout::KEYSPACES, PAGE_ROWS);
-    let mut marked = BTreeMap::new();
-    loop {
-        let page = store.scan(&scan).await?.value;
-        for (sort, row) in page.items {
-            let keyspace = layout::keyspace_of(&sort);
-            let keyspace = keyspace.ok_or_else(|| Error::Corrupt("decode a keyspace".into()))?;
-            marked.insert(keyspace, row.integer(STATE) == Some(SEQUENCED));
-        }
-        match page.next {
-            Some(next) => scan.from = next,
-            None => return Ok(marked),
-        }
-    }
+    let (rows, _) = store
+        .scan_all(Scan::partition(layout::KEYSPACES, PAGE_ROWS))
+        .await?;
+    let decode = |(sort, row): (Bytes, Arc<Item>)| {
+        let keyspace = layout::keyspace_of(&sort);
+        let keyspace = keyspace.ok_or_else(|| Error::Corrupt("decode a keyspace".into()))?;
+        Ok((keyspace, row.integer(STATE) == Some(SEQUENCED)))
+    };
+    rows.into_iter().map(decode).collect()
 }
 
 /// Whether `keyspace` is sequenced, so that no node gives timestamps there any more.

@@ -33,15 +33,7 @@ impl Serializable {
         store: &Arc<Store>,
         own: NodeId,
     ) -> Result<Sequencer> {
-        let clock = Arc::clone(&self.context.clock);
-        let taken = Sequencer::take_over(
-            store,
-            clock,
-            &self.context.config,
-            self.context.slot_bytes_max(),
-            true,
-        )
-        .await?;
+        let sequencer = Sequencer::take_over(&self.context, store, true).await?;
         let is_last = node_registry::list_from(store, NodeId(own.0 + 1))
             .await?
             .is_empty();
@@ -49,7 +41,7 @@ impl Serializable {
             store.fall();
             store.standing()?;
         }
-        Ok(taken.0)
+        Ok(sequencer)
     }
 
     /// Has this node's sequencer decide. `None`: the caller must read the row again.
@@ -106,9 +98,9 @@ impl Serializable {
                     continue;
                 }
             }
-            ordered.insert(waiting.wish.attempt());
+            ordered.insert(waiting.wish.attempt);
             batch.admit(waiting.writes.iter().map(|write| Trace::of(&write.key)));
-            if waiting.wish.request().is_some() {
+            if waiting.wish.request.is_some() {
                 commits.push(waiting);
             } else {
                 closed.push(waiting);
@@ -127,7 +119,10 @@ impl Serializable {
                 .iter()
                 .filter_map(|waiting| waiting.wish.commit())
                 .collect(),
-            closed: closed.iter().map(|waiting| waiting.wish.name()).collect(),
+            closed: closed
+                .iter()
+                .map(|Waiting { wish, .. }| (wish.id.clone(), wish.attempt))
+                .collect(),
         };
         let writing = sequencer.store.writing();
         let appended = sequencer
@@ -171,7 +166,7 @@ impl Serializable {
         let is_final = is_written || self.context.breaks(Broken::RefusesBeforeSlot);
         for waiting in conflicting {
             if is_final {
-                self.context.counters.conflict();
+                self.context.counters.lock().conflicts += 1;
             }
             let _ = waiting.told.send(is_final.then_some(Err(Error::Conflict)));
         }

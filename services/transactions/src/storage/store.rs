@@ -242,6 +242,22 @@ impl Store {
         Ok(read)
     }
 
+    /// All items of `scan`, page by page, and the point that they depend on.
+    pub(crate) async fn scan_all(
+        &self,
+        mut scan: Scan,
+    ) -> Result<(Vec<(Bytes, Arc<Item>)>, DurabilityPoint)> {
+        let mut items = Vec::new();
+        loop {
+            let page = self.scan(&scan).await?;
+            items.extend(page.value.items);
+            match page.value.next {
+                Some(next) => scan.from = next,
+                None => return Ok((items, page.point)),
+            }
+        }
+    }
+
     /// Changes an item, repeating the call as often as needed; the change must be idempotent.
     /// Errors: `NoRoom` and `Corrupt`: nothing changed. `Unavailable` once the node cannot go on:
     /// it may have changed.

@@ -21,7 +21,7 @@ use primitives::Backoff;
 
 use crate::{
     Error, Result,
-    attempts::transaction::{Answer, Transaction},
+    attempts::transaction::Answer,
     broken::Broken,
     model::{Committed, Outcome},
     sequencer::{
@@ -88,13 +88,11 @@ impl Commit<'_> {
             .effects
             .dispatch(&node, record.attempt, self.effects.len(), record.point);
         self.settle_later(placed, &record, wish);
-        self.transaction.decide(
-            Committed {
-                after: record.after(),
-            },
-            record.point,
-        );
-        answer_durable(&node, record.point, Some(&record)).await
+        let committed = Committed {
+            after: record.after(),
+        };
+        self.transaction.decide(committed, record.point);
+        answer_durable(&node, record.point, committed).await
     }
 
     /// The deadline for deciding that it commits; `None` means no deadline. A client that was told
@@ -107,12 +105,10 @@ impl Commit<'_> {
 
     /// Hands the decision over. Errors: `TransactionFinished` if the row was decided before.
     async fn prepare(&self) -> Result<()> {
-        let Transaction {
-            id, attempt, node, ..
-        } = &**self.transaction;
+        let (id, attempt, node) = self.names();
         match node
             .store
-            .prepare(id, *attempt, self.transaction.is_named())
+            .prepare(id, attempt, self.transaction.is_named())
             .await?
         {
             Decided::Done(_) => Ok(()),
@@ -121,7 +117,7 @@ impl Commit<'_> {
                     .externalize(point)
                     .await
                     .map_err(|_| Error::OutcomeUnknown)?;
-                Err(refused(decision.as_ref(), id, *attempt))
+                Err(refused(decision.as_ref(), id, attempt))
             }
         }
     }
@@ -130,16 +126,14 @@ impl Commit<'_> {
     /// row in its next step. A client that received *aborted* between the two would begin once
     /// more, and end the attempt that replaced it (T8).
     async fn why_closed(&self) -> Error {
-        let Transaction {
-            id, attempt, node, ..
-        } = &**self.transaction;
+        let (id, attempt, node) = self.names();
         let mut delays = TAKEN_SOON.delays();
         loop {
             let aborted = Error::TransactionFinished(Outcome::Aborted);
             let Ok((row, point)) = node.store.decision(id).await else {
                 return aborted;
             };
-            let why = refused(row.as_ref(), id, *attempt);
+            let why = refused(row.as_ref(), id, attempt);
             if why != aborted {
                 return node
                     .store

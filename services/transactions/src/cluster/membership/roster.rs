@@ -13,7 +13,7 @@ use coordination::model::{Acl, Lifetime, Naming, Output, Request, Response, Watc
 
 use crate::model::NodeId;
 
-use super::{Address, Office};
+use super::{Address, Members, Office};
 
 /// The parents of the lists, in the order of their creation.
 const PARENTS: [&str; 2] = ["/landfast", "/landfast/transactions"];
@@ -56,7 +56,8 @@ enum Asked {
 /// The present members, and the elections that this node leads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Present {
-    pub(super) nodes: BTreeMap<NodeId, Address>,
+    /// The roster does not number them.
+    pub(super) members: Members,
     pub(super) leads: BTreeSet<Office>,
 }
 
@@ -116,7 +117,7 @@ impl Roster {
                 (Some(Asked::AddressOf(node)), Ok(Response::Data { data, .. })) => {
                     let address = String::from_utf8_lossy(&data.unwrap_or_default()).into_owned();
                     if self.unknown.remove(&node) {
-                        self.present.nodes.insert(node, Address(address));
+                        self.present.members.nodes.insert(node, Address(address));
                     }
                     Vec::new()
                 }
@@ -134,7 +135,8 @@ impl Roster {
 
     /// Whether everything that `node` has created is there.
     pub(super) fn has_all_of(&self, node: NodeId) -> bool {
-        self.present.nodes.contains_key(&node) && self.stands_for.len() == self.candidates.len()
+        self.present.members.nodes.contains_key(&node)
+            && self.stands_for.len() == self.candidates.len()
     }
 
     fn list(&mut self, list: List) -> (i32, Request) {
@@ -160,10 +162,13 @@ impl Roster {
             .iter()
             .filter_map(|name| name.parse().ok().map(NodeId))
             .collect();
-        self.present.nodes.retain(|node, _| there.contains(node));
+        self.present
+            .members
+            .nodes
+            .retain(|node, _| there.contains(node));
         self.unknown = there
             .into_iter()
-            .filter(|node| !self.present.nodes.contains_key(node))
+            .filter(|node| !self.present.members.nodes.contains_key(node))
             .collect();
         let unknown = self.unknown.clone();
         let look = |node| {
@@ -337,7 +342,7 @@ mod tests {
             (NodeId(3), Address("a:1".into())),
             (NodeId(7), Address("b:2".into())),
         ];
-        assert_eq!(present.nodes, BTreeMap::from(nodes));
+        assert_eq!(present.members.nodes, BTreeMap::from(nodes));
         assert_eq!(present.leads, BTreeSet::from([Office::Sequencer]));
         assert!(roster.has_all_of(NodeId(7)) && !roster.has_all_of(NodeId(8)));
     }
@@ -374,7 +379,10 @@ mod tests {
         assert_eq!(roster.whole(), None);
         roster.take(replied(*collector, Ok(children(&["n-0000000012"]))));
         let present = roster.whole().expect("all is read");
-        assert_eq!(present.nodes.keys().collect::<Vec<_>>(), [&NodeId(7)]);
+        assert_eq!(
+            present.members.nodes.keys().collect::<Vec<_>>(),
+            [&NodeId(7)]
+        );
         assert_eq!(
             present.leads,
             BTreeSet::from([Office::Collector, Office::Sequencer])
