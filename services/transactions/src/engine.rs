@@ -20,7 +20,7 @@ use crate::{
         forwarded::{Asked, Said, not_understood},
         membership::Membership,
         peers::Peers,
-        probe::Looks,
+        probe::Probes,
     },
     collection::Collection,
     context::{Context, Tasks},
@@ -282,12 +282,15 @@ impl Engine {
         };
         let (ahead, members_unheard) = {
             let cluster = self.calls.cluster.lock();
-            (cluster.neighbours.ahead(), cluster.neighbours.unheard())
+            (
+                cluster.neighbours.ahead(),
+                cluster.neighbours.silent_members(),
+            )
         };
         Figures {
             packs,
             packs_bytes,
-            starting_over: self.calls.serving.has_fallen(),
+            starting_over: self.calls.serving.is_fenced(),
             open: self.calls.attempts.lock().len() as u64,
             slots: node.as_ref().map_or(0, |node| node.log.slots()),
             index_bytes,
@@ -318,7 +321,7 @@ fn compose(
         attempts: attempts.clone(),
         membership,
         peers,
-        looks: Looks::default(),
+        probes: Probes::default(),
         state: Mutex::default(),
     });
     let idempotency_keys = Arc::new(IdempotencyKeys::new(context.clone()));

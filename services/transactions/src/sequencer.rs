@@ -30,10 +30,10 @@
 //!   for its own.
 
 pub(crate) mod followed;
+pub(crate) mod proposal;
 #[cfg(test)]
 mod tests;
 pub(crate) mod validation;
-pub(crate) mod wish;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -63,7 +63,7 @@ use crate::{
     },
 };
 
-pub(crate) use self::{followed::Followed, wish::Wish};
+pub(crate) use self::{followed::Followed, proposal::Proposal};
 
 /// The most decisions in one slot.
 pub(crate) const DECISIONS_MAX: usize = 4_096;
@@ -72,18 +72,18 @@ pub(crate) const SLOTS_UNTRIMMED_MAX: u64 = 64;
 /// The most decisions that are remembered although their rows are settled.
 pub(crate) const SETTLED_MAX: usize = 8_192;
 
-/// The answer to a wish; `None` if the caller must read the row again.
-pub(crate) type Answer = Option<Result<Arc<CommitRecord>>>;
+/// The answer to a proposal; `None` if the caller must read the row again.
+pub(crate) type Sequenced = Option<Result<Arc<CommitRecord>>>;
 
-/// A wish in the queue.
+/// A proposal in the queue.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub(crate) wish: Wish,
+    pub(crate) proposal: Proposal,
     /// Its writes.
     pub(crate) writes: Vec<Write>,
     /// The generation at which its row was known to be handed over and undecided.
     pub(crate) seen: u64,
-    pub(crate) told: oneshot::Sender<Answer>,
+    pub(crate) told: oneshot::Sender<Sequenced>,
 }
 
 /// The decision about an attempt in the log.
@@ -233,7 +233,7 @@ impl Sequencer {
         let mut waiting = lock(&self.waiting);
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while let Some(next) = waiting.front() {
-            bytes += next.wish.bytes_len();
+            bytes += next.proposal.bytes_len();
             if batch.len() == DECISIONS_MAX || bytes > self.slot_bytes_max && !batch.is_empty() {
                 break;
             }
@@ -242,14 +242,14 @@ impl Sequencer {
         batch
     }
 
-    /// Answers a wish without a slot if possible; `None`: the slot decides.
+    /// Answers a proposal without a slot if possible; `None`: the slot decides.
     pub(crate) fn judge(
         &self,
         waiting: &Waiting,
         batch: &Batch<'_>,
         ordered: &BTreeSet<Attempt>,
-    ) -> Option<Answer> {
-        let attempt = waiting.wish.attempt;
+    ) -> Option<Sequenced> {
+        let attempt = waiting.proposal.attempt;
         {
             let state = self.state();
             if let Some(decided) = state.decided.get(&attempt) {
@@ -259,7 +259,7 @@ impl Sequencer {
                 return Some(None);
             }
         }
-        let request = waiting.wish.request.as_ref()?;
+        let request = waiting.proposal.request.as_ref()?;
         match batch.validate(request.observed.as_ref()) {
             Verdict::Conflicts if !self.mutant.breaks(Broken::SkipsValidation) => {
                 Some(Some(Err(Error::Conflict)))

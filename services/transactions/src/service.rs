@@ -144,8 +144,8 @@ impl Service {
         let mut outage: Option<Outage> = None;
         loop {
             let began = calls.context.clock.monotonic();
-            while !calls.serving.has_fallen() {
-                calls.serving.fell.notified().await;
+            while !calls.serving.is_fenced() {
+                calls.serving.on_fence.notified().await;
             }
             if calls.context.clock.monotonic().since(began) >= SERVED_WELL {
                 outage = None;

@@ -32,7 +32,7 @@ use crate::{
         open_attempts::Found,
         snapshot,
         spills::Spills,
-        transaction::{Answer, Phase, Transaction},
+        transaction::{CommitAnswer, Phase, Transaction},
         write_buffer::{Buffered, Held, WriteBuffer},
     },
     broken::Broken,
@@ -123,7 +123,7 @@ impl Calls {
 
     /// Waits for a committing attempt to end, up to a limit. The commit continues until its outcome
     /// is known.
-    pub(crate) async fn wait_for_end(&self, transaction: &Transaction) -> Answer {
+    pub(crate) async fn wait_for_end(&self, transaction: &Transaction) -> CommitAnswer {
         tokio::select! {
             biased;
             answer = transaction.ended() => answer,
@@ -171,7 +171,7 @@ impl Calls {
     }
 
     /// Applies `slot` of the own log, whose commit is decided.
-    pub(crate) fn hear_own(&self, node: &Arc<Node>, slot: u64) {
+    pub(crate) fn apply_own(&self, node: &Arc<Node>, slot: u64) {
         let cache = self.cache.of(node.id);
         let through = node.log.decided(slot);
         if let Some(mut cache) = cache {
@@ -197,7 +197,7 @@ impl Calls {
 
 /// Step 0: nothing was written. A client id keeps a row for its repeats; a generated id stores
 /// nothing.
-async fn commit_nothing(transaction: &Transaction) -> Answer {
+async fn commit_nothing(transaction: &Transaction) -> CommitAnswer {
     let Transaction {
         id,
         attempt,
@@ -233,7 +233,7 @@ async fn commit_nothing(transaction: &Transaction) -> Answer {
 }
 
 /// Steps 5 and 6.
-async fn answer_durable(node: &Node, point: DurabilityPoint, committed: Committed) -> Answer {
+async fn answer_durable(node: &Node, point: DurabilityPoint, committed: Committed) -> CommitAnswer {
     // After any failure the row is written still, and tells the outcome once it can be read.
     node.store
         .externalize(point)
@@ -295,7 +295,7 @@ impl<'a> Commit<'a> {
             .map_or_else(|| self.calls.context.check_room(Room::Scarce), Err)
     }
 
-    async fn run(mut self) -> Answer {
+    async fn run(mut self) -> CommitAnswer {
         if let Err(error) = self.may_begin() {
             return self.give_up(None, error);
         }
@@ -325,7 +325,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Steps 4 to 6, after the row was written or refused.
-    async fn end(mut self, placed: Placed, decided: Result<Decided>) -> Answer {
+    async fn end(mut self, placed: Placed, decided: Result<Decided>) -> CommitAnswer {
         let point = match decided {
             Ok(Decided::Done(point)) => point,
             Ok(Decided::Refused(decision, point)) => {
@@ -340,7 +340,7 @@ impl<'a> Commit<'a> {
             Err(error) => return self.give_up(Some(placed.slot), error),
         };
         let record = self.install(self.record(placed, point));
-        self.calls.hear_own(&self.transaction.node, placed.slot);
+        self.calls.apply_own(&self.transaction.node, placed.slot);
         let (_, attempt, node) = self.names();
         self.calls
             .effects
@@ -484,7 +484,7 @@ impl<'a> Commit<'a> {
         let (id, attempt, node) = self.names();
         CommitRecord {
             id: id.clone(),
-            attempt: attempt,
+            attempt,
             version: Version {
                 timestamp: placed.timestamp,
                 node: node.id,
@@ -519,7 +519,7 @@ impl<'a> Commit<'a> {
 
     /// The attempt does not commit, because no other node would finish it, so this is answered at
     /// once. If the clean-up fails, its entry stays unsettled and the log's resolver repeats it.
-    fn give_up(&mut self, slot: Option<u64>, error: Error) -> Answer {
+    fn give_up(&mut self, slot: Option<u64>, error: Error) -> CommitAnswer {
         let (calls, transaction) = (Arc::clone(self.calls), Arc::clone(self.transaction));
         let (writes, set, effects) = (self.writes.clone(), self.set.clone(), self.effects.clone());
         let spills = std::mem::take(&mut self.spills);

@@ -29,7 +29,7 @@ use crate::{
         forwarded::{Asked, Forwarded, Said},
         messages::{Answer, Message},
         owner::Owner,
-        peers::Unheard,
+        peers::Unanswered,
     },
     model::Call,
 };
@@ -99,15 +99,15 @@ impl Calls {
         match answer {
             Ok(Answer::Reply(reply)) => reply.map(Some).map_err(Error::from),
             Ok(_) => Ok(None),
-            Err(Unheard::Late(_)) if asked.must_not_come_late() && !outlives_late_writes => {
+            Err(Unanswered::Late(_)) if asked.must_not_come_late() && !outlives_late_writes => {
                 Err(Box::pin(self.ended_with_its_node(owner, call)).await)
             }
-            Err(Unheard::Refused(why) | Unheard::Late(why)) => Err(asked.refused(why)),
-            Err(Unheard::Silence(Error::Unavailable(_))) if asked.is_only_there() => {
+            Err(Unanswered::Refused(why) | Unanswered::Late(why)) => Err(asked.refused(why)),
+            Err(Unanswered::Silence(Error::Unavailable(_))) if asked.is_only_there() => {
                 Err(Box::pin(self.ended_with_its_node(owner, call)).await)
             }
-            Err(Unheard::Silence(Error::Unavailable(_))) => Ok(None),
-            Err(Unheard::Silence(error)) => Err(error),
+            Err(Unanswered::Silence(Error::Unavailable(_))) => Ok(None),
+            Err(Unanswered::Silence(error)) => Err(error),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::{
     Error, Result,
     attempts::{
         open_attempts::Found,
-        transaction::{Answer, outcome},
+        transaction::{CommitAnswer, outcome},
     },
     broken::Broken,
     calls::Calls,
@@ -52,7 +52,7 @@ impl Calls {
 
     /// The answer to a commit whose attempt is unknown here. It runs as a task of the engine, and
     /// excludes begins of the same id.
-    pub(crate) async fn answer_of(self: &Arc<Self>, call: &Call) -> Answer {
+    pub(crate) async fn answer_of(self: &Arc<Self>, call: &Call) -> CommitAnswer {
         let (calls, asked) = (Arc::clone(self), call.clone());
         let call = call.clone();
         let answer = self
@@ -92,7 +92,7 @@ impl Calls {
         }
     }
 
-    async fn look_up(self: &Arc<Self>, node: &Arc<Node>, call: &Call) -> Answer {
+    async fn look_up(self: &Arc<Self>, node: &Arc<Node>, call: &Call) -> CommitAnswer {
         if !matches!(self.find(call), Found::Nothing) {
             return Err(Error::unavailable("the transaction is being begun"));
         }
@@ -118,7 +118,7 @@ impl Calls {
         match decision.state {
             _ if !is_asked => Err(Error::TransactionFinished(Outcome::BegunAnew)),
             State::Committed(stored) => {
-                self.hear_committed(node, &call.id, decision.attempt, &stored, point)
+                self.apply_committed(node, &call.id, decision.attempt, &stored, point)
                     .await?;
                 Ok(Committed {
                     after: stored.after(),
@@ -158,7 +158,12 @@ impl Calls {
     /// There is no row. A generated id then never committed, or its row was dropped; the same holds
     /// for an attempt of a random id. Otherwise a client that repeats the commit would assume it
     /// had never happened, and do the work again.
-    async fn answer_without_row(&self, node: &Node, call: &Call, point: DurabilityPoint) -> Answer {
+    async fn answer_without_row(
+        &self,
+        node: &Node,
+        call: &Call,
+        point: DurabilityPoint,
+    ) -> CommitAnswer {
         if let Some(attempt) = call.attempt.filter(|_| call.id.is_random())
             && self.is_dropped(node, attempt).await?
         {

@@ -51,13 +51,13 @@ impl Cluster {
         // Read first: if it is sealed, the slots read afterwards are all there will ever be.
         let row = node_registry::get(&node.store, log).await?;
         let fenced = FencedLog::new(node.store.key_value().clone(), layout::log(log));
-        let heard = self.cache.lock().heard.through(log);
-        if heard == u64::MAX {
-            return Ok(heard);
+        let applied = self.cache.lock().applied.through(log);
+        if applied == u64::MAX {
+            return Ok(applied);
         }
         // A node's log has one writer, which writes its slots in order, so none of them is void.
         let mut cursor = Cursor {
-            next: SlotIndex(heard + 1),
+            next: SlotIndex(applied + 1),
             epoch: Epoch(0),
         };
         let mut is_decided = true;
@@ -88,7 +88,7 @@ impl Cluster {
             }
             let is_whole = is_decided && row.is_some_and(|row| row.is_resolved);
             if is_whole && let Some(mut cache) = self.cache.of(node.id) {
-                Arc::make_mut(&mut cache.heard).finish(log, log);
+                Arc::make_mut(&mut cache.applied).finish(log, log);
             }
             self.lock()
                 .neighbours
@@ -108,7 +108,7 @@ impl Cluster {
         if let Some(read) = try_read_on(node, log, cursor).await? {
             return Ok(read);
         }
-        node.store.fall();
+        node.store.fence();
         Err(Error::unavailable("the node was presumed dead"))
     }
 

@@ -40,7 +40,7 @@ pub struct Members {
 
 /// A role that one elected node fills for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Office {
+pub enum Election {
     /// Decides up to where superseded versions may be collected, and resolves the logs of dead
     /// nodes.
     Collector,
@@ -72,8 +72,8 @@ pub trait Membership: Debug + Send + Sync {
     /// the past.
     fn may_answer_until(&self) -> Option<Monotonic>;
 
-    /// Whether this node leads `office`. Acts of a leader are valid only while it may answer.
-    fn leads(&self, office: Office) -> bool;
+    /// Whether this node leads `election`. Acts of a leader are valid only while it may answer.
+    fn leads(&self, election: Election) -> bool;
 }
 
 /// The only node of a store: its lock is the lease.
@@ -116,7 +116,7 @@ impl Membership for Alone {
         None
     }
 
-    fn leads(&self, _: Office) -> bool {
+    fn leads(&self, _: Election) -> bool {
         true
     }
 }
@@ -146,7 +146,7 @@ mod tests {
             }
         );
         assert_eq!(now(alone.changed(2)), None, "nothing has changed since");
-        assert!(alone.leads(Office::Collector) && alone.leads(Office::Sequencer));
+        assert!(alone.leads(Election::Collector) && alone.leads(Election::Sequencer));
         assert_eq!(alone.may_answer_until(), None);
         now(alone.leave()).expect("at once");
         assert_eq!(

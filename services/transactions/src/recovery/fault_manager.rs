@@ -28,7 +28,7 @@ use primitives::{Backoff, Cursor, Delays, Epoch, FencedLog, SlotIndex};
 
 use crate::{
     Error, Result,
-    cluster::membership::Office,
+    cluster::membership::Election,
     model::NodeId,
     node::Node,
     recovery::{Recovery, resolve::Closing},
@@ -41,7 +41,7 @@ use crate::{
 };
 
 /// The interval between two checks of the membership, which call no port.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// How long a non-member must be missing before it is presumed dead.
 const MISSING_MIN: Duration = Duration::from_secs(1);
 /// The waits before a damaged log is tried again: each try leaves a seal there.
@@ -74,8 +74,8 @@ impl Recovery {
             let mut seen = Seen::default();
             let (mut of_the_gone, mut of_hanging) =
                 (LogThrottle::default(), LogThrottle::default());
-            while node.store.standing().is_ok() {
-                if recovery.calls.cluster.membership.leads(Office::Collector) {
+            while !node.store.is_fenced() {
+                if recovery.calls.cluster.membership.leads(Election::Collector) {
                     let seen_to = recovery.see_to_the_gone(&node, &mut seen).await;
                     recovery.say(&node, &mut of_the_gone, seen_to, "recovery of dead nodes");
                     let closed = recovery.close_hanging(&node).await;
@@ -83,7 +83,7 @@ impl Recovery {
                 } else {
                     seen = Seen::default();
                 }
-                recovery.calls.context.clock.sleep(LOOK_EVERY).await;
+                recovery.calls.context.clock.sleep(CHECK_EVERY).await;
             }
         });
     }
@@ -97,7 +97,7 @@ impl Recovery {
                     tracing::info!(?lasted, "{what} succeeds again");
                 }
             }
-            Err(_) if node.store.standing().is_err() => {}
+            Err(_) if node.store.is_fenced() => {}
             Err(error) => {
                 if let Some(lasts) = outage.failed(now, &error.to_string()) {
                     tracing::warn!(%error, ?lasts, "{what} is incomplete at the moment");
@@ -141,7 +141,7 @@ impl Recovery {
                     seen.gone.insert(row.node);
                 }
                 Err(error) => {
-                    node.store.standing()?;
+                    node.store.check_fence()?;
                     tracing::debug!(%error, gone = row.node.0, "a dead node cannot be recovered at the moment");
                     if let Error::Corrupt(_) = error {
                         let before = seen.damaged.remove(&row.node);

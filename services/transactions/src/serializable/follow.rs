@@ -41,7 +41,7 @@ impl Serializable {
     pub(crate) fn follow_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
         let (serializable, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
-            while node.store.standing().is_ok() {
+            while !node.store.is_fenced() {
                 let behind = serializable.cluster.lock().neighbours.take_behind();
                 for log in behind {
                     let read = if log == NodeId::SEQUENCER {
@@ -70,7 +70,7 @@ impl Serializable {
         let _reading = followed.reading.lock().await;
         if followed.done.load(Ordering::SeqCst) > asked {
             // Another task's read began after this call.
-            return node.store.standing();
+            return node.store.check_fence();
         }
         let number = followed.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let log = FencedLog::new(node.store.key_value().clone(), layout::sequencer_log());
@@ -87,16 +87,16 @@ impl Serializable {
             for slot in &read.slots {
                 let stored = decode_slot(&slot.payload)?;
                 let records = records_of(node, slot.index.0, &stored, read.point).await?;
-                self.hear_slot(node, slot.cursor(), &stored, &records);
+                self.apply_slot(node, slot.cursor(), &stored, &records);
             }
             self.pass_sequenced(node, read.cursor);
             if node
                 .sequencer()
                 .is_some_and(|sequencer| read.cursor.epoch > sequencer.epoch)
             {
-                node.store.fall();
+                node.store.fence();
             }
-            node.store.standing()?;
+            node.store.check_fence()?;
             if read.is_tail {
                 break;
             }
@@ -142,7 +142,7 @@ impl Serializable {
                     records.push(Arc::new(record));
                 }
             }
-            self.hear_slot(node, cursor, &slot, &records);
+            self.apply_slot(node, cursor, &slot, &records);
         }
         self.pass_sequenced(node, cursor);
         Ok(())
@@ -158,14 +158,14 @@ impl Serializable {
             if node.followed.cursor() <= Some(cursor) {
                 // A trimmed slot was applied by all counted nodes, or settled by this node's
                 // successor, so this node is fenced.
-                node.store.fall();
+                node.store.fence();
                 return Err(Error::unavailable("the node was presumed dead"));
             }
         }
     }
 
     /// The slot before `cursor` is decided: from now on every reader here sees its commits.
-    pub(super) fn hear_slot(
+    pub(super) fn apply_slot(
         &self,
         node: &Arc<Node>,
         cursor: Cursor,

@@ -272,7 +272,7 @@ impl Serializable {
         }
         self.stop_timestamps(node, keyspace).await?;
         if !self.context.is_alone() {
-            self.hear_what_is_timed(node).await?;
+            self.apply_timestamped(node).await?;
         }
         let mut known = self.keyspaces.lock();
         if known.serving != Some(node.id) {
@@ -285,8 +285,8 @@ impl Serializable {
     /// A single node that has just marked its first keyspace is the sequencer from now on.
     async fn take_over_alone(&self, node: &Arc<Node>) -> Result<()> {
         if !node_registry::is_live(&node.store, node.id).await? {
-            node.store.fall();
-            node.store.standing()?;
+            node.store.fence();
+            node.store.check_fence()?;
         }
         if node.sequencer().is_none() {
             let sequencer = self.take_over_sequencer(&node.store, node.id).await?;
@@ -313,7 +313,7 @@ impl Serializable {
             let _ = changed.changed().await;
         }
         // Commits of a node that cannot go on are decided once its log is resolved.
-        node.store.standing()
+        node.store.check_fence()
     }
 
     /// Makes every other node stop giving timestamps there.
@@ -351,9 +351,9 @@ impl Serializable {
 
     /// Merges everything that others committed with timestamps. The index may lack some of it, and
     /// nothing newer will come.
-    async fn hear_what_is_timed(&self, node: &Arc<Node>) -> Result<()> {
+    async fn apply_timestamped(&self, node: &Arc<Node>) -> Result<()> {
         for row in node_registry::list(&node.store).await? {
-            if row.node != node.id && !self.cache.lock().heard.is_whole(row.node) {
+            if row.node != node.id && !self.cache.lock().applied.is_whole(row.node) {
                 self.cluster.follow(node, row.node).await?;
             }
         }

@@ -21,7 +21,7 @@
 use super::Commit;
 use crate::{
     Error, Result,
-    attempts::transaction::Answer,
+    attempts::transaction::CommitAnswer,
     broken::Broken,
     storage::{
         node_log::{Data, Placed},
@@ -67,7 +67,7 @@ impl Commit<'_> {
     }
 
     /// Commits with the group of the slot that holds its entry.
-    pub(super) async fn run_in_group(mut self, data: Data) -> Answer {
+    pub(super) async fn run_in_group(mut self, data: Data) -> CommitAnswer {
         let placed = match self
             .transaction
             .node

@@ -21,13 +21,13 @@ use primitives::Backoff;
 
 use crate::{
     Error, Result,
-    attempts::transaction::Answer,
+    attempts::transaction::CommitAnswer,
     broken::Broken,
     model::{Committed, Outcome},
     sequencer::{
         Sequencer,
+        proposal::{Proposal, Request},
         validation::Observed,
-        wish::{Request, Wish},
     },
     storage::{
         node_log::Placed,
@@ -48,7 +48,7 @@ const TAKEN_SOON: Backoff = Backoff {
 
 impl Commit<'_> {
     /// Commits after validation of `observed`; `None` skips validation.
-    pub(super) async fn run_sequenced(mut self, observed: Option<Observed>) -> Answer {
+    pub(super) async fn run_sequenced(mut self, observed: Option<Observed>) -> CommitAnswer {
         if let Err(error) = self.may_begin() {
             return self.give_up(None, error);
         }
@@ -67,12 +67,12 @@ impl Commit<'_> {
             set: self.set.clone(),
             effects: self.effects.len() as u32,
         };
-        let wish = Wish::to_commit(&self.transaction.id, self.transaction.attempt, request);
+        let proposal = Proposal::to_commit(&self.transaction.id, self.transaction.attempt, request);
         let wanted_until = self.wanted_until();
         let record = match self
             .calls
             .serializable
-            .sequence(&node, &wish, &self.writes, seen, wanted_until)
+            .sequence(&node, &proposal, &self.writes, seen, wanted_until)
             .await
         {
             Ok(record) => record,
@@ -87,7 +87,7 @@ impl Commit<'_> {
         self.calls
             .effects
             .dispatch(&node, record.attempt, self.effects.len(), record.point);
-        self.settle_later(placed, &record, wish);
+        self.settle_later(placed, &record, proposal);
         let committed = Committed {
             after: record.after(),
         };
@@ -158,7 +158,7 @@ impl Commit<'_> {
 
     /// Settles the row as the log decided, and then the entries in the own log, including those of
     /// spilled data, whose fate the row decides. If this is interrupted, the next start does it.
-    fn settle_later(&mut self, placed: Placed, record: &Arc<CommitRecord>, wish: Wish) {
+    fn settle_later(&mut self, placed: Placed, record: &Arc<CommitRecord>, proposal: Proposal) {
         let (calls, transaction) = (Arc::clone(self.calls), Arc::clone(self.transaction));
         let (spills, record) = (std::mem::take(&mut self.spills), Arc::clone(record));
         let Ok(at_work) = transaction.node.at_work() else {
@@ -167,14 +167,14 @@ impl Commit<'_> {
         self.calls.context.spawn(async move {
             let _at_work = at_work;
             let node = &transaction.node;
-            let Some(stored) = wish.stored(record.version) else {
+            let Some(stored) = proposal.stored(record.version) else {
                 return;
             };
             if let Err(error) = calls.serializable.settle(node, &record, &stored).await {
                 tracing::debug!(%error, "a commit is left to the next start to be settled");
                 return;
             }
-            calls.hear_own(node, placed.slot);
+            calls.apply_own(node, placed.slot);
             transaction.settle(Some(placed.slot));
             calls.leave_no_replaced(&transaction, spills, &record);
             calls.publish(node);

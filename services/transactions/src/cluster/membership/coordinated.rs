@@ -40,7 +40,7 @@ use primitives::Mutant;
 use crate::{Error, Result, broken::Broken, model::NodeId};
 
 use super::{
-    Address, Members, Membership, Office,
+    Address, Election, Members, Membership,
     roster::{self, Present, Roster},
 };
 
@@ -181,11 +181,11 @@ impl Membership for Coordinated {
         Some(self.known.until())
     }
 
-    fn leads(&self, office: Office) -> bool {
+    fn leads(&self, election: Election) -> bool {
         let may_answer = self
             .may_answer_until()
             .is_none_or(|until| self.clock.monotonic() < until);
-        may_answer && self.known.view.borrow().leads.contains(&office)
+        may_answer && self.known.view.borrow().leads.contains(&election)
     }
 }
 
@@ -255,14 +255,19 @@ impl Follower {
             clock: Arc::clone(&parts.clock),
             known: Arc::clone(&parts.known),
         };
-        let offices = [Office::Collector, Office::Sequencer];
-        let candidates = offices.map(|office| roster::candidate(node, office));
+        let elections = [Election::Collector, Election::Sequencer];
+        let candidates = elections.map(|election| roster::candidate(node, election));
         let wanted = [roster::member(node, &parts.address)]
             .into_iter()
             .chain(candidates)
             .collect();
         let made = follower.make(wanted).await?;
-        follower.roster = Roster::new(offices.into_iter().zip(made.into_iter().skip(1)).collect());
+        follower.roster = Roster::new(
+            elections
+                .into_iter()
+                .zip(made.into_iter().skip(1))
+                .collect(),
+        );
         follower.read_all();
         while !follower.pump().await? {
             follower.member.wait().await;

@@ -21,14 +21,14 @@ pub(crate) struct Request {
 
 /// A request to the sequencer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Wish {
+pub(crate) struct Proposal {
     pub(crate) id: TransactionId,
     pub(crate) attempt: Attempt,
     /// The commit. `None`: record that the attempt never commits, unless it has.
     pub(crate) request: Option<Request>,
 }
 
-impl Wish {
+impl Proposal {
     /// To commit.
     pub(crate) fn to_commit(id: &TransactionId, attempt: Attempt, request: Request) -> Self {
         Self {
