@@ -40,15 +40,18 @@
 //! Not promised: an order between groups, or exactly one delivery.
 
 mod admin;
+mod groups;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 pub use admin::{Backlog, DeadLetter, LetterId, QueueAdmin, SharedQueueAdmin};
+pub use groups::{Groups, Queued};
 
-use crate::{Externalize, Incarnation, Receipt, Result};
+use crate::{Error, Externalize, Incarnation, Receipt, Result};
 
 /// The longest message group.
 pub const GROUP_BYTES_MAX: usize = 128;
@@ -69,7 +72,7 @@ pub struct Message {
 }
 
 /// The position of a message in its queue. It grows within a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Sequence(pub u64);
 
 /// Names one delivery of one message, for acknowledging it.
@@ -101,7 +104,7 @@ pub struct Delivery {
 }
 
 /// The fate of a message that failed [`QueueOptions::attempts_max`] times (rule P1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnFailure {
     /// It stays at the head of its group and is tried again forever. [`QueueAdmin::blocked`]
     /// reports it.
@@ -111,7 +114,7 @@ pub enum OnFailure {
 }
 
 /// How a queue behaves, given once at its creation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueOptions {
     /// How long a delivered message stays hidden before it is delivered again.
     pub visibility_timeout_ms: u64,
@@ -124,7 +127,7 @@ pub struct QueueOptions {
 }
 
 /// Whether a queue's messages, or an update, survive a crash of the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Retention {
     /// They do, once durable, like all other data (Q3).
     #[default]
@@ -217,6 +220,37 @@ pub trait Queue: Externalize {
 
     /// The provider's limits.
     fn limits(&self) -> &QueueLimits;
+}
+
+impl QueueLimits {
+    /// Errors: `Invalid` if there are too many messages or one of them is too large.
+    pub fn check(&self, queue: &str, messages: &[Message]) -> Result<()> {
+        self.check_count(queue, messages.len())?;
+        for message in messages {
+            let (group, bytes) = (message.group.len(), message.body.len());
+            let id = message.deduplication.as_ref().map_or(0, Bytes::len);
+            if bytes > self.message_bytes_max
+                || group > GROUP_BYTES_MAX
+                || id > DEDUPLICATION_BYTES_MAX
+            {
+                return Err(Error::invalid(format!(
+                    "send {bytes} bytes with an id of {id} in a group named by {group} to {queue:?}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Errors: `Invalid` if `count` messages or dead letters are too many for one call.
+    pub fn check_count(&self, queue: &str, count: usize) -> Result<()> {
+        let limit = self.batch_messages_max;
+        if count > limit {
+            return Err(Error::invalid(format!(
+                "send or settle {count} messages of {queue:?}, where {limit} is the limit"
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// A shared queue port.

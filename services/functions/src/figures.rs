@@ -35,26 +35,18 @@ pub struct Figures {
     pub runtime: runtime::Figures,
 }
 
-/// Polls the queues that start functions.
 #[derive(Debug)]
 pub(crate) struct QueueWatch {
     context: Arc<Context>,
     seen: Mutex<Seen>,
 }
 
-/// The results of the last polls.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     /// By the queue's name at the provider.
     backlogs: BTreeMap<String, Backlog>,
     /// The next poll continues after this queue.
     last: String,
-}
-
-impl Seen {
-    fn count(&self, of: impl Fn(&Backlog) -> u64) -> u64 {
-        self.backlogs.values().map(of).sum()
-    }
 }
 
 impl QueueWatch {
@@ -68,10 +60,11 @@ impl QueueWatch {
     /// The figures now, with the backlogs of the last poll; returns at once.
     pub(crate) fn figures(&self) -> Figures {
         let seen = self.seen.lock();
+        let backlogs = seen.backlogs.values();
         Figures {
             deployed: self.context.lookup.catalogue.functions().len() as u64,
-            events_waiting: seen.count(|backlog| backlog.messages),
-            dead_letters: seen.count(|backlog| backlog.dead_letters),
+            events_waiting: backlogs.clone().map(|backlog| backlog.messages).sum(),
+            dead_letters: backlogs.map(|backlog| backlog.dead_letters).sum(),
             runtime: self.context.parts.runtime.figures(),
         }
     }
@@ -109,15 +102,12 @@ impl QueueWatch {
     fn queues(&self) -> BTreeMap<String, Option<String>> {
         let parts = &self.context.parts;
         let mut queues = BTreeMap::new();
-        self.context.lookup.for_each(|name, table| {
-            let function = registered_name(name);
+        for deployed in self.context.lookup.catalogue.functions() {
+            let function = registered_name(&deployed.function.name);
             queues.insert(parts.functions.event_queue(&function), Some(function));
-            queues.extend(
-                table
-                    .queues()
-                    .map(|trigger| ((parts.queue_name)(&trigger.queue), None)),
-            );
-        });
+            let own = deployed.table.queues();
+            queues.extend(own.map(|trigger| ((parts.queue_name)(&trigger.queue), None)));
+        }
         queues
     }
 }

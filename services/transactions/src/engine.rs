@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use ports::{Clock, DurabilityPoint, Entropy, KeyValue, key_value::Room};
+use ports::{Clock, DurabilityPoint, Entropy, KeyValue};
 use tokio::sync::{self, Semaphore};
 
 use crate::{
@@ -94,7 +94,7 @@ impl Engine {
     pub async fn begin(&self, begin: Begin) -> Result<Shown<Begun>> {
         if begin.id.is_some() {
             // A client id needs a row. Without one, a transaction may read on a full disk.
-            self.calls.context.check_room(Room::Free)?;
+            self.calls.context.check_room()?;
         }
         self.calls.begin(begin).await
     }
@@ -125,13 +125,12 @@ impl Engine {
     /// `Unavailable`. After `NoRoom` the transaction may be over: a value that cannot be spilled
     /// ends it.
     pub async fn put(&self, call: &Call, key: Key, value: Bytes) -> Result<()> {
-        self.calls.context.check_room(Room::Free)?;
+        self.calls.context.check_room()?;
         self.write(call, key, Some(value)).await
     }
 
     /// Deletes `key` once the transaction commits. Errors: those of [`Engine::put`].
     pub async fn delete(&self, call: &Call, key: Key) -> Result<()> {
-        self.calls.context.check_room(Room::Scarce)?;
         self.write(call, key, None).await
     }
 
@@ -246,11 +245,9 @@ impl Engine {
     /// Plain state: a transaction of one write, or of one deletion if `value` is `None`. Durable
     /// when it returns.
     pub async fn put_now(&self, key: Key, value: Option<Bytes>) -> Result<Committed> {
-        self.calls.context.check_room(if value.is_some() {
-            Room::Free
-        } else {
-            Room::Scarce
-        })?;
+        if value.is_some() {
+            self.calls.context.check_room()?;
+        }
         self.calls.put_now(key, value).await
     }
 

@@ -24,7 +24,7 @@ mod sequenced;
 use std::sync::Arc;
 
 use futures_util::{TryStreamExt, stream};
-use ports::{DurabilityPoint, Monotonic, key_value::Room};
+use ports::{DurabilityPoint, Monotonic};
 
 use crate::{
     Error, Result,
@@ -287,12 +287,9 @@ impl<'a> Commit<'a> {
         (&transaction.id, transaction.attempt, &transaction.node)
     }
 
-    /// Errors: a value could not be spilled, or the store is full.
+    /// Errors: a value could not be spilled.
     fn may_begin(&mut self) -> Result<()> {
-        self.spills
-            .failed
-            .take()
-            .map_or_else(|| self.calls.context.check_room(Room::Scarce), Err)
+        self.spills.failed.take().map_or(Ok(()), Err)
     }
 
     async fn run(mut self) -> CommitAnswer {

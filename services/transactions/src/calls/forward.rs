@@ -26,7 +26,7 @@ use crate::{
     broken::Broken,
     calls::Calls,
     cluster::{
-        forwarded::{Asked, Forwarded, Said},
+        forwarded::{Asked, Forwarded, Said, not_understood},
         messages::{Answer, Message},
         owner::Owner,
         peers::Unanswered,
@@ -98,7 +98,7 @@ impl Calls {
         let outlives_late_writes = self.context.breaks(Broken::OutlivesLateWrites);
         match answer {
             Ok(Answer::Reply(reply)) => reply.map(Some).map_err(Error::from),
-            Ok(_) => Ok(None),
+            Ok(_) if asked.is_only_there() => Err(not_understood()),
             Err(Unanswered::Late(_)) if asked.must_not_come_late() && !outlives_late_writes => {
                 Err(Box::pin(self.ended_with_its_node(owner, call)).await)
             }
@@ -106,7 +106,7 @@ impl Calls {
             Err(Unanswered::Silence(Error::Unavailable(_))) if asked.is_only_there() => {
                 Err(Box::pin(self.ended_with_its_node(owner, call)).await)
             }
-            Err(Unanswered::Silence(Error::Unavailable(_))) => Ok(None),
+            Ok(_) | Err(Unanswered::Silence(Error::Unavailable(_))) => Ok(None),
             Err(Unanswered::Silence(error)) => Err(error),
         }
     }
