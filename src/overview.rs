@@ -107,9 +107,9 @@ impl Overview {
             connections: count(Statistics::connections_open),
             watches: watches as u64,
             zxid: gateway.applied().0,
-            requests: count(Statistics::requests_total),
-            responses: count(Statistics::packets_sent),
-            malformed: count(Statistics::malformed),
+            requests: count(|counted| counted.requests.get()),
+            responses: count(|counted| counted.packets_sent.get()),
+            malformed: count(|counted| counted.malformed.get()),
         }
     }
 }

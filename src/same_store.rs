@@ -53,7 +53,9 @@ impl SameStore {
             let view = membership.members().view;
             let row = self.items.get(&key()).await;
             match row.map(|row| row.value.and_then(|item| item.integer(NAME))) {
-                Ok(name) if name == Some(self.name) => membership.changed(view).await,
+                Ok(name) if name == Some(self.name) => {
+                    membership.changed(view).await;
+                }
                 Ok(_) => {
                     return anyhow!(
                         "the store has lost everything, what it had acknowledged included: start again to go on with \

@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow, ensure};
 use async_trait::async_trait;
-use coordination::{Gateway, Parts, Region, Service, config::DataPlacement};
+use coordination::{Gateway, Parts, Service, config::DataPlacement};
 use embedded::ObjectDirectory;
 use http_body_util::BodyExt as _;
 use http_frontend::{HttpPeers, InProcessRouter, Limits, Services};
@@ -276,10 +276,8 @@ async fn start_coordination(
     let functions = MeteredFunctions::new(functions, Arc::clone(meter));
     let parts = Parts {
         system: items.clone(),
-        regions: vec![Region {
-            items,
-            objects: Arc::new(objects),
-        }],
+        items,
+        objects: Arc::new(objects),
         queue: metered_queue(&provider.queue, meter),
         functions: Arc::new(functions),
         clock: Arc::new(SystemClock),
