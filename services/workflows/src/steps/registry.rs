@@ -104,7 +104,9 @@ impl AttemptRegistry {
     /// Ends an attempt that is about to commit: it keeps its own writes. The nested ones lose theirs.
     pub(crate) fn take(&self, token: &str) -> Option<Arc<Attempt>> {
         let (attempt, nested) = self.remove(token)?;
-        nested.iter().for_each(|attempt| attempt.close());
+        for attempt in nested {
+            attempt.close();
+        }
         Some(attempt)
     }
 
