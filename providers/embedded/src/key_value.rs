@@ -187,10 +187,8 @@ impl Changes {
         for (key, record, below) in self.records {
             store.set(key, record, below);
         }
-        Ok(Receipt {
-            point: store.order(),
-            cost: self.cost,
-        })
+        store.order();
+        Ok(store.receipt(self.cost))
     }
 }
 
@@ -199,24 +197,17 @@ fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result
     let key = item_key(&update.key);
     let found = store.item(&key)?;
     let present = stored(found.value.as_deref());
-    let unchanged = || Receipt {
-        point: store.point(),
-        cost: Cost::of_read(present.item.as_deref()),
-    };
     let changed = match evaluate(present, update, &LIMITS)? {
-        Evaluated::Refused => {
-            return Ok(Updated {
-                outcome: Outcome::Conflict(present.item.clone()),
-                receipt: unchanged(),
-            });
-        }
-        Evaluated::Unchanged => {
-            return Ok(Updated {
-                outcome: Outcome::Done(present.item.clone()),
-                receipt: unchanged(),
-            });
-        }
         Evaluated::Changed(changed) => changed,
+        kept => {
+            let item = present.item.clone();
+            let receipt = store.receipt(Cost::of_read(item.as_deref()));
+            let outcome = match kept {
+                Evaluated::Refused => Outcome::Conflict(item),
+                _ => Outcome::Done(item),
+            };
+            return Ok(Updated { outcome, receipt });
+        }
     };
     let outcome = Outcome::Done(changed.item.clone());
     let mut changes = Changes::default();
@@ -225,10 +216,7 @@ fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result
         && matches!(&changes.records[..], [(key, Some(record), below)]
             if store.overlay.set_unjournaled(key, record, *below));
     let receipt = if is_unjournaled {
-        Receipt {
-            point: store.point(),
-            cost: changes.cost,
-        }
+        store.receipt(changes.cost)
     } else {
         changes.make(store, reserve)?
     };
@@ -248,10 +236,7 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
         match evaluate(present, update, &LIMITS)? {
             Evaluated::Refused => {
                 let item = present.item.clone();
-                let receipt = Receipt {
-                    point: store.point(),
-                    cost: Cost::of_read(item.as_deref()),
-                };
+                let receipt = store.receipt(Cost::of_read(item.as_deref()));
                 return Ok(Transacted::Conflict {
                     index,
                     item,
@@ -269,10 +254,7 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
         }
     }
     let receipt = if changes.records.is_empty() {
-        Receipt {
-            point: store.point(),
-            cost: changes.cost,
-        }
+        store.receipt(changes.cost)
     } else {
         changes.make(store, reserve)?
     };
@@ -305,10 +287,7 @@ fn write_batch(store: &mut Store, batch: Batch, reserve: UseReserve) -> Result<B
         Some(_) => return Err(Error::corrupt(format!("read the cursor of {lane:?}"))),
         None => 0,
     };
-    let receipt = Receipt {
-        point: store.point(),
-        cost: Cost::of_read(None),
-    };
+    let receipt = store.receipt(Cost::of_read(None));
     if batch.sequence <= cursor {
         return Ok(Batched::Repeat(receipt));
     }

@@ -30,10 +30,7 @@ impl Engine {
         let now = self.now();
         let mut state = self.serving()?;
         change(&mut state, now)?;
-        Ok(Receipt {
-            point: state.store.point(),
-            cost,
-        })
+        Ok(state.store.receipt(cost))
     }
 
     /// Calls `on` with a queue to which the deadlines so far are applied.

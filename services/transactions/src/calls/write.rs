@@ -101,7 +101,7 @@ impl Calls {
     ) -> Result<Option<Leaving>> {
         let mut state = transaction.state();
         state.touch(self.context.clock.monotonic())?;
-        transaction.node.store.standing()?;
+        transaction.node.store.check_fence()?;
         let buffer = &mut state.buffer;
         if buffer.get(key).is_none() && buffer.len() >= self.context.config.keys_written_max {
             return Err(Error::TooLarge("the transaction writes too many keys"));

@@ -45,7 +45,7 @@ use crate::{
     model::{Attempt, Key, TransactionId},
     node::Node,
     storage::{
-        frontier::Heard,
+        frontier::Frontier,
         node_registry,
         records::{CommitRecord, Entry, StoredSlot, WriteSet, decode},
         store::{Decision, State},
@@ -65,7 +65,10 @@ const SLOTS_UNNOTED_MAX: u64 = 1_000;
 
 /// Plans which versions of `entries` to delete; `horizon` is the oldest frontier of all running
 /// transactions.
-pub(crate) fn plan(entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> Vec<Superseded> {
+pub(crate) fn plan(
+    entries: &BTreeMap<Key, Arc<IndexEntry>>,
+    horizon: &Frontier,
+) -> Vec<Superseded> {
     let mut plan = Vec::new();
     for (key, entry) in entries {
         let Some(floor) = entry
@@ -157,7 +160,7 @@ impl Collection {
         node: &Arc<Node>,
         tended: &Tended,
         through: u64,
-        horizon: &Heard,
+        horizon: &Frontier,
         may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
     ) -> Result<Option<Cursor>> {
         let read = node
@@ -204,7 +207,7 @@ impl Collection {
         self: &Arc<Self>,
         node: &Arc<Node>,
         commits: Vec<Committing>,
-        horizon: &Heard,
+        horizon: &Frontier,
         may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
     ) -> Result<()> {
         let rows = stream::iter(commits).map(|commit| commit.keys_if_committed(node));
@@ -223,7 +226,7 @@ impl Collection {
         self: &Arc<Self>,
         node: &Arc<Node>,
         keys: BTreeSet<Key>,
-        horizon: &Heard,
+        horizon: &Frontier,
         may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
     ) -> Result<()> {
         let looks = stream::iter(keys).map(|key| async move {
@@ -238,7 +241,11 @@ impl Collection {
         self.collect_planned(node, plan, may_be_released).await
     }
 
-    fn plan(&self, entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> Vec<Superseded> {
+    fn plan(
+        &self,
+        entries: &BTreeMap<Key, Arc<IndexEntry>>,
+        horizon: &Frontier,
+    ) -> Vec<Superseded> {
         let mut plan = plan(entries, horizon);
         if self.context.breaks(Broken::CollectsWholeTransactions) {
             plan.retain(|superseded| is_wholly_superseded(&superseded.record, entries));

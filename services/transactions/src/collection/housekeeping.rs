@@ -17,7 +17,7 @@ use primitives::FencedLog;
 use crate::{
     Result,
     broken::Broken,
-    cluster::membership::Office,
+    cluster::membership::Election,
     collection::{
         Collection, retention,
         sweep::Sweep,
@@ -27,7 +27,7 @@ use crate::{
     model::NodeId,
     node::Node,
     storage::{
-        frontier::Heard,
+        frontier::Frontier,
         layout,
         node_registry::{self, NodeRow},
         records::CommitRecord,
@@ -65,7 +65,7 @@ struct Housekeeping {
     names_listed_next: Option<Monotonic>,
     /// The frontier at the last listing, and whether it was unchanged since the one before: then no
     /// node adds keys until the frontier advances.
-    names_heard: (Heard, bool),
+    names_heard: (Frontier, bool),
 }
 
 impl Collection {
@@ -91,7 +91,7 @@ impl Collection {
         let (logs, unswept) = (Vec::new(), Vec::new());
         let is_in_office = self.context.is_alone();
         let names_listed_next = None;
-        let names_heard = (Heard::default(), false);
+        let names_heard = (Frontier::default(), false);
         let house = Housekeeping {
             collection,
             node,
@@ -144,7 +144,7 @@ impl Housekeeping {
                     wait
                 }
                 Err(error) => {
-                    if self.node.store.standing().is_err() || self.node.is_leaving() {
+                    if self.node.store.is_fenced() || self.node.is_leaving() {
                         return;
                     }
                     if let Some(lasts) = outage.failed(now, &error.to_string()) {
@@ -166,7 +166,7 @@ impl Housekeeping {
                 () = self.node.work.notified() => clock.sleep(GATHERING).await,
                 () = due => {}
             }
-            if self.node.store.standing().is_err() || self.node.is_leaving() {
+            if self.node.store.is_fenced() || self.node.is_leaving() {
                 return;
             }
         }
@@ -175,7 +175,7 @@ impl Housekeeping {
     /// Runs one pass, for a bounded time. Returns the time until the next one may have work, unless
     /// it is woken sooner.
     async fn pass(&mut self) -> Result<Option<Duration>> {
-        self.node.store.look()?;
+        self.node.store.check_incarnation()?;
         let node = Arc::clone(&self.node);
         let _at_work = node.at_work()?;
         self.collection.overtake();
@@ -242,7 +242,10 @@ impl Housekeeping {
         let left = self.node.take_left_behind();
         let was_in_office = std::mem::replace(
             &mut self.is_in_office,
-            self.collection.cluster.membership.leads(Office::Collector),
+            self.collection
+                .cluster
+                .membership
+                .leads(Election::Collector),
         );
         if self.is_in_office {
             if !was_in_office || !left.is_empty() {
@@ -270,13 +273,13 @@ impl Housekeeping {
             self.names_listed_next = None;
         }
         if self.names_listing_due() == Some(Duration::ZERO) {
-            let heard = (*self.collection.cache.lock().heard).clone();
+            let applied = (*self.collection.cache.lock().applied).clone();
             self.collection
                 .idempotency_keys
                 .list_periods(&self.node)
                 .await?;
-            let is_quiet = heard == self.names_heard.0;
-            self.names_heard = (heard, is_quiet);
+            let is_quiet = applied == self.names_heard.0;
+            self.names_heard = (applied, is_quiet);
             self.names_listed_next = Some(
                 self.collection.context.clock.monotonic()
                     + self.collection.idempotency_keys.names_listing(),
@@ -287,8 +290,8 @@ impl Housekeeping {
 
     fn names_listing_due(&self) -> Option<Duration> {
         let next = self.names_listed_next?;
-        let (heard, is_quiet) = &self.names_heard;
-        if *is_quiet && *heard == *self.collection.cache.lock().heard {
+        let (applied, is_quiet) = &self.names_heard;
+        if *is_quiet && *applied == *self.collection.cache.lock().applied {
             return None;
         }
         Some(next.since(self.collection.context.clock.monotonic()))
@@ -359,7 +362,7 @@ impl Housekeeping {
                 young_until: None,
                 dropped: 0,
                 since: self.node.started,
-                looked: Heard::default(),
+                looked: Frontier::default(),
             };
             self.logs.push(own);
         }
@@ -401,7 +404,7 @@ impl Housekeeping {
                 young_until,
                 dropped,
                 since,
-                looked: Heard::default(),
+                looked: Frontier::default(),
             });
             self.rows.pop();
         }

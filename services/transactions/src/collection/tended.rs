@@ -3,7 +3,7 @@
 use ports::Monotonic;
 use primitives::{Cursor, FencedLog};
 
-use crate::{model::NodeId, storage::frontier::Heard};
+use crate::{model::NodeId, storage::frontier::Frontier};
 
 /// The progress of one log.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ pub(crate) struct Tended {
     /// began to serve.
     pub(crate) since: Monotonic,
     /// The frontier common to all nodes at the last look, among several nodes.
-    pub(crate) looked: Heard,
+    pub(crate) looked: Frontier,
 }
 
 /// The slot up to which a log can be collected.
-pub(crate) fn collectable(tended: &Tended, horizon: &Heard) -> u64 {
+pub(crate) fn collectable(tended: &Tended, horizon: &Frontier) -> u64 {
     tended
         .last
         .unwrap_or(u64::MAX)

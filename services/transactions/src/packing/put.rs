@@ -143,7 +143,7 @@ impl Packing {
     ) -> Result<()> {
         let mut delays = Store::delays();
         loop {
-            store.standing()?;
+            store.check_fence()?;
             let put = self
                 .objects()?
                 .put_opts(path, payload.clone(), PutMode::Create.into())

@@ -27,7 +27,7 @@ use crate::{
     model::{Key, NodeId},
     node::Node,
     storage::{
-        frontier::Heard,
+        frontier::Frontier,
         records::{CommitRecord, StoredSlot, decode},
     },
 };
@@ -58,7 +58,7 @@ impl Collection {
         node: &Arc<Node>,
         tended: &mut Tended,
         through: u64,
-        horizon: &Heard,
+        horizon: &Frontier,
         may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
     ) -> Result<bool> {
         if tended.looked == *horizon {
@@ -172,7 +172,11 @@ impl Collection {
 /// that not all nodes have applied: it may have been omitted from an announcement, so no other node
 /// would delete it. It must also wait if not all nodes have applied the slot that decided it, which
 /// is in another log for a sequenced commit: then the versions that it supersedes are still needed.
-fn waits(record: &CommitRecord, entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> bool {
+fn waits(
+    record: &CommitRecord,
+    entries: &BTreeMap<Key, Arc<IndexEntry>>,
+    horizon: &Frontier,
+) -> bool {
     if !horizon.contains(record.position) {
         return true;
     }
