@@ -47,8 +47,6 @@ use crate::{
     same_store::SameStore,
 };
 
-/// The memory of a function on a cloud. In one process it only determines the computed cost.
-const FUNCTION_MEMORY_MB: u32 = 512;
 /// The time for ZooKeeper connections to finish when the server stops.
 const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
 
@@ -296,7 +294,7 @@ async fn start_coordination(
     ));
     let region = Region {
         items: items.clone(),
-        objects: Arc::new(MeteredObjects::new(provider.objects(), metered())),
+        objects: MeteredObjects::around(provider.objects(), metered()),
     };
     let parts = Parts {
         system: items,
@@ -320,9 +318,7 @@ async fn start_coordination(
         settings.store.name()
     );
     for definition in service.functions() {
-        let clock = Arc::new(SystemClock);
-        let counted = MeteredFunctions::metered(definition, FUNCTION_MEMORY_MB, metered(), clock);
-        functions.register(counted);
+        functions.register(MeteredFunctions::metered(definition, metered()));
     }
     service
         .start()
@@ -373,10 +369,7 @@ fn transactions(
     let mut service = transactions::Service::builder(parts).destinations(destinations);
     if let Some(packs) = packs {
         config.pack_wait = FILES_WAIT;
-        service = service.objects(Arc::new(MeteredObjects::new(
-            packs.objects(),
-            Arc::clone(meter),
-        )));
+        service = service.objects(MeteredObjects::around(packs.objects(), Arc::clone(meter)));
     }
     if let Some(Member { membership, peers }) = member {
         service = service.among(membership, peers);

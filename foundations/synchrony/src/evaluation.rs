@@ -1,20 +1,17 @@
-//! Calls evaluated over their rows, with the port's own `evaluate`: one update, a transaction, or a
-//! batch.
+//! Calls evaluated over their rows, with the port's own `evaluate`: one update or a
+//! transaction.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use ports::{
-    Cost, Error, Item, Result, Update,
+    Item, Result, Update,
     key_value::{
-        Batch, KeyValueLimits, Outcome, Value, Version,
+        KeyValueLimits, Outcome,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
 };
 
-use crate::layout::{RowKey, batch_cursor_row, item_row};
-
-/// The attribute of a user's batch cursor.
-const CURSOR: &str = "cursor";
+use crate::layout::{RowKey, item_row};
 
 /// The changes and the result of a call.
 #[derive(Debug)]
@@ -42,7 +39,7 @@ pub(crate) trait Operation: Send + Sync + 'static {
 pub(crate) struct One(pub(crate) Update);
 
 impl Operation for One {
-    type Answer = (Outcome, Cost);
+    type Answer = Outcome;
 
     fn keys(&self) -> Vec<RowKey> {
         vec![item_row(&self.0.key)]
@@ -55,7 +52,6 @@ impl Operation for One {
     fn decide(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Decision<Self::Answer>> {
         let stored = &rows[0];
         let evaluated = evaluate(stored, &self.0, limits)?;
-        let cost = cost_of(&evaluated, stored);
         let mut changed = BTreeMap::new();
         let outcome = match evaluated {
             Evaluated::Refused => Outcome::Conflict(stored.item.clone()),
@@ -68,7 +64,7 @@ impl Operation for One {
         };
         Ok(Decision {
             changed,
-            answer: (outcome, cost),
+            answer: outcome,
         })
     }
 }
@@ -78,8 +74,8 @@ pub(crate) struct Several(pub(crate) Vec<Update>);
 
 /// The outcome of a transaction, without its point.
 pub(crate) enum Ended {
-    Done(Vec<Option<Arc<Item>>>, Cost),
-    Conflict(usize, Option<Arc<Item>>, Cost),
+    Done(Vec<Option<Arc<Item>>>),
+    Conflict(usize, Option<Arc<Item>>),
 }
 
 impl Operation for Several {
@@ -94,14 +90,12 @@ impl Operation for Several {
     }
 
     fn decide(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Decision<Self::Answer>> {
-        let (mut items, mut changed, mut cost) = (Vec::new(), BTreeMap::new(), Cost::default());
+        let (mut items, mut changed) = (Vec::new(), BTreeMap::new());
         for (index, (update, stored)) in self.0.iter().zip(rows).enumerate() {
             let evaluated = evaluate(stored, update, limits)?;
-            let one = cost_of(&evaluated, stored);
-            cost += one;
             match evaluated {
                 Evaluated::Refused => {
-                    let answer = Ended::Conflict(index, stored.item.clone(), one);
+                    let answer = Ended::Conflict(index, stored.item.clone());
                     return Ok(Decision {
                         changed: BTreeMap::new(),
                         answer,
@@ -116,133 +110,7 @@ impl Operation for Several {
         }
         Ok(Decision {
             changed,
-            answer: Ended::Done(items, cost),
+            answer: Ended::Done(items),
         })
-    }
-}
-
-/// [`ports::KeyValue::write_batch`]: the cursor of the user's lane is a row of the same record.
-pub(crate) struct Lined {
-    batch: Batch,
-    /// The cursor's row, then those of the items, each once.
-    keys: Vec<RowKey>,
-    /// For each change, the index of its row.
-    places: Vec<usize>,
-}
-
-impl Lined {
-    pub(crate) fn new(batch: Batch) -> Self {
-        let mut keys = vec![batch_cursor_row(&batch.lane)];
-        let mut places = Vec::with_capacity(batch.changes.len());
-        let mut known: BTreeMap<RowKey, usize> = BTreeMap::new();
-        for (key, _) in &batch.changes {
-            let row = item_row(key);
-            let place = *known.entry(row.clone()).or_insert(keys.len());
-            if place == keys.len() {
-                keys.push(row);
-            }
-            places.push(place);
-        }
-        Self {
-            batch,
-            keys,
-            places,
-        }
-    }
-}
-
-/// The outcome of a batch, without its point.
-pub(crate) enum InLine {
-    Done(Cost),
-    Repeat(Cost),
-    Early(u64, Cost),
-}
-
-impl Operation for Lined {
-    type Answer = InLine;
-
-    fn keys(&self) -> Vec<RowKey> {
-        self.keys.clone()
-    }
-
-    fn check(&self, limits: &KeyValueLimits) -> Result<()> {
-        let (changes, limit) = (self.batch.changes.len(), limits.batch_items_max);
-        if changes > limit {
-            return Err(Error::invalid(format!(
-                "write a batch of {changes} changes, where {limit} is the limit"
-            )));
-        }
-        if self.batch.lane.len() > limits.key_bytes_max {
-            return Err(Error::invalid(format!(
-                "name a lane by more than {} bytes",
-                limits.key_bytes_max
-            )));
-        }
-        self.batch
-            .changes
-            .iter()
-            .try_for_each(|(key, _)| check_key(key, limits))
-    }
-
-    fn decide(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Decision<Self::Answer>> {
-        let cursor = rows[0]
-            .item
-            .as_ref()
-            .and_then(|item| item.integer(CURSOR))
-            .unwrap_or(0) as u64;
-        let looked_at = Cost::of_read(None);
-        let sequence = self.batch.sequence;
-        if sequence <= cursor {
-            return Ok(Decision {
-                changed: BTreeMap::new(),
-                answer: InLine::Repeat(looked_at),
-            });
-        }
-        if sequence > cursor + 1 {
-            return Ok(Decision {
-                changed: BTreeMap::new(),
-                answer: InLine::Early(cursor, looked_at),
-            });
-        }
-        let mut changed: BTreeMap<usize, Stored> = BTreeMap::new();
-        let mut costs: BTreeMap<usize, Cost> = BTreeMap::new();
-        for ((key, change), place) in self.batch.changes.iter().zip(&self.places) {
-            let update = Update::of(key.clone(), change.clone());
-            let stored = changed.get(place).unwrap_or(&rows[*place]);
-            let evaluated = evaluate(stored, &update, limits)?;
-            let one = cost_of(&evaluated, stored);
-            if let Evaluated::Changed(next) = evaluated {
-                costs.insert(*place, one);
-                changed.insert(*place, next);
-            } else {
-                costs.entry(*place).or_insert(one);
-            }
-        }
-        let mut cost = Cost::of_write(None);
-        for one in costs.into_values() {
-            cost += one;
-        }
-        let version = Version(rows[0].version.0 + 1);
-        let attributes = vec![(CURSOR.into(), Value::Integer(sequence as i64))];
-        let item = Some(Arc::new(Item::from_parts(version, attributes)));
-        changed.insert(
-            0,
-            Stored {
-                item,
-                version,
-                memory: None,
-            },
-        );
-        Ok(Decision {
-            changed,
-            answer: InLine::Done(cost),
-        })
-    }
-}
-
-fn cost_of(evaluated: &Evaluated, stored: &Stored) -> Cost {
-    match evaluated {
-        Evaluated::Refused | Evaluated::Unchanged => Cost::of_read(stored.item.as_deref()),
-        Evaluated::Changed(next) => Cost::of_write(next.item.as_deref()),
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use ports::{
     DurabilityPoint, Error, ErrorKind, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
+    key_value::{KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
 };
 
 use crate::{
     engine::Engine,
-    evaluation::{Ended, InLine, Lined, One, Several},
+    evaluation::{Ended, One, Several},
     layout::LaneId,
 };
 
@@ -62,10 +62,9 @@ impl Lane {
         self.engine.renew_early().await
     }
 
-    fn receipt(&self, cost: ports::Cost, high: u64) -> Receipt {
+    fn receipt(&self, high: u64) -> Receipt {
         Receipt {
             point: self.engine.point(self.id, high),
-            cost,
         }
     }
 
@@ -141,13 +140,13 @@ impl KeyValue for Lane {
 
     async fn update(&self, update: Update) -> Result<Updated> {
         self.check_dependencies([&update])?;
-        let ((outcome, cost), high) = self
+        let (outcome, high) = self
             .engine
             .write((self.id, self.clone()), One(update))
             .await?;
         Ok(Updated {
             outcome,
-            receipt: self.receipt(cost, high),
+            receipt: self.receipt(high),
         })
     }
 
@@ -158,29 +157,14 @@ impl KeyValue for Lane {
             .write((self.id, self.clone()), Several(updates))
             .await?;
         Ok(match ended {
-            Ended::Done(items, cost) => Transacted::Done {
+            Ended::Done(items) => Transacted::Done {
                 items,
-                receipt: self.receipt(cost, high),
+                receipt: self.receipt(high),
             },
-            Ended::Conflict(index, item, cost) => Transacted::Conflict {
+            Ended::Conflict(index, item) => Transacted::Conflict {
                 index,
                 item,
-                receipt: self.receipt(cost, high),
-            },
-        })
-    }
-
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        let (in_line, high) = self
-            .engine
-            .write((self.id, self.clone()), Lined::new(batch))
-            .await?;
-        Ok(match in_line {
-            InLine::Done(cost) => Batched::Done(self.receipt(cost, high)),
-            InLine::Repeat(cost) => Batched::Repeat(self.receipt(cost, high)),
-            InLine::Early(cursor, cost) => Batched::Early {
-                cursor,
-                receipt: self.receipt(cost, high),
+                receipt: self.receipt(high),
             },
         })
     }

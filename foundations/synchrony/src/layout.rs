@@ -171,11 +171,6 @@ pub(crate) fn item_row(key: &Key) -> RowKey {
     prefixed(ITEMS, key.as_bytes())
 }
 
-/// The row of a user's batch cursor.
-pub(crate) fn batch_cursor_row(lane: &[u8]) -> RowKey {
-    prefixed(BATCH_CURSORS, lane)
-}
-
 fn prefixed(kind: u8, rest: &[u8]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(1 + rest.len());
     bytes.put_u8(kind);

@@ -120,7 +120,7 @@ pub enum Action {
 
 impl Action {
     /// The attribute that the action changes.
-    pub(super) fn name(&self) -> &Name {
+    pub fn name(&self) -> &Name {
         match self {
             Self::Set(name, _)
             | Self::Add(name, _)

@@ -12,18 +12,14 @@
 //! version of the item does not go back (K9). After that the item counts as never created, and a
 //! checkpoint removes the record.
 
-use std::{
-    collections::{BTreeMap, btree_map},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Cost, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
+    DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
     key_value::{
-        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted,
-        Updated, Version,
+        KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted, Updated, Version,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
     queue::Retention,
@@ -33,7 +29,7 @@ use tokio::task::coop::consume_budget;
 use crate::{
     engine::Engine,
     records::{Record, RecordKey, StoredItem, Table, overlay::entry_bound},
-    store::{Lookup, SpaceChange, Store, UseReserve, now_ms},
+    store::{SpaceChange, Store, UseReserve, now_ms},
 };
 
 /// The limits of this provider.
@@ -42,7 +38,6 @@ pub(crate) const LIMITS: KeyValueLimits = KeyValueLimits {
     item_bytes_max: 4 << 20,
     transact_items_max: 1024,
     transact_across_partitions: true,
-    batch_items_max: 1024,
     page_items_max: 1000,
     page_is_snapshot: true,
     operations_remembered: 64,
@@ -87,11 +82,6 @@ impl KeyValue for Engine {
         self.transact_by(&updates, UseReserve::No)
     }
 
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        consume_budget().await;
-        self.write_batch_by(batch, UseReserve::No)
-    }
-
     fn limits(&self) -> &KeyValueLimits {
         &LIMITS
     }
@@ -114,11 +104,6 @@ impl Engine {
     fn transact_by(&self, updates: &[Update], reserve: UseReserve) -> Result<Transacted> {
         check_limits(updates, &LIMITS)?;
         transact(&mut self.serving()?.store, updates, reserve)
-    }
-
-    fn write_batch_by(&self, batch: Batch, reserve: UseReserve) -> Result<Batched> {
-        check_batch(&batch)?;
-        write_batch(&mut self.serving()?.store, batch, reserve)
     }
 }
 
@@ -160,11 +145,6 @@ impl KeyValue for WithReserve {
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         consume_budget().await;
         self.0.transact_by(&updates, UseReserve::Yes)
-    }
-
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        consume_budget().await;
-        self.0.write_batch_by(batch, UseReserve::Yes)
     }
 
     fn limits(&self) -> &KeyValueLimits {
@@ -219,7 +199,6 @@ fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result
     };
     let item = changed.item.clone();
     let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
-    let cost = Cost::of_write(item.as_deref());
     let is_unjournaled = update.retention == Retention::Transient
         && record
             .as_ref()
@@ -238,7 +217,7 @@ fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result
     };
     Ok(Updated {
         outcome: Outcome::Done(item),
-        receipt: Receipt { point, cost },
+        receipt: Receipt { point },
     })
 }
 
@@ -250,7 +229,6 @@ fn unchanged(
 ) -> Updated {
     let receipt = Receipt {
         point: store.point(),
-        cost: Cost::of_read(item.as_deref()),
     };
     Updated {
         outcome: outcome(item),
@@ -261,7 +239,7 @@ fn unchanged(
 fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Result<Transacted> {
     let mut changes = Vec::with_capacity(updates.len());
     let mut items = Vec::with_capacity(updates.len());
-    let (mut reserved, mut cost, mut space) = (0, Cost::default(), SpaceChange::default());
+    let (mut reserved, mut space) = (0, SpaceChange::default());
     updates
         .iter()
         .try_for_each(|update| store.check_dependency(update.depends_on))?;
@@ -274,7 +252,6 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
                 let item = present.item.clone();
                 let receipt = Receipt {
                     point: store.point(),
-                    cost: Cost::of_read(item.as_deref()),
                 };
                 return Ok(Transacted::Conflict {
                     index,
@@ -283,11 +260,9 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
                 });
             }
             Evaluated::Unchanged => {
-                cost += Cost::of_read(present.item.as_deref());
                 items.push(present.item.clone());
             }
             Evaluated::Changed(changed) => {
-                cost += Cost::of_write(changed.item.as_deref());
                 items.push(changed.item.clone());
                 let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
                 space.count(&key, present, record.as_ref());
@@ -301,7 +276,6 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
             items,
             receipt: Receipt {
                 point: store.point(),
-                cost,
             },
         });
     }
@@ -313,116 +287,8 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
         items,
         receipt: Receipt {
             point: store.order(),
-            cost,
         },
     })
-}
-
-fn check_batch(batch: &Batch) -> Result<()> {
-    if batch.lane.len() > LIMITS.key_bytes_max {
-        return Err(Error::invalid(
-            "write a batch to a lane whose name is too long",
-        ));
-    }
-    if batch.changes.len() > LIMITS.batch_items_max {
-        let (items, limit) = (batch.changes.len(), LIMITS.batch_items_max);
-        return Err(Error::invalid(format!(
-            "write a batch of {items} items, where {limit} is the limit"
-        )));
-    }
-    batch
-        .changes
-        .iter()
-        .try_for_each(|(key, _)| check_key(key, &LIMITS))
-}
-
-fn write_batch(store: &mut Store, batch: Batch, reserve: UseReserve) -> Result<Batched> {
-    let lane = RecordKey::new(Table::Lane, batch.lane);
-    let found = store.record(&lane)?;
-    let cursor = match found.value {
-        Some(Record::Lane(cursor)) => cursor,
-        Some(_) => return Err(Error::corrupt(format!("read the cursor of {lane:?}"))),
-        None => 0,
-    };
-    let receipt = Receipt {
-        point: store.point(),
-        cost: Cost::of_read(None),
-    };
-    if batch.sequence <= cursor {
-        return Ok(Batched::Repeat(receipt));
-    }
-    if batch.sequence > cursor + 1 {
-        return Ok(Batched::Early { cursor, receipt });
-    }
-    let (mut cost, mut space) = (Cost::of_write(None), SpaceChange::default());
-    let staged = stage(store, batch.changes)?;
-    let moved = Record::Lane(batch.sequence);
-    let mut reserved = entry_bound(&lane, Some(&moved)) as u64;
-    space.count_cursor(&lane, &moved, found.value.is_none());
-    let mut changes = Vec::with_capacity(staged.len());
-    for (
-        key,
-        Staged {
-            stored,
-            below,
-            changed_from,
-        },
-    ) in staged
-    {
-        let Some(earlier) = changed_from else {
-            cost += Cost::of_read(stored.item.as_deref());
-            continue;
-        };
-        cost += Cost::of_write(stored.item.as_deref());
-        let record = record_of(stored).map(|item| Record::Item(Arc::new(item)));
-        space.count(&key, &earlier, record.as_ref());
-        reserved += entry_bound(&key, record.as_ref()) as u64;
-        changes.push((key, record, below));
-    }
-    store.reserve(reserved, reserve.if_freeing(space))?;
-    for (key, record, below) in changes {
-        store.set(key, record, below);
-    }
-    store.set(lane, Some(moved), found.below);
-    Ok(Batched::Done(Receipt {
-        point: store.order(),
-        cost,
-    }))
-}
-
-/// An item after the changes of a batch.
-struct Staged {
-    stored: Stored,
-    /// Whether a level below the overlay may hold a record of it.
-    below: bool,
-    /// Its state before the batch; none if the batch left it unchanged.
-    changed_from: Option<Stored>,
-}
-
-/// Applies the changes of a batch in order, and returns the resulting items.
-fn stage(store: &mut Store, changes: Vec<(Key, Change)>) -> Result<BTreeMap<RecordKey, Staged>> {
-    let mut staged: BTreeMap<RecordKey, Staged> = BTreeMap::new();
-    for (key, change) in changes {
-        let place = match staged.entry(item_key(&key)) {
-            btree_map::Entry::Occupied(there) => there.into_mut(),
-            btree_map::Entry::Vacant(free) => {
-                let Lookup { value, below } = store.item(free.key())?;
-                let stored = stored(value.as_deref()).clone();
-                free.insert(Staged {
-                    stored,
-                    below,
-                    changed_from: None,
-                })
-            }
-        };
-        if let Evaluated::Changed(stored) =
-            evaluate(&place.stored, &Update::of(key, change), &LIMITS)?
-        {
-            let earlier = std::mem::replace(&mut place.stored, stored);
-            place.changed_from.get_or_insert(earlier);
-        }
-    }
-    Ok(staged)
 }
 
 fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ports::{
-    Cost, Error, Queue, QueueAdmin, Receipt, Result,
+    Error, Queue, QueueAdmin, Receipt, Result,
     queue::{
         Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId,
         Message, QueueLimits, QueueOptions, Sequence,
@@ -24,7 +24,6 @@ const NAME_BYTES_MAX: usize = 512;
 impl Engine {
     fn change_queues(
         &self,
-        cost: Cost,
         change: impl FnOnce(&mut crate::engine::State, Duration) -> Result<()>,
     ) -> Result<Receipt> {
         let now = self.now();
@@ -32,7 +31,6 @@ impl Engine {
         change(&mut state, now)?;
         Ok(Receipt {
             point: state.store.point(),
-            cost,
         })
     }
 
@@ -62,18 +60,14 @@ impl Queue for Engine {
                 "create queue {queue:?} with no attempts"
             )));
         }
-        self.change_queues(Cost::of_messages(1), |state, _| {
-            state.queues.create(&mut state.store, queue, options)
-        })
+        self.change_queues(|state, _| state.queues.create(&mut state.store, queue, options))
     }
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         consume_budget().await;
         check_messages(queue, &messages, &self.config.queue_limits)?;
         let window = self.config.queue_limits.deduplication_window_ms;
-        self.change_queues(Cost::of_sending(&messages), |state, _| {
-            state.queues.send(&mut state.store, queue, messages, window)
-        })
+        self.change_queues(|state, _| state.queues.send(&mut state.store, queue, messages, window))
     }
 
     async fn receive_hidden(
@@ -120,7 +114,7 @@ impl Queue for Engine {
 
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         consume_budget().await;
-        self.change_queues(Cost::of_messages(handles.len()), |state, now| {
+        self.change_queues(|state, now| {
             state
                 .queues
                 .acknowledge(&mut state.store, queue, handles, now)
@@ -135,7 +129,7 @@ impl Queue for Engine {
         reason: &str,
     ) -> Result<Receipt> {
         consume_budget().await;
-        self.change_queues(Cost::of_messages(1), |state, now| {
+        self.change_queues(|state, now| {
             state.queues.release(
                 &mut state.store,
                 queue,
@@ -149,7 +143,7 @@ impl Queue for Engine {
 
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
         consume_budget().await;
-        self.change_queues(Cost::of_messages(1), |state, now| {
+        self.change_queues(|state, now| {
             state
                 .queues
                 .release(&mut state.store, queue, handle, Retry::Never, reason, now)
@@ -190,17 +184,13 @@ impl QueueAdmin for Engine {
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
         consume_budget().await;
         self.check_letters(queue, letters)?;
-        self.change_queues(Cost::of_messages(letters.len()), |state, _| {
-            state.queues.redrive(&mut state.store, queue, letters)
-        })
+        self.change_queues(|state, _| state.queues.redrive(&mut state.store, queue, letters))
     }
 
     async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
         consume_budget().await;
         self.check_letters(queue, letters)?;
-        self.change_queues(Cost::of_messages(letters.len()), |state, _| {
-            state.queues.purge(&mut state.store, queue, letters)
-        })
+        self.change_queues(|state, _| state.queues.purge(&mut state.store, queue, letters))
     }
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Cost, Error, Queue, QueueAdmin, Receipt, Result,
+    Error, Queue, QueueAdmin, Receipt, Result,
     queue::{
         Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId,
         Message, QueueLimits, QueueOptions,
@@ -293,10 +293,7 @@ impl Cloud {
             let mut store = self.store();
             store.queue(queue)?.release(handle, visible, reason);
             store.give_up(queue);
-            store.receipt(Cost {
-                writes: 1,
-                ..Cost::default()
-            })
+            store.receipt()
         };
         self.changed.notify_waiters();
         Ok(receipt)
@@ -308,10 +305,7 @@ impl Cloud {
             let mut store = self.store();
             store.queue(queue)?.condemn(handle, visible, reason);
             store.give_up(queue);
-            store.receipt(Cost {
-                writes: 1,
-                ..Cost::default()
-            })
+            store.receipt()
         };
         self.changed.notify_waiters();
         Ok(receipt)
@@ -334,7 +328,7 @@ impl Store {
             QueueUndo::Created
         };
         self.order(vec![Undo::Queue(queue.to_owned(), undo)]);
-        self.receipt(Cost::of_messages(1))
+        self.receipt()
     }
 
     /// Creates an internal queue of the cloud, which no crash undoes.
@@ -351,14 +345,13 @@ impl Store {
         message: Message,
         now: Duration,
     ) -> Result<Receipt> {
-        let cost = Cost::of_sending(std::slice::from_ref(&message));
         let undo = self.queue(queue)?.send(message, now, Duration::ZERO);
         self.order(
             undo.into_iter()
                 .map(|undo| Undo::Queue(queue.to_owned(), undo))
                 .collect(),
         );
-        Ok(self.receipt(cost))
+        Ok(self.receipt())
     }
 
     pub(crate) fn send(
@@ -386,7 +379,6 @@ impl Store {
                 )));
             }
         }
-        let cost = Cost::of_sending(&messages);
         let window = Duration::from_millis(limits.deduplication_window_ms);
         let state = self.queue(queue)?;
         let undo: Vec<_> = messages
@@ -397,7 +389,7 @@ impl Store {
         if !undo.is_empty() {
             self.order(undo);
         }
-        Ok(self.receipt(cost))
+        Ok(self.receipt())
     }
 
     /// Delivers a batch to a consumer, hidden for `hidden_for` or for the queue's visibility
@@ -426,7 +418,7 @@ impl Store {
                     .collect(),
             );
         }
-        Ok(self.receipt(Cost::of_messages(handles.len())))
+        Ok(self.receipt())
     }
 
     /// Applies `settle` to each of these dead letters that exists.
@@ -454,7 +446,7 @@ impl Store {
                 );
             }
         }
-        Ok(self.receipt(Cost::of_messages(letters.len())))
+        Ok(self.receipt())
     }
 
     /// Ends overdue deliveries, and gives up messages that failed permanently.

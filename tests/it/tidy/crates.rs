@@ -278,14 +278,15 @@ fn a_test_feature_is_found_wherever_it_is_turned_on() {
         serde_json::from_str(&text).expect("a package")
     };
     let on = |name: &str, kind: &str, features: &str| {
-        format!(
-            r#"{{"name": "{name}", "kind": {kind}, "path": "", "features": [{features}]}}"#
-        )
+        format!(r#"{{"name": "{name}", "kind": {kind}, "path": "", "features": [{features}]}}"#)
     };
     let ports = |features| package("landfast-ports", "", features);
     let found = |service: &str, features: &str, ports: Package| {
         let program = package("landfast", &on("service", "null", ""), "");
-        test_features_in("landfast", &[program, package("service", service, features), ports])
+        test_features_in(
+            "landfast",
+            &[program, package("service", service, features), ports],
+        )
     };
     let contract = r#""contract""#;
     let in_tests = on("landfast-ports", r#""dev""#, contract);

@@ -70,13 +70,6 @@ impl SpaceChange {
         self.takes += bytes;
         self.left += if left.is_some() { bytes } else { 0 };
     }
-
-    /// Adds the move of a lane's cursor, which takes as much as before unless the cursor is new.
-    pub(crate) fn count_cursor(&mut self, lane: &RecordKey, cursor: &Record, is_new: bool) {
-        let bytes = entry_bound(lane, Some(cursor)) as u64;
-        self.takes += bytes;
-        self.left += if is_new { bytes } else { 0 };
-    }
 }
 
 /// Whether changes that make the store larger are accepted.

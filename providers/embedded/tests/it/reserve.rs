@@ -6,7 +6,7 @@ use bytes::Bytes;
 use embedded::{Capacity, Embedded};
 use ports::{
     ErrorKind, KeyValue, Update,
-    key_value::{self, Action, Batch, Batched, Change, OperationId, Transacted, Version},
+    key_value::{self, Action, OperationId, Transacted, Version},
 };
 
 use crate::{
@@ -149,48 +149,5 @@ fn a_change_of_an_item_with_much_memory_may_use_the_reserve_if_it_frees_enough()
         fill_to_the_reserve(&kv).await;
         is_refused(&kv, set("too-little", 1_000)).await;
         durably(&kv, set("enough", 100)).await;
-    });
-}
-
-/// P6: a batch takes journal for the cursor of its lane, in addition to its items.
-#[test]
-fn a_batch_that_frees_less_than_its_cursor_takes_may_not_use_the_reserve() {
-    let directory = directory();
-    let (faults, config) = faulty(directory.path());
-    block_on(async {
-        let store = Embedded::open(config).await.expect("the store opens");
-        let kv = store.key_value();
-        let batch = |lane: &str, sequence, name: &str| {
-            let data = Action::set("data", Bytes::from_static(b"1"));
-            let changes = vec![(key(name), Change::Modify(vec![data]))];
-            Batch {
-                lane: Bytes::copy_from_slice(lane.as_bytes()),
-                sequence,
-                changes,
-            }
-        };
-        let (known, new, longest) = ("a".repeat(500), "b".repeat(500), "c".repeat(1_000));
-        for lane in [&known, &longest] {
-            kv.write_batch(batch(lane, 1, "first"))
-                .await
-                .expect("there is room");
-        }
-        for name in ["freed", "kept"] {
-            durably(&kv, set(name, 1_000)).await;
-        }
-        faults.capacity.store(faults.used(), Ordering::SeqCst);
-        fill_to_the_reserve(&kv).await;
-        for (lane, sequence) in [(&new, 1), (&longest, 2)] {
-            let refused = kv
-                .write_batch(batch(lane, sequence, "kept"))
-                .await
-                .expect_err("it frees too little");
-            assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
-        }
-        let done = kv
-            .write_batch(batch(&known, 2, "freed"))
-            .await
-            .expect("it frees enough");
-        assert!(matches!(done, Batched::Done(_)), "{done:?}");
     });
 }

@@ -31,11 +31,12 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use ports::{DurabilityPoint, LogThrottle, Monotonic};
 use redis::{
-    Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ServerErrorKind, Value, cmd, pipe,
+    Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ServerErrorKind, Value, aio::PubSub,
+    cmd, pipe,
 };
 
 use crate::{
-    config::{Acknowledged, Config},
+    config::Config,
     error::{Effect, Failure, OpenError},
     redis_keys::{SLOTS, fence_key_for, slot},
     servers::{
@@ -59,14 +60,14 @@ const FENCE_KEY_LIFETIME_MS: u64 = 60_000;
 /// The servers of a cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    config: Config,
+    pub(crate) config: Config,
     seeds: Vec<ConnectionInfo>,
     routes: RwLock<Arc<Routes>>,
     opened: Instant,
     /// Held during a lookup of the slots; throttles the log while it fails.
     refreshing: tokio::sync::Mutex<LogThrottle>,
     durability_wait: DurabilityWait,
-    warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     scripts: Scripts,
 }
 
@@ -147,14 +148,6 @@ impl Cluster {
         })
     }
 
-    pub(crate) fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
-
-    pub(crate) fn acknowledged(&self) -> Acknowledged {
-        self.config.acknowledged
-    }
-
     /// Each server that takes writes, and why its last use failed, if it did.
     pub(crate) fn health(&self) -> Vec<(String, Option<String>)> {
         self.routes
@@ -183,26 +176,24 @@ impl Cluster {
 
     /// The bytes under `name`.
     pub(crate) async fn get(&self, name: &Bytes) -> Result<(DurabilityPoint, Bytes), Failure> {
-        match self
-            .send(name, cmd("GET").arg(&name[..]), Effect::Reads)
-            .await?
-        {
-            Value::Nil => Ok((DurabilityPoint::DURABLE, Bytes::new())),
-            value => Ok((DurabilityPoint::DURABLE, reply::bytes(value)?)),
-        }
+        let bytes = match self.value(name).await? {
+            Value::Nil => Bytes::new(),
+            value => reply::bytes(value)?,
+        };
+        Ok((DurabilityPoint::DURABLE, bytes))
     }
 
-    /// Any server that takes writes, for commands without a key.
-    pub(crate) fn any_node(
-        &self,
-        rotation: usize,
-    ) -> Option<impl std::ops::Deref<Target = Node> + use<>> {
-        let routes = self.routes.read();
-        let primary = routes
-            .primaries
-            .values()
-            .nth(rotation % routes.primaries.len().max(1))?;
-        Some(PrimaryNode(Arc::clone(primary)))
+    pub(crate) async fn value(&self, name: &Bytes) -> Result<Value, Failure> {
+        let command = cmd("GET").arg(&name[..]).clone();
+        self.send(name, &command, Effect::Reads).await
+    }
+
+    /// The messages published on `channel`, received through one of the servers.
+    pub(crate) async fn subscribe(&self, channel: &str, rotation: usize) -> Option<PubSub> {
+        let routes = Arc::clone(&self.routes.read());
+        let index = rotation % routes.primaries.len().max(1);
+        let primary = routes.primaries.values().nth(index)?;
+        primary.node.subscribe(channel).await.ok()
     }
 
     async fn send(&self, name: &Bytes, command: &Cmd, effect: Effect) -> Result<Value, Failure> {
@@ -309,16 +300,6 @@ impl Cluster {
                 }
             }
         }
-    }
-}
-
-/// A server that stays alive while the caller uses it.
-struct PrimaryNode(Arc<Primary>);
-
-impl std::ops::Deref for PrimaryNode {
-    type Target = Node;
-    fn deref(&self) -> &Node {
-        &self.0.node
     }
 }
 
