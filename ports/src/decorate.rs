@@ -27,7 +27,7 @@ use crate::{
     DurabilityPoint, Externalize, Functions, Item, Key, KeyValue, Queue, QueueAdmin, Receipt,
     Result, Update,
     functions::{FunctionLimits, QueueTrigger},
-    key_value::{KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
+    key_value::{KeyValueLimits, Page, Read, Scan, Transacted, Updated},
     objects::{self, ObjectPath, ObjectStore, PutOptions, PutPayload},
     queue::{Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions},
 };
@@ -135,7 +135,7 @@ decorator! {
     async fn update(&self, update: Update) -> Result<Updated>;
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted>;
     fn limits(&self) -> &KeyValueLimits;
-    fn room(&self) -> Room;
+    fn has_room(&self) -> bool;
 }
 
 decorator! {

@@ -29,7 +29,7 @@ use std::{
 
 use futures_util::future::pending;
 
-use crate::{Clock, Error, ErrorKind, Functions, KeyValue, Queue, Result, key_value::Room};
+use crate::{Clock, Error, ErrorKind, Functions, KeyValue, Queue, Result};
 
 /// The fault of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,9 +54,9 @@ pub trait FaultSchedule: Debug + Send + Sync {
     /// The fault of the next call of `operation`, such as `key_value.update`.
     fn next(&self, operation: &'static str) -> Fault;
 
-    /// An upper bound of the store's room.
-    fn room(&self) -> Room {
-        Room::Free
+    /// Whether the store may say that it has room.
+    fn has_room(&self) -> bool {
+        true
     }
 }
 

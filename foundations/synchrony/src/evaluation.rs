@@ -1,24 +1,38 @@
 //! Calls evaluated over their rows, with the port's own `evaluate`: one update or a
 //! transaction.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use ports::{
-    Item, Result, Update,
+    Receipt, Result, Update,
     key_value::{
-        KeyValueLimits, Outcome,
+        KeyValueLimits, Outcome, Transacted, Updated,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
 };
 
 use crate::layout::{RowKey, item_row};
 
-/// The changes and the result of a call.
-#[derive(Debug)]
+/// The changes of a call, and its result once it has a receipt.
 pub(crate) struct Decision<T> {
     /// Changed rows, by the index of their keys.
     pub(crate) changed: BTreeMap<usize, Stored>,
-    pub(crate) answer: T,
+    pub(crate) answer: Box<dyn FnOnce(Receipt) -> T + Send>,
+}
+
+impl<T> Decision<T> {
+    fn new(
+        changed: BTreeMap<usize, Stored>,
+        answer: impl FnOnce(Receipt) -> T + Send + 'static,
+    ) -> Self {
+        let answer = Box::new(answer);
+        Self { changed, answer }
+    }
+
+    /// The call changes nothing.
+    fn unchanged(answer: impl FnOnce(Receipt) -> T + Send + 'static) -> Self {
+        Self::new(BTreeMap::new(), answer)
+    }
 }
 
 /// A call that changes rows under conditions.
@@ -39,7 +53,7 @@ pub(crate) trait Operation: Send + Sync + 'static {
 pub(crate) struct One(pub(crate) Update);
 
 impl Operation for One {
-    type Answer = Outcome;
+    type Answer = Updated;
 
     fn keys(&self) -> Vec<RowKey> {
         vec![item_row(&self.0.key)]
@@ -62,24 +76,16 @@ impl Operation for One {
                 Outcome::Done(item)
             }
         };
-        Ok(Decision {
-            changed,
-            answer: outcome,
-        })
+        let answer = |receipt| Updated { outcome, receipt };
+        Ok(Decision::new(changed, answer))
     }
 }
 
 /// [`ports::KeyValue::transact`].
 pub(crate) struct Several(pub(crate) Vec<Update>);
 
-/// The outcome of a transaction, without its point.
-pub(crate) enum Ended {
-    Done(Vec<Option<Arc<Item>>>),
-    Conflict(usize, Option<Arc<Item>>),
-}
-
 impl Operation for Several {
-    type Answer = Ended;
+    type Answer = Transacted;
 
     fn keys(&self) -> Vec<RowKey> {
         self.0.iter().map(|update| item_row(&update.key)).collect()
@@ -95,11 +101,13 @@ impl Operation for Several {
             let evaluated = evaluate(stored, update, limits)?;
             match evaluated {
                 Evaluated::Refused => {
-                    let answer = Ended::Conflict(index, stored.item.clone());
-                    return Ok(Decision {
-                        changed: BTreeMap::new(),
-                        answer,
-                    });
+                    let item = stored.item.clone();
+                    let answer = move |receipt| Transacted::Conflict {
+                        index,
+                        item,
+                        receipt,
+                    };
+                    return Ok(Decision::unchanged(answer));
                 }
                 Evaluated::Unchanged => items.push(stored.item.clone()),
                 Evaluated::Changed(next) => {
@@ -108,9 +116,7 @@ impl Operation for Several {
                 }
             }
         }
-        Ok(Decision {
-            changed,
-            answer: Ended::Done(items),
-        })
+        let answer = |receipt| Transacted::Done { items, receipt };
+        Ok(Decision::new(changed, answer))
     }
 }

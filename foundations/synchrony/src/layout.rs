@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use ports::{
     Error, Item, Key, KeyValue, Result,
     key_value::{
@@ -47,6 +47,15 @@ pub(crate) type RowKey = Bytes;
 pub(crate) struct LaneId {
     pub(crate) epoch: u64,
     pub(crate) number: u32,
+}
+
+impl LaneId {
+    pub(crate) fn at(self, sequence: u64) -> RecordId {
+        RecordId {
+            lane: self,
+            sequence,
+        }
+    }
 }
 
 /// The position of a record in its lane.
@@ -172,28 +181,21 @@ pub(crate) fn item_row(key: &Key) -> RowKey {
 }
 
 fn prefixed(kind: u8, rest: &[u8]) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(1 + rest.len());
-    bytes.put_u8(kind);
-    bytes.put_slice(rest);
-    bytes.freeze()
+    [&[kind], rest].concat().into()
 }
 
 pub(crate) fn record_sort(place: RecordId) -> Bytes {
-    let mut bytes = lane_sort(RECORDS, place.lane);
-    bytes.put_u64(place.sequence);
-    bytes.freeze()
+    let lane = lane_sort(RECORDS, place.lane);
+    [&lane[..], &place.sequence.to_be_bytes()].concat().into()
 }
 
 pub(crate) fn cursor_sort(lane: LaneId) -> Bytes {
-    lane_sort(CURSORS, lane).freeze()
+    lane_sort(CURSORS, lane).into()
 }
 
-fn lane_sort(kind: u8, lane: LaneId) -> BytesMut {
-    let mut bytes = BytesMut::with_capacity(21);
-    bytes.put_u8(kind);
-    bytes.put_u64(lane.epoch);
-    bytes.put_u32(lane.number);
-    bytes
+fn lane_sort(kind: u8, lane: LaneId) -> Vec<u8> {
+    let (epoch, number) = (lane.epoch.to_be_bytes(), lane.number.to_be_bytes());
+    [&[kind][..], &epoch, &number].concat()
 }
 
 /// The lane of a far cursor.
@@ -213,11 +215,11 @@ pub(crate) fn cursor_of(item: &Item) -> Option<u64> {
 }
 
 pub(crate) fn payload_sort(payload: PayloadId) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(11);
-    bytes.put_u8(PAYLOADS);
-    bytes.put_u64(payload.position);
-    bytes.put_u16(payload.index);
-    bytes.freeze()
+    let position = payload.position.to_be_bytes();
+    prefixed(
+        PAYLOADS,
+        &[&position[..], &payload.index.to_be_bytes()].concat(),
+    )
 }
 
 /// A scan of all rows of one kind.

@@ -21,7 +21,6 @@ mod lanes;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -30,7 +29,7 @@ use primitives::Delays;
 
 use crate::{
     layout::{LaneId, Record, RecordId},
-    options::{Mode, Options},
+    options::Options,
 };
 
 pub(crate) use batches::{Outgoing, Verdict};
@@ -141,6 +140,13 @@ impl Lane {
     fn can_be_reused(&self) -> bool {
         self.holders == 0 && self.records.is_empty() && self.poison.is_none()
     }
+
+    /// The records of other lanes that its next record depends on.
+    fn dependencies(&self) -> impl Iterator<Item = RecordId> {
+        self.inherited
+            .iter()
+            .map(|(lane, sequence)| lane.at(*sequence))
+    }
 }
 
 /// All lanes of a shard.
@@ -199,19 +205,10 @@ impl Stream {
         }
     }
 
-    pub(crate) fn mode(&self) -> Mode {
-        self.options.mode
-    }
-
-    pub(crate) fn set_mode(&mut self, mode: Mode) {
-        self.options.mode = mode;
-    }
-
     /// Whether writers have to wait (E7).
-    pub(crate) fn is_full(&self, now: Monotonic, bytes: usize) -> bool {
-        let room = self.bytes == 0 || self.bytes + bytes <= self.options.pending_bytes_max;
+    pub(crate) fn is_full(&self, now: Monotonic) -> bool {
         let is_late = |since: Monotonic| now.since(since) > self.options.pending_age_max;
-        !room || self.oldest().is_some_and(is_late)
+        self.bytes > self.options.pending_bytes_max || self.oldest().is_some_and(is_late)
     }
 
     /// The lanes with work.
@@ -278,9 +275,5 @@ impl Stream {
 
     fn poison_of(&self, place: RecordId) -> Option<&Poison> {
         self.lanes.get(&place.lane)?.poisoned_at(place.sequence)
-    }
-
-    fn retry_delay_max(&self) -> Duration {
-        self.options.backoff_max
     }
 }

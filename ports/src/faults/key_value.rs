@@ -6,7 +6,7 @@ use super::FaultyKeyValue;
 use crate::{
     DurabilityPoint, Item, Key, KeyValue, Result, Update,
     decorate::{Decorator, KeyValueDecorator},
-    key_value::{Page, Read, Room, Scan, Transacted, Updated},
+    key_value::{Page, Read, Scan, Transacted, Updated},
 };
 
 impl Decorator for FaultyKeyValue {
@@ -43,7 +43,7 @@ impl KeyValueDecorator for FaultyKeyValue {
         self.change("key_value.transact", call).await
     }
 
-    fn room(&self) -> Room {
-        self.schedule.room().min(self.inner.room())
+    fn has_room(&self) -> bool {
+        self.schedule.has_room() && self.inner.has_room()
     }
 }

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use ports::{
     DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
     key_value::{
-        KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted, Updated, Version,
+        KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated, Version,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
     queue::Retention,
@@ -29,7 +29,7 @@ use tokio::task::coop::consume_budget;
 use crate::{
     engine::Engine,
     records::{Record, RecordKey, StoredItem, Table, overlay::entry_bound},
-    store::{SpaceChange, Store, UseReserve, now_ms},
+    store::{Store, UseReserve, now_ms},
 };
 
 /// The limits of this provider.
@@ -48,12 +48,35 @@ pub(crate) const LIMITS: KeyValueLimits = KeyValueLimits {
 /// A page ends early at this size, which bounds a scan of large items.
 const PAGE_BYTES_MAX: usize = 16 << 20;
 
+/// The port for one kind of caller.
+#[derive(Debug)]
+pub(crate) struct Items {
+    pub(crate) engine: Arc<Engine>,
+    /// Whether all changes may use the reserve, so that they go on when the disk is full (rule P6).
+    pub(crate) reserve: UseReserve,
+}
+
 #[async_trait]
-impl KeyValue for Engine {
+impl Externalize for Items {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        self.engine.externalize(point).await
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        self.engine.point()
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.engine.is_durable(point)
+    }
+}
+
+#[async_trait]
+impl KeyValue for Items {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         consume_budget().await;
         check_key(key, &LIMITS)?;
-        let mut state = self.serving()?;
+        let mut state = self.engine.serving()?;
         let found = state.store.item(&item_key(key))?;
         let value = found.value.and_then(|item| item.stored.item.clone());
         Ok(Read {
@@ -64,7 +87,7 @@ impl KeyValue for Engine {
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         consume_budget().await;
-        let mut state = self.serving()?;
+        let mut state = self.engine.serving()?;
         let value = scan_page(&mut state.store, scan)?;
         Ok(Read {
             value,
@@ -74,85 +97,22 @@ impl KeyValue for Engine {
 
     async fn update(&self, update: Update) -> Result<Updated> {
         consume_budget().await;
-        self.update_by(&update, UseReserve::No)
-    }
-
-    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        consume_budget().await;
-        self.transact_by(&updates, UseReserve::No)
-    }
-
-    fn limits(&self) -> &KeyValueLimits {
-        &LIMITS
-    }
-
-    fn room(&self) -> Room {
-        if self.spare().is_scarce() {
-            self.state().store.ask_for_room()
-        } else {
-            Room::Free
-        }
-    }
-}
-
-impl Engine {
-    fn update_by(&self, update: &Update, reserve: UseReserve) -> Result<Updated> {
         check_key(&update.key, &LIMITS)?;
-        update_one(&mut self.serving()?.store, update, reserve)
-    }
-
-    fn transact_by(&self, updates: &[Update], reserve: UseReserve) -> Result<Transacted> {
-        check_limits(updates, &LIMITS)?;
-        transact(&mut self.serving()?.store, updates, reserve)
-    }
-}
-
-/// The same port for a service that may use the reserve, so that its changes go on when the disk is
-/// full (rule P6).
-#[derive(Debug)]
-pub(crate) struct WithReserve(pub(crate) Arc<Engine>);
-
-#[async_trait]
-impl Externalize for WithReserve {
-    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.0.externalize(point).await
-    }
-
-    fn point(&self) -> DurabilityPoint {
-        self.0.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.0.is_durable(point)
-    }
-}
-
-#[async_trait]
-impl KeyValue for WithReserve {
-    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
-        self.0.get(key).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        self.0.scan(scan).await
-    }
-
-    async fn update(&self, update: Update) -> Result<Updated> {
-        consume_budget().await;
-        self.0.update_by(&update, UseReserve::Yes)
+        update_one(&mut self.engine.serving()?.store, &update, self.reserve)
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         consume_budget().await;
-        self.0.transact_by(&updates, UseReserve::Yes)
+        check_limits(&updates, &LIMITS)?;
+        transact(&mut self.engine.serving()?.store, &updates, self.reserve)
     }
 
     fn limits(&self) -> &KeyValueLimits {
         &LIMITS
     }
 
-    fn room(&self) -> Room {
-        self.0.room()
+    fn has_room(&self) -> bool {
+        self.engine.state().store.ask_for_room()
     }
 }
 
@@ -185,61 +145,83 @@ fn record_of(stored: Stored) -> Option<StoredItem> {
     }
 }
 
+/// Changes of items that are made together or not at all.
+#[derive(Default)]
+struct Changes {
+    records: Vec<(RecordKey, Option<Record>, bool)>,
+    /// The journal bytes of the records, at most.
+    bytes: usize,
+    /// Whether one of them keeps or creates an item. Deletions alone may use the reserve, because
+    /// they make a full store smaller.
+    has_additions: bool,
+}
+
+impl Changes {
+    fn add(&mut self, key: RecordKey, earlier: &Stored, changed: Stored, below: bool) {
+        self.has_additions |= changed.item.is_some() || earlier.item.is_none();
+        let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
+        self.bytes += entry_bound(&key, record.as_ref());
+        self.records.push((key, record, below));
+    }
+
+    fn make(self, store: &mut Store, reserve: UseReserve) -> Result<Receipt> {
+        let reserve = if self.has_additions {
+            reserve
+        } else {
+            UseReserve::Yes
+        };
+        store.reserve(self.bytes as u64, reserve)?;
+        for (key, record, below) in self.records {
+            store.set(key, record, below);
+        }
+        Ok(Receipt {
+            point: store.order(),
+        })
+    }
+}
+
 fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result<Updated> {
     store.check_dependency(update.depends_on)?;
     let key = item_key(&update.key);
     let found = store.item(&key)?;
     let present = stored(found.value.as_deref());
-    let changed = match evaluate(present, update, &LIMITS)? {
-        Evaluated::Refused => {
-            return Ok(unchanged(store, present.item.clone(), Outcome::Conflict));
-        }
-        Evaluated::Unchanged => return Ok(unchanged(store, present.item.clone(), Outcome::Done)),
-        Evaluated::Changed(changed) => changed,
-    };
-    let item = changed.item.clone();
-    let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
-    let is_unjournaled = update.retention == Retention::Transient
-        && record
-            .as_ref()
-            .is_some_and(|record| store.overlay.set_unjournaled(&key, record, found.below));
-    let point = if is_unjournaled {
-        store.point()
-    } else {
-        let mut space = SpaceChange::default();
-        space.count(&key, present, record.as_ref());
-        store.reserve(
-            entry_bound(&key, record.as_ref()) as u64,
-            reserve.if_freeing(space),
-        )?;
-        store.set(key, record, found.below);
-        store.order()
-    };
-    Ok(Updated {
-        outcome: Outcome::Done(item),
-        receipt: Receipt { point },
-    })
-}
-
-/// The result of an update that changed nothing.
-fn unchanged(
-    store: &Store,
-    item: Option<Arc<Item>>,
-    outcome: impl FnOnce(Option<Arc<Item>>) -> Outcome,
-) -> Updated {
-    let receipt = Receipt {
+    let unchanged = || Receipt {
         point: store.point(),
     };
-    Updated {
-        outcome: outcome(item),
-        receipt,
-    }
+    let changed = match evaluate(present, update, &LIMITS)? {
+        Evaluated::Refused => {
+            return Ok(Updated {
+                outcome: Outcome::Conflict(present.item.clone()),
+                receipt: unchanged(),
+            });
+        }
+        Evaluated::Unchanged => {
+            return Ok(Updated {
+                outcome: Outcome::Done(present.item.clone()),
+                receipt: unchanged(),
+            });
+        }
+        Evaluated::Changed(changed) => changed,
+    };
+    let outcome = Outcome::Done(changed.item.clone());
+    let mut changes = Changes::default();
+    changes.add(key, present, changed, found.below);
+    let is_unjournaled = update.retention == Retention::Transient
+        && matches!(&changes.records[..], [(key, Some(record), below)]
+            if store.overlay.set_unjournaled(key, record, *below));
+    let receipt = if is_unjournaled {
+        Receipt {
+            point: store.point(),
+        }
+    } else {
+        changes.make(store, reserve)?
+    };
+    Ok(Updated { outcome, receipt })
 }
 
 fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Result<Transacted> {
-    let mut changes = Vec::with_capacity(updates.len());
+    let mut changes = Changes::default();
     let mut items = Vec::with_capacity(updates.len());
-    let (mut reserved, mut space) = (0, SpaceChange::default());
     updates
         .iter()
         .try_for_each(|update| store.check_dependency(update.depends_on))?;
@@ -264,31 +246,18 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
             }
             Evaluated::Changed(changed) => {
                 items.push(changed.item.clone());
-                let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
-                space.count(&key, present, record.as_ref());
-                reserved += entry_bound(&key, record.as_ref()) as u64;
-                changes.push((key, record, found.below));
+                changes.add(key, present, changed, found.below);
             }
         }
     }
-    if changes.is_empty() {
-        return Ok(Transacted::Done {
-            items,
-            receipt: Receipt {
-                point: store.point(),
-            },
-        });
-    }
-    store.reserve(reserved, reserve.if_freeing(space))?;
-    for (key, record, below) in changes {
-        store.set(key, record, below);
-    }
-    Ok(Transacted::Done {
-        items,
-        receipt: Receipt {
-            point: store.order(),
-        },
-    })
+    let receipt = if changes.records.is_empty() {
+        Receipt {
+            point: store.point(),
+        }
+    } else {
+        changes.make(store, reserve)?
+    };
+    Ok(Transacted::Done { items, receipt })
 }
 
 fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {

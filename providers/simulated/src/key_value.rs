@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use ports::{
     Error, ErrorKind, Item, Key, KeyValue, Result, Update,
     key_value::{
-        KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted, Updated,
+        KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
     queue::Retention,
@@ -79,9 +79,8 @@ impl KeyValue for SimulatedStore {
     }
 
     /// It has no reserve.
-    fn room(&self) -> Room {
-        let is_full = self.0.options.key_value.tells_room && self.0.store().is_full;
-        if is_full { Room::Exhausted } else { Room::Free }
+    fn has_room(&self) -> bool {
+        !(self.0.options.key_value.tells_room && self.0.store().is_full)
     }
 }
 

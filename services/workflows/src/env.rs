@@ -28,7 +28,7 @@ impl Env {
     }
 
     pub(crate) fn breaks(&self, rule: Broken) -> bool {
-        self.options.breaks(rule)
+        self.options.mutant.breaks(rule)
     }
 
     /// Waits before the next attempt.

@@ -3,10 +3,10 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
-use embedded::{Capacity, Embedded};
+use embedded::Embedded;
 use ports::{
     ErrorKind, KeyValue, Update,
-    key_value::{self, Action, OperationId, Transacted, Version},
+    key_value::{Action, OperationId, Transacted, Version},
 };
 
 use crate::{
@@ -22,10 +22,10 @@ fn a_caller_with_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up
     block_on(async {
         let store = Embedded::open(config).await.expect("the store opens");
         let (kv, reserved) = (store.key_value(), store.key_value_with_reserve());
-        assert_eq!(reserved.room(), key_value::Room::Free);
+        assert!(reserved.has_room());
         faults.capacity.store(faults.used(), Ordering::SeqCst);
         let written = fill(&kv).await;
-        assert_eq!(reserved.room(), key_value::Room::Scarce);
+        assert!(!reserved.has_room());
         for session in 0..5 {
             durably(&reserved, put(&format!("session-{session}"), 1)).await;
         }
@@ -42,14 +42,14 @@ fn a_caller_with_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up
         assert_eq!(refused.kind(), ErrorKind::NoRoom);
 
         let used_up = fill(&reserved).await;
-        assert_eq!(reserved.room(), key_value::Room::Exhausted);
+        assert!(!reserved.has_room());
         assert_eq!(value(&kv, "session-6").await, Some(1));
         faults.capacity.store(0, Ordering::SeqCst);
         found("the store asks the disk again", async || {
-            (reserved.room() == key_value::Room::Free).then_some(())
+            reserved.has_room().then_some(())
         })
         .await;
-        assert_ne!(store.status().room, Capacity::Refusing);
+        assert!(!store.status().is_full);
         space_returns(&kv, used_up).await;
     });
 }
@@ -91,63 +91,36 @@ async fn is_refused(kv: &Arc<dyn KeyValue>, update: Update) {
     assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
 }
 
-/// P6: a small value frees less than the journal takes for its key and the item's operation memory.
+/// P6: a deletion frees its item, and an overwrite frees nothing before a checkpoint.
 #[test]
-fn a_change_that_frees_less_than_it_takes_in_the_journal_may_not_use_the_reserve() {
+fn only_deletions_may_use_the_reserve_without_a_claim_to_it() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
-        let long = "k".repeat(1_000);
-        for (name, bytes) in [
-            (&long[..], 400),
-            ("remembers", 150),
-            ("large", 10_000),
-            ("long-gone", 10),
-        ] {
-            durably(&kv, set(name, bytes)).await;
+        for name in ["kept", "deleted", "remembers", "first", "second", "third"] {
+            durably(&kv, set(name, 10_000)).await;
         }
         faults.capacity.store(faults.used(), Ordering::SeqCst);
         fill_to_the_reserve(&kv).await;
-        let operation = OperationId(u128::MAX);
-        for update in [
-            set(&long, 1),
-            set("remembers", 1).as_operation(operation, Version(0)),
-        ] {
-            is_refused(&kv, update).await;
-        }
-        durably(&kv, set("large", 1_000)).await;
-        durably(
+        is_refused(&kv, set("kept", 10)).await;
+        is_refused(
             &kv,
-            Update::delete(key("long-gone")).as_operation(operation, Version(0)),
+            Update::delete(key("absent")).as_operation(OperationId(1), Version(0)),
         )
         .await;
-        durably(&kv, Update::delete(key(&long))).await;
-    });
-}
-
-/// P6: the item's operation memory was journaled before too, so a change may count the bytes beside
-/// it as freed.
-#[test]
-fn a_change_of_an_item_with_much_memory_may_use_the_reserve_if_it_frees_enough() {
-    let directory = directory();
-    let (faults, config) = faulty(directory.path());
-    block_on(async {
-        let store = Embedded::open(config).await.expect("the store opens");
-        let kv = store.key_value();
-        let operation = |update: Update, number: u128| {
-            update.as_operation(OperationId(u128::MAX - number), Version(0))
-        };
-        // A full operation memory takes some 1,300 bytes.
-        for number in 0..64 {
-            for name in ["enough", "too-little"] {
-                durably(&kv, operation(set(name, 2_000), number)).await;
-            }
-        }
-        faults.capacity.store(faults.used(), Ordering::SeqCst);
-        fill_to_the_reserve(&kv).await;
-        is_refused(&kv, set("too-little", 1_000)).await;
-        durably(&kv, set("enough", 100)).await;
+        durably(&kv, Update::delete(key("deleted"))).await;
+        durably(
+            &kv,
+            Update::delete(key("remembers")).as_operation(OperationId(1), Version(0)),
+        )
+        .await;
+        let mixed = vec![Update::delete(key("first")), set("kept", 10)];
+        let refused = kv.transact(mixed).await.expect_err("one of them adds");
+        assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
+        let both = vec![Update::delete(key("first")), Update::delete(key("second"))];
+        let done = kv.transact(both).await.expect("both free their items");
+        assert!(matches!(done, Transacted::Done { .. }), "{done:?}");
     });
 }

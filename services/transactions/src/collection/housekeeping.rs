@@ -80,7 +80,7 @@ impl Collection {
             .filter(|row| !row.is_swept)
             .map(|row| row.node)
             .collect();
-        let is_swept = !self.context.config.is_broken(Broken::SweepsNothing);
+        let is_swept = !self.context.breaks(Broken::SweepsNothing);
         let sweep = if is_swept {
             Sweep::of(unswept, self.context.config.buckets)
         } else {
@@ -266,12 +266,7 @@ impl Housekeeping {
 
     /// Lists the idempotency keys of other nodes, which leave their expiry to the leader.
     async fn hear_of_names(&mut self) -> Result<()> {
-        if self
-            .collection
-            .context
-            .config
-            .is_broken(Broken::WalksOwnNamesAlone)
-        {
+        if self.collection.context.breaks(Broken::WalksOwnNamesAlone) {
             self.names_listed_next = None;
         }
         if self.names_listing_due() == Some(Duration::ZERO) {
@@ -380,13 +375,7 @@ impl Housekeeping {
             } else {
                 self.collection.context.clock.monotonic()
             };
-            if !is_alone
-                && !row.is_swept
-                && !self
-                    .collection
-                    .context
-                    .config
-                    .is_broken(Broken::SweepsNothing)
+            if !is_alone && !row.is_swept && !self.collection.context.breaks(Broken::SweepsNothing)
             {
                 self.unswept.push(row.node);
                 self.sweep_from = since + self.collection.context.config.life_max + LATE_WRITE;
@@ -481,8 +470,7 @@ impl Housekeeping {
         if !self
             .collection
             .context
-            .config
-            .is_broken(Broken::ForgetsWhoEndsMeanwhile)
+            .breaks(Broken::ForgetsWhoEndsMeanwhile)
         {
             self.begin_sweep();
         }

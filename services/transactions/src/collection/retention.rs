@@ -143,7 +143,7 @@ impl Collection {
         let collected = tended.collected.next.0 - 1;
         match tended.last {
             Some(last) => last.min(collected),
-            None if self.context.config.is_broken(Broken::DropsUnheardDecisions) => {
+            None if self.context.breaks(Broken::DropsUnheardDecisions) => {
                 node.log.aged_through(self.context.config.retry_window)
             }
             None => node
@@ -241,7 +241,7 @@ impl Collection {
                 writes,
             } => {
                 let store = &node.store;
-                tidy_spilled(store, &id, attempt, &writes, self.context.config.broken)
+                tidy_spilled(store, &id, attempt, &writes, self.context.config.mutant)
                     .await
                     .map(|()| Rest::Nothing)
             }

@@ -322,7 +322,7 @@ impl Effects {
     /// attempts are decided; effects of uncommitted ones are deleted.
     pub(crate) async fn find_unsent(&self, store: &Store, own: NodeId) -> Result<Vec<Left>> {
         let mut left = Vec::new();
-        if self.context.config.is_broken(Broken::ForgetsUnsent) {
+        if self.context.breaks(Broken::ForgetsUnsent) {
             return Ok(left);
         }
         for NodeRow { node, .. } in node_registry::list(store)
@@ -342,7 +342,7 @@ impl Effects {
 
     /// Finds the unsent effects of one node, whose log is resolved.
     pub(crate) async fn find_unsent_of(&self, store: &Store, node: NodeId) -> Result<Vec<Left>> {
-        if self.context.config.is_broken(Broken::ForgetsUnsent) {
+        if self.context.breaks(Broken::ForgetsUnsent) {
             return Ok(Vec::new());
         }
         Ok(vec![Left {
@@ -377,7 +377,7 @@ impl Effects {
     /// Sends the unsent effects of `attempt`, for as long as the node lives.
     async fn deliver(&self, node: &Node, attempt: Attempt, point: DurabilityPoint) {
         let mut delays = SEND_AGAIN.delays();
-        let mut is_durable = self.context.config.is_broken(Broken::SendsBeforeDurable);
+        let mut is_durable = self.context.breaks(Broken::SendsBeforeDurable);
         while node.store.standing().is_ok() {
             let sent = async {
                 let _permit = self
@@ -420,7 +420,7 @@ impl Effects {
         let count = row.count();
         for place in row.sent..count {
             let effect = store.effect(attempt, &row, place).await?;
-            let id = if self.context.config.is_broken(Broken::NamesEffectsAnew) {
+            let id = if self.context.breaks(Broken::NamesEffectsAnew) {
                 Bytes::from(format!("{:x}", self.context.entropy.next_u64()))
             } else {
                 effect_id(&row.id, place)

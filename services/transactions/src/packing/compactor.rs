@@ -123,7 +123,7 @@ impl Packing {
     }
 
     fn ignores_holds(&self) -> bool {
-        self.context.config.is_broken(Broken::CompactsHeldPacks)
+        self.context.breaks(Broken::CompactsHeldPacks)
     }
 
     /// Processes some packs. Returns false if there is nothing to do at the moment.
@@ -241,11 +241,7 @@ impl Packing {
         packs: Vec<PackId>,
         moving: Vec<Moving>,
     ) -> Result<()> {
-        if self
-            .context
-            .config
-            .is_broken(Broken::DeletesPackBeforeMoving)
-        {
+        if self.context.breaks(Broken::DeletesPackBeforeMoving) {
             for id in &packs {
                 self.delete_object(node, *id).await?;
             }

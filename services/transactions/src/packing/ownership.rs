@@ -77,7 +77,7 @@ impl Packing {
         is_take_over_due: bool,
         is_look_due: bool,
     ) -> Result<()> {
-        let takes_all = self.context.config.is_broken(Broken::TakesPacksOfTheLiving);
+        let takes_all = self.context.breaks(Broken::TakesPacksOfTheLiving);
         if is_take_over_due || is_look_due && takes_all {
             self.take_packs_over(node).await?;
         }
@@ -88,7 +88,7 @@ impl Packing {
     }
 
     async fn take_packs_over(&self, node: &Node) -> Result<()> {
-        let takes_all = self.context.config.is_broken(Broken::TakesPacksOfTheLiving);
+        let takes_all = self.context.breaks(Broken::TakesPacksOfTheLiving);
         let rows = node_registry::list(&node.store).await?;
         let is_gone = |row: &&NodeRow| row.node != node.id && (row.is_resolved || takes_all);
         let gone: BTreeMap<NodeId, NodeRow> = rows
@@ -100,7 +100,7 @@ impl Packing {
         // Every pack out of which values may still be moved into the found packs is marked by now.
         let marked = rows::list(&node.store).await?;
         let kept = self.context.clock.monotonic() + self.context.config.pack_kept;
-        let ignores_marks = self.context.config.is_broken(Broken::JudgesHalfMoved);
+        let ignores_marks = self.context.breaks(Broken::JudgesHalfMoved);
         let state = &mut *node.packs.state();
         let is_theirs = |(id, _): &(PackId, Row)| gone.contains_key(&id.node);
         for (id, row) in found.into_iter().filter(is_theirs) {
@@ -176,12 +176,7 @@ impl Packing {
     }
 
     async fn note_owed(&self, node: &Node, owed: BTreeMap<PackId, u64>) -> Result<()> {
-        if owed.is_empty()
-            || self
-                .context
-                .config
-                .is_broken(Broken::KeepsDeadBytesToItself)
-        {
+        if owed.is_empty() || self.context.breaks(Broken::KeepsDeadBytesToItself) {
             return Ok(());
         }
         let notes = stream::iter(owed.into_iter().map(Ok));
@@ -319,10 +314,10 @@ mod tests {
                 .objects(world.objects())
                 .build(Config::default());
             service.start().await.expect("a calm world");
-            let packing = Arc::clone(&service.engine().core.recovery.packing);
+            let packing = Arc::clone(&service.engine().calls.packing);
             let node = service
                 .engine()
-                .core
+                .calls
                 .serving
                 .node()
                 .expect("it has started");

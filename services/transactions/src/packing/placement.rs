@@ -61,7 +61,7 @@ impl Packing {
         let Some(objects) = self
             .objects
             .as_ref()
-            .filter(|_| !self.context.config.is_broken(Broken::TakesAnyPackForItsOwn))
+            .filter(|_| !self.context.breaks(Broken::TakesAnyPackForItsOwn))
         else {
             return Ok(());
         };

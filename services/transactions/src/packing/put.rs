@@ -174,7 +174,7 @@ impl Packing {
 
     /// Whether an existing object equals the one to put.
     async fn has_content(&self, path: &ObjectPath, payload: &PutPayload) -> ports::Result<bool> {
-        if self.context.config.is_broken(Broken::TakesAnyPackForItsOwn) {
+        if self.context.breaks(Broken::TakesAnyPackForItsOwn) {
             return Ok(true);
         }
         let failed = |error| objects::failed(format!("get {path}"), error);
@@ -264,7 +264,7 @@ impl Packing {
         OnTheirWay {
             located,
             packed,
-            is_waited_for: !self.context.config.is_broken(Broken::RecordBeforePack),
+            is_waited_for: !self.context.breaks(Broken::RecordBeforePack),
         }
     }
 }

@@ -446,7 +446,7 @@ fn a_pack_is_not_compacted_under_a_writer() {
     });
     in_virtual_time(async |world| {
         let config = Config {
-            broken: Some(Broken::CompactsHeldPacks),
+            mutant: Broken::CompactsHeldPacks.into(),
             ..Config::default()
         };
         let read = read_after_its_item_was_late(&world, config).await;
@@ -663,7 +663,7 @@ async fn place_of_packs(world: &World, node: u32) -> ObjectPath {
 /// whether the value can be read.
 async fn writes_after_going_back(world: &World, broken: Option<Broken>) -> bool {
     let config = || Config {
-        broken,
+        mutant: broken.into(),
         data_cache_bytes_max: 0,
         ..Config::default()
     };

@@ -164,7 +164,7 @@ impl Attempt {
     ) -> Result<()> {
         self.check_write(key.len(), value.as_ref().map_or(0, Bytes::len))?;
         self.overlay.put(key, value, options)?;
-        if options.breaks(Broken::WritesThrough) {
+        if options.mutant.breaks(Broken::WritesThrough) {
             self.externalize(options).await?;
         }
         Ok(())
@@ -225,7 +225,7 @@ impl Attempt {
     async fn publish(&self, options: &Options) -> Result<()> {
         let _one_at_a_time = self.publishing.lock().await;
         let changes = self.overlay.peek()?;
-        if options.breaks(Broken::CountsWithoutWhatIsMissing) {
+        if options.mutant.breaks(Broken::CountsWithoutWhatIsMissing) {
             self.overlay.forget(&changes);
         }
         self.run.publish(&self.path, &changes).await?;

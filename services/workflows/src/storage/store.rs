@@ -31,6 +31,7 @@ use ports::{
     DurabilityPoint, Item,
     key_value::{Scan, SharedKeyValue},
 };
+use primitives::Mutant;
 use transactions::Engine;
 
 use crate::{Broken, Options, Result, failure::FAILURE_BYTES_MAX, storage::outbox::Outbox};
@@ -61,7 +62,7 @@ pub(crate) struct Store {
     pub(crate) state: State,
     /// Whether other processes execute runs that are stored here.
     pub(crate) is_shared: bool,
-    pub(crate) broken: Option<Broken>,
+    pub(crate) mutant: Mutant<Broken>,
 }
 
 impl Store {
@@ -71,7 +72,7 @@ impl Store {
             rows,
             state,
             is_shared,
-            broken: options.broken,
+            mutant: options.mutant,
         }
     }
 
@@ -80,7 +81,7 @@ impl Store {
             rows,
             state: State::Shard(outbox),
             is_shared: false,
-            broken: options.broken,
+            mutant: options.mutant,
         }
     }
 
@@ -90,7 +91,7 @@ impl Store {
     }
 
     pub(crate) async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        if self.broken != Some(Broken::AnswersBeforeDurable) && !self.rows.is_durable(point) {
+        if !self.mutant.breaks(Broken::AnswersBeforeDurable) && !self.rows.is_durable(point) {
             self.rows.externalize(point).await?;
         }
         Ok(())

@@ -60,7 +60,7 @@ impl Store {
             return Ok(Some(row));
         }
         if let Some(driver) = row.driver
-            && self.broken != Some(Broken::TakesFromTheLiving)
+            && !self.mutant.breaks(Broken::TakesFromTheLiving)
             && !self.is_gone(driver).await?
         {
             return Ok(None);

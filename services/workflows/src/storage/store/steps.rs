@@ -167,7 +167,7 @@ impl Store {
             address.began_ms,
             address.path,
         );
-        let id = Some(name).filter(|_| self.broken != Some(Broken::NamesNoStep));
+        let id = Some(name).filter(|_| !self.mutant.breaks(Broken::NamesNoStep));
         let call = match begin(
             engine,
             Begin {
@@ -182,7 +182,7 @@ impl Store {
         };
         self.check_driver(address, engine, &call).await?;
         let number = call.attempt.map(number_of).unwrap_or_default();
-        let is_early = self.broken == Some(Broken::ResultBeforeWrites);
+        let is_early = self.mutant.breaks(Broken::ResultBeforeWrites);
         let numbered = StepRow {
             attempt: Some(number).filter(|_| !is_early),
             ..row.clone()
