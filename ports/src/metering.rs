@@ -17,7 +17,6 @@ mod queue;
 mod tests;
 
 use std::{
-    fmt,
     future::Future,
     sync::{
         Arc,
@@ -82,12 +81,6 @@ operations! {
     ObjectGet "objects.get",
     ObjectList "objects.list",
     ObjectDelete "objects.delete",
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// The counts of one operation.

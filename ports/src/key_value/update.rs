@@ -48,14 +48,12 @@ impl Update {
 
     /// Makes `change` to the item unconditionally.
     pub fn of(key: Key, change: Change) -> Self {
-        let (condition, operation, depends_on) =
-            (Condition::Always, None, DurabilityPoint::DURABLE);
         Self {
             key,
             change,
-            condition,
-            operation,
-            depends_on,
+            condition: Condition::Always,
+            operation: None,
+            depends_on: DurabilityPoint::DURABLE,
             retention: Retention::Durable,
         }
     }

@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn operations_are_counted_where_their_name_says() {
     for (index, operation) in Operation::ALL.into_iter().enumerate() {
-        assert_eq!(operation as usize, index, "{operation}");
+        assert_eq!(operation as usize, index, "{operation:?}");
     }
     let mut names = Operation::ALL.map(Operation::name);
     names.sort_unstable();

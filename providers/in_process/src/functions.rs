@@ -318,9 +318,9 @@ impl ports::Functions for Functions {
     }
 
     async fn disarm_timer(&self, function: &str) -> Result<()> {
-        let disarmed = self.inner.timers.lock().disarm(function);
-        for timer in disarmed {
-            timer.wait_until_started().await;
+        let starting = self.inner.timers.lock().disarm(function);
+        if let Some(starting) = starting {
+            drop(starting.lock().await);
         }
         Ok(())
     }

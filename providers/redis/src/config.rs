@@ -148,12 +148,7 @@ impl fmt::Display for Config {
         for (number, url) in self.urls.iter().enumerate() {
             let place = url
                 .rsplit_once('@')
-                .or_else(|| url.rsplit_once('/'))
-                .map_or("", |(_, place)| place);
-            let place = url
-                .strip_prefix("redis://")
-                .filter(|_| !url.contains('@'))
-                .unwrap_or(place);
+                .map_or(url.trim_start_matches("redis://"), |(_, place)| place);
             write!(f, "{}{place}", if number > 0 { "," } else { "" })?;
         }
         write!(f, ", namespace {}", self.namespace)

@@ -19,8 +19,8 @@ use bytes::Bytes;
 use ports::{
     DurabilityPoint, Error, Incarnation, Queue, QueueAdmin, Receipt, Result,
     queue::{
-        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId,
-        Message, OnFailure, QueueLimits, QueueOptions, Sequence,
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, OnFailure, QueueLimits,
+        QueueOptions, Sequence,
     },
 };
 use redis::Value;
@@ -72,7 +72,7 @@ impl Queue for Store {
     }
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
-        check_messages(queue, &messages, &self.queue_limits)?;
+        self.queue_limits.check(queue, &messages)?;
         let mut arguments = vec![microseconds(self.queue_limits.deduplication_window_ms)];
         for Message {
             group,
@@ -242,12 +242,7 @@ impl Store {
         script: Script,
         letters: &[LetterId],
     ) -> Result<Receipt> {
-        let count = letters.len();
-        if count > self.queue_limits.batch_messages_max {
-            return Err(Error::invalid(format!(
-                "settle {count} dead letters of {queue:?} at once"
-            )));
-        }
+        self.queue_limits.check_count(queue, letters.len())?;
         let arguments: Vec<_> = letters.iter().copied().map(sequence_of).collect();
         self.change(queue, script, &arguments).await
     }
@@ -315,28 +310,6 @@ fn handle_arguments(handle: &Handle) -> [Bytes; 3] {
         Bytes::from(format!("{:016}", handle.sequence.0)),
         decimal(handle.attempt),
     ]
-}
-
-fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Result<()> {
-    if messages.len() > limits.batch_messages_max {
-        return Err(Error::invalid(format!(
-            "send {} messages to {queue:?} at once",
-            messages.len()
-        )));
-    }
-    for message in messages {
-        let (group, body) = (message.group.len(), message.body.len());
-        let id = message.deduplication.as_ref().map_or(0, Bytes::len);
-        if group > GROUP_BYTES_MAX
-            || id > DEDUPLICATION_BYTES_MAX
-            || body > limits.message_bytes_max
-        {
-            return Err(Error::invalid(format!(
-                "send {body} bytes with an id of {id} in a group named by {group} to {queue:?}"
-            )));
-        }
-    }
-    Ok(())
 }
 
 fn deliveries(batch: Value, incarnation: Incarnation) -> Result<Vec<Delivery>, Failure> {

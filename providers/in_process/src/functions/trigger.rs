@@ -142,6 +142,16 @@ enum Progress {
     Failed,
 }
 
+impl<'task> Step<'task> {
+    fn new(receives: bool, future: impl Future<Output = Progress> + Send + 'task) -> Self {
+        Self {
+            receives,
+            has_asked: false,
+            future: Box::pin(future),
+        }
+    }
+}
+
 impl Future for Step<'_> {
     type Output = Progress;
 
@@ -185,21 +195,13 @@ impl<'task> Task<'task> {
             let ready = self.registry.queue.ready(&self.trigger.queue).await;
             self.or_pause(ready.map(|()| Progress::Ready)).await
         };
-        Step {
-            receives: false,
-            has_asked: false,
-            future: Box::pin(future),
-        }
+        Step::new(false, future)
     }
 
     /// Waits until the function has capacity for one more invocation.
     fn ask_for_room(self) -> Step<'task> {
         let future = async move { Progress::Permit(self.definition().handler.permit().await) };
-        Step {
-            receives: false,
-            has_asked: false,
-            future: Box::pin(future),
-        }
+        Step::new(false, future)
     }
 
     /// Receives the messages of one group, if one is available.
@@ -219,11 +221,7 @@ impl<'task> Task<'task> {
             self.or_pause(received.map(|deliveries| Progress::Batch(permit, deliveries)))
                 .await
         };
-        Step {
-            receives: true,
-            has_asked: false,
-            future: Box::pin(future),
-        }
+        Step::new(true, future)
     }
 
     async fn or_pause(self, progress: Result<Progress>) -> Progress {

@@ -272,7 +272,7 @@ impl Cluster {
         let port = port
             .parse()
             .map_err(|_| Failure::UnexpectedReply(format!("{address:?} is not an address")))?;
-        primary(&self.config, &self.seeds[0], host, port).map(Arc::new)
+        primary_at(&self.config, &self.seeds, host, port)
     }
 
     /// Looks up the slots again, unless another call did so since lookup `number`.
@@ -423,19 +423,22 @@ fn as_no_reply(failure: Failure) -> Failure {
     }
 }
 
-fn primary(
-    config: &Config,
-    like: &ConnectionInfo,
-    host: &str,
-    port: u16,
-) -> Result<Primary, Failure> {
-    let info = like
-        .clone()
-        .set_addr(ConnectionAddr::Tcp(host.to_owned(), port));
-    Ok(Primary {
+fn primary(config: &Config, info: ConnectionInfo) -> Result<Arc<Primary>, Failure> {
+    Ok(Arc::new(Primary {
         node: Node::new(info, config)?,
         run_marker: tokio::sync::Mutex::new(None),
-    })
+    }))
+}
+
+/// The server at an address, reached like the configured ones.
+fn primary_at(
+    config: &Config,
+    seeds: &[ConnectionInfo],
+    host: &str,
+    port: u16,
+) -> Result<Arc<Primary>, Failure> {
+    let address = ConnectionAddr::Tcp(host.to_owned(), port);
+    primary(config, seeds[0].clone().set_addr(address))
 }
 
 /// Asks the servers, one after the other, for the slots. Known servers keep their connections.
@@ -444,17 +447,14 @@ async fn discover(
     seeds: &[ConnectionInfo],
     present: &Routes,
 ) -> Result<Routes, Failure> {
+    let seeds_now = seeds.iter().map(|seed| primary(config, seed.clone()));
+    let known = present
+        .primaries
+        .values()
+        .map(|known| Ok(Arc::clone(known)));
     let mut last = unassigned_slot();
-    for primary in present.primaries.values() {
-        match primary.node.command(cmd("CLUSTER").arg("SLOTS")).await {
-            Ok(slots_reply) => {
-                return routes(config, seeds, present, primary.node.address(), slots_reply);
-            }
-            Err(failure) => last = failure,
-        }
-    }
-    for seed in seeds {
-        let node = Node::new(seed.clone(), config)?;
+    for primary in known.chain(seeds_now) {
+        let node = &primary?.node;
         match node.command(cmd("CLUSTER").arg("SLOTS")).await {
             Ok(slots_reply) => return routes(config, seeds, present, node.address(), slots_reply),
             Err(failure) => last = failure,
@@ -501,7 +501,7 @@ fn routes(
             .cloned();
         let primary = match known {
             Some(primary) => primary,
-            None => Arc::new(primary(config, &seeds[0], host, port)?),
+            None => primary_at(config, seeds, host, port)?,
         };
         routes.primaries.insert(address, Arc::clone(&primary));
         let (first, last) = (
