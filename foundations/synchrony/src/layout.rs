@@ -15,17 +15,13 @@ use ports::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The owner row.
 pub(crate) const OWNER: &[u8] = b"o";
-/// Users' items.
 pub(crate) const ITEMS: u8 = b'i';
 /// Cursors of users' lanes of batches.
 pub(crate) const BATCH_CURSORS: u8 = b'b';
 /// Far: cursors of our lanes.
 pub(crate) const CURSORS: u8 = b'c';
-/// Near: payloads.
 pub(crate) const PAYLOADS: u8 = b'p';
-/// Near: records.
 pub(crate) const RECORDS: u8 = b's';
 
 /// A row, record, payload or cursor in one attribute.
@@ -65,14 +61,12 @@ pub(crate) struct RecordId {
     pub(crate) sequence: u64,
 }
 
-/// The id of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PayloadId {
     pub(crate) position: u64,
     pub(crate) index: u16,
 }
 
-/// The content of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Content {
     /// None: the key is deleted, or known to be absent far.
@@ -136,7 +130,6 @@ pub(crate) struct Written {
     pub(crate) payload: Option<PayloadId>,
 }
 
-/// The writes of one call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) position: u64,

@@ -33,7 +33,6 @@ use crate::{
     stream::{Pending, Stream},
 };
 
-/// The parameters of an opening.
 pub(crate) struct Opening {
     pub(crate) stores: Stores,
     pub(crate) clock: Arc<dyn Clock>,
@@ -339,7 +338,6 @@ impl Opening {
         Ok(Pending::new(Arc::new(record), payloads, near, now))
     }
 
-    /// The positions of the far cursors.
     async fn cursors(&self) -> Result<BTreeMap<LaneId, u64>> {
         let scan = scan_kind(&self.stores.shard, CURSORS, PAGE_ITEMS);
         let rows = self.all(&self.stores.far, scan).await?;
@@ -371,7 +369,6 @@ impl Opening {
         Ok(bytes)
     }
 
-    /// All items of a scan.
     async fn all(&self, store: &SharedKeyValue, mut scan: Scan) -> Result<Vec<(Bytes, Arc<Item>)>> {
         let mut items = Vec::new();
         loop {

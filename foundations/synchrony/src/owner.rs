@@ -108,7 +108,6 @@ impl NearOwner {
     }
 }
 
-/// The latest ends, encoded.
 fn last_of(ends: &[End]) -> Value {
     let first = ends.len().saturating_sub(ENDS_MAX);
     Value::Bytes(encode(&ends[first..].to_vec()))
@@ -137,7 +136,6 @@ pub(crate) fn no_longer_complete() -> Change {
     Change::Modify(vec![Action::set_integer(COMPLETE, 0)])
 }
 
-/// The far owner row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct FarOwner {
     pub(crate) epoch: u64,

@@ -34,7 +34,6 @@ use crate::{
 
 pub(crate) use batches::{Outgoing, Verdict};
 
-/// A record that is not yet durable far.
 #[derive(Debug, Clone)]
 pub(crate) struct Pending {
     pub(crate) record: Arc<Record>,
@@ -78,7 +77,6 @@ impl Pending {
     }
 }
 
-/// Why a lane stops.
 #[derive(Debug, Clone)]
 pub(crate) struct Poison {
     /// The first sequence that is not written.
@@ -98,7 +96,6 @@ impl Poison {
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// The last sequence that is durable far.
     done: u64,
     records: VecDeque<Pending>,
     bytes: usize,
@@ -115,7 +112,6 @@ struct Lane {
     inherited: BTreeMap<LaneId, u64>,
     /// The highest position that it has written or read.
     high: u64,
-    /// How many handles to it exist.
     holders: usize,
     /// Whether it is among the lanes that may be reused.
     is_let_go: bool,
@@ -149,24 +145,19 @@ impl Lane {
     }
 }
 
-/// All lanes of a shard.
 #[derive(Debug)]
 pub(crate) struct Stream {
     options: Options,
     far_items_max: usize,
     epoch: u64,
     lanes: BTreeMap<LaneId, Lane>,
-    /// The lanes with work.
     busy: BTreeSet<LaneId>,
-    /// The lane that sent last.
     sent_last: LaneId,
     /// The lanes without handles, the oldest first; they may still have records to send.
     let_go: VecDeque<LaneId>,
-    /// How many lanes this epoch has created.
     made: u32,
     /// The tail of earlier epochs, which every lane of this epoch follows.
     tail: BTreeMap<LaneId, u64>,
-    /// Bytes that are not yet durable far.
     bytes: usize,
     batches_under_way: usize,
     bytes_under_way: usize,
@@ -174,7 +165,6 @@ pub(crate) struct Stream {
     near_durable: u64,
 }
 
-/// The pending records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) records: usize,
@@ -211,7 +201,6 @@ impl Stream {
         self.bytes > self.options.pending_bytes_max || self.oldest().is_some_and(is_late)
     }
 
-    /// The lanes with work.
     fn busy(&self) -> impl Iterator<Item = &Lane> {
         self.busy.iter().map(|id| &self.lanes[id])
     }
@@ -259,7 +248,6 @@ impl Stream {
         (last.record.position > self.near_durable).then_some((last.record.position, last.near))
     }
 
-    /// The near store is durable up to `position`.
     pub(crate) fn near_is_durable(&mut self, position: u64) {
         self.near_durable = self.near_durable.max(position);
     }

@@ -15,7 +15,6 @@ use crate::{
     owner::{End, FarOwner},
 };
 
-/// The pause after the far store failed during a release.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The owner of a shard. To drop it is like the death of its process: nothing is drained, and the

@@ -21,7 +21,6 @@ use crate::{
 
 /// Rows examined in one turn of eviction.
 const EVICTION_ROWS: usize = 32;
-/// The pause after the near store failed.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Engine {

@@ -31,7 +31,6 @@ impl Engine {
         self.is_complete.load(Ordering::Acquire)
     }
 
-    /// An item, and the highest position that the lane knows then.
     pub(crate) async fn read(&self, lane: LaneId, key: &Key) -> Result<(Option<Arc<Item>>, u64)> {
         check_key(key, &self.limits)?;
         let key = item_row(key);
@@ -102,7 +101,6 @@ impl Engine {
         }
     }
 
-    /// One page of a user's partition, near and far merged.
     pub(crate) async fn scan(&self, lane: LaneId, scan: &Scan) -> Result<(Page, u64)> {
         check_key(&Key::new(&scan.partition, &scan.from), &self.limits)?;
         if scan.until.as_ref().is_some_and(|until| *until <= scan.from) {
@@ -142,7 +140,6 @@ impl Engine {
         })
     }
 
-    /// The same scan in the shard's partition.
     fn scan_of_rows(&self, scan: &Scan, items_max: usize) -> Scan {
         let until = match &scan.until {
             Some(until) => item_row(&Key::new(&scan.partition, until)),

@@ -21,14 +21,12 @@ use crate::{
     stream::{Outgoing, Verdict},
 };
 
-/// A batch with its verdict.
 type Landed = (Outgoing, Verdict);
 
 /// The index of the first item among the updates of a batch: after owner row and cursor.
 const ITEMS_FROM: usize = 2;
 
 impl Engine {
-    /// Sends until this instance ends.
     pub(crate) async fn send(self: Arc<Self>) -> Result<()> {
         let mut under_way: FuturesUnordered<BoxFuture<'static, Landed>> = FuturesUnordered::new();
         let mut near: Option<BoxFuture<'static, Result<u64>>> = None;

@@ -27,13 +27,11 @@ use crate::{
     stream::Pending,
 };
 
-/// The present row of a key.
 struct CurrentRow {
     row: Option<Row>,
     stored: Stored,
 }
 
-/// The near transaction of one write.
 struct Plan {
     updates: Vec<Update>,
     record: Record,
@@ -180,7 +178,6 @@ impl Engine {
         Ok(plan)
     }
 
-    /// Adds the change of one row to a plan.
     fn plan_change(
         &self,
         plan: &mut Plan,

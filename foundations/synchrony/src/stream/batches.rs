@@ -18,7 +18,6 @@ use crate::{
     options::{FAR_ITEMS_RESERVE, Mode},
 };
 
-/// A batch to be sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Outgoing {
     pub(crate) lane: LaneId,
@@ -28,7 +27,6 @@ pub(crate) struct Outgoing {
     bytes: usize,
 }
 
-/// The outcome of a batch.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     /// The lane's far cursor is durable here.
@@ -41,7 +39,6 @@ pub(crate) enum Verdict {
     Refused(Error),
 }
 
-/// The first pause after a failure.
 const BACKOFF_FIRST: Duration = Duration::from_millis(10);
 
 impl Stream {

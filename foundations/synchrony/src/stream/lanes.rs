@@ -74,12 +74,10 @@ impl Stream {
         None
     }
 
-    /// How many lanes have handles.
     pub(crate) fn lanes_held(&self) -> usize {
         self.lanes.values().filter(|lane| lane.holders > 0).count()
     }
 
-    /// Adds a handle to `lane`.
     pub(crate) fn hold(&mut self, lane: LaneId) {
         self.lane(lane).holders += 1;
     }
@@ -222,7 +220,6 @@ impl Stream {
         places
     }
 
-    /// All pending records.
     pub(crate) fn everything(&self) -> Vec<RecordId> {
         let last = |(id, lane): (&LaneId, &Lane)| id.at(lane.next() - 1);
         self.lanes.iter().map(last).collect()

@@ -41,8 +41,6 @@ pub(crate) use keys::{cut, listed};
 /// Bytes of a row that are reserved for a failure and for the row's fixed attributes.
 const ROW_RESERVE_BYTES: usize = FAILURE_BYTES_MAX + (8 << 10);
 
-/// Rows in one page of a scan.
-const PAGE_ROWS: usize = 200;
 /// The attribute of a value in a shard.
 pub(crate) const VALUE: &str = "v";
 
@@ -105,10 +103,8 @@ impl Store {
 
     /// The longest input or result, in bytes, that fits in a row beside its failure and names.
     pub(crate) fn bytes_max(&self) -> usize {
-        self.rows
-            .limits()
-            .item_bytes_max
-            .saturating_sub(ROW_RESERVE_BYTES)
+        let item_bytes_max = self.rows.limits().item_bytes_max;
+        item_bytes_max.saturating_sub(ROW_RESERVE_BYTES)
     }
 
     pub(crate) async fn rows_of(
