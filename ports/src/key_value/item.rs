@@ -124,7 +124,7 @@ impl Value {
 }
 
 /// An item as read: its version and its attributes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Item {
     /// How often it has changed.
     pub version: Version,

@@ -174,9 +174,8 @@ impl Changes {
         for (key, record, below) in self.records {
             store.set(key, record, below);
         }
-        Ok(Receipt {
-            point: store.order(),
-        })
+        store.order();
+        Ok(store.receipt())
     }
 }
 
@@ -185,23 +184,17 @@ fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result
     let key = item_key(&update.key);
     let found = store.item(&key)?;
     let present = stored(found.value.as_deref());
-    let unchanged = || Receipt {
-        point: store.point(),
-    };
     let changed = match evaluate(present, update, &LIMITS)? {
-        Evaluated::Refused => {
-            return Ok(Updated {
-                outcome: Outcome::Conflict(present.item.clone()),
-                receipt: unchanged(),
-            });
-        }
-        Evaluated::Unchanged => {
-            return Ok(Updated {
-                outcome: Outcome::Done(present.item.clone()),
-                receipt: unchanged(),
-            });
-        }
         Evaluated::Changed(changed) => changed,
+        kept => {
+            let item = present.item.clone();
+            let receipt = store.receipt();
+            let outcome = match kept {
+                Evaluated::Refused => Outcome::Conflict(item),
+                _ => Outcome::Done(item),
+            };
+            return Ok(Updated { outcome, receipt });
+        }
     };
     let outcome = Outcome::Done(changed.item.clone());
     let mut changes = Changes::default();
@@ -210,9 +203,7 @@ fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result
         && matches!(&changes.records[..], [(key, Some(record), below)]
             if store.overlay.set_unjournaled(key, record, *below));
     let receipt = if is_unjournaled {
-        Receipt {
-            point: store.point(),
-        }
+        store.receipt()
     } else {
         changes.make(store, reserve)?
     };
@@ -232,9 +223,7 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
         match evaluate(present, update, &LIMITS)? {
             Evaluated::Refused => {
                 let item = present.item.clone();
-                let receipt = Receipt {
-                    point: store.point(),
-                };
+                let receipt = store.receipt();
                 return Ok(Transacted::Conflict {
                     index,
                     item,
@@ -251,9 +240,7 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
         }
     }
     let receipt = if changes.records.is_empty() {
-        Receipt {
-            point: store.point(),
-        }
+        store.receipt()
     } else {
         changes.make(store, reserve)?
     };

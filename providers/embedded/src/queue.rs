@@ -29,9 +29,7 @@ impl Engine {
         let now = self.now();
         let mut state = self.serving()?;
         change(&mut state, now)?;
-        Ok(Receipt {
-            point: state.store.point(),
-        })
+        Ok(state.store.receipt())
     }
 
     /// Calls `on` with a queue to which the deadlines so far are applied.

@@ -157,7 +157,6 @@ impl Pool {
         Ok(ran)
     }
 
-    /// Runs `invocation` in `instance`, and then returns the instance or ends it.
     async fn run_in(
         self: &Arc<Self>,
         instance: &Arc<Instance>,
@@ -240,7 +239,6 @@ impl Pool {
         failed.or(otherwise).map_or(Ok(()), Err)
     }
 
-    /// Lets `instance` work until `deadline`.
     async fn work(
         &self,
         instance: &Instance,

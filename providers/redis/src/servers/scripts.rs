@@ -87,7 +87,8 @@ impl Script {
 fn texts(started: u64) -> Vec<String> {
     let mut queue = format!("{PRELUDE}\n{QUEUE}\n");
     for (script, body) in QUEUE_OPERATIONS {
-        queue += &format!("operations['{script:?}'] = function()\n{body}\nend\n");
+        let head = format!("operations['{script:?}'] = function()\n");
+        queue.extend([head.as_str(), body, "\nend\n"]);
     }
     queue.push_str("return operations[ARGV[#ARGV]]()");
     [
