@@ -46,8 +46,6 @@ use crate::{
     same_store::SameStore,
 };
 
-/// The memory of a function on a cloud. In one process it only determines the computed cost.
-const FUNCTION_MEMORY_MB: u32 = 512;
 /// The time for ZooKeeper connections to finish when the server stops.
 const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
 
@@ -271,7 +269,7 @@ async fn start_coordination(
     // Coordination checks for space before it takes data that stays, so that sessions go on when
     // the disk is full (rule P6).
     let items = metered_items(&provider.key_value_that_transacts, meter);
-    let objects = MeteredObjects::new(Arc::clone(&provider.objects), Arc::clone(meter));
+    let objects = MeteredObjects::around(Arc::clone(&provider.objects), Arc::clone(meter));
     let functions = Arc::clone(&provider.functions) as Arc<_>;
     let functions = MeteredFunctions::new(functions, Arc::clone(meter));
     let parts = Parts {
@@ -299,8 +297,7 @@ async fn start_coordination(
         settings.store.name()
     );
     for definition in service.functions() {
-        let (meter, clock) = (Arc::clone(meter), Arc::new(SystemClock));
-        let counted = MeteredFunctions::metered(definition, FUNCTION_MEMORY_MB, meter, clock);
+        let counted = MeteredFunctions::metered(definition, Arc::clone(meter));
         provider.functions.register(counted);
     }
     let started = service.start().await;
@@ -342,8 +339,7 @@ fn transactions(
     let mut service = transactions::Service::builder(parts).destinations(destinations);
     if let Some(packs) = packs {
         config.pack_wait = FILES_WAIT;
-        let objects = MeteredObjects::new(packs.objects(), Arc::clone(meter));
-        service = service.objects(Arc::new(objects));
+        service = service.objects(MeteredObjects::around(packs.objects(), Arc::clone(meter)));
     }
     if let Some(Member { membership, peers }) = member {
         service = service.among(membership, peers);

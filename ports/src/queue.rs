@@ -22,7 +22,6 @@
 //! - **Q8** Every delivery carries the deduplication id of its message. A receiver that keeps the
 //!   ids of its completed work therefore recognises a message that was sent again after the window
 //!   (Q4) or delivered again (Q3).
-//! - **Q9** Every receipt's [`Cost`](crate::Cost) is as that type defines it.
 //! - **Q10** [`QueueAdmin::backlog`] counts the messages that were sent and are neither
 //!   acknowledged nor given up. It counts the dead letters separately.
 //! - **Q11** A message that its consumer gives up ([`Queue::give_up`]) moves to the dead letters

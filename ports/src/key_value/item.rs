@@ -137,10 +137,7 @@ impl Item {
     /// once.
     pub fn from_parts(version: Version, mut attributes: Vec<(Name, Value)>) -> Self {
         attributes.sort_by(|left, right| left.0.cmp(&right.0));
-        Self {
-            version,
-            attributes,
-        }
+        Self::from_sorted(version, attributes)
     }
 
     /// As [`Item::from_parts`], for attributes in the order of their names.

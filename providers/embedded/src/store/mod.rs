@@ -16,7 +16,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use ports::{Cost, DurabilityPoint, Error, ErrorKind, Incarnation, Position, Receipt, Result};
+use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Receipt, Result};
 use quick_cache::{Weighter, sync::Cache};
 
 use crate::{
@@ -164,10 +164,9 @@ impl Store {
     }
 
     /// A receipt for the last ordered point.
-    pub(crate) fn receipt(&self, cost: Cost) -> Receipt {
+    pub(crate) fn receipt(&self) -> Receipt {
         Receipt {
             point: self.point(),
-            cost,
         }
     }
 
