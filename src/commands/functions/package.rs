@@ -34,10 +34,13 @@ pub(super) struct Package {
     pub(super) content: Vec<u8>,
 }
 
-/// The modification time, length and mode of each file: making a file executable does not change
-/// its contents.
+/// What tells that a file was changed: its modification time, length and mode. Making a file
+/// executable does not change its contents.
+type Stamp = (Option<SystemTime>, u64, u32);
+
+/// The stamp of each file, if it exists.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct State(Vec<(PathBuf, Option<(Option<SystemTime>, u64, u32)>)>);
+pub(super) struct State(Vec<(PathBuf, Option<Stamp>)>);
 
 impl Package {
     /// Packs the application whose manifest lies at `path`.

@@ -30,7 +30,7 @@ impl Calls {
             Found::Here(transaction) => self.abort_here(&transaction).await,
             Found::Ended(answer) => answer,
             Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
-            Found::Nothing => self.answer_of(call).await,
+            Found::Nothing => Box::pin(self.answer_of(call)).await,
         };
         match answer {
             Ok(_) => Err(Error::TransactionFinished(Outcome::Committed)),

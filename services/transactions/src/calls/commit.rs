@@ -117,7 +117,7 @@ impl Calls {
             }
             Found::Ended(answer) => answer.map(Committing::Ended),
             Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
-            Found::Nothing => self.answer_of(call).await.map(Committing::Ended),
+            Found::Nothing => Box::pin(self.answer_of(call)).await.map(Committing::Ended),
         }
     }
 

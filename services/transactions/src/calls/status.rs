@@ -40,7 +40,7 @@ impl Calls {
             Found::Here(transaction) => return Ok(Shown::durable(transaction.state().outcome())),
             Found::BegunAnew => return Ok(Shown::durable(Outcome::BegunAnew)),
             Found::Ended(answer) => answer,
-            Found::Nothing => self.answer_of(call).await,
+            Found::Nothing => Box::pin(self.answer_of(call)).await,
         };
         match (outcome(&answer), answer) {
             (Some(outcome), _) => Ok(Shown::durable(outcome)),

@@ -134,7 +134,7 @@ impl Calls {
             Found::Here(transaction) => Ok(transaction),
             Found::Ended(answer) => Err(refusal(&answer)),
             Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
-            Found::Nothing => Err(refusal(&self.answer_of(call).await)),
+            Found::Nothing => Err(refusal(&Box::pin(self.answer_of(call)).await)),
         }
     }
 }
