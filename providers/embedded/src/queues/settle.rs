@@ -89,6 +89,21 @@ impl Queues {
     }
 }
 
+impl QueueState {
+    /// Applies the deadlines that have passed.
+    pub(crate) fn expire(
+        &mut self,
+        store: &mut Store,
+        dead_letters_max: u64,
+        now: Duration,
+    ) -> Result<()> {
+        while let Some((group, head)) = self.change(|groups| groups.expire(now)) {
+            failed(self, store, (&group, head), dead_letters_max, false)?;
+        }
+        Ok(())
+    }
+}
+
 /// Records the failure of a message that is no longer with a consumer. A permanently failed message
 /// becomes a dead letter (Q5).
 pub(super) fn failed(

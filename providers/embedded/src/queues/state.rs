@@ -13,10 +13,7 @@ use ports::{
 };
 use tokio::sync::Notify;
 
-use super::{
-    message_records::{StoredMessage, body_of},
-    settle,
-};
+use super::message_records::{StoredMessage, body_of};
 use crate::store::Store;
 
 /// One queue.
@@ -70,19 +67,6 @@ impl QueueState {
             self.notify.notify_waiters();
         }
         changed
-    }
-
-    /// Applies the deadlines that have passed.
-    pub(crate) fn expire(
-        &mut self,
-        store: &mut Store,
-        dead_letters_max: u64,
-        now: Duration,
-    ) -> Result<()> {
-        while let Some((group, head)) = self.change(|groups| groups.expire(now)) {
-            settle::failed(self, store, (&group, head), dead_letters_max, false)?;
-        }
-        Ok(())
     }
 
     /// Delivers the messages at the head of the next group in line, hidden for `hidden_ms` or for
