@@ -27,7 +27,6 @@ use crate::{
     model::NodeId,
     node::Node,
     storage::{
-        frontier::Heard,
         layout,
         node_registry::{self, NodeRow},
         records::CommitRecord,
@@ -56,16 +55,13 @@ struct Housekeeping {
     sweep: Option<Sweep>,
     /// Nodes for the next sweep.
     unswept: Vec<NodeId>,
-    /// When no write of the swept nodes can arrive any more.
+    /// When no write of theirs can arrive any more.
     sweep_from: Monotonic,
     /// Whether this node leads as the collector, and so processes the logs of dead nodes.
     is_in_office: bool,
     /// When to list the retention buckets of idempotency keys again, because other nodes add keys
     /// too. `None` for a single node, or one that does not lead.
     names_listed_next: Option<Monotonic>,
-    /// The frontier at the last listing, and whether it was unchanged since the one before: then no
-    /// node adds keys until the frontier advances.
-    names_heard: (Heard, bool),
 }
 
 impl Collection {
@@ -74,36 +70,23 @@ impl Collection {
         if !self.context.config.collects {
             return;
         }
-        let collection = Arc::clone(self);
-        let unswept = rows
-            .iter()
-            .filter(|row| !row.is_swept)
-            .map(|row| row.node)
-            .collect();
-        let is_swept = !self.context.config.is_broken(Broken::SweepsNothing);
-        let sweep = if is_swept {
-            Sweep::of(unswept, self.context.config.buckets)
-        } else {
-            None
-        };
-        let rows = rows.into_iter().filter(|row| !row.is_trimmed).collect();
-        let sweep_from = node.started + self.context.config.life_max + LATE_WRITE;
-        let (logs, unswept) = (Vec::new(), Vec::new());
-        let is_in_office = self.context.is_alone();
-        let names_listed_next = None;
-        let names_heard = (Heard::default(), false);
-        let house = Housekeeping {
-            collection,
+        let mut house = Housekeeping {
+            collection: Arc::clone(self),
+            rows: Vec::new(),
+            logs: Vec::new(),
+            sweep: None,
+            unswept: Vec::new(),
+            sweep_from: node.started + self.context.config.life_max + LATE_WRITE,
+            is_in_office: self.context.is_alone(),
+            names_listed_next: None,
             node,
-            rows,
-            logs,
-            sweep,
-            unswept,
-            sweep_from,
-            is_in_office,
-            names_listed_next,
-            names_heard,
         };
+        if !self.context.config.is_broken(Broken::SweepsNothing) {
+            let unswept = rows.iter().filter(|row| !row.is_swept);
+            house.unswept = unswept.map(|row| row.node).collect();
+        }
+        house.begin_sweep();
+        house.rows = rows.into_iter().filter(|row| !row.is_trimmed).collect();
         self.context.spawn(house.run());
     }
 
@@ -266,37 +249,23 @@ impl Housekeeping {
 
     /// Lists the idempotency keys of other nodes, which leave their expiry to the leader.
     async fn hear_of_names(&mut self) -> Result<()> {
-        if self
-            .collection
-            .context
-            .config
-            .is_broken(Broken::WalksOwnNamesAlone)
-        {
+        let (context, keys) = (&self.collection.context, &self.collection.idempotency_keys);
+        if context.config.is_broken(Broken::WalksOwnNamesAlone) {
             self.names_listed_next = None;
         }
         if self.names_listing_due() == Some(Duration::ZERO) {
-            let heard = (*self.collection.cache.lock().heard).clone();
-            self.collection
-                .idempotency_keys
-                .list_periods(&self.node)
-                .await?;
-            let is_quiet = heard == self.names_heard.0;
-            self.names_heard = (heard, is_quiet);
-            self.names_listed_next = Some(
-                self.collection.context.clock.monotonic()
-                    + self.collection.idempotency_keys.names_listing(),
-            );
+            keys.list_periods(&self.node).await?;
+            self.names_listed_next = Some(context.clock.monotonic() + keys.names_listing());
         }
         Ok(())
     }
 
     fn names_listing_due(&self) -> Option<Duration> {
-        let next = self.names_listed_next?;
-        let (heard, is_quiet) = &self.names_heard;
-        if *is_quiet && *heard == *self.collection.cache.lock().heard {
-            return None;
-        }
-        Some(next.since(self.collection.context.clock.monotonic()))
+        Some(self.names_listed_next?.since(self.now()))
+    }
+
+    fn now(&self) -> Monotonic {
+        self.collection.context.clock.monotonic()
     }
 
     /// The time until there may be work, unless it is woken sooner.
@@ -354,18 +323,13 @@ impl Housekeeping {
             if self.collection.context.is_alone() {
                 self.node.packs.takes_over();
             }
-            let own = Tended {
-                node: self.node.id,
-                log: self.log(self.node.id),
-                last: None,
-                collected: self.node.log.start(),
-                noted: 0,
-                retained: self.node.log.start(),
-                young_until: None,
-                dropped: 0,
-                since: self.node.started,
-                looked: Heard::default(),
-            };
+            let start = self.node.log.start();
+            let own = Tended::new(
+                self.node.id,
+                self.log(self.node.id),
+                start,
+                self.node.started,
+            );
             self.logs.push(own);
         }
         let is_alone = self.collection.context.is_alone();
@@ -378,18 +342,12 @@ impl Housekeeping {
             let since = if is_alone {
                 self.node.started
             } else {
-                self.collection.context.clock.monotonic()
+                self.now()
             };
-            if !is_alone
-                && !row.is_swept
-                && !self
-                    .collection
-                    .context
-                    .config
-                    .is_broken(Broken::SweepsNothing)
-            {
+            let config = &self.collection.context.config;
+            if !is_alone && !row.is_swept && !config.is_broken(Broken::SweepsNothing) {
                 self.unswept.push(row.node);
-                self.sweep_from = since + self.collection.context.config.life_max + LATE_WRITE;
+                self.sweep_from = since + config.life_max + LATE_WRITE;
             }
             if row.is_trimmed {
                 self.rows.pop();
@@ -397,23 +355,12 @@ impl Housekeeping {
             }
             let log = self.log(row.node);
             let start = self.node.store.again(|| log.start()).await?;
-            let collected = row.collected.unwrap_or(start).max(start);
-            let (noted, last) = (collected.next.0, Some(row.done.next.0 - 1));
-            self.collection.drops(row.node, start);
-            let (retained, young_until, dropped) = (start, None, 0);
-            let node = row.node;
-            self.logs.push(Tended {
-                node,
-                log,
-                last,
-                collected,
-                noted,
-                retained,
-                young_until,
-                dropped,
-                since,
-                looked: Heard::default(),
-            });
+            let mut tended = Tended::new(row.node, log, start, since);
+            tended.last = Some(row.done.next.0 - 1);
+            tended.collected = row.collected.unwrap_or(start).max(start);
+            tended.noted = tended.collected.next.0;
+            self.collection.drops(row.node, start.next.0 - 1);
+            self.logs.push(tended);
             self.rows.pop();
         }
         self.begin_sweep();
@@ -424,7 +371,8 @@ impl Housekeeping {
     fn begin_sweep(&mut self) {
         if self.sweep.is_none() {
             let unswept = std::mem::take(&mut self.unswept);
-            self.sweep = Sweep::of(unswept, self.collection.context.config.buckets);
+            let buckets = self.collection.context.config.buckets;
+            self.sweep = Sweep::of(unswept, buckets, self.sweep_from);
         }
     }
 
@@ -434,14 +382,7 @@ impl Housekeeping {
 
     /// When the next page of the sweep is due.
     fn sweep_due(&self) -> Option<Duration> {
-        let sweep = self.sweep.as_ref()?;
-        let page = sweep.next.since(self.collection.context.clock.monotonic());
-        Some(
-            page.max(
-                self.sweep_from
-                    .since(self.collection.context.clock.monotonic()),
-            ),
-        )
+        Some(self.sweep.as_ref()?.next.since(self.now()))
     }
 
     /// Sweeps one page, if it is due.
@@ -449,10 +390,11 @@ impl Housekeeping {
         if self.sweep_due() != Some(Duration::ZERO) {
             return Ok(());
         }
+        let next = self.now() + SWEEP_PAUSE;
         let Some(sweep) = &mut self.sweep else {
             return Ok(());
         };
-        sweep.next = self.collection.context.clock.monotonic() + SWEEP_PAUSE;
+        sweep.next = next;
         let pages = if sweep.is_at_packs() {
             1
         } else {

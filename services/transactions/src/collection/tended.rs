@@ -29,6 +29,24 @@ pub(crate) struct Tended {
     pub(crate) looked: Heard,
 }
 
+impl Tended {
+    /// The own log, or, with [`Tended::last`], a sealed one that begins at `start`.
+    pub(crate) fn new(node: NodeId, log: FencedLog, start: Cursor, since: Monotonic) -> Self {
+        Self {
+            node,
+            log,
+            last: None,
+            collected: start,
+            noted: 0,
+            retained: start,
+            young_until: None,
+            dropped: 0,
+            since,
+            looked: Heard::default(),
+        }
+    }
+}
+
 /// The slot up to which a log can be collected.
 pub(crate) fn collectable(tended: &Tended, horizon: &Heard) -> u64 {
     tended

@@ -45,10 +45,9 @@ use crate::{
     model::{Attempt, NodeId, TransactionId},
     node::Node,
     storage::{
-        layout,
-        node_registry::{self, NodeRow},
+        layout, node_registry,
         records::{decode, encode},
-        store::{Decision, State, Store},
+        store::Store,
     },
 };
 
@@ -282,14 +281,9 @@ impl Store {
             return Ok(effects[place as usize].clone());
         }
         let read = self.get(&layout::effect(attempt, place)).await?;
+        let part = read.value.as_ref().and_then(|item| item.bytes(EFFECTS));
         let missing = || Error::Corrupt("an effect that an outbox row names is not there".into());
-        let part = read
-            .value
-            .as_ref()
-            .and_then(|item| item.bytes(EFFECTS))
-            .cloned()
-            .ok_or_else(missing)?;
-        Ok(decode(&part, "an effect")?)
+        Ok(decode(part.ok_or_else(missing)?, "an effect")?)
     }
 
     /// Notes that the first `sent` effects of `attempt` are sent.
@@ -318,37 +312,26 @@ impl Effects {
             .spawn(async move { effects.deliver(&node, attempt, point).await });
     }
 
-    /// Finds the unsent effects of the nodes before `own`. Their logs are resolved, so their
-    /// attempts are decided; effects of uncommitted ones are deleted.
+    /// Finds the unsent effects of the nodes before `own`.
     pub(crate) async fn find_unsent(&self, store: &Store, own: NodeId) -> Result<Vec<Left>> {
         let mut left = Vec::new();
-        if self.context.config.is_broken(Broken::ForgetsUnsent) {
-            return Ok(left);
-        }
-        for NodeRow { node, .. } in node_registry::list(store)
-            .await?
-            .into_iter()
-            .filter(|row| !row.is_sent)
-        {
-            if node != own {
-                left.push(Left {
-                    node,
-                    unsent: left_by(store, node).await?,
-                });
+        for row in node_registry::list(store).await? {
+            if row.node != own && !row.is_sent {
+                left.push(self.find_unsent_of(store, row.node).await?);
             }
         }
         Ok(left)
     }
 
-    /// Finds the unsent effects of one node, whose log is resolved.
-    pub(crate) async fn find_unsent_of(&self, store: &Store, node: NodeId) -> Result<Vec<Left>> {
-        if self.context.config.is_broken(Broken::ForgetsUnsent) {
-            return Ok(Vec::new());
-        }
-        Ok(vec![Left {
-            node,
-            unsent: left_by(store, node).await?,
-        }])
+    /// Finds the unsent effects of one node. Its log is resolved, so its attempts are decided;
+    /// effects of uncommitted ones are deleted.
+    pub(crate) async fn find_unsent_of(&self, store: &Store, node: NodeId) -> Result<Left> {
+        let unsent = if self.context.config.is_broken(Broken::ForgetsUnsent) {
+            Vec::new()
+        } else {
+            left_by(store, node).await?
+        };
+        Ok(Left { node, unsent })
     }
 
     /// Sends the effects of earlier nodes.
@@ -380,12 +363,8 @@ impl Effects {
         let mut is_durable = self.context.config.is_broken(Broken::SendsBeforeDurable);
         while node.store.standing().is_ok() {
             let sent = async {
-                let _permit = self
-                    .outbox
-                    .sending
-                    .acquire()
-                    .await
-                    .expect("it is never closed");
+                let permit = self.outbox.sending.acquire().await;
+                let _permit = permit.expect("it is never closed");
                 if !is_durable {
                     node.store.externalize(point).await?;
                     is_durable = true;
@@ -497,10 +476,7 @@ pub(crate) async fn left_by(
                 sequence.ok_or_else(|| Error::Corrupt("decode an outbox row's key".into()))?;
             let (attempt, row) = (Attempt { node, sequence }, Row::decode(&item)?);
             let (decision, point) = store.decision(&row.id).await?;
-            let is_this = |decision: &Decision| {
-                decision.attempt == attempt && matches!(decision.state, State::Committed(_))
-            };
-            if decision.as_ref().is_some_and(is_this) {
+            if decision.is_some_and(|decision| decision.has_committed(attempt)) {
                 unsent.push((attempt, point, (row.count() - row.sent) as usize));
             } else {
                 store.delete_effects(attempt, row.parts()).await?;

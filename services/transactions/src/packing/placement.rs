@@ -12,7 +12,6 @@
 //! node numbers again, and unknown packs exist under them. A new node therefore numbers its packs
 //! after those that exist.
 
-use futures_util::TryStreamExt as _;
 use ports::{
     Condition, Item, Update,
     key_value::{Name, Outcome, Scan, Value},
@@ -52,37 +51,21 @@ impl Packing {
         self.home.get_or_init(|| home);
         Ok(())
     }
-}
 
-impl Packing {
     /// Makes `node`, which does not serve yet, number its packs after those that exist under its
     /// number.
     pub(crate) async fn pass_packs(&self, node: &Node) -> Result<()> {
-        let Some(objects) = self
-            .objects
-            .as_ref()
-            .filter(|_| !self.context.config.is_broken(Broken::TakesAnyPackForItsOwn))
-        else {
+        let takes_any = Broken::TakesAnyPackForItsOwn;
+        if self.objects.is_none() || self.context.config.is_broken(takes_any) {
             return Ok(());
-        };
-        let place = ObjectPath::from(format!("{}/{}", self.home()?, node.id.0));
-        let look = async || {
-            let numbers = objects.list(Some(&place)).map_ok(|object| {
-                object
-                    .location
-                    .filename()
-                    .and_then(|name| name.parse::<u64>().ok())
-                    .unwrap_or_default()
-            });
-            let last = numbers
-                .try_fold(0, async |last, number| Ok(number.max(last)))
-                .await;
-            last.map_err(|error| objects::failed(format!("list {place}"), error))
-        };
-        let last = node.store.again(look).await?;
-        if last > 0 {
-            tracing::warn!(%place, last, "there are packs that this store does not know: it was restored to an earlier state, and its objects were not");
-            node.packs.pass(last);
+        }
+        if let Some(last) = self.numbers_of(node, node.id).await?.into_iter().max() {
+            tracing::warn!(
+                node = node.id.0,
+                last,
+                "there are packs that this store does not know: it was restored to an earlier state, and its objects were not"
+            );
+            node.packs.state().last = last;
         }
         Ok(())
     }

@@ -26,8 +26,7 @@ impl Written {
 #[derive(Debug, Default)]
 pub(crate) struct OnTheirWay {
     pub(crate) located: BTreeMap<u32, Located>,
-    pub(crate) packed: Option<Packed>,
-    pub(crate) is_waited_for: bool,
+    pub(crate) packed: Packed,
 }
 
 impl OnTheirWay {
@@ -38,9 +37,6 @@ impl OnTheirWay {
 
     /// Waits until all of them are stored.
     pub(crate) async fn are_put(&self) -> Result<()> {
-        match &self.packed {
-            Some(packed) if self.is_waited_for => packed.is_put().await,
-            _ => Ok(()),
-        }
+        self.packed.is_put().await
     }
 }

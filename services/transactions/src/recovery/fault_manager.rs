@@ -189,7 +189,7 @@ impl Recovery {
         self.cluster.follow(node, row.node).await?;
         if !row.is_sent {
             let left = self.effects.find_unsent_of(&node.store, row.node).await?;
-            self.effects.hand_over(node, left);
+            self.effects.hand_over(node, vec![left]);
         }
         if !row.is_trimmed || !row.is_swept {
             node.leave_to_house(row);

@@ -39,7 +39,6 @@ pub(super) fn with_small_packs(mut scenario: Scenario) -> Scenario {
     scenario.config.pack_bytes_max = 256;
     scenario.config.packs_merged = 2;
     scenario.config.pack_wait = Duration::from_millis(30);
-    scenario.config.pack_kept = Duration::from_millis(50);
     scenario.config.attempt_buffer_bytes_max = 130;
     scenario.config.data_cache_bytes_max = 0;
     scenario
@@ -146,7 +145,6 @@ fn held() -> Scenario {
     };
     scenario.config.pack_bytes_max = 10_000;
     scenario.config.pack_wait = Duration::from_millis(1);
-    scenario.config.pack_kept = Duration::from_millis(1);
     scenario
 }
 
