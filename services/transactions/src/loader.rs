@@ -46,14 +46,12 @@ pub(crate) enum Fetched {
     Missing,
 }
 
-/// The result of a load.
 pub(crate) struct Versions {
     pub(crate) records: Vec<Arc<CommitRecord>>,
     values: Vec<(Attempt, u32, Bytes)>,
     point: DurabilityPoint,
 }
 
-/// A large value, and its permit for the memory that such values share.
 struct Reading {
     value: Bytes,
     _held: OwnedSemaphorePermit,
@@ -89,7 +87,6 @@ impl Drop for Pin<'_> {
     }
 }
 
-/// Reads committed data.
 #[derive(Debug)]
 pub(crate) struct Loader {
     context: Arc<Context>,

@@ -3,7 +3,10 @@
 //! Only the in-memory state and the rows of packs are here. [`packing`](crate::packing) puts, reads
 //! and compacts them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use bytes::Bytes;
 use ports::{LogThrottle, Monotonic};
@@ -12,16 +15,14 @@ use tokio::sync::watch;
 use crate::{
     Config, Error, Result,
     model::{Attempt, Key, Located, NodeId, PackId},
+    storage::records::Write,
 };
 
 pub(crate) mod directory;
 pub(crate) mod rows;
 pub(crate) mod table;
-pub(crate) mod written;
 
 use self::table::Table;
-
-pub(crate) use self::written::{OnTheirWay, Written};
 
 /// Keeps packs from being examined for compaction: its holder may still write items that name them.
 pub(crate) type Hold = Arc<()>;
@@ -38,7 +39,6 @@ pub(crate) struct PackEntry {
 /// The future positions of values, and a wait until they are stored.
 #[derive(Debug, Default)]
 pub(crate) struct Packed {
-    /// The position of each value.
     pub(crate) located: Vec<Located>,
     /// Held as long as items that name these positions may be written.
     pub(crate) holds: Vec<Hold>,
@@ -169,5 +169,39 @@ impl Packed {
             answer = answer.and(put);
         }
         answer
+    }
+}
+
+/// The packed values of an attempt, kept as long as it may write items that name them.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) holds: Vec<Hold>,
+    /// The pack of each key's last value, and its length.
+    pub(crate) places: BTreeMap<Key, (PackId, u64)>,
+}
+
+impl Written {
+    /// Takes the positions of all its writes, which are deleted now.
+    pub(crate) fn take_places(&mut self) -> Vec<(PackId, u64)> {
+        std::mem::take(&mut self.places).into_values().collect()
+    }
+}
+
+/// Values on their way into packs.
+#[derive(Debug, Default)]
+pub(crate) struct OnTheirWay {
+    pub(crate) located: BTreeMap<u32, Located>,
+    pub(crate) packed: Packed,
+}
+
+impl OnTheirWay {
+    /// The future position of a write's value, if it goes into a pack.
+    pub(crate) fn located(&self, write: &Write) -> Option<Located> {
+        self.located.get(&write.write).copied()
+    }
+
+    /// Waits until all of them are stored.
+    pub(crate) async fn are_put(&self) -> Result<()> {
+        self.packed.is_put().await
     }
 }

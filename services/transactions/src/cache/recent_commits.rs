@@ -63,12 +63,10 @@ impl RecentCommits {
         }
     }
 
-    /// The commit of an attempt, if it is here.
     pub(crate) fn get(&self, attempt: Attempt) -> Option<&Arc<CommitRecord>> {
         self.attempts.get(&attempt)
     }
 
-    /// The first slot from which all commits are here.
     pub(crate) fn complete_from(&self) -> u64 {
         self.complete_from
     }

@@ -212,7 +212,7 @@ impl Housekeeping {
         let is_sweeping = self.sweep_due() == Some(Duration::ZERO);
         let has_packs_due = self.collection.packing.packs_due(&self.node) == Some(Duration::ZERO);
         let has_names = self.names_listing_due() == Some(Duration::ZERO)
-            || self.is_in_office && self.collection.idempotency_keys.has_names_due();
+            || self.is_in_office && self.collection.idempotency_keys.due().is_some();
         is_starting || is_sweeping || has_packs_due || has_names || self.logs.iter().any(is_behind)
     }
 
@@ -316,21 +316,15 @@ impl Housekeeping {
     /// Reads the positions of the logs of earlier starts.
     async fn open_logs(&mut self) -> Result<()> {
         if self.logs.is_empty() {
-            self.collection
-                .idempotency_keys
-                .list_periods(&self.node)
-                .await?;
+            let keys = &self.collection.idempotency_keys;
+            keys.list_periods(&self.node).await?;
             if self.collection.context.is_alone() {
                 self.node.packs.takes_over();
             }
             let start = self.node.log.start();
-            let own = Tended::new(
-                self.node.id,
-                self.log(self.node.id),
-                start,
-                self.node.started,
-            );
-            self.logs.push(own);
+            let (own, log) = (self.node.id, self.log(self.node.id));
+            self.logs
+                .push(Tended::new(own, log, start, self.node.started));
         }
         let is_alone = self.collection.context.is_alone();
         while let Some(row) = self.rows.last() {
@@ -385,7 +379,6 @@ impl Housekeeping {
         Some(self.sweep.as_ref()?.next.since(self.now()))
     }
 
-    /// Sweeps one page, if it is due.
     async fn sweep(&mut self) -> Result<()> {
         if self.sweep_due() != Some(Duration::ZERO) {
             return Ok(());
@@ -420,12 +413,8 @@ impl Housekeeping {
         }
         // No dead node writes items any more that name packs of theirs.
         self.node.packs.takes_over();
-        if !self
-            .collection
-            .context
-            .config
-            .is_broken(Broken::ForgetsWhoEndsMeanwhile)
-        {
+        let forgets = Broken::ForgetsWhoEndsMeanwhile;
+        if !self.collection.context.is_broken(forgets) {
             self.begin_sweep();
         }
         Ok(())
@@ -434,13 +423,10 @@ impl Housekeeping {
     /// When the next slot's window is over; `None` if no slot is within one, or another event must
     /// come first.
     fn logs_due(&self) -> Option<Duration> {
-        let now = self.collection.context.clock.monotonic();
+        let (now, window) = (self.now(), self.collection.context.config.retry_window);
         let due = self.logs.iter().filter_map(|tended| {
             let left = match tended.last {
-                None => self
-                    .node
-                    .log
-                    .next_due(self.collection.context.config.retry_window)?,
+                None => self.node.log.next_due(window)?,
                 Some(_) => tended.young_until?.since(now),
             };
             // If its window is over, its other obstacles wake this task when they end.
@@ -449,7 +435,6 @@ impl Housekeeping {
         due.min()
     }
 
-    /// How many slots of a log are kept.
     fn slots(&self, tended: &Tended) -> u64 {
         let last = tended.last.unwrap_or_else(|| self.node.log.last());
         (last + 1).saturating_sub(tended.retained.next.0)

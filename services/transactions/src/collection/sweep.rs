@@ -29,11 +29,9 @@ use crate::{
     },
 };
 
-/// Items in one page.
 const PAGE_ITEMS: usize = 100;
 /// Packs counted in one page.
 const PACKS_AT_ONCE: usize = 16;
-/// Items checked at a time.
 const LOOKS_AT_ONCE: usize = 16;
 
 /// How far a sweep has come.

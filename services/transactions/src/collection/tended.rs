@@ -5,7 +5,6 @@ use primitives::{Cursor, FencedLog};
 
 use crate::{model::NodeId, storage::frontier::Heard};
 
-/// The progress of one log.
 #[derive(Debug)]
 pub(crate) struct Tended {
     pub(crate) node: NodeId,

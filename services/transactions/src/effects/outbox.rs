@@ -83,18 +83,15 @@ enum Stored {
     Parts(u32),
 }
 
-/// Transactions with unsent effects, as this node knows them.
+/// Transactions with unsent effects, as this node knows them, by the node that sends them.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    unsent: Mutex<BTreeMap<Attempt, Unsent>>,
+    unsent: Mutex<BTreeMap<(NodeId, Attempt), Unsent>>,
     sending: Semaphore,
 }
 
-/// The unsent effects of one transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Unsent {
-    /// The node that sends them.
-    node: NodeId,
     effects: usize,
     /// Whether the last try of the next one was refused.
     is_failing: bool,
@@ -119,10 +116,8 @@ impl Outbox {
     pub(crate) fn counts(&self) -> (u64, u64) {
         let unsent = self.unsent();
         let effects: usize = unsent.values().map(|unsent| unsent.effects).sum();
-        (
-            effects as u64,
-            unsent.values().filter(|unsent| unsent.is_failing).count() as u64,
-        )
+        let failing = unsent.values().filter(|unsent| unsent.is_failing).count();
+        (effects as u64, failing as u64)
     }
 
     /// The next serving node finds them in the store.
@@ -133,36 +128,14 @@ impl Outbox {
     /// Registers `effects` of `attempt` to be sent by `node`, unless it cannot go on: then another
     /// node sends them.
     fn insert(&self, node: &Node, attempt: Attempt, effects: usize) {
-        let mut unsent = self.unsent();
-        if node.store.standing().is_ok() {
-            unsent.insert(
-                attempt,
-                Unsent {
-                    node: node.id,
-                    effects,
-                    is_failing: false,
-                },
-            );
-        }
-    }
-
-    /// Changes what `node` has to send of `attempt`, if it still has to; `None` removes it.
-    fn change(&self, node: &Node, attempt: Attempt, change: impl FnOnce(Unsent) -> Option<Unsent>) {
         let mut all = self.unsent();
-        let Some(unsent) = all
-            .get(&attempt)
-            .copied()
-            .filter(|unsent| unsent.node == node.id)
-        else {
-            return;
-        };
-        match change(unsent) {
-            Some(changed) => drop(all.insert(attempt, changed)),
-            None => drop(all.remove(&attempt)),
+        if node.store.standing().is_ok() {
+            let unsent = all.entry((node.id, attempt)).or_default();
+            unsent.effects = effects;
         }
     }
 
-    fn unsent(&self) -> MutexGuard<'_, BTreeMap<Attempt, Unsent>> {
+    fn unsent(&self) -> MutexGuard<'_, BTreeMap<(NodeId, Attempt), Unsent>> {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -175,7 +148,6 @@ pub(crate) struct Left {
     unsent: Vec<(Attempt, DurabilityPoint, usize)>,
 }
 
-/// An outbox row.
 #[derive(Debug)]
 struct Row {
     id: TransactionId,
@@ -250,12 +222,11 @@ impl Store {
     /// did not commit.
     pub(crate) async fn delete_effects(&self, attempt: Attempt, parts: u32) -> Result<()> {
         for place in 0..parts {
-            self.finish(&Update::delete(layout::effect(attempt, place)))
-                .await?;
+            let update = Update::delete(layout::effect(attempt, place));
+            self.finish(&update).await?;
         }
-        self.finish(&Update::delete(layout::outbox_row(attempt)))
-            .await
-            .map(drop)
+        let update = Update::delete(layout::outbox_row(attempt));
+        self.finish(&update).await.map(drop)
     }
 
     /// Whether `attempt` would have unsent effects, if it has committed.
@@ -377,17 +348,17 @@ impl Effects {
             }
             self.context.pause(&mut delays).await;
         }
-        self.outbox.change(node, attempt, |_| None);
+        self.outbox.unsent().remove(&(node.id, attempt));
     }
 
     fn note_failure(&self, node: &Node, attempt: Attempt, error: &Error) {
-        self.outbox.change(node, attempt, |unsent| {
-            if !unsent.is_failing {
-                let effects = unsent.effects;
-                tracing::warn!(%error, %attempt, effects, "effects cannot be sent; retrying until they are");
-            }
-            Some(Unsent { is_failing: true, ..unsent })
-        });
+        let mut all = self.outbox.unsent();
+        let unsent = all.get_mut(&(node.id, attempt));
+        if let Some(unsent) = unsent.filter(|unsent| !unsent.is_failing) {
+            unsent.is_failing = true;
+            let effects = unsent.effects;
+            tracing::warn!(%error, %attempt, effects, "effects cannot be sent; retrying until they are");
+        }
     }
 
     /// Errors: the next effect could not be sent now.
@@ -409,14 +380,9 @@ impl Effects {
             if place + 1 < count || row.parts() > 0 {
                 store.mark_sent(attempt, place + 1).await?;
             }
-            self.outbox.change(node, attempt, |unsent| {
-                let effects = (count - place - 1) as usize;
-                Some(Unsent {
-                    effects,
-                    is_failing: false,
-                    ..unsent
-                })
-            });
+            if let Some(unsent) = self.outbox.unsent().get_mut(&(node.id, attempt)) {
+                (unsent.effects, unsent.is_failing) = ((count - place - 1) as usize, false);
+            }
         }
         store.delete_effects(attempt, row.parts()).await
     }
@@ -429,7 +395,7 @@ impl Effects {
                 group,
                 body,
             } => {
-                let queue = self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)?;
+                let queue = self.queue()?;
                 let message = Message {
                     group,
                     deduplication: Some(id),
@@ -439,11 +405,7 @@ impl Effects {
                 queue.externalize(receipt.point).await?;
             }
             Effect::Invocation { function, payload } => {
-                let functions = self
-                    .destinations
-                    .functions
-                    .as_ref()
-                    .ok_or(Error::NoSuchFunction)?;
+                let functions = self.functions()?;
                 functions.send(&function, Some(id), payload).await?;
             }
         }

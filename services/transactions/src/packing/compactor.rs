@@ -34,10 +34,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use ports::{
-    Monotonic,
-    objects::{self, ObjectError, ObjectStoreExt as _},
-};
+use ports::{Monotonic, objects::ObjectStoreExt as _};
 
 use crate::{
     Error, Result,
@@ -53,7 +50,7 @@ use crate::{
     },
 };
 
-use super::reading::LOOKS_MAX;
+use super::{find, reading::LOOKS_MAX};
 
 /// Items read, or moved, at a time.
 pub(super) const ITEMS_AT_ONCE: usize = 16;
@@ -62,7 +59,6 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// The interval of checks whether a mostly dead pack is still held.
 const LOOK_FOR_HOLDS: Duration = Duration::from_secs(1);
 
-/// An entry of a pack.
 pub(super) struct Surveyed {
     filed: Filed,
     /// Where it lies in the pack.
@@ -71,7 +67,6 @@ pub(super) struct Surveyed {
     at: Option<Located>,
 }
 
-/// The contents of a pack.
 pub(super) struct Survey {
     /// The bytes of all its values.
     pub(super) bytes: u64,
@@ -87,7 +82,6 @@ impl Survey {
     }
 }
 
-/// A value to move.
 struct Moving {
     key: Key,
     attempt: Attempt,
@@ -317,13 +311,8 @@ impl Packing {
 
     async fn delete_object(&self, node: &Node, id: PackId) -> Result<()> {
         let (objects, path) = (self.objects()?, id.path(self.home()?));
-        let delete = || async {
-            match objects.delete(&path).await {
-                Ok(()) | Err(ObjectError::NotFound { .. }) => Ok(()),
-                Err(error) => Err(objects::failed(format!("delete {path}"), error)),
-            }
-        };
-        node.store.again(delete).await
+        let delete = || objects.delete(&path);
+        find(&node.store, "delete", &path, delete).await.map(drop)
     }
 
     /// The entries of a pack, and where their items point; `None` if the pack is missing.
@@ -353,16 +342,11 @@ impl Packing {
 
     async fn directory(&self, node: &Node, id: PackId) -> Result<Option<Vec<Filed>>> {
         let (objects, path) = (self.objects()?, id.path(self.home()?));
-        let look = || async {
-            match objects.head(&path).await {
-                Ok(meta) => Ok(Some(meta.size)),
-                Err(ObjectError::NotFound { .. }) => Ok(None),
-                Err(error) => Err(objects::failed(format!("look at {path}"), error)),
-            }
-        };
-        let Some(size) = node.store.again(look).await? else {
+        let look = || objects.head(&path);
+        let Some(meta) = find(&node.store, "look at", &path, look).await? else {
             return Ok(None);
         };
+        let size = meta.size;
         let footer = size.saturating_sub(FOOTER_BYTES)..size;
         let Some(footer) = self.read_range(node, id, footer).await? else {
             return Ok(None);

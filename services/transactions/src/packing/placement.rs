@@ -26,13 +26,12 @@ use crate::{
     storage::{layout, store::Store},
 };
 
-use super::SharedObjects;
+use super::{SharedObjects, find};
 
 /// The first part of the path of all packs.
 const PACKS: &str = "packs";
 /// The marker object that identifies their store.
 const STORE: &str = "store";
-/// The row's attribute.
 const HOME: &str = "home";
 
 impl Packing {
@@ -88,12 +87,8 @@ async fn has_none(store: &Store) -> Result<()> {
 /// Checks `home`, which another node has generated. Errors: it is not in this object store.
 async fn live_there(store: &Store, objects: &SharedObjects, home: String) -> Result<String> {
     let place = ObjectPath::from(format!("{home}/{STORE}"));
-    let look = async || match objects.head(&place).await {
-        Ok(_) => Ok(true),
-        Err(ObjectError::NotFound { .. }) => Ok(false),
-        Err(error) => Err(objects::failed(format!("look at {place}"), error)),
-    };
-    if store.again(look).await? {
+    let look = || objects.head(&place);
+    if find(store, "look at", &place, look).await?.is_some() {
         return Ok(home);
     }
     Err(Error::WrongObjects(

@@ -102,10 +102,9 @@ impl Packing {
             bytes: entry.value.len() as u32,
             crc: crc32fast::hash(&entry.value),
         });
-        let parts = pack.entries.iter().map(|entry| entry.value.clone());
-        let payload: PutPayload = parts
-            .chain([directory::encode_end(&filed.collect::<Vec<_>>())])
-            .collect();
+        let end = directory::encode_end(&filed.collect::<Vec<_>>());
+        let values = pack.entries.iter().map(|entry| entry.value.clone());
+        let payload: PutPayload = values.chain([end]).collect();
         let path = pack.id.path(self.home()?);
         self.put_object(&node.store, &path, payload).await?;
         if let Err(error) = rows::put(&node.store, pack.id, pack.bytes).await {
@@ -116,10 +115,9 @@ impl Packing {
             }
             return Err(error);
         }
-        node.packs
-            .state()
-            .table
-            .insert(pack.id, pack.bytes, Arc::clone(&pack.hold));
+        let hold = Arc::clone(&pack.hold);
+        let table = &mut node.packs.state().table;
+        table.insert(pack.id, pack.bytes, hold);
         self.context.counters.packed(pack.bytes);
         Ok(())
     }
@@ -132,70 +130,49 @@ impl Packing {
         path: &ObjectPath,
         payload: PutPayload,
     ) -> Result<()> {
+        let objects = self.objects()?;
         let mut delays = Store::delays();
         loop {
             store.standing()?;
-            let put = self
-                .objects()?
-                .put_opts(path, payload.clone(), PutMode::Create.into())
-                .await;
-            let error = match put {
-                Ok(_) => return Ok(()),
+            let put = objects.put_opts(path, payload.clone(), PutMode::Create.into());
+            let put = match put.await {
+                Ok(_) => Ok(true),
                 Err(ObjectError::AlreadyExists { .. }) => {
-                    match self.has_content(path, &payload).await {
-                        Ok(true) => return Ok(()),
-                        Ok(false) => {
-                            tracing::error!(%path, "an object that this store has not put has the name of its next pack: \
-                            another process writes there for a copy of this store");
-                            return Err(Error::unavailable(
-                                "another process put an object of this name",
-                            ));
-                        }
-                        Err(error) => error,
-                    }
+                    self.has_content(objects, path, &payload).await
                 }
-                Err(error) => objects::failed(format!("put {path}"), error),
+                Err(error) => Err(objects::failed(format!("put {path}"), error)),
             };
-            if Error::from(error) == Error::NoRoom {
-                return Err(Error::NoRoom);
+            match put.map_err(Error::from) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {
+                    tracing::error!(%path, "an object that this store has not put has the name of its next pack: \
+                        another process writes there for a copy of this store");
+                    return Err(Error::unavailable(
+                        "another process put an object of this name",
+                    ));
+                }
+                Err(Error::NoRoom) => return Err(Error::NoRoom),
+                Err(_) => store.pause(&mut delays).await,
             }
-            store.pause(&mut delays).await;
         }
     }
 
     /// Whether an existing object equals the one to put.
-    async fn has_content(&self, path: &ObjectPath, payload: &PutPayload) -> ports::Result<bool> {
+    async fn has_content(
+        &self,
+        objects: &SharedObjects,
+        path: &ObjectPath,
+        payload: &PutPayload,
+    ) -> ports::Result<bool> {
         if self.context.config.is_broken(Broken::TakesAnyPackForItsOwn) {
             return Ok(true);
         }
-        let failed = |error| objects::failed(format!("get {path}"), error);
-        let objects = self
-            .objects()
-            .map_err(|_| ports::Error::unavailable("find the objects"))?;
-        let there = objects
-            .get(path)
+        let there = async { objects.get(path).await?.bytes().await };
+        let there = there
             .await
-            .map_err(failed)?
-            .bytes()
-            .await
-            .map_err(failed)?;
+            .map_err(|error| objects::failed(format!("get {path}"), error))?;
         let expected = payload.iter().flat_map(|part| part.iter());
         Ok(there.len() == payload.content_length() && there.iter().eq(expected))
-    }
-
-    /// Errors: the service was given no object store, but values lie in one.
-    pub(crate) fn objects(&self) -> Result<&SharedObjects> {
-        let missing =
-            || Error::Corrupt("the value lies in an object store that was not given".into());
-        self.objects.as_ref().ok_or_else(missing)
-    }
-
-    /// The path prefix of this store's packs.
-    pub(crate) fn home(&self) -> Result<&str> {
-        self.home
-            .get()
-            .map(String::as_str)
-            .ok_or_else(|| Error::unavailable("the node starts"))
     }
 
     /// Puts those of these values into packs that belong there. The values that they replace of the

@@ -7,7 +7,7 @@
 use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use ports::objects::{self, ObjectError, ObjectStoreExt as _};
+use ports::objects::ObjectStoreExt as _;
 
 use crate::{
     Error, Result,
@@ -16,6 +16,8 @@ use crate::{
     packing::Packing,
     storage::records::{Place, Write},
 };
+
+use super::find;
 
 /// How often a moving value is looked up.
 pub(super) const LOOKS_MAX: usize = 8;
@@ -74,13 +76,7 @@ impl Packing {
         range: Range<u64>,
     ) -> Result<Option<Bytes>> {
         let (objects, path) = (self.objects()?, pack.path(self.home()?));
-        let read = || async {
-            match objects.get_range(&path, range.clone()).await {
-                Ok(bytes) => Ok(Some(bytes)),
-                Err(ObjectError::NotFound { .. }) => Ok(None),
-                Err(error) => Err(objects::failed(format!("read {path}"), error)),
-            }
-        };
-        node.store.again(read).await
+        let read = || objects.get_range(&path, range.clone());
+        find(&node.store, "read", &path, read).await
     }
 }

@@ -24,7 +24,6 @@ const DEAD: &str = "dead";
 /// Rows read in one page.
 const PAGE_ROWS: usize = 1_000;
 
-/// The contents of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Row {
     pub(crate) bytes: u64,
@@ -59,7 +58,6 @@ pub(crate) async fn add_dead(store: &Store, id: PackId, bytes: i64) -> Result<()
     store.finish(&update).await.map(drop)
 }
 
-/// Its object is gone.
 pub(crate) async fn delete(store: &Store, id: PackId) -> Result<()> {
     let update = Update::delete(layout::pack(id));
     store.finish(&update).await.map(drop)
