@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use embedded::{Capacity, Embedded, Health, ObjectDirectory};
+use embedded::{Embedded, Health, ObjectDirectory};
 use http_frontend::status::{Journal, Store};
 use in_process::{Functions, SystemEntropy};
 use item_objects::ItemObjects;
@@ -249,7 +249,7 @@ fn journal(status: embedded::Status) -> Journal {
     };
     Journal {
         serving: status.health == Health::Serving,
-        full: status.room == Capacity::Refusing,
+        full: status.is_full,
         trouble: failed.or(status.damage).or(status.checkpoint_error),
         bytes: status.journal_bytes,
         position: status.ordered.position.0,

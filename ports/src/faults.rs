@@ -33,7 +33,7 @@ pub use functions::FaultyFunctions;
 pub use key_value::FaultyKeyValue;
 pub use queue::{FaultyQueue, FaultyQueueAdmin};
 
-use crate::{Clock, Entropy, Error, ErrorKind, Result, key_value::Room};
+use crate::{Clock, Entropy, Error, ErrorKind, Result};
 
 /// The fault of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,9 +58,9 @@ pub trait FaultSchedule: Debug + Send + Sync {
     /// The fault of the next call of `operation`, such as `key_value.update`.
     fn next(&self, operation: &'static str) -> Fault;
 
-    /// An upper bound of the store's room.
-    fn room(&self) -> Room {
-        Room::Free
+    /// Whether the store may say that it has room.
+    fn has_room(&self) -> bool {
+        true
     }
 }
 

@@ -26,8 +26,8 @@
 //!   and made again while the deleted item's operations are remembered.
 //! - **K10** An [`Update::transient`] is like any other until the store restarts: reads and
 //!   conditions see it, and metering counts it. Rule D5 says what a crash may take of it.
-//! - **K11** [`KeyValue::room`] reports room while there is room. If
-//!   [`KeyValueLimits::tells_room`], it reports none after an update was refused with
+//! - **K11** [`KeyValue::has_room`] is true while there is room. If
+//!   [`KeyValueLimits::tells_room`], it is false after an update was refused with
 //!   [`NoRoom`](crate::ErrorKind::NoRoom), until there is room again. Meanwhile items can be read,
 //!   and transient updates that make them no larger succeed.
 //! - **K12** Every receipt's [`Cost`](crate::Cost) is as that type defines it.
@@ -185,23 +185,8 @@ pub struct KeyValueLimits {
     pub operations_remembered: usize,
     /// How long a deleted item's operations are remembered.
     pub operation_retention_ms: u64,
-    /// Whether [`KeyValue::room`] reports a full store (K11).
+    /// Whether [`KeyValue::has_room`] reports a full store (K11).
     pub tells_room: bool,
-}
-
-/// Which changes a store still takes (rule P6), from the fewest to all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Room {
-    /// Those that end and finish running work. The last part of the reserve is for them.
-    Exhausted,
-    /// Those that keep present things alive, such as sessions and leases. Less than half of the
-    /// reserve is left.
-    Critical,
-    /// Those that add little or nothing permanently, such as deletes. Only the reserve is left.
-    Scarce,
-    /// All.
-    #[default]
-    Free,
 }
 
 /// A strongly consistent store of items.
@@ -228,11 +213,11 @@ pub trait KeyValue: Externalize {
     /// The provider's limits.
     fn limits(&self) -> &KeyValueLimits;
 
-    /// Which changes the store still takes (K11). A store that can tell when it will be full keeps
-    /// a reserve, which services may be allowed to use for work that must go on. Services call this
-    /// before they start work that would use it up. The call costs no round trip. A store that
-    /// cannot tell reports room, and refuses with `NoRoom`.
-    fn room(&self) -> Room;
+    /// Whether the store takes changes that add to it (K11). A store that can tell when it will be
+    /// full keeps a reserve. Services that may use it call this before they start work that adds,
+    /// and leave the reserve to deletions and to the end of running work. The call costs no round
+    /// trip. A store that cannot tell returns true, and refuses with `NoRoom`.
+    fn has_room(&self) -> bool;
 }
 
 /// A shared key-value port.

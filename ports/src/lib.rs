@@ -11,10 +11,12 @@
 
 pub mod clock;
 pub mod code_store;
+#[cfg(feature = "contract")]
 pub mod contract;
 pub mod decorate;
 pub mod durability;
 pub mod error;
+#[cfg(feature = "contract")]
 pub mod faults;
 pub mod functions;
 pub mod instances;

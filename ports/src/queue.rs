@@ -40,6 +40,7 @@
 //! Not promised: an order between groups, or exactly one delivery.
 
 mod admin;
+mod groups;
 
 use std::sync::Arc;
 
@@ -47,8 +48,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use admin::{Backlog, DeadLetter, LetterId, QueueAdmin, SharedQueueAdmin};
+pub use groups::{Groups, Queued};
 
-use crate::{Externalize, Incarnation, Receipt, Result};
+use crate::{Error, Externalize, Incarnation, Receipt, Result};
 
 /// The longest message group.
 pub const GROUP_BYTES_MAX: usize = 128;
@@ -217,6 +219,37 @@ pub trait Queue: Externalize {
 
     /// The provider's limits.
     fn limits(&self) -> &QueueLimits;
+}
+
+impl QueueLimits {
+    /// Errors: `Invalid` if there are too many messages or one of them is too large.
+    pub fn check(&self, queue: &str, messages: &[Message]) -> Result<()> {
+        self.check_count(queue, messages.len())?;
+        for message in messages {
+            let (group, bytes) = (message.group.len(), message.body.len());
+            let id = message.deduplication.as_ref().map_or(0, Bytes::len);
+            if bytes > self.message_bytes_max
+                || group > GROUP_BYTES_MAX
+                || id > DEDUPLICATION_BYTES_MAX
+            {
+                return Err(Error::invalid(format!(
+                    "send {bytes} bytes with an id of {id} in a group named by {group} to {queue:?}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Errors: `Invalid` if `count` messages or dead letters are too many for one call.
+    pub fn check_count(&self, queue: &str, count: usize) -> Result<()> {
+        let limit = self.batch_messages_max;
+        if count > limit {
+            return Err(Error::invalid(format!(
+                "send or settle {count} messages of {queue:?}, where {limit} is the limit"
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// A shared queue port.

@@ -104,9 +104,9 @@ impl Processes {
         let control = ProcessControl::new(self.world.clock());
         let parts = self.parts(&control);
         let (clock, functions) = (parts.clock.clone(), Arc::new(self.functions(&control)));
-        let (broken, log_poll_period) = (self.dropped.coordination, Some(LOOK_AT_LOG));
+        let log_poll_period = Some(LOOK_AT_LOG);
         let config = Config {
-            broken,
+            mutant: self.dropped.coordination.into(),
             log_poll_period,
             ..Config::default()
         };
@@ -124,7 +124,7 @@ impl Processes {
             service.gateway(),
             Arc::clone(&clock),
             Address("somewhere".into()),
-            self.dropped.membership,
+            self.dropped.membership.into(),
         ));
         let node = Node::default();
         let starting = Starting {

@@ -113,7 +113,7 @@ pub struct Outcome {
 impl Scenario {
     /// The same scenario with a rule dropped.
     pub fn without(mut self, rule: Broken) -> Self {
-        self.config.broken = Some(rule);
+        self.config.mutant = rule.into();
         self
     }
 
@@ -271,10 +271,10 @@ impl Scenario {
             }
         });
         panic::set_hook(quiet);
-        let broken = self.config.broken;
+        let mutant = self.config.mutant;
         assert!(
             caught,
-            "{broken:?} was not caught by {seeds_max} seeds; the last to panic: {panicked:?}"
+            "{mutant:?} was not caught by {seeds_max} seeds; the last to panic: {panicked:?}"
         );
     }
 }

@@ -19,16 +19,16 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use ports::{
-    Clock, DurabilityPoint, Entropy, Error, Incarnation, Result,
-    key_value::{KeyValueLimits, SharedKeyValue},
+    Clock, Condition, DurabilityPoint, Entropy, Error, Incarnation, Key, Result, Update,
+    key_value::{Change, KeyValueLimits, SharedKeyValue},
 };
 use tokio::sync::Notify;
 
 use crate::{
     health::{Ended, Failing},
-    layout::{LaneId, Record},
+    layout::{LaneId, OWNER, Record},
     options::Options,
-    owner::{End, Lease},
+    owner::{End, Lease, epoch_is, position_is},
     stream::Stream,
 };
 
@@ -114,9 +114,8 @@ impl Engine {
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
-        self.state()
-            .ended
-            .map_or(Ok(()), |ended| Err(ended.error()))
+        let ended = self.state().ended;
+        ended.map_or(Ok(()), |ended| Err(ended.error()))
     }
 
     /// Ends this instance, and wakes all waiting callers.
@@ -143,11 +142,8 @@ impl Engine {
     /// repeated calls share this state, so it is no loop with a backoff of its own. A near call is
     /// repeated quickly while the far store responds.
     pub(crate) fn pause(&self) -> Duration {
-        let attempts = self
-            .state()
-            .failing
-            .as_ref()
-            .map_or(0, |failing| failing.attempts);
+        let state = self.state();
+        let attempts = state.failing.as_ref().map_or(0, |failing| failing.attempts);
         let ceiling = (PAUSE_MS_MIN << attempts.min(10)).min(PAUSE_MS_MAX);
         Duration::from_millis(PAUSE_MS_MIN + self.entropy.below(ceiling))
     }
@@ -155,7 +151,7 @@ impl Engine {
     /// Waits until `look` returns a value; calls it again after each change.
     pub(crate) async fn until<T>(
         &self,
-        mut look: impl FnMut(&mut State) -> Option<T>,
+        mut look: impl FnMut(&mut State) -> Option<Result<T>>,
     ) -> Result<T> {
         loop {
             let changed = self.changed.notified();
@@ -163,7 +159,7 @@ impl Engine {
             changed.as_mut().enable();
             self.check_open()?;
             if let Some(found) = look(&mut self.state()) {
-                return Ok(found);
+                return found;
             }
             changed.await;
         }
@@ -198,6 +194,31 @@ impl Engine {
             self.end(Ended::Closed);
             Err(Error::unavailable("run a call apart").caused_by(error))
         })
+    }
+
+    /// Starts a part that runs until this instance ends. The end of the part ends this instance:
+    /// without the sender nothing would become durable, and without the cleaner the near store
+    /// would grow.
+    pub(crate) fn spawn_part(
+        self: &Arc<Self>,
+        part: impl Future<Output = Result<()>> + Send + 'static,
+    ) {
+        let engine = Arc::clone(self);
+        tokio::spawn(async move {
+            if engine.detached(part).await.is_err() {
+                engine.end(Ended::NearLost);
+            }
+        });
+    }
+
+    /// The guard of each near transaction: no start has taken the near row, and the position is
+    /// the present writer's. `change` is made to that row.
+    pub(crate) fn guard(&self, order: &Order, change: Change) -> Update {
+        let condition = Condition::All(vec![epoch_is(self.epoch), position_is(order.position)]);
+        let key = Key::new(&self.stores.shard, OWNER);
+        Update::of(key, change)
+            .when(condition)
+            .depends_on(order.near)
     }
 
     /// The point of a lane that knows all up to `position`.

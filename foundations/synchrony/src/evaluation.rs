@@ -4,9 +4,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use ports::{
-    Cost, Error, Item, Result, Update,
+    Cost, Error, Item, Receipt, Result, Update,
     key_value::{
-        Batch, KeyValueLimits, Outcome, Value, Version,
+        Batch, Batched, KeyValueLimits, Outcome, Transacted, Updated, Value, Version,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
 };
@@ -16,12 +16,32 @@ use crate::layout::{RowKey, batch_cursor_row, item_row};
 /// The attribute of a user's batch cursor.
 const CURSOR: &str = "cursor";
 
-/// The changes and the result of a call.
-#[derive(Debug)]
+/// The changes of a call, what it costs, and its result once it has a receipt.
 pub(crate) struct Decision<T> {
     /// Changed rows, by the index of their keys.
     pub(crate) changed: BTreeMap<usize, Stored>,
-    pub(crate) answer: T,
+    pub(crate) cost: Cost,
+    pub(crate) answer: Box<dyn FnOnce(Receipt) -> T + Send>,
+}
+
+impl<T> Decision<T> {
+    fn new(
+        changed: BTreeMap<usize, Stored>,
+        cost: Cost,
+        answer: impl FnOnce(Receipt) -> T + Send + 'static,
+    ) -> Self {
+        let answer = Box::new(answer);
+        Self {
+            changed,
+            cost,
+            answer,
+        }
+    }
+
+    /// The call changes nothing.
+    fn unchanged(cost: Cost, answer: impl FnOnce(Receipt) -> T + Send + 'static) -> Self {
+        Self::new(BTreeMap::new(), cost, answer)
+    }
 }
 
 /// A call that changes rows under conditions.
@@ -42,7 +62,7 @@ pub(crate) trait Operation: Send + Sync + 'static {
 pub(crate) struct One(pub(crate) Update);
 
 impl Operation for One {
-    type Answer = (Outcome, Cost);
+    type Answer = Updated;
 
     fn keys(&self) -> Vec<RowKey> {
         vec![item_row(&self.0.key)]
@@ -66,24 +86,16 @@ impl Operation for One {
                 Outcome::Done(item)
             }
         };
-        Ok(Decision {
-            changed,
-            answer: (outcome, cost),
-        })
+        let answer = |receipt| Updated { outcome, receipt };
+        Ok(Decision::new(changed, cost, answer))
     }
 }
 
 /// [`ports::KeyValue::transact`].
 pub(crate) struct Several(pub(crate) Vec<Update>);
 
-/// The outcome of a transaction, without its point.
-pub(crate) enum Ended {
-    Done(Vec<Option<Arc<Item>>>, Cost),
-    Conflict(usize, Option<Arc<Item>>, Cost),
-}
-
 impl Operation for Several {
-    type Answer = Ended;
+    type Answer = Transacted;
 
     fn keys(&self) -> Vec<RowKey> {
         self.0.iter().map(|update| item_row(&update.key)).collect()
@@ -101,11 +113,13 @@ impl Operation for Several {
             cost += one;
             match evaluated {
                 Evaluated::Refused => {
-                    let answer = Ended::Conflict(index, stored.item.clone(), one);
-                    return Ok(Decision {
-                        changed: BTreeMap::new(),
-                        answer,
-                    });
+                    let item = stored.item.clone();
+                    let answer = move |receipt| Transacted::Conflict {
+                        index,
+                        item,
+                        receipt,
+                    };
+                    return Ok(Decision::unchanged(one, answer));
                 }
                 Evaluated::Unchanged => items.push(stored.item.clone()),
                 Evaluated::Changed(next) => {
@@ -114,10 +128,8 @@ impl Operation for Several {
                 }
             }
         }
-        Ok(Decision {
-            changed,
-            answer: Ended::Done(items, cost),
-        })
+        let answer = |receipt| Transacted::Done { items, receipt };
+        Ok(Decision::new(changed, cost, answer))
     }
 }
 
@@ -151,15 +163,8 @@ impl Lined {
     }
 }
 
-/// The outcome of a batch, without its point.
-pub(crate) enum InLine {
-    Done(Cost),
-    Repeat(Cost),
-    Early(u64, Cost),
-}
-
 impl Operation for Lined {
-    type Answer = InLine;
+    type Answer = Batched;
 
     fn keys(&self) -> Vec<RowKey> {
         self.keys.clone()
@@ -168,41 +173,27 @@ impl Operation for Lined {
     fn check(&self, limits: &KeyValueLimits) -> Result<()> {
         let (changes, limit) = (self.batch.changes.len(), limits.batch_items_max);
         if changes > limit {
-            return Err(Error::invalid(format!(
-                "write a batch of {changes} changes, where {limit} is the limit"
-            )));
+            let what = format!("write a batch of {changes} changes, where {limit} is the limit");
+            return Err(Error::invalid(what));
         }
         if self.batch.lane.len() > limits.key_bytes_max {
-            return Err(Error::invalid(format!(
-                "name a lane by more than {} bytes",
-                limits.key_bytes_max
-            )));
+            let what = format!("name a lane by more than {} bytes", limits.key_bytes_max);
+            return Err(Error::invalid(what));
         }
-        self.batch
-            .changes
-            .iter()
-            .try_for_each(|(key, _)| check_key(key, limits))
+        let mut keys = self.batch.changes.iter().map(|(key, _)| key);
+        keys.try_for_each(|key| check_key(key, limits))
     }
 
     fn decide(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Decision<Self::Answer>> {
-        let cursor = rows[0]
-            .item
-            .as_ref()
-            .and_then(|item| item.integer(CURSOR))
-            .unwrap_or(0) as u64;
-        let looked_at = Cost::of_read(None);
-        let sequence = self.batch.sequence;
+        let cursor = rows[0].item.as_ref().and_then(|item| item.integer(CURSOR));
+        let cursor = cursor.unwrap_or(0) as u64;
+        let (sequence, cost) = (self.batch.sequence, Cost::of_read(None));
         if sequence <= cursor {
-            return Ok(Decision {
-                changed: BTreeMap::new(),
-                answer: InLine::Repeat(looked_at),
-            });
+            return Ok(Decision::unchanged(cost, Batched::Repeat));
         }
         if sequence > cursor + 1 {
-            return Ok(Decision {
-                changed: BTreeMap::new(),
-                answer: InLine::Early(cursor, looked_at),
-            });
+            let answer = move |receipt| Batched::Early { cursor, receipt };
+            return Ok(Decision::unchanged(cost, answer));
         }
         let mut changed: BTreeMap<usize, Stored> = BTreeMap::new();
         let mut costs: BTreeMap<usize, Cost> = BTreeMap::new();
@@ -224,19 +215,13 @@ impl Operation for Lined {
         }
         let version = Version(rows[0].version.0 + 1);
         let attributes = vec![(CURSOR.into(), Value::Integer(sequence as i64))];
-        let item = Some(Arc::new(Item::from_parts(version, attributes)));
-        changed.insert(
-            0,
-            Stored {
-                item,
-                version,
-                memory: None,
-            },
-        );
-        Ok(Decision {
-            changed,
-            answer: InLine::Done(cost),
-        })
+        let moved = Stored {
+            item: Some(Arc::new(Item::from_parts(version, attributes))),
+            version,
+            memory: None,
+        };
+        changed.insert(0, moved);
+        Ok(Decision::new(changed, cost, Batched::Done))
     }
 }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use ports::{
-    DurabilityPoint, Error, ErrorKind, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
+    DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
+    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Scan, Transacted, Updated},
 };
 
 use crate::{
     engine::Engine,
-    evaluation::{Ended, InLine, Lined, One, Several},
+    evaluation::{Lined, One, Operation, Several},
     layout::LaneId,
 };
 
@@ -62,11 +62,13 @@ impl Lane {
         self.engine.renew_early().await
     }
 
-    fn receipt(&self, cost: ports::Cost, high: u64) -> Receipt {
-        Receipt {
-            point: self.engine.point(self.id, high),
-            cost,
-        }
+    async fn write<O: Operation>(&self, operation: O) -> Result<O::Answer> {
+        let (decided, high) = self
+            .engine
+            .write((self.id, self.clone()), operation)
+            .await?;
+        let (point, cost) = (self.engine.point(self.id, high), decided.cost);
+        Ok((decided.answer)(Receipt { point, cost }))
     }
 
     /// Errors: `Lost` if a dependency of an update is lost (D4).
@@ -75,15 +77,10 @@ impl Lane {
         updates: impl IntoIterator<Item = &'updates Update>,
     ) -> Result<()> {
         for update in updates {
-            self.engine
-                .places_of(update.depends_on)
-                .map_err(|error| match error.kind() {
-                    ErrorKind::Lost => {
-                        let what = format!("update {:?}, which rests on what is lost", update.key);
-                        Error::new(ErrorKind::Lost, what)
-                    }
-                    _ => error,
-                })?;
+            if let Err(error) = self.engine.places_of(update.depends_on) {
+                let what = format!("update {:?}, which rests on what is lost", update.key);
+                return Err(Error::new(error.kind(), what));
+            }
         }
         Ok(())
     }
@@ -125,71 +122,35 @@ impl Externalize for Lane {
 impl KeyValue for Lane {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let (value, high) = self.engine.read(self.id, key).await?;
-        Ok(Read {
-            value,
-            point: self.engine.point(self.id, high),
-        })
+        let point = self.engine.point(self.id, high);
+        Ok(Read { value, point })
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         let (value, high) = self.engine.scan(self.id, scan).await?;
-        Ok(Read {
-            value,
-            point: self.engine.point(self.id, high),
-        })
+        let point = self.engine.point(self.id, high);
+        Ok(Read { value, point })
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
         self.check_dependencies([&update])?;
-        let ((outcome, cost), high) = self
-            .engine
-            .write((self.id, self.clone()), One(update))
-            .await?;
-        Ok(Updated {
-            outcome,
-            receipt: self.receipt(cost, high),
-        })
+        self.write(One(update)).await
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         self.check_dependencies(&updates)?;
-        let (ended, high) = self
-            .engine
-            .write((self.id, self.clone()), Several(updates))
-            .await?;
-        Ok(match ended {
-            Ended::Done(items, cost) => Transacted::Done {
-                items,
-                receipt: self.receipt(cost, high),
-            },
-            Ended::Conflict(index, item, cost) => Transacted::Conflict {
-                index,
-                item,
-                receipt: self.receipt(cost, high),
-            },
-        })
+        self.write(Several(updates)).await
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        let (in_line, high) = self
-            .engine
-            .write((self.id, self.clone()), Lined::new(batch))
-            .await?;
-        Ok(match in_line {
-            InLine::Done(cost) => Batched::Done(self.receipt(cost, high)),
-            InLine::Repeat(cost) => Batched::Repeat(self.receipt(cost, high)),
-            InLine::Early(cursor, cost) => Batched::Early {
-                cursor,
-                receipt: self.receipt(cost, high),
-            },
-        })
+        self.write(Lined::new(batch)).await
     }
 
     fn limits(&self) -> &KeyValueLimits {
         &self.engine.limits
     }
 
-    fn room(&self) -> Room {
-        self.engine.stores.near.room()
+    fn has_room(&self) -> bool {
+        self.engine.stores.near.has_room()
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use ports::{
     Error, Item, Key, KeyValue, Result,
     key_value::{
@@ -15,17 +15,13 @@ use ports::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The owner row.
 pub(crate) const OWNER: &[u8] = b"o";
-/// Users' items.
 pub(crate) const ITEMS: u8 = b'i';
 /// Cursors of users' lanes of batches.
 pub(crate) const BATCH_CURSORS: u8 = b'b';
 /// Far: cursors of our lanes.
 pub(crate) const CURSORS: u8 = b'c';
-/// Near: payloads.
 pub(crate) const PAYLOADS: u8 = b'p';
-/// Near: records.
 pub(crate) const RECORDS: u8 = b's';
 
 /// A row, record, payload or cursor in one attribute.
@@ -49,6 +45,15 @@ pub(crate) struct LaneId {
     pub(crate) number: u32,
 }
 
+impl LaneId {
+    pub(crate) fn at(self, sequence: u64) -> RecordId {
+        RecordId {
+            lane: self,
+            sequence,
+        }
+    }
+}
+
 /// The position of a record in its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct RecordId {
@@ -56,14 +61,12 @@ pub(crate) struct RecordId {
     pub(crate) sequence: u64,
 }
 
-/// The id of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PayloadId {
     pub(crate) position: u64,
     pub(crate) index: u16,
 }
 
-/// The content of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Content {
     /// None: the key is deleted, or known to be absent far.
@@ -127,7 +130,6 @@ pub(crate) struct Written {
     pub(crate) payload: Option<PayloadId>,
 }
 
-/// The writes of one call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) position: u64,
@@ -177,28 +179,21 @@ pub(crate) fn batch_cursor_row(lane: &[u8]) -> RowKey {
 }
 
 fn prefixed(kind: u8, rest: &[u8]) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(1 + rest.len());
-    bytes.put_u8(kind);
-    bytes.put_slice(rest);
-    bytes.freeze()
+    [&[kind], rest].concat().into()
 }
 
 pub(crate) fn record_sort(place: RecordId) -> Bytes {
-    let mut bytes = lane_sort(RECORDS, place.lane);
-    bytes.put_u64(place.sequence);
-    bytes.freeze()
+    let lane = lane_sort(RECORDS, place.lane);
+    [&lane[..], &place.sequence.to_be_bytes()].concat().into()
 }
 
 pub(crate) fn cursor_sort(lane: LaneId) -> Bytes {
-    lane_sort(CURSORS, lane).freeze()
+    lane_sort(CURSORS, lane).into()
 }
 
-fn lane_sort(kind: u8, lane: LaneId) -> BytesMut {
-    let mut bytes = BytesMut::with_capacity(21);
-    bytes.put_u8(kind);
-    bytes.put_u64(lane.epoch);
-    bytes.put_u32(lane.number);
-    bytes
+fn lane_sort(kind: u8, lane: LaneId) -> Vec<u8> {
+    let (epoch, number) = (lane.epoch.to_be_bytes(), lane.number.to_be_bytes());
+    [&[kind][..], &epoch, &number].concat()
 }
 
 /// The lane of a far cursor.
@@ -218,11 +213,11 @@ pub(crate) fn cursor_of(item: &Item) -> Option<u64> {
 }
 
 pub(crate) fn payload_sort(payload: PayloadId) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(11);
-    bytes.put_u8(PAYLOADS);
-    bytes.put_u64(payload.position);
-    bytes.put_u16(payload.index);
-    bytes.freeze()
+    let position = payload.position.to_be_bytes();
+    prefixed(
+        PAYLOADS,
+        &[&position[..], &payload.index.to_be_bytes()].concat(),
+    )
 }
 
 /// A scan of all rows of one kind.

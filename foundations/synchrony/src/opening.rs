@@ -29,11 +29,10 @@ use crate::{
         Row, cursor_of, cursor_sort, decode_body, lane_of, payload_sort, scan_kind,
     },
     options::{Options, limits_of},
-    owner::{End, FarOwner, Lease, NearOwner, far_epoch_is, name_of, near_epoch_is},
+    owner::{End, FarOwner, Lease, NearOwner, epoch_is, name_of},
     stream::{Pending, Stream},
 };
 
-/// The parameters of an opening.
 pub(crate) struct Opening {
     pub(crate) stores: Stores,
     pub(crate) clock: Arc<dyn Clock>,
@@ -52,13 +51,6 @@ pub enum Awaited {
     Owner,
 }
 
-/// A claim that the far store has accepted.
-struct Claimed {
-    epoch: u64,
-    claim: Bytes,
-    sent: Monotonic,
-}
-
 /// The time between two reads of another owner's lease.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// The pause after a store failed.
@@ -70,10 +62,10 @@ impl Opening {
         let (mut near, claimed) = self.claim().await?;
         let near_point = self.settle_near(&mut near).await?;
         let far_items_max = self.stores.far.limits().transact_items_max;
-        let mut stream = Stream::new(self.options, far_items_max, claimed.epoch);
+        let mut stream = Stream::new(self.options, far_items_max, near.epoch);
         stream.near_is_durable(near.position);
         let (to_clean, kept) = self.restore(&mut stream, near_point).await?;
-        self.forget_cursors(claimed.epoch, &kept).await?;
+        self.forget_cursors(near.epoch, &kept).await?;
         let resident_bytes = self.resident_bytes().await?;
         let state = State {
             stream,
@@ -81,8 +73,8 @@ impl Opening {
             is_draining: false,
             position: near.position,
             lease: Lease {
-                until: Some(claimed.sent + self.options.lease),
-                proven: Some(claimed.sent),
+                until: Some(claimed + self.options.lease),
+                proven: Some(claimed),
             },
             failing: None,
             to_clean,
@@ -96,8 +88,8 @@ impl Opening {
         };
         Ok(Engine {
             near_incarnation: near_point.incarnation,
-            epoch: claimed.epoch,
-            claim: claimed.claim,
+            epoch: near.epoch,
+            claim: near.claim,
             ends: near.ends,
             order: tokio::sync::Mutex::new(order),
             renewing: tokio::sync::Mutex::new(()),
@@ -119,19 +111,18 @@ impl Opening {
     /// Steps 1 to 4: takes the near row, then claims the shard far. Each turn reads both rows anew,
     /// as the owner and other starts over the same near store may have changed them. It reads the
     /// near row first. While that row is unchanged, no start over this store can have claimed the
-    /// shard unseen. So a far row that names another owner cannot have become ours.
-    async fn claim(&self) -> Result<(NearOwner, Claimed)> {
+    /// shard unseen. So a far row that names another owner cannot have become ours. Returns the near
+    /// row, and when the accepted claim was sent.
+    async fn claim(&self) -> Result<(NearOwner, Monotonic)> {
         loop {
             let near = self.near_owner().await?;
             let before = self.far_owner().await?;
             let may_be_alive = self.may_be_alive(&near, &before);
-            self.awaited.send_replace(if may_be_alive {
-                Awaited::Owner
-            } else {
-                Awaited::Stores
-            });
-            if may_be_alive && !self.outlast(&near, &before).await? {
-                continue;
+            if may_be_alive {
+                self.awaited.send_replace(Awaited::Owner);
+                if !self.outlast(&near, &before).await? {
+                    continue;
+                }
             }
             self.awaited.send_replace(Awaited::Stores);
             let Some(taken) = self.take_near(&near, &before).await? else {
@@ -139,12 +130,7 @@ impl Opening {
             };
             let sent = self.clock.monotonic();
             if self.claim_far(&before, &taken).await? {
-                let claimed = Claimed {
-                    epoch: taken.epoch,
-                    claim: taken.claim.clone(),
-                    sent,
-                };
-                return Ok((taken, claimed));
+                return Ok((taken, sent));
             }
         }
     }
@@ -155,9 +141,8 @@ impl Opening {
         let mut taken = near.clone();
         let name = if near.belongs_to(before) {
             let position = near.position;
-            taken
-                .ends
-                .extend((near.epoch..=before.epoch).map(|epoch| End { epoch, position }));
+            let ends = (near.epoch..=before.epoch).map(|epoch| End { epoch, position });
+            taken.ends.extend(ends);
             name_of(&before.claim)
         } else {
             taken.is_void = true;
@@ -167,10 +152,9 @@ impl Opening {
             taken.ends.clone_from(&before.ends);
         }
         taken.claim = [name, self.draw()].concat().into();
-        taken.next_claim = Bytes::new();
         taken.epoch = near.epoch.max(before.epoch) + 1;
         let condition = match near.epoch {
-            1.. if self.options.breaks(Broken::TakesStalePosition) => near_epoch_is(near.epoch),
+            1.. if self.options.mutant.breaks(Broken::TakesStalePosition) => epoch_is(near.epoch),
             _ => near.unchanged(),
         };
         Ok(self.put_near_owner(&taken, condition).await?.map(|_| taken))
@@ -180,7 +164,7 @@ impl Opening {
     /// uses is an earlier start of ours.
     fn may_be_alive(&self, near: &NearOwner, before: &FarOwner) -> bool {
         let is_shared =
-            self.options.near_is_shared && !self.options.breaks(Broken::TakesFromTheLiving);
+            self.options.near_is_shared && !self.options.mutant.breaks(Broken::TakesFromTheLiving);
         let is_owned = !before.is_released && self.options.ended_epoch != Some(before.epoch);
         // A start that has only taken the near row is about to claim the shard. If we took the row
         // from it, both would fail.
@@ -192,19 +176,12 @@ impl Opening {
     /// or has released the shard.
     async fn outlast(&self, near: &NearOwner, before: &FarOwner) -> Result<bool> {
         let began = self.clock.monotonic();
-        let lease = if before.lease.is_zero() {
-            self.options.lease
-        } else {
-            before.lease
-        };
+        let lease = before.lease.max(Duration::from_millis(1));
         // A tenth more tolerates clocks that differ in speed by a tenth.
         let length = lease + lease / 10;
         while self.clock.monotonic().since(began) < length {
             self.clock.sleep(LOOK_AGAIN).await;
-            let now = self.far_owner().await?;
-            if (now.epoch, now.renewals, now.is_released)
-                != (before.epoch, before.renewals, before.is_released)
-            {
+            if self.far_owner().await? != *before {
                 return Ok(false);
             }
             // An owner whose writes have no waiting callers, or whose barriers need no renewal,
@@ -219,7 +196,7 @@ impl Opening {
     /// A random name.
     fn draw(&self) -> Bytes {
         let halves = [self.entropy.next_u64(), self.entropy.next_u64()];
-        halves.iter().flat_map(|half| half.to_be_bytes()).collect()
+        halves.map(u64::to_be_bytes).concat().into()
     }
 
     /// Takes the far row if it is unchanged; returns whether it did so durably.
@@ -232,22 +209,19 @@ impl Opening {
             is_released: false,
             ends: before.ends.clone(),
         };
-        let update = Update::of(self.owner_key(), taken.change()).when(before.unchanged());
+        let key = self.owner_key();
+        let update = Update::of(key.clone(), taken.change()).when(before.unchanged());
         loop {
             match self.stores.far.update(update.clone()).await {
                 Ok(_) => {}
                 Err(error) if error.is_retryable() => self.clock.sleep(PAUSE).await,
                 Err(error) => return Err(error),
             }
-            let read = self
-                .again(|| async { self.stores.far.get(&self.owner_key()).await })
-                .await?;
+            let read = self.again(|| self.stores.far.get(&key)).await?;
             let now = FarOwner::decode(read.value.as_deref())?;
             if now.claim == near.claim {
-                let durable = self
-                    .again(|| async { self.stores.far.externalize(read.point).await })
-                    .await;
-                return match durable {
+                let durable = self.again(|| self.stores.far.externalize(read.point));
+                return match durable.await {
                     Err(error) if error.kind() == ErrorKind::Lost => Ok(false),
                     durable => durable.map(|()| true),
                 };
@@ -262,58 +236,43 @@ impl Opening {
     /// another start over the same near store takes it meanwhile, its rows stay.
     async fn settle_near(&self, near: &mut NearOwner) -> Result<DurabilityPoint> {
         if near.is_void {
+            let Stores {
+                near: store, shard, ..
+            } = &self.stores;
             for kind in [RECORDS, ITEMS, BATCH_CURSORS, PAYLOADS] {
-                self.delete_near(kind, near.epoch).await?;
+                let rows = self.all(store, scan_kind(shard, kind, PAGE_ITEMS)).await?;
+                let sorts: Vec<Bytes> = rows.into_iter().map(|(sort, _)| sort).collect();
+                if !self.delete(store, near.epoch, &sorts).await? {
+                    return Err(taken_by_another());
+                }
             }
             (near.position, near.is_complete) = (0, self.far_is_empty().await?);
         }
         near.is_void = false;
-        let settled = self.put_near_owner(near, near_epoch_is(near.epoch)).await?;
+        let settled = self.put_near_owner(near, epoch_is(near.epoch)).await?;
         settled.ok_or_else(taken_by_another)
     }
 
-    async fn delete_near(&self, kind: u8, epoch: u64) -> Result<()> {
-        let shard = &self.stores.shard;
-        let scan = scan_kind(shard, kind, PAGE_ITEMS);
-        let chunk = self
-            .stores
-            .near
-            .limits()
-            .transact_items_max
-            .saturating_sub(1)
-            .max(1);
-        loop {
-            let page = self
-                .again(|| async { self.stores.near.scan(&scan).await })
-                .await?
-                .value;
-            for items in page.items.chunks(chunk) {
-                let mut updates = vec![Update::check(self.owner_key(), near_epoch_is(epoch))];
-                updates.extend(
-                    items
-                        .iter()
-                        .map(|(sort, _)| Update::delete(Key::new(shard, sort))),
-                );
-                let deleted = self
-                    .again(|| async { self.stores.near.transact(updates.clone()).await })
-                    .await?;
-                if matches!(deleted, Transacted::Conflict { .. }) {
-                    return Err(taken_by_another());
-                }
-            }
-            if page.next.is_none() {
-                return Ok(());
+    /// Deletes rows, in transactions that check our epoch. False: another start has taken the
+    /// shard, and the remaining rows stay.
+    async fn delete(&self, store: &SharedKeyValue, epoch: u64, sorts: &[Bytes]) -> Result<bool> {
+        let chunk = store.limits().transact_items_max.saturating_sub(1).max(1);
+        for sorts in sorts.chunks(chunk) {
+            let mut updates = vec![Update::check(self.owner_key(), epoch_is(epoch))];
+            let keys = sorts.iter().map(|sort| Key::new(&self.stores.shard, sort));
+            updates.extend(keys.map(Update::delete));
+            let deleted = self.again(|| store.transact(updates.clone())).await?;
+            if matches!(deleted, Transacted::Conflict { .. }) {
+                return Ok(false);
             }
         }
+        Ok(true)
     }
 
     async fn far_is_empty(&self) -> Result<bool> {
         for kind in [ITEMS, BATCH_CURSORS] {
             let scan = scan_kind(&self.stores.shard, kind, 1);
-            let page = self
-                .again(|| async { self.stores.far.scan(&scan).await })
-                .await?
-                .value;
+            let page = self.again(|| self.stores.far.scan(&scan)).await?.value;
             if !page.items.is_empty() {
                 return Ok(false);
             }
@@ -343,13 +302,11 @@ impl Opening {
             let unsent =
                 records.split_off(records.partition_point(|record| record.place.sequence <= done));
             to_clean.extend(records.into_iter().map(Arc::new));
-            if unsent
-                .first()
-                .is_some_and(|first| first.place.sequence != done + 1)
-            {
+            let is_next = |first: &Record| first.place.sequence == done + 1;
+            if !unsent.first().is_none_or(is_next) {
                 return Err(Error::corrupt("find the first unsent record of a lane"));
             }
-            if self.options.breaks(Broken::ForgetsTheTail) {
+            if self.options.mutant.breaks(Broken::ForgetsTheTail) {
                 continue;
             }
             let mut pending = Vec::with_capacity(unsent.len());
@@ -367,41 +324,23 @@ impl Opening {
     async fn load(&self, record: Record, near: DurabilityPoint) -> Result<Pending> {
         let mut payloads = Vec::with_capacity(record.changes.len());
         for written in &record.changes {
-            payloads.push(match written.payload {
-                None => None,
-                Some(payload) => {
-                    let key = Key::new(&self.stores.shard, payload_sort(payload));
-                    let read = self
-                        .again(|| async { self.stores.near.get(&key).await })
-                        .await?;
-                    let bytes = read
-                        .value
-                        .as_ref()
-                        .and_then(|item| item.bytes(BODY).cloned());
-                    Some(
-                        bytes.ok_or_else(|| {
-                            Error::corrupt("find the payload of an unsent record")
-                        })?,
-                    )
-                }
-            });
+            let Some(payload) = written.payload else {
+                payloads.push(None);
+                continue;
+            };
+            let key = Key::new(&self.stores.shard, payload_sort(payload));
+            let item = self.again(|| self.stores.near.get(&key)).await?.value;
+            let bytes = item.and_then(|item| item.bytes(BODY).cloned());
+            let bytes = bytes.ok_or_else(|| Error::corrupt("find an unsent record's payload"))?;
+            payloads.push(Some(bytes));
         }
-        Ok(Pending::new(
-            Arc::new(record),
-            payloads,
-            near,
-            self.clock.monotonic(),
-        ))
+        let now = self.clock.monotonic();
+        Ok(Pending::new(Arc::new(record), payloads, near, now))
     }
 
-    /// The positions of the far cursors.
     async fn cursors(&self) -> Result<BTreeMap<LaneId, u64>> {
-        let rows = self
-            .all(
-                &self.stores.far,
-                scan_kind(&self.stores.shard, CURSORS, PAGE_ITEMS),
-            )
-            .await?;
+        let scan = scan_kind(&self.stores.shard, CURSORS, PAGE_ITEMS);
+        let rows = self.all(&self.stores.far, scan).await?;
         let cursor = |(sort, item): &(Bytes, Arc<Item>)| Some((lane_of(sort)?, cursor_of(item)?));
         let cursors = rows
             .iter()
@@ -412,41 +351,17 @@ impl Opening {
     /// Deletes the cursors of lanes of earlier epochs without remains. Late batches of these lanes
     /// fail the check of the epoch.
     async fn forget_cursors(&self, epoch: u64, kept: &BTreeMap<LaneId, Option<u64>>) -> Result<()> {
-        let shard = &self.stores.shard;
-        let done = kept
-            .iter()
-            .filter(|(lane, left)| left.is_none() && lane.epoch < epoch);
-        let done: Vec<LaneId> = done.map(|(lane, _)| *lane).collect();
-        let chunk = self
-            .stores
-            .far
-            .limits()
-            .transact_items_max
-            .saturating_sub(1)
-            .max(1);
-        for lanes in done.chunks(chunk) {
-            let mut updates = vec![Update::check(self.owner_key(), far_epoch_is(epoch))];
-            updates.extend(
-                lanes
-                    .iter()
-                    .map(|lane| Update::delete(Key::new(shard, cursor_sort(*lane)))),
-            );
-            self.again(|| async { self.stores.far.transact(updates.clone()).await })
-                .await?;
-        }
-        Ok(())
+        let is_over = |(lane, left): &(&LaneId, &Option<u64>)| left.is_none() && lane.epoch < epoch;
+        let over = kept.iter().filter(is_over);
+        let sorts: Vec<Bytes> = over.map(|(lane, _)| cursor_sort(*lane)).collect();
+        self.delete(&self.stores.far, epoch, &sorts).await.map(drop)
     }
 
     async fn resident_bytes(&self) -> Result<usize> {
         let mut bytes = 0;
         for kind in [ITEMS, BATCH_CURSORS] {
-            for (sort, item) in self
-                .all(
-                    &self.stores.near,
-                    scan_kind(&self.stores.shard, kind, PAGE_ITEMS),
-                )
-                .await?
-            {
+            let scan = scan_kind(&self.stores.shard, kind, PAGE_ITEMS);
+            for (sort, item) in self.all(&self.stores.near, scan).await? {
                 let row: Row = decode_body(&item, "read a near row")?;
                 bytes += row.bytes(&sort);
             }
@@ -454,14 +369,10 @@ impl Opening {
         Ok(bytes)
     }
 
-    /// All items of a scan.
     async fn all(&self, store: &SharedKeyValue, mut scan: Scan) -> Result<Vec<(Bytes, Arc<Item>)>> {
         let mut items = Vec::new();
         loop {
-            let page = self
-                .again(|| async { store.scan(&scan).await })
-                .await?
-                .value;
+            let page = self.again(|| store.scan(&scan)).await?.value;
             items.extend(page.items);
             match page.next {
                 Some(next) => scan.from = next,
@@ -475,16 +386,14 @@ impl Opening {
     }
 
     async fn near_owner(&self) -> Result<NearOwner> {
-        let read = self
-            .again(|| async { self.stores.near.get(&self.owner_key()).await })
-            .await?;
+        let key = self.owner_key();
+        let read = self.again(|| self.stores.near.get(&key)).await?;
         NearOwner::decode(read.value.as_deref())
     }
 
     async fn far_owner(&self) -> Result<FarOwner> {
-        let read = self
-            .again(|| async { self.stores.far.get(&self.owner_key()).await })
-            .await?;
+        let key = self.owner_key();
+        let read = self.again(|| self.stores.far.get(&key)).await?;
         FarOwner::decode(read.value.as_deref())
     }
 
@@ -495,19 +404,15 @@ impl Opening {
         condition: Condition,
     ) -> Result<Option<DurabilityPoint>> {
         let put = Update::of(self.owner_key(), near.change()).when(condition);
-        let updated = self
-            .again(|| async { self.stores.near.update(put.clone()).await })
-            .await?;
+        let updated = self.again(|| self.stores.near.update(put.clone())).await?;
         // The response of an earlier attempt may have been lost. If so, the row has our claim,
         // which no other start has.
-        if matches!(updated.outcome, Outcome::Conflict(_))
-            && self.near_owner().await?.claim != near.claim
-        {
+        let is_ours = matches!(updated.outcome, Outcome::Done(_));
+        if !is_ours && self.near_owner().await?.claim != near.claim {
             return Ok(None);
         }
         let point = updated.receipt.point;
-        self.again(|| async { self.stores.near.externalize(point).await })
-            .await?;
+        self.again(|| self.stores.near.externalize(point)).await?;
         Ok(Some(point))
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ports::{Error, KeyValue, Result, key_value::KeyValueLimits};
+use primitives::Mutant;
 
 use crate::broken::Broken;
 
@@ -55,7 +56,7 @@ pub struct Options {
     pub backoff_max: Duration,
     /// A rule that is broken, in tests.
     #[doc(hidden)]
-    pub broken: Option<Broken>,
+    pub mutant: Mutant<Broken>,
 }
 
 impl Default for Options {
@@ -76,14 +77,8 @@ impl Default for Options {
             near_is_shared: false,
             ended_epoch: None,
             backoff_max: Duration::from_secs(5),
-            broken: None,
+            mutant: Mutant::NONE,
         }
-    }
-}
-
-impl Options {
-    pub(crate) fn breaks(&self, rule: Broken) -> bool {
-        self.broken == Some(rule)
     }
 }
 

@@ -8,16 +8,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ports::{
-    Condition, Item, Key, Monotonic, Result, Update,
+    Condition, Item, Monotonic, Result,
     key_value::{Action, Change, Test, Value},
 };
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{OWNER, decode, encode};
+use crate::layout::{decode, encode};
 
 const EPOCH: &str = "e";
 const CLAIM: &str = "c";
-const NEXT_CLAIM: &str = "n";
 const POSITION: &str = "p";
 const COMPLETE: &str = "k";
 const VOID: &str = "d";
@@ -53,8 +52,6 @@ pub(crate) struct NearOwner {
     pub(crate) position: u64,
     /// The claim of the start that has taken the row.
     pub(crate) claim: Bytes,
-    /// The claim that earlier versions wrote before they claimed the shard.
-    pub(crate) next_claim: Bytes,
     /// Whether the near rows are another owner's past, to be deleted.
     pub(crate) is_void: bool,
     /// Whether all items of the shard are near.
@@ -67,13 +64,11 @@ impl NearOwner {
         let Some(item) = item else {
             return Ok(Self::default());
         };
-        let bytes = |name| item.bytes(name).cloned().unwrap_or_default();
         let number = |name| item.integer(name).unwrap_or(0);
         Ok(Self {
             epoch: number(EPOCH) as u64,
             position: number(POSITION) as u64,
-            claim: bytes(CLAIM),
-            next_claim: bytes(NEXT_CLAIM),
+            claim: item.bytes(CLAIM).cloned().unwrap_or_default(),
             is_void: number(VOID) != 0,
             is_complete: number(COMPLETE) != 0,
             ends: ends_of(item)?,
@@ -83,10 +78,7 @@ impl NearOwner {
     /// Whether the near rows belong to the shard of `far`. Rows that came back older than that
     /// start do not.
     pub(crate) fn belongs_to(&self, far: &FarOwner) -> bool {
-        let name = name_of(&far.claim);
-        let is_named = [&self.claim, &self.next_claim]
-            .into_iter()
-            .any(|claim| name_of(claim) == name);
+        let is_named = name_of(&self.claim) == name_of(&far.claim);
         far.epoch > 0 && self.epoch >= far.epoch && is_named
     }
 
@@ -97,26 +89,28 @@ impl NearOwner {
         }
         let is = |name, value| Condition::attribute(name, Test::is_integer(value));
         Condition::All(vec![
-            is(EPOCH, self.epoch as i64),
-            is(POSITION, self.position as i64),
+            epoch_is(self.epoch),
+            position_is(self.position),
             is(VOID, self.is_void.into()),
             is(COMPLETE, self.is_complete.into()),
         ])
     }
 
     pub(crate) fn change(&self) -> Change {
-        let mut ends = self.ends.clone();
-        ends.drain(..ends.len().saturating_sub(ENDS_MAX));
         Change::Put(vec![
             (EPOCH.into(), Value::Integer(self.epoch as i64)),
             (POSITION.into(), Value::Integer(self.position as i64)),
             (CLAIM.into(), Value::Bytes(self.claim.clone())),
-            (NEXT_CLAIM.into(), Value::Bytes(self.next_claim.clone())),
             (VOID.into(), Value::Integer(self.is_void.into())),
             (COMPLETE.into(), Value::Integer(self.is_complete.into())),
-            (ENDS.into(), Value::Bytes(encode(&ends))),
+            (ENDS.into(), last_of(&self.ends)),
         ])
     }
+}
+
+fn last_of(ends: &[End]) -> Value {
+    let first = ends.len().saturating_sub(ENDS_MAX);
+    Value::Bytes(encode(&ends[first..].to_vec()))
 }
 
 fn ends_of(item: &Item) -> Result<Vec<End>> {
@@ -125,36 +119,23 @@ fn ends_of(item: &Item) -> Result<Vec<End>> {
     })
 }
 
-/// Holds if no start has taken the near row since it got this epoch.
-pub(crate) fn near_epoch_is(epoch: u64) -> Condition {
+/// Holds if no other start has taken this owner row since it got this epoch.
+pub(crate) fn epoch_is(epoch: u64) -> Condition {
     Condition::attribute(EPOCH, Test::is_integer(epoch as i64))
 }
 
-/// The guard of each near transaction: epoch and position are unchanged. With [`moving_on`], it
-/// increases the position by one.
-pub(crate) fn near_guard(shard: &Bytes, epoch: u64, position: u64) -> Update {
-    let condition = Condition::All(vec![
-        Condition::attribute(EPOCH, Test::is_integer(epoch as i64)),
-        Condition::attribute(POSITION, Test::is_integer(position as i64)),
-    ]);
-    Update::check(Key::new(shard, OWNER), condition)
+pub(crate) fn position_is(position: u64) -> Condition {
+    Condition::attribute(POSITION, Test::is_integer(position as i64))
 }
 
-pub(crate) fn moving_on(guard: Update, position: u64) -> Update {
-    Update {
-        change: Change::Modify(vec![Action::set_integer(POSITION, position as i64)]),
-        ..guard
-    }
+pub(crate) fn moving_to(position: u64) -> Change {
+    Change::Modify(vec![Action::set_integer(POSITION, position as i64)])
 }
 
-pub(crate) fn no_longer_complete(guard: Update) -> Update {
-    Update {
-        change: Change::Modify(vec![Action::set_integer(COMPLETE, 0)]),
-        ..guard
-    }
+pub(crate) fn no_longer_complete() -> Change {
+    Change::Modify(vec![Action::set_integer(COMPLETE, 0)])
 }
 
-/// The far owner row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct FarOwner {
     pub(crate) epoch: u64,
@@ -185,18 +166,14 @@ impl FarOwner {
     }
 
     pub(crate) fn change(&self) -> Change {
-        let mut ends = self.ends.clone();
-        ends.drain(..ends.len().saturating_sub(ENDS_MAX));
+        let lease_ms = self.lease.as_millis();
         Change::Put(vec![
             (EPOCH.into(), Value::Integer(self.epoch as i64)),
             (CLAIM.into(), Value::Bytes(self.claim.clone())),
             (RENEWALS.into(), Value::Integer(self.renewals as i64)),
-            (
-                LEASE_MS.into(),
-                Value::Integer(self.lease.as_millis() as i64),
-            ),
+            (LEASE_MS.into(), Value::Integer(lease_ms as i64)),
             (RELEASED.into(), Value::Integer(self.is_released.into())),
-            (ENDS.into(), Value::Bytes(encode(&ends))),
+            (ENDS.into(), last_of(&self.ends)),
         ])
     }
 
@@ -206,15 +183,10 @@ impl FarOwner {
             return Condition::Absent;
         }
         Condition::All(vec![
-            far_epoch_is(self.epoch),
+            epoch_is(self.epoch),
             Condition::attribute(RENEWALS, Test::is_integer(self.renewals as i64)),
         ])
     }
-}
-
-/// Holds if the far store still has this epoch.
-pub(crate) fn far_epoch_is(epoch: u64) -> Condition {
-    Condition::attribute(EPOCH, Test::is_integer(epoch as i64))
 }
 
 /// The latest proofs that we own the shard.

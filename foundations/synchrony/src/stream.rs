@@ -21,7 +21,6 @@ mod lanes;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -30,12 +29,11 @@ use primitives::Delays;
 
 use crate::{
     layout::{LaneId, Record, RecordId},
-    options::{Mode, Options},
+    options::Options,
 };
 
 pub(crate) use batches::{Outgoing, Verdict};
 
-/// A record that is not yet durable far.
 #[derive(Debug, Clone)]
 pub(crate) struct Pending {
     pub(crate) record: Arc<Record>,
@@ -79,7 +77,6 @@ impl Pending {
     }
 }
 
-/// Why a lane stops.
 #[derive(Debug, Clone)]
 pub(crate) struct Poison {
     /// The first sequence that is not written.
@@ -99,7 +96,6 @@ impl Poison {
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// The last sequence that is durable far.
     done: u64,
     records: VecDeque<Pending>,
     bytes: usize,
@@ -116,7 +112,6 @@ struct Lane {
     inherited: BTreeMap<LaneId, u64>,
     /// The highest position that it has written or read.
     high: u64,
-    /// How many handles to it exist.
     holders: usize,
     /// Whether it is among the lanes that may be reused.
     is_let_go: bool,
@@ -141,26 +136,28 @@ impl Lane {
     fn can_be_reused(&self) -> bool {
         self.holders == 0 && self.records.is_empty() && self.poison.is_none()
     }
+
+    /// The records of other lanes that its next record depends on.
+    fn dependencies(&self) -> impl Iterator<Item = RecordId> {
+        self.inherited
+            .iter()
+            .map(|(lane, sequence)| lane.at(*sequence))
+    }
 }
 
-/// All lanes of a shard.
 #[derive(Debug)]
 pub(crate) struct Stream {
     options: Options,
     far_items_max: usize,
     epoch: u64,
     lanes: BTreeMap<LaneId, Lane>,
-    /// The lanes with work.
     busy: BTreeSet<LaneId>,
-    /// The lane that sent last.
     sent_last: LaneId,
     /// The lanes without handles, the oldest first; they may still have records to send.
     let_go: VecDeque<LaneId>,
-    /// How many lanes this epoch has created.
     made: u32,
     /// The tail of earlier epochs, which every lane of this epoch follows.
     tail: BTreeMap<LaneId, u64>,
-    /// Bytes that are not yet durable far.
     bytes: usize,
     batches_under_way: usize,
     bytes_under_way: usize,
@@ -168,7 +165,6 @@ pub(crate) struct Stream {
     near_durable: u64,
 }
 
-/// The pending records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) records: usize,
@@ -199,22 +195,12 @@ impl Stream {
         }
     }
 
-    pub(crate) fn mode(&self) -> Mode {
-        self.options.mode
-    }
-
-    pub(crate) fn set_mode(&mut self, mode: Mode) {
-        self.options.mode = mode;
-    }
-
     /// Whether writers have to wait (E7).
-    pub(crate) fn is_full(&self, now: Monotonic, bytes: usize) -> bool {
-        let room = self.bytes == 0 || self.bytes + bytes <= self.options.pending_bytes_max;
+    pub(crate) fn is_full(&self, now: Monotonic) -> bool {
         let is_late = |since: Monotonic| now.since(since) > self.options.pending_age_max;
-        !room || self.oldest().is_some_and(is_late)
+        self.bytes > self.options.pending_bytes_max || self.oldest().is_some_and(is_late)
     }
 
-    /// The lanes with work.
     fn busy(&self) -> impl Iterator<Item = &Lane> {
         self.busy.iter().map(|id| &self.lanes[id])
     }
@@ -262,7 +248,6 @@ impl Stream {
         (last.record.position > self.near_durable).then_some((last.record.position, last.near))
     }
 
-    /// The near store is durable up to `position`.
     pub(crate) fn near_is_durable(&mut self, position: u64) {
         self.near_durable = self.near_durable.max(position);
     }
@@ -278,9 +263,5 @@ impl Stream {
 
     fn poison_of(&self, place: RecordId) -> Option<&Poison> {
         self.lanes.get(&place.lane)?.poisoned_at(place.sequence)
-    }
-
-    fn retry_delay_max(&self) -> Duration {
-        self.options.backoff_max
     }
 }

@@ -2,10 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ports::{
-    Clock, Entropy, Error, ErrorKind, Key, Result, Update,
-    key_value::{Outcome, Updated},
-};
+use ports::{Clock, Entropy, Error, ErrorKind, Key, Result, Update, key_value::Outcome};
 use tokio::sync::watch;
 
 use crate::{
@@ -14,11 +11,10 @@ use crate::{
     lane::Lane,
     layout::OWNER,
     opening::{Awaited, Opening},
-    options::{Mode, Options},
+    options::Options,
     owner::{End, FarOwner},
 };
 
-/// The pause after the far store failed during a release.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The owner of a shard. To drop it is like the death of its process: nothing is drained, and the
@@ -57,8 +53,8 @@ impl Synchrony {
             awaited,
         };
         let engine = Arc::new(opening.open().await?);
-        tokio::spawn(Arc::clone(&engine).run_sender());
-        tokio::spawn(Arc::clone(&engine).run_cleaner());
+        engine.spawn_part(Arc::clone(&engine).send());
+        engine.spawn_part(Arc::clone(&engine).clean_and_evict());
         engine.cleaning.notify_one();
         Ok(Self(engine))
     }
@@ -81,12 +77,6 @@ impl Synchrony {
         }
     }
 
-    /// Sets when later writes return. Writes that wait keep their mode.
-    pub fn set_mode(&self, mode: Mode) {
-        self.0.state().stream.set_mode(mode);
-        self.0.work.notify_one();
-    }
-
     /// The present health.
     pub fn health(&self) -> Health {
         let now = self.0.clock.monotonic();
@@ -97,7 +87,8 @@ impl Synchrony {
             pending_bytes: load.bytes,
             pending_for: load
                 .oldest
-                .map_or(Duration::ZERO, |oldest| now.since(oldest)),
+                .map(|oldest| now.since(oldest))
+                .unwrap_or_default(),
             poisoned_lanes: load.poisoned,
             answered: state.lease.proven.map(|proven| now.since(proven)),
             failing: state.failing.clone(),
@@ -145,16 +136,11 @@ impl Synchrony {
         loop {
             let row = FarOwner::decode(far.get(&key).await?.value.as_deref())?;
             if row.epoch != engine.epoch || row.claim != engine.claim {
-                return Err(Error::new(
-                    ErrorKind::Lost,
-                    "release a shard that is another's",
-                ));
+                let what = "release a shard that is another's";
+                return Err(Error::new(ErrorKind::Lost, what));
             }
-            let mut ends = engine.ends.clone();
-            ends.push(End {
-                epoch: engine.epoch,
-                position,
-            });
+            let (epoch, mut ends) = (engine.epoch, engine.ends.clone());
+            ends.push(End { epoch, position });
             let condition = row.unchanged();
             let released = FarOwner {
                 is_released: true,
@@ -163,11 +149,8 @@ impl Synchrony {
             };
             let update = Update::of(key.clone(), released.change()).when(condition);
             match far.update(update).await {
-                Ok(Updated {
-                    outcome: Outcome::Done(_),
-                    receipt,
-                }) => {
-                    return far.externalize(receipt.point).await;
+                Ok(updated) if matches!(updated.outcome, Outcome::Done(_)) => {
+                    return far.externalize(updated.receipt.point).await;
                 }
                 Ok(_) => {}
                 Err(error) if error.is_retryable() => engine.clock.sleep(PAUSE).await,

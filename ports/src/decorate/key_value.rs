@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::Decorator;
 use crate::{
     Item, Key, KeyValue, Result, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
+    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Scan, Transacted, Updated},
 };
 
 /// A key-value store around another one. Each call does what [`KeyValue`] says of it.
@@ -37,8 +37,8 @@ pub trait KeyValueDecorator: Decorator<Port: KeyValue> {
         self.inner().limits()
     }
 
-    fn room(&self) -> Room {
-        self.inner().room()
+    fn has_room(&self) -> bool {
+        self.inner().has_room()
     }
 }
 
@@ -68,7 +68,7 @@ impl<D: KeyValueDecorator> KeyValue for D {
         KeyValueDecorator::limits(self)
     }
 
-    fn room(&self) -> Room {
-        KeyValueDecorator::room(self)
+    fn has_room(&self) -> bool {
+        KeyValueDecorator::has_room(self)
     }
 }

@@ -6,7 +6,7 @@ use super::{FaultSchedule, Lost, Trouble};
 use crate::{
     Clock, DurabilityPoint, Item, Key, KeyValue, Result, Update,
     decorate::{Decorator, KeyValueDecorator},
-    key_value::{Batch, Batched, Page, Read, Room, Scan, SharedKeyValue, Transacted, Updated},
+    key_value::{Batch, Batched, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
 };
 
 /// Fails as its schedule says, and asks the store it wraps otherwise.
@@ -84,7 +84,7 @@ impl KeyValueDecorator for FaultyKeyValue {
             .await
     }
 
-    fn room(&self) -> Room {
-        self.trouble.schedule.room().min(self.inner.room())
+    fn has_room(&self) -> bool {
+        self.trouble.schedule.has_room() && self.inner.has_room()
     }
 }

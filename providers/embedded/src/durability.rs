@@ -17,15 +17,13 @@
 //!   point would return `Lost` after a crash (D3).
 
 use std::{
-    future::Future,
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
 use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result};
+use tokio::sync::oneshot;
 
 /// How many ends of earlier incarnations are kept. The oldest is dropped first.
 pub(crate) const INCARNATIONS_MAX: usize = 1024;
@@ -57,8 +55,7 @@ struct Inner {
     durable: u64,
     /// Earlier incarnations with the position each ended at, oldest first.
     ends: Arc<Vec<(u64, u64)>>,
-    waiters: Vec<Waiter>,
-    next_waiter: u64,
+    waiters: Vec<(DurabilityPoint, oneshot::Sender<Result<()>>)>,
     /// The highest position with a waiter; zero if there is none.
     wanted: u64,
     /// When the oldest unwritten change without a waiter was made.
@@ -69,13 +66,6 @@ struct Inner {
     forced: bool,
     stop: Option<Work>,
     closed: bool,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    id: u64,
-    point: DurabilityPoint,
-    waker: Waker,
 }
 
 impl Inner {
@@ -105,18 +95,29 @@ impl Inner {
         }
     }
 
-    fn wake_resolved(&mut self) -> Vec<Waker> {
-        let mut woken = Vec::new();
-        let mut waiters = std::mem::take(&mut self.waiters);
-        waiters.retain(|waiter| {
-            let is_known = self.outcome(waiter.point).is_some();
-            if is_known {
-                woken.push(waiter.waker.clone());
+    /// Removes the waiters whose outcome is known.
+    fn take_resolved(&mut self) -> Resolved {
+        let mut resolved = Vec::new();
+        for (point, waiter) in std::mem::take(&mut self.waiters) {
+            match self.outcome(point) {
+                Some(outcome) => resolved.push((waiter, outcome)),
+                None => self.waiters.push((point, waiter)),
             }
-            !is_known
-        });
-        self.waiters = waiters;
-        woken
+        }
+        Resolved(resolved)
+    }
+}
+
+/// Waiters with their outcomes. They are told after the lock is released.
+#[must_use]
+struct Resolved(Vec<(oneshot::Sender<Result<()>>, Result<()>)>);
+
+impl Resolved {
+    fn tell(self) {
+        for (waiter, outcome) in self.0 {
+            // A caller that is gone needs no answer.
+            let _ = waiter.send(outcome);
+        }
     }
 }
 
@@ -132,12 +133,25 @@ impl Durability {
     }
 
     /// Waits until the outcome of `point` is known.
-    pub(crate) fn wait(&self, point: DurabilityPoint) -> Waiting<'_> {
-        Waiting {
-            durability: self,
-            point,
-            id: None,
+    pub(crate) async fn wait(&self, point: DurabilityPoint) -> Result<()> {
+        let (tell, told) = oneshot::channel();
+        {
+            let mut inner = self.inner.lock();
+            if let Some(outcome) = inner.outcome(point) {
+                return outcome;
+            }
+            if inner.waiters.len() == inner.waiters.capacity() {
+                // Before the list grows, those of callers that are gone leave it.
+                inner.waiters.retain(|(_, waiter)| !waiter.is_closed());
+            }
+            inner.waiters.push((point, tell));
+            if inner.wanted < point.position.0 {
+                inner.wanted = point.position.0;
+                self.work.notify_one();
+            }
         }
+        told.await
+            .expect("each waiter is told before it is dropped")
     }
 
     /// Notes a change, which the journal thread writes within [`LAZY_COMMIT_DELAY`].
@@ -165,12 +179,12 @@ impl Durability {
 
     /// Wakes all waiters with an error: no further point will become durable.
     pub(crate) fn close(&self) {
-        let woken = {
+        let resolved = {
             let mut inner = self.inner.lock();
             inner.closed = true;
-            inner.wake_resolved()
+            inner.take_resolved()
         };
-        woken.into_iter().for_each(Waker::wake);
+        resolved.tell();
     }
 
     /// Blocks the journal thread until it has work.
@@ -227,21 +241,21 @@ impl Durability {
 
     /// Notes that everything up to `position` is durable.
     pub(crate) fn advance(&self, position: u64) {
-        let woken = {
+        let resolved = {
             let mut inner = self.inner.lock();
             assert!(position >= inner.durable, "durable never goes back");
             inner.durable = position;
             if inner.wanted <= position {
                 inner.wanted = 0;
             }
-            inner.wake_resolved()
+            inner.take_resolved()
         };
-        woken.into_iter().for_each(Waker::wake);
+        resolved.tell();
     }
 
     /// Starts a new incarnation at `position`; `ends` are the ends of the earlier ones.
     pub(crate) fn restart(&self, incarnation: u64, position: u64, ends: Arc<Vec<(u64, u64)>>) {
-        let woken = {
+        let resolved = {
             let mut inner = self.inner.lock();
             assert!(
                 incarnation > inner.incarnation,
@@ -252,9 +266,9 @@ impl Durability {
             inner.ends = ends;
             inner.wanted = 0;
             inner.lazy_since = None;
-            inner.wake_resolved()
+            inner.take_resolved()
         };
-        woken.into_iter().for_each(Waker::wake);
+        resolved.tell();
     }
 
     /// The last durable point.
@@ -263,63 +277,6 @@ impl Durability {
         DurabilityPoint {
             incarnation: Incarnation(inner.incarnation),
             position: Position(inner.durable),
-        }
-    }
-}
-
-/// Waits for the outcome of one point.
-#[derive(Debug)]
-pub(crate) struct Waiting<'durability> {
-    durability: &'durability Durability,
-    point: DurabilityPoint,
-    id: Option<u64>,
-}
-
-impl Future for Waiting<'_> {
-    type Output = Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let durability = self.durability;
-        let mut inner = durability.inner.lock();
-        if let Some(outcome) = inner.outcome(self.point) {
-            return Poll::Ready(outcome);
-        }
-        let registered = self.id.and_then(|id| {
-            inner
-                .waiters
-                .iter_mut()
-                .rev()
-                .find(|waiter| waiter.id == id)
-        });
-        if let Some(waiter) = registered {
-            waiter.waker.clone_from(context.waker());
-            return Poll::Pending;
-        }
-        let id = inner.next_waiter;
-        inner.next_waiter += 1;
-        inner.waiters.push(Waiter {
-            id,
-            point: self.point,
-            waker: context.waker().clone(),
-        });
-        if inner.wanted < self.point.position.0 {
-            inner.wanted = self.point.position.0;
-            durability.work.notify_one();
-        }
-        drop(inner);
-        self.id = Some(id);
-        Poll::Pending
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if let Some(id) = self.id {
-            self.durability
-                .inner
-                .lock()
-                .waiters
-                .retain(|waiter| waiter.id != id);
         }
     }
 }

@@ -37,14 +37,14 @@ pub enum OpenError {
         /// The expected file.
         file: PathBuf,
     },
-    /// A later release wrote the directory.
+    /// Another release wrote the directory.
     #[error(
-        "the data directory has format {found} and this release reads up to {supported}; Landfast {readable_by} or later can read it"
+        "the data directory has format {found} and this release reads format {supported}; Landfast {readable_by} can read it"
     )]
-    NewerFormat {
+    OtherFormat {
         /// The format found.
         found: u32,
-        /// The newest one this release reads.
+        /// The one this release reads.
         supported: u32,
         /// The first release that can read it, according to the record.
         readable_by: String,

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 #[async_trait]
 impl Externalize for Engine {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        if let Some(outcome) = self.durability.outcome(point) {
+        if let Some(outcome) = self.parts.durability.outcome(point) {
             return outcome;
         }
         if point > self.point() {
@@ -20,11 +20,12 @@ impl Externalize for Engine {
                 ))
             };
             return self
+                .parts
                 .durability
                 .outcome(point)
                 .unwrap_or_else(|| Err(error()));
         }
-        self.durability.wait(point).await
+        self.parts.durability.wait(point).await
     }
 
     fn point(&self) -> DurabilityPoint {
@@ -32,6 +33,6 @@ impl Externalize for Engine {
     }
 
     fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.durability.is_durable(point)
+        self.parts.durability.is_durable(point)
     }
 }

@@ -22,8 +22,8 @@ use bytes::Bytes;
 use ports::{
     Cost, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
     key_value::{
-        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted,
-        Updated, Version,
+        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated,
+        Version,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
     queue::Retention,
@@ -33,7 +33,7 @@ use tokio::task::coop::consume_budget;
 use crate::{
     engine::Engine,
     records::{Record, RecordKey, StoredItem, Table, overlay::entry_bound},
-    store::{Lookup, SpaceChange, Store, UseReserve, now_ms},
+    store::{Lookup, Store, UseReserve, now_ms},
 };
 
 /// The limits of this provider.
@@ -53,12 +53,35 @@ pub(crate) const LIMITS: KeyValueLimits = KeyValueLimits {
 /// A page ends early at this size, which bounds a scan of large items.
 const PAGE_BYTES_MAX: usize = 16 << 20;
 
+/// The port for one kind of caller.
+#[derive(Debug)]
+pub(crate) struct Items {
+    pub(crate) engine: Arc<Engine>,
+    /// Whether all changes may use the reserve, so that they go on when the disk is full (rule P6).
+    pub(crate) reserve: UseReserve,
+}
+
 #[async_trait]
-impl KeyValue for Engine {
+impl Externalize for Items {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        self.engine.externalize(point).await
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        self.engine.point()
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.engine.is_durable(point)
+    }
+}
+
+#[async_trait]
+impl KeyValue for Items {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         consume_budget().await;
         check_key(key, &LIMITS)?;
-        let mut state = self.serving()?;
+        let mut state = self.engine.serving()?;
         let found = state.store.item(&item_key(key))?;
         let value = found.value.and_then(|item| item.stored.item.clone());
         Ok(Read {
@@ -69,7 +92,7 @@ impl KeyValue for Engine {
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         consume_budget().await;
-        let mut state = self.serving()?;
+        let mut state = self.engine.serving()?;
         let value = scan_page(&mut state.store, scan)?;
         Ok(Read {
             value,
@@ -79,100 +102,28 @@ impl KeyValue for Engine {
 
     async fn update(&self, update: Update) -> Result<Updated> {
         consume_budget().await;
-        self.update_by(&update, UseReserve::No)
-    }
-
-    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        consume_budget().await;
-        self.transact_by(&updates, UseReserve::No)
-    }
-
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        consume_budget().await;
-        self.write_batch_by(batch, UseReserve::No)
-    }
-
-    fn limits(&self) -> &KeyValueLimits {
-        &LIMITS
-    }
-
-    fn room(&self) -> Room {
-        if self.spare().is_scarce() {
-            self.state().store.ask_for_room()
-        } else {
-            Room::Free
-        }
-    }
-}
-
-impl Engine {
-    fn update_by(&self, update: &Update, reserve: UseReserve) -> Result<Updated> {
         check_key(&update.key, &LIMITS)?;
-        update_one(&mut self.serving()?.store, update, reserve)
-    }
-
-    fn transact_by(&self, updates: &[Update], reserve: UseReserve) -> Result<Transacted> {
-        check_limits(updates, &LIMITS)?;
-        transact(&mut self.serving()?.store, updates, reserve)
-    }
-
-    fn write_batch_by(&self, batch: Batch, reserve: UseReserve) -> Result<Batched> {
-        check_batch(&batch)?;
-        write_batch(&mut self.serving()?.store, batch, reserve)
-    }
-}
-
-/// The same port for a service that may use the reserve, so that its changes go on when the disk is
-/// full (rule P6).
-#[derive(Debug)]
-pub(crate) struct WithReserve(pub(crate) Arc<Engine>);
-
-#[async_trait]
-impl Externalize for WithReserve {
-    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.0.externalize(point).await
-    }
-
-    fn point(&self) -> DurabilityPoint {
-        self.0.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.0.is_durable(point)
-    }
-}
-
-#[async_trait]
-impl KeyValue for WithReserve {
-    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
-        self.0.get(key).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        self.0.scan(scan).await
-    }
-
-    async fn update(&self, update: Update) -> Result<Updated> {
-        consume_budget().await;
-        self.0.update_by(&update, UseReserve::Yes)
+        update_one(&mut self.engine.serving()?.store, &update, self.reserve)
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         consume_budget().await;
-        self.0.transact_by(&updates, UseReserve::Yes)
+        check_limits(&updates, &LIMITS)?;
+        transact(&mut self.engine.serving()?.store, &updates, self.reserve)
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         consume_budget().await;
-        self.0.write_batch_by(batch, UseReserve::Yes)
+        check_batch(&batch)?;
+        write_batch(&mut self.engine.serving()?.store, batch, self.reserve)
     }
 
     fn limits(&self) -> &KeyValueLimits {
         &LIMITS
     }
 
-    fn room(&self) -> Room {
-        self.0.room()
+    fn has_room(&self) -> bool {
+        self.engine.state().store.ask_for_room()
     }
 }
 
@@ -205,63 +156,88 @@ fn record_of(stored: Stored) -> Option<StoredItem> {
     }
 }
 
+/// Changes of items that are made together or not at all.
+#[derive(Default)]
+struct Changes {
+    records: Vec<(RecordKey, Option<Record>, bool)>,
+    /// The journal bytes of the records, at most.
+    bytes: usize,
+    cost: Cost,
+    /// Whether one of them keeps or creates an item. Deletions alone may use the reserve, because
+    /// they make a full store smaller.
+    has_additions: bool,
+}
+
+impl Changes {
+    fn add(&mut self, key: RecordKey, earlier: &Stored, changed: Stored, below: bool) {
+        self.cost += Cost::of_write(changed.item.as_deref());
+        self.has_additions |= changed.item.is_some() || earlier.item.is_none();
+        let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
+        self.bytes += entry_bound(&key, record.as_ref());
+        self.records.push((key, record, below));
+    }
+
+    fn make(self, store: &mut Store, reserve: UseReserve) -> Result<Receipt> {
+        let reserve = if self.has_additions {
+            reserve
+        } else {
+            UseReserve::Yes
+        };
+        store.reserve(self.bytes as u64, reserve)?;
+        for (key, record, below) in self.records {
+            store.set(key, record, below);
+        }
+        Ok(Receipt {
+            point: store.order(),
+            cost: self.cost,
+        })
+    }
+}
+
 fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result<Updated> {
     store.check_dependency(update.depends_on)?;
     let key = item_key(&update.key);
     let found = store.item(&key)?;
     let present = stored(found.value.as_deref());
+    let unchanged = || Receipt {
+        point: store.point(),
+        cost: Cost::of_read(present.item.as_deref()),
+    };
     let changed = match evaluate(present, update, &LIMITS)? {
         Evaluated::Refused => {
-            return Ok(unchanged(store, present.item.clone(), Outcome::Conflict));
+            return Ok(Updated {
+                outcome: Outcome::Conflict(present.item.clone()),
+                receipt: unchanged(),
+            });
         }
-        Evaluated::Unchanged => return Ok(unchanged(store, present.item.clone(), Outcome::Done)),
+        Evaluated::Unchanged => {
+            return Ok(Updated {
+                outcome: Outcome::Done(present.item.clone()),
+                receipt: unchanged(),
+            });
+        }
         Evaluated::Changed(changed) => changed,
     };
-    let item = changed.item.clone();
-    let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
-    let cost = Cost::of_write(item.as_deref());
+    let outcome = Outcome::Done(changed.item.clone());
+    let mut changes = Changes::default();
+    changes.add(key, present, changed, found.below);
     let is_unjournaled = update.retention == Retention::Transient
-        && record
-            .as_ref()
-            .is_some_and(|record| store.overlay.set_unjournaled(&key, record, found.below));
-    let point = if is_unjournaled {
-        store.point()
+        && matches!(&changes.records[..], [(key, Some(record), below)]
+            if store.overlay.set_unjournaled(key, record, *below));
+    let receipt = if is_unjournaled {
+        Receipt {
+            point: store.point(),
+            cost: changes.cost,
+        }
     } else {
-        let mut space = SpaceChange::default();
-        space.count(&key, present, record.as_ref());
-        store.reserve(
-            entry_bound(&key, record.as_ref()) as u64,
-            reserve.if_freeing(space),
-        )?;
-        store.set(key, record, found.below);
-        store.order()
+        changes.make(store, reserve)?
     };
-    Ok(Updated {
-        outcome: Outcome::Done(item),
-        receipt: Receipt { point, cost },
-    })
-}
-
-/// The result of an update that changed nothing.
-fn unchanged(
-    store: &Store,
-    item: Option<Arc<Item>>,
-    outcome: impl FnOnce(Option<Arc<Item>>) -> Outcome,
-) -> Updated {
-    let receipt = Receipt {
-        point: store.point(),
-        cost: Cost::of_read(item.as_deref()),
-    };
-    Updated {
-        outcome: outcome(item),
-        receipt,
-    }
+    Ok(Updated { outcome, receipt })
 }
 
 fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Result<Transacted> {
-    let mut changes = Vec::with_capacity(updates.len());
+    let mut changes = Changes::default();
     let mut items = Vec::with_capacity(updates.len());
-    let (mut reserved, mut cost, mut space) = (0, Cost::default(), SpaceChange::default());
     updates
         .iter()
         .try_for_each(|update| store.check_dependency(update.depends_on))?;
@@ -283,39 +259,24 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
                 });
             }
             Evaluated::Unchanged => {
-                cost += Cost::of_read(present.item.as_deref());
+                changes.cost += Cost::of_read(present.item.as_deref());
                 items.push(present.item.clone());
             }
             Evaluated::Changed(changed) => {
-                cost += Cost::of_write(changed.item.as_deref());
                 items.push(changed.item.clone());
-                let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
-                space.count(&key, present, record.as_ref());
-                reserved += entry_bound(&key, record.as_ref()) as u64;
-                changes.push((key, record, found.below));
+                changes.add(key, present, changed, found.below);
             }
         }
     }
-    if changes.is_empty() {
-        return Ok(Transacted::Done {
-            items,
-            receipt: Receipt {
-                point: store.point(),
-                cost,
-            },
-        });
-    }
-    store.reserve(reserved, reserve.if_freeing(space))?;
-    for (key, record, below) in changes {
-        store.set(key, record, below);
-    }
-    Ok(Transacted::Done {
-        items,
-        receipt: Receipt {
-            point: store.order(),
-            cost,
-        },
-    })
+    let receipt = if changes.records.is_empty() {
+        Receipt {
+            point: store.point(),
+            cost: changes.cost,
+        }
+    } else {
+        changes.make(store, reserve)?
+    };
+    Ok(Transacted::Done { items, receipt })
 }
 
 fn check_batch(batch: &Batch) -> Result<()> {
@@ -354,40 +315,22 @@ fn write_batch(store: &mut Store, batch: Batch, reserve: UseReserve) -> Result<B
     if batch.sequence > cursor + 1 {
         return Ok(Batched::Early { cursor, receipt });
     }
-    let (mut cost, mut space) = (Cost::of_write(None), SpaceChange::default());
-    let staged = stage(store, batch.changes)?;
+    let mut changes = Changes {
+        cost: Cost::of_write(None),
+        ..Changes::default()
+    };
+    for (key, staged) in stage(store, batch.changes)? {
+        match staged.changed_from {
+            None => changes.cost += Cost::of_read(staged.stored.item.as_deref()),
+            Some(earlier) => changes.add(key, &earlier, staged.stored, staged.below),
+        }
+    }
     let moved = Record::Lane(batch.sequence);
-    let mut reserved = entry_bound(&lane, Some(&moved)) as u64;
-    space.count_cursor(&lane, &moved, found.value.is_none());
-    let mut changes = Vec::with_capacity(staged.len());
-    for (
-        key,
-        Staged {
-            stored,
-            below,
-            changed_from,
-        },
-    ) in staged
-    {
-        let Some(earlier) = changed_from else {
-            cost += Cost::of_read(stored.item.as_deref());
-            continue;
-        };
-        cost += Cost::of_write(stored.item.as_deref());
-        let record = record_of(stored).map(|item| Record::Item(Arc::new(item)));
-        space.count(&key, &earlier, record.as_ref());
-        reserved += entry_bound(&key, record.as_ref()) as u64;
-        changes.push((key, record, below));
-    }
-    store.reserve(reserved, reserve.if_freeing(space))?;
-    for (key, record, below) in changes {
-        store.set(key, record, below);
-    }
-    store.set(lane, Some(moved), found.below);
-    Ok(Batched::Done(Receipt {
-        point: store.order(),
-        cost,
-    }))
+    changes.bytes += entry_bound(&lane, Some(&moved));
+    // A new cursor stays, and a move frees nothing by itself.
+    changes.has_additions |= found.value.is_none() || changes.records.is_empty();
+    changes.records.push((lane, Some(moved), found.below));
+    changes.make(store, reserve).map(Batched::Done)
 }
 
 /// An item after the changes of a batch.

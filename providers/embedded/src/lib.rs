@@ -10,7 +10,7 @@
 //! then one module per port.
 //!
 //! The data directory holds `LOCK`, `format`, `journal/NNNNNNNN.log` with one `spare-N`,
-//! `state.redb`, `ballast`, `objects/`, and at times `objects-trial-...` ([`mod@objects`]).
+//! `state.redb`, `ballast` and `objects/`.
 
 #![allow(rustdoc::private_intra_doc_links)]
 #![allow(
@@ -48,14 +48,16 @@ use ports::{KeyValue, Queue, QueueAdmin};
 pub use config::Config;
 pub use error::OpenError;
 pub use objects::OBJECT_LIMITS;
-pub use status::{Capacity, Cut, Health, RecoveryReport, Status};
+pub use status::{Cut, Health, RecoveryReport, Status};
 pub use storage::in_the_way;
 
 use crate::{
     directory::{format, layout, lock::DirectoryLock},
     engine::Engine,
     journal::recovery,
+    key_value::Items,
     storage::DiskStorage,
+    store::UseReserve,
 };
 
 /// Objects as files in a directory of their own. Clones share it.
@@ -68,8 +70,7 @@ impl ObjectDirectory {
         Arc::clone(&self.0) as Arc<dyn ObjectStore>
     }
 
-    /// Whether the disk had no room for the last refused object. A caller that asks starts a new
-    /// trial in the background, at most one a second.
+    /// Whether the disk had no room for the last refused object, and still has none.
     pub fn is_full(&self) -> bool {
         self.0.is_refusing()
     }
@@ -94,9 +95,8 @@ impl ObjectDirectory {
 
 /// Opens a directory of objects, and creates it if it is missing.
 pub async fn open_objects(directory: PathBuf) -> Result<ObjectDirectory, OpenError> {
-    let opened = tokio::task::spawn_blocking(move || {
-        objects::open(&directory, &directory, Arc::new(DiskStorage))
-    });
+    let opened =
+        tokio::task::spawn_blocking(move || objects::open(&directory, Arc::new(DiskStorage)));
     let opened = opened
         .await
         .map_err(|error| OpenError::io("open the objects")(std::io::Error::other(error)))?;
@@ -108,12 +108,11 @@ pub async fn open_objects(directory: PathBuf) -> Result<ObjectDirectory, OpenErr
 ///
 /// Errors: those with which [`Embedded::open`] refuses a bad or missing record.
 pub fn format_of(data_dir: &Path) -> Result<Option<u32>, OpenError> {
-    Ok(format::find(&DiskStorage, data_dir)?.map(|format| format.number))
+    Ok(format::find(&DiskStorage, data_dir)?.map(|_| format::FORMAT))
 }
 
 /// Reads the whole checkpoint store of a data directory back and counts its records. Answers none
-/// if there is no store yet, or if it has no checksums yet. Changes nothing. The store must not be
-/// open.
+/// if the directory holds nothing yet. Changes nothing. The store must not be open.
 ///
 /// Errors: the first damage met, with file and offset; `Locked` if the store is open.
 pub fn verify(data_dir: &Path) -> Result<Option<u64>, OpenError> {
@@ -121,15 +120,14 @@ pub fn verify(data_dir: &Path) -> Result<Option<u64>, OpenError> {
         return Ok(None);
     };
     let _lock = DirectoryLock::take(data_dir)?;
-    checkpoint_store::verify(&DiskStorage, data_dir, format)
+    checkpoint_store::verify(&DiskStorage, data_dir, format).map(Some)
 }
 
 /// The result of [`inspect_journal`]: a preview of the next start of a data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Inspection {
-    /// The state of the journal; none for an earlier format, which a start converts before it reads
-    /// the journal.
-    pub journal: Option<RecoveryReport>,
+    /// The state of the journal.
+    pub journal: RecoveryReport,
     /// The file of the checkpoint store, if a crash or damage tore one of its two heads. A start
     /// uses the other head and writes both again.
     pub torn_head: Option<PathBuf>,
@@ -147,17 +145,12 @@ pub fn inspect_journal(data_dir: &Path) -> Result<Option<Inspection>, OpenError>
     let _lock = DirectoryLock::take(data_dir)?;
     let journal = data_dir.join(layout::JOURNAL);
     recovery::check_for_checkpoint(storage, data_dir, &journal)?;
-    if format.number < format::CHECKED_BLOCKS {
-        // The start reads the end of its checkpoint after the conversion.
-        return Ok(Some(Inspection::default()));
-    }
     let checkpoint_store::Inspection {
         checkpoint_end,
         torn,
     } = checkpoint_store::inspect(storage, data_dir, format)?;
-    let journal = recovery::inspect(storage, &journal, format, checkpoint_end)?;
     Ok(Some(Inspection {
-        journal: Some(journal),
+        journal: recovery::inspect(storage, &journal, format, checkpoint_end)?,
         torn_head: torn,
     }))
 }
@@ -183,37 +176,32 @@ impl Embedded {
 
     fn open_now(config: Config) -> Result<Self, OpenError> {
         let engine = Engine::open(config)?;
-        let directory = engine.objects_directory();
-        match objects::open(
-            &directory,
-            &engine.config.data_dir,
-            Arc::clone(&engine.config.storage),
-        ) {
-            Ok(objects) if engine.config.acknowledge_before_sync => Ok(Self {
-                engine,
-                objects: Arc::new(objects.acknowledging_before_sync()),
-            }),
-            Ok(objects) => Ok(Self {
-                engine,
-                objects: Arc::new(objects),
-            }),
-            Err(error) => {
-                engine.shut_down(false);
-                Err(error)
-            }
+        let directory = engine.parts.config.data_dir.join(layout::OBJECTS);
+        let opened = objects::open(&directory, Arc::clone(&engine.parts.config.storage));
+        let mut objects = opened.inspect_err(|_| engine.shut_down(false))?;
+        if engine.parts.config.acknowledge_before_sync {
+            objects = objects.acknowledging_before_sync();
         }
+        Ok(Self {
+            engine,
+            objects: Arc::new(objects),
+        })
     }
 
     /// The key-value port.
     pub fn key_value(&self) -> Arc<dyn KeyValue> {
-        Arc::clone(&self.engine) as Arc<dyn KeyValue>
+        self.items(UseReserve::No)
     }
 
     /// The key-value port for a service whose changes must go on when the disk is full: it may use
-    /// the reserve. The service asks [`KeyValue::room`] before it begins work that would
-    /// exhaust the reserve.
+    /// the reserve. The service asks [`KeyValue::has_room`] before it begins work that adds data.
     pub fn key_value_with_reserve(&self) -> Arc<dyn KeyValue> {
-        Arc::new(key_value::WithReserve(Arc::clone(&self.engine)))
+        self.items(UseReserve::Yes)
+    }
+
+    fn items(&self, reserve: UseReserve) -> Arc<dyn KeyValue> {
+        let engine = Arc::clone(&self.engine);
+        Arc::new(Items { engine, reserve })
     }
 
     /// The queue port.
@@ -235,7 +223,7 @@ impl Embedded {
     pub fn status(&self) -> Status {
         let mut status = self.engine.status();
         if self.objects.is_refusing() {
-            status.room = Capacity::Refusing;
+            status.is_full = true;
         }
         status
     }

@@ -18,16 +18,18 @@
 //! Nothing depends on a list alone, so lists do not wait for the walk. Copies have no
 //! callers, and are left to the local store.
 //!
-//! Files meet a full disk by themselves, independent of the journal's reserve. The last refusal is
-//! remembered, so that the status reports it ([`disk_space`]).
+//! Files meet a full disk by themselves, independent of the journal's reserve. The size of the last
+//! refused object is remembered, so that the status reports a disk without room for it.
 
 use std::{
     fmt, fs, io,
     ops::Range,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
-    time::SystemTime,
 };
 
 use async_trait::async_trait;
@@ -44,17 +46,12 @@ use ports::objects::{
     self, ObjectError, ObjectLimits, ObjectPath, ObjectStore, PutOptions, PutPayload,
 };
 
-use self::{
-    disk_space::{DiskSpace, trial_in},
-    durable_names::DurableNames,
-    root::Root,
-};
+use self::{durable_names::DurableNames, root::Root};
 use crate::{
     error::OpenError,
     storage::{Storage, make_directory},
 };
 
-mod disk_space;
 mod durable_names;
 mod root;
 
@@ -77,21 +74,17 @@ pub(crate) struct Objects {
     made: Vec<PathBuf>,
     /// Whether names are not synced: a broken variant for tests.
     trusts_names: bool,
-    disk_space: Arc<DiskSpace>,
+    storage: Arc<dyn Storage>,
+    /// The size of the last object for which the disk had no room; zero if one was written since.
+    refused_bytes: AtomicU64,
 }
 
-/// Opens the objects in `directory`, and creates it if it is missing. Trial files are created and
-/// removed in `trials`, which is on the same disk and may be the same directory.
-pub(crate) fn open(
-    directory: &Path,
-    trials: &Path,
-    storage: Arc<dyn Storage>,
-) -> Result<Objects, OpenError> {
+/// Opens the objects in `directory`, and creates it if it is missing.
+pub(crate) fn open(directory: &Path, storage: Arc<dyn Storage>) -> Result<Objects, OpenError> {
     let attempted = || format!("make {}", directory.display());
     let made = make_directory(&*storage, directory).map_err(OpenError::making(directory))?;
     let files = LocalFileSystem::new_with_prefix(directory)
         .map_err(|error| OpenError::io(attempted())(std::io::Error::other(error)))?;
-    let trial = trial_in(trials).map_err(OpenError::io(attempted()))?;
     // The same path as the local store uses.
     let root = fs::canonicalize(directory)
         .and_then(Root::open)
@@ -101,11 +94,10 @@ pub(crate) fn open(
         Arc::clone(&storage),
     ));
     let walk = {
-        // If the disk has no room for an empty file, a later start removes unfinished objects.
-        let (names, opened) = (Arc::clone(&names), moment_of_files(&trial).ok());
+        let names = Arc::clone(&names);
         thread::Builder::new()
             .name("objects".into())
-            .spawn(move || names.sweep(opened))
+            .spawn(move || names.sweep())
     };
     walk.map_err(OpenError::io(format!(
         "walk through {}",
@@ -118,7 +110,8 @@ pub(crate) fn open(
         root: Arc::new(root),
         made,
         trusts_names: false,
-        disk_space: Arc::new(DiskSpace::new(storage, trial)),
+        storage,
+        refused_bytes: AtomicU64::new(0),
     })
 }
 
@@ -133,27 +126,28 @@ impl Objects {
     }
 }
 
-/// The present time by the clock of the file system, read from the new file `trial`. That clock is
-/// coarser than the system's and behind it.
-fn moment_of_files(trial: &Path) -> io::Result<SystemTime> {
-    fs::write(trial, [])?;
-    let written = fs::metadata(trial)?.modified();
-    fs::remove_file(trial)?;
-    written
-}
-
 impl Objects {
-    /// Whether the disk had no room for the last refused object. A call may start a new trial in
-    /// the background.
+    /// Whether the disk had no room for the last refused object, and still has none.
     pub(crate) fn is_refusing(&self) -> bool {
-        self.disk_space.is_refusing()
+        let bytes = self.refused_bytes.load(Ordering::Relaxed);
+        if bytes == 0 {
+            return false;
+        }
+        let has_room = self
+            .storage
+            .free_bytes(self.root.path())
+            .is_ok_and(|free| free >= bytes);
+        if has_room {
+            self.refused_bytes.store(0, Ordering::Relaxed);
+        }
+        !has_room
     }
 
     fn note<T>(&self, result: &Result<T>, bytes: u64) {
         match result {
-            Ok(_) => self.disk_space.note_written(),
+            Ok(_) => self.refused_bytes.store(0, Ordering::Relaxed),
             Err(error) if objects::is_for_want_of_room(error) => {
-                if self.disk_space.note_refused(bytes) {
+                if self.refused_bytes.swap(bytes.max(1), Ordering::Relaxed) == 0 {
                     tracing::warn!(%error, bytes, "the disk has no room for an object");
                 }
             }

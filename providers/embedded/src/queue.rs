@@ -3,20 +3,20 @@
 //! As with items, a call that never waits counts against its task's budget before it begins. A
 //! consumer that receives and settles messages in a loop therefore lets other tasks run.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use ports::{
     Cost, Error, Queue, QueueAdmin, Receipt, Result,
-    queue::{
-        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId,
-        Message, QueueLimits, QueueOptions, Sequence,
-    },
+    queue::{Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions},
 };
 use tokio::task::coop::consume_budget;
 
-use crate::engine::Engine;
-use crate::queues::{ReceiveOptions, Retry, body_of};
+use crate::{
+    engine::{Engine, State},
+    queues::{QueueState, Retry, body_of},
+    store::Store,
+};
 
 /// The longest name of a queue.
 const NAME_BYTES_MAX: usize = 512;
@@ -25,7 +25,7 @@ impl Engine {
     fn change_queues(
         &self,
         cost: Cost,
-        change: impl FnOnce(&mut crate::engine::State, Duration) -> Result<()>,
+        change: impl FnOnce(&mut State, Duration) -> Result<()>,
     ) -> Result<Receipt> {
         let now = self.now();
         let mut state = self.serving()?;
@@ -36,14 +36,33 @@ impl Engine {
         })
     }
 
-    fn check_letters(&self, queue: &str, letters: &[LetterId]) -> Result<()> {
-        let (count, limit) = (letters.len(), self.config.queue_limits.batch_messages_max);
-        if count <= limit {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
-            "settle {count} dead letters of {queue:?}, where {limit} is the limit"
-        )))
+    /// Calls `on` with a queue to which the deadlines so far are applied.
+    fn on_queue<T>(
+        &self,
+        name: &str,
+        on: impl FnOnce(&mut QueueState, &mut Store, Duration) -> Result<T>,
+    ) -> Result<T> {
+        let now = self.now();
+        let mut state = self.serving()?;
+        let State { queues, store, .. } = &mut *state;
+        let letters_max = self.parts.config.queue_limits.dead_letters_max as u64;
+        let queue = queues.get(name)?;
+        queue.expire(store, letters_max, now)?;
+        on(queue, store, now)
+    }
+
+    fn release_as(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        retry: Retry,
+        reason: &str,
+    ) -> Result<Receipt> {
+        self.change_queues(Cost::of_messages(1), |state, now| {
+            state
+                .queues
+                .release(&mut state.store, queue, handle, retry, reason, now)
+        })
     }
 }
 
@@ -69,8 +88,9 @@ impl Queue for Engine {
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         consume_budget().await;
-        check_messages(queue, &messages, &self.config.queue_limits)?;
-        let window = self.config.queue_limits.deduplication_window_ms;
+        let limits = &self.parts.config.queue_limits;
+        limits.check(queue, &messages)?;
+        let window = limits.deduplication_window_ms;
         self.change_queues(Cost::of_sending(&messages), |state, _| {
             state.queues.send(&mut state.store, queue, messages, window)
         })
@@ -83,35 +103,25 @@ impl Queue for Engine {
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
         consume_budget().await;
-        let mut state = self.serving()?;
-        let state = &mut *state;
-        let options = ReceiveOptions {
-            messages_max: messages_max.min(self.config.queue_limits.batch_messages_max),
-            hidden_ms,
-        };
-        state
-            .queues
-            .receive(&mut state.store, queue, options, self.now())
+        let messages_max = messages_max.min(self.parts.config.queue_limits.batch_messages_max);
+        self.on_queue(queue, |queue, store, now| {
+            queue.receive(store, messages_max, hidden_ms, now)
+        })
     }
 
     async fn ready(&self, queue: &str) -> Result<()> {
         consume_budget().await;
         loop {
-            let (notified, next) = {
-                let now = self.now();
-                let mut state = self.serving()?;
-                let state = &mut *state;
-                state.queues.expire(&mut state.store, queue, now)?;
-                let (in_line, next, notify) = state.queues.outlook(queue)?;
-                if in_line {
-                    return Ok(());
-                }
-                // The notification is created under the lock, so a later change wakes this caller.
-                (notify.notified_owned(), next)
-            };
-            match next {
-                None => notified.await,
-                Some(deadline) => {
+            // The notification is created under the lock, so a later change wakes this caller.
+            let waiting = self.on_queue(queue, |queue, _, _| {
+                let notified = Arc::clone(&queue.notify).notified_owned();
+                let groups = &queue.groups;
+                Ok((!groups.is_ready()).then(|| (notified, groups.next_deadline())))
+            })?;
+            match waiting {
+                None => return Ok(()),
+                Some((notified, None)) => notified.await,
+                Some((notified, Some(deadline))) => {
                     let _ = tokio::time::timeout_at(self.instant(deadline), notified).await;
                 }
             }
@@ -120,10 +130,8 @@ impl Queue for Engine {
 
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         consume_budget().await;
-        self.change_queues(Cost::of_messages(handles.len()), |state, now| {
-            state
-                .queues
-                .acknowledge(&mut state.store, queue, handles, now)
+        self.change_queues(Cost::of_messages(handles.len()), |state, _| {
+            state.queues.acknowledge(&mut state.store, queue, handles)
         })
     }
 
@@ -135,37 +143,25 @@ impl Queue for Engine {
         reason: &str,
     ) -> Result<Receipt> {
         consume_budget().await;
-        self.change_queues(Cost::of_messages(1), |state, now| {
-            state.queues.release(
-                &mut state.store,
-                queue,
-                handle,
-                Retry::After { delay_ms },
-                reason,
-                now,
-            )
-        })
+        self.release_as(queue, handle, Retry::After { delay_ms }, reason)
     }
 
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
         consume_budget().await;
-        self.change_queues(Cost::of_messages(1), |state, now| {
-            state
-                .queues
-                .release(&mut state.store, queue, handle, Retry::Never, reason, now)
-        })
+        self.release_as(queue, handle, Retry::Never, reason)
     }
 
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         consume_budget().await;
-        let now = self.now();
-        self.serving()?
-            .queues
-            .extend(queue, handle, timeout_ms, now)
+        let until = self.now() + Duration::from_millis(timeout_ms);
+        let mut state = self.serving()?;
+        let queue = state.queues.get(queue)?;
+        queue.change(|groups| groups.extend(handle, until));
+        Ok(())
     }
 
     fn limits(&self) -> &QueueLimits {
-        &self.config.queue_limits
+        &self.parts.config.queue_limits
     }
 }
 
@@ -178,18 +174,17 @@ impl QueueAdmin for Engine {
         letters_max: usize,
     ) -> Result<Vec<DeadLetter>> {
         consume_budget().await;
-        let now = self.now();
-        let mut state = self.serving()?;
-        let state = &mut *state;
-        state.queues.expire(&mut state.store, queue, now)?;
-        state
-            .queues
-            .dead_letters(&mut state.store, queue, after, letters_max)
+        self.on_queue(queue, |queue, store, _| {
+            queue.dead_letters(store, after, letters_max)
+        })
     }
 
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
         consume_budget().await;
-        self.check_letters(queue, letters)?;
+        self.parts
+            .config
+            .queue_limits
+            .check_count(queue, letters.len())?;
         self.change_queues(Cost::of_messages(letters.len()), |state, _| {
             state.queues.redrive(&mut state.store, queue, letters)
         })
@@ -197,64 +192,31 @@ impl QueueAdmin for Engine {
 
     async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
         consume_budget().await;
-        self.check_letters(queue, letters)?;
+        self.parts
+            .config
+            .queue_limits
+            .check_count(queue, letters.len())?;
         self.change_queues(Cost::of_messages(letters.len()), |state, _| {
-            state.queues.purge(&mut state.store, queue, letters)
+            state.queues.get(queue)?.purge(&mut state.store, letters)
         })
     }
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
         consume_budget().await;
-        let now = self.now();
-        let mut state = self.serving()?;
-        let state = &mut *state;
-        state.queues.expire(&mut state.store, queue, now)?;
-        let mut blocked = Vec::new();
-        for (name, head) in state.queues.get(queue)?.blocked() {
-            blocked.push(DeadLetter {
-                id: LetterId(u128::from(head.sequence)),
-                group: name.clone(),
-                sequence: Sequence(head.sequence),
-                deduplication: head.id.clone(),
-                body: body_of(&mut state.store, head)?,
-                attempts: head.deliveries,
-                reason: head.reason.as_deref().unwrap_or_default().to_owned(),
+        self.on_queue(queue, |queue, store, _| {
+            let blocked = queue.groups.blocked(&queue.options);
+            let letters = blocked.map(|(group, head)| {
+                let id = LetterId(u128::from(head.sequence.0));
+                Ok(head.letter(id, group.clone(), body_of(store, head)?))
             });
-        }
-        blocked.sort_unstable_by_key(|head| head.sequence);
-        Ok(blocked)
+            let mut letters = letters.collect::<Result<Vec<_>>>()?;
+            letters.sort_unstable_by_key(|head| head.sequence);
+            Ok(letters)
+        })
     }
 
     async fn backlog(&self, queue: &str) -> Result<Backlog> {
         consume_budget().await;
-        let now = self.now();
-        let mut state = self.serving()?;
-        let state = &mut *state;
-        state.queues.expire(&mut state.store, queue, now)?;
-        Ok(state.queues.get(queue)?.backlog())
+        self.on_queue(queue, |queue, _, _| Ok(queue.backlog()))
     }
-}
-
-fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Result<()> {
-    if messages.len() > limits.batch_messages_max {
-        let (count, limit) = (messages.len(), limits.batch_messages_max);
-        return Err(Error::invalid(format!(
-            "send {count} messages to {queue:?}, where {limit} is the limit"
-        )));
-    }
-    for message in messages {
-        let too_long = message.body.len() > limits.message_bytes_max
-            || message.group.len() > GROUP_BYTES_MAX
-            || message
-                .deduplication
-                .as_ref()
-                .is_some_and(|id| id.len() > DEDUPLICATION_BYTES_MAX);
-        if too_long {
-            let bytes = message.body.len();
-            return Err(Error::invalid(format!(
-                "send a message of {bytes} bytes to {queue:?}: a limit is exceeded"
-            )));
-        }
-    }
-    Ok(())
 }

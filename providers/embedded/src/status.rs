@@ -32,22 +32,10 @@ pub struct Status {
     pub damage: Option<String>,
     /// The result of recovery at open.
     pub recovery: RecoveryReport,
-    /// Whether the store has room for mutations.
-    pub room: Capacity,
+    /// Whether the store refuses additions or objects, or refused the last change (rule P6).
+    pub is_full: bool,
     /// Whether the store serves.
     pub health: Health,
-}
-
-/// Whether the store has room for mutations and objects (rule P6).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Capacity {
-    /// Mutations are accepted.
-    Free {
-        /// The free bytes of allocated journal.
-        bytes: u64,
-    },
-    /// The store refused the last mutation or object, or only the reserve is left.
-    Refusing,
 }
 
 /// Whether the store serves.

@@ -18,8 +18,7 @@ use bytes::Bytes;
 use ports::{
     Cost, DurabilityPoint, Error, Item, Key, KeyValue, Receipt, Result, Update,
     key_value::{
-        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted,
-        Updated,
+        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
 };
@@ -121,8 +120,8 @@ impl KeyValue for Store {
     }
 
     /// Redis does not report its free space; a full server refuses writes.
-    fn room(&self) -> Room {
-        Room::Free
+    fn has_room(&self) -> bool {
+        true
     }
 }
 

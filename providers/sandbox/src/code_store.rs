@@ -44,13 +44,10 @@ const REMOVED: &str = ".unfinished-removed-";
 /// Whether unpacked code can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// Functions cannot write there.
     StaysAsItIs,
-    /// Functions can write there.
     MayChange,
 }
 
-/// The unpacked archives.
 #[derive(Debug, Clone)]
 pub(crate) struct Archives {
     directory: PathBuf,
@@ -121,12 +118,6 @@ impl Archives {
         })
     }
 
-    /// The folder of all archives.
-    pub(crate) fn all(&self) -> &Path {
-        &self.directory
-    }
-
-    /// The folder of the archive `name`.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
@@ -249,7 +240,6 @@ impl CodeStore for Archives {
         .map_err(|error| failed(format!("unpack the archive {name}"), error))
     }
 
-    /// The file at `path` in the archive `name`.
     async fn file(&self, name: &str, path: &str, bytes_max: usize) -> Result<Option<Bytes>> {
         let attempted = format!("read {path:?} of the archive {name}");
         let path = self.path(name).join(path);

@@ -66,13 +66,13 @@ pub async fn conversation(connections: &[Vec<u8>], piece: usize) -> Conversation
         invocation,
         deadline_ms: 0,
     });
-    let arn = HeaderValue::from_static("arn");
-    let served = Arc::new(Served::new(
-        Arc::clone(&channel),
-        arn,
-        Arc::new(Nothing),
-        Allowance::default(),
-    ));
+    let served = Arc::new(Served {
+        channel: Arc::clone(&channel),
+        arn: HeaderValue::from_static("arn"),
+        api: Arc::new(Nothing),
+        allowance: Allowance::default(),
+        receiving: tokio::sync::Mutex::default(),
+    });
     let all = connections
         .iter()
         .map(|bytes| on_one(bytes, piece.max(1), Arc::clone(&served)));

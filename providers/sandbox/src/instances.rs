@@ -33,11 +33,11 @@ use nix::{
     },
 };
 use ports::{
-    Error, ErrorKind, Instances, Result,
+    Error, Instances, Result,
     instances::{Channel, Death, Instance, Limits, Region, Spec},
 };
 use tokio::{
-    io::{AsyncReadExt as _, Interest},
+    io::{AsyncReadExt as _, AsyncWriteExt as _, Interest},
     net::{
         UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf, pipe},
@@ -46,20 +46,18 @@ use tokio::{
 };
 
 use crate::{
-    order::{Launch, Network, is_of_the_system},
-    process::{Launcher, Process, Running},
+    order::{Launch, is_of_the_system},
+    process::{Launcher, Running},
 };
 
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 const SHARED_BYTES_MAX: u64 = 1 << 40;
-/// The bytes of a message's length.
 const LENGTH_BYTES: usize = 4;
 const PROCESSES_MAX: u32 = 128;
 const SCRATCH_BYTES: u64 = 512 << 20;
 /// The longest piece of output in one line of the server's log.
 const OUTPUT_BYTES_MAX: usize = 4 * 1024;
 
-/// Starts programs as isolated processes.
 #[derive(Debug)]
 pub(crate) struct SandboxInstances {
     launcher: Arc<Launcher>,
@@ -73,7 +71,7 @@ impl SandboxInstances {
         let limits = Limits {
             message_bytes_max: MESSAGE_BYTES_MAX,
             shared_memory_bytes_max: SHARED_BYTES_MAX,
-            bounds_memory: launcher.bounds_memory(),
+            bounds_memory: launcher.enforcement.memory_groups.is_some(),
         };
         Self {
             launcher,
@@ -100,8 +98,7 @@ impl SandboxInstances {
             memory_bytes: spec.memory_bytes,
             processes_max: PROCESSES_MAX,
             scratch_bytes: SCRATCH_BYTES,
-            network: Network::None,
-            descriptors: Vec::new(),
+            ..Launch::default()
         }
     }
 }
@@ -128,11 +125,8 @@ fn checked(spec: &Spec) -> Result<PathBuf> {
     Ok(program)
 }
 
-fn unavailable(attempted: &'static str, error: impl Into<io::Error>) -> Error {
-    let kind = ErrorKind::Unavailable {
-        retry_after_ms: None,
-    };
-    Error::new(kind, attempted).caused_by(error.into())
+fn unavailable(attempted: &'static str, error: io::Error) -> Error {
+    Error::unavailable(attempted).caused_by(error)
 }
 
 #[async_trait]
@@ -149,26 +143,20 @@ impl Instances for SandboxInstances {
         };
         let mut launch = self.launch(spec, &program);
         let theirs = Arc::new(OwnedFd::from(theirs));
-        launch.descriptors.push(("LANDFAST_CONTROL", theirs));
+        launch.descriptors.push(("LANDFAST_CONTROL".into(), theirs));
         if let Some(region) = &region {
             let file = region.file.try_clone().map_err(failed)?;
             let file = Arc::new(OwnedFd::from(file));
-            launch.descriptors.push(("LANDFAST_MEMORY", file));
+            launch.descriptors.push(("LANDFAST_MEMORY".into(), file));
         }
-        let Process {
-            listener,
-            stdout,
-            stderr,
-            control: process,
-            exit,
-            ..
-        } = self.launcher.start(launch).await.map_err(failed)?;
-        drop(listener);
+        let process = self.launcher.start(launch).await.map_err(failed)?;
+        drop(process.listener);
+        let (stdout, stderr) = (process.stdout, process.stderr);
         let output = async move {
             futures_util::join!(log(stdout, program.clone()), log(stderr, program.clone()));
         };
         Ok(Arc::new(SandboxInstance {
-            running: Running::watch(process, exit, output, || {}),
+            running: Running::watch(process.control, process.exit, output, || {}),
             control,
             region,
         }))
@@ -179,7 +167,6 @@ impl Instances for SandboxInstances {
     }
 }
 
-/// Writes the output of a program to the server's log.
 async fn log(mut output: pipe::Receiver, program: PathBuf) {
     let mut buffer = vec![0; OUTPUT_BYTES_MAX];
     while let Ok(bytes @ 1..) = output.read(&mut buffer).await {
@@ -243,11 +230,10 @@ impl Instance for SandboxInstance {
     }
 
     fn end(&self) {
-        self.running.kill();
+        self.running.control.kill();
     }
 }
 
-/// A channel over a Unix stream.
 #[derive(Debug)]
 struct SocketChannel {
     reader: Mutex<Reader>,
@@ -271,12 +257,7 @@ struct Writer {
 impl Writer {
     async fn flush(&mut self) -> io::Result<()> {
         while !self.rest.is_empty() {
-            self.stream.writable().await?;
-            match self.stream.try_write(&self.rest) {
-                Ok(sent) => self.rest.advance(sent),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
+            self.stream.write_buf(&mut self.rest).await?;
         }
         Ok(())
     }
@@ -341,7 +322,6 @@ impl Channel for SocketChannel {
     }
 }
 
-/// A region of shared memory: a sealed file in memory.
 #[derive(Debug)]
 struct MemoryFile {
     file: File,

@@ -65,16 +65,14 @@ use nix::{
 
 pub use crate::order::LAUNCHER_ARGUMENT;
 use crate::{
-    order::{Network, Order, Role, TASK_ROOT, TRIAL_ARGUMENT, served_at},
+    order::{Launch, Network, Order, Role, TASK_ROOT, TRIAL_ARGUMENT, served_at},
     system::{close_on_exec, forked, raise_loopback, take_standard_input, wait_for_any},
 };
 
 /// The first of the users for functions, where the launcher may choose. Each of the last [`USERS`]
 /// launchers has its own.
 const FIRST_USER: u32 = 0x6000_0000;
-/// The number of these users.
 const USERS: u32 = 1 << 22;
-/// The most open files of a function.
 const OPEN_FILES_MAX: u64 = 4096;
 /// The data limit of a process, where no control group bounds its memory, as a multiple of its
 /// memory: a process maps data that it does not use. Shared memory does not count as data. A bound
@@ -126,12 +124,12 @@ fn launch() -> io::Result<i32> {
     for members in &order.groups {
         fs::write(members, "0").map_err(about(members.display()))?;
     }
-    let user = if order.is_isolated {
+    let user = if order.isolation.is_isolated {
         isolate(&order)?
     } else {
         own_user()
     };
-    let remains = if order.is_isolated {
+    let remains = if order.isolation.is_isolated {
         None
     } else {
         Some(remains::keep(order.parent)?)
@@ -156,7 +154,6 @@ fn launch() -> io::Result<i32> {
     Ok(0)
 }
 
-/// The exit status of a child.
 fn status_of(child: Pid) -> io::Result<i32> {
     loop {
         match waitpid(child, None) {
@@ -191,7 +188,7 @@ fn isolate(order: &Order) -> io::Result<Option<u32>> {
         | CloneFlags::CLONE_NEWPID
         | CloneFlags::CLONE_NEWIPC
         | CloneFlags::CLONE_NEWUTS;
-    if order.network == Network::None {
+    if order.launch.network == Network::None {
         namespaces |= CloneFlags::CLONE_NEWNET;
     }
     if Uid::effective().is_root() {
@@ -211,31 +208,29 @@ fn isolate(order: &Order) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
-/// Builds the files, the host name and the loopback of the function.
 fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
     files::build(order, user)?;
     nix::unistd::sethostname("landfast")?;
-    if order.network == Network::None {
+    if order.launch.network == Network::None {
         raise_loopback().map_err(about("its loopback"))?;
     }
     Ok(())
 }
 
-/// The first process of the namespace.
 fn init(
     mut order: Order,
     mut socket: UnixStream,
     user: Option<u32>,
     is_there: &io::PipeReader,
 ) -> io::Result<i32> {
-    if order.is_isolated {
+    if order.isolation.is_isolated {
         build(&order, user)?;
     }
     let listener = TcpListener::bind("127.0.0.1:0").map_err(about("a listener"))?;
     let address = listener.local_addr()?.to_string();
     let function = match order.role {
         Role::Function => {
-            give_up_rights(user, order.is_isolated, is_there)?;
+            give_up_rights(user, order.isolation.is_isolated, is_there)?;
             // This is the function's user by now, unless the launcher may not choose.
             send_listener(&socket, &listener, None)?;
             drop(listener);
@@ -243,7 +238,7 @@ fn init(
         }
         Role::Spare => spare::adopted(&mut order, &mut socket, user, is_there, listener)?,
     };
-    order.descriptors.clear();
+    order.launch.descriptors.clear();
     let status = reap_until(function)?;
     socket.write_all(&status.to_le_bytes())?;
     Ok(0)
@@ -338,18 +333,13 @@ fn own_session() -> io::Result<()> {
 /// Executes the function, and returns only on an error. The program keeps `kept` and the
 /// descriptors of the order, beside the first three.
 fn become_function(order: &Order, address: &str, kept: Option<&UnixStream>) -> io::Error {
-    let executed = program(order, address).and_then(
-        |Program {
-             arguments,
-             environment,
-         }| {
-            let program = arguments.first().ok_or(io::ErrorKind::InvalidInput)?;
-            prepare(order, kept).map_err(about(program.to_string_lossy()))?;
-            execve(program, &arguments, &environment)
-                .map_err(io::Error::from)
-                .map_err(about(program.to_string_lossy()))
-        },
-    );
+    let executed = program(order, address).and_then(|(arguments, environment)| {
+        let program = arguments.first().ok_or(io::ErrorKind::InvalidInput)?;
+        prepare(order, kept).map_err(about(program.to_string_lossy()))?;
+        execve(program, &arguments, &environment)
+            .map_err(io::Error::from)
+            .map_err(about(program.to_string_lossy()))
+    });
     match executed {
         Err(error) => error,
         Ok(never) => match never {},
@@ -357,56 +347,48 @@ fn become_function(order: &Order, address: &str, kept: Option<&UnixStream>) -> i
 }
 
 /// The arguments and the environment of an execution.
-struct Program {
-    arguments: Vec<CString>,
-    environment: Vec<CString>,
-}
-
-fn program(order: &Order, address: &str) -> io::Result<Program> {
-    let arguments = order
-        .command
-        .iter()
-        .map(|part| c_string(part))
-        .collect::<io::Result<Vec<_>>>()?;
-    let own = |name: &str| order.environment.iter().any(|(own, _)| own == name);
+fn program(order: &Order, address: &str) -> io::Result<(Vec<CString>, Vec<CString>)> {
+    let Launch {
+        command,
+        environment,
+        descriptors,
+        ..
+    } = &order.launch;
+    let arguments = command.iter().map(|part| c_string(part));
+    let own = |name: &str| environment.iter().any(|(own, _)| own == name);
     let served_at = served_at(address)
         .into_iter()
         .filter(|(name, _)| !own(name));
     let served_at = served_at.map(|(name, value)| (name.into(), value.into()));
-    let descriptors = order.variables.iter().zip(&order.descriptors);
-    let descriptors = descriptors.map(|(name, descriptor)| {
+    let descriptors = descriptors.iter().map(|(name, descriptor)| {
         let number = descriptor.as_raw_fd().to_string();
         (name.into(), number.into())
     });
-    let environment = order
-        .environment
-        .iter()
-        .cloned()
-        .chain(served_at)
-        .chain(descriptors)
-        .map(|(mut variable, value)| {
-            variable.push("=");
-            variable.push(value);
-            c_string(&variable)
-        });
-    Ok(Program {
-        arguments,
-        environment: environment.collect::<io::Result<_>>()?,
-    })
+    let all = environment.iter().cloned();
+    let environment = all.chain(served_at).chain(descriptors);
+    let environment = environment.map(|(mut variable, value)| {
+        variable.push("=");
+        variable.push(value);
+        c_string(&variable)
+    });
+    Ok((
+        arguments.collect::<io::Result<_>>()?,
+        environment.collect::<io::Result<_>>()?,
+    ))
 }
 
 fn prepare(order: &Order, kept: Option<&UnixStream>) -> io::Result<()> {
     let directory = match order.role {
         // A process keeps the mount of its working folder.
         Role::Spare => Path::new("/"),
-        Role::Function if order.is_isolated => Path::new(TASK_ROOT),
-        Role::Function => order.code.as_path(),
+        Role::Function if order.isolation.is_isolated => Path::new(TASK_ROOT),
+        Role::Function => order.launch.code.as_path(),
     };
     env::set_current_dir(directory).map_err(about(directory.display()))?;
     let null = fs::OpenOptions::new().read(true).open("/dev/null")?;
     nix::unistd::dup2_stdin(&null)?;
     own_session()?;
-    if !order.is_isolated {
+    if !order.isolation.is_isolated {
         // Without a namespace that ends with init, at least the function itself ends with it.
         prctl::set_pdeathsig(Signal::SIGKILL)?;
     }
@@ -424,27 +406,27 @@ fn prepare(order: &Order, kept: Option<&UnixStream>) -> io::Result<()> {
     // The server may have inherited descriptors without this mark from a shell or a supervisor.
     close_on_exec()?;
     let all = order
+        .launch
         .descriptors
         .iter()
-        .map(|descriptor| descriptor.as_fd());
+        .map(|(_, descriptor)| descriptor.as_fd());
     for kept in all.chain(kept.map(AsFd::as_fd)) {
         fcntl(kept, FcntlArg::F_SETFD(FdFlag::empty()))?;
     }
     // Last, because it forbids some of the above.
-    if order.is_filtered {
-        filter::install()?;
-    }
-    Ok(())
+    filter::install()
 }
 
-/// The resource limits of a function.
 fn limits(order: &Order) -> Vec<(Resource, u64)> {
     let mut limits = Vec::new();
-    if order.is_isolated {
-        limits.push((Resource::RLIMIT_NPROC, u64::from(order.processes_max) + 2));
+    if order.isolation.is_isolated {
+        limits.push((
+            Resource::RLIMIT_NPROC,
+            u64::from(order.launch.processes_max) + 2,
+        ));
     }
-    if !order.is_memory_grouped {
-        let bytes = order.memory_bytes.saturating_mul(DATA_FACTOR) + DATA_MORE_BYTES;
+    if !order.isolation.is_memory_grouped {
+        let bytes = order.launch.memory_bytes.saturating_mul(DATA_FACTOR) + DATA_MORE_BYTES;
         limits.push((Resource::RLIMIT_DATA, bytes));
     }
     limits

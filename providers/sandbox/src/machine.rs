@@ -1,6 +1,9 @@
-//! The machine's processes and its available memory, as the kernel reports them.
+//! The machine's processes, its available memory and its clock, as the kernel reports them.
 
-use std::fs;
+use std::{
+    fs,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 /// All descendants of `process`, parents first. One that starts meanwhile may be missing.
 pub(crate) fn descendants_of(process: u32) -> Vec<u32> {
@@ -30,7 +33,6 @@ fn children_of(process: u32) -> Vec<u32> {
     texts.flat_map(children).collect()
 }
 
-/// The available memory, by the kernel's estimate.
 pub(crate) fn available_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text
@@ -56,4 +58,10 @@ fn state(process: u32) -> Option<char> {
     // The name, in parentheses, may contain anything.
     text.rsplit_once(") ")
         .and_then(|(_, rest)| rest.chars().next())
+}
+
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
 }

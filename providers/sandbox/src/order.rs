@@ -8,6 +8,7 @@
 use std::{
     ffi::OsString,
     io::{self, IoSliceMut, Read as _},
+    mem,
     os::{
         fd::{AsRawFd as _, OwnedFd, RawFd},
         unix::net::UnixStream,
@@ -19,7 +20,7 @@ use std::{
 use nix::sys::socket::{MsgFlags, recvmsg};
 use serde::{Deserialize, Serialize};
 
-use crate::system::all_received;
+use crate::system::received;
 
 /// The first argument that makes this program a launcher.
 pub const LAUNCHER_ARGUMENT: &str = "sandbox-launcher";
@@ -36,13 +37,11 @@ pub(crate) const SPARE_VARIABLE: &str = "LANDFAST_SPARE";
 
 /// The byte by which a spare confirms that it has become an instance.
 pub(crate) const ADOPTED: u8 = b'A';
-/// The longest order.
 const ORDER_BYTES_MAX: usize = 4 << 20;
-/// The most descriptors that a program keeps.
 pub(crate) const DESCRIPTORS_MAX: usize = 4;
 
 /// A launch of a program. Paths are the host's.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Launch {
     /// The program and its arguments, as seen inside.
     pub(crate) command: Vec<OsString>,
@@ -55,28 +54,25 @@ pub(crate) struct Launch {
     pub(crate) code: PathBuf,
     /// Appears read-only at `/var/runtime`.
     pub(crate) runtime: PathBuf,
-    /// The memory limit.
     pub(crate) memory_bytes: u64,
-    /// The most processes and threads.
     pub(crate) processes_max: u32,
     /// The size of its `/tmp`, in bytes.
     pub(crate) scratch_bytes: u64,
-    /// The network that it reaches.
     pub(crate) network: Network,
     /// Descriptors that the program keeps, each with the variable that tells it the number.
-    pub(crate) descriptors: Vec<(&'static str, Arc<OwnedFd>)>,
+    #[serde(skip)]
+    pub(crate) descriptors: Vec<(String, Arc<OwnedFd>)>,
 }
 
-/// The network that a process reaches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) enum Network {
     /// Its own loopback alone.
+    #[default]
     None,
     /// The machine's network.
     Host,
 }
 
-/// The two kinds of launched programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
     /// A program that runs at once.
@@ -85,128 +81,69 @@ pub(crate) enum Role {
     Spare,
 }
 
-/// The isolation that the machine enforces for a process.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Isolation {
-    /// It has namespaces of its own.
     pub(crate) is_isolated: bool,
-    /// Its system calls are filtered.
-    pub(crate) is_filtered: bool,
-    /// A control group bounds its memory.
+    /// A control group bounds its memory. Otherwise a limit on the size of its data does.
     pub(crate) is_memory_grouped: bool,
 }
 
-/// An order to a launcher.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) role: Role,
-    pub(crate) command: Vec<OsString>,
-    pub(crate) environment: Vec<(OsString, OsString)>,
-    pub(crate) folders: Vec<PathBuf>,
-    pub(crate) code: PathBuf,
-    pub(crate) runtime: PathBuf,
-    pub(crate) memory_bytes: u64,
-    pub(crate) processes_max: u32,
-    pub(crate) scratch_bytes: u64,
-    pub(crate) network: Network,
+    pub(crate) launch: Launch,
+    pub(crate) isolation: Isolation,
     /// The membership files of its control groups.
     pub(crate) groups: Vec<PathBuf>,
-    /// Whether namespaces isolate it.
-    pub(crate) is_isolated: bool,
-    /// Whether its system calls are filtered.
-    pub(crate) is_filtered: bool,
-    /// Whether a control group bounds its memory. Otherwise a limit on the size of its data does.
-    pub(crate) is_memory_grouped: bool,
-    /// The process that started the launcher.
     pub(crate) parent: u32,
-    /// The variables with the numbers of the descriptors that come with the order.
-    pub(crate) variables: Vec<String>,
-    /// These descriptors.
-    #[serde(skip)]
-    pub(crate) descriptors: Vec<Arc<OwnedFd>>,
+    /// The variables of the descriptors that come with the order.
+    variables: Vec<String>,
 }
 
 impl Order {
     pub(crate) fn new(
         role: Role,
-        launch: Launch,
+        mut launch: Launch,
         isolation: Isolation,
         groups: Vec<PathBuf>,
     ) -> Self {
-        let Launch {
-            command,
-            environment,
-            code,
-            runtime,
-            descriptors,
-            ..
-        } = launch;
-        let roots = [
-            (TASK_ROOT, code.as_path()),
-            (RUNTIME_ROOT, runtime.as_path()),
-        ];
         // Without a root of its own, the process sees its files at their places on the host.
-        let seen = |text: OsString| {
-            if isolation.is_isolated {
-                text
-            } else {
-                on_host(text, &roots)
+        if !isolation.is_isolated {
+            let roots = [
+                (TASK_ROOT, launch.code.as_path()),
+                (RUNTIME_ROOT, launch.runtime.as_path()),
+            ];
+            let values = launch.environment.iter_mut().map(|(_, value)| value);
+            for text in launch.command.iter_mut().chain(values) {
+                *text = on_host(mem::take(text), &roots);
             }
-        };
-        let command = command.into_iter().map(seen).collect();
-        let environment = environment
-            .into_iter()
-            .map(|(name, value)| (name, seen(value)))
-            .collect();
-        let (variables, descriptors) = descriptors
-            .into_iter()
-            .map(|(variable, descriptor)| (variable.to_owned(), descriptor))
-            .unzip();
+        }
+        let variables = launch.descriptors.iter().map(|(name, _)| name.clone());
         Self {
             role,
-            command,
-            environment,
-            folders: launch.folders,
-            code,
-            runtime,
-            memory_bytes: launch.memory_bytes,
-            processes_max: launch.processes_max,
-            scratch_bytes: launch.scratch_bytes,
-            network: launch.network,
+            isolation,
             groups,
-            is_isolated: isolation.is_isolated,
-            is_filtered: isolation.is_filtered,
-            is_memory_grouped: isolation.is_memory_grouped,
             parent: std::process::id(),
-            variables,
-            descriptors,
+            variables: variables.collect(),
+            launch,
         }
     }
 
     /// An order for a trial of the isolation, which executes nothing.
     pub(crate) fn trial() -> Self {
-        Self {
-            role: Role::Function,
-            command: Vec::new(),
-            environment: Vec::new(),
-            folders: Vec::new(),
+        let launch = Launch {
             code: "/usr".into(),
             runtime: "/usr".into(),
-            memory_bytes: 0,
-            processes_max: 1,
             scratch_bytes: 1 << 20,
-            network: Network::None,
-            groups: Vec::new(),
+            ..Launch::default()
+        };
+        let isolation = Isolation {
             is_isolated: true,
-            is_filtered: false,
             is_memory_grouped: true,
-            parent: 0,
-            variables: Vec::new(),
-            descriptors: Vec::new(),
-        }
+        };
+        Self::new(Role::Function, launch, isolation, Vec::new())
     }
 
-    /// Its length and encoding.
     pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
         let order = postcard::to_stdvec(self).map_err(io::Error::other)?;
         let mut bytes = (order.len() as u32).to_le_bytes().to_vec();
@@ -218,10 +155,7 @@ impl Order {
     pub(crate) fn read(socket: &mut UnixStream) -> io::Result<Self> {
         let (length, descriptors) = read_length(socket)?;
         if length > ORDER_BYTES_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the order is too long",
-            ));
+            return Err(io::Error::other("the order is too long"));
         }
         let mut bytes = vec![0; length];
         socket.read_exact(&mut bytes)?;
@@ -229,12 +163,11 @@ impl Order {
         if order.variables.len() != descriptors.len() {
             return Err(io::Error::other("the order lacks descriptors"));
         }
-        order.descriptors = descriptors;
+        order.launch.descriptors = order.variables.iter().cloned().zip(descriptors).collect();
         Ok(order)
     }
 }
 
-/// The length of an order, and the descriptors that come with it.
 fn read_length(socket: &mut UnixStream) -> io::Result<(usize, Vec<Arc<OwnedFd>>)> {
     let mut length = [0; 4];
     let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS_MAX]);
@@ -246,7 +179,7 @@ fn read_length(socket: &mut UnixStream) -> io::Result<(usize, Vec<Arc<OwnedFd>>)
         MsgFlags::MSG_CMSG_CLOEXEC,
     )?;
     let read = message.bytes;
-    let descriptors = all_received(&message)?.into_iter().map(Arc::new).collect();
+    let descriptors = received(&message)?.into_iter().map(Arc::new).collect();
     socket.read_exact(&mut length[read..])?;
     Ok((u32::from_le_bytes(length) as usize, descriptors))
 }

@@ -17,7 +17,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -27,10 +27,7 @@ use ports::{
     instances::Death,
     runtime::{Function, FunctionError, Invocation, Ran, Refused, START_BOUND_MIN},
 };
-use tokio::{
-    sync::{Notify, oneshot},
-    time::Instant,
-};
+use tokio::{sync::Notify, time::Instant};
 
 use self::{
     places::{Place, Places},
@@ -44,7 +41,7 @@ use crate::{
         invocation_channel::{Answer, Task},
         request_body::Allowance,
     },
-    logs::Share,
+    machine::now_ms,
 };
 
 /// How long to wait for a returning instance before another is started.
@@ -52,17 +49,14 @@ const RETURN_WAIT: Duration = Duration::from_millis(20);
 /// How long an instance is idle before it is frozen. Freezing costs as much as a short invocation.
 const FREEZE_AFTER: Duration = Duration::from_millis(50);
 
-/// The instances of a function.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) function: Arc<Function>,
     shared: Arc<Shared>,
     counters: Arc<Counters>,
-    /// How long an idle instance lives.
     idle_max: Duration,
     places: Places,
     allowance: Allowance,
-    log_share: Arc<Share>,
     state: Mutex<State>,
     came_back: Notify,
     retired: AtomicBool,
@@ -73,7 +67,6 @@ pub(crate) struct Pool {
 struct State {
     /// The most recently used one comes last.
     idle: Vec<Idle>,
-    /// The number of returning instances.
     returning: usize,
 }
 
@@ -84,10 +77,8 @@ struct Idle {
     turn: u64,
 }
 
-/// Why an invocation did not run.
 #[derive(Debug)]
 pub(crate) enum NotRun {
-    /// It was refused.
     Refused(Refused),
     /// The pool was retired before the invocation had an instance. This is not an attempt.
     Retired(Box<Invocation>),
@@ -99,25 +90,8 @@ impl From<Refused> for NotRun {
     }
 }
 
-/// The outcome of an invocation in an instance.
-struct Outcome {
-    result: Result<Bytes, (Failed, Bytes)>,
-    /// Whether the instance may be reused.
-    is_fit: bool,
-}
-
-impl Outcome {
-    fn failed(how: Failed, payload: Bytes) -> Self {
-        Self {
-            result: Err((how, payload)),
-            is_fit: false,
-        }
-    }
-
-    fn how(&self) -> Option<Failed> {
-        self.result.as_ref().err().map(|(how, _)| *how)
-    }
-}
+/// The result of an invocation in an instance, or how it failed, and the payload for that.
+type Outcome = Result<Bytes, (Failed, Bytes)>;
 
 impl Pool {
     pub(crate) fn new(
@@ -129,7 +103,6 @@ impl Pool {
         Self {
             places: Places::new(function.concurrency),
             allowance: Allowance::default(),
-            log_share: Arc::new(Share::new(&function.name)),
             function,
             shared,
             counters,
@@ -171,14 +144,14 @@ impl Pool {
         }
         let place = place
             .ok_or(Refused::Throttled)
-            .inspect_err(|_| self.counters.throttled())?;
+            .inspect_err(|_| self.counters.count(|figures| figures.throttled += 1))?;
         let busy = self.counters.busy();
         let asked = Instant::now();
         let (instance, is_new) = self
             .take(free_memory)
             .await
-            .inspect_err(|_| self.counters.unavailable())?;
-        self.counters.invoked();
+            .inspect_err(|_| self.counters.count(|figures| figures.unavailable += 1))?;
+        self.counters.count(|figures| figures.invocations += 1);
         let ran = self.run_in(&instance, is_new, asked, invocation).await;
         drop((place, busy));
         Ok(ran)
@@ -193,7 +166,8 @@ impl Pool {
         invocation: Invocation,
     ) -> Ran {
         let id = invocation.id.clone();
-        let kills_before = instance.running().out_of_memory_kills();
+        let group = &instance.running.control.group;
+        let kills_before = group.out_of_memory_kills();
         instance.output.begin(&id);
         let started = if is_new {
             self.started(instance, &id).await
@@ -207,23 +181,24 @@ impl Pool {
         let requests_before = *instance.channel.requests().borrow();
         let mut outcome = match started {
             Ok(()) => self.work(instance, invocation, timeout, deadline).await,
-            Err((how, payload)) => Outcome::failed(how, payload),
+            Err(failed) => Err(failed),
         };
         // A child that the kernel ended for lack of memory fails the function, whatever the
         // function made of it (U2).
-        if instance.running().out_of_memory_kills() > kills_before {
+        if group.out_of_memory_kills() > kills_before {
             let payload = failure::ended(&id, Death::OutOfMemory);
-            outcome = Outcome::failed(Failed::OutOfMemory, payload);
+            outcome = Err((Failed::OutOfMemory, payload));
         }
-        let failed = outcome.how().inspect(|how| self.counters.failed(*how));
+        let failed = outcome.as_ref().err().map(|(how, _)| *how);
+        failed.inspect(|how| self.counters.failed(*how));
         let report = Report {
             id: &id,
             failed,
-            death: instance.death(),
+            death: instance.running.death(),
             took: begun.elapsed(),
             start: is_new.then_some(start_time),
             memory_bytes: self.function.memory_bytes,
-            memory_peak: instance.running().memory_peak(),
+            memory_peak: group.memory_peak(),
         };
         let log_tail = Bytes::from(instance.output.end(&report.line()));
         // Not before the work is done: the next cold start might come sooner, but this invocation
@@ -232,14 +207,13 @@ impl Pool {
             let bytes = self.function.memory_bytes;
             self.shared.prewarmed.provide(kind, bytes);
         }
-        if outcome.is_fit {
+        if failed.is_none_or(Failed::leaves_it_fit) {
             self.give_back(Arc::clone(instance), requests_before, deadline);
         } else {
-            instance.running().kill();
+            instance.running.control.kill();
         }
-        let result = outcome.result;
         Ran {
-            result: result.map_err(|(_, payload)| FunctionError { payload }),
+            result: outcome.map_err(|(_, payload)| FunctionError { payload }),
             log_tail,
         }
     }
@@ -249,26 +223,21 @@ impl Pool {
         let channel = &instance.channel;
         let mut requests = channel.requests();
         let start_bound = START_BOUND_MIN.max(self.function.timeout);
-        tokio::select! {
+        let otherwise = tokio::select! {
             biased;
-            // An instance that reports a failed start and requests an invocation nevertheless has
-            // failed, as on Lambda.
-            Ok(()) = async { requests.wait_for(|requests| *requests > 0).await.map(drop) } => {
-                channel.failed_start().map_or(Ok(()), |error| Err((Failed::NotStarted, error)))
-            }
+            Ok(()) = async { requests.wait_for(|requests| *requests > 0).await.map(drop) } => None,
             // It may hang after this report.
-            () = channel.has_failed_to_start() => {
-                Err((Failed::NotStarted, channel.failed_start().unwrap_or_default()))
-            }
-            death = instance.running().died() => Err(match channel.failed_start() {
-                Some(error) => (Failed::NotStarted, error),
-                None => (Failed::ExitedAtStart, failure::ended(id, death)),
-            }),
+            () = channel.has_failed_to_start() => None,
+            death = instance.running.died() => Some((Failed::ExitedAtStart, failure::ended(id, death))),
             () = tokio::time::sleep(start_bound) => {
-                let error = channel.failed_start();
-                Err((Failed::NotStarted, error.unwrap_or_else(|| failure::start_timed_out(id, start_bound))))
+                Some((Failed::NotStarted, failure::start_timed_out(id, start_bound)))
             }
-        }
+        };
+        // An instance that reports a failed start and requests an invocation nevertheless has
+        // failed, as on Lambda.
+        let reported = channel.failed_start();
+        let failed = reported.map(|error| (Failed::NotStarted, error));
+        failed.or(otherwise).map_or(Ok(()), Err)
     }
 
     /// Lets `instance` work until `deadline`.
@@ -285,35 +254,21 @@ impl Pool {
             invocation,
             deadline_ms,
         });
-        tokio::select! {
+        let answer = tokio::select! {
             biased;
-            answer = answer => Self::outcome(instance, &id, answer),
+            answer = answer => answer,
             () = tokio::time::sleep_until(deadline) => {
-                Outcome::failed(Failed::TimedOut, failure::timed_out(&id, timeout))
+                return Err((Failed::TimedOut, failure::timed_out(&id, timeout)));
             }
-        }
-    }
-
-    fn outcome(
-        instance: &Instance,
-        id: &str,
-        answer: Result<Answer, oneshot::error::RecvError>,
-    ) -> Outcome {
-        let result = match answer {
+        };
+        match answer {
             Ok(Answer::Response(bytes)) => Ok(bytes),
             Ok(Answer::Error(payload)) => Err((Failed::ByFunction, payload)),
             Ok(Answer::TooLong(bytes)) => Err((Failed::TooLong, failure::too_long(bytes))),
-            Err(_) => {
-                return match instance.death() {
-                    Some(death) => Outcome::failed(Failed::died(death), failure::ended(id, death)),
-                    // Its state is unknown, and another invocation would suffer from it.
-                    None => Outcome::failed(Failed::NotAnswered, failure::not_answered(id)),
-                };
-            }
-        };
-        Outcome {
-            result,
-            is_fit: true,
+            Err(_) => Err(match instance.running.death() {
+                Some(death) => (Failed::died(death), failure::ended(&id, death)),
+                None => (Failed::NotAnswered, failure::not_answered(&id)),
+            }),
         }
     }
 
@@ -328,7 +283,7 @@ impl Pool {
             {
                 let mut state = self.state.lock();
                 while let Some(Idle { instance, .. }) = state.idle.pop() {
-                    if instance.death().is_none() && instance.running().thaw() {
+                    if instance.running.death().is_none() && instance.running.thaw() {
                         return Ok((instance, false));
                     }
                 }
@@ -344,19 +299,11 @@ impl Pool {
             }
         }
         free_memory();
-        self.counters.started();
-        let Self {
-            shared,
-            function,
-            allowance,
-            log_share,
-            ..
-        } = self;
-        let started =
-            Instance::start(shared, function, allowance.clone(), Arc::clone(log_share)).await;
-        let instance = started.map_err(Refused::Unavailable)?;
+        self.counters.count(|figures| figures.cold_starts += 1);
+        let started = Instance::start(&self.shared, &self.function, self.allowance.clone());
+        let instance = started.await.map_err(Refused::Unavailable)?;
         if instance.is_adopted {
-            self.counters.adopted();
+            self.counters.count(|figures| figures.adopted += 1);
         }
         Ok((instance, true))
     }
@@ -376,7 +323,7 @@ impl Pool {
             let is_back = tokio::select! {
                 biased;
                 back = requests.wait_for(|requests| *requests > requests_before) => back.is_ok(),
-                _ = instance.running().died() => false,
+                _ = instance.running.died() => false,
                 () = tokio::time::sleep_until(deadline) => false,
             };
             let turn = pool.idled.fetch_add(1, Ordering::Relaxed);
@@ -389,7 +336,7 @@ impl Pool {
                         turn,
                     });
                 } else {
-                    instance.running().kill();
+                    instance.running.control.kill();
                 }
             }
             pool.came_back.notify_waiters();
@@ -405,7 +352,7 @@ impl Pool {
         let Some(instance) = self.freeze(turn) else {
             return;
         };
-        let is_still = instance.running().is_still().await;
+        let is_still = instance.running.is_still().await;
         drop(instance);
         // An instance that keeps running without an invocation is ended now.
         if is_still {
@@ -418,7 +365,7 @@ impl Pool {
     fn freeze(&self, turn: u64) -> Option<Arc<Instance>> {
         let state = self.state.lock();
         let idle = state.idle.iter().find(|idle| idle.turn == turn)?;
-        idle.instance.running().freeze();
+        idle.instance.running.freeze();
         Some(Arc::clone(&idle.instance))
     }
 
@@ -435,7 +382,7 @@ impl Pool {
         let frozen = state
             .idle
             .iter()
-            .filter(|idle| idle.instance.running().is_frozen())
+            .filter(|idle| idle.instance.running.is_frozen())
             .count();
         ((state.idle.len() - frozen) as u64, frozen as u64)
     }
@@ -449,10 +396,4 @@ impl Pool {
         state.idle.remove(0);
         true
     }
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64)
 }

@@ -14,7 +14,6 @@
 //! Between the last two lines it is adopted, once: init gets the order of a function, and sends one
 //! byte back when the process is as if it had been launched by that order.
 
-mod alive;
 mod control;
 mod enforcement;
 mod exit;

@@ -57,7 +57,6 @@ pub struct Config {
 pub struct Sandbox {
     shared: Arc<Shared>,
     counters: Arc<Counters>,
-    /// How long an idle instance lives.
     idle_max: Duration,
     pools: Mutex<HashMap<String, Arc<Pool>>>,
     is_closed: AtomicBool,
@@ -66,38 +65,35 @@ pub struct Sandbox {
 impl Sandbox {
     /// A sandbox in `config.directory`.
     pub fn open(config: Config) -> io::Result<Self> {
-        let Config {
-            directory,
-            launcher,
-            api,
-            bundled,
-            idle_max,
-        } = config;
-        fs::create_dir_all(&directory)?;
+        fs::create_dir_all(&config.directory)?;
         // Mounts need the absolute path on the host.
-        let directory = directory.canonicalize()?;
+        let directory = config.directory.canonicalize()?;
         let runtime = directory.join("runtime");
-        bundled_clients::write(&runtime, bundled)?;
+        bundled_clients::write(&runtime, config.bundled)?;
         let logs = Arc::new(Logs::open(directory.join("logs"))?);
-        let code = if launcher.may_change_code() {
-            Code::MayChange
-        } else {
+        let launcher = Arc::new(config.launcher);
+        let code = if launcher.enforcement.separates_users() {
             Code::StaysAsItIs
+        } else {
+            Code::MayChange
         };
-        let archives = Archives::open(directory.join("archives"), code)?;
-        let archives = Arc::new(archives);
-        let launcher = Arc::new(launcher);
-        let prewarmed = Prewarmed::new(
-            Arc::clone(&launcher),
-            archives.all().to_owned(),
-            runtime.clone(),
-            idle_max,
-        );
-        let prewarmed = Arc::new(prewarmed);
-        let interpreters = Interpreters::new(Arc::clone(&launcher), directory, runtime.clone());
+        let archives = Arc::new(Archives::open(directory.join("archives"), code)?);
+        let prewarmed = Arc::new(Prewarmed {
+            launcher: Arc::clone(&launcher),
+            code: directory.join("archives"),
+            runtime: runtime.clone(),
+            idle_max: config.idle_max,
+            spares: Mutex::default(),
+        });
+        let interpreters = Interpreters {
+            launcher: Arc::clone(&launcher),
+            own: directory,
+            runtime: runtime.clone(),
+            found: Mutex::default(),
+        };
         let shared = Shared {
             launcher,
-            api,
+            api: config.api,
             interpreters,
             runtime,
             archives,
@@ -107,7 +103,7 @@ impl Sandbox {
         Ok(Self {
             shared: Arc::new(shared),
             counters: Arc::default(),
-            idle_max,
+            idle_max: config.idle_max,
             pools: Mutex::default(),
             is_closed: AtomicBool::new(false),
         })
@@ -180,16 +176,9 @@ impl Runtime for Sandbox {
     async fn check(&self, function: &Function) -> Result<(), String> {
         match function.language {
             Language::Executable => {
-                let Function {
-                    archive,
-                    folder,
-                    handler,
-                    ..
-                } = function;
-                self.shared
-                    .archives
-                    .check_executable(archive, &format!("{folder}/{handler}"))
-                    .await
+                let path = format!("{}/{}", function.folder, function.handler);
+                let archives = &self.shared.archives;
+                archives.check_executable(&function.archive, &path).await
             }
             // Only the interpreter can find a module.
             Language::Python(_) | Language::Node(_) => Ok(()),
@@ -216,7 +205,7 @@ impl Runtime for Sandbox {
             self.check_open()?;
             // A call that waited for an instance of one revision waits for one of the next.
             let later = self.later(&pool).ok_or(Refused::Throttled);
-            pool = later.inspect_err(|_| self.counters.throttled())?;
+            pool = later.inspect_err(|_| self.counters.count(|figures| figures.throttled += 1))?;
         }
     }
 
@@ -256,21 +245,20 @@ impl Runtime for Sandbox {
 
     fn figures(&self) -> Figures {
         let pools: Vec<_> = self.pools.lock().values().cloned().collect();
-        let idle = pools.iter().map(|pool| pool.idle());
-        let (warm, frozen) = idle.fold((0, 0), |(warm, frozen), idle| {
-            (warm + idle.0, frozen + idle.1)
-        });
-        Figures {
-            spares: self.shared.prewarmed.ready(),
-            ..self.counters.figures(warm, frozen)
+        let mut figures = self.counters.figures();
+        figures.spares = self.shared.prewarmed.ready();
+        for (warm, frozen) in pools.iter().map(|pool| pool.idle()) {
+            figures.warm += warm;
+            figures.frozen += frozen;
         }
+        figures
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fuzzing::Nothing, logs::Share, process::Enforcement};
+    use crate::{fuzzing::Nothing, process::Enforcement};
 
     #[tokio::test]
     async fn printed_lines_are_in_the_files_after_the_close() {
@@ -285,13 +273,8 @@ mod tests {
             idle_max: Duration::from_secs(1),
         };
         let sandbox = Sandbox::open(config).expect("opened");
-        let share = Arc::new(Share::new("one"));
-        assert!(
-            sandbox
-                .shared
-                .logs
-                .keep(&share, &"a".into(), "the last words".to_owned())
-        );
+        let logs = &sandbox.shared.logs;
+        logs.keep(&logs.log("one"), &"a".into(), "the last words".to_owned());
         sandbox.close().await;
         let kept = fs::read_to_string(directory.path().join("logs/one.log")).expect("it is there");
         assert!(kept.contains("the last words"), "{kept}");

@@ -49,6 +49,19 @@ pub(crate) fn forked() -> io::Result<ForkResult> {
     Ok(unsafe { fork() }?)
 }
 
+/// The result of a system call. Errors: the one that it reported by a negative number.
+fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
 /// Marks every descriptor but the first three to be closed when a program is executed.
 pub(crate) fn close_on_exec() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
@@ -61,22 +74,16 @@ pub(crate) fn close_on_exec() -> io::Result<()> {
             libc::CLOSE_RANGE_CLOEXEC,
         )
     };
-    if marked < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    checked(marked).map(drop)
 }
 
 /// Makes the mount at `path`, and every mount below it, read-only and without devices or programs
 /// of other users.
 pub(crate) fn restrict_mounts(path: &Path) -> io::Result<()> {
-    let path =
-        CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let path = c_path(path)?;
     // SAFETY: all zeros is a valid request.
     let mut change: libc::mount_attr = unsafe { mem::zeroed() };
     change.attr_set = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
-    let bytes = size_of::<libc::mount_attr>();
     // SAFETY: the path ends with a zero byte; the request lives as long as the call, and its size
     // is its own.
     let changed = unsafe {
@@ -86,75 +93,51 @@ pub(crate) fn restrict_mounts(path: &Path) -> io::Result<()> {
             path.as_ptr(),
             libc::AT_RECURSIVE as libc::c_uint,
             &raw const change,
-            bytes,
+            size_of::<libc::mount_attr>(),
         )
     };
-    if changed < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    checked(changed).map(drop)
 }
 
 /// The mounts at `path` and below it, as a detached tree.
 pub(crate) fn cloned_tree(path: &Path) -> io::Result<OwnedFd> {
-    let path =
-        CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let path = c_path(path)?;
     let flags =
         libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_RECURSIVE as libc::c_uint;
     // SAFETY: the path ends with a zero byte.
     let tree = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
-    if tree < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let tree = checked(tree)?;
     // SAFETY: the kernel has just made it for this call, so there is no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(tree as i32) })
 }
 
-/// Mounts a detached tree at `path`.
 pub(crate) fn mount_tree(tree: &OwnedFd, path: &Path) -> io::Result<()> {
-    let path =
-        CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let (tree, flags) = (tree.as_raw_fd(), libc::MOVE_MOUNT_F_EMPTY_PATH);
+    let path = c_path(path)?;
     // SAFETY: both paths end with a zero byte; the descriptor is open.
     let mounted = unsafe {
         libc::syscall(
             libc::SYS_move_mount,
-            tree,
+            tree.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_FDCWD,
             path.as_ptr(),
-            flags,
+            libc::MOVE_MOUNT_F_EMPTY_PATH,
         )
     };
-    if mounted < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    checked(mounted).map(drop)
 }
 
-/// Sets a resource limit of another process.
 pub(crate) fn limit_other(process: Pid, resource: Resource, most: u64) -> io::Result<()> {
     let limit = libc::rlimit {
         rlim_cur: most,
         rlim_max: most,
     };
+    let before = std::ptr::null_mut();
     // SAFETY: the limit lives as long as the call, which only reads it; the earlier one is not
     // asked for.
-    let limited = unsafe {
-        libc::prlimit(
-            process.as_raw(),
-            resource as _,
-            &raw const limit,
-            std::ptr::null_mut(),
-        )
-    };
-    if limited < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    let limited =
+        unsafe { libc::prlimit(process.as_raw(), resource as _, &raw const limit, before) };
+    checked(limited.into()).map(drop)
 }
 
 /// Waits for any child. Returns the kernel's wait status.
@@ -162,11 +145,8 @@ pub(crate) fn wait_for_any() -> io::Result<(Pid, i32)> {
     let mut status = 0;
     // SAFETY: the status is ours to be written, and lives as long as the call.
     let ended = unsafe { libc::waitpid(-1, &raw mut status, 0) };
-    if ended < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok((Pid::from_raw(ended), status))
-    }
+    checked(ended.into())?;
+    Ok((Pid::from_raw(ended), status))
 }
 
 /// A child that has ended, without waiting; none: no child has. Errors: there are no children.
@@ -174,20 +154,11 @@ pub(crate) fn ended_child() -> io::Result<Option<Pid>> {
     let mut status = 0;
     // SAFETY: the status is ours to be written, and lives as long as the call.
     let ended = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
-    if ended < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok((ended > 0).then(|| Pid::from_raw(ended)))
-    }
+    checked(ended.into())?;
+    Ok((ended > 0).then(|| Pid::from_raw(ended)))
 }
 
-/// The first descriptor that came with a message. Any others are closed.
-pub(crate) fn received<S>(message: &RecvMsg<'_, '_, S>) -> io::Result<Option<OwnedFd>> {
-    Ok(all_received(message)?.into_iter().next())
-}
-
-/// All descriptors that came with a message.
-pub(crate) fn all_received<S>(message: &RecvMsg<'_, '_, S>) -> io::Result<Vec<OwnedFd>> {
+pub(crate) fn received<S>(message: &RecvMsg<'_, '_, S>) -> io::Result<Vec<OwnedFd>> {
     let descriptors = message.cmsgs()?.flat_map(|part| match part {
         ControlMessageOwned::ScmRights(descriptors) => descriptors,
         _ => Vec::new(),
@@ -210,30 +181,13 @@ pub(crate) fn raise_loopback() -> io::Result<()> {
     for (place, letter) in request.ifr_name.iter_mut().zip(b"lo") {
         *place = *letter as libc::c_char;
     }
-    // SAFETY: the descriptor is open, and the request is what this call reads and writes.
-    if unsafe {
-        libc::ioctl(
-            socket.as_raw_fd(),
-            libc::SIOCGIFFLAGS as _,
-            &raw mut request,
-        )
-    } < 0
-    {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call before has filled in the flags.
-    let flags = unsafe { request.ifr_ifru.ifru_flags };
-    request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
-    // SAFETY: as above; this call only reads.
-    if unsafe {
-        libc::ioctl(
-            socket.as_raw_fd(),
-            libc::SIOCSIFFLAGS as _,
-            &raw const request,
-        )
-    } < 0
-    {
-        return Err(io::Error::last_os_error());
+    // SAFETY: the descriptor is open, and the request is what these calls read and write. The first
+    // one fills in the flags.
+    unsafe {
+        let request = &raw mut request;
+        checked(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as _, request).into())?;
+        (*request).ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
+        checked(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, request).into())?;
     }
     Ok(())
 }

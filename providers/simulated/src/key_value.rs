@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ports::{
     Cost, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
     key_value::{
-        Batch, Batched, KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted, Updated,
+        Batch, Batched, KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
     queue::Retention,
@@ -93,9 +93,8 @@ impl KeyValue for SimulatedStore {
     }
 
     /// It has no reserve.
-    fn room(&self) -> Room {
-        let is_full = self.0.options.key_value.tells_room && self.0.store().is_full;
-        if is_full { Room::Exhausted } else { Room::Free }
+    fn has_room(&self) -> bool {
+        !(self.0.options.key_value.tells_room && self.0.store().is_full)
     }
 }
 

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use ports::{
     Cost, Error, Queue, QueueAdmin, Receipt, Result,
     queue::{
-        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId,
-        Message, QueueLimits, QueueOptions,
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions,
+        Sequence,
     },
 };
 
@@ -113,7 +113,7 @@ impl Queue for SimulatedStore {
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         let until = Duration::from_millis(timeout_ms);
         let perform = |store: &mut Store, now| {
-            store.queue(queue)?.extend(handle, now + until);
+            store.queue(queue)?.groups.extend(handle, now + until);
             Ok(())
         };
         let subject = trace_handles(queue, std::slice::from_ref(handle));
@@ -289,32 +289,16 @@ impl Cloud {
         reason: &str,
     ) -> Result<Receipt> {
         let visible = self.elapsed() + Duration::from_millis(delay_ms);
-        let receipt = {
-            let mut store = self.store();
-            store.queue(queue)?.release(handle, visible, reason);
-            store.give_up(queue);
-            store.receipt(Cost {
-                writes: 1,
-                ..Cost::default()
-            })
-        };
+        let receipt = self.store().release(queue, handle, reason, visible, false);
         self.changed.notify_waiters();
-        Ok(receipt)
+        receipt
     }
 
     pub(crate) fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
         let visible = self.elapsed();
-        let receipt = {
-            let mut store = self.store();
-            store.queue(queue)?.condemn(handle, visible, reason);
-            store.give_up(queue);
-            store.receipt(Cost {
-                writes: 1,
-                ..Cost::default()
-            })
-        };
+        let receipt = self.store().release(queue, handle, reason, visible, true);
         self.changed.notify_waiters();
-        Ok(receipt)
+        receipt
     }
 }
 
@@ -326,11 +310,12 @@ impl Store {
     }
 
     fn create_queue(&mut self, queue: &str, options: QueueOptions) -> Receipt {
+        let incarnation = self.point().incarnation;
         let undo = if let Some(existing) = self.queues.get_mut(queue) {
             existing.reconfigure(options)
         } else {
             self.queues
-                .insert(queue.to_owned(), QueueState::new(options));
+                .insert(queue.to_owned(), QueueState::new(options, incarnation));
             QueueUndo::Created
         };
         self.order(vec![Undo::Queue(queue.to_owned(), undo)]);
@@ -339,9 +324,10 @@ impl Store {
 
     /// Creates an internal queue of the cloud, which no crash undoes.
     pub(crate) fn install_queue(&mut self, queue: &str) -> &mut QueueState {
+        let incarnation = self.point().incarnation;
         self.queues
             .entry(queue.to_owned())
-            .or_insert_with(|| QueueState::new(QueueOptions::default()))
+            .or_insert_with(|| QueueState::new(QueueOptions::default(), incarnation))
     }
 
     /// Appends an event to an internal queue of the cloud, which has its own limits.
@@ -368,24 +354,7 @@ impl Store {
         now: Duration,
     ) -> Result<Receipt> {
         let limits = self.queue_limits;
-        if messages.len() > limits.batch_messages_max {
-            return Err(Error::invalid(format!(
-                "send {} messages to {queue:?} at once",
-                messages.len()
-            )));
-        }
-        for message in &messages {
-            let (group, body) = (message.group.len(), message.body.len());
-            let id = message.deduplication.as_ref().map_or(0, Bytes::len);
-            if group > GROUP_BYTES_MAX
-                || id > DEDUPLICATION_BYTES_MAX
-                || body > limits.message_bytes_max
-            {
-                return Err(Error::invalid(format!(
-                    "send {body} bytes with an id of {id} in a group named by {group} to {queue:?}"
-                )));
-            }
-        }
+        limits.check(queue, &messages)?;
         let cost = Cost::of_sending(&messages);
         let window = Duration::from_millis(limits.deduplication_window_ms);
         let state = self.queue(queue)?;
@@ -411,10 +380,7 @@ impl Store {
     ) -> Result<Vec<Delivery>> {
         let messages_max = messages_max.min(self.queue_limits.batch_messages_max);
         self.settle_queue(queue, now)?;
-        let incarnation = self.point().incarnation;
-        Ok(self
-            .queue(queue)?
-            .receive(messages_max, hidden_for, now, incarnation))
+        Ok(self.queue(queue)?.receive(messages_max, hidden_for, now))
     }
 
     fn acknowledge(&mut self, queue: &str, handles: &[Handle], twice: bool) -> Result<Receipt> {
@@ -437,12 +403,7 @@ impl Store {
         now: Duration,
         settle: fn(&mut QueueState, LetterId) -> Vec<QueueUndo>,
     ) -> Result<Receipt> {
-        if letters.len() > self.queue_limits.batch_messages_max {
-            let count = letters.len();
-            return Err(Error::invalid(format!(
-                "settle {count} dead letters of {queue:?} at once"
-            )));
-        }
+        self.queue_limits.check_count(queue, letters.len())?;
         self.settle_queue(queue, now)?;
         for letter in letters {
             let undo = settle(self.queue(queue)?, *letter);
@@ -457,32 +418,49 @@ impl Store {
         Ok(self.receipt(Cost::of_messages(letters.len())))
     }
 
+    /// Releases a delivered message, or gives it up.
+    fn release(
+        &mut self,
+        queue: &str,
+        handle: &Handle,
+        reason: &str,
+        visible: Duration,
+        is_given_up: bool,
+    ) -> Result<Receipt> {
+        if self.queue(queue)?.groups.release(handle, reason, visible) {
+            self.failed(queue, &handle.group, handle.sequence, is_given_up);
+        }
+        Ok(self.receipt(Cost::of_messages(1)))
+    }
+
     /// Ends overdue deliveries, and gives up messages that failed permanently.
     fn settle_queue(&mut self, queue: &str, now: Duration) -> Result<()> {
-        self.queue(queue)?.expire_overdue(now);
-        self.give_up(queue);
+        while let Some((group, head)) = self.queue(queue)?.groups.expire(now) {
+            self.failed(queue, &group, head, false);
+        }
         Ok(())
     }
 
-    /// Moves permanently failed messages to the queue's target (Q5), each at its own position.
-    fn give_up(&mut self, queue: &str) {
+    /// Moves a permanently failed message to the queue's target (Q5), at its own position.
+    fn failed(&mut self, queue: &str, group: &Bytes, sequence: Sequence, is_given_up: bool) {
         let letters_max = self.queue_limits.dead_letters_max;
-        while let Some(given_up) = self
+        let given_up = self
             .queues
             .get_mut(queue)
-            .and_then(|queue| queue.give_up(letters_max))
+            .and_then(|queue| queue.failed(group, sequence, is_given_up, letters_max));
+        let Some(given_up) = given_up else {
+            return;
+        };
+        let mut undo = vec![Undo::Queue(queue.to_owned(), given_up.undo)];
+        if let Some((to, message)) = given_up.forwarded
+            && let Some(handler) = self.queues.get_mut(&to)
         {
-            let mut undo = vec![Undo::Queue(queue.to_owned(), given_up.undo)];
-            if let Some((to, message)) = given_up.forwarded
-                && let Some(handler) = self.queues.get_mut(&to)
-            {
-                undo.extend(
-                    handler
-                        .send(message, Duration::ZERO, Duration::ZERO)
-                        .map(|undo| Undo::Queue(to, undo)),
-                );
-            }
-            self.order(undo);
+            undo.extend(
+                handler
+                    .send(message, Duration::ZERO, Duration::ZERO)
+                    .map(|undo| Undo::Queue(to, undo)),
+            );
         }
+        self.order(undo);
     }
 }

@@ -257,8 +257,7 @@ impl Store {
         self.durable = kept;
         self.flushing = false;
         for queue in self.queues.values_mut() {
-            queue.end_deliveries();
-            queue.forget_transient();
+            queue.restart(self.incarnation);
         }
     }
 

@@ -239,7 +239,7 @@ impl Client {
                 return;
             }
         };
-        if self.shared.sessions.room() < operation.room_min() {
+        if operation.needs_room() && !self.shared.sessions.has_room() {
             // Answered in order by this process alone, because a refused request must not use up
             // room.
             let refusal = if let Operation::Refuse(error) = operation {
@@ -298,7 +298,11 @@ impl Client {
 
     fn holds_enough(&self) -> bool {
         self.held.bytes() >= HELD_BYTES_MAX
-            && self.shared.config.broken != Some(Broken::QueuesOutputsWithoutBound)
+            && !self
+                .shared
+                .config
+                .mutant
+                .breaks(Broken::QueuesOutputsWithoutBound)
     }
 
     /// Returns once [`Client::pump`] has something to do. Cancellation safe.
@@ -347,7 +351,12 @@ impl Client {
             {
                 // The answer is durable, and the attach precedes it. If the attach itself was lost,
                 // another connection has its number.
-                if self.shared.config.broken != Some(Broken::AcceptsLostAttaches) {
+                if !self
+                    .shared
+                    .config
+                    .mutant
+                    .breaks(Broken::AcceptsLostAttaches)
+                {
                     self.shared.sessions.externalize(&self.dependency).await?;
                 }
                 return Ok(());
@@ -530,7 +539,11 @@ impl Client {
         let Some(Pending::Read { tag, mut request }) = self.pending.pop_front() else {
             unreachable!("the caller checked that the head is a read")
         };
-        let is_forgetful = self.shared.config.broken == Some(Broken::ForgetsRestoredWatches);
+        let is_forgetful = self
+            .shared
+            .config
+            .mutant
+            .breaks(Broken::ForgetsRestoredWatches);
         let whole = is_forgetful.then(|| request.clone());
         let mut attempts = 0;
         while attempts < read::ATTEMPTS_MAX {
@@ -540,7 +553,11 @@ impl Client {
                 let floor = self.last_zxid.max(self.shared.tail.durable());
                 (read::run(&self.shared, &request).await?, floor)
             };
-            let may_wait = self.shared.config.broken != Some(Broken::ReadsAheadOfTheView);
+            let may_wait = !self
+                .shared
+                .config
+                .mutant
+                .breaks(Broken::ReadsAheadOfTheView);
             if may_wait && found.zxid > self.shared.tail.applied() {
                 let zxid = found.zxid;
                 self.kept = Some((found, floor));

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use primitives::Mutant;
+
 use crate::broken::Broken;
 
 /// The service's settings.
@@ -25,7 +27,7 @@ pub struct Config {
     pub locks: LockOptions,
     /// A rule to drop, only for tests.
     #[doc(hidden)]
-    pub broken: Option<Broken>,
+    pub mutant: Mutant<Broken>,
 }
 
 impl Default for Config {
@@ -38,7 +40,7 @@ impl Default for Config {
             placement: DataPlacement::KeyValue,
             log_poll_period: None,
             locks: LockOptions::default(),
-            broken: None,
+            mutant: Mutant::NONE,
         }
     }
 }

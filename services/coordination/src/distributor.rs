@@ -39,7 +39,7 @@ use ports::{
     DurabilityPoint, Event, Functions, Handler, KeyValue, Result, functions::Failure,
     key_value::Read, queue::Delivery,
 };
-use primitives::{Appended, Cursor, Epoch, FencedLog, SlotIndex};
+use primitives::{Appended, Cursor, Epoch, FencedLog, Mutant, SlotIndex};
 use tokio::sync::Mutex;
 
 use self::{
@@ -87,7 +87,7 @@ pub struct Distributor {
     ephemerals: Ephemerals,
     nodes: Nodes,
     functions: Arc<dyn Functions>,
-    broken: Option<Broken>,
+    mutant: Mutant<Broken>,
     /// The state that a warm instance keeps between invocations. None before the first and after
     /// any failure.
     warm: Mutex<Option<WarmState>>,
@@ -203,7 +203,7 @@ impl Distributor {
             system,
             nodes,
             functions,
-            broken: config.broken,
+            mutant: config.mutant,
             warm: Mutex::new(None),
         }
     }
@@ -239,7 +239,7 @@ impl Distributor {
         mut warm: WarmState,
         decided: Vec<Decided>,
     ) -> Result<WarmState, Stopped> {
-        let mut ordered = if self.broken == Some(Broken::IgnoresPredecessors) {
+        let mut ordered = if self.mutant.breaks(Broken::IgnoresPredecessors) {
             order::unordered(&mut warm.applied, decided)
         } else {
             self.ordered(&mut warm, decided).await?
@@ -312,7 +312,7 @@ impl Distributor {
             },
             ..
         } = warm;
-        let arrived = if self.broken == Some(Broken::NumbersLostDecisions) {
+        let arrived = if self.mutant.breaks(Broken::NumbersLostDecisions) {
             Arrived {
                 decided: arrived,
                 ..Arrived::default()
@@ -330,7 +330,7 @@ impl Distributor {
         let encoded = encode(&numbered.slot);
         // The slot is computed from the decisions and from the regions as they were read for it.
         warm.dependencies.system.observe_store(&*self.system)?;
-        if self.broken != Some(Broken::NumbersByTheLogAlone) {
+        if !self.mutant.breaks(Broken::NumbersByTheLogAlone) {
             warm.writer
                 .depend_on(warm.dependencies.system.point())
                 .await?;
@@ -344,7 +344,7 @@ impl Distributor {
             }
         };
         let step = warm.step(index, warm.writer.epoch(), numbered.slot.last());
-        if self.broken == Some(Broken::AnswersBeforeApplying) {
+        if self.mutant.breaks(Broken::AnswersBeforeApplying) {
             self.announce(step, encoded.clone(), warm.dependencies.regions[0].point())
                 .await?;
         }
@@ -377,7 +377,7 @@ impl Distributor {
                 .any(|region: &UserStore| region.belongs_in_object(data))
         };
         let names_object = ordered.iter().filter_map(Decided::data).any(is_placed);
-        if !names_object || self.broken == Some(Broken::PutsObjectsOfUndurableDecisions) {
+        if !names_object || self.mutant.breaks(Broken::PutsObjectsOfUndurableDecisions) {
             return Ok(());
         }
         warm.dependencies.system.observe_store(&*self.system)?;
@@ -407,7 +407,7 @@ impl Distributor {
         });
         let has_begun = try_join_all(applied).await?;
         for (garbage, has_begun) in garbage.iter_mut().zip(has_begun) {
-            if !has_begun && self.broken != Some(Broken::CollectsObjectsInUse) {
+            if !has_begun && !self.mutant.breaks(Broken::CollectsObjectsInUse) {
                 garbage.clear();
             }
         }
@@ -420,7 +420,7 @@ impl Distributor {
     /// step waits for it. If the removal fails or the distributor dies before it, the session's end
     /// checks and removes the entry.
     async fn remove_index_entries(&self, applied: &[Decided], settled: Dependency) {
-        let is_broken = self.broken == Some(Broken::DropsIndexEntriesOfLostDeletions);
+        let is_broken = self.mutant.breaks(Broken::DropsIndexEntriesOfLostDeletions);
         let removals =
             applied
                 .iter()
@@ -545,7 +545,7 @@ impl Distributor {
             applied,
         };
         for slot in standing {
-            if self.broken == Some(Broken::AssumesTheLogIsApplied) {
+            if self.mutant.breaks(Broken::AssumesTheLogIsApplied) {
                 let last = decode::<Slot>(&slot.payload, "a slot of the log")?.last();
                 warm.advance(warm.step(slot.index, slot.epoch, last));
                 continue;

@@ -31,6 +31,7 @@ use ports::{
     Clock, Event, Functions, Handler, Incarnation, Key, KeyValue, Queue, Result, Update,
     functions::Failure, key_value::Value,
 };
+use primitives::Mutant;
 
 use self::{
     failure_detector::FailureDetector,
@@ -94,7 +95,7 @@ pub struct Heartbeat {
     temporaries: Temporaries,
     timing: Timing,
     sweep_period: Duration,
-    broken: Option<Broken>,
+    mutant: Mutant<Broken>,
     /// The observations of a warm instance's last completed run; none before the first.
     own: Mutex<Option<Arc<LastHeartbeats>>>,
 }
@@ -108,7 +109,7 @@ impl Heartbeat {
             sessions: Sessions::new(parts.system.clone()),
             queue: parts.queue.clone(),
             clock: parts.clock.clone(),
-            broken: config.broken,
+            mutant: config.mutant,
         };
         Self {
             detector,
@@ -119,7 +120,7 @@ impl Heartbeat {
                 clocks_apart_max,
             },
             sweep_period: config.temporary_sweep_period,
-            broken: config.broken,
+            mutant: config.mutant,
             own: Mutex::default(),
         }
     }
@@ -206,10 +207,10 @@ impl Heartbeat {
             .expect("no panic while it is locked")
             .clone();
         let first = || Arc::new(LastHeartbeats::first(now, dependency.incarnation()));
-        if self.broken == Some(Broken::KeepsSilenceInTheInstance) {
+        if self.mutant.breaks(Broken::KeepsSilenceInTheInstance) {
             return Ok(own.unwrap_or_else(first));
         }
-        let is_forgetful = self.broken != Some(Broken::CountsLostSilence);
+        let is_forgetful = !self.mutant.breaks(Broken::CountsLostSilence);
         let is_current = |noted: Incarnation, dependency: &Dependency| {
             noted == dependency.incarnation() || !is_forgetful
         };
@@ -249,7 +250,7 @@ impl Heartbeat {
         let sessions_max = self.parts.system.limits().item_bytes_max / HEARTBEAT_BYTES_PER_SESSION;
         let stored = heartbeats.to_store(self.timing, sessions_max);
         if let Some(stored) = stored
-            && self.broken != Some(Broken::KeepsSilenceInTheInstance)
+            && !self.mutant.breaks(Broken::KeepsSilenceInTheInstance)
         {
             let update = Update::put(
                 heartbeats_key(),

@@ -73,7 +73,7 @@ impl Gateway {
             sessions: shared.sessions.clone(),
             queue: Arc::clone(&shared.queue),
             clock: Arc::clone(&shared.clock),
-            broken: shared.config.broken,
+            mutant: shared.config.mutant,
         };
         Ok(Member {
             shared,

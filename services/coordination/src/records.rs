@@ -4,7 +4,7 @@
 //! earlier one. The encoding is postcard's.
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, Incarnation, key_value::Room};
+use ports::{DurabilityPoint, Incarnation};
 use primitives::RecordFormat;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -173,15 +173,13 @@ impl Operation {
         64 + path + data
     }
 
-    /// The least room in which the operation is accepted. The last part of the room is for
-    /// sessions. Opening, resuming and expiring check the room before they change a row
-    /// ([`crate::storage::session`]), and the operations that follow from them are always finished.
-    pub fn room_min(&self) -> Room {
-        match self {
-            Self::Create { .. } | Self::SetData { .. } | Self::Refuse(_) => Room::Free,
-            Self::Delete { .. } => Room::Scarce,
-            Self::Attach | Self::Close | Self::Expire => Room::Exhausted,
-        }
+    /// Whether the operation is refused by a full store. The store's reserve is for deletes and
+    /// sessions.
+    pub fn needs_room(&self) -> bool {
+        matches!(
+            self,
+            Self::Create { .. } | Self::SetData { .. } | Self::Refuse(_)
+        )
     }
 
     /// The temporary object that holds its data, if there is one.

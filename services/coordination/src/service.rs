@@ -259,7 +259,7 @@ impl Service {
             regions.iter().map(|region| region.items.clone()).collect();
         stores.push(system.clone());
         let (objects, sessions) = (regions[0].objects.clone(), Sessions::new(system.clone()));
-        let temporaries = Temporaries::new(objects, sessions, stores, self.config.broken);
+        let temporaries = Temporaries::new(objects, sessions, stores, self.config.mutant);
         Heartbeat::new(
             heartbeat::Parts {
                 system,

@@ -42,7 +42,7 @@ use std::{
 };
 
 use ports::{Clock, DurabilityPoint, Incarnation, Result, key_value::Read};
-use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
+use primitives::{Cursor, Epoch, FencedLog, Mutant, SlotIndex};
 use tokio::sync::{Notify, watch};
 
 use self::{
@@ -77,7 +77,7 @@ pub struct Tail {
     region: UserStore,
     log: FencedLog,
     clock: Arc<dyn Clock>,
-    broken: Option<Broken>,
+    mutant: Mutant<Broken>,
     poll_period: Option<Duration>,
     /// A client waits for something that another process may distribute.
     poll_is_wanted: AtomicBool,
@@ -140,7 +140,7 @@ impl Tail {
             region,
             log,
             clock,
-            broken: config.broken,
+            mutant: config.mutant,
             poll_period: config.log_poll_period,
             poll_is_wanted: AtomicBool::new(false),
             inbox: Mutex::default(),
@@ -170,7 +170,7 @@ impl Tail {
         // In this order: a position is lost before its successor reports durability.
         let durable = self.durable();
         let is_lost = position == NO_POSITION || self.position.load(Ordering::Acquire) != position;
-        let is_blind = self.broken == Some(Broken::ConfirmsLostZxids);
+        let is_blind = self.mutant.breaks(Broken::ConfirmsLostZxids);
         (!is_lost || is_blind).then_some(durable)
     }
 
@@ -247,7 +247,7 @@ impl Tail {
         }
         let replaced = match registry.clients.get(&session) {
             Some(latest)
-                if latest.attach > attach && self.broken != Some(Broken::LastToRegisterWins) =>
+                if latest.attach > attach && !self.mutant.breaks(Broken::LastToRegisterWins) =>
             {
                 Some(event_queue)
             }
@@ -314,7 +314,7 @@ impl Tail {
         let fires = |change: &&DeliveredChange| {
             Aspect::changed_by(change.kind).contains(&aspect) && change.path == target.path
         };
-        let is_blind = self.broken == Some(Broken::ArmsWatchesTooLate);
+        let is_blind = self.mutant.breaks(Broken::ArmsWatchesTooLate);
         let missed = match registry.changes_after(at) {
             Some(mut after) => after.find(fires).filter(|_| !is_blind),
             None => return false,
@@ -448,7 +448,7 @@ impl Tail {
     /// Fails if the store has restarted. Earlier deliveries may then be lost, and their zxids
     /// assigned to other updates.
     fn check_incarnation(&self, position: LogPosition, point: DurabilityPoint) -> Result<()> {
-        if point.incarnation == position.incarnation || self.broken == Some(Broken::FollowsALostLog)
+        if point.incarnation == position.incarnation || self.mutant.breaks(Broken::FollowsALostLog)
         {
             return Ok(());
         }

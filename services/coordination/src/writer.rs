@@ -38,6 +38,7 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{Clock, Event, Handler, KeyValue, Queue, Result, functions::Failure, queue::Delivery};
+use primitives::Mutant;
 
 use self::{
     batch::{Batch, PlanError},
@@ -105,7 +106,7 @@ pub struct Writer {
     nodes: Nodes,
     ephemerals: Ephemerals,
     item_bytes_max: usize,
-    broken: Option<Broken>,
+    mutant: Mutant<Broken>,
 }
 
 impl Writer {
@@ -124,7 +125,7 @@ impl Writer {
             nodes,
             item_bytes_max: system.limits().item_bytes_max,
             ephemerals: Ephemerals::new(system),
-            broken: config.broken,
+            mutant: config.mutant,
         }
     }
 
@@ -133,8 +134,7 @@ impl Writer {
             return Ok(());
         };
         let session = decode::<Submitted>(&first.body, "a request")?.session;
-        let is_broken = self.broken == Some(Broken::DecidesUnderLostLocks);
-        let mut dependency = if is_broken {
+        let mut dependency = if self.mutant.breaks(Broken::DecidesUnderLostLocks) {
             Dependency::untracked()
         } else {
             Dependency::default()
@@ -263,12 +263,12 @@ impl Turn<'_> {
     /// Whether a request needs no decision: no client waits for its answer, or it was decided
     /// before.
     fn needs_no_decision(&self, submitted: &Submitted, batch: &Batch<'_>) -> Result<bool> {
-        let broken = self.writer.broken;
+        let mutant = self.writer.mutant;
         let is_numbered = submitted.request > 0;
         let is_of_old_attach =
-            submitted.attach != self.row.attach && broken != Some(Broken::AcceptsOldAttaches);
+            submitted.attach != self.row.attach && !mutant.breaks(Broken::AcceptsOldAttaches);
         let is_decided =
-            submitted.request <= batch.request() && broken != Some(Broken::ForgetsRequestNumbers);
+            submitted.request <= batch.request() && !mutant.breaks(Broken::ForgetsRequestNumbers);
         if is_numbered && (is_of_old_attach || is_decided) {
             // From a replaced connection, or decided before and pushed by `recover`.
             return Ok(true);
@@ -284,7 +284,7 @@ impl Turn<'_> {
         if !is_due {
             return Ok(true);
         }
-        if is_numbered && submitted.request > batch.request() + 1 && broken.is_none() {
+        if is_numbered && submitted.request > batch.request() + 1 && !mutant.is_any() {
             return Err(ports::Error::corrupt(format!(
                 "request {} of session {:?} came after {}",
                 submitted.request,
@@ -307,13 +307,13 @@ impl Turn<'_> {
             submitted.operation,
             Operation::Create { .. } | Operation::Delete { .. } | Operation::SetData { .. }
         );
-        if is_update && self.writer.sessions.room() < submitted.operation.room_min() {
+        if is_update && submitted.operation.needs_room() && !self.writer.sessions.has_room() {
             // It was sent before its gateway saw the full disk. The refusal uses a little of the
             // reserve.
             return Err(PlanError::Refused(Error::NoRoom));
         }
         let may_fail =
-            is_update && batch.is_empty() && self.writer.broken != Some(Broken::BlocksForever);
+            is_update && batch.is_empty() && !self.writer.mutant.breaks(Broken::BlocksForever);
         if !may_fail || attempt < NOTED_ATTEMPTS_MIN {
             return self.plan_request(&submitted.operation, batch).await;
         }
@@ -359,7 +359,7 @@ impl Turn<'_> {
     /// failure counted. The two are separate calls to a store and cannot be atomic. The request is
     /// given up only after [`PLANNINGS_MAX`] deaths at exactly this point.
     async fn end_planning(&mut self, batch: &mut Batch<'_>) {
-        if self.writer.broken == Some(Broken::CountsSuccessfulPlannings) {
+        if self.writer.mutant.breaks(Broken::CountsSuccessfulPlannings) {
             return;
         }
         if let Ok(Transition::Done(row)) = self
@@ -390,7 +390,7 @@ impl Turn<'_> {
         match plan::plan(self.writer, operation, batch).await {
             Ok(planned) => Ok(Some(planned)),
             Err(PlanError::Refused(refusal))
-                if self.writer.broken == Some(Broken::ForgetsCausesOfRefusals) =>
+                if self.writer.mutant.breaks(Broken::ForgetsCausesOfRefusals) =>
             {
                 batch.forget_planned_from();
                 Err(PlanError::Refused(refusal))
@@ -474,7 +474,7 @@ impl Turn<'_> {
         if part.len() == all.len() {
             return Ok(false);
         }
-        if self.row.state == State::Open && self.writer.broken != Some(Broken::EndsOpenSessions) {
+        if self.row.state == State::Open && !self.writer.mutant.breaks(Broken::EndsOpenSessions) {
             return self.begin_closing().await.map(|()| true);
         }
         let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row, self.dependency);
@@ -512,7 +512,7 @@ impl Turn<'_> {
     /// decided meanwhile precede the next part. Otherwise a large end would fill the distributor's
     /// queue as one block. If the distributor is delayed, the end continues after a while.
     async fn wait_for_part(&mut self) -> Result<()> {
-        if self.row.state != State::Closing || self.writer.broken == Some(Broken::EndsInOneGo) {
+        if self.row.state != State::Closing || self.writer.mutant.breaks(Broken::EndsInOneGo) {
             return Ok(());
         }
         let mut wait = *PART_APPLIED_WAITS.start();

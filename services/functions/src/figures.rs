@@ -35,14 +35,12 @@ pub struct Figures {
     pub runtime: runtime::Figures,
 }
 
-/// Polls the queues that start functions.
 #[derive(Debug)]
 pub(crate) struct QueueWatch {
     context: Arc<Context>,
     seen: Mutex<Seen>,
 }
 
-/// The results of the last polls.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     /// By the queue's name at the provider.
@@ -109,15 +107,12 @@ impl QueueWatch {
     fn queues(&self) -> BTreeMap<String, Option<String>> {
         let parts = &self.context.parts;
         let mut queues = BTreeMap::new();
-        self.context.lookup.for_each(|name, table| {
-            let function = registered_name(name);
+        for deployed in self.context.lookup.catalogue.functions() {
+            let function = registered_name(&deployed.function.name);
             queues.insert(parts.functions.event_queue(&function), Some(function));
-            queues.extend(
-                table
-                    .queues()
-                    .map(|trigger| ((parts.queue_name)(&trigger.queue), None)),
-            );
-        });
+            let own = deployed.table.queues();
+            queues.extend(own.map(|trigger| ((parts.queue_name)(&trigger.queue), None)));
+        }
         queues
     }
 }

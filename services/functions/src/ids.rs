@@ -18,7 +18,6 @@ pub(crate) fn own_name(name: &str) -> &str {
     name.strip_prefix(PREFIX).unwrap_or(name)
 }
 
-/// A new request id.
 pub(crate) fn new_id(entropy: &dyn Entropy) -> String {
     let bits = u128::from(entropy.next_u64()) << 64 | u128::from(entropy.next_u64());
     uuid(bits.to_be_bytes()).to_string()
@@ -70,7 +69,6 @@ pub fn uuid(mut bits: [u8; 16]) -> impl fmt::Display {
     .join("-")
 }
 
-/// Bytes as lower-case hexadecimal digits.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
     bytes

@@ -13,11 +13,10 @@ use self::{
 };
 use crate::{
     error::{Error, Result},
-    manifest::{Table, workflow::Workflow},
+    manifest::workflow::Workflow,
     routes::RouteMatch,
 };
 
-/// The functions, workflows and routes of all applications.
 #[derive(Debug, Default)]
 pub(crate) struct Lookup {
     /// The applications in place: their functions run here.
@@ -27,7 +26,6 @@ pub(crate) struct Lookup {
 }
 
 impl Lookup {
-    /// The function `name`, if it is in place.
     pub(crate) fn function(&self, name: &str) -> Option<Arc<Function>> {
         let deployed = self.catalogue.function(name)?;
         Some(Arc::clone(&deployed.function))
@@ -72,7 +70,6 @@ impl Lookup {
         all
     }
 
-    /// The route for an HTTP request.
     pub(crate) fn route(&self, method: &str, path: &[String]) -> RouteMatch {
         match self.catalogue.route(method, path) {
             RouteMatch::Route(routed) => RouteMatch::Route(routed),
@@ -95,12 +92,5 @@ impl Lookup {
             .function(name)
             .or_else(|| self.pending.promised().function(name));
         deployed.map(|deployed| deployed.table.retries)
-    }
-
-    /// Calls `visit` with each function in place.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(&str, &Table)) {
-        for deployed in self.catalogue.functions() {
-            visit(&deployed.function.name, &deployed.table);
-        }
     }
 }

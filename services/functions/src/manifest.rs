@@ -17,9 +17,6 @@
 //! triggers = [{ queue = "pictures", batch = 10 }, { every_s = 60 }, { http = "/pictures/{id}", methods = ["GET"] }]
 //! ```
 
-mod form;
-#[cfg(test)]
-mod hostile;
 mod table;
 pub mod workflow;
 
@@ -42,7 +39,6 @@ pub const MANIFEST_BYTES_MAX: usize = 256 * 1024;
 const REFUSAL_BYTES_MAX: usize = 2 * 1024;
 /// The file name of the manifest in an archive.
 pub const FILE_NAME: &str = "landfast-application.toml";
-/// The most functions of an application.
 const FUNCTIONS_MAX: usize = 1000;
 /// The most routes of an application. Each method that a trigger names is one route.
 const ROUTES_MAX: usize = 1000;
@@ -94,36 +90,10 @@ impl Manifest {
         }
         manifest.routes()?;
         for (name, workflow) in &manifest.workflows {
-            let said = |why| format!("workflows.{name}: {why}");
-            workflow.check(name).map_err(said)?;
-            let named = workflow.functions();
-            if let Some(function) = named
-                .iter()
-                .find(|named| !manifest.functions.contains_key(**named))
-            {
-                return Err(said(format!(
-                    "{function:?} is no function of the application"
-                )));
-            }
+            let checked = workflow.check(name, &manifest.functions);
+            checked.map_err(|why| format!("workflows.{name}: {why}"))?;
         }
         Ok(manifest)
-    }
-
-    /// The checks of a new deployment as `application`, beyond those of a stored one. `text` is its
-    /// source. Errors: what to change.
-    pub(crate) fn check_as_new(&self, application: &str, text: &str) -> Result<(), String> {
-        form::check(text)?;
-        if let Some(name) = self.name.as_ref().filter(|name| *name != application) {
-            return Err(format!(
-                "the manifest is of the application {name:?}, and it is deployed as {application:?}: use one name"
-            ));
-        }
-        for (name, table) in &self.functions {
-            table
-                .check_as_new()
-                .map_err(|why| format!("functions.{name}: {why}"))?;
-        }
-        Ok(())
     }
 
     /// The routes of its functions. Errors: an invalid route, or one that occurs twice.

@@ -15,12 +15,9 @@ use std::{collections::BTreeMap, fmt};
 pub const METHODS: [&str; 7] = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
 /// The name for any method, as in API Gateway.
 const ANY: &str = "ANY";
-/// The most segments of a pattern.
 const SEGMENTS_MAX: usize = 32;
-/// The longest pattern.
 const PATTERN_BYTES_MAX: usize = 512;
 
-/// One route of an application.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Route {
     pattern: Pattern,
@@ -29,7 +26,6 @@ pub(crate) struct Route {
     function: String,
 }
 
-/// The pattern of a route's paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pattern {
     text: String,
@@ -185,7 +181,6 @@ impl Pattern {
         })
     }
 
-    /// Whether a path of these segments matches.
     fn matches(&self, path: &[String]) -> bool {
         let is_long_enough = match self.segments.last() {
             Some(Segment::Greedy(_)) => path.len() >= self.segments.len(),
@@ -266,7 +261,6 @@ struct OwnedRoute {
 }
 
 impl RouteTable {
-    /// Replaces all routes of `application`.
     pub(crate) fn replace(&mut self, application: &str, routes: Vec<Route>) {
         self.routes.retain(|owned| owned.application != application);
         let owned = |route| OwnedRoute {

@@ -35,7 +35,6 @@ use crate::{
 
 /// The longest payload of an invocation whose caller waits for the result: Lambda's bound.
 pub const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024;
-/// The longest payload of an event.
 pub(crate) const EVENT_BYTES_MAX: usize = 1024 * 1024;
 
 /// The deployed functions.
@@ -164,13 +163,9 @@ impl Service {
         check_payload(&payload, EVENT_BYTES_MAX)?;
         let id = self.context.new_id();
         let event_id = Some(Bytes::from(id.clone()));
-        let Parts {
-            functions, queue, ..
-        } = &self.context.parts;
-        let receipt = functions
-            .send(&registered_name(name), event_id, payload)
-            .await?;
-        queue.externalize(receipt.point).await?;
+        let (parts, function) = (&self.context.parts, registered_name(name));
+        let receipt = parts.functions.send(&function, event_id, payload).await?;
+        parts.queue.externalize(receipt.point).await?;
         Ok(id)
     }
 
@@ -179,12 +174,8 @@ impl Service {
         self.context.lookup.deployed(name)?;
         let lines = self.context.parts.logs.lines(name, page).await;
         lines.map_err(|error| {
-            let unavailable = ports::ErrorKind::Unavailable {
-                retry_after_ms: None,
-            };
-            ports::Error::new(unavailable, "read the log of a function")
-                .caused_by(error)
-                .into()
+            let failed = ports::Error::unavailable("read the log of a function");
+            failed.caused_by(error).into()
         })
     }
 

@@ -27,7 +27,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub(crate) context: Arc<Context>,
-    pub(crate) serving: Arc<Serving>,
+    pub(crate) serving: Serving,
     pub(crate) cache: Arc<Cache>,
     pub(crate) attempts: Arc<Attempts>,
     pub(crate) cluster: Arc<Cluster>,

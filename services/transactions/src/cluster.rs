@@ -15,7 +15,7 @@ pub(crate) mod messages;
 mod neighbours;
 pub(crate) mod owner;
 pub(crate) mod peers;
-mod probe;
+pub(crate) mod probe;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,15 +33,15 @@ use crate::{
 /// This node's view of the others, and its messages to them.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    context: Arc<Context>,
-    cache: Arc<Cache>,
-    attempts: Arc<Attempts>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) attempts: Arc<Attempts>,
     pub(crate) membership: Arc<dyn Membership>,
     /// The transport to the other nodes; `None` for a single node.
-    peers: Option<Arc<dyn Peers>>,
+    pub(crate) peers: Option<Arc<dyn Peers>>,
     /// The liveness probes under way.
-    looks: Looks,
-    state: Mutex<ClusterState>,
+    pub(crate) looks: Looks,
+    pub(crate) state: Mutex<ClusterState>,
 }
 
 /// This node's knowledge of other nodes.
@@ -55,24 +55,6 @@ pub(crate) struct ClusterState {
 }
 
 impl Cluster {
-    pub(crate) fn new(
-        context: Arc<Context>,
-        cache: Arc<Cache>,
-        attempts: Arc<Attempts>,
-        membership: Arc<dyn Membership>,
-        peers: Option<Arc<dyn Peers>>,
-    ) -> Self {
-        Self {
-            context,
-            cache,
-            attempts,
-            membership,
-            peers,
-            looks: Looks::default(),
-            state: Mutex::default(),
-        }
-    }
-
     pub(crate) fn lock(&self) -> MutexGuard<'_, ClusterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

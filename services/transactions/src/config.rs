@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use primitives::Mutant;
+
 use crate::{broken::Broken, storage::layout::Buckets};
 
 /// The service's settings. Sizes are bytes.
@@ -104,7 +106,7 @@ pub struct Config {
     pub collects: bool,
     /// A rule that a mutant breaks; only for tests.
     #[doc(hidden)]
-    pub broken: Option<Broken>,
+    pub mutant: Mutant<Broken>,
 }
 
 impl Default for Config {
@@ -149,13 +151,7 @@ impl Default for Config {
             unsent_max: 10_000,
             last_writers_max: 1_000_000,
             collects: true,
-            broken: None,
+            mutant: Mutant::NONE,
         }
-    }
-}
-
-impl Config {
-    pub(crate) fn is_broken(&self, rule: Broken) -> bool {
-        self.broken == Some(rule)
     }
 }

@@ -11,10 +11,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-use ports::{
-    Clock, Entropy,
-    key_value::{Room, SharedKeyValue},
-};
+use ports::{Clock, Entropy, key_value::SharedKeyValue};
 use tokio::{sync::oneshot, task::JoinSet};
 
 use crate::{Config, Error, Result, broken::Broken, figures::Counters, storage::node_log::Bounds};
@@ -38,15 +35,15 @@ pub(crate) struct Context {
 pub(crate) struct Tasks(Mutex<JoinSet<()>>);
 
 impl Context {
-    /// Checks for space on the store's disk. Accepting a value needs [`Room::Free`]; a deletion or
-    /// a commit may use half of the store's reserve (rule P6).
+    /// Checks for space on the store's disk before a value or a client's id is accepted. Deletions
+    /// and commits may use the store's reserve (rule P6).
     ///
     /// Errors: `NoRoom`.
-    pub(crate) fn check_room(&self, least: Room) -> Result<()> {
-        if self.key_value.room() < least {
-            Err(Error::NoRoom)
-        } else {
+    pub(crate) fn check_room(&self) -> Result<()> {
+        if self.key_value.has_room() {
             Ok(())
+        } else {
+            Err(Error::NoRoom)
         }
     }
 
@@ -72,9 +69,9 @@ impl Context {
         }
     }
 
-    /// Whether a test has asked for this broken variant.
-    pub(crate) fn is_broken(&self, variant: Broken) -> bool {
-        self.config.is_broken(variant)
+    /// Whether a test broke this rule.
+    pub(crate) fn breaks(&self, rule: Broken) -> bool {
+        self.config.mutant.breaks(rule)
     }
 
     pub(crate) fn is_alone(&self) -> bool {

@@ -247,7 +247,7 @@ impl Call {
 }
 
 /// A commit as its client sends it: `TIMESTAMP-NODE-LOG-SLOT`, all hexadecimal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct After {
     /// Its version.
     pub version: Version,
@@ -300,7 +300,7 @@ pub struct Committed {
 }
 
 /// The outcome of a transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// It is open.
     Open,

@@ -11,29 +11,15 @@ use crate::{
     broken::Broken,
     calls::Calls,
     cluster::{
-        Cluster,
-        forwarded::{Asked, Forwarded, Refused, Reply, Said, number},
+        forwarded::{Asked, Forwarded, Refused, Reply, Said},
         messages::{Answer, Message, Way},
     },
-    context::Context,
-    model::{Call, Committed, Shown},
-    serializable::Serializable,
-    serving::Serving,
+    model::{Call, Shown},
 };
 
-/// Answers other nodes.
-#[derive(Debug)]
-pub(crate) struct PeerServer {
-    pub(crate) context: Arc<Context>,
-    pub(crate) serving: Arc<Serving>,
-    pub(crate) cluster: Arc<Cluster>,
-    pub(crate) serializable: Arc<Serializable>,
-    pub(crate) calls: Arc<Calls>,
-}
-
-impl PeerServer {
+impl Calls {
     /// Answers another node's message.
-    pub(crate) async fn answer_peer(&self, message: Bytes) -> Bytes {
+    pub(crate) async fn answer_peer(self: &Arc<Self>, message: Bytes) -> Bytes {
         let decoded = Message::decode(&message);
         // Its content has been copied, and it may be long.
         drop(message);
@@ -44,11 +30,10 @@ impl PeerServer {
         answer.encode()
     }
 
-    async fn answer_message(&self, way: Way, message: Message) -> Answer {
+    async fn answer_message(self: &Arc<Self>, way: Way, message: Message) -> Answer {
         let node = self.serving.current().filter(|node| node.id == way.to);
         let node = node.filter(|node| {
-            node.secret() == Some(way.secret)
-                || self.context.config.is_broken(Broken::BelievesStrangers)
+            node.secret() == Some(way.secret) || self.context.breaks(Broken::BelievesStrangers)
         });
         // The frontier of a node that is no longer counted may lie below the collected horizon.
         let Some(node) = node.filter(|node| self.cluster.may_answer(node).is_ok()) else {
@@ -74,42 +59,38 @@ impl PeerServer {
     }
 
     /// Serves a call from another node, and never forwards it further.
-    pub(crate) async fn serve_forwarded(&self, forwarded: Forwarded) -> Reply {
+    async fn serve_forwarded(self: &Arc<Self>, forwarded: Forwarded) -> Reply {
         let Forwarded { id, attempt, asked } = forwarded;
         let call = Call { id, attempt };
         self.serve_asked(&call, asked).await.map_err(Refused::from)
     }
 
-    async fn serve_asked(&self, call: &Call, asked: Asked) -> Result<Said> {
-        match asked {
+    async fn serve_asked(self: &Arc<Self>, call: &Call, asked: Asked) -> Result<Said> {
+        Ok(match asked {
             Asked::Get(key) => {
-                let Shown { value, point } = self.calls.get(call, &key).await?;
+                let Shown { value, point } = self.get(call, &key).await?;
                 self.serving.node()?.store.externalize(point).await?;
-                Ok(Said::Value(value))
+                Said::Value(value)
             }
-            Asked::Write(key, value) => self
-                .calls
-                .write(call, key, value)
-                .await
-                .map(|()| Said::Done),
-            Asked::Send(effect, place) => self
-                .calls
-                .send(call, effect, place)
-                .await
-                .map(|()| Said::Done),
-            Asked::Commit => {
-                let Committed { after } = self.calls.commit(call).await?;
-                Ok(Said::Committed(
-                    after.map(|after| (after.version, after.position)),
-                ))
+            Asked::Write(key, value) => {
+                self.write(call, key, value).await?;
+                Said::Done
             }
-            Asked::Abort => self.calls.abort(call).await.map(|()| Said::Done),
+            Asked::Send(effect, place) => {
+                self.send(call, effect, place).await?;
+                Said::Done
+            }
+            Asked::Commit => Said::Committed(self.commit(call).await?.after),
+            Asked::Abort => {
+                self.abort(call).await?;
+                Said::Done
+            }
             Asked::Status => {
-                self.calls.end_if_begun_elsewhere(call).await?;
-                let Shown { value, point } = self.calls.status(call).await?;
+                self.end_if_begun_elsewhere(call).await?;
+                let Shown { value, point } = self.status(call).await?;
                 self.serving.node()?.store.externalize(point).await?;
-                Ok(Said::Outcome(number(value)))
+                Said::Outcome(value)
             }
-        }
+        })
     }
 }

@@ -14,8 +14,8 @@ impl Engine {
     /// The present node of this process; it changes with every restart. Errors: `Unavailable` while
     /// there is none.
     pub fn node(&self) -> Result<NodeId> {
-        let node = self.core.serving.node()?;
-        self.core.cluster.may_answer(&node)?;
+        let node = self.calls.serving.node()?;
+        self.calls.cluster.may_answer(&node)?;
         Ok(node.id)
     }
 
@@ -24,7 +24,7 @@ impl Engine {
     /// Errors: `Unavailable`, also while it is no longer a member and its log is not resolved yet.
     pub async fn is_gone(&self, node: NodeId) -> Result<bool> {
         if self
-            .core
+            .calls
             .cluster
             .membership
             .members()
@@ -33,7 +33,7 @@ impl Engine {
         {
             return Ok(false);
         }
-        let serving = self.core.serving.node()?;
+        let serving = self.calls.serving.node()?;
         if node_registry::is_live(&serving.store, node).await? {
             let say = format!("node {} is missed, and its log is not resolved yet", node.0);
             return Err(Error::unavailable(&say));
@@ -44,6 +44,6 @@ impl Engine {
     /// Waits until the membership view differs from `view`; returns the new view. Zero: waits until
     /// there are members.
     pub async fn members_changed(&self, view: u64) -> u64 {
-        self.core.cluster.membership.changed(view).await.view
+        self.calls.cluster.membership.changed(view).await.view
     }
 }

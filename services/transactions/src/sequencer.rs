@@ -45,6 +45,8 @@ use primitives::{Cursor, Epoch, FencedLog, SlotIndex, Writer};
 use tokio::sync::{self, oneshot};
 use validation::{Batch, LastWriters, Observed, Trace, Verdict};
 
+use primitives::Mutant;
+
 use crate::{
     Config, Error, Result,
     broken::Broken,
@@ -106,7 +108,7 @@ pub(crate) struct Sequencer {
     pub(crate) log: FencedLog,
     pub(crate) epoch: Epoch,
     pub(crate) sealed: u64,
-    pub(crate) broken: Option<Broken>,
+    pub(crate) mutant: Mutant<Broken>,
     pub(crate) slot_bytes_max: usize,
     pub(crate) waiting: Mutex<VecDeque<Waiting>>,
     pub(crate) ordering: sync::Mutex<Ordering>,
@@ -150,7 +152,7 @@ impl Sequencer {
     ) -> Result<(Self, Vec<(u64, SequencedSlot)>)> {
         let log = FencedLog::new(store.key_value().clone(), layout::sequencer_log());
         let mut start = store.again(|| log.start()).await?;
-        let seals = !config.is_broken(Broken::SequencerDoesNotSeal);
+        let seals = !config.mutant.breaks(Broken::SequencerDoesNotSeal);
         let (writer, slots) = if seals {
             store.again(|| log.take_over(Cursor::START)).await?
         } else {
@@ -200,7 +202,7 @@ impl Sequencer {
             log,
             epoch,
             sealed,
-            broken: config.broken,
+            mutant: config.mutant,
             slot_bytes_max,
             waiting: Mutex::default(),
             ordering: sync::Mutex::new(Ordering {
@@ -263,7 +265,7 @@ impl Sequencer {
         }
         let request = waiting.wish.request()?;
         match batch.validate(request.observed.as_ref()) {
-            Verdict::Conflicts if self.broken != Some(Broken::SkipsValidation) => {
+            Verdict::Conflicts if !self.mutant.breaks(Broken::SkipsValidation) => {
                 Some(Some(Err(Error::Conflict)))
             }
             Verdict::TooOld => Some(Some(Err(Error::SnapshotTooOld))),
@@ -336,7 +338,7 @@ impl Sequencer {
             // Slots before its own seal belong to an earlier epoch, and a start of the present
             // epoch before them would void them.
             let is_below_seal =
-                through < state.sealed && self.broken != Some(Broken::TrimsBelowOwnSeal);
+                through < state.sealed && !self.mutant.breaks(Broken::TrimsBelowOwnSeal);
             if is_below_seal || through < state.trimmed + SLOTS_UNTRIMMED_MAX {
                 return Ok(());
             }

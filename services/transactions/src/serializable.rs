@@ -22,29 +22,11 @@ use crate::{
 /// Which keyspaces are sequenced, and how commits there are decided.
 #[derive(Debug)]
 pub(crate) struct Serializable {
-    context: Arc<Context>,
-    cache: Arc<Cache>,
-    cluster: Arc<Cluster>,
-    idempotency_keys: Arc<IdempotencyKeys>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) idempotency_keys: Arc<IdempotencyKeys>,
     pub(crate) keyspaces: Keyspaces,
     /// Held while a keyspace is marked.
-    marking: sync::Mutex<()>,
-}
-
-impl Serializable {
-    pub(crate) fn new(
-        context: Arc<Context>,
-        cache: Arc<Cache>,
-        cluster: Arc<Cluster>,
-        idempotency_keys: Arc<IdempotencyKeys>,
-    ) -> Self {
-        Self {
-            context,
-            cache,
-            cluster,
-            idempotency_keys,
-            keyspaces: Keyspaces::new(),
-            marking: sync::Mutex::default(),
-        }
-    }
+    pub(crate) marking: sync::Mutex<()>,
 }

@@ -139,7 +139,7 @@ impl Service {
     /// Takes a node id, finishes the work that earlier starts left unless other nodes do, and
     /// begins to serve. After an error it may be called again.
     pub async fn start(&self) -> Result<()> {
-        self.engine.core.recovery.start_over().await
+        self.engine.recovery.start_over().await
     }
 
     /// Restarts the node whenever it cannot go on: its store returned to an earlier state, its
@@ -147,26 +147,26 @@ impl Service {
     /// back off until a node has served for [`SERVED_WELL`]. Never returns: the program runs it
     /// beside the front ends.
     pub async fn run(&self) {
-        let core = &self.engine.core;
+        let calls = &self.engine.calls;
         let mut outage: Option<Outage> = None;
         loop {
-            let began = core.context.clock.monotonic();
-            while !core.serving.has_fallen() {
-                core.serving.fell.notified().await;
+            let began = calls.context.clock.monotonic();
+            while !calls.serving.has_fallen() {
+                calls.serving.fell.notified().await;
             }
-            if core.context.clock.monotonic().since(began) >= SERVED_WELL {
+            if calls.context.clock.monotonic().since(began) >= SERVED_WELL {
                 outage = None;
             }
             if let Some(outage) = &mut outage {
-                core.context.pause(&mut outage.delays).await;
+                calls.context.pause(&mut outage.delays).await;
             } else {
                 tracing::warn!(
                     "transactions restart: the store lost data that were not durable, the lease expired, or another node took over the log"
                 );
             }
             let outage = outage.get_or_insert_with(Outage::default);
-            if let Err(error) = core.recovery.start_over().await {
-                outage.say(core.context.clock.monotonic(), &error);
+            if let Err(error) = self.engine.recovery.start_over().await {
+                outage.say(calls.context.clock.monotonic(), &error);
             }
         }
     }
@@ -176,7 +176,7 @@ impl Service {
     /// search the store for leftovers of this one. Neither [`Service::start`] nor [`Service::run`]
     /// may follow.
     pub async fn leave(&self) -> bool {
-        self.engine.core.recovery.leave().await
+        self.engine.recovery.leave().await
     }
 
     /// The API. Until the service has started, every call returns `Unavailable`.

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use ports::{Clock, Entropy};
 use primitives::{Backoff, Delays};
 
-use crate::{Broken, Options, Result};
+use crate::{Broken, Options};
 
 /// The waits between retries of a call to a store. There is no last attempt.
 pub(crate) const RETRY: Backoff = Backoff {
@@ -28,30 +28,11 @@ impl Env {
     }
 
     pub(crate) fn breaks(&self, rule: Broken) -> bool {
-        self.options.breaks(rule)
+        self.options.mutant.breaks(rule)
     }
 
-    /// Waits before the next attempt.
     pub(crate) async fn pause(&self, delays: &mut Delays) {
         let delay = delays.next_delay(&*self.entropy).unwrap_or(RETRY.longest);
         self.clock.sleep(delay).await;
-    }
-
-    /// Makes a call for a run until it succeeds or fails with an error that a retry cannot help.
-    pub(crate) async fn retry<T, F: Future<Output = Result<T>>>(
-        &self,
-        (workflow, run): (&str, &str),
-        mut call: impl FnMut() -> F,
-    ) -> Result<T> {
-        let mut delays = RETRY.delays();
-        loop {
-            match call().await {
-                Err(error) if error.is_transient() => {
-                    tracing::debug!(%workflow, %run, %error, "a call for a run is retried");
-                    self.pause(&mut delays).await;
-                }
-                answer => return answer,
-            }
-        }
     }
 }

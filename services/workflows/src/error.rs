@@ -37,8 +37,7 @@ pub enum Error {
     /// The far store at this place is the near store, so no run begins there.
     #[error(
         "the far store {0} is the server's own `--store`, so no run begins there: leave `far` out, or give \
-         `--store` a `?namespace=` of its own, or `far` another database, such as {example}, and deploy again",
-        example = another_database(.0)
+         `--store` a `?namespace=` of its own, or `far` another database (`/3`), and deploy again"
     )]
     FarIsNear(String),
     /// The call has taken effect, or may have, and the outcome of the run is unknown.
@@ -65,10 +64,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// A key or value that a far store would refuse.
     pub(crate) fn too_long(what: &str, bytes: usize, most: usize) -> Self {
-        let taken = "as the far store takes them";
-        Self::TooLarge(format!(
-            "a {what} has {most} bytes at most, {taken}, and this one {bytes}"
-        ))
+        let most = format!("{most} bytes at most, as the far store takes them");
+        Self::TooLarge(format!("a {what} has {most}, and this one {bytes}"))
     }
 
     /// Whether this process must stop executing the run. The run is resumed from its rows, here or
@@ -108,15 +105,12 @@ impl Error {
             Self::Port(error) => error.is_retryable() || error.kind() == ErrorKind::Lost,
             _ => false,
         };
-        if is_unknown {
-            Self::OutcomeUnknown {
-                run: run.to_owned(),
-                state,
-                why: self.to_string(),
-            }
-        } else {
-            self
+        if !is_unknown {
+            return self;
         }
+        let why = self.to_string();
+        let run = run.to_owned();
+        Self::OutcomeUnknown { run, state, why }
     }
 
     /// The same error for another caller that waited for the same call.
@@ -133,16 +127,8 @@ impl Error {
         use transactions::Error as E;
         match self {
             Self::Port(error) => !self.is_transient() && error.kind() != ErrorKind::Lost,
-            Self::State(error) => {
-                matches!(
-                    error,
-                    E::Invalid(_)
-                        | E::TooLarge(_)
-                        | E::NoSuchQueue
-                        | E::NoSuchFunction
-                        | E::Corrupt(_)
-                )
-            }
+            Self::State(E::Invalid(_) | E::TooLarge(_) | E::Corrupt(_)) => true,
+            Self::State(E::NoSuchQueue | E::NoSuchFunction) => true,
             Self::Invalid(_) | Self::TooLarge(_) => true,
             _ => false,
         }
@@ -150,25 +136,12 @@ impl Error {
 
     /// Whether a retry may succeed without any intervention.
     pub(crate) fn is_transient(&self) -> bool {
+        use transactions::Error as E;
         match self {
             Self::Port(error) => error.is_retryable() || matches!(error.kind(), ErrorKind::NoRoom),
-            Self::State(error) => matches!(
-                error,
-                transactions::Error::Unavailable(_)
-                    | transactions::Error::OutcomeUnknown
-                    | transactions::Error::TooManyOpen
-                    | transactions::Error::TooMuchBuffered
-                    | transactions::Error::NoRoom
-            ),
+            Self::State(E::Unavailable(_) | E::OutcomeUnknown | E::NoRoom) => true,
+            Self::State(E::TooManyOpen | E::TooMuchBuffered) => true,
             _ => false,
         }
     }
-}
-
-/// Another database of the same server, as an example.
-fn another_database(place: &str) -> String {
-    let (scheme, rest) = place.split_once("://").unwrap_or(("redis", place));
-    let host = rest.split_once('/').map_or(rest, |(host, _)| host);
-    let database = if rest.ends_with("/3") { 4 } else { 3 };
-    format!("{scheme}://{host}/{database}")
 }

@@ -1,21 +1,16 @@
 //! Executes runs: walks their graph, tries their steps until they commit, and writes their end.
 
 mod atomic;
-mod far_outage;
 mod step;
+mod walk;
 
 use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration};
-
-use bytes::Bytes;
-use functions::manifest::workflow::Step;
-use futures_util::future::{BoxFuture, FutureExt as _};
 
 use crate::{
     Broken, Error, Result, Runner,
     env::Env,
     failure::Failure,
     figures::Counters,
-    graph::{self, Steps},
     placement::Placement,
     run::Run,
     steps::AttemptRegistry,
@@ -34,7 +29,6 @@ pub(crate) struct Executor {
     pub(crate) counters: Counters,
 }
 
-/// Whether a run has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Execution {
     Ended,
@@ -84,11 +78,8 @@ impl Executor {
     }
 
     async fn end(&self, run: &Run, row: &RunRow) -> Execution {
-        let ended = self
-            .env
-            .retry(run.names(), || run.store.end_run(&run.name, &run.id, row))
-            .await;
-        let ended = match ended {
+        let end = || run.store.end_run(&run.name, &run.id, row);
+        let ended = match run.retry(end).await {
             Err(error) if error.is_permanent() => {
                 self.fail(run, &error).await.map(|()| Status::Failed)
             }
@@ -114,7 +105,7 @@ impl Executor {
     /// has read none of them writes this end.
     async fn fail(&self, run: &Run, why: &Error) -> Result<()> {
         let row = run.row.refused(why, self.env.now_ms());
-        let ended = self.env.retry(run.names(), || async {
+        let ended = run.retry(|| async {
             let store = self.placement.store(&run.location).await?;
             store.end_run(&run.name, &run.id, &row).await
         });
@@ -125,7 +116,7 @@ impl Executor {
                     let store = self.placement.store(&run.location).await?;
                     store.note_refused(&run.name, &run.id, &row).await
                 };
-                self.env.retry(run.names(), note).await
+                run.retry(note).await
             }
             ended => ended.map(drop),
         }
@@ -146,52 +137,12 @@ impl Executor {
                 if confirmed.contains(&path) {
                     continue;
                 }
-                match run.store.confirm_step(run.address(&path)).await {
-                    Ok(()) => drop(confirmed.insert(path)),
-                    Err(error) => {
-                        tracing::debug!(run = %run.id, %error, "a step is confirmed later");
-                    }
+                if let Err(error) = run.store.confirm_step(run.address(&path)).await {
+                    tracing::debug!(run = %run.id, %error, "a step is confirmed later");
+                    continue;
                 }
+                confirmed.insert(path);
             }
         }
-    }
-
-    /// Executes the code or the graph of a run.
-    async fn walk(&self, run: &Arc<Run>) -> Result<Bytes, Failure> {
-        let input = run.input.clone();
-        if let Some(function) = &run.workflow.function {
-            let step = graph::plain_step(function);
-            self.step(run, &step, "0".to_owned(), input, None).await
-        } else {
-            let walk = Walk {
-                executor: self,
-                run,
-            };
-            graph::sequence(&walk, &run.workflow.steps, String::new(), input).await
-        }
-    }
-}
-
-/// One run, as its graph sees it.
-#[derive(Debug)]
-struct Walk<'a> {
-    executor: &'a Executor,
-    run: &'a Arc<Run>,
-}
-
-impl Steps for Walk<'_> {
-    fn execute<'a>(
-        &'a self,
-        step: &'a Step,
-        path: String,
-        input: Bytes,
-    ) -> BoxFuture<'a, Result<Bytes, Failure>> {
-        self.executor
-            .step(self.run, step, path, input, None)
-            .boxed()
-    }
-
-    fn check_length(&self, path: &str, bytes: usize) -> Result<(), Failure> {
-        self.run.check_length(path, bytes)
     }
 }

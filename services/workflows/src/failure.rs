@@ -5,6 +5,8 @@ use functions::beginning;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::Error;
+
 /// The longest failure that is stored whole, in bytes. Of a longer one we store its type and the
 /// beginning of its message.
 pub(crate) const FAILURE_BYTES_MAX: usize = 32 << 10;
@@ -30,6 +32,10 @@ impl Failure {
         let message = beginning(message, MESSAGE_BYTES_MAX);
         let error = serde_json::json!({ "step": step, "errorType": kind, "errorMessage": message });
         Self::Failed(Bytes::from(error.to_string()))
+    }
+
+    pub(crate) fn of(step: &str, kind: &str, error: &Error) -> Self {
+        Self::new(step, kind, &error.to_string())
     }
 
     /// The failure that the function of `step` reported.
@@ -62,11 +68,10 @@ impl Failure {
         match serde_json::from_slice(payload) {
             Ok(Reported {
                 error_type: "Function.ResponseSizeTooLarge",
-            }) => Self::too_large(
-                step,
-                "more bytes than a function may answer with",
-                bytes_max,
-            ),
+            }) => {
+                let bytes = "more bytes than a function may answer with";
+                Self::too_large(step, bytes, bytes_max)
+            }
             _ => Self::reported(step, payload),
         }
     }
@@ -84,15 +89,12 @@ pub(crate) fn as_json(step: &str, response: Bytes) -> Result<Bytes, Failure> {
     if response.is_empty() {
         return Ok(Bytes::from_static(b"null"));
     }
-    match serde_json::from_slice::<&RawValue>(&response) {
-        Ok(_) => Ok(response),
-        Err(error) => {
-            let why = format!(
-                "a result is JSON, which has no NaN and no infinity; this one is not: {error}"
-            );
-            Err(Failure::new(step, "Workflow.ResultNoJson", &why))
-        }
+    if let Err(error) = serde_json::from_slice::<&RawValue>(&response) {
+        let says = "a result is JSON, which has no NaN and no infinity; this one is not";
+        let why = format!("{says}: {error}");
+        return Err(Failure::new(step, "Workflow.ResultNoJson", &why));
     }
+    Ok(response)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Counts of runs since the start.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use parking_lot::Mutex;
 
 use crate::storage::Status;
 
@@ -19,40 +19,29 @@ pub struct Figures {
     pub cancelled: u64,
 }
 
-/// The counters behind [`Figures`]. Each is exact; together they are no snapshot.
+/// The counters behind [`Figures`].
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
-    begun: AtomicU64,
-    succeeded: AtomicU64,
-    failed: AtomicU64,
-    cancelled: AtomicU64,
-}
+pub(crate) struct Counters(Mutex<Figures>);
 
 impl Counters {
-    /// Counts a run that has begun.
     pub(crate) fn began(&self) {
-        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.0.lock().begun += 1;
     }
 
-    /// Counts a run whose end was written.
     pub(crate) fn ended(&self, status: Status) {
-        let counter = match status {
-            Status::Running => return,
-            Status::Succeeded => &self.succeeded,
-            Status::Failed => &self.failed,
-            Status::Cancelled => &self.cancelled,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
+        let mut figures = self.0.lock();
+        match status {
+            Status::Running => {}
+            Status::Succeeded => figures.succeeded += 1,
+            Status::Failed => figures.failed += 1,
+            Status::Cancelled => figures.cancelled += 1,
+        }
     }
 
     pub(crate) fn figures(&self, active: u64) -> Figures {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Figures {
             active,
-            begun: read(&self.begun),
-            succeeded: read(&self.succeeded),
-            failed: read(&self.failed),
-            cancelled: read(&self.cancelled),
+            ..*self.0.lock()
         }
     }
 }

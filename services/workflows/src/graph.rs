@@ -1,41 +1,17 @@
-//! The graph of a workflow: which steps run, with which input.
-//!
-//! The path of a step is its position: places from zero, separated by dots. In `parallel` and
-//! `choice` the branch follows, in `map` the element. So a path names the same step each time that
-//! the run is resumed.
+//! The data of a workflow's graph: the lists of `map` and `parallel`, and the conditions of `choice`.
 
 use std::{cmp::Ordering, fmt};
 
 use bytes::Bytes;
-use functions::manifest::workflow::{Branch, Choice, Map, Node, Parallel, Step, When};
-use futures_util::{
-    future::{BoxFuture, FutureExt as _, try_join_all},
-    stream::{self, StreamExt as _, TryStreamExt as _},
-};
+use functions::manifest::workflow::{Branch, Step, When};
 use serde::{
     Deserialize, Deserializer,
     de::{Error as _, SeqAccess, Visitor},
 };
 use serde_json::{Number, Value, value::RawValue};
 
-use crate::failure::Failure;
-
 /// The most elements in the list that a `map` takes.
 const MAP_ELEMENTS_MAX: usize = 10_000;
-
-/// Executes the steps of one run.
-pub(crate) trait Steps: Sync {
-    /// Commits the step at `path`; returns its output.
-    fn execute<'a>(
-        &'a self,
-        step: &'a Step,
-        path: String,
-        input: Bytes,
-    ) -> BoxFuture<'a, Result<Bytes, Failure>>;
-
-    /// Errors: a result of so many bytes is too long.
-    fn check_length(&self, path: &str, bytes: usize) -> Result<(), Failure>;
-}
 
 /// A step with the terms of its function.
 pub(crate) fn plain_step(function: &str) -> Step {
@@ -44,65 +20,6 @@ pub(crate) fn plain_step(function: &str) -> Step {
         retries: None,
         backoff_ms: None,
         timeout_s: None,
-    }
-}
-
-/// Executes `nodes` one after the other.
-pub(crate) fn sequence<'run, S: Steps>(
-    steps: &'run S,
-    nodes: &'run [Node],
-    prefix: String,
-    input: Bytes,
-) -> BoxFuture<'run, Result<Bytes, Failure>> {
-    async move {
-        let mut output = input;
-        for (place, node) in nodes.iter().enumerate() {
-            output = execute(steps, node, format!("{prefix}{place}"), output).await?;
-        }
-        Ok(output)
-    }
-    .boxed()
-}
-
-async fn execute<S: Steps>(
-    steps: &S,
-    node: &Node,
-    path: String,
-    input: Bytes,
-) -> Result<Bytes, Failure> {
-    match node {
-        Node::Function(function) => steps.execute(&plain_step(function), path, input).await,
-        Node::Step(step) => steps.execute(step, path, input).await,
-        Node::Parallel(Parallel { parallel }) => {
-            let branches = parallel.iter().enumerate();
-            let branches = branches.map(|(branch, nodes)| {
-                sequence(steps, nodes, format!("{path}.{branch}."), input.clone())
-            });
-            list(steps, &path, &try_join_all(branches).await?)
-        }
-        Node::Map(Map { map, concurrency }) => {
-            let elements = elements(&input)
-                .map_err(|why| Failure::new(&path, "Workflow.InvalidInput", &why))?;
-            let each = elements.into_iter().enumerate().map(|(place, element)| {
-                let element = Bytes::from(element.get().to_owned());
-                sequence(steps, map, format!("{path}.{place}."), element)
-            });
-            let outputs: Vec<Bytes> = stream::iter(each)
-                .buffered(*concurrency)
-                .try_collect()
-                .await?;
-            list(steps, &path, &outputs)
-        }
-        Node::Choice(Choice { choice, otherwise }) => {
-            let chosen = chosen(choice, &input);
-            let chosen =
-                chosen.map_err(|why| Failure::new(&path, "Workflow.InvalidInput", &why))?;
-            let (branch, nodes) = match chosen {
-                Some(branch) => (branch, &choice[branch].steps),
-                None => (choice.len(), otherwise),
-            };
-            sequence(steps, nodes, format!("{path}.{branch}."), input).await
-        }
     }
 }
 
@@ -157,14 +74,6 @@ pub(crate) fn chosen(branches: &[Branch], input: &[u8]) -> Result<Option<usize>,
     Ok(branches
         .iter()
         .position(|branch| holds(&branch.when, &given)))
-}
-
-/// The JSON list of outputs. Errors: it is too long.
-fn list(steps: &impl Steps, path: &str, outputs: &[Bytes]) -> Result<Bytes, Failure> {
-    // We check before we build the list: each of many outputs may have the maximum length.
-    let bytes = outputs.iter().map(|output| output.len().max(4) + 1).sum();
-    steps.check_length(path, bytes)?;
-    Ok(listed(outputs))
 }
 
 /// Outputs become JSON; one that is not JSON becomes null.

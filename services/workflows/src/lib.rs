@@ -39,7 +39,7 @@
 //! | `run`, `steps` | one active run; attempts of its steps |
 //! | `executor`, `graph` | how a run walks its graph, and tries its steps |
 //! | `scheduler` | how runs begin, resume, move between processes, end and are forgotten |
-//! | `query`, `step_api` | requests of callers, and of the code of steps |
+//! | `query`, `service` | requests of callers, and of the code of steps |
 //!
 //! `docs/design/0005-workflows.md` describes the state after a death at each point.
 //!
@@ -62,7 +62,6 @@ mod run;
 mod runner;
 mod scheduler;
 mod service;
-mod step_api;
 mod steps;
 mod storage;
 
@@ -73,6 +72,5 @@ pub use options::Options;
 pub use placement::{FarStore, FarStores};
 pub use query::{RunView, StepView};
 pub use runner::Runner;
-pub use service::{Parts, Service};
-pub use step_api::{StepStart, StepToken};
+pub use service::{Parts, Service, StepStart, StepToken};
 pub use storage::{RESERVED_NAMES, Status, StepResult};

@@ -2,15 +2,12 @@
 
 use transactions::model::NodeId;
 
-/// A workflow, and the id of one of its runs.
 pub(crate) type RunKey = (String, String);
 
-/// One step of one run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StepAddress<'a> {
     pub(crate) workflow: &'a str,
     pub(crate) run: &'a str,
-    /// When the run began.
     pub(crate) began_ms: u64,
     /// The node that executes the run; none: this process shares its store with no other.
     pub(crate) driver: Option<NodeId>,

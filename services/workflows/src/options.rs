@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use primitives::Mutant;
+
 use crate::broken::Broken;
 
 /// The service's settings.
@@ -26,7 +28,7 @@ pub struct Options {
     pub among_others: bool,
     /// A rule that is broken, in tests.
     #[doc(hidden)]
-    pub broken: Option<Broken>,
+    pub mutant: Mutant<Broken>,
 }
 
 impl Default for Options {
@@ -40,13 +42,7 @@ impl Default for Options {
             backoff: Duration::from_millis(200),
             backoff_max: Duration::from_secs(30),
             among_others: false,
-            broken: None,
+            mutant: Mutant::NONE,
         }
-    }
-}
-
-impl Options {
-    pub(crate) fn breaks(&self, rule: Broken) -> bool {
-        self.broken == Some(rule)
     }
 }

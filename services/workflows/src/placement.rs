@@ -22,7 +22,7 @@ use std::{
     sync::Arc,
 };
 
-use functions::manifest::workflow::{Workflow, place_of};
+use functions::manifest::workflow::Workflow;
 use parking_lot::Mutex;
 use ports::key_value::SharedKeyValue;
 use tokio::sync::mpsc;
@@ -66,12 +66,15 @@ impl Placement {
             slots: Mutex::default(),
             events: sender,
         });
-        let placement = Self {
-            near,
-            shards,
-            listed: Mutex::default(),
-        };
-        (placement, events)
+        let listed = Mutex::default();
+        (
+            Self {
+                near,
+                shards,
+                listed,
+            },
+            events,
+        )
     }
 
     #[cfg(test)]
@@ -105,21 +108,13 @@ impl Placement {
 
     fn is_listed(&self, name: &str, location: &StoreLocation) -> bool {
         let listed = self.listed.lock();
-        listed
-            .get(name)
-            .is_some_and(|locations| locations.contains(location))
+        let locations = listed.get(name);
+        locations.is_some_and(|locations| locations.contains(location))
     }
 
-    /// Where new runs of `workflow` are stored.
     pub(crate) fn of(&self, workflow: &Workflow) -> StoreLocation {
-        let Some(address) = workflow.far.as_deref() else {
-            return StoreLocation::Near;
-        };
-        let location = self.far_at(address);
-        if let StoreLocation::Far(place) = &location {
-            self.shards.update_mode(place, workflow.synchrony);
-        }
-        location
+        let far = workflow.far.as_deref();
+        far.map_or(StoreLocation::Near, |address| self.far_at(address))
     }
 
     /// The far store at `address`, which is its address from now on.
@@ -168,10 +163,9 @@ impl Placement {
         earlier.retain(|location| Some(location) != now.as_ref());
         let locations: Vec<StoreLocation> = now.into_iter().chain(earlier).collect();
         if locations.is_empty() {
-            Err(Error::NoSuchWorkflow(name.to_owned()))
-        } else {
-            Ok(locations)
+            return Err(Error::NoSuchWorkflow(name.to_owned()));
         }
+        Ok(locations)
     }
 
     /// The same, and the stores that other processes have listed.
@@ -204,10 +198,10 @@ impl Placement {
     ) -> Result<bool> {
         let all = self.all(name).await?;
         for location in all.iter().filter(|location| *location != now) {
-            let store = self.store_to_search(location).await?;
-            if let Some(store) = store
-                && store.run(name, id).await?.is_some()
-            {
+            let Some(store) = self.store_to_search(location).await? else {
+                continue;
+            };
+            if store.run(name, id).await?.is_some() {
                 return Ok(true);
             }
         }
@@ -225,23 +219,6 @@ impl Placement {
             self.near.list_far_store(name, address).await?;
         }
         self.note(name, [location]);
-        Ok(())
-    }
-
-    /// Removes a far store that can have no rows from the list. An earlier version may have listed
-    /// it.
-    pub(crate) async fn unlist(&self, location: &StoreLocation, why: &Error) -> Result<()> {
-        tracing::warn!(%location, error = %why, "a far store is not used");
-        let place = location.to_string();
-        for (workflow, address) in self.near.listed_far_stores().await? {
-            if place_of(&address) == place {
-                self.near.unlist_far_store(&workflow, &place).await?;
-            }
-        }
-        self.listed.lock().retain(|_, locations| {
-            locations.remove(location);
-            !locations.is_empty()
-        });
         Ok(())
     }
 
@@ -265,7 +242,6 @@ impl Placement {
         }
     }
 
-    /// Releases the shards, drained, so that the next owner need not wait for a lease.
     pub(crate) async fn release(&self) {
         self.shards.release().await;
     }

@@ -7,21 +7,22 @@ mod view;
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+use ports::LogThrottle;
+
 use crate::{env::Env, placement::Placement, scheduler::Claims};
 
 pub use view::{RunView, StepView};
 
 pub(crate) use response::AwaitedStore;
 
-use response::Responses;
-
-/// Reads runs and workflows' state.
 #[derive(Debug)]
 pub(crate) struct Query {
     env: Arc<Env>,
     placement: Arc<Placement>,
     claims: Arc<Claims>,
-    responses: Responses,
+    /// Limits the log lines about writes that far stores refuse permanently.
+    refusal_log: Mutex<LogThrottle>,
 }
 
 impl Query {
@@ -30,12 +31,8 @@ impl Query {
             env: Arc::clone(env),
             placement: Arc::clone(placement),
             claims: Arc::clone(claims),
-            responses: Responses::new(env, placement),
+            refusal_log: Mutex::default(),
         }
-    }
-
-    pub(crate) fn responses(&self) -> &Responses {
-        &self.responses
     }
 }
 

@@ -24,7 +24,7 @@ use transactions::{
 
 use crate::{
     Error, Result,
-    env::Env,
+    env::{Env, RETRY},
     failure::Failure,
     model::{RunKey, StepAddress},
     placement::StoreLocation,
@@ -38,6 +38,7 @@ const READS_AT_ONCE: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Run {
+    pub(crate) env: Arc<Env>,
     pub(crate) name: String,
     pub(crate) id: String,
     pub(crate) workflow: Arc<Workflow>,
@@ -52,7 +53,6 @@ pub(crate) struct Run {
     atomic: Mutex<Option<(Arc<Overlay>, Call)>>,
     /// Why that transaction is lost, once a step has learned it.
     lost: Mutex<Option<Lost>>,
-    /// Whether its execution has ended.
     pub(crate) ended: watch::Sender<bool>,
     /// Read-locked by each commit under way.
     gate: Arc<RwLock<Gate>>,
@@ -86,12 +86,14 @@ impl Lost {
 
 impl Run {
     pub(crate) fn new(
+        env: &Arc<Env>,
         (name, id): RunKey,
         (row, given): (RunRow, Given),
         (location, store): (StoreLocation, Store),
         (journal, point): (BTreeMap<String, StepRow>, DurabilityPoint),
     ) -> Arc<Self> {
         Arc::new(Self {
+            env: Arc::clone(env),
             name,
             id,
             workflow: Arc::new(given.workflow),
@@ -108,12 +110,24 @@ impl Run {
         })
     }
 
-    /// Its workflow and id.
-    pub(crate) fn names(&self) -> (&str, &str) {
-        (&self.name, &self.id)
+    /// Makes a call until it succeeds or fails with an error that a retry cannot help.
+    pub(crate) async fn retry<T, F: Future<Output = Result<T>>>(
+        &self,
+        mut call: impl FnMut() -> F,
+    ) -> Result<T> {
+        let mut delays = RETRY.delays();
+        loop {
+            match call().await {
+                Err(error) if error.is_transient() => {
+                    let (workflow, run) = (&self.name, &self.id);
+                    tracing::debug!(%workflow, %run, %error, "a call for a run is retried");
+                    self.env.pause(&mut delays).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 
-    /// The address of the step at `path`.
     pub(crate) fn address<'a>(&'a self, path: &'a str) -> StepAddress<'a> {
         StepAddress {
             workflow: &self.name,
@@ -126,81 +140,75 @@ impl Run {
 
     /// The request id that every attempt of the step at `path` shows its function.
     pub(crate) fn request_id(&self, path: &str) -> String {
-        layout::request_id(&self.name, &self.id, self.row.began_ms, path)
+        layout::request_id(self.address(path))
     }
 
     /// Errors: the result of `step` is longer than a row may hold.
     pub(crate) fn check_length(&self, step: &str, bytes: usize) -> Result<(), Failure> {
         let most = self.store.bytes_max();
-        if bytes > most {
-            Err(Failure::too_large(step, &format!("{bytes} bytes"), most))
-        } else {
-            Ok(())
+        if bytes <= most {
+            return Ok(());
         }
+        Err(Failure::too_large(step, &format!("{bytes} bytes"), most))
     }
 
-    /// The step that has committed at `path`.
     pub(crate) fn committed(&self, path: &str) -> Option<StepRow> {
         self.journal.lock().get(path).cloned()
     }
 
-    /// The paths of all committed steps.
     pub(crate) fn committed_paths(&self) -> Vec<String> {
         self.journal.lock().keys().cloned().collect()
     }
 
-    /// Commits a step that has succeeded, with its changes.
     pub(crate) async fn commit(
         self: &Arc<Self>,
-        env: &Env,
         (path, row): (&str, StepRow),
         changes: Changes,
     ) -> Result<Bytes, Failure> {
-        let step = Arc::new((path.to_owned(), row.clone(), changes));
-        let committed = env
-            .retry(self.names(), || self.commit_detached(&step))
-            .await;
-        let result = match committed {
-            Ok((result, point)) => {
-                self.saw(point);
-                result
-            }
+        let function = row.function.clone();
+        match self.commit_row((path, row), changes).await {
+            Ok(result) => result.map_err(Failure::Failed),
             // Another process executes the run now, or a store has restarted.
-            Err(error) if error.ends_execution() => return Err(Failure::Stopped),
-            Err(error) => {
-                let why = error.to_string();
-                return Err(Failure::new(&row.function, "Workflow.NotWritten", &why));
-            }
-        };
+            Err(error) if error.ends_execution() => Err(Failure::Stopped),
+            Err(error) => Err(Failure::of(&function, "Workflow.NotWritten", &error)),
+        }
+    }
+
+    /// Commits the row of a step; returns the result that has committed at its path.
+    async fn commit_row(
+        self: &Arc<Self>,
+        (path, row): (&str, StepRow),
+        changes: Changes,
+    ) -> Result<StepResult> {
+        let step = Arc::new((path.to_owned(), row.clone(), changes));
+        let (result, point) = self.retry(|| self.commit_detached(&step)).await?;
+        self.saw(point);
         let row = StepRow {
             result: result.clone(),
             ..row
         };
         self.journal.lock().insert(path.to_owned(), row);
-        result.map_err(Failure::Failed)
+        Ok(result)
     }
 
     /// Commits a step of an atomic run: its changes go to the overlay of the run. `overlay` is that
     /// of the attempt. Errors: `Stopped` if the run has begun another transaction since.
     pub(crate) fn commit_in_atomic(
         &self,
-        env: &Env,
         (path, row): (&str, StepRow),
         (overlay, changes): (&Overlay, Changes),
     ) -> Result<Bytes, Failure> {
         // We hold the lock until the step is in the journal, which belongs to the transaction.
         let atomic = self.atomic.lock();
-        let of_run = atomic
-            .as_ref()
-            .filter(|(of_run, _)| overlay.is_over(of_run));
-        let (of_run, _) = of_run.ok_or(Failure::Stopped)?;
+        let of_run = atomic.as_ref().map(|(of_run, _)| of_run);
+        let of_run = of_run.filter(|of_run| overlay.is_over(of_run));
+        let of_run = of_run.ok_or(Failure::Stopped)?;
         // A step that finishes twice commits once.
         if let Some(committed) = self.committed(path) {
             return committed.result.map_err(Failure::Failed);
         }
-        of_run.merge(changes, &env.options).map_err(|error| {
-            Failure::new(&row.function, "Workflow.TooLarge", &error.to_string())
-        })?;
+        let merged = of_run.merge(changes, &self.env.options);
+        merged.map_err(|error| Failure::of(&row.function, "Workflow.TooLarge", &error))?;
         let result = row.result.clone();
         self.journal.lock().insert(path.to_owned(), row);
         result.map_err(Failure::Failed)
@@ -213,7 +221,6 @@ impl Run {
     /// another transaction since.
     pub(crate) async fn commit_failure(
         self: &Arc<Self>,
-        env: &Env,
         around: &Overlay,
         (path, row): (&str, &StepRow),
     ) -> Result<()> {
@@ -224,22 +231,12 @@ impl Run {
             self.journal.lock().insert(path.to_owned(), row.clone());
             return Ok(());
         }
-        let step = Arc::new((path.to_owned(), row.clone(), Changes::default()));
-        let (result, point) = env
-            .retry(self.names(), || self.commit_detached(&step))
-            .await?;
-        self.saw(point);
-        let is_same = result == row.result;
-        let row = StepRow {
-            result,
-            ..row.clone()
-        };
-        self.journal.lock().insert(path.to_owned(), row);
-        if is_same {
-            Ok(())
-        } else {
-            Err(Error::AttemptEnded)
+        let step = (path, row.clone());
+        let result = self.commit_row(step, Changes::default()).await?;
+        if result != row.result {
+            return Err(Error::AttemptEnded);
         }
+        Ok(())
     }
 
     /// Commits in a task of its own, so that a caller that gives up leaves no half of it.
@@ -294,18 +291,15 @@ impl Run {
         overlay
     }
 
-    /// The overlay of an atomic run.
     pub(crate) fn overlay_of_atomic(&self) -> Option<Arc<Overlay>> {
         let atomic = self.atomic.lock();
         atomic.as_ref().map(|(overlay, _)| Arc::clone(overlay))
     }
 
-    /// The transaction of an atomic run.
     pub(crate) fn call_of_atomic(&self) -> Option<Call> {
         self.atomic.lock().as_ref().map(|(_, call)| call.clone())
     }
 
-    /// Whether the transaction of an atomic run is lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.lock().is_some()
     }
@@ -367,7 +361,6 @@ impl Run {
         self.store.externalize(point).await
     }
 
-    /// Notes a point that the run has read or written.
     pub(crate) fn saw(&self, point: DurabilityPoint) {
         let mut seen = self.point.lock();
         *seen = point.max(*seen);

@@ -22,7 +22,7 @@ use tokio::{
 use transactions::Engine;
 
 use crate::{
-    Error, Result,
+    Result,
     env::Env,
     executor::{Execution, Executor},
     placement::{Placement, ShardEvent, StoreLocation},
@@ -40,18 +40,18 @@ const RESUME: Backoff = Backoff {
     longest: Duration::from_mins(1),
     attempts_max: u32::MAX,
 };
-/// The log line for a store whose runs cannot be resumed.
 const RUNS_WAIT: &str = "runs wait to be resumed";
-/// The log line for a far store that does not open.
 const NOT_OPEN: &str =
     "a far store is not open here; runs in it that no process executes continue once it is";
 
-/// Begins, executes and ends runs. Clones share it. Runs continue until they end, or until
-/// [`Scheduler::stop`].
+/// The tasks of a scheduler. They end with this set.
+pub(crate) type Tasks = Arc<Mutex<JoinSet<()>>>;
+
+/// Begins, executes and ends runs. Clones share it, and its tasks hold clones.
 #[derive(Debug, Clone)]
 pub(crate) struct Scheduler {
     inner: Arc<Inner>,
-    tasks: Arc<Mutex<JoinSet<()>>>,
+    tasks: Weak<Mutex<JoinSet<()>>>,
 }
 
 #[derive(Debug)]
@@ -69,12 +69,12 @@ struct Inner {
 }
 
 impl Scheduler {
-    /// A scheduler that has yet to [start](Self::start).
     pub(crate) fn new(
         executor: &Arc<Executor>,
         engine: Engine,
         claims: &Arc<Claims>,
         events: mpsc::Receiver<ShardEvent>,
+        tasks: &Tasks,
     ) -> Self {
         let inner = Inner {
             env: Arc::clone(&executor.env),
@@ -88,7 +88,7 @@ impl Scheduler {
         };
         Self {
             inner: Arc::new(inner),
-            tasks: Arc::default(),
+            tasks: Arc::downgrade(tasks),
         }
     }
 
@@ -105,9 +105,9 @@ impl Scheduler {
             self.start_driving();
         }
         if let Some(mut events) = inner.events.lock().take() {
-            let handle = self.handle();
+            let scheduler = self.clone();
             self.spawn(async move {
-                while let (Some(event), Some(scheduler)) = (events.recv().await, handle.upgrade()) {
+                while let Some(event) = events.recv().await {
                     match event {
                         ShardEvent::Opened(location) => scheduler.keep_resuming(location),
                         ShardEvent::Ended(location) => scheduler.keep_opening(location),
@@ -121,25 +121,50 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Resumes the runs of a store, with as many attempts as it takes.
     fn keep_resuming(&self, location: StoreLocation) {
-        let handle = self.handle();
-        self.spawn(async move { handle.resume_all(location).await });
+        let scheduler = self.clone();
+        self.spawn(async move { scheduler.resume_until_done(&location).await });
+    }
+
+    /// Resumes the runs of a store, with as many attempts as it takes.
+    async fn resume_until_done(&self, location: &StoreLocation) {
+        let resume = || self.resume_all(location);
+        self.retry(location, RUNS_WAIT, resume).await;
     }
 
     /// Opens a far store, with as many attempts as it takes. This includes far stores that no
     /// deployed workflow names: only the store itself knows whether a run of an earlier definition
     /// waits there (W4), and it keeps the outcomes of its runs (W8).
     fn keep_opening(&self, location: StoreLocation) {
-        let handle = self.handle();
-        let open = |scheduler: Self, location| async move {
+        let scheduler = self.clone();
+        self.spawn(async move {
             let placement = &scheduler.inner.placement;
-            match placement.store(&location).await {
-                Err(error @ Error::FarIsNear(_)) => placement.unlist(&location, &error).await,
-                store => store.map(drop),
+            let open = || async {
+                let store = placement.store_to_search(&location).await;
+                store.map(drop)
+            };
+            scheduler.retry(&location, NOT_OPEN, open).await;
+        });
+    }
+
+    /// Repeats `attempt` until it succeeds. Logs `trouble` meanwhile, less and less often.
+    async fn retry<F: Future<Output = Result<()>> + Send>(
+        &self,
+        location: &StoreLocation,
+        trouble: &'static str,
+        attempt: impl Fn() -> F + Send,
+    ) {
+        let (env, mut delays, mut log) = (&self.inner.env, RESUME.delays(), LogThrottle::default());
+        while let Err(error) = attempt().await {
+            if let Some(lasts) = log.failed(env.clock.monotonic(), &error.to_string()) {
+                tracing::warn!(%location, %error, ?lasts, "{trouble}");
             }
-        };
-        self.spawn(async move { handle.retry(location, NOT_OPEN, open).await });
+            let wait = delays.next_wait(&*env.entropy).unwrap_or(RESUME.longest);
+            env.clock.sleep(wait).await;
+        }
+        if let Some(lasted) = log.ended(env.clock.monotonic()) {
+            tracing::info!(%location, ?lasted, "over: {trouble}");
+        }
     }
 
     /// Executes a run until it has ended. Without `run`, loads it after a wait.
@@ -148,11 +173,8 @@ impl Scheduler {
             claim.set_run(run);
         }
         let (key, number) = (claim.key().clone(), claim.number());
-        let handle = self.handle();
+        let scheduler = self.clone();
         let task = self.spawn(async move {
-            let Some(scheduler) = handle.upgrade() else {
-                return;
-            };
             let inner = &scheduler.inner;
             let run = loop {
                 let now = match run.take() {
@@ -169,16 +191,20 @@ impl Scheduler {
                 now.ended.send_replace(true);
             };
             drop(claim);
-            inner.retention.sweep(&inner.env, &run).await;
+            inner.retention.sweep(&run).await;
         });
-        self.inner.claims.set_task((&key, number), task);
+        if let Some(task) = task {
+            self.inner.claims.set_task((&key, number), task);
+        }
     }
 
     /// Stops all runs where they are, and releases the shards, drained. The next start resumes the
     /// runs.
     pub(crate) async fn stop(&self) {
-        let mut tasks = std::mem::take(&mut *self.tasks.lock());
-        tasks.shutdown().await;
+        if let Some(tasks) = self.tasks.upgrade() {
+            let mut tasks = std::mem::take(&mut *tasks.lock());
+            tasks.shutdown().await;
+        }
         self.inner.placement.release().await;
     }
 
@@ -197,68 +223,11 @@ impl Scheduler {
         })
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        let mut tasks = self.tasks.lock();
+    /// None: the service is gone.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
+        let tasks = self.tasks.upgrade()?;
+        let mut tasks = tasks.lock();
         while tasks.try_join_next().is_some() {}
-        tasks.spawn(task)
-    }
-
-    fn handle(&self) -> Handle {
-        Handle {
-            inner: Arc::downgrade(&self.inner),
-            tasks: Arc::downgrade(&self.tasks),
-        }
-    }
-}
-
-/// The scheduler as its own tasks hold it, which keep nothing alive.
-#[derive(Debug)]
-struct Handle {
-    inner: Weak<Inner>,
-    tasks: Weak<Mutex<JoinSet<()>>>,
-}
-
-impl Handle {
-    fn upgrade(&self) -> Option<Scheduler> {
-        Some(Scheduler {
-            inner: self.inner.upgrade()?,
-            tasks: self.tasks.upgrade()?,
-        })
-    }
-
-    /// Resumes the runs of a store, with as many attempts as it takes.
-    async fn resume_all(&self, location: StoreLocation) {
-        let resume =
-            |scheduler: Scheduler, location| async move { scheduler.resume_all(&location).await };
-        self.retry(location, RUNS_WAIT, resume).await;
-    }
-
-    /// Repeats `attempt` until it succeeds or the scheduler is gone. Logs `trouble` meanwhile, less
-    /// and less often.
-    async fn retry<F: Future<Output = Result<()>> + Send>(
-        &self,
-        location: StoreLocation,
-        trouble: &'static str,
-        attempt: impl Fn(Scheduler, StoreLocation) -> F + Send,
-    ) {
-        let (mut delays, mut log) = (RESUME.delays(), LogThrottle::default());
-        while let Some(scheduler) = self.upgrade() {
-            let env = &scheduler.inner.env;
-            match attempt(scheduler.clone(), location.clone()).await {
-                Ok(()) => {
-                    if let Some(lasted) = log.ended(env.clock.monotonic()) {
-                        tracing::info!(%location, ?lasted, "over: {trouble}");
-                    }
-                    return;
-                }
-                Err(error) => {
-                    if let Some(lasts) = log.failed(env.clock.monotonic(), &error.to_string()) {
-                        tracing::warn!(%location, %error, ?lasts, "{trouble}");
-                    }
-                }
-            }
-            let wait = delays.next_wait(&*env.entropy).unwrap_or(RESUME.longest);
-            env.clock.sleep(wait).await;
-        }
+        Some(tasks.spawn(task))
     }
 }

@@ -1,28 +1,30 @@
 //! The service: one handle to the parts.
 
+mod step_api;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use functions::manifest::workflow::Workflow;
 use ports::{Clock, Entropy, ErrorKind, key_value::SharedKeyValue};
 use transactions::{
-    Effect, Engine,
+    Engine,
     list::{Listing, Page},
 };
 
 use crate::{
-    Error, FarStore, FarStores, Figures, Options, Result, RunView, Runner, Status, StepResult,
-    StepStart, StepToken, StepView,
+    Error, FarStore, FarStores, Figures, Options, Result, RunView, Runner, Status, StepView,
     env::Env,
     executor::Executor,
     figures::Counters,
     placement::Placement,
     query::{AwaitedStore, Query},
-    scheduler::{Claims, Scheduler},
-    step_api::StepApi,
+    scheduler::{Claims, Scheduler, Tasks},
     steps::AttemptRegistry,
     storage::layout::RUN_ID_BYTES_MAX,
 };
+
+pub use step_api::{StepStart, StepToken};
 
 /// The dependencies of the service.
 #[derive(Debug, Clone)]
@@ -41,7 +43,8 @@ pub struct Parts {
     pub entropy: Arc<dyn Entropy>,
 }
 
-/// Workflows. Clones share it. Runs continue until they end, or until [`Service::stop`].
+/// Workflows. Clones share it. Runs continue until they end, until [`Service::stop`], or until the
+/// last clone is dropped.
 ///
 /// A call that waits for a store fails with `Unavailable`, or `OutcomeUnknown`, after 5 s.
 #[derive(Debug, Clone)]
@@ -51,7 +54,8 @@ pub struct Service {
     claims: Arc<Claims>,
     scheduler: Scheduler,
     query: Arc<Query>,
-    step_api: Arc<StepApi>,
+    engine: Engine,
+    tasks: Tasks,
 }
 
 impl Service {
@@ -79,15 +83,16 @@ impl Service {
             attempts: AttemptRegistry::default(),
             counters: Counters::default(),
         });
-        let scheduler = Scheduler::new(&executor, engine.clone(), &claims, events);
-        let step_api = StepApi::new(&executor, engine);
+        let tasks = Tasks::default();
+        let scheduler = Scheduler::new(&executor, engine.clone(), &claims, events, &tasks);
         Self {
             runner,
             executor,
             claims,
             scheduler,
             query: Arc::new(query),
-            step_api: Arc::new(step_api),
+            engine,
+            tasks,
         }
     }
 
@@ -145,7 +150,7 @@ impl Service {
                 "begin a run: its store does not take it in time",
             )
         };
-        match self.query.responses().in_time(late, begun).await {
+        match self.query.within(Duration::ZERO, late, begun).await {
             Err(error) if error.is_outcome_unknown() => {
                 let state =
                     format!("the run {id:?} may have begun: begin it again under this id only");
@@ -160,9 +165,9 @@ impl Service {
     /// Errors: `OutcomeUnknown` if that takes too long: then the run is active or ends a moment
     /// later.
     pub async fn cancel(&self, name: &str, id: &str) -> Result<RunView> {
-        let (responses, awaited) = (self.query.responses(), AwaitedStore::default());
+        let awaited = AwaitedStore::default();
         let found = self.query.find(name, id, &awaited);
-        let found = responses.in_time(responses.late(&awaited), found).await?;
+        let found = self.query.in_time(&awaited, found).await?;
         if found.row.status != Status::Running {
             return self.run(name, id).await;
         }
@@ -171,7 +176,7 @@ impl Service {
         let ended = async move { scheduler.end(key, location).await };
         let ended = self.scheduler.detached(ended);
         let view = async {
-            responses.in_time(responses.late(&awaited), ended).await?;
+            self.query.in_time(&awaited, ended).await?;
             self.run(name, id).await
         };
         let state = || {
@@ -232,80 +237,6 @@ impl Service {
     /// A page of the keys of the workflow's state, once they are durable.
     pub async fn list_state(&self, name: &str, listing: &Listing) -> Result<Page> {
         self.query.list_state(name, listing).await
-    }
-
-    /// The value of a key, as an attempt sees it. Errors: `AttemptEnded`, `Port`, `State`.
-    pub async fn get(&self, token: &str, key: &Bytes) -> Result<Option<Bytes>> {
-        self.step_api.get(token, key).await
-    }
-
-    /// A page of keys, as an attempt sees them. Errors: `AttemptEnded`, `Port`, `State`.
-    pub async fn list_keys(&self, token: &str, listing: &Listing) -> Result<Page> {
-        self.step_api.list_keys(token, listing).await
-    }
-
-    /// Writes a key, visible to the attempt alone until it commits; none: deletes it.
-    /// Errors: `AttemptEnded`, `TooLarge`.
-    pub async fn put(&self, token: &str, key: Bytes, value: Option<Bytes>) -> Result<()> {
-        self.step_api.put(token, key, value).await
-    }
-
-    /// Sends a message or invocation once the attempt commits. One that could not be sent then is
-    /// refused now, while the code can react. Errors: `AttemptEnded`, `TooLarge`, `State`.
-    pub async fn send(&self, token: &str, effect: Effect) -> Result<()> {
-        self.step_api.send(token, effect).await
-    }
-
-    /// Commits what the attempt has written so far, and waits until all that the run has done is
-    /// durable (W3). If the step is tried again, its writes before this call may take effect more
-    /// than once.
-    pub async fn externalize(&self, token: &str) -> Result<()> {
-        self.step_api.externalize(token).await
-    }
-
-    /// Prepares for an effect elsewhere that does not wait for the step, such as a transaction of its
-    /// code. With a far store, waits until all that the run has read and written is durable there
-    /// (rule P5). The writes of the attempt itself still commit with the step: the next attempt makes
-    /// them again.
-    ///
-    /// Errors: `Invalid` in an atomic run (W5), `AttemptEnded`, `Port`, `State`.
-    pub async fn settle(&self, token: &str) -> Result<()> {
-        self.step_api.settle(token).await
-    }
-
-    /// Begins the next step within the step of `token`. It commits by itself, under the name that
-    /// the code gives it.
-    ///
-    /// Errors: `Invalid` if the code called another step at this place before.
-    pub async fn open_step(&self, token: &str, name: &str) -> Result<StepStart> {
-        self.step_api.open_step(token, name).await
-    }
-
-    /// Commits a step within a step with `output`; returns the result that has committed. That is a
-    /// failure if the output cannot be written.
-    pub async fn finish_step(&self, token: &str, name: &str, output: Bytes) -> Result<StepResult> {
-        self.step_api.finish_step(token, name, output).await
-    }
-
-    /// Ends a step within a step that has failed, and drops its writes; returns the failure that its
-    /// code is told, now and each time it runs again.
-    ///
-    /// Errors: `AttemptEnded`, also if the far store was away meanwhile: then the whole attempt of
-    /// its function is made again (W9).
-    pub async fn fail_step(&self, token: &str, name: &str, failure: &Bytes) -> Result<Bytes> {
-        self.step_api.fail_step(token, name, failure).await
-    }
-
-    /// Runs a deployed function as a step within a step, with the retries of that function; returns
-    /// its output, or its failure in JSON.
-    pub async fn call_step(&self, token: &str, function: &str, input: Bytes) -> Result<StepResult> {
-        self.step_api.call_step(token, function, input).await
-    }
-
-    /// The token of a request whose function runs as `owner`: `owner`, or that of the nested step
-    /// that the request names. Errors: `AttemptEnded` if that is not nested in `owner`, or is over.
-    pub fn token_of(&self, owner: &StepToken, step: Option<&str>) -> Result<StepToken> {
-        self.step_api.token_of(owner, step)
     }
 
     #[cfg(test)]

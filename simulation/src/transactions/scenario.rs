@@ -169,7 +169,7 @@ pub struct Outcome {
 impl Scenario {
     /// The same scenario with a rule dropped.
     pub fn without(mut self, rule: Broken) -> Self {
-        self.config.broken = Some(rule);
+        self.config.mutant = rule.into();
         self
     }
 
@@ -494,10 +494,10 @@ impl Scenario {
         });
         panic::set_hook(quiet);
         match caught {
-            Some(seed) => println!("{:?} was caught by seed {seed}", self.config.broken),
+            Some(seed) => println!("{:?} was caught by seed {seed}", self.config.mutant),
             None => panic!(
                 "{:?} was not caught by {seeds_max} seeds",
-                self.config.broken
+                self.config.mutant
             ),
         }
     }

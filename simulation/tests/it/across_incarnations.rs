@@ -98,7 +98,7 @@ async fn survives_a_loss(
     let cluster = Cluster::start_on(
         &world,
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
         1,
@@ -201,7 +201,12 @@ async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
         [Fault::DelayAnswer(ON_ITS_WAY)],
     ));
     let slow = Arc::new(FaultyKeyValue::new(store.clone(), faults, world.clock()));
-    let temporaries = Temporaries::new(world.objects(), Sessions::new(slow), vec![store], broken);
+    let temporaries = Temporaries::new(
+        world.objects(),
+        Sessions::new(slow),
+        vec![store],
+        broken.into(),
+    );
     let losing = async {
         world.clock().sleep(ON_ITS_WAY / 2).await;
         world.fall_back();
@@ -311,7 +316,7 @@ async fn let_in(broken: Option<Broken>) -> [bool; 2] {
     let world = World::new(1);
     let (system, slow) = slow_store(&world, "key_value.update");
     let config = Config {
-        broken,
+        mutant: broken.into(),
         ..Config::default()
     };
     let [first, second] = two_processes(
@@ -375,7 +380,7 @@ async fn receives_a_lost_change(broken: Option<Broken>) -> bool {
         objects: world.objects(),
     }];
     let config = Config {
-        broken,
+        mutant: broken.into(),
         ..Config::default()
     };
     let [first, second] = two_processes(

@@ -53,7 +53,7 @@ async fn newer_is_answered(broken: Option<Broken>) -> bool {
         &world,
         made_of,
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
     )

@@ -59,7 +59,7 @@ fn most_pumped(broken: Option<Broken>) -> usize {
             &world,
             Arc::new(Calm),
             Config {
-                broken,
+                mutant: broken.into(),
                 ..Config::default()
             },
         )

@@ -64,7 +64,7 @@ async fn amid(changes: &[Request], request: Request, broken: Option<Broken>) -> 
         &world,
         slow.clone(),
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
     )

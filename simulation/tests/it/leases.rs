@@ -82,7 +82,7 @@ async fn lives_by_a_late_renewal(broken: Option<Broken>) -> bool {
         &world,
         made_of,
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
     )
@@ -133,7 +133,7 @@ async fn end_of_the_replaced(broken: Option<Broken>) -> Option<Ended> {
         &world,
         parts(&world),
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
     )
@@ -213,7 +213,7 @@ async fn end_of_the_silent(
         &world,
         faults.clone(),
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
     )
@@ -288,7 +288,7 @@ async fn given_after_the_lease(broken: Option<Broken>) -> (Vec<Output>, Option<E
         &world,
         faults.clone(),
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
     )
@@ -353,7 +353,7 @@ async fn outlives_its_last_request(
         &world,
         parts(&world),
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
     )

@@ -104,7 +104,7 @@ async fn shown_of_the_lost(broken: Option<Broken>) -> Vec<Output> {
         &world,
         made_of,
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
     )

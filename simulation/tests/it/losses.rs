@@ -116,7 +116,7 @@ async fn data_behind_losses(broken: Option<Broken>) -> Option<Bytes> {
     );
     let config = Config {
         placement: DataPlacement::Objects,
-        broken,
+        mutant: broken.into(),
         ..Config::default()
     };
     let service = started(&world, Arc::new(Calm), config).await;
@@ -198,7 +198,7 @@ impl FaultSchedule for Away {
 async fn end_that_was_lost(broken: Option<Broken>) -> Option<Row> {
     let (world, away) = (World::new(1), Arc::new(Away::default()));
     let config = Config {
-        broken,
+        mutant: broken.into(),
         ..Config::default()
     };
     let items = Arc::new(FaultyKeyValue::new(

@@ -14,6 +14,7 @@ mod leases;
 mod log_positions;
 mod losses;
 mod members;
+mod mutants;
 mod objects;
 mod poison;
 mod refusals;

@@ -104,7 +104,7 @@ async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response,
     let world = World::new(1);
     let config = Config {
         placement: DataPlacement::Objects,
-        broken,
+        mutant: broken.into(),
         ..Config::default()
     };
     let service = started(&world, Arc::new(Calm), config).await;

@@ -70,7 +70,7 @@ async fn poisoned(
     let cluster = Cluster::start(
         world,
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
         1,
@@ -149,7 +149,7 @@ async fn deadly(broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Err
         }
     });
     let config = Config {
-        broken,
+        mutant: broken.into(),
         session_timeout_max: 2 * MANY_DEATHS,
         ..Config::default()
     };

@@ -143,7 +143,7 @@ async fn refused_and_made(broken: Option<Broken>) -> (Zxid, Zxid) {
         &world,
         parts,
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
     )

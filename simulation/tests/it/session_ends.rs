@@ -148,7 +148,7 @@ async fn ends(seed: u64, broken: Option<Broken>) -> Ending {
     let cluster = Cluster::start(
         &world,
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
         2,
@@ -356,7 +356,7 @@ fn parts_waiting(seed: u64, broken: Option<Broken>) -> (usize, u64) {
         let cluster = Cluster::start(
             &world,
             Config {
-                broken,
+                mutant: broken.into(),
                 ..Config::default()
             },
             2,

@@ -147,7 +147,7 @@ async fn held_up(what: What, broken: Option<Broken>) -> Vec<Result<Response, Err
         Arc::new(AtomicBool::new(false)),
     );
     let config = Config {
-        broken,
+        mutant: broken.into(),
         ..Config::default()
     };
     let service = started_with(&world, parts_of(&world, what, &is_away), config).await;

@@ -72,7 +72,7 @@ async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
         &world,
         slow.clone(),
         Config {
-            broken,
+            mutant: broken.into(),
             ..Config::default()
         },
     )

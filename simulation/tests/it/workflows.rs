@@ -199,7 +199,7 @@ async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let mut shown: BTreeMap<String, Bytes> = BTreeMap::new();
     let options = Options {
-        broken,
+        mutant: broken.into(),
         ..Options::default()
     };
     for death in 0..=DEATHS {

@@ -93,7 +93,7 @@ async fn beside_others(options: Options) -> Result<(), String> {
 fn a_run_is_left_to_the_process_that_drives_it() {
     simulated::run(beside_others(Options::default())).expect("no other process drives it");
     let broken = Options {
-        broken: Some(Broken::TakesFromTheLiving),
+        mutant: Broken::TakesFromTheLiving.into(),
         ..Options::default()
     };
     simulated::run(beside_others(broken)).expect_err("taking it over is caught");
@@ -143,7 +143,7 @@ async fn cancelled_elsewhere(options: Options) -> Result<(), String> {
 fn a_run_that_is_cancelled_at_another_process_does_nothing_more() {
     simulated::run(cancelled_elsewhere(Options::default())).expect("it has ended");
     let broken = Options {
-        broken: Some(Broken::GoesOnAfterCancelling),
+        mutant: Broken::GoesOnAfterCancelling.into(),
         ..Options::default()
     };
     simulated::run(cancelled_elsewhere(broken)).expect_err("continuing it is caught");

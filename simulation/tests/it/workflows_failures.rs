@@ -27,7 +27,7 @@ const SEEDS_UNTIL_CAUGHT: u64 = 200;
 /// A run through deaths. Errors: its code took one branch, and then another.
 async fn play(seed: u64, is_far: bool, broken: Option<Broken>) -> Result<(), String> {
     let options = Options {
-        broken,
+        mutant: broken.into(),
         ..Options::default()
     };
     let mut cluster = if is_far {

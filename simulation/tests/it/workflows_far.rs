@@ -187,7 +187,7 @@ async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
     let mut cluster = Cluster::far(
         seed,
         Options {
-            broken,
+            mutant: broken.into(),
             ..Options::default()
         },
     )
@@ -334,7 +334,7 @@ async fn copied(broken: Option<Broken>) -> (Option<Bytes>, Option<Bytes>) {
     let mut cluster = Cluster::far(
         1,
         Options {
-            broken,
+            mutant: broken.into(),
             ..Options::default()
         },
     )
@@ -470,7 +470,7 @@ fn a_step_with_a_failed_externalize_does_not_take_effect() {
         let mut cluster = Cluster::far(
             1,
             Options {
-                broken,
+                mutant: broken.into(),
                 ..Options::default()
             },
         )
@@ -528,7 +528,7 @@ fn a_run_continues_after_its_near_store_fell_back_between_two_attempts() {
         Status::Succeeded
     );
     let came_to = simulated::run(continued(Options {
-        broken: Some(Broken::StaysInALostRange),
+        mutant: Broken::StaysInALostRange.into(),
         ..Options::default()
     }));
     assert_eq!(came_to, Status::Running, "the broken one is caught");
@@ -540,7 +540,7 @@ async fn through_an_outage(workflow: &str, broken: Option<Broken>) -> (Status, O
     let mut cluster = Cluster::far(
         1,
         Options {
-            broken,
+            mutant: broken.into(),
             ..Options::default()
         },
     )

@@ -153,7 +153,7 @@ fn a_permanent_refusal_delays_no_independent_messages() {
 /// store restarted.
 async fn sent_without_being_asked(broken: Option<Broken>) -> usize {
     let (cluster, process) = with_unsent(Options {
-        broken,
+        mutant: broken.into(),
         ..Options::default()
     })
     .await;

@@ -24,7 +24,7 @@ const END_MAX: Duration = Duration::from_mins(30);
 
 fn broken(rule: Broken) -> Options {
     Options {
-        broken: Some(rule),
+        mutant: rule.into(),
         ..Options::default()
     }
 }

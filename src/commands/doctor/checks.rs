@@ -245,20 +245,16 @@ fn journal(data_dir: &Path) -> Finding {
             ),
             "nothing: the next start goes by the other one, and writes both again; if that was no crash, look after the disk",
         ),
-        Ok(Some(Inspection { journal: None, .. })) => Finding::ok(
-            NAME,
-            "not looked at: the next start converts its format, and reads it then",
-        ),
         Ok(Some(Inspection {
-            journal: Some(RecoveryReport { records, cut: None }),
+            journal: RecoveryReport { records, cut: None },
             ..
         })) => Finding::ok(NAME, format!("{records} records, each whole")),
         Ok(Some(Inspection {
             journal:
-                Some(RecoveryReport {
+                RecoveryReport {
                     records,
                     cut: Some(cut),
-                }),
+                },
             ..
         })) if cut.missing > 0 => Finding::warn(
             NAME,
@@ -271,10 +267,10 @@ fn journal(data_dir: &Path) -> Finding {
         ),
         Ok(Some(Inspection {
             journal:
-                Some(RecoveryReport {
+                RecoveryReport {
                     records,
                     cut: Some(cut),
-                }),
+                },
             ..
         })) => Finding::warn(
             NAME,
@@ -317,10 +313,7 @@ pub(super) fn stored_bytes(settings: &Settings) -> Finding {
             NAME,
             format!("{records} records, each read back as it was written"),
         ),
-        Ok(None) => Finding::ok(
-            NAME,
-            "nothing with checksums is kept there yet; the next start gives it some",
-        ),
+        Ok(None) => Finding::ok(NAME, "nothing is kept there yet"),
         Err(error @ EmbeddedError::Locked { .. }) => {
             Finding::warn(NAME, error.to_string(), "stop the server, then ask again")
         }

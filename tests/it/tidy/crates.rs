@@ -35,6 +35,7 @@ struct Dependency {
     name: String,
     kind: Option<String>,
     path: Option<String>,
+    features: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -194,7 +195,7 @@ fn the_rule_itself_refuses_what_points_up_or_sideways() {
 fn features_exist_in_the_program_alone() {
     let mut complaints = Vec::new();
     for package in ours() {
-        let (layer, _) = room(
+        let (layer, name) = room(
             Path::new(&package.manifest_path)
                 .parent()
                 .expect("a folder"),
@@ -204,12 +205,106 @@ fn features_exist_in_the_program_alone() {
             .keys()
             .filter(|feature| !layer.is_empty() && *feature != "default")
         {
-            if (layer.as_str(), feature.as_str()) != ("ports", "contract") {
+            let is_for_tests = matches!(
+                (layer.as_str(), name.as_str(), feature.as_str()),
+                ("ports", "", "contract") | ("foundations", "primitives", "mutants")
+            );
+            if !is_for_tests {
                 complaints.push(format!("{} has a feature: {feature}", package.name));
             }
         }
     }
     assert_tidy(&complaints);
+}
+
+/// The features that compile deliberately broken variants, each with its crate.
+const TEST_FEATURES: [(&str, &str); 2] = [
+    ("landfast-ports", "contract"),
+    ("landfast-primitives", "mutants"),
+];
+
+#[test]
+fn no_crate_of_the_program_turns_a_test_feature_on() {
+    assert_tidy(&test_features_in("landfast", &METADATA.packages));
+}
+
+/// Where a crate that `program` is built from turns on a test feature.
+fn test_features_in(program: &str, packages: &[Package]) -> Vec<String> {
+    let by_name = |name: &str| packages.iter().find(|package| package.name == name);
+    let (mut complaints, mut seen) = (Vec::new(), BTreeSet::new());
+    let mut next: Vec<&Package> = by_name(program).into_iter().collect();
+    while let Some(package) = next.pop() {
+        if !seen.insert(&package.name) {
+            continue;
+        }
+        let shipped = package
+            .dependencies
+            .iter()
+            .filter(|dependency| dependency.kind.as_deref() != Some("dev"));
+        for dependency in shipped.filter(|dependency| dependency.path.is_some()) {
+            next.extend(by_name(&dependency.name));
+            for feature in &dependency.features {
+                if TEST_FEATURES.contains(&(&dependency.name, feature)) {
+                    complaints.push(format!(
+                        "{} turns on {}/{feature}",
+                        package.name, dependency.name
+                    ));
+                }
+            }
+        }
+        for (feature, implied) in &package.features {
+            let turns_on = |implied: &String| {
+                TEST_FEATURES.iter().any(|(owner, test)| {
+                    implied.rsplit_once('/').map(|(_, feature)| feature) == Some(test)
+                        || (package.name == *owner && implied == test)
+                })
+            };
+            let implied = implied.iter().filter(|implied| turns_on(implied));
+            complaints.extend(
+                implied.map(|implied| format!("{}'s {feature} implies {implied}", package.name)),
+            );
+        }
+    }
+    complaints
+}
+
+#[test]
+fn a_test_feature_is_found_wherever_it_is_turned_on() {
+    let package = |name: &str, dependencies: &str, features: &str| -> Package {
+        let text = format!(
+            r#"{{"id": "", "name": "{name}", "version": "1", "manifest_path": "",
+            "dependencies": [{dependencies}], "features": {{{features}}}}}"#
+        );
+        serde_json::from_str(&text).expect("a package")
+    };
+    let on = |name: &str, kind: &str, features: &str| {
+        format!(r#"{{"name": "{name}", "kind": {kind}, "path": "", "features": [{features}]}}"#)
+    };
+    let ports = |features| package("landfast-ports", "", features);
+    let found = |service: &str, features: &str, ports: Package| {
+        let program = package("landfast", &on("service", "null", ""), "");
+        test_features_in(
+            "landfast",
+            &[program, package("service", service, features), ports],
+        )
+    };
+    let contract = r#""contract""#;
+    let in_tests = on("landfast-ports", r#""dev""#, contract);
+    assert_eq!(found(&in_tests, "", ports(r#""contract": []"#)), [""; 0]);
+    let shipped = on("landfast-ports", "null", contract);
+    assert_eq!(
+        found(&shipped, "", ports("")),
+        ["service turns on landfast-ports/contract"]
+    );
+    let plain = on("landfast-ports", "null", "");
+    assert_eq!(
+        found(&plain, r#""x": ["ports?/contract"]"#, ports("")),
+        ["service's x implies ports?/contract"]
+    );
+    assert_eq!(
+        found(&plain, "", ports(r#""default": ["contract"]"#)),
+        ["landfast-ports's default implies contract"]
+    );
 }
 
 #[test]

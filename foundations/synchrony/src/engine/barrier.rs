@@ -36,10 +36,9 @@ impl Engine {
         self.work.notify_one();
         self.until(|state| match state.stream.is_settled(places) {
             Ok(false) => None,
-            Ok(true) => Some(Ok(())),
-            Err(error) => Some(Err(error)),
+            settled => Some(settled.map(drop)),
         })
-        .await?
+        .await
     }
 
     /// The records that a point covers. For an earlier epoch: its whole tail, if the point is
@@ -51,22 +50,16 @@ impl Engine {
         let (position, number) = (point.position.0 >> LANE_BITS, point.position.0 as u16);
         let mut state = self.state();
         if point.incarnation == Incarnation(self.epoch) {
-            let lane = LaneId {
-                epoch: self.epoch,
-                number: number.into(),
-            };
-            return Ok(state.stream.frontier(lane, position));
+            let (epoch, number) = (self.epoch, number.into());
+            return Ok(state.stream.frontier(LaneId { epoch, number }, position));
         }
-        let end = self
-            .ends
-            .iter()
-            .find(|end| Incarnation(end.epoch) == point.incarnation);
-        match end {
+        let mut ends = self.ends.iter();
+        match ends.find(|end| Incarnation(end.epoch) == point.incarnation) {
             Some(end) if position <= end.position => Ok(state.stream.tail()),
-            _ => Err(Error::new(
-                ErrorKind::Lost,
-                format!("externalize {point:?}"),
-            )),
+            _ => {
+                let what = format!("externalize {point:?}");
+                Err(Error::new(ErrorKind::Lost, what))
+            }
         }
     }
 

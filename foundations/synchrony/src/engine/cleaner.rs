@@ -7,18 +7,20 @@ use std::{
 };
 
 use bytes::Bytes;
-use ports::{Error, Key, Result, Update, key_value::Scan};
+use ports::{
+    Key, Result, Update,
+    key_value::{Change, Scan},
+};
 
 use super::{Engine, Order};
 use crate::{
     broken::Broken,
     layout::{BATCH_CURSORS, Content, ITEMS, Record, Row, decode_body, payload_sort, record_sort},
-    owner::{near_guard, no_longer_complete},
+    owner::no_longer_complete,
 };
 
 /// Rows examined in one turn of eviction.
 const EVICTION_ROWS: usize = 32;
-/// The pause after the near store failed.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Engine {
@@ -49,14 +51,12 @@ impl Engine {
     async fn clean(&self, record: &Record) -> Result<()> {
         let shard = &self.stores.shard;
         let mut order = self.order.lock().await;
-        let mut updates =
-            vec![near_guard(shard, self.epoch, order.position).depends_on(order.near)];
+        let mut updates = vec![self.guard(&order, Change::Keep)];
         let mut removed = 0;
         for written in &record.changes {
             let row = self.near_row(&written.key).await?;
-            let refers = row
-                .as_ref()
-                .is_some_and(|row| row.payload() == written.payload);
+            let refers = |row: &Row| row.payload() == written.payload;
+            let refers = row.as_ref().is_some_and(refers);
             match (written.payload, row) {
                 (Some(payload), _) if !refers => {
                     updates.push(Update::delete(Key::new(shard, payload_sort(payload))));
@@ -90,31 +90,21 @@ impl Engine {
         }
         let scan = Scan {
             partition: self.stores.shard.clone(),
-            from: order
-                .evict_from
-                .clone()
-                .max(Bytes::from_static(&[BATCH_CURSORS])),
+            from: (order.evict_from.clone()).max(Bytes::from_static(&[BATCH_CURSORS])),
             until: Some(Bytes::from_static(&[ITEMS + 1])),
-            items_max: EVICTION_ROWS.min((self.limits.transact_items_max).max(1)),
+            items_max: EVICTION_ROWS.min(self.limits.transact_items_max),
         };
         let page = self.stores.near.scan(&scan).await?.value;
         let mut clean = Vec::new();
         for (sort, item) in page.items {
             let row: Row = decode_body(&item, "read a near row")?;
-            let is_done = row
-                .writer
-                .is_none_or(|(place, _)| self.state().stream.is_done(place));
-            if is_done {
+            let is_done = |(place, _)| self.state().stream.is_done(place);
+            if row.writer.is_none_or(is_done) {
                 clean.push((sort, row));
-            } else if self.options.breaks(Broken::EvictsDirty) {
+            } else if self.options.mutant.breaks(Broken::EvictsDirty) {
                 // The record still has its payload.
-                clean.push((
-                    sort,
-                    Row {
-                        content: Content::Nothing,
-                        ..row
-                    },
-                ));
+                let content = Content::Nothing;
+                clean.push((sort, Row { content, ..row }));
             }
         }
         let has_wrapped = page.next.is_none();
@@ -133,16 +123,13 @@ impl Engine {
 
     async fn evict(&self, order: &mut Order, rows: Vec<(Bytes, Row)>) -> Result<()> {
         let shard = &self.stores.shard;
-        let guard = near_guard(shard, self.epoch, order.position).depends_on(order.near);
-        let mut updates = vec![no_longer_complete(guard)];
+        let mut updates = vec![self.guard(order, no_longer_complete())];
         let mut removed = 0;
         for (key, row) in rows {
             removed += row.bytes(&key);
-            updates.extend(
-                row.payload()
-                    .map(|id| Update::delete(Key::new(shard, payload_sort(id)))),
-            );
-            updates.push(Update::delete(Key::new(shard, &key)));
+            let payload = row.payload().map(payload_sort);
+            let sorts = payload.into_iter().chain([key]);
+            updates.extend(sorts.map(|sort| Update::delete(Key::new(shard, sort))));
         }
         // We set this before the rows are deleted, so that a reader that misses one asks the far
         // store.
@@ -161,17 +148,6 @@ impl Engine {
         state.wants_room |= is_large;
         drop(state);
         self.cleaning.notify_one();
-    }
-
-    /// A permanent error of the near store ends this instance, as the near store cannot be cleaned.
-    pub(crate) async fn run_cleaner(self: Arc<Self>) {
-        let engine = Arc::clone(&self);
-        let ended: Result<(), Error> = self
-            .detached(async move { engine.clean_and_evict().await })
-            .await;
-        if ended.is_err() {
-            self.end(crate::health::Ended::NearLost);
-        }
     }
 }
 

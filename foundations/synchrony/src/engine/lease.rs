@@ -11,7 +11,7 @@ use super::Engine;
 use crate::{
     health::Ended,
     layout::OWNER,
-    owner::{RENEWALS, far_epoch_is},
+    owner::{RENEWALS, epoch_is},
 };
 
 impl Engine {
@@ -65,7 +65,7 @@ impl Engine {
         let sent = self.clock.monotonic();
         let renewal = Change::Modify(vec![Action::Add(RENEWALS.into(), 1)]);
         let update =
-            Update::of(Key::new(&self.stores.shard, OWNER), renewal).when(far_epoch_is(self.epoch));
+            Update::of(Key::new(&self.stores.shard, OWNER), renewal).when(epoch_is(self.epoch));
         let renewed = async {
             let updated = self.stores.far.update(update).await?;
             // If the far store lost the renewal, a successor would begin early.

@@ -10,17 +10,17 @@ use bytes::Bytes;
 use futures_util::future::try_join_all;
 use ports::{
     Error, ErrorKind, Item, Key, Result, Update,
-    key_value::{Page, Scan, evaluate::check_key},
+    key_value::{Change, Page, Scan, evaluate::check_key},
 };
 
 use super::Engine;
 use crate::{
     broken::Broken,
     layout::{LaneId, RecordId, Row, RowKey, body, decode_body, item_row, row_of_far},
-    owner::near_guard,
 };
 
 /// Rows of one of the user's partitions by sort key, and the key up to which they are complete.
+#[derive(Default)]
 struct Stretch {
     rows: BTreeMap<Bytes, Row>,
     known_until: Option<Bytes>,
@@ -31,7 +31,6 @@ impl Engine {
         self.is_complete.load(Ordering::Acquire)
     }
 
-    /// An item, and the highest position that the lane knows then.
     pub(crate) async fn read(&self, lane: LaneId, key: &Key) -> Result<(Option<Arc<Item>>, u64)> {
         check_key(key, &self.limits)?;
         let key = item_row(key);
@@ -46,19 +45,16 @@ impl Engine {
                 },
             };
             // If the payload is gone, a later write has replaced the row, too.
-            let Some(attributes) = self.attributes_of(&row).await? else {
+            let Some(stored) = self.stored(&row).await? else {
                 continue;
             };
-            let item = row.stored(attributes.as_ref())?.item;
-            return Ok((item, self.saw(lane, [row.writer])));
+            return Ok((stored.item, self.saw(lane, row.writer)));
         }
     }
 
-    fn saw(&self, lane: LaneId, writers: impl IntoIterator<Item = Option<(RecordId, u64)>>) -> u64 {
+    fn saw(&self, lane: LaneId, writer: Option<(RecordId, u64)>) -> u64 {
         let mut state = self.state();
-        for writer in writers {
-            state.stream.observe(lane, writer);
-        }
+        state.stream.observe(lane, writer);
         state.stream.high(lane)
     }
 
@@ -69,19 +65,16 @@ impl Engine {
         let place = Key::new(&self.stores.shard, key);
         let row = row_of_far(self.stores.far.get(&place).await?.value.as_deref())?;
         let mut order = self.order.lock().await;
-        let is_bold = self.options.breaks(Broken::FillsOverAWrite);
+        let is_bold = self.options.mutant.breaks(Broken::FillsOverAWrite);
         if self.removals.load(Ordering::Acquire) != removals && !is_bold {
             return Ok(None);
         }
         if self.near_row(key).await?.is_some() && !is_bold {
             return Ok(None);
         }
-        let guard =
-            near_guard(&self.stores.shard, self.epoch, order.position).depends_on(order.near);
-        match self
-            .repeat_near(vec![guard, Update::of(place, body(&row))])
-            .await
-        {
+        let guard = self.guard(&order, Change::Keep);
+        let filled = vec![guard, Update::of(place, body(&row))];
+        match self.repeat_near(filled).await {
             Ok(()) => {
                 order.resident_bytes += row.bytes(key);
                 if order.resident_bytes > self.options.near_bytes_max {
@@ -108,18 +101,11 @@ impl Engine {
         }
     }
 
-    /// One page of a user's partition, near and far merged.
     pub(crate) async fn scan(&self, lane: LaneId, scan: &Scan) -> Result<(Page, u64)> {
         check_key(&Key::new(&scan.partition, &scan.from), &self.limits)?;
         if scan.until.as_ref().is_some_and(|until| *until <= scan.from) {
-            let high = self.state().stream.high(lane);
-            return Ok((
-                Page {
-                    items: Vec::new(),
-                    next: None,
-                },
-                high,
-            ));
+            let (items, next) = (Vec::new(), None);
+            return Ok((Page { items, next }, self.state().stream.high(lane)));
         }
         let items_max = scan.items_max.min(self.limits.page_items_max).max(1);
         loop {
@@ -154,7 +140,6 @@ impl Engine {
         })
     }
 
-    /// The same scan in the shard's partition.
     fn scan_of_rows(&self, scan: &Scan, items_max: usize) -> Scan {
         let until = match &scan.until {
             Some(until) => item_row(&Key::new(&scan.partition, until)),
@@ -170,39 +155,27 @@ impl Engine {
 
     /// Lays near rows over far ones, until there are more than enough that are not deleted.
     async fn merge(&self, scan: &Scan, items_max: usize, far: Option<Stretch>) -> Result<Stretch> {
-        let mut merged = far.unwrap_or(Stretch {
-            rows: BTreeMap::new(),
-            known_until: None,
-        });
+        let mut merged = far.unwrap_or_default();
         let until = merged.known_until.clone().or_else(|| scan.until.clone());
-        let mut inner = self.scan_of_rows(
-            &Scan {
-                until,
-                ..scan.clone()
-            },
-            self.limits.page_items_max,
-        );
+        let scan = Scan {
+            until,
+            ..scan.clone()
+        };
+        let mut inner = self.scan_of_rows(&scan, self.limits.page_items_max);
         let skip = item_row(&Key::new(&scan.partition, b"")).len();
         loop {
             let read = self.stores.near.scan(&inner).await?;
             self.same_start(read.point)?;
             for (sort, item) in read.value.items {
-                merged
-                    .rows
-                    .insert(sort.slice(skip..), decode_body(&item, "read a near row")?);
+                let row = decode_body(&item, "read a near row")?;
+                merged.rows.insert(sort.slice(skip..), row);
             }
             let Some(next) = read.value.next else {
                 return Ok(merged);
             };
             let near_until = next.slice(skip..);
-            let alive = |(_, row): &(&Bytes, &Row)| !is_nothing(row);
-            if merged
-                .rows
-                .range(..near_until.clone())
-                .filter(alive)
-                .count()
-                > items_max
-            {
+            let known = merged.rows.range(..near_until.clone());
+            if known.filter(|(_, row)| !is_nothing(row)).count() > items_max {
                 merged.known_until = Some(near_until);
                 return Ok(merged);
             }
@@ -223,7 +196,7 @@ impl Engine {
                 more = Some(sort);
                 break;
             }
-            self.saw(lane, [row.writer]);
+            self.saw(lane, row.writer);
             if !is_nothing(&row) {
                 taken.push((sort, row));
             }
@@ -232,23 +205,12 @@ impl Engine {
             known_until = more;
         }
         let items = taken.into_iter().map(|(sort, row)| async move {
-            let attributes = self.attributes_of(&row).await?;
-            let attributes = attributes.ok_or_else(|| Error::corrupt("find a row's payload"))?;
-            let item = row.stored(attributes.as_ref())?.item;
-            Ok((
-                sort,
-                item.ok_or_else(|| Error::corrupt("find a row's payload"))?,
-            ))
+            let item = self.stored(&row).await?.and_then(|stored| stored.item);
+            let item = item.ok_or_else(|| Error::corrupt("find a row's payload"))?;
+            Ok((sort, item))
         });
-        let items = try_join_all(items).await?;
-        let high = self.state().stream.high(lane);
-        Ok((
-            Page {
-                items,
-                next: known_until,
-            },
-            high,
-        ))
+        let (items, next) = (try_join_all(items).await?, known_until);
+        Ok((Page { items, next }, self.state().stream.high(lane)))
     }
 }
 

@@ -17,18 +17,16 @@ use crate::{
     broken::Broken,
     health::Ended,
     layout::{OWNER, SEQUENCE, VERSION, cursor_of, cursor_sort, far_change},
-    owner::far_epoch_is,
+    owner::epoch_is,
     stream::{Outgoing, Verdict},
 };
 
-/// A batch with its verdict.
 type Landed = (Outgoing, Verdict);
 
 /// The index of the first item among the updates of a batch: after owner row and cursor.
 const ITEMS_FROM: usize = 2;
 
 impl Engine {
-    /// Sends until this instance ends.
     pub(crate) async fn send(self: Arc<Self>) -> Result<()> {
         let mut under_way: FuturesUnordered<BoxFuture<'static, Landed>> = FuturesUnordered::new();
         let mut near: Option<BoxFuture<'static, Result<u64>>> = None;
@@ -38,19 +36,12 @@ impl Engine {
             work.as_mut().enable();
             let now = self.clock.monotonic();
             let (batches, wanted, wakes_at) = {
-                let mut state = self.state();
-                let batches = state.stream.take_batches(now);
-                (
-                    batches,
-                    state.stream.near_wanted(),
-                    state.stream.wakes_at(now),
-                )
+                let stream = &mut self.state().stream;
+                let batches = stream.take_batches(now);
+                (batches, stream.near_wanted(), stream.wakes_at(now))
             };
-            under_way.extend(
-                batches
-                    .into_iter()
-                    .map(|batch| Arc::clone(&self).fly(batch).boxed()),
-            );
+            let flights = batches.into_iter();
+            under_way.extend(flights.map(|batch| Arc::clone(&self).fly(batch).boxed()));
             if near.is_none() {
                 near = wanted.map(|(position, point)| {
                     Arc::clone(&self).make_near_durable(position, point).boxed()
@@ -122,31 +113,39 @@ impl Engine {
     fn far_updates(&self, batch: &Outgoing) -> Vec<Update> {
         let shard = &self.stores.shard;
         let (first, last) = (*batch.sequences.start(), *batch.sequences.end());
-        let epoch = match self.options.broken {
-            Some(Broken::DeposedWritesOn) => Condition::Always,
-            _ => far_epoch_is(self.epoch),
+        let mutant = self.options.mutant;
+        let unless_broken = |rule, condition| {
+            if mutant.breaks(rule) {
+                Condition::Always
+            } else {
+                condition
+            }
         };
-        let cursor = match self.options.broken {
-            Some(Broken::SendsPastAFailure | Broken::SkipsWhatFails) => Condition::Any(vec![
+        let skips =
+            mutant.breaks(Broken::SendsPastAFailure) || mutant.breaks(Broken::SkipsWhatFails);
+        let is_absent_or_below = |name: &'static str, value: i64| {
+            Condition::Any(vec![
                 Condition::Absent,
-                Condition::attribute(SEQUENCE, Test::Below(last as i64)),
-            ]),
-            _ if first == 1 => Condition::Absent,
+                Condition::attribute(name, Test::Below(value)),
+            ])
+        };
+        let cursor = match first {
+            _ if skips => is_absent_or_below(SEQUENCE, last as i64),
+            1 => Condition::Absent,
             _ => Condition::attribute(SEQUENCE, Test::is_integer(first as i64 - 1)),
         };
         let moved = Change::Put(vec![(SEQUENCE.into(), Value::Integer(last as i64))]);
         let mut updates = vec![
-            Update::check(Key::new(shard, OWNER), epoch),
+            Update::check(
+                Key::new(shard, OWNER),
+                unless_broken(Broken::DeposedWritesOn, epoch_is(self.epoch)),
+            ),
             Update::of(Key::new(shard, cursor_sort(batch.lane)), moved).when(cursor),
         ];
         for (key, (written, payload)) in &batch.changes {
             let change = far_change(written.version, written.memory.as_deref(), payload.as_ref());
-            let is_lower = Condition::Any(vec![
-                Condition::Absent,
-                Condition::attribute(VERSION, Test::Below(written.version.0 as i64)),
-            ]);
-            let free = self.options.breaks(Broken::OldOverwritesNewer);
-            let condition = if free { Condition::Always } else { is_lower };
+            let is_newer = is_absent_or_below(VERSION, written.version.0 as i64);
+            let condition = unless_broken(Broken::OldOverwritesNewer, is_newer);
             updates.push(Update::of(Key::new(shard, key), change).when(condition));
         }
         updates
@@ -185,12 +184,9 @@ impl Engine {
             }
             index => {
                 let key = batch.changes.keys().nth(index - ITEMS_FROM);
-                let key = key
-                    .map(|key| key.escape_ascii().to_string())
-                    .unwrap_or_default();
-                Err(Error::corrupt(format!(
-                    "write {key} far, where another process has written"
-                )))
+                let key = key.map_or(&b""[..], |key| key).escape_ascii();
+                let why = format!("write {key} far, where another process has written");
+                Err(Error::corrupt(why))
             }
         }
     }
@@ -202,15 +198,5 @@ impl Engine {
             return Verdict::Failed;
         }
         Verdict::Refused(error)
-    }
-
-    /// The sender in a task of its own. Its end ends this instance, as nothing would become durable
-    /// without it.
-    pub(crate) async fn run_sender(self: Arc<Self>) {
-        let engine = Arc::clone(&self);
-        let ended: Result<()> = self.detached(async move { engine.send().await }).await;
-        if ended.is_err() {
-            self.end(Ended::NearLost);
-        }
     }
 }

@@ -16,24 +16,22 @@ use ports::{
 
 use super::{Engine, Order};
 use crate::{
-    evaluation::Operation,
+    evaluation::{Decision, Operation},
     health::Ended,
     layout::{
         BODY, Content, LaneId, OWNER, PayloadId, Record, RecordId, Row, RowKey, Written, body,
         decode_body, encode_attributes, far_change, payload_sort, record_sort,
     },
     options::Mode,
-    owner::{NearOwner, moving_on, near_guard},
+    owner::{NearOwner, moving_to},
     stream::Pending,
 };
 
-/// The present row of a key.
 struct CurrentRow {
     row: Option<Row>,
     stored: Stored,
 }
 
-/// The near transaction of one write.
 struct Plan {
     updates: Vec<Update>,
     record: Record,
@@ -42,16 +40,14 @@ struct Plan {
     resident_removed: usize,
 }
 
-/// The result of a call, with the highest position that its lane knows.
-pub(crate) type Answered<T> = (T, u64);
-
 impl Engine {
-    /// Makes a call in a lane. `held` is a handle to the lane.
+    /// Makes a call in a lane; returns its result with the highest position that the lane knows then.
+    /// `held` is a handle to the lane.
     pub(crate) async fn write<O: Operation>(
         self: &Arc<Self>,
         (lane, held): (LaneId, impl Send + 'static),
         operation: O,
-    ) -> Result<Answered<O::Answer>> {
+    ) -> Result<(Decision<O::Answer>, u64)> {
         operation.check(&self.limits)?;
         // The write continues if its caller gives up. It follows what its lane has read, which the
         // lane forgets when its last handle is dropped. So the task holds a handle.
@@ -62,8 +58,7 @@ impl Engine {
             written
         };
         let (answer, written, high) = self.detached(task).await?;
-        let is_sync = self.state().stream.mode() == Mode::Sync;
-        if let Some(place) = written.filter(|_| is_sync) {
+        if let Some(place) = written.filter(|_| self.options.mode == Mode::Sync) {
             self.wait_until_far(&[place]).await?;
         }
         Ok((answer, high))
@@ -73,7 +68,7 @@ impl Engine {
         &self,
         lane: LaneId,
         operation: O,
-    ) -> Result<(O::Answer, Option<RecordId>, u64)> {
+    ) -> Result<(Decision<O::Answer>, Option<RecordId>, u64)> {
         let keys = operation.keys();
         loop {
             self.wait_for_room().await?;
@@ -92,9 +87,10 @@ impl Engine {
             };
             let (place, dependencies) = self.join_in(lane, &found)?;
             let stored: Vec<Stored> = found.iter().map(|found| found.stored.clone()).collect();
-            let judged = operation.decide(&stored, &self.limits)?;
-            if judged.changed.is_empty() {
-                return Ok((judged.answer, None, self.state().stream.high(lane)));
+            let mut decided = operation.decide(&stored, &self.limits)?;
+            let changed = std::mem::take(&mut decided.changed);
+            if changed.is_empty() {
+                return Ok((decided, None, self.state().stream.high(lane)));
             }
             let record = Record {
                 position: order.position + 1,
@@ -102,49 +98,45 @@ impl Engine {
                 dependencies,
                 changes: Vec::new(),
             };
-            let plan = self.plan(&keys, &found, judged.changed, record, &order)?;
+            let plan = self.plan(&keys, &found, changed, record, &order)?;
             self.carry_out(&mut order, plan).await?;
-            return Ok((judged.answer, Some(place), self.state().stream.high(lane)));
+            return Ok((decided, Some(place), self.state().stream.high(lane)));
         }
     }
 
     fn has_no_room(&self) -> bool {
         let now = self.clock.monotonic();
-        self.state().stream.is_full(now, 0)
+        self.state().stream.is_full(now)
     }
 
     /// Waits while too much is pending (E7).
     async fn wait_for_room(&self) -> Result<()> {
         self.until(|state| {
             if state.is_draining {
-                return Some(Err(Error::unavailable(
-                    "write to a shard that is being released",
-                )));
+                let what = "write to a shard that is being released";
+                return Some(Err(Error::unavailable(what)));
             }
-            (!state.stream.is_full(self.clock.monotonic(), 0)).then_some(Ok(()))
+            (!state.stream.is_full(self.clock.monotonic())).then_some(Ok(()))
         })
-        .await?
+        .await
     }
 
     /// The rows of all keys, or the keys that are not known near.
     async fn find_all(&self, keys: &[RowKey]) -> Result<Result<Vec<CurrentRow>, Vec<RowKey>>> {
         let rows = try_join_all(keys.iter().map(|key| self.near_row(key))).await?;
         let is_complete = self.is_complete();
-        let missing = keys
-            .iter()
-            .zip(&rows)
-            .filter(|(_, row)| row.is_none() && !is_complete);
-        let missing: Vec<RowKey> = missing.map(|(key, _)| key.clone()).collect();
+        let is_missing = |row: &Option<Row>| row.is_none() && !is_complete;
+        let found = keys.iter().zip(&rows);
+        let missing = found.filter(|(_, row)| is_missing(row)).map(|(key, _)| key);
+        let missing: Vec<RowKey> = missing.cloned().collect();
         if !missing.is_empty() {
             return Ok(Err(missing));
         }
         let found = rows.into_iter().map(|row| async {
             let stored = match &row {
                 Some(row) => {
-                    let attributes = self.attributes_of(row).await?;
-                    let attributes =
-                        attributes.ok_or_else(|| Error::corrupt("find a row's payload"))?;
-                    row.stored(attributes.as_ref())?
+                    let stored = self.stored(row).await?;
+                    stored.ok_or_else(|| Error::corrupt("find a row's payload"))?
                 }
                 None => Stored::default(),
             };
@@ -171,9 +163,8 @@ impl Engine {
         order: &Order,
     ) -> Result<Plan> {
         let shard = &self.stores.shard;
-        let guard = near_guard(shard, self.epoch, order.position).depends_on(order.near);
         let mut plan = Plan {
-            updates: vec![moving_on(guard, record.position)],
+            updates: vec![self.guard(order, moving_to(record.position))],
             record,
             payloads: Vec::new(),
             resident_added: 0,
@@ -182,14 +173,11 @@ impl Engine {
         for (at, next) in changed {
             self.plan_change(&mut plan, &keys[at], current[at].row.as_ref(), next)?;
         }
-        plan.updates.push(Update::of(
-            Key::new(shard, record_sort(plan.record.place)),
-            body(&plan.record),
-        ));
+        let key = Key::new(shard, record_sort(plan.record.place));
+        plan.updates.push(Update::of(key, body(&plan.record)));
         Ok(plan)
     }
 
-    /// Adds the change of one row to a plan.
     fn plan_change(
         &self,
         plan: &mut Plan,
@@ -206,9 +194,9 @@ impl Engine {
         };
         let content = match &payload {
             Some(bytes) => {
-                let item = Change::Put(vec![(BODY.into(), Value::Bytes(bytes.clone()))]);
-                plan.updates
-                    .push(Update::of(Key::new(shard, payload_sort(id)), item));
+                let attributes = vec![(BODY.into(), Value::Bytes(bytes.clone()))];
+                let put = Update::put(Key::new(shard, payload_sort(id)), attributes);
+                plan.updates.push(put);
                 Content::At(id, bytes.len() as u32)
             }
             None => Content::Nothing,
@@ -219,12 +207,13 @@ impl Engine {
             content,
             writer: Some((plan.record.place, plan.record.position)),
         };
-        plan.updates
-            .push(Update::of(Key::new(shard, key), body(&row)));
+        let put = Update::of(Key::new(shard, key), body(&row));
+        plan.updates.push(put);
         plan.resident_added += row.bytes(key);
-        plan.resident_removed += before.map_or(0, |before| before.bytes(key));
-        plan.updates
-            .extend(before.and_then(|before| self.delete_unreferred(before)));
+        if let Some(before) = before {
+            plan.resident_removed += before.bytes(key);
+            plan.updates.extend(self.delete_unreferred(before));
+        }
         plan.record.changes.push(Written {
             key: key.clone(),
             version: next.version,
@@ -241,10 +230,8 @@ impl Engine {
         let (place, _) = before.writer?;
         let is_clean = self.state().stream.is_done(place);
         let payload = before.payload().filter(|_| is_clean)?;
-        Some(Update::delete(Key::new(
-            &self.stores.shard,
-            payload_sort(payload),
-        )))
+        let key = Key::new(&self.stores.shard, payload_sort(payload));
+        Some(Update::delete(key))
     }
 
     /// Refuses a write that is too large for the far store (E8).
@@ -254,17 +241,12 @@ impl Engine {
             return Ok(());
         };
         let bytes = Item::from_parts(next.version, attributes).bytes_len();
-        let limit = self
-            .stores
-            .far
-            .limits()
-            .item_bytes_max
-            .min(self.stores.near.limits().item_bytes_max);
+        let (near, far) = (self.stores.near.limits(), self.stores.far.limits());
+        let limit = far.item_bytes_max.min(near.item_bytes_max);
         if bytes > limit {
-            return Err(Error::invalid(format!(
-                "store {bytes} bytes under {}, where {limit} is the limit",
-                key.escape_ascii()
-            )));
+            let key = key.escape_ascii();
+            let what = format!("store {bytes} bytes under {key}, where {limit} is the limit");
+            return Err(Error::invalid(what));
         }
         Ok(())
     }
@@ -356,26 +338,24 @@ impl Engine {
 
     pub(crate) async fn near_row(&self, key: &RowKey) -> Result<Option<Row>> {
         let read = self.near_get(&Key::new(&self.stores.shard, key)).await?;
-        read.value
-            .map(|item| decode_body(&item, "read a near row"))
-            .transpose()
+        let row = read.value.map(|item| decode_body(&item, "read a near row"));
+        row.transpose()
     }
 
-    /// A row's attributes; `Some(None)`: the row is deleted; `None`: its payload is gone, as a
-    /// later write has replaced the row.
-    pub(crate) async fn attributes_of(&self, row: &Row) -> Result<Option<Option<Bytes>>> {
-        match &row.content {
-            Content::Nothing => Ok(Some(None)),
-            Content::Inline(bytes) => Ok(Some(Some(bytes.clone()))),
+    /// A row with its payload; none: the payload is gone, as a later write has replaced the row.
+    pub(crate) async fn stored(&self, row: &Row) -> Result<Option<Stored>> {
+        let attributes = match &row.content {
+            Content::Nothing => None,
+            Content::Inline(bytes) => Some(bytes.clone()),
             Content::At(payload, _) => {
-                let read = self
-                    .near_get(&Key::new(&self.stores.shard, payload_sort(*payload)))
-                    .await?;
-                Ok(read
-                    .value
-                    .and_then(|item| item.bytes(BODY).cloned())
-                    .map(Some))
+                let key = Key::new(&self.stores.shard, payload_sort(*payload));
+                let payload = self.near_get(&key).await?.value;
+                let Some(bytes) = payload.and_then(|item| item.bytes(BODY).cloned()) else {
+                    return Ok(None);
+                };
+                Some(bytes)
             }
-        }
+        };
+        row.stored(attributes.as_ref()).map(Some)
     }
 }

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     ops::{Bound, RangeInclusive},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -17,7 +18,6 @@ use crate::{
     options::{FAR_ITEMS_RESERVE, Mode},
 };
 
-/// A batch to be sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Outgoing {
     pub(crate) lane: LaneId,
@@ -27,7 +27,6 @@ pub(crate) struct Outgoing {
     bytes: usize,
 }
 
-/// The outcome of a batch.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     /// The lane's far cursor is durable here.
@@ -40,8 +39,7 @@ pub(crate) enum Verdict {
     Refused(Error),
 }
 
-/// The first pause after a failure.
-const BACKOFF_FIRST_MS: u64 = 10;
+const BACKOFF_FIRST: Duration = Duration::from_millis(10);
 
 impl Stream {
     /// All batches that may be sent now.
@@ -50,10 +48,8 @@ impl Stream {
         // The lanes take turns, starting after the one that sent last. So a long lane does not fill
         // the window alone.
         let behind = (Bound::Excluded(self.sent_last), Bound::Unbounded);
-        let ids = self
-            .busy
-            .range(behind)
-            .chain(self.busy.range(..=self.sent_last));
+        let ids = self.busy.range(behind);
+        let ids = ids.chain(self.busy.range(..=self.sent_last));
         let ids: Vec<LaneId> = ids.copied().collect();
         loop {
             let before = taken.len();
@@ -84,19 +80,14 @@ impl Stream {
 
     fn take_batch(&mut self, id: LaneId, now: Monotonic) -> Option<Outgoing> {
         let lane = &self.lanes[&id];
-        let most = if lane.is_cautious {
-            1
-        } else {
-            self.options.lane_batches_max
-        };
+        let most = self.options.lane_batches_max;
+        let most = if lane.is_cautious { 1 } else { most };
         let is_resting = lane.retry.as_ref().is_some_and(|(until, _)| *until > now);
         if lane.batches_under_way >= most || is_resting {
             return None;
         }
-        let first = lane
-            .records
-            .iter()
-            .position(|pending| pending.stage == Stage::Queued)?;
+        let mut records = lane.records.iter();
+        let first = records.position(|pending| pending.stage == Stage::Queued)?;
         if !self.has_lingered(lane, first, now) {
             return None;
         }
@@ -151,9 +142,9 @@ impl Stream {
 
     fn may_leave(&self, id: LaneId, pending: &Pending) -> bool {
         let near = pending.record.position <= self.near_durable;
-        let near = near || self.options.breaks(Broken::SendsBeforeNearIsDurable);
-        let free = self.options.breaks(Broken::IgnoresDependencies)
-            || self.options.breaks(Broken::OldOverwritesNewer);
+        let near = near || self.options.mutant.breaks(Broken::SendsBeforeNearIsDurable);
+        let free = self.options.mutant.breaks(Broken::IgnoresDependencies)
+            || self.options.mutant.breaks(Broken::OldOverwritesNewer);
         let is_done = |place: &RecordId| free || place.lane == id || self.is_done(*place);
         let is_sound = self.lanes[&id]
             .poisoned_at(pending.record.place.sequence)
@@ -175,9 +166,8 @@ impl Stream {
             pending.stage = Stage::UnderWay;
             outgoing.bytes += pending.bytes();
             for (written, payload) in pending.record.changes.iter().zip(&pending.payloads) {
-                outgoing
-                    .changes
-                    .insert(written.key.clone(), (written.clone(), payload.clone()));
+                let change = (written.clone(), payload.clone());
+                outgoing.changes.insert(written.key.clone(), change);
             }
         }
         lane.batches_under_way += 1;
@@ -189,10 +179,8 @@ impl Stream {
     /// When a batch that must wait now may be sent, if no other event comes first.
     pub(crate) fn wakes_at(&self, now: Monotonic) -> Option<Monotonic> {
         let moment = |lane: &Lane| {
-            let queued = lane
-                .records
-                .iter()
-                .find(|pending| pending.stage == Stage::Queued)?;
+            let mut records = lane.records.iter();
+            let queued = records.find(|pending| pending.stage == Stage::Queued)?;
             let lingers = queued.since + self.options.linger;
             // The longest wait for records that are not durable near.
             let leaves = lingers + self.options.linger;
@@ -238,17 +226,12 @@ impl Stream {
     fn mark(&mut self, batch: &Outgoing, until: u64) {
         let lane = self.lane(batch.lane);
         for sequence in batch.sequences.clone() {
-            let Some(index) = sequence.checked_sub(lane.done + 1) else {
-                continue;
-            };
-            let Some(pending) = lane.records.get_mut(index as usize) else {
-                continue;
-            };
-            pending.stage = if sequence <= until {
-                Stage::Applied
-            } else {
-                Stage::Queued
-            };
+            let index = sequence.checked_sub(lane.done + 1);
+            if let Some(pending) = index.and_then(|index| lane.records.get_mut(index as usize)) {
+                let is_applied = sequence <= until;
+                let (applied, queued) = (Stage::Applied, Stage::Queued);
+                pending.stage = if is_applied { applied } else { queued };
+            }
         }
     }
 
@@ -256,14 +239,8 @@ impl Stream {
     fn retire(&mut self, id: LaneId) -> Vec<Arc<Record>> {
         let lane = self.lane(id);
         let (mut done, mut freed) = (Vec::new(), 0);
-        while lane
-            .records
-            .front()
-            .is_some_and(|pending| pending.stage == Stage::Applied)
-        {
-            let Some(pending) = lane.records.pop_front() else {
-                break;
-            };
+        let is_applied = |pending: &mut Pending| pending.stage == Stage::Applied;
+        while let Some(pending) = lane.records.pop_front_if(is_applied) {
             lane.done += 1;
             freed += pending.bytes();
             done.push(pending.record);
@@ -278,17 +255,15 @@ impl Stream {
 
     /// Schedules a retry, one batch at a time.
     fn rest(&mut self, id: LaneId, now: Monotonic, entropy: &dyn Entropy) {
-        let longest = self.retry_delay_max();
-        let lane = self.lane(id);
-        lane.is_cautious = true;
-        let first = std::time::Duration::from_millis(BACKOFF_FIRST_MS);
         let backoff = Backoff {
-            first,
-            longest,
+            first: BACKOFF_FIRST,
+            longest: self.options.backoff_max,
             attempts_max: u32::MAX,
         };
+        let lane = self.lane(id);
+        lane.is_cautious = true;
         let (_, mut delays) = lane.retry.take().unwrap_or_else(|| (now, backoff.delays()));
-        let delay = delays.next_delay(entropy).unwrap_or(longest);
+        let delay = delays.next_delay(entropy).unwrap_or(backoff.longest);
         lane.retry = Some((now + delay, delays));
     }
 
@@ -296,7 +271,7 @@ impl Stream {
     /// the poison.
     fn refuse(&mut self, batch: &Outgoing, error: &Error) {
         let (first, last) = (*batch.sequences.start(), *batch.sequences.end());
-        let skips = self.options.breaks(Broken::SkipsWhatFails);
+        let skips = self.options.mutant.breaks(Broken::SkipsWhatFails);
         let lane = self.lane(batch.lane);
         lane.is_cautious = true;
         if first < last {
@@ -304,14 +279,7 @@ impl Stream {
         } else if skips {
             self.mark(batch, last);
         } else {
-            self.poison(
-                RecordId {
-                    lane: batch.lane,
-                    sequence: first,
-                },
-                error.kind(),
-                &error.to_string(),
-            );
+            self.poison(batch.lane.at(first), error.kind(), &error.to_string());
         }
     }
 
@@ -340,18 +308,13 @@ impl Stream {
 
     /// For each lane, its first record that depends on a write of `id` from `sequence` on.
     fn dependants_of(&self, id: LaneId, sequence: u64) -> Vec<RecordId> {
-        let depends = |pending: &&Pending| {
-            pending
-                .record
-                .dependencies
-                .iter()
-                .any(|place| place.lane == id && place.sequence >= sequence)
+        let depends = |record: &&Arc<Record>| {
+            let mut dependencies = record.dependencies.iter();
+            dependencies.any(|place| place.lane == id && place.sequence >= sequence)
         };
         let first = |lane: &Lane| {
-            lane.records
-                .iter()
-                .find(depends)
-                .map(|pending| pending.record.place)
+            let mut records = lane.records.iter().map(|pending| &pending.record);
+            records.find(depends).map(|record| record.place)
         };
         self.busy().filter_map(first).collect()
     }

@@ -24,11 +24,9 @@ impl Stream {
                 ));
             }
             None => {
+                let (epoch, number) = (self.epoch, self.made);
                 self.made += 1;
-                LaneId {
-                    epoch: self.epoch,
-                    number: self.made - 1,
-                }
+                LaneId { epoch, number }
             }
         };
         let inherited = self.sound_tail();
@@ -43,10 +41,8 @@ impl Stream {
     fn sound_tail(&self) -> BTreeMap<LaneId, u64> {
         let sound = |(id, last): (&LaneId, &u64)| {
             let poison = self.lanes[id].poison.as_ref();
-            (
-                *id,
-                poison.map_or(*last, |poison| (*last).min(poison.from - 1)),
-            )
+            let until = poison.map_or(*last, |poison| poison.from - 1);
+            (*id, until.min(*last))
         };
         self.tail.iter().map(sound).collect()
     }
@@ -78,12 +74,10 @@ impl Stream {
         None
     }
 
-    /// How many lanes have handles.
     pub(crate) fn lanes_held(&self) -> usize {
         self.lanes.values().filter(|lane| lane.holders > 0).count()
     }
 
-    /// Adds a handle to `lane`.
     pub(crate) fn hold(&mut self, lane: LaneId) {
         self.lane(lane).holders += 1;
     }
@@ -113,11 +107,8 @@ impl Stream {
         let lane = self.lanes.entry(id).or_default();
         lane.done = done;
         for pending in records {
-            assert_eq!(
-                pending.record.place.sequence,
-                lane.next(),
-                "a lane has no hole"
-            );
+            let sequence = pending.record.place.sequence;
+            assert_eq!(sequence, lane.next(), "a lane has no hole");
             lane.high = lane.high.max(pending.record.position);
             lane.bytes += pending.bytes();
             self.bytes += pending.bytes();
@@ -137,18 +128,7 @@ impl Stream {
         if let Some(poison) = self.poison_over(id, u64::MAX) {
             return Err(poison.error());
         }
-        let of = |(lane, sequence): (&LaneId, &u64)| RecordId {
-            lane: *lane,
-            sequence: *sequence,
-        };
-        let dependencies = lane.inherited.iter().map(of).collect();
-        Ok((
-            RecordId {
-                lane: id,
-                sequence: lane.next(),
-            },
-            dependencies,
-        ))
+        Ok((id.at(lane.next()), lane.dependencies().collect()))
     }
 
     /// Adds a record that was ordered near.
@@ -159,17 +139,21 @@ impl Stream {
         assert_eq!(place.sequence, lane.next(), "one writer at a time");
         lane.high = lane.high.max(pending.record.position);
         lane.bytes += bytes;
-        for dependency in &pending.record.dependencies {
+        let dependencies = pending.record.dependencies.clone();
+        for RecordId {
+            lane: other,
+            sequence,
+        } in &dependencies
+        {
             if lane
                 .inherited
-                .get(&dependency.lane)
-                .is_some_and(|sequence| *sequence <= dependency.sequence)
+                .get(other)
+                .is_some_and(|read| read <= sequence)
             {
-                lane.inherited.remove(&dependency.lane);
+                lane.inherited.remove(other);
             }
         }
         let is_sound = lane.poison.is_none();
-        let dependencies = pending.record.dependencies.clone();
         lane.records.push_back(pending);
         if is_sound {
             self.bytes += bytes;
@@ -205,18 +189,8 @@ impl Stream {
             return;
         };
         let position = joined.high;
-        let mut places: Vec<RecordId> = joined
-            .inherited
-            .iter()
-            .map(|(lane, sequence)| RecordId {
-                lane: *lane,
-                sequence: *sequence,
-            })
-            .collect();
-        places.push(RecordId {
-            lane: other,
-            sequence: joined.next() - 1,
-        });
+        let mut places: Vec<RecordId> = joined.dependencies().collect();
+        places.push(other.at(joined.next() - 1));
         for place in places {
             self.observe(id, Some((place, position)));
         }
@@ -239,39 +213,22 @@ impl Stream {
             .iter()
             .take_while(|pending| pending.record.position <= position)
             .count();
-        let mut places = vec![RecordId {
-            lane: id,
-            sequence: lane.done + before as u64,
-        }];
-        if !self.options.breaks(Broken::ForgetsWhatWasRead) {
-            places.extend(lane.inherited.iter().map(|(lane, sequence)| RecordId {
-                lane: *lane,
-                sequence: *sequence,
-            }));
+        let mut places = vec![id.at(lane.done + before as u64)];
+        if !self.options.mutant.breaks(Broken::ForgetsWhatWasRead) {
+            places.extend(lane.dependencies());
         }
         places
     }
 
-    /// All pending records.
     pub(crate) fn everything(&self) -> Vec<RecordId> {
-        self.lanes
-            .iter()
-            .map(|(id, lane)| RecordId {
-                lane: *id,
-                sequence: lane.next() - 1,
-            })
-            .collect()
+        let last = |(id, lane): (&LaneId, &Lane)| id.at(lane.next() - 1);
+        self.lanes.iter().map(last).collect()
     }
 
     /// The remains of earlier epochs.
     pub(crate) fn tail(&self) -> Vec<RecordId> {
-        self.tail
-            .iter()
-            .map(|(lane, sequence)| RecordId {
-                lane: *lane,
-                sequence: *sequence,
-            })
-            .collect()
+        let last = |(lane, sequence): (&LaneId, &u64)| lane.at(*sequence);
+        self.tail.iter().map(last).collect()
     }
 
     /// Whether all these records are durable far. Errors: one never will be.
@@ -294,11 +251,9 @@ impl Stream {
                 continue;
             }
             lane.urgent = place.sequence;
-            let (skip, until) = (
-                (from - lane.done) as usize,
-                (place.sequence - lane.done) as usize,
-            );
-            for pending in lane.records.iter().take(until).skip(skip) {
+            let (skip, until) = (from - lane.done, place.sequence - lane.done);
+            let records = lane.records.iter().take(until as usize);
+            for pending in records.skip(skip as usize) {
                 left.extend(&pending.record.dependencies);
             }
         }
@@ -307,26 +262,16 @@ impl Stream {
     /// The poison of a lane's records up to `sequence`, or of the records that it has read.
     fn poison_over(&self, id: LaneId, sequence: u64) -> Option<&Poison> {
         let lane = self.lanes.get(&id)?;
-        let inherited = || {
-            lane.inherited.iter().map(|(lane, sequence)| RecordId {
-                lane: *lane,
-                sequence: *sequence,
-            })
-        };
         lane.poisoned_at(sequence)
-            .or_else(|| inherited().find_map(|place| self.poison_of(place)))
+            .or_else(|| lane.dependencies().find_map(|place| self.poison_of(place)))
     }
 
     fn forget_what_is_done(&mut self, id: LaneId) {
         let Some(mut lane) = self.lanes.remove(&id) else {
             return;
         };
-        lane.inherited.retain(|other, sequence| {
-            !self.is_done(RecordId {
-                lane: *other,
-                sequence: *sequence,
-            })
-        });
+        lane.inherited
+            .retain(|other, sequence| !self.is_done(other.at(*sequence)));
         self.lanes.insert(id, lane);
     }
 

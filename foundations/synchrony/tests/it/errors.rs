@@ -80,7 +80,7 @@ fn skipping_a_record_is_caught() {
         let synchrony = picky(
             &pair,
             Options {
-                broken,
+                mutant: broken.into(),
                 ..Options::default()
             },
         )

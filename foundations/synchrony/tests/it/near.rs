@@ -191,7 +191,7 @@ async fn write_beside_a_slow_read(broken: Option<Broken>) -> (Option<i64>, Optio
         .open_over(
             far,
             Options {
-                broken,
+                mutant: broken.into(),
                 ..Options::default()
             },
         )

@@ -167,7 +167,7 @@ async fn paused(broken: Option<Broken>) -> (Option<i64>, Result<(), ErrorKind>, 
     // The batch lingers until the barrier, so it is late.
     let options = Options {
         linger: ms(3_600_000),
-        broken,
+        mutant: broken.into(),
         ..Options::default()
     };
     let old = pair.open(options).await;

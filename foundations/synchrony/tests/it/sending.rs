@@ -184,7 +184,7 @@ async fn first_batch_fails(broken: Option<Broken>) -> bool {
     let options = Options {
         linger_bytes_max: 1,
         batch_bytes_max: 1,
-        broken,
+        mutant: broken.into(),
         ..Options::default()
     };
     let synchrony = pair.open_over(far, options).await;
@@ -233,7 +233,7 @@ async fn slow_first_lane(broken: Option<Broken>) -> Option<i64> {
         .open_over(
             far,
             Options {
-                broken,
+                mutant: broken.into(),
                 ..Options::default()
             },
         )

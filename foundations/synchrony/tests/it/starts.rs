@@ -124,7 +124,7 @@ async fn taken_while_written(late_call: usize, broken: Option<Broken>) -> (Vec<S
         ..pair.stores()
     };
     let options = Options {
-        broken,
+        mutant: broken.into(),
         ..lingering()
     };
     let second = Synchrony::open(stores, options, pair.near.clock(), pair.near.entropy()).await;
@@ -312,7 +312,7 @@ fn over_a_shared_near_store_a_start_waits_until_the_owner_gives_no_sign_of_life(
             let pair = Pair::new(1);
             let first = pair.open(among_others()).await;
             let options = Options {
-                broken: Some(Broken::TakesFromTheLiving),
+                mutant: Broken::TakesFromTheLiving.into(),
                 ..among_others()
             };
             let (start, world) = (pair.clone(), pair.near.clone());

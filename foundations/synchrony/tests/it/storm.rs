@@ -80,7 +80,7 @@ impl Storm {
             pending_bytes_max: 8_000,
             lease: LEASE,
             backoff_max: ms(100),
-            broken,
+            mutant: broken.into(),
             ..Options::default()
         };
         Self {

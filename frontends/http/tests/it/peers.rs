@@ -18,9 +18,10 @@ use transactions::{
 
 use crate::{Fixture, code, engine::Engine, problem};
 
-/// The first byte of a reply: the node is not here, or the kind of the message is unknown.
-const NOT_HERE: u8 = 3;
-const UNKNOWN: u8 = 4;
+/// The byte after the version of a reply: the node is not here, or the kind of the message is
+/// unknown.
+const NOT_HERE: u8 = 2;
+const UNKNOWN: u8 = 3;
 /// The kind of a call for a transaction.
 const FORWARD: u8 = 3;
 
@@ -43,7 +44,7 @@ async fn tells_strangers(config: Config) -> Vec<u8> {
     let server = engine.serve().await;
     let mut said = Vec::new();
     for message in messages() {
-        said.push(answer(&server, message).await.expect("an answer")[0]);
+        said.push(answer(&server, message).await.expect("an answer")[1]);
     }
     said
 }
@@ -56,7 +57,7 @@ async fn a_caller_without_the_stores_secret_is_no_node() {
 #[tokio::test]
 async fn believing_strangers_is_caught() {
     let broken = Config {
-        broken: Some(Broken::BelievesStrangers),
+        mutant: Broken::BelievesStrangers.into(),
         ..Config::default()
     };
     assert!(
@@ -89,7 +90,7 @@ async fn messages_that_are_damaged_or_none_change_nothing() {
                 .await
                 .expect("an answer");
             assert!(
-                [NOT_HERE, UNKNOWN].contains(&said[0]),
+                [NOT_HERE, UNKNOWN].contains(&said[1]),
                 "{bytes:?} was answered with {said:?}"
             );
         }
@@ -111,7 +112,7 @@ async fn a_message_is_as_long_as_its_kind_may_be() {
         let said = answer(&server, longest.clone().into())
             .await
             .expect("an answer");
-        assert!([NOT_HERE, UNKNOWN].contains(&said[0]), "{kind}: {said:?}");
+        assert!([NOT_HERE, UNKNOWN].contains(&said[1]), "{kind}: {said:?}");
         let longer = [longest, vec![kind]].concat();
         assert!(
             answer(&server, longer.into())
@@ -260,7 +261,7 @@ async fn a_process_that_only_begins_is_no_node() {
     let server = Fixture::showing(http_frontend::Status::default()).await;
     for message in messages() {
         assert_eq!(
-            answer(&server, message).await.expect("an answer")[0],
+            answer(&server, message).await.expect("an answer")[1],
             NOT_HERE
         );
     }

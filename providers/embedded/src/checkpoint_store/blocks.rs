@@ -55,9 +55,6 @@ const HEADS: [u64; 2] = [0, 8192];
 /// Where block 1 starts.
 const BLOCKS_START: u64 = 16384;
 
-/// The first bytes of a file that redb wrote itself.
-const PLAIN: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
-
 /// Stored bytes that differ from the written ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Damage {
@@ -92,15 +89,6 @@ impl From<Damage> for io::Error {
     fn from(damage: Damage) -> Self {
         Self::new(io::ErrorKind::InvalidData, damage)
     }
-}
-
-/// Whether redb wrote `file` itself, without our checksums, as in format 1.
-pub(crate) fn is_plain(file: &dyn StorageFile) -> io::Result<bool> {
-    let mut start = [0; PLAIN.len()];
-    if file.len()? >= PLAIN.len() as u64 {
-        file.read_at(&mut start, 0)?;
-    }
-    Ok(start == PLAIN)
 }
 
 /// The fate of redb's writes.

@@ -24,10 +24,7 @@ use redb::{
 
 use crate::{
     config::Config,
-    directory::{
-        format::{self, Format},
-        layout,
-    },
+    directory::{format::Format, layout},
     error::OpenError,
     records::{
         Record, RecordKey, Table,
@@ -38,7 +35,6 @@ use crate::{
 };
 
 mod blocks;
-mod conversion;
 mod verification;
 
 use self::blocks::{Blocks, Checking, Writes};
@@ -123,7 +119,7 @@ pub(crate) struct CheckpointStore {
 }
 
 impl CheckpointStore {
-    /// Opens the store of a data directory. A store of an earlier format is converted first.
+    /// Opens the store of a data directory, and creates it if it is missing.
     pub(crate) fn open(config: &Config, format: Format) -> Result<Self, OpenError> {
         let checkpoint_store = Self {
             path: layout::checkpoint_store(&config.data_dir),
@@ -141,9 +137,6 @@ impl CheckpointStore {
         checkpoint_store
             .create()
             .map_err(OpenError::checkpoint(&checkpoint_store.path))?;
-        if format.number < format::CHECKED_BLOCKS {
-            checkpoint_store.convert()?;
-        }
         checkpoint_store
             .reopen()
             .map_err(OpenError::checkpoint(&checkpoint_store.path))?;
@@ -155,7 +148,8 @@ impl CheckpointStore {
         &self.path
     }
 
-    /// Creates a missing store, under another name first: an incomplete store would not open.
+    /// Creates a missing store, under another name first: an incomplete store would not open. A new
+    /// store that cannot be completed leaves nothing.
     fn create(&self) -> Result<(), StoreError> {
         let directory = self
             .path
@@ -164,21 +158,8 @@ impl CheckpointStore {
         if is_there(&*self.storage, directory).map_err(boxed)? {
             return Ok(());
         }
-        self.replace(|_| Ok(()))
-    }
-
-    /// Replaces the store by a new one that `fill` has filled. A new store that cannot be completed
-    /// leaves nothing.
-    fn replace(
-        &self,
-        fill: impl FnOnce(&Database) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        let directory = self
-            .path
-            .parent()
-            .expect("the store lies in the data directory");
         let unfinished = directory.join(UNFINISHED);
-        self.write_new(&unfinished, fill).inspect_err(|_| {
+        self.write_new(&unfinished).inspect_err(|_| {
             // The incomplete file takes space, and the next attempt starts anew.
             let _ = self.storage.remove(&unfinished);
         })?;
@@ -188,17 +169,11 @@ impl CheckpointStore {
             .map_err(boxed)
     }
 
-    /// Writes a new store to `path`, filled by `fill`, and makes it durable.
-    fn write_new(
-        &self,
-        path: &Path,
-        fill: impl FnOnce(&Database) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    /// Writes an empty store to `path`, and makes it durable.
+    fn write_new(&self, path: &Path) -> Result<(), StoreError> {
         let file = self.storage.open(path).map_err(boxed)?;
         let blocks = Blocks::create(Arc::clone(&file), path, self.salt).map_err(boxed)?;
-        let database = database_in(blocks, self.cache_bytes)?;
-        fill(&database)?;
-        drop(database);
+        drop(database_in(blocks, self.cache_bytes)?);
         file.sync_data().map_err(boxed)
     }
 

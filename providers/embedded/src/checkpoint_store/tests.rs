@@ -4,6 +4,7 @@ use ports::key_value::{Version, evaluate::Stored};
 
 use super::*;
 use crate::{
+    directory::format,
     records::{
         StoredItem,
         overlay::{Generation, replay},

@@ -14,7 +14,7 @@ use redb::{ReadableDatabase, ReadableTable, TableError};
 
 use super::{
     CACHE_BYTES_ONCE, CheckpointEnd, RECORDS, StoreError,
-    blocks::{self, Blocks, Writes},
+    blocks::{Blocks, Writes},
     boxed, checkpoint_end_in, database_in, is_there,
 };
 use crate::{
@@ -24,23 +24,19 @@ use crate::{
     storage::{Storage, StorageFile},
 };
 
-/// Reads the whole store of `data_dir` and counts its records; none if it has no checksums yet.
+/// Reads the whole store of `data_dir` and counts its records.
 pub(crate) fn verify(
     storage: &dyn Storage,
     data_dir: &Path,
     format: Format,
-) -> Result<Option<u64>, OpenError> {
+) -> Result<u64, OpenError> {
     let path = layout::checkpoint_store(data_dir);
     let Some(opened) = open(storage, data_dir)? else {
         return Err(OpenError::Missing { file: path });
     };
-    if blocks::is_plain(&*opened).map_err(OpenError::io(format!("read {}", path.display())))? {
-        return Ok(None);
-    }
     Blocks::open(opened, &path, format.salt, Writes::Forgotten)
         .map_err(boxed)
         .and_then(read_all)
-        .map(Some)
         .map_err(OpenError::checkpoint(&path))
 }
 

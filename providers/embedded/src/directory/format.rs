@@ -6,29 +6,21 @@
 //! 2. When the first record of the journal is durable. Nothing was served before, so until then a
 //!    directory without a journal is new. From then on, a directory without a journal has lost it.
 //!
-//! A directory that has a journal or a checkpoint store but no record has lost the record. A
-//! directory made before the record had the second line gets it at its next start. If such a
-//! directory has no journal by then, it cannot be told from a new one.
-//!
-//! Format 2 adds checksums to the checkpoint store and to the record itself. The salt in the record
-//! seeds every checksum, so a damaged record would make everything else look damaged. A directory
-//! of format 1 is converted at its next open, and earlier releases refuse it from then on.
+//! A directory that has a journal or a checkpoint store but no record has lost the record. The last
+//! line is a checksum of the others: the salt seeds every checksum, so a damaged record would make
+//! everything else look damaged.
 
 use std::{fmt::Write as _, path::Path};
 
 use super::layout;
 use crate::{error::OpenError, storage::Storage};
 
-/// The format this release writes, and the newest it reads.
-pub(crate) const FORMAT: u32 = 2;
-
-/// The first format with checksums in the blocks of the checkpoint store and in the record.
-pub(crate) const CHECKED_BLOCKS: u32 = 2;
+/// The format this release writes and reads.
+pub(crate) const FORMAT: u32 = 3;
 
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// The line that says that the journal's first record is durable. Releases that do not know it
-/// ignore it.
+/// The line that says that the journal's first record is durable.
 const JOURNAL_BEGUN: &str = "journal begun";
 
 /// The start of the last line, which holds the checksum of the lines before it.
@@ -37,8 +29,6 @@ const CHECK: &str = "check ";
 /// The content of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Format {
-    /// The number of the format.
-    pub(crate) number: u32,
     /// The seed of all checksums.
     pub(crate) salt: u32,
     /// Whether the journal's first record is known to have been durable.
@@ -63,18 +53,6 @@ impl Format {
         Ok(begun)
     }
 
-    /// Records durably that the directory has the newest format. The caller has converted it.
-    pub(crate) fn renew(self, storage: &dyn Storage, directory: &Path) -> Result<Self, OpenError> {
-        let newest = Self {
-            number: FORMAT,
-            ..self
-        };
-        if self.number < FORMAT {
-            newest.write(storage, directory)?;
-        }
-        Ok(newest)
-    }
-
     fn write(self, storage: &dyn Storage, directory: &Path) -> Result<(), OpenError> {
         let path = directory.join(layout::FORMAT);
         replace(storage, &path, &self.text())
@@ -82,20 +60,15 @@ impl Format {
     }
 
     fn text(self) -> String {
-        let Self {
-            number,
-            salt,
-            journal_begun,
-        } = self;
-        let mut text =
-            format!("landfast embedded\nformat {number}\nreadable by 0.1.0\nsalt {salt:08x}\n");
-        if journal_begun {
+        let mut text = format!(
+            "landfast embedded\nformat {FORMAT}\nreadable by 0.1.0\nsalt {:08x}\n",
+            self.salt
+        );
+        if self.journal_begun {
             text.push_str(JOURNAL_BEGUN);
             text.push('\n');
         }
-        if number >= CHECKED_BLOCKS {
-            let _ = writeln!(text, "{CHECK}{:08x}", crc32fast::hash(text.as_bytes()));
-        }
+        let _ = writeln!(text, "{CHECK}{:08x}", crc32fast::hash(text.as_bytes()));
         text
     }
 }
@@ -110,7 +83,6 @@ pub(crate) fn open(storage: &dyn Storage, directory: &Path) -> Result<Format, Op
         OpenError::io("generate the store's salt")(std::io::Error::other(error.to_string()))
     })?;
     let format = Format {
-        number: FORMAT,
         salt,
         journal_begun: false,
     };
@@ -181,28 +153,23 @@ fn parse(text: &str, path: &Path) -> Result<Format, OpenError> {
     let found: u32 = field("format ")
         .and_then(|number| number.parse().ok())
         .ok_or_else(damaged)?;
-    if found > FORMAT {
-        let readable_by = field("readable by ")
-            .unwrap_or("a later release")
-            .to_owned();
-        return Err(OpenError::NewerFormat {
+    if found != FORMAT {
+        return Err(OpenError::OtherFormat {
             found,
             supported: FORMAT,
-            readable_by,
+            readable_by: field("readable by ")
+                .unwrap_or("a later release")
+                .to_owned(),
         });
     }
-    if found >= CHECKED_BLOCKS {
-        let (said, check) = text.rsplit_once(CHECK).ok_or_else(damaged)?;
-        if check != format!("{:08x}\n", crc32fast::hash(said.as_bytes())) {
-            return Err(damaged());
-        }
+    let (said, check) = text.rsplit_once(CHECK).ok_or_else(damaged)?;
+    if check != format!("{:08x}\n", crc32fast::hash(said.as_bytes())) {
+        return Err(damaged());
     }
     let salt = field("salt ")
         .and_then(|salt| u32::from_str_radix(salt, 16).ok())
-        .filter(|_| found > 0)
         .ok_or_else(damaged)?;
     Ok(Format {
-        number: found,
         salt,
         journal_begun: text.lines().any(|line| line == JOURNAL_BEGUN),
     })

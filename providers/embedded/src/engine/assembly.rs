@@ -33,39 +33,6 @@ use crate::{
 /// An upper bound of the first record of an incarnation, in bytes.
 const FIRST_RECORD_BYTES_MAX: u64 = (INCARNATIONS_MAX * 20 + 256) as u64;
 
-/// An open data directory whose journal has not been read yet.
-pub(super) struct OpenDirectory {
-    pub(super) lock: DirectoryLock,
-    pub(super) format: Format,
-    pub(super) checkpoint_store: Arc<CheckpointStore>,
-    pub(super) view: Option<View>,
-}
-
-/// Locks the directory and opens its checkpoint store.
-pub(super) fn open_directory(config: &Config) -> Result<OpenDirectory, OpenError> {
-    let storage = &*config.storage;
-    let journal_directory = config.data_dir.join(layout::JOURNAL);
-    make_directory(storage, &config.data_dir).map_err(OpenError::making(&config.data_dir))?;
-    let lock = DirectoryLock::take(&config.data_dir)?;
-    // This also syncs the data directory. The lock must be held, because until then another process
-    // may have created names there.
-    make_directory(storage, &journal_directory).map_err(OpenError::making(&journal_directory))?;
-    let format = format::open(storage, &config.data_dir)?;
-    check_for_checkpoint(storage, &config.data_dir, &journal_directory)?;
-    let checkpoint_store = CheckpointStore::open(config, format)?;
-    let format = format.renew(storage, &config.data_dir)?;
-    let checkpoint_store = Arc::new(checkpoint_store);
-    let view = checkpoint_store
-        .view()
-        .map_err(OpenError::checkpoint(checkpoint_store.path()))?;
-    Ok(OpenDirectory {
-        lock,
-        format,
-        checkpoint_store,
-        view,
-    })
-}
-
 /// The state at a start, or after a return to the durable state.
 pub(super) struct Assembled {
     pub(super) journal: Journal,
@@ -75,25 +42,62 @@ pub(super) struct Assembled {
     pub(super) report: RecoveryReport,
 }
 
-/// The parts from which a state is assembled.
-pub(super) struct Parts<'engine> {
-    pub(super) config: &'engine Config,
+/// The parts of an open store beside its state, from which the state is assembled.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) config: Config,
     pub(super) format: Format,
-    pub(super) checkpoint_store: &'engine Arc<CheckpointStore>,
-    pub(super) spare: &'engine Arc<Spare>,
-    pub(super) ballast: &'engine Arc<Ballast>,
-    pub(super) usage: &'engine Arc<JournalUsage>,
-    pub(super) durability: &'engine Arc<Durability>,
+    pub(crate) checkpoint_store: Arc<CheckpointStore>,
+    pub(super) spare: Arc<Spare>,
+    pub(crate) ballast: Arc<Ballast>,
+    pub(crate) usage: Arc<JournalUsage>,
+    pub(crate) durability: Arc<Durability>,
 }
 
-impl Parts<'_> {
+impl Parts {
+    /// Locks the directory and opens its checkpoint store.
+    pub(super) fn open(config: Config) -> Result<(Self, DirectoryLock), OpenError> {
+        let storage = &*config.storage;
+        let journal_directory = config.data_dir.join(layout::JOURNAL);
+        make_directory(storage, &config.data_dir).map_err(OpenError::making(&config.data_dir))?;
+        let lock = DirectoryLock::take(&config.data_dir)?;
+        // This also syncs the data directory. The lock must be held, because until then another
+        // process may have created names there.
+        make_directory(storage, &journal_directory)
+            .map_err(OpenError::making(&journal_directory))?;
+        let format = format::open(storage, &config.data_dir)?;
+        check_for_checkpoint(storage, &config.data_dir, &journal_directory)?;
+        let checkpoint_store = Arc::new(CheckpointStore::open(&config, format)?);
+        let usage = Arc::new(JournalUsage::default());
+        let ballast = Arc::new(Ballast::new(
+            Arc::clone(&config.storage),
+            config.data_dir.join(layout::BALLAST),
+            config.segment_bytes(),
+        ));
+        ballast.acquire();
+        let spare = Arc::new(Spare::new(
+            Arc::clone(&config.storage),
+            journal_directory,
+            config.segment_bytes(),
+            (Arc::clone(&usage), Arc::clone(&ballast)),
+        ));
+        let parts = Self {
+            config,
+            format,
+            checkpoint_store,
+            spare,
+            ballast,
+            usage,
+            durability: Arc::default(),
+        };
+        Ok((parts, lock))
+    }
+
     /// Recovers the state and begins a new incarnation durably.
-    pub(super) fn assemble(
-        &self,
-        view: Option<View>,
-        trusted: Option<TrustedEnd>,
-    ) -> Result<Assembled, OpenError> {
+    pub(super) fn assemble(&self, trusted: Option<TrustedEnd>) -> Result<Assembled, OpenError> {
         let storage = &*self.config.storage;
+        let view = self.checkpoint_store.view();
+        let view = view.map_err(OpenError::checkpoint(self.checkpoint_store.path()))?;
         let checkpoint_end = view.as_ref().map(|view| view.checkpoint_end);
         let directory = self.spare.directory().display();
         self.spare.clean().map_err(OpenError::io(format!(
@@ -120,9 +124,9 @@ impl Parts<'_> {
             overlay,
             view,
             point,
-            Arc::clone(self.checkpoint_store),
-            Arc::clone(self.spare),
-            Arc::clone(self.durability),
+            Arc::clone(&self.checkpoint_store),
+            Arc::clone(&self.spare),
+            Arc::clone(&self.durability),
             self.config.cache_bytes,
         );
         self.begin(&mut journal, &mut store, &ends)?;
@@ -178,7 +182,7 @@ impl Parts<'_> {
             current.bytes - SEGMENT_HEADER_BYTES,
         );
         self.usage.begin(closed, lengths, bytes_since_checkpoint);
-        let (usage, spare) = (Arc::clone(self.usage), Arc::clone(self.spare));
+        let (usage, spare) = (Arc::clone(&self.usage), Arc::clone(&self.spare));
         Ok(Journal {
             usage,
             spare,

@@ -18,14 +18,14 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use ports::{LogThrottle, Monotonic, key_value::Room};
+use ports::{LogThrottle, Monotonic};
 
 use super::Engine;
 use crate::{
     checkpoint_store::{self, CheckpointEnd, Expiring, StoreError},
     journal::usage::Folded,
     records::overlay::Generation,
-    store::{Growth, now_ms, refresh_cache},
+    store::{now_ms, refresh_cache},
 };
 
 mod parts;
@@ -36,6 +36,10 @@ const RETRY: Duration = Duration::from_secs(1);
 /// While checkpoints fail, the journal may grow to this many times `checkpoint_bytes`, and memory
 /// with it.
 const JOURNAL_WITHOUT_CHECKPOINTS: u64 = 4;
+
+/// Why growth is refused if the last checkpoint found no room, or used the space that the next one
+/// needs to apply deletions.
+const NO_ROOM: &str = "no checkpoint would have room for them";
 
 /// A frozen generation and its end.
 #[derive(Debug, Clone)]
@@ -179,12 +183,12 @@ pub(crate) fn finish(engine: &Engine) {
         let mut state = engine.state();
         let (position, incarnation) = (state.store.position, state.store.incarnation);
         if state.health != crate::status::Health::Serving
-            || engine.durability.durable() != state.store.point()
+            || engine.parts.durability.durable() != state.store.point()
             || state.store.overlay.frozen().is_some()
         {
             return;
         }
-        let journal = engine.usage.whole();
+        let journal = engine.parts.usage.whole();
         let checkpoint_end = CheckpointEnd {
             position,
             sequence: journal.sequence,
@@ -202,7 +206,7 @@ pub(crate) fn finish(engine: &Engine) {
 }
 
 fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
-    match engine.checkpoint_store.write(
+    match engine.parts.checkpoint_store.write(
         job.generation.in_order(),
         job.checkpoint_end,
         Expiring::by(now_ms()),
@@ -213,7 +217,7 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
         }
         folded => folded?,
     }
-    let view = engine.checkpoint_store.view()?;
+    let view = engine.parts.checkpoint_store.view()?;
     let cache = Arc::clone(&engine.state().store.cache);
     refresh_cache(&cache, &job.generation);
     let (earlier_view, dropped) = {
@@ -225,15 +229,15 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
         )
     };
     drop((earlier_view, dropped));
-    let spare = engine.spare();
-    if let Err(error) =
-        engine
-            .usage
-            .remove_until(job.journal, spare.directory(), &*engine.config.storage)
-    {
+    let spare = &engine.parts.spare;
+    if let Err(error) = engine.parts.usage.remove_until(
+        job.journal,
+        spare.directory(),
+        &*engine.parts.config.storage,
+    ) {
         tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint retries");
     }
-    engine.ballast.refill();
+    engine.parts.ballast.refill();
     spare.grow(0);
     make_room_for_the_next(engine);
     Ok(())
@@ -244,50 +248,51 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
 /// removed. That applies to a full segment whose content the checkpoint store holds, or to one
 /// nearly full if the disk has no room for a whole one.
 fn make_room_for_the_next(engine: &Engine) {
-    let growth = if has_room_for_the_next(engine) {
-        Growth::Accepted
-    } else {
-        Growth::NoRoom
-    };
-    let spare = engine.spare();
+    let refused = (!has_room_for_the_next(engine)).then_some(NO_ROOM);
+    let spare = &engine.parts.spare;
     let wanted = 2 * spare.reserve_bytes();
     let (is_refusing, is_running_out) = {
         let mut state = engine.state();
-        state.store.set_growth(growth);
+        state.store.refuse_growth(refused);
         state.store.spare_room = spare.room();
         if state.store.checkpoint_wanted {
             // A rotation during this checkpoint asked for another one, and no later change may
             // come.
-            engine.durability.force();
+            engine.parts.durability.force();
         }
-        let is_worth_it = spare.is_short() && engine.usage.current_room() >= 2 * wanted;
+        let is_worth_it = spare.is_short() && engine.parts.usage.current_room() >= 2 * wanted;
         (
-            state.store.room != Room::Free,
+            !state.store.has_room,
             is_worth_it && state.store.tail_room < wanted,
         )
     };
     if !is_refusing && !is_running_out {
         return;
     }
-    if spare.grow_to_go_on(wanted) < wanted && is_refusing && engine.ballast.release().is_ok() {
+    if spare.grow_to_go_on(wanted) < wanted && is_refusing && engine.parts.ballast.release().is_ok()
+    {
         spare.grow_anyway(wanted);
-        engine.ballast.acquire();
+        engine.parts.ballast.acquire();
     }
     let mut state = engine.state();
     state.store.spare_room = spare.room();
     // A segment that itself has this much room is left when it is full.
     if state.store.spare_room >= wanted && state.store.tail_room < wanted {
         state.store.rotation_wanted = true;
-        engine.durability.force();
+        engine.parts.durability.force();
     }
 }
 
 /// Whether the next checkpoint can apply deletions even if the disk is full by then. Only if the
 /// disk has no room for the whole ballast is the checkpoint store searched for free space.
 fn has_room_for_the_next(engine: &Engine) -> bool {
-    let (whole, held) = (engine.ballast.whole_bytes(), engine.ballast.bytes());
+    let (whole, held) = (
+        engine.parts.ballast.whole_bytes(),
+        engine.parts.ballast.bytes(),
+    );
     held == whole
         || engine
+            .parts
             .checkpoint_store
             .room()
             .is_ok_and(|room| held + room >= whole / 2)
@@ -297,14 +302,14 @@ fn has_room_for_the_next(engine: &Engine) -> bool {
 /// time, in which deleted records need no room.
 fn merge_back(engine: &Engine, job: Job, error: &redb::Error) {
     drop(job);
-    let is_too_much =
-        engine.usage.bytes() >= JOURNAL_WITHOUT_CHECKPOINTS * engine.config.checkpoint_bytes.max(1);
+    let is_too_much = engine.parts.usage.bytes()
+        >= JOURNAL_WITHOUT_CHECKPOINTS * engine.parts.config.checkpoint_bytes.max(1);
     let mut state = engine.state();
     state.store.overlay.merge_frozen_back();
     if checkpoint_store::is_full(error) {
-        state.store.set_growth(Growth::NoRoom);
+        state.store.refuse_growth(Some(NO_ROOM));
     } else if is_too_much {
-        state.store.set_growth(Growth::NoCheckpoints);
+        state.store.refuse_growth(Some("checkpoints fail"));
     }
 }
 
@@ -314,9 +319,10 @@ fn reopen_store(engine: &Engine) {
     let mut state = engine.state();
     state.store.view = None;
     match engine
+        .parts
         .checkpoint_store
         .reopen()
-        .and_then(|()| engine.checkpoint_store.view())
+        .and_then(|()| engine.parts.checkpoint_store.view())
     {
         Ok(view) => {
             state.store.view = view;

@@ -38,7 +38,7 @@ const FALL_BACK_RETRY: (Duration, Duration) = (Duration::from_millis(50), Durati
 pub(crate) fn run(engine: &Arc<Engine>, mut journal: Journal) {
     let mut buffer = Vec::new();
     loop {
-        let work = engine.durability.wait_for_work();
+        let work = engine.parts.durability.wait_for_work();
         if work == Work::Abandon {
             return;
         }
@@ -90,11 +90,11 @@ fn commit(
     if is_rotated {
         if let Err(error) = journal
             .usage
-            .remove_folded(journal.spare.directory(), &*engine.config.storage)
+            .remove_folded(journal.spare.directory(), &*engine.parts.config.storage)
         {
             tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint retries");
         }
-        engine.ballast.refill();
+        engine.parts.ballast.refill();
         journal.spare.grow(0);
     }
     {
@@ -104,7 +104,7 @@ fn commit(
         if is_rotated && journal.spare.is_short() {
             // The disk is nearly full, and only a checkpoint can free the earlier segments.
             state.store.checkpoint_wanted = true;
-            engine.durability.force();
+            engine.parts.durability.force();
         }
     }
     if let Some(generation) = taken.frozen {
@@ -121,7 +121,7 @@ fn commit(
         });
     } else if engine.checkpoints.is_due_again() {
         engine.state().store.checkpoint_wanted = true;
-        engine.durability.force();
+        engine.parts.durability.force();
     }
     Ok(())
 }
@@ -129,12 +129,12 @@ fn commit(
 /// Writes and syncs one frame that ends at position `end`.
 fn write(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>, end: u64) -> io::Result<()> {
     journal.write(buffer)?;
-    if engine.config.acknowledge_before_sync {
-        engine.durability.advance(end);
+    if engine.parts.config.acknowledge_before_sync {
+        engine.parts.durability.advance(end);
     }
     journal.sync(buffer.len())?;
     buffer.shrink_to(BUFFER_BYTES_KEPT);
-    engine.durability.advance(end);
+    engine.parts.durability.advance(end);
     Ok(())
 }
 
@@ -147,7 +147,8 @@ fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken>
     store.announced = false;
     let bound = frame::frame_bound(store.overlay.pending_bytes());
     let group = store.overlay.take_group();
-    let is_written = !group.is_empty() || engine.durability.needs_marker(store.position, work);
+    let is_written =
+        !group.is_empty() || engine.parts.durability.needs_marker(store.position, work);
     let mut spare = None;
     let is_wanted = std::mem::take(&mut store.rotation_wanted) && bound <= store.spare_room;
     if is_wanted || (is_written && bound > store.tail_room) {
@@ -166,7 +167,7 @@ fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken>
             .expect("room was reserved before each change");
         journal.bytes_since_checkpoint += bound;
     }
-    let is_due = journal.bytes_since_checkpoint >= engine.config.checkpoint_bytes
+    let is_due = journal.bytes_since_checkpoint >= engine.parts.config.checkpoint_bytes
         || store.checkpoint_wanted
         // After this spare is taken, the next one is not allocated yet.
         || (spare.is_none() && is_due_early(store, journal));
@@ -212,7 +213,7 @@ fn fall_back(engine: &Engine, journal: &Journal, error: &io::Error) -> Option<Jo
                 tracing::error!(%error, "the return to the durable state failed and is retried");
             }
         }
-        if engine.durability.is_stopped_within(pause) {
+        if engine.parts.durability.is_stopped_within(pause) {
             return None;
         }
         pause = (pause * 2).min(longest);

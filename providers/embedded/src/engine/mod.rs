@@ -10,26 +10,21 @@
 //! - Locks are taken in the order state, then spare or durability. No lock is held while the disk
 //!   is written, except by a mutation that needs another segment.
 
-use std::{path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
-use ports::{Error, ErrorKind, Result, key_value};
+use ports::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
-use self::{
-    assembly::{OpenDirectory, Parts, open_directory},
-    checkpoint::Checkpoints,
-};
+use self::{assembly::Parts, checkpoint::Checkpoints};
 use crate::{
-    ballast::Ballast,
-    checkpoint_store::CheckpointStore,
     config::Config,
-    directory::{format::Format, layout, lock::DirectoryLock},
-    durability::{Durability, Work},
+    directory::lock::DirectoryLock,
+    durability::Work,
     error::OpenError,
-    journal::{recovery::TrustedEnd, spare::Spare, usage::JournalUsage, writer::Journal},
+    journal::{recovery::TrustedEnd, writer::Journal},
     queues::Queues,
-    status::{Capacity, Health, RecoveryReport, Status},
+    status::{Health, RecoveryReport, Status},
     store::Store,
 };
 
@@ -48,14 +43,8 @@ pub(crate) struct State {
 /// The engine: the state and the parts that the two threads share.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    pub(crate) config: Config,
-    pub(crate) durability: Arc<Durability>,
-    pub(crate) checkpoint_store: Arc<CheckpointStore>,
-    pub(crate) usage: Arc<JournalUsage>,
+    pub(crate) parts: Parts,
     pub(crate) checkpoints: Checkpoints,
-    format: Format,
-    spare: Arc<Spare>,
-    pub(crate) ballast: Arc<Ballast>,
     state: Mutex<State>,
     recovery: RecoveryReport,
     lock: Mutex<Option<DirectoryLock>>,
@@ -67,54 +56,23 @@ pub(crate) struct Engine {
 impl Engine {
     /// Opens the directory, recovers it and starts the two threads.
     pub(crate) fn open(config: Config) -> Result<Arc<Self>, OpenError> {
-        let OpenDirectory {
-            lock,
-            format,
-            checkpoint_store,
-            view,
-        } = open_directory(&config)?;
-        let usage = Arc::new(JournalUsage::default());
-        let ballast = Arc::new(Ballast::new(
-            Arc::clone(&config.storage),
-            config.data_dir.join(layout::BALLAST),
-            config.segment_bytes(),
-        ));
-        ballast.acquire();
-        let shared = (Arc::clone(&usage), Arc::clone(&ballast));
-        let spare = Arc::new(Spare::new(
-            Arc::clone(&config.storage),
-            config.data_dir.join(layout::JOURNAL),
-            config.segment_bytes(),
-            shared,
-        ));
-        let durability = Arc::new(Durability::default());
-        let parts = Parts {
-            config: &config,
-            format,
-            checkpoint_store: &checkpoint_store,
-            spare: &spare,
-            ballast: &ballast,
-            usage: &usage,
-            durability: &durability,
-        };
-        let assembled = parts.assemble(view, None)?;
-        let format = format.begin_journal(&*config.storage, &config.data_dir)?;
+        let (mut parts, lock) = Parts::open(config)?;
+        let assembled = parts.assemble(None)?;
+        parts.format = parts
+            .format
+            .begin_journal(&*parts.config.storage, &parts.config.data_dir)?;
         let (incarnation, position) = (assembled.store.incarnation, assembled.store.position);
-        durability.restart(incarnation, position, assembled.ends);
+        parts
+            .durability
+            .restart(incarnation, position, assembled.ends);
         let state = State {
             store: assembled.store,
             queues: assembled.queues,
             health: Health::Serving,
         };
         let engine = Arc::new(Self {
-            durability,
-            checkpoint_store,
-            usage,
+            parts,
             checkpoints: Checkpoints::default(),
-            format,
-            spare,
-            ballast,
-            config,
             state: Mutex::new(state),
             recovery: assembled.report,
             lock: Mutex::new(Some(lock)),
@@ -188,7 +146,7 @@ impl Engine {
         state.health = Health::FallingBack(reason.to_owned());
         drop(state);
         tracing::error!(reason, "returning to the durable state");
-        self.durability.force();
+        self.parts.durability.force();
     }
 
     /// Rebuilds the durable state up to `trusted`, and serves it as a new incarnation.
@@ -197,26 +155,18 @@ impl Engine {
         // No view may be open while the store is opened again. The health keeps callers from
         // needing one.
         self.state.lock().store.view = None;
-        let checkpoint = || OpenError::checkpoint(self.checkpoint_store.path());
-        self.checkpoint_store.reopen().map_err(checkpoint())?;
-        let view = self.checkpoint_store.view().map_err(checkpoint())?;
-        let parts = Parts {
-            config: &self.config,
-            format: self.format,
-            checkpoint_store: &self.checkpoint_store,
-            spare: &self.spare,
-            ballast: &self.ballast,
-            usage: &self.usage,
-            durability: &self.durability,
-        };
-        let assembled = parts.assemble(view, Some(trusted))?;
+        let checkpoint_store = &self.parts.checkpoint_store;
+        let reopened = checkpoint_store.reopen();
+        reopened.map_err(OpenError::checkpoint(checkpoint_store.path()))?;
+        let assembled = self.parts.assemble(Some(trusted))?;
         let mut state = self.state.lock();
         let (incarnation, position) = (assembled.store.incarnation, assembled.store.position);
         state.store = assembled.store;
         let earlier = std::mem::replace(&mut state.queues, assembled.queues);
         state.queues.take_over(earlier);
         state.health = Health::Serving;
-        self.durability
+        self.parts
+            .durability
             .restart(incarnation, position, assembled.ends);
         state.queues.wake_all();
         tracing::warn!(incarnation, position, "serving the durable state again");
@@ -229,7 +179,8 @@ impl Engine {
         if threads.is_empty() {
             return;
         }
-        self.durability
+        self.parts
+            .durability
             .stop(if finish { Work::Finish } else { Work::Abandon });
         let mut threads = threads.into_iter();
         let joined =
@@ -245,8 +196,8 @@ impl Engine {
         state.store.view = None;
         state.queues.wake_all();
         drop(state);
-        self.durability.close();
-        self.checkpoint_store.close();
+        self.parts.durability.close();
+        self.parts.checkpoint_store.close();
         drop(self.lock.lock().take());
     }
 
@@ -255,40 +206,27 @@ impl Engine {
         let (checkpoints, checkpoint_error) = self.checkpoints.report();
         let mut state = self.state.lock();
         let store = &mut state.store;
-        let room = match store.ask_for_room() {
-            key_value::Room::Free => Capacity::Free {
-                bytes: store.tail_room + store.spare_room,
-            },
-            _ => Capacity::Refusing,
-        };
+        let is_full = !store.ask_for_room();
         let store = &state.store;
         Status {
-            journal_bytes: self.usage.bytes(),
-            segments: self.usage.segments(),
+            journal_bytes: self.parts.usage.bytes(),
+            segments: self.parts.usage.segments(),
             overlay_records: store.overlay.len(),
             incarnation: store.point().incarnation,
             ordered: store.point(),
-            durable: self.durability.durable(),
-            fsyncs: self.usage.fsyncs(),
+            durable: self.parts.durability.durable(),
+            fsyncs: self.parts.usage.fsyncs(),
             checkpoints,
             blocked_groups: state.queues.blocked_count(),
             checkpoint_error,
             recovery: self.recovery.clone(),
             damage: self
+                .parts
                 .checkpoint_store
                 .damage()
                 .map(|damage| damage.to_string()),
-            room,
+            is_full,
             health: state.health.clone(),
         }
-    }
-
-    pub(crate) fn spare(&self) -> &Spare {
-        &self.spare
-    }
-
-    /// The directory of the objects.
-    pub(crate) fn objects_directory(&self) -> PathBuf {
-        self.config.data_dir.join(layout::OBJECTS)
     }
 }

@@ -1,7 +1,7 @@
 //! A frame: one journal record, which is a group of absolute states under one checksum.
 //!
 //! ```text
-//! magic u32 | length u32 | crc u32 | zero u32 | sequence u64 | incarnation u64 | end position u64 | payload
+//! magic u32 | length u32 | crc u32 | header crc u32 | sequence u64 | incarnation u64 | end position u64 | payload
 //! ```
 //!
 //! Little-endian, padded to eight bytes. The checksum starts from the store's own salt and covers
@@ -10,11 +10,8 @@
 //! key, and the state unless the entry is a deletion. A frame without entries says that all
 //! mutations since the last record, up to its end position, undid each other.
 
-mod checksums;
-
 use bytes::Bytes;
 
-use self::checksums::Checksums;
 use crate::records::{
     Record, RecordKey, Table,
     codec::Write,
@@ -70,6 +67,8 @@ pub(crate) fn encode(header: Header, group: &Group, salt: u32, buffer: &mut Vec<
     buffer[16..24].copy_from_slice(&header.sequence.to_le_bytes());
     buffer[24..32].copy_from_slice(&header.incarnation.to_le_bytes());
     buffer[32..40].copy_from_slice(&header.end_position.to_le_bytes());
+    let header_crc = header_checksum(buffer, salt);
+    buffer[12..16].copy_from_slice(&header_crc.to_le_bytes());
     let crc = checksum(buffer, salt);
     buffer[8..12].copy_from_slice(&crc.to_le_bytes());
     buffer.resize(buffer.len().next_multiple_of(ALIGNMENT), 0);
@@ -77,6 +76,13 @@ pub(crate) fn encode(header: Header, group: &Group, salt: u32, buffer: &mut Vec<
 
 fn checksum(frame: &[u8], salt: u32) -> u32 {
     checksum_of(&frame[12..], checksum_of(&frame[4..8], salt))
+}
+
+/// The checksum of a header's own fields. A search after a broken frame meets payloads that clients
+/// chose. It reads the payload of none of the headers that they forge, because they do not know the
+/// salt.
+fn header_checksum(frame: &[u8], salt: u32) -> u32 {
+    checksum_of(&frame[16..HEADER_BYTES], checksum_of(&frame[4..8], salt))
 }
 
 /// Continues the checksum `initial` over `bytes`.
@@ -99,71 +105,50 @@ pub(crate) struct Frame<'file> {
     pub(crate) payload: &'file [u8],
 }
 
-/// Bytes that start like a frame, with the checksum not yet verified.
-struct Candidate {
-    header: Header,
-    checksum: u32,
-    /// Where the frame ends, without padding. It lies within the available bytes.
-    end: usize,
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-impl Candidate {
-    fn at_the_start_of(bytes: &[u8]) -> Option<Self> {
-        let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        if half(0)? != MAGIC {
-            return None;
-        }
-        let end = HEADER_BYTES.checked_add(half(4)? as usize)?;
-        let header = Header {
-            sequence: number(16)?,
-            incarnation: number(24)?,
-            end_position: number(32)?,
-        };
-        (end <= bytes.len()).then_some(Self {
-            header,
-            checksum: half(8)?,
-            end,
-        })
-    }
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
 /// The frame at the start of `bytes`, if it is whole.
 pub(crate) fn read(bytes: &[u8], salt: u32) -> Option<Frame<'_>> {
-    let Candidate {
-        header,
-        checksum: claimed,
-        end,
-    } = Candidate::at_the_start_of(bytes)?;
-    let frame = &bytes[..end];
-    (checksum(frame, salt) == claimed).then_some(Frame {
+    let end = HEADER_BYTES.checked_add(unpadded_length(bytes, salt)?)?;
+    let frame = bytes.get(..end)?;
+    let header = Header {
+        sequence: u64_at(frame, 16)?,
+        incarnation: u64_at(frame, 24)?,
+        end_position: u64_at(frame, 32)?,
+    };
+    (checksum(frame, salt) == u32_at(frame, 8)?).then_some(Frame {
         header,
         payload: &frame[HEADER_BYTES..],
     })
 }
 
-/// The padded length of the frame at the start of `bytes`; none if they do not start with a frame's
-/// magic.
-pub(crate) fn length(bytes: &[u8]) -> Option<u64> {
-    let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    (half(0)? == MAGIC).then_some(())?;
-    Some((HEADER_BYTES as u64 + u64::from(half(4)?)).next_multiple_of(ALIGNMENT as u64))
+/// The length of the payload, if `bytes` start with a whole header.
+fn unpadded_length(bytes: &[u8], salt: u32) -> Option<usize> {
+    let is_header = bytes.len() >= HEADER_BYTES
+        && u32_at(bytes, 0)? == MAGIC
+        && u32_at(bytes, 12)? == header_checksum(bytes, salt);
+    is_header.then_some(u32_at(bytes, 4)? as usize)
 }
 
-/// Where the first whole frame with a number above `sequence` starts, at or after `from`.
-pub(crate) fn find(bytes: &[u8], from: usize, sequence: u64, salt: u32) -> Option<usize> {
-    let checksums = Checksums::of(bytes);
-    let is_whole = |at: &usize| {
-        let Some(candidate) = Candidate::at_the_start_of(&bytes[*at..]) else {
-            return false;
-        };
-        let length = checksum_of(&bytes[at + 4..at + 8], salt);
-        candidate.header.sequence > sequence
-            && checksums.after(length, at + 12, at + candidate.end) == candidate.checksum
-    };
-    (from.next_multiple_of(ALIGNMENT)..bytes.len())
+/// The padded length of the frame at the start of `bytes`; none if they do not start with a whole
+/// header.
+pub(crate) fn length(bytes: &[u8], salt: u32) -> Option<u64> {
+    let length = (HEADER_BYTES + unpadded_length(bytes, salt)?) as u64;
+    Some(length.next_multiple_of(ALIGNMENT as u64))
+}
+
+/// Whether a whole frame with a number above `sequence` starts in `bytes`.
+pub(crate) fn is_within(bytes: &[u8], sequence: u64, salt: u32) -> bool {
+    (0..bytes.len())
         .step_by(ALIGNMENT)
-        .find(is_whole)
+        .filter_map(|at| read(&bytes[at..], salt))
+        .any(|frame| frame.header.sequence > sequence)
 }
 
 /// Calls `apply` with each entry of a payload; none if the payload does not decode.

@@ -393,7 +393,7 @@ impl Reading {
             .file
             .read_at(&mut rest, end)
             .map_err(OpenError::io(format!("read {}", opened.path.display())))?;
-        if frame::find(&rest, 0, self.recovered.sequence, self.salt).is_some() {
+        if frame::is_within(&rest, self.recovered.sequence, self.salt) {
             return Err(OpenError::Damaged {
                 file: opened.path.clone(),
                 offset: end,
@@ -435,7 +435,7 @@ impl Reading {
             let header = window
                 .at(at, frame::HEADER_BYTES as u64)
                 .map_err(attempted())?;
-            let Some(length) = frame::length(header) else {
+            let Some(length) = frame::length(header, self.salt) else {
                 break;
             };
             let length = length.min(until - at);

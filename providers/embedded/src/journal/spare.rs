@@ -12,10 +12,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -53,8 +50,6 @@ pub(crate) struct Spare {
     state: Mutex<SpareState>,
     usage: Arc<JournalUsage>,
     ballast: Arc<Ballast>,
-    /// Whether little more than the reserve was left when the last change was ordered.
-    is_scarce: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -99,7 +94,6 @@ impl Spare {
         segment_bytes: u64,
         (usage, ballast): (Arc<JournalUsage>, Arc<Ballast>),
     ) -> Self {
-        let is_scarce = AtomicBool::new(false);
         Self {
             storage,
             directory,
@@ -107,23 +101,12 @@ impl Spare {
             state: Mutex::default(),
             usage,
             ballast,
-            is_scarce,
         }
     }
 
     /// The size of the reserve for changes that must go on when the disk is full.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         self.segment_bytes / RESERVE_PART
-    }
-
-    /// Whether little more than the reserve was left when the last change was ordered. Takes no
-    /// lock.
-    pub(crate) fn is_scarce(&self) -> bool {
-        self.is_scarce.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn note_scarcity(&self, is_scarce: bool) {
-        self.is_scarce.store(is_scarce, Ordering::Relaxed);
     }
 
     /// Whether the spare is smaller than a whole segment.

@@ -14,7 +14,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use parking_lot::Mutex;
@@ -26,6 +26,10 @@ const DIRECTORIES_MAX: usize = 1024;
 
 /// How many directories are remembered as failed. At the bound no directory is synced any more.
 const FAILED_MAX: usize = 1024;
+
+/// The age from which a staged file was left by an earlier start. The file system's clock may be
+/// behind ours.
+const STAGED_AGE_MIN: Duration = Duration::from_mins(10);
 
 /// The names in and below a directory.
 #[derive(Debug)]
@@ -167,37 +171,33 @@ impl DurableNames {
         }
     }
 
-    /// Syncs every directory, and removes files that puts had staged before `opened` when a crash
+    /// Syncs every directory, and removes files that puts of earlier starts had staged when a crash
     /// stopped them. The walk visits every file, so no caller waits for it. The next start repeats
     /// what it misses.
-    pub(super) fn sweep(&self, opened: Option<SystemTime>) {
-        if self.sweep_below(&self.root, opened) {
+    pub(super) fn sweep(&self) {
+        if self.sweep_below(&self.root, SystemTime::now() - STAGED_AGE_MIN) {
             self.is_swept.store(true, Ordering::Release);
         }
     }
 
     /// Sweeps a directory. Returns whether everything in it is durable.
-    fn sweep_below(&self, directory: &Path, opened: Option<SystemTime>) -> bool {
-        let mut is_durable = match self.sync_entries(directory) {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!(directory = %directory.display(), %error, "a directory of objects could not be synced");
-                false
-            }
-        };
+    fn sweep_below(&self, directory: &Path, staged_before: SystemTime) -> bool {
+        let synced = self.sync_entries(directory);
+        if let Err(error) = &synced {
+            tracing::warn!(directory = %directory.display(), %error, "a directory of objects could not be synced");
+        }
         let Ok(entries) = fs::read_dir(directory) else {
             return false;
         };
         let with_kind =
             |entry: io::Result<DirEntry>| entry.and_then(|entry| Ok((entry.file_type()?, entry)));
-        is_durable &= self.sweep_entries(entries.map(with_kind), opened);
-        is_durable
+        self.sweep_entries(entries.map(with_kind), staged_before) && synced.is_ok()
     }
 
     fn sweep_entries(
         &self,
         entries: impl Iterator<Item = io::Result<(FileType, DirEntry)>>,
-        opened: Option<SystemTime>,
+        staged_before: SystemTime,
     ) -> bool {
         let mut is_durable = true;
         for entry in entries {
@@ -213,8 +213,8 @@ impl DurableNames {
             };
             let path = entry.path();
             if kind.is_dir() {
-                is_durable &= self.sweep_below(&path, opened);
-            } else if is_staged(&path) && opened.is_some_and(|opened| is_older(&entry, opened)) {
+                is_durable &= self.sweep_below(&path, staged_before);
+            } else if is_staged(&path) && is_older(&entry, staged_before) {
                 let file = path.display();
                 match fs::remove_file(&path) {
                     Ok(()) => tracing::debug!(%file, "removed an unfinished object"),
@@ -242,11 +242,11 @@ fn is_about_asking(error: &io::Error) -> bool {
         || error.raw_os_error().is_some_and(is_out_of)
 }
 
-fn is_older(entry: &DirEntry, opened: SystemTime) -> bool {
+fn is_older(entry: &DirEntry, moment: SystemTime) -> bool {
     entry
         .metadata()
         .and_then(|file| file.modified())
-        .is_ok_and(|written| written < opened)
+        .is_ok_and(|written| written < moment)
 }
 
 /// The local store writes to `NAME#NUMBER`, which is not a valid object name, and then renames.
@@ -265,7 +265,7 @@ mod tests {
     use std::fs::File;
 
     use super::*;
-    use crate::{objects::moment_of_files, storage::DiskStorage};
+    use crate::storage::DiskStorage;
 
     /// O1, O2: a put may also fail in the sync of its name, or of a directory that it created.
     #[test]
@@ -314,7 +314,10 @@ mod tests {
         let walk = |unseen: Vec<io::Error>| {
             let seen = fs::read_dir(directory.path()).expect("it lists");
             let seen = seen.map(|entry| entry.and_then(|entry| Ok((entry.file_type()?, entry))));
-            names.sweep_entries(unseen.into_iter().map(Err).chain(seen), None)
+            names.sweep_entries(
+                unseen.into_iter().map(Err).chain(seen),
+                SystemTime::UNIX_EPOCH,
+            )
         };
         assert!(walk(Vec::new()));
         assert!(
@@ -337,11 +340,10 @@ mod tests {
             .open(folder.join("old#1"))
             .and_then(|file| file.set_modified(before))
             .expect("dated");
-        let opened = moment_of_files(&directory.path().join("trial")).expect("the disk has room");
         for name in ["new#1", "whole", "no#number#x", "no#"] {
             fs::write(folder.join(name), "any").expect("the disk has room");
         }
-        DurableNames::new(directory.path().to_owned(), Arc::new(DiskStorage)).sweep(Some(opened));
+        DurableNames::new(directory.path().to_owned(), Arc::new(DiskStorage)).sweep();
         assert!(!folder.join("old#1").exists());
         for name in ["new#1", "whole", "no#number#x", "no#"] {
             assert!(folder.join(name).exists(), "{name}");

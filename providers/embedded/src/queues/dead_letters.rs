@@ -4,21 +4,25 @@
 //! letters are therefore stored in that order, and the key is their id (Q13). There may be many and
 //! few are ever read, so memory holds only their number.
 
+use std::sync::Arc;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use ports::{
     Error, Result,
-    queue::{DeadLetter, LetterId, Retention, Sequence},
+    queue::{DeadLetter, LetterId, Queued, Retention},
 };
 
 use super::{
-    Queues, bump,
-    group::QueuedMessage,
-    message_records::{message_key, set_records},
+    Queues, find,
+    message_records::{StoredMessage, message_key, set_records},
+    next,
     state::QueueState,
-    unknown,
 };
 use crate::{
-    records::{Record, RecordKey, Table, overlay::entry_bound},
+    records::{
+        Record, RecordKey, Table,
+        overlay::{ENTRY_BYTES, entry_bound},
+    },
     store::{Store, UseReserve},
 };
 
@@ -28,17 +32,15 @@ const POSITION_BITS: u32 = 64;
 /// lowered bound is reached.
 const LETTERS_GO_MAX: usize = 2;
 
-impl Queues {
-    /// Lists the dead letters of a queue, oldest first, after the id `after`, whether or not that
-    /// one exists.
+impl QueueState {
+    /// Lists the dead letters, oldest first, after the id `after`, whether or not that one exists.
     pub(crate) fn dead_letters(
         &self,
         store: &mut Store,
-        name: &str,
         after: Option<LetterId>,
         letters_max: usize,
     ) -> Result<Vec<DeadLetter>> {
-        let id = self.get(name)?.id;
+        let id = self.id;
         let mut letters = Vec::new();
         if letters_max == 0 {
             return Ok(letters);
@@ -48,84 +50,21 @@ impl Queues {
             |after| letter_key(id, LetterId(after.0.saturating_add(1))),
         );
         store.range(&from, &first(id + 1), |key, entry| {
-            let (Record::DeadLetter(letter), Some(id)) = (entry.record(&key)?, letter_id(&key))
-            else {
-                return Err(Error::corrupt(format!("read dead letter {key:?}")));
-            };
-            letters.push(DeadLetter {
-                id,
-                group: letter.group.clone(),
-                sequence: Sequence(letter.sequence),
-                deduplication: letter.id.clone(),
-                body: letter.body.clone(),
-                attempts: letter.attempts,
-                reason: letter.reason.clone(),
-            });
+            letters.push(DeadLetter::clone(&*letter(&key, entry.record(&key)?)?));
             Ok(letters.len() < letters_max)
         })?;
         Ok(letters)
     }
 
-    /// Sends dead letters again, even if their deduplication ids are known.
-    pub(crate) fn redrive(
-        &mut self,
-        store: &mut Store,
-        name: &str,
-        letters: &[LetterId],
-    ) -> Result<()> {
-        let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
-        for letter in letters {
-            let key = letter_key(queue.id, *letter);
-            let Some(record) = store.record(&key)?.value else {
-                continue;
-            };
-            let Record::DeadLetter(letter) = record else {
-                return Err(Error::corrupt(format!("read dead letter {key:?}")));
-            };
-            let sequence = bump(&mut self.next_sequence);
-            let message = message_key(queue.id, &letter.group, sequence);
-            let mut queued = QueuedMessage::new(sequence, message.clone(), letter.id.clone());
-            let body = letter.body.clone();
-            let records = [
-                (Table::Message, Some(Record::Message(body.clone()))),
-                (Table::MessageId, letter.id.clone().map(Record::MessageId)),
-            ];
-            let bytes = records.iter().map(|(table, record)| {
-                entry_bound(&RecordKey::new(*table, message.clone()), record.as_ref())
-            });
-            store.reserve(
-                (bytes.sum::<usize>() + entry_bound(&key, None)) as u64,
-                UseReserve::No,
-            )?;
-            if queue.options.retention == Retention::Transient {
-                queued.body = Some(body);
-            } else {
-                set_records(store, &queued, body);
-            }
-            store.set(key, None, true);
-            queue.dead_letters -= 1;
-            queue.append(letter.group.clone(), queued);
-            // Each is ordered by itself. If the room ends, those before are already sent again.
-            store.order();
-        }
-        Ok(())
-    }
-
     /// Removes dead letters.
-    pub(crate) fn purge(
-        &mut self,
-        store: &mut Store,
-        name: &str,
-        letters: &[LetterId],
-    ) -> Result<()> {
-        let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
+    pub(crate) fn purge(&mut self, store: &mut Store, letters: &[LetterId]) -> Result<()> {
         for letter in letters {
-            let key = letter_key(queue.id, *letter);
+            let key = letter_key(self.id, *letter);
             if store.record(&key)?.value.is_some() {
                 // A purge may use the reserve, because nothing else removes dead letters.
                 store.reserve(entry_bound(&key, None) as u64, UseReserve::Yes)?;
                 store.set(key, None, true);
-                queue.dead_letters -= 1;
+                self.dead_letter_count -= 1;
                 store.order();
             }
         }
@@ -133,12 +72,61 @@ impl Queues {
     }
 }
 
+impl Queues {
+    /// Sends dead letters again, even if their deduplication ids are known.
+    pub(crate) fn redrive(
+        &mut self,
+        store: &mut Store,
+        name: &str,
+        letters: &[LetterId],
+    ) -> Result<()> {
+        let queue = find(&mut self.by_name, name)?;
+        for id in letters {
+            let key = letter_key(queue.id, *id);
+            let Some(record) = store.record(&key)?.value else {
+                continue;
+            };
+            let letter = letter(&key, record)?;
+            let sequence = next(&mut self.next_sequence);
+            let message_key = message_key(queue.id, &letter.group, sequence.0);
+            let bytes = letter.body.len()
+                + letter.deduplication.as_ref().map_or(0, Bytes::len)
+                + 2 * (ENTRY_BYTES + message_key.len())
+                + entry_bound(&key, None);
+            store.reserve(bytes as u64, UseReserve::No)?;
+            let is_transient = queue.options.retention == Retention::Transient;
+            let stored = StoredMessage {
+                key: message_key,
+                body: is_transient.then(|| letter.body.clone()),
+            };
+            let message = Queued::new(sequence, letter.deduplication.clone(), stored);
+            if !is_transient {
+                set_records(store, &message, letter.body.clone());
+            }
+            store.set(key, None, true);
+            queue.dead_letter_count -= 1;
+            queue.change(|groups| groups.insert(letter.group.clone(), message));
+            // Each is ordered by itself. If the room ends, those before are already sent again.
+            store.order();
+        }
+        Ok(())
+    }
+}
+
+fn letter(key: &RecordKey, record: Record) -> Result<Arc<DeadLetter>> {
+    match record {
+        Record::DeadLetter(letter) => Ok(letter),
+        _ => Err(Error::corrupt(format!("read dead letter {key:?}"))),
+    }
+}
+
 /// The oldest dead letters that must be removed if one more is added.
 pub(super) fn too_many_with_one_more(
     queue: &QueueState,
     store: &mut Store,
+    letters_max: u64,
 ) -> Result<Vec<RecordKey>> {
-    let excess = (queue.dead_letters + 1).saturating_sub(queue.dead_letters_max) as usize;
+    let excess = (queue.dead_letter_count + 1).saturating_sub(letters_max) as usize;
     let mut oldest = Vec::new();
     if excess == 0 {
         return Ok(oldest);
@@ -150,22 +138,6 @@ pub(super) fn too_many_with_one_more(
     Ok(oldest)
 }
 
-/// Adds a dead letter and removes the `oldest`. The caller has reserved room, and orders the
-/// change.
-pub(super) fn put(
-    queue: &mut QueueState,
-    store: &mut Store,
-    (key, letter): (RecordKey, Record),
-    oldest: Vec<RecordKey>,
-) {
-    queue.dead_letters += 1;
-    queue.dead_letters -= oldest.len() as u64;
-    store.set(key, Some(letter), false);
-    for key in oldest {
-        store.set(key, None, true);
-    }
-}
-
 /// The first key of a queue's dead letters.
 fn first(queue: u32) -> RecordKey {
     RecordKey::new(
@@ -174,22 +146,14 @@ fn first(queue: u32) -> RecordKey {
     )
 }
 
-pub(super) fn dead_letter_key(queue: u32, incarnation: u64, position: u64) -> RecordKey {
-    letter_key(
-        queue,
-        LetterId(u128::from(incarnation) << POSITION_BITS | u128::from(position)),
-    )
+/// The id of a letter that is given up now.
+pub(super) fn next_id(store: &Store) -> LetterId {
+    LetterId(u128::from(store.incarnation) << POSITION_BITS | u128::from(store.position))
 }
 
-fn letter_key(queue: u32, letter: LetterId) -> RecordKey {
+pub(super) fn letter_key(queue: u32, letter: LetterId) -> RecordKey {
     let mut key = BytesMut::with_capacity(20);
     key.put_u32(queue);
     key.put_u128(letter.0);
     RecordKey::new(Table::DeadLetter, key.freeze())
-}
-
-fn letter_id(key: &RecordKey) -> Option<LetterId> {
-    Some(LetterId(u128::from_be_bytes(
-        key.key.get(4..)?.try_into().ok()?,
-    )))
 }

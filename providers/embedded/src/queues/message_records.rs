@@ -1,59 +1,56 @@
 //! The records of a message in the store, and their keys.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use ports::{Error, Result};
+use ports::{Error, Result, queue::Queued};
 
-use super::group::QueuedMessage;
 use crate::{
     records::{Record, RecordKey, Table},
     store::Store,
 };
 
-pub(crate) fn body_of(store: &mut Store, message: &QueuedMessage) -> Result<Bytes> {
-    if let Some(body) = &message.body {
+/// The stored part of a message.
+#[derive(Debug)]
+pub(crate) struct StoredMessage {
+    /// The key of its records.
+    pub(crate) key: Bytes,
+    /// The body, if the message has no record because its queue is transient.
+    pub(crate) body: Option<Bytes>,
+}
+
+pub(crate) fn body_of(store: &mut Store, message: &Queued<StoredMessage>) -> Result<Bytes> {
+    if let Some(body) = &message.stored.body {
         return Ok(body.clone());
     }
-    match store
-        .record(&RecordKey::new(Table::Message, message.key.clone()))?
-        .value
-    {
+    let key = RecordKey::new(Table::Message, message.stored.key.clone());
+    match store.record(&key)?.value {
         Some(Record::Message(body)) => Ok(body),
-        _ => Err(Error::corrupt(format!("read message {}", message.sequence))),
+        _ => Err(Error::corrupt(format!("read {:?}", message.sequence))),
     }
 }
 
 /// Sets the records of a message that is not transient.
-pub(super) fn set_records(store: &mut Store, message: &QueuedMessage, body: Bytes) {
-    if let Some(id) = &message.id {
-        let key = RecordKey::new(Table::MessageId, message.key.clone());
+pub(super) fn set_records(store: &mut Store, message: &Queued<StoredMessage>, body: Bytes) {
+    let key = &message.stored.key;
+    if let Some(id) = &message.deduplication {
+        let key = RecordKey::new(Table::MessageId, key.clone());
         store.set(key, Some(Record::MessageId(id.clone())), false);
     }
-    store.set(
-        RecordKey::new(Table::Message, message.key.clone()),
-        Some(Record::Message(body)),
-        false,
-    );
+    let key = RecordKey::new(Table::Message, key.clone());
+    store.set(key, Some(Record::Message(body)), false);
 }
 
-pub(super) fn remove_records(store: &mut Store, message: QueuedMessage) {
-    if message.body.is_some() {
+pub(super) fn remove_records(store: &mut Store, message: Queued<StoredMessage>) {
+    let StoredMessage { key, body } = message.stored;
+    if body.is_some() {
         return;
     }
-    if message.id.is_some() {
-        store.set(
-            RecordKey::new(Table::MessageId, message.key.clone()),
-            None,
-            true,
-        );
+    if message.deduplication.is_some() {
+        store.set(RecordKey::new(Table::MessageId, key.clone()), None, true);
     }
     if message.failures > 0 {
-        store.set(
-            RecordKey::new(Table::Attempts, message.key.clone()),
-            None,
-            true,
-        );
+        store.set(RecordKey::new(Table::Attempts, key.clone()), None, true);
     }
-    store.set(RecordKey::new(Table::Message, message.key), None, true);
+    store.set(RecordKey::new(Table::Message, key), None, true);
 }
 
 /// `queue id | group length | group | sequence`, which sorts a queue's messages by group and then

@@ -2,8 +2,8 @@
 //!
 //! A message is a record like any other. Sends and acknowledgements therefore share the journal,
 //! the order and the durability points of the key-value port (Q7). A message sent and acknowledged
-//! within one group commit is never written. Beside the records, memory holds each queue's groups
-//! ([`group`]) with the order of their messages and their phase. It is rebuilt at open.
+//! within one group commit is never written. Beside the records, memory holds each queue's
+//! [`Groups`](ports::queue::Groups), which decide what is delivered. They are rebuilt at open.
 //!
 //! Invariants
 //! - Sequences grow over groups, queues and incarnations. The incarnation is their upper part, so a
@@ -14,25 +14,21 @@
 //!   delivered with the same attempt number again, but never in the same incarnation.
 
 mod dead_letters;
-mod group;
 mod message_records;
 mod rebuild;
-mod receive;
 mod send;
 mod settle;
 mod state;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use ports::{
     Error, Incarnation, Result,
-    queue::{OnFailure, QueueOptions, Retention},
+    queue::{QueueOptions, Retention, Sequence},
 };
-use tokio::sync::Notify;
 
-use self::state::QueueState;
-pub(crate) use self::{message_records::body_of, receive::ReceiveOptions, settle::Retry};
+pub(crate) use self::{message_records::body_of, settle::Retry, state::QueueState};
 use crate::{
     records::{QueueRecord, Record, RecordKey, Table, overlay::entry_bound},
     store::{Store, UseReserve},
@@ -43,22 +39,26 @@ use crate::{
 const SEQUENCE_BITS: u32 = 44;
 
 /// All queues.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Queues {
-    pub(super) by_name: HashMap<Arc<str>, QueueState>,
-    pub(super) next_id: u32,
-    pub(super) next_sequence: u64,
-    pub(super) next_deadline: u64,
+    by_name: HashMap<Arc<str>, QueueState>,
+    next_id: u32,
+    next_sequence: u64,
     /// How many dead letters a queue keeps. Beyond that the oldest are removed.
-    pub(super) dead_letters_max: u64,
+    dead_letters_max: u64,
     /// The incarnation of the store, which every handle carries.
-    pub(super) incarnation: Incarnation,
+    incarnation: Incarnation,
 }
 
 impl Queues {
-    /// The first sequence of an incarnation.
-    pub(super) fn first_sequence(incarnation: u64) -> u64 {
-        incarnation << SEQUENCE_BITS
+    fn new(incarnation: u64, dead_letters_max: usize) -> Self {
+        Self {
+            by_name: HashMap::new(),
+            next_id: 0,
+            next_sequence: incarnation << SEQUENCE_BITS,
+            dead_letters_max: dead_letters_max as u64,
+            incarnation: Incarnation(incarnation),
+        }
     }
 
     /// Takes over the waiting consumers of the state before a return to the durable state.
@@ -83,16 +83,14 @@ impl Queues {
 
     /// How many groups of all queues are blocked by a permanently failed message (rule P1).
     pub(crate) fn blocked_count(&self) -> usize {
-        let blocking = |queue: &&QueueState| queue.options.on_failure == OnFailure::Block;
-        self.by_name
-            .values()
-            .filter(blocking)
-            .map(|queue| queue.blocked().count())
+        let queues = self.by_name.values();
+        queues
+            .map(|queue| queue.groups.blocked(&queue.options).count())
             .sum()
     }
 
-    pub(crate) fn get(&self, queue: &str) -> Result<&QueueState> {
-        self.by_name.get(queue).ok_or_else(|| unknown(queue))
+    pub(crate) fn get(&mut self, queue: &str) -> Result<&mut QueueState> {
+        find(&mut self.by_name, queue)
     }
 
     pub(crate) fn create(
@@ -118,33 +116,30 @@ impl Queues {
             queue.has_records |= options.retention == Retention::Durable;
             queue.options = options;
         } else {
-            self.next_id += 1;
-            self.by_name.insert(
-                Arc::from(name),
-                QueueState::new(id, options, self.dead_letters_max),
-            );
+            self.add(Arc::from(name), id, options);
         }
         Ok(())
     }
 
-    /// Whether a group is in line, and the next deadline if there is one.
-    pub(crate) fn outlook(&self, name: &str) -> Result<(bool, Option<Duration>, Arc<Notify>)> {
-        let queue = self.get(name)?;
-        let next = queue
-            .deadlines
-            .first_key_value()
-            .map(|(deadline, _)| deadline.0);
-        Ok((!queue.ready.is_empty(), next, Arc::clone(&queue.notify)))
+    fn add(&mut self, name: Arc<str>, id: u32, options: QueueOptions) {
+        self.next_id = self.next_id.max(id + 1);
+        self.by_name
+            .insert(name, QueueState::new(id, options, self.incarnation));
     }
 }
 
-fn bump(number: &mut u64) -> u64 {
-    *number += 1;
-    *number
+fn find<'queues>(
+    by_name: &'queues mut HashMap<Arc<str>, QueueState>,
+    queue: &str,
+) -> Result<&'queues mut QueueState> {
+    by_name
+        .get_mut(queue)
+        .ok_or_else(|| Error::invalid(format!("use queue {queue:?}, which does not exist")))
 }
 
-fn unknown(queue: &str) -> Error {
-    Error::invalid(format!("use queue {queue:?}, which does not exist"))
+fn next(sequence: &mut u64) -> Sequence {
+    *sequence += 1;
+    Sequence(*sequence)
 }
 
 #[cfg(test)]

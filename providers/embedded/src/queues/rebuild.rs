@@ -3,9 +3,16 @@
 use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
-use ports::{Error, Incarnation, Result, queue::Retention};
+use ports::{
+    Error, Result,
+    queue::{Queued, Retention, Sequence},
+};
 
-use super::{Queues, group::QueuedMessage, message_records::parse_message_key, state::QueueState};
+use super::{
+    Queues,
+    message_records::{StoredMessage, parse_message_key},
+    state::QueueState,
+};
 use crate::{
     records::{Record, RecordKey, Table},
     store::Store,
@@ -15,12 +22,7 @@ impl Queues {
     /// The queues whose records `store` holds.
     pub(crate) fn rebuild(store: &mut Store, dead_letters_max: usize) -> Result<Self> {
         let mut rebuilding = Rebuilding {
-            queues: Self {
-                next_sequence: Self::first_sequence(store.incarnation),
-                incarnation: Incarnation(store.incarnation),
-                dead_letters_max: dead_letters_max as u64,
-                ..Self::default()
-            },
+            queues: Self::new(store.incarnation, dead_letters_max),
             names: HashMap::new(),
         };
         rebuilding.queues(store)?;
@@ -49,12 +51,7 @@ impl Rebuilding {
             };
             let name: Arc<str> = Arc::from(std::str::from_utf8(&key.key).ok()?);
             self.names.insert(queue.id, Arc::clone(&name));
-            let queues = &mut self.queues;
-            queues.next_id = queues.next_id.max(queue.id + 1);
-            queues.by_name.insert(
-                name,
-                QueueState::new(queue.id, queue.options.clone(), queues.dead_letters_max),
-            );
+            self.queues.add(name, queue.id, queue.options.clone());
             Some(())
         })
     }
@@ -63,8 +60,13 @@ impl Rebuilding {
         visit(store, Table::Message, &first(Table::Attempts), |key, _| {
             let (queue, group, sequence) = parse_message_key(&key.key)?;
             let queue = self.queue(queue)?;
-            queue.note_records();
-            queue.append(group, QueuedMessage::new(sequence, key.key.clone(), None));
+            queue.has_records = true;
+            let stored = StoredMessage {
+                key: key.key.clone(),
+                body: None,
+            };
+            let message = Queued::new(Sequence(sequence), None, stored);
+            queue.groups.insert(group, message);
             Some(())
         })
     }
@@ -75,7 +77,7 @@ impl Rebuilding {
             let Record::MessageId(id) = record else {
                 return None;
             };
-            self.message(&key.key)?.id = Some(Bytes::copy_from_slice(id));
+            self.message(&key.key)?.deduplication = Some(Bytes::copy_from_slice(id));
             Some(())
         })
     }
@@ -87,9 +89,9 @@ impl Rebuilding {
                 return None;
             };
             let message = self.message(&key.key)?;
-            message.deliveries = attempts.deliveries;
+            message.attempts = attempts.deliveries;
             message.failures = attempts.failures;
-            message.reason = Some(Arc::from(&*attempts.reason));
+            message.reason = Arc::from(&*attempts.reason);
             Some(())
         })
     }
@@ -129,7 +131,7 @@ impl Rebuilding {
                 .get(..4)
                 .and_then(|id| Some(u32::from_be_bytes(id.try_into().ok()?)));
             if let Some(queue) = id.and_then(|id| self.queue(id)) {
-                queue.dead_letters += 1;
+                queue.dead_letter_count += 1;
             }
             Ok(true)
         })
@@ -140,13 +142,10 @@ impl Rebuilding {
     }
 
     /// The message whose records have this `key`.
-    fn message(&mut self, key: &Bytes) -> Option<&mut QueuedMessage> {
+    fn message(&mut self, key: &Bytes) -> Option<&mut Queued<StoredMessage>> {
         let (queue, group, sequence) = parse_message_key(key)?;
-        let messages = &mut self.queue(queue)?.groups.get_mut(&group)?.messages;
-        let index = messages
-            .binary_search_by_key(&sequence, |message| message.sequence)
-            .ok()?;
-        Some(&mut messages[index])
+        let groups = &mut self.queue(queue)?.groups;
+        groups.get_mut(&group, Sequence(sequence))
     }
 }
 

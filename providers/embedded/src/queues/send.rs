@@ -3,15 +3,14 @@
 use bytes::Bytes;
 use ports::{
     Result,
-    queue::{Message, Retention},
+    queue::{Message, Queued, Retention},
 };
 
 use super::{
-    Queues, bump,
-    group::QueuedMessage,
-    message_records::{id_key, message_key, set_records},
+    Queues, find,
+    message_records::{StoredMessage, id_key, message_key, set_records},
+    next,
     state::QueueState,
-    unknown,
 };
 use crate::{
     records::{Record, overlay::ENTRY_BYTES},
@@ -30,7 +29,7 @@ impl Queues {
         messages: Vec<Message>,
         window_ms: u64,
     ) -> Result<()> {
-        let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
+        let queue = find(&mut self.by_name, name)?;
         let bytes: usize = messages.iter().map(bound_of).sum();
         let is_transient = queue.options.retention == Retention::Transient;
         let has_ids = messages
@@ -56,15 +55,16 @@ impl Queues {
                 }
                 remember_id(queue, store, id, now + window_ms);
             }
-            let sequence = bump(&mut self.next_sequence);
-            let key = message_key(queue.id, &message.group, sequence);
-            let mut queued = QueuedMessage::new(sequence, key, message.deduplication);
-            if is_transient {
-                queued.body = Some(message.body);
-            } else {
+            let sequence = next(&mut self.next_sequence);
+            let stored = StoredMessage {
+                key: message_key(queue.id, &message.group, sequence.0),
+                body: is_transient.then(|| message.body.clone()),
+            };
+            let queued = Queued::new(sequence, message.deduplication, stored);
+            if !is_transient {
                 set_records(store, &queued, message.body);
             }
-            queue.append(message.group, queued);
+            queue.change(|groups| groups.insert(message.group, queued));
             has_new = true;
         }
         if has_new && (!is_transient || has_ids) {

@@ -1,142 +1,106 @@
-//! One queue in memory: its groups, the groups in line, and the deadlines.
+//! One queue in memory: its groups, its deduplication ids, and its waiting consumers.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
-use ports::queue::{Backlog, OnFailure, QueueOptions, Retention};
+use ports::{
+    Incarnation, Result,
+    queue::{Backlog, Delivery, Groups, QueueOptions, Retention},
+};
 use tokio::sync::Notify;
 
 use super::{
-    bump,
-    group::{Deadline, Group, Phase, QueuedMessage},
+    message_records::{StoredMessage, body_of},
+    settle,
 };
+use crate::store::Store;
 
 /// One queue.
 #[derive(Debug)]
 pub(crate) struct QueueState {
     pub(super) id: u32,
-    pub(super) options: QueueOptions,
+    pub(crate) options: QueueOptions,
     /// Whether some messages may have records: the queue is durable, or was.
     pub(super) has_records: bool,
-    pub(super) groups: HashMap<Bytes, Group>,
-    /// The groups in phase ready, in the order of delivery.
-    pub(super) ready: VecDeque<Bytes>,
-    pub(super) deadlines: BTreeMap<Deadline, Bytes>,
+    pub(crate) groups: Groups<StoredMessage>,
+    /// When each deduplication id expires, in milliseconds since the epoch.
     pub(super) deduplication: HashMap<Bytes, u64>,
-    /// Deduplication ids in the order of their expiry, in milliseconds since the epoch.
+    /// Deduplication ids in the order of their expiry.
     pub(super) expiring: VecDeque<(u64, Bytes)>,
-    pub(super) notify: Arc<Notify>,
+    pub(crate) notify: Arc<Notify>,
     /// The number of dead letters.
-    pub(super) dead_letters: u64,
-    /// How many dead letters are kept.
-    pub(super) dead_letters_max: u64,
+    pub(super) dead_letter_count: u64,
 }
 
 impl QueueState {
     /// An empty queue.
-    pub(super) fn new(id: u32, options: QueueOptions, dead_letters_max: u64) -> Self {
+    pub(super) fn new(id: u32, options: QueueOptions, incarnation: Incarnation) -> Self {
         Self {
             id,
             has_records: options.retention == Retention::Durable,
             options,
-            groups: HashMap::new(),
-            ready: VecDeque::new(),
-            deadlines: BTreeMap::new(),
+            groups: Groups::new(incarnation),
             deduplication: HashMap::new(),
             expiring: VecDeque::new(),
             notify: Arc::new(Notify::new()),
-            dead_letters: 0,
-            dead_letters_max,
+            dead_letter_count: 0,
         }
     }
 
     /// The number of messages and dead letters.
     pub(crate) fn backlog(&self) -> Backlog {
-        let messages = self
-            .groups
-            .values()
-            .map(|group| group.messages.len() as u64)
-            .sum();
         Backlog {
-            messages,
-            dead_letters: self.dead_letters,
+            messages: self.groups.message_count(),
+            dead_letters: self.dead_letter_count,
         }
     }
 
-    /// Notes that some messages have records, even if the queue is transient now.
-    pub(super) fn note_records(&mut self) {
-        self.has_records = true;
-    }
-
-    /// The blocked groups, each with the permanently failed message that blocks it.
-    pub(crate) fn blocked(&self) -> impl Iterator<Item = (&Bytes, &QueuedMessage)> {
-        let (blocks, attempts_max) = (
-            self.options.on_failure == OnFailure::Block,
-            self.options.attempts_max,
-        );
-        let heads = self
-            .groups
-            .iter()
-            .filter_map(|(name, group)| Some((name, group.messages.front()?)));
-        heads.filter(move |(_, head)| blocks && head.failures >= attempts_max)
-    }
-
-    /// Puts a group in line, or delays it until its `not_before`.
-    pub(super) fn put_in_line(&mut self, name: &Bytes, now: Duration, next_deadline: &mut u64) {
-        let group = self
-            .groups
-            .get_mut(name)
-            .expect("the caller holds a group of this queue");
-        if group.messages.is_empty() {
-            self.groups.remove(name);
-        } else if group.not_before > now {
-            let deadline = (group.not_before, bump(next_deadline));
-            group.phase = Phase::Delayed(deadline);
-            self.deadlines.insert(deadline, name.clone());
-            self.notify.notify_waiters();
-        } else {
-            group.phase = Phase::Ready;
-            self.ready.push_back(name.clone());
+    /// Changes the groups, and wakes the consumers for which that makes a difference.
+    pub(crate) fn change<T>(&mut self, change: impl FnOnce(&mut Groups<StoredMessage>) -> T) -> T {
+        let (in_line, deadline) = (self.groups.in_line(), self.groups.next_deadline());
+        let changed = change(&mut self.groups);
+        for _ in in_line..self.groups.in_line() {
             self.notify.notify_one();
         }
-    }
-
-    /// Appends a message to its group.
-    pub(super) fn append(&mut self, group_name: Bytes, message: QueuedMessage) {
-        if let Some(group) = self.groups.get_mut(&group_name) {
-            group.messages.push_back(message);
-            return;
+        if self.groups.next_deadline() != deadline {
+            self.notify.notify_waiters();
         }
-        let mut group = Group::new();
-        group.messages.push_back(message);
-        self.groups.insert(group_name.clone(), group);
-        self.ready.push_back(group_name);
-        self.notify.notify_one();
+        changed
     }
 
-    /// Takes `by` messages out of a group's flight. An empty flight ends.
-    pub(super) fn shrink_flight(
+    /// Applies the deadlines that have passed.
+    pub(crate) fn expire(
         &mut self,
-        name: &Bytes,
-        by: usize,
+        store: &mut Store,
+        dead_letters_max: u64,
         now: Duration,
-        next_deadline: &mut u64,
-    ) {
-        let group = self
-            .groups
-            .get_mut(name)
-            .expect("the caller holds a group of this queue");
-        let Phase::InFlight { count, deadline } = &mut group.phase else {
-            return;
-        };
-        *count -= by;
-        if *count == 0 {
-            self.deadlines.remove(&*deadline);
-            self.put_in_line(name, now, next_deadline);
+    ) -> Result<()> {
+        while let Some((group, head)) = self.change(|groups| groups.expire(now)) {
+            settle::failed(self, store, (&group, head), dead_letters_max, false)?;
         }
+        Ok(())
+    }
+
+    /// Delivers the messages at the head of the next group in line, hidden for `hidden_ms` or for
+    /// the queue's own timeout.
+    pub(crate) fn receive(
+        &mut self,
+        store: &mut Store,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+        now: Duration,
+    ) -> Result<Vec<Delivery>> {
+        let hidden_ms = hidden_ms.unwrap_or(self.options.visibility_timeout_ms);
+        let until = now + Duration::from_millis(hidden_ms);
+        let options = self.options.clone();
+        self.change(|groups| {
+            groups.receive(messages_max, &options, until, |message| {
+                body_of(store, message)
+            })
+        })
     }
 }

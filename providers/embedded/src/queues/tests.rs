@@ -173,7 +173,7 @@ async fn an_id_sent_again_outlives_its_first_window() {
             .iter()
             .filter(|(_, id)| *id == "twice")
             .count();
-        (times, queue.groups[&b"group"[..]].messages.len())
+        (times, queue.groups.message_count())
     };
     assert_eq!(
         send("twice"),

@@ -66,7 +66,11 @@ impl Reader {
 
     pub(crate) fn bytes(&mut self) -> Option<Bytes> {
         let length = self.count()?;
-        Some(self.0.split_to(length))
+        self.take(length)
+    }
+
+    pub(crate) fn take(&mut self, length: usize) -> Option<Bytes> {
+        (length <= self.0.len()).then(|| self.0.split_to(length))
     }
 
     pub(crate) fn text(&mut self) -> Option<String> {

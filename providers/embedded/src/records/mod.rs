@@ -4,6 +4,4 @@ pub(crate) mod codec;
 pub(crate) mod overlay;
 mod record;
 
-pub(crate) use record::{
-    Attempts, DeadLetterRecord, QueueRecord, Record, RecordKey, StoredItem, Table, memory_bytes,
-};
+pub(crate) use record::{Attempts, QueueRecord, Record, RecordKey, StoredItem, Table};

@@ -18,7 +18,7 @@ use ports::{
         Item, Name, Value, Version,
         evaluate::{Memory, Stored},
     },
-    queue::{OnFailure, QueueOptions, Retention},
+    queue::{DeadLetter, LetterId, OnFailure, QueueOptions, Retention, Sequence},
 };
 
 use super::codec::{Reader, Write, unzigzag, zigzag};
@@ -125,17 +125,6 @@ pub(crate) struct Attempts {
     pub(crate) reason: String,
 }
 
-/// A dead letter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DeadLetterRecord {
-    pub(crate) group: Bytes,
-    pub(crate) sequence: u64,
-    pub(crate) id: Option<Bytes>,
-    pub(crate) body: Bytes,
-    pub(crate) attempts: u32,
-    pub(crate) reason: String,
-}
-
 /// The state of one record. A clone shares the payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record {
@@ -146,7 +135,7 @@ pub(crate) enum Record {
     Message(Bytes),
     Attempts(Arc<Attempts>),
     Deduplication(u64),
-    DeadLetter(Arc<DeadLetterRecord>),
+    DeadLetter(Arc<DeadLetter>),
     MessageId(Bytes),
 }
 
@@ -168,8 +157,8 @@ impl Record {
             Self::Message(bytes) | Self::MessageId(bytes) => bytes.len(),
             Self::Attempts(attempts) => 20 + attempts.reason.len(),
             Self::DeadLetter(letter) => {
-                let id = letter.id.as_ref().map_or(0, Bytes::len);
-                50 + letter.group.len() + letter.body.len() + letter.reason.len() + id
+                let id = letter.deduplication.as_ref().map_or(0, Bytes::len);
+                66 + letter.group.len() + letter.body.len() + letter.reason.len() + id
             }
         }
     }
@@ -194,10 +183,10 @@ impl Record {
                     OnFailure::Block => 0,
                     OnFailure::DeadLetter => 1,
                 });
-                // The default retention is left out, because earlier releases did not write one.
-                if queue.options.retention == Retention::Transient {
-                    buffer.push(1);
-                }
+                buffer.push(match queue.options.retention {
+                    Retention::Durable => 0,
+                    Retention::Transient => 1,
+                });
             }
             Self::Message(bytes) | Self::MessageId(bytes) => buffer.extend_from_slice(bytes),
             Self::Attempts(attempts) => {
@@ -206,12 +195,13 @@ impl Record {
                 buffer.put_bytes(attempts.reason.as_bytes());
             }
             Self::DeadLetter(letter) => {
+                buffer.extend_from_slice(&letter.id.0.to_le_bytes());
                 buffer.put_bytes(&letter.group);
-                buffer.put_varint(letter.sequence);
-                let has_id = if letter.id.is_some() { HAS_ID } else { 0 };
-                buffer.put_varint(u64::from(letter.attempts) | has_id);
+                buffer.put_varint(letter.sequence.0);
+                buffer.put_varint(u64::from(letter.attempts));
                 buffer.put_bytes(letter.reason.as_bytes());
-                if let Some(id) = &letter.id {
+                buffer.push(u8::from(letter.deduplication.is_some()));
+                if let Some(id) = &letter.deduplication {
                     buffer.put_bytes(id);
                 }
                 buffer.extend_from_slice(&letter.body);
@@ -251,25 +241,18 @@ impl Record {
     }
 }
 
-/// A flag in the attempts field of a dead letter: the letter has an id. Attempts never reach this
-/// bit. Without an id, the encoding is the same as in releases that kept none.
-const HAS_ID: u64 = 1 << 32;
-
-fn decode_letter(mut reader: Reader) -> Option<DeadLetterRecord> {
-    let (group, sequence, attempts) = (reader.bytes()?, reader.varint()?, reader.varint()?);
-    let reason = reader.text()?;
-    let id = if attempts & HAS_ID == 0 {
-        None
-    } else {
-        Some(reader.bytes()?)
-    };
-    let attempts = u32::try_from(attempts & !HAS_ID).ok()?;
-    Some(DeadLetterRecord {
-        group,
-        sequence,
-        id,
-        attempts,
-        reason,
+fn decode_letter(mut reader: Reader) -> Option<DeadLetter> {
+    Some(DeadLetter {
+        id: LetterId(u128::from_le_bytes(reader.take(16)?[..].try_into().ok()?)),
+        group: reader.bytes()?,
+        sequence: Sequence(reader.varint()?),
+        attempts: u32::try_from(reader.varint()?).ok()?,
+        reason: reader.text()?,
+        deduplication: match reader.byte()? {
+            0 => None,
+            1 => Some(reader.bytes()?),
+            _ => return None,
+        },
         body: reader.rest(),
     })
 }
@@ -285,17 +268,17 @@ fn decode_queue(reader: &mut Reader) -> Option<QueueRecord> {
                 1 => OnFailure::DeadLetter,
                 _ => return None,
             },
-            retention: match reader.is_empty() {
-                true => Retention::Durable,
-                false if reader.byte()? == 1 => Retention::Transient,
-                false => return None,
+            retention: match reader.byte()? {
+                0 => Retention::Durable,
+                1 => Retention::Transient,
+                _ => return None,
             },
         },
     })
 }
 
 /// The encoded length of an item's operation memory.
-pub(crate) fn memory_bytes(stored: &Stored) -> usize {
+fn memory_bytes(stored: &Stored) -> usize {
     let bytes = |memory: &Memory| postcard::experimental::serialized_size(memory).expect(ENCODES);
     stored.memory.as_deref().map_or(0, bytes)
 }

@@ -16,7 +16,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result, key_value::Room};
+use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result};
 use quick_cache::{Weighter, sync::Cache};
 
 use crate::{
@@ -32,7 +32,7 @@ use crate::{
 mod room;
 mod walk;
 
-pub(crate) use self::room::{Growth, SpaceChange, UseReserve};
+pub(crate) use self::room::UseReserve;
 
 /// Items as in the checkpoint store, by key.
 pub(crate) type ItemCache = Cache<Bytes, Arc<StoredItem>, ItemWeight>;
@@ -80,14 +80,14 @@ pub(crate) struct Store {
     pub(crate) durability: Arc<Durability>,
     /// Whether the journal thread knows of the changes.
     pub(crate) announced: bool,
-    /// The room found by the last mutation.
-    pub(crate) room: Room,
+    /// Whether changes that add to the store were accepted last.
+    pub(crate) has_room: bool,
     /// The bytes that the last mutation needed if it was refused for lack of room; zero otherwise.
     pub(crate) refused_bytes: u64,
     /// How many bytes of reserved room the pending changes may take.
     pub(crate) reserved_bytes: u64,
-    /// Whether changes that make the store larger are accepted.
-    pub(crate) growth: Growth,
+    /// Why changes that add to the store are refused, although the journal may have room.
+    pub(crate) growth_refused: Option<&'static str>,
     /// Whether the next group must go to another segment, so that a checkpoint can free the current
     /// one.
     pub(crate) rotation_wanted: bool,
@@ -103,6 +103,20 @@ pub(crate) struct Store {
 pub(crate) struct Lookup<T> {
     pub(crate) value: Option<T>,
     pub(crate) below: bool,
+}
+
+impl<T> Lookup<T> {
+    const NOTHING: Self = Self {
+        value: None,
+        below: false,
+    };
+
+    fn found(value: T) -> Self {
+        Self {
+            value: Some(value),
+            below: true,
+        }
+    }
 }
 
 impl Store {
@@ -130,8 +144,8 @@ impl Store {
             spare,
             durability,
             announced: false,
-            room: Room::Free,
-            growth: Growth::Accepted,
+            has_room: true,
+            growth_refused: None,
             refused_bytes: 0,
             reserved_bytes: 0,
             checkpoint_wanted: false,
@@ -184,18 +198,8 @@ impl Store {
     /// The record under `key`.
     pub(crate) fn record(&mut self, key: &RecordKey) -> Result<Lookup<Record>> {
         match self.overlay.get(key) {
-            Known::Present(record) => {
-                return Ok(Lookup {
-                    value: Some(record.clone()),
-                    below: true,
-                });
-            }
-            Known::Deleted => {
-                return Ok(Lookup {
-                    value: None,
-                    below: false,
-                });
-            }
+            Known::Present(record) => return Ok(Lookup::found(record.clone())),
+            Known::Deleted => return Ok(Lookup::NOTHING),
             Known::Nothing => {}
         }
         let mut encoded = std::mem::take(&mut self.scratch);
@@ -203,69 +207,43 @@ impl Store {
         key.write(&mut encoded);
         let read = self.read_below(&encoded, |view| view.get(&encoded));
         self.scratch = encoded;
-        let Some(bytes) = read.map_err(|error| unreadable(key, error))?.flatten() else {
-            return Ok(Lookup {
-                value: None,
-                below: false,
-            });
-        };
-        let record = Record::decode(key.table, bytes).ok_or_else(|| undecodable(key))?;
-        Ok(Lookup {
-            value: Some(record),
-            below: true,
-        })
+        match read.map_err(|error| unreadable(key, error))?.flatten() {
+            None => Ok(Lookup::NOTHING),
+            Some(bytes) => Record::decode(key.table, bytes)
+                .map(Lookup::found)
+                .ok_or_else(|| undecodable(key)),
+        }
     }
 
     /// The item under `key`, with its operation memory. A deleted item past its retention counts as
     /// never created.
     pub(crate) fn item(&mut self, key: &RecordKey) -> Result<Lookup<Arc<StoredItem>>> {
-        let found = match self.overlay.get(key) {
-            Known::Present(Record::Item(item)) => Lookup {
-                value: Some(Arc::clone(item)),
-                below: true,
-            },
+        let mut found = match self.overlay.get(key) {
+            Known::Present(Record::Item(item)) => Lookup::found(Arc::clone(item)),
             Known::Present(_) => return Err(undecodable(key)),
-            Known::Deleted => Lookup {
-                value: None,
-                below: false,
-            },
+            Known::Deleted => Lookup::NOTHING,
             Known::Nothing => self.clean_item(key)?,
         };
-        match &found.value {
-            Some(item) if item.stored.item.is_none() && item.is_expired(now_ms()) => Ok(Lookup {
-                value: None,
-                below: found.below,
-            }),
-            _ => Ok(found),
-        }
+        found.value = found
+            .value
+            .filter(|item| item.stored.item.is_some() || !item.is_expired(now_ms()));
+        Ok(found)
     }
 
     fn clean_item(&mut self, key: &RecordKey) -> Result<Lookup<Arc<StoredItem>>> {
         if self.view.is_none() && !self.is_view_lost {
-            return Ok(Lookup {
-                value: None,
-                below: false,
-            });
+            return Ok(Lookup::NOTHING);
         }
         if let Some(item) = self.cache.get(&key.key) {
-            return Ok(Lookup {
-                value: Some(item),
-                below: true,
-            });
+            return Ok(Lookup::found(item));
         }
-        match self.record(key)? {
-            Lookup { value: None, below } => Ok(Lookup { value: None, below }),
-            Lookup {
-                value: Some(Record::Item(item)),
-                below,
-            } => {
+        match self.record(key)?.value {
+            None => Ok(Lookup::NOTHING),
+            Some(Record::Item(item)) => {
                 self.cache.insert(key.key.clone(), Arc::clone(&item));
-                Ok(Lookup {
-                    value: Some(item),
-                    below,
-                })
+                Ok(Lookup::found(item))
             }
-            Lookup { .. } => Err(undecodable(key)),
+            Some(_) => Err(undecodable(key)),
         }
     }
 

@@ -2,16 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use ports::{
-    Error, ErrorKind, Result,
-    key_value::{Room, evaluate::Stored},
-};
+use ports::{Error, ErrorKind, Result};
 
 use super::Store;
-use crate::{
-    journal::frame::{PAYLOAD_BYTES_MAX, frame_bound},
-    records::{Record, RecordKey, memory_bytes, overlay::entry_bound},
-};
+use crate::journal::frame::{PAYLOAD_BYTES_MAX, frame_bound};
 
 /// How often refusals for lack of room may request an early checkpoint.
 const EARLY_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
@@ -25,72 +19,6 @@ pub(crate) enum UseReserve {
     Yes,
 }
 
-impl UseReserve {
-    /// Allows the reserve for a change that frees at least what it takes in the journal. Such a
-    /// change helps a full store to recover, because the reserve spent on it makes room.
-    pub(crate) fn if_freeing(
-        self,
-        SpaceChange {
-            takes,
-            earlier,
-            left,
-        }: SpaceChange,
-    ) -> Self {
-        if earlier > 0 && takes <= earlier.saturating_sub(left) {
-            Self::Yes
-        } else {
-            self
-        }
-    }
-}
-
-/// The bytes that a change takes and frees. Keys, operation memories and the cursor of a lane are
-/// included.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct SpaceChange {
-    /// The journal bytes of the change, at most.
-    takes: u64,
-    /// The bytes of the items before the change, at least.
-    earlier: u64,
-    /// The bytes of the items after the change, at most.
-    left: u64,
-}
-
-impl SpaceChange {
-    /// Adds the change from `earlier` to `record`. A deletion counts its key alone, because its
-    /// operation memory expires.
-    pub(crate) fn count(&mut self, key: &RecordKey, earlier: &Stored, record: Option<&Record>) {
-        if let Some(item) = &earlier.item {
-            self.earlier +=
-                (entry_bound(key, None) + item.bytes_len() + memory_bytes(earlier)) as u64;
-        }
-        let left = record
-            .filter(|record| matches!(record, Record::Item(item) if item.stored.item.is_some()));
-        let bytes = entry_bound(key, left) as u64;
-        self.takes += bytes;
-        self.left += if left.is_some() { bytes } else { 0 };
-    }
-
-    /// Adds the move of a lane's cursor, which takes as much as before unless the cursor is new.
-    pub(crate) fn count_cursor(&mut self, lane: &RecordKey, cursor: &Record, is_new: bool) {
-        let bytes = entry_bound(lane, Some(cursor)) as u64;
-        self.takes += bytes;
-        self.left += if is_new { bytes } else { 0 };
-    }
-}
-
-/// Whether changes that make the store larger are accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Growth {
-    /// They are.
-    Accepted,
-    /// They are not: the last checkpoint found no room, or used the space that the next one needs
-    /// to apply deletions.
-    NoRoom,
-    /// They are not: checkpoints fail, and the journal has reached its bound without one.
-    NoCheckpoints,
-}
-
 impl Store {
     /// Reserves room for records that take `bytes` of journal.
     ///
@@ -99,67 +27,51 @@ impl Store {
     pub(crate) fn reserve(&mut self, bytes: u64, reserve: UseReserve) -> Result<()> {
         self.reserved_bytes = self.overlay.pending_bytes() + bytes;
         let needed = frame_bound(self.reserved_bytes);
-        let kept = self.spare.reserve_bytes();
-        if self.growth == Growth::Accepted && self.leaves(kept, needed) {
-            self.find_room(Room::Free);
-            return Ok(());
-        }
         if needed > PAYLOAD_BYTES_MAX {
-            if frame_bound(bytes) > PAYLOAD_BYTES_MAX {
-                return Err(Error::invalid(format!(
-                    "change {bytes} bytes in one mutation"
-                )));
-            }
-            self.durability.force();
-            let kind = ErrorKind::Unavailable {
-                retry_after_ms: Some(20),
-            };
-            return Err(Error::new(
-                kind,
-                "order a change while the journal is too far behind",
-            ));
+            return Err(self.too_much(bytes));
         }
+        let kept = self.spare.reserve_bytes();
         if !self.leaves(kept, needed) {
             self.spare_room = self.spare.grow(needed + kept);
         }
-        if self.growth == Growth::Accepted && self.leaves(kept, needed) {
-            self.find_room(Room::Free);
+        self.has_room = self.growth_refused.is_none() && self.leaves(kept, needed);
+        if self.has_room {
+            self.refused_bytes = 0;
             return Ok(());
         }
-        let room = if self.leaves(kept / 2, needed) {
-            Room::Scarce
-        } else if self.leaves(kept / 8, needed) {
-            Room::Critical
-        } else {
-            Room::Exhausted
-        };
-        self.find_room(room);
         self.want_early_checkpoint();
         if reserve == UseReserve::Yes && self.leaves(0, needed) {
             return Ok(());
         }
         self.refused_bytes = bytes;
-        let attempted = match self.growth {
-            Growth::Accepted => format!("append {bytes} bytes to the journal"),
-            Growth::NoRoom => {
-                format!("add {bytes} bytes that no checkpoint would have room for")
-            }
-            Growth::NoCheckpoints => {
-                format!("append {bytes} bytes to the journal while checkpoints fail")
-            }
-        };
-        Err(Error::new(ErrorKind::NoRoom, attempted))
+        let why = self.growth_refused.unwrap_or("the disk is full");
+        Err(Error::new(
+            ErrorKind::NoRoom,
+            format!("append {bytes} bytes to the journal: {why}"),
+        ))
     }
 
-    /// The present room. If there was too little, this asks the disk again. The room stays too
-    /// little until the refused change would fit, up to the size of the reserve.
-    pub(crate) fn ask_for_room(&mut self) -> Room {
-        if self.room != Room::Free || self.refused_bytes > 0 {
+    /// The error that a group with `bytes` more would exceed the largest frame.
+    fn too_much(&self, bytes: u64) -> Error {
+        if frame_bound(bytes) > PAYLOAD_BYTES_MAX {
+            return Error::invalid(format!("change {bytes} bytes in one mutation"));
+        }
+        self.durability.force();
+        let kind = ErrorKind::Unavailable {
+            retry_after_ms: Some(20),
+        };
+        Error::new(kind, "order a change while the journal is too far behind")
+    }
+
+    /// Whether changes that add to the store are accepted. If they were not, this asks the disk
+    /// again. The answer stays no until the refused change would fit, up to the size of the reserve.
+    pub(crate) fn ask_for_room(&mut self) -> bool {
+        if !self.has_room || self.refused_bytes > 0 {
             let bytes = self.refused_bytes.min(self.spare.reserve_bytes());
             // No caller waits for this reservation, so its failure concerns none.
             let _ = self.reserve(bytes, UseReserve::No);
         }
-        self.room
+        self.has_room
     }
 
     /// Whether a group of `needed` bytes leaves `kept` bytes in one piece.
@@ -170,20 +82,10 @@ impl Store {
             || (needed <= self.tail_room && kept <= self.spare_room)
     }
 
-    /// Sets whether growth is accepted.
-    pub(crate) fn set_growth(&mut self, growth: Growth) {
-        self.growth = growth;
-        if growth != Growth::Accepted {
-            self.find_room(self.room.min(Room::Scarce));
-        }
-    }
-
-    fn find_room(&mut self, room: Room) {
-        self.room = room;
-        self.spare.note_scarcity(room != Room::Free);
-        if room == Room::Free {
-            self.refused_bytes = 0;
-        }
+    /// Refuses changes that add to the store from now on, or accepts them again.
+    pub(crate) fn refuse_growth(&mut self, why: Option<&'static str>) {
+        self.growth_refused = why;
+        self.has_room &= why.is_none();
     }
 
     fn want_early_checkpoint(&mut self) {

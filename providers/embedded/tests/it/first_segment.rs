@@ -17,24 +17,6 @@ fn first_segment(path: &Path) -> PathBuf {
     path.join("journal/00000001.log")
 }
 
-/// The line of the `format` record that later releases write and earlier ones did not.
-const JOURNAL_BEGUN: &str = "journal begun\n";
-
-/// Turns the directory into one of a release that did not record the start of the journal.
-fn forget_that_the_journal_has_begun(path: &Path) {
-    let record = path.join("format");
-    let text = fs::read_to_string(&record).expect("the record reads");
-    assert!(text.contains(JOURNAL_BEGUN), "{text}");
-    // The record of such a release has no checksum, and format 1.
-    let text = text
-        .replace(JOURNAL_BEGUN, "")
-        .replace("format 2", "format 1");
-    let (earlier, _) = text
-        .split_once("check ")
-        .expect("the record has a checksum");
-    fs::write(record, earlier).expect("the record is written");
-}
-
 /// Leaves a store without a checkpoint, as a crash would.
 async fn leave_without_a_checkpoint(path: &Path) {
     let store = open(path).await;
@@ -117,26 +99,6 @@ fn a_directory_that_lost_its_format_record_refuses_to_start() {
         let refused = Embedded::open(config(path)).await;
         assert!(
             matches!(&refused, Err(OpenError::Missing { file }) if *file == path.join("format")),
-            "{refused:?}"
-        );
-    });
-}
-
-/// D1: directories of earlier releases open, and are protected from then on.
-#[test]
-fn a_directory_whose_record_does_not_mention_the_journal_opens_and_mentions_it_from_then_on() {
-    let directory = directory();
-    let path = directory.path();
-    block_on(async {
-        leave_without_a_checkpoint(path).await;
-        forget_that_the_journal_has_begun(path);
-        let store = open(path).await;
-        assert_eq!(value(&store.key_value(), "kept").await, Some(1));
-        drop(store);
-        fs::remove_file(first_segment(path)).expect("the segment goes");
-        let refused = Embedded::open(config(path)).await;
-        assert!(
-            matches!(refused, Err(OpenError::Missing { .. })),
             "{refused:?}"
         );
     });

@@ -2,22 +2,14 @@
 //! lock.
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
 };
 
 use embedded::{Config, Embedded, OpenError};
 use ports::{Key, key_value::Scan};
 
-use crate::{
-    faulty::{Faults, FaultyStorage},
-    world::{block_on, directory, durably, key, message, open, patient, put, settle, value},
-};
-
-/// All formats so far.
-const FORMATS: [u32; 2] = [1, 2];
+use crate::world::{block_on, directory, durably, key, message, open, patient, put, settle, value};
 
 fn fixture(format: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/format-{format}"))
@@ -30,8 +22,8 @@ fn small(path: &Path) -> Config {
     }
 }
 
-/// The format that this release writes.
-const NEWEST: u32 = FORMATS[FORMATS.len() - 1];
+/// The format that this release writes and reads.
+const NEWEST: u32 = 3;
 
 /// The files of a fixture. A packed file holds only the blocks that are not all zeros, because the
 /// rest is allocated ahead.
@@ -139,7 +131,7 @@ fn directories_of_every_format_open_with_their_whole_content() {
         if std::env::var_os("UPDATE").is_some() {
             write_fixture(directory().path()).await;
         }
-        for format in FORMATS {
+        for format in [NEWEST] {
             let directory = directory();
             unpack_fixture(format, directory.path());
             assert_eq!(
@@ -163,149 +155,6 @@ fn directories_of_every_format_open_with_their_whole_content() {
     });
 }
 
-/// A process may die in any of its changes to the disk during a conversion, and the next start
-/// continues.
-#[test]
-fn the_next_start_completes_a_conversion_that_dies_anywhere() {
-    block_on(async {
-        for dies_in in 1.. {
-            let directory = directory();
-            unpack_fixture(1, directory.path());
-            let faults = Arc::new(Faults::default());
-            faults.dies_in.store(dies_in, Ordering::SeqCst);
-            let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
-            let opened = Embedded::open(Config {
-                storage,
-                ..small(directory.path())
-            })
-            .await;
-            let is_over = opened.is_ok();
-            drop(opened);
-            let store = Embedded::open(small(directory.path())).await;
-            let store =
-                store.unwrap_or_else(|error| panic!("after a death in change {dies_in}: {error}"));
-            holds_the_fixture(&store).await;
-            assert_eq!(
-                embedded::format_of(directory.path()).expect("it is known"),
-                Some(NEWEST)
-            );
-            if is_over {
-                assert!(dies_in > 10, "only {dies_in} changes were made");
-                return;
-            }
-        }
-    });
-}
-
-/// Without room for both stores a conversion is refused. The directory stays as it was, and no
-/// additional space is taken.
-#[test]
-fn a_conversion_without_room_changes_nothing_and_succeeds_once_there_is_room() {
-    block_on(async {
-        let bytes: u64 = FILES
-            .iter()
-            .map(|file| unpack(&fs::read(packed(1, file)).expect("it reads")).len() as u64)
-            .sum();
-        let mut refused = 0;
-        for room in (0..).step_by(64 << 10) {
-            let directory = directory();
-            unpack_fixture(1, directory.path());
-            let earlier = contents(directory.path());
-            let faults = Arc::new(Faults::default());
-            faults.capacity.store(bytes + room, Ordering::SeqCst);
-            let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
-            let opened = Embedded::open(Config {
-                storage,
-                ..small(directory.path())
-            })
-            .await;
-            if embedded::format_of(directory.path()).expect("it is known") == Some(NEWEST) {
-                break;
-            }
-            let error = opened.expect_err("a store of format 1 is not served");
-            assert!(
-                error.to_string().contains("state.redb"),
-                "with {room} bytes: {error}"
-            );
-            refused += 1;
-            let later = contents(directory.path());
-            assert!(
-                later.keys().eq(earlier.keys()),
-                "with {room} bytes: {:?}",
-                later.keys()
-            );
-            for (file, bytes) in later {
-                // redb notes in its file that it is open, as it did in the release that wrote it.
-                let is_noted_in =
-                    file.ends_with("state.redb") && bytes.len() == earlier[&file].len();
-                assert!(
-                    is_noted_in || bytes == earlier[&file],
-                    "with {room} bytes {} was changed",
-                    file.display()
-                );
-            }
-            let store = Embedded::open(small(directory.path()))
-                .await
-                .expect("there is room");
-            holds_the_fixture(&store).await;
-        }
-        assert!(refused > 0, "no room was too little");
-    });
-}
-
-/// The files of a directory with their content, except the lock.
-fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    for entry in fs::read_dir(directory).expect("it lists").flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            files.extend(contents(&path));
-        } else if !path.ends_with("LOCK") {
-            let bytes = fs::read(&path).expect("it reads");
-            files.insert(path, bytes);
-        }
-    }
-    files
-}
-
-/// A flipped bit in a checkpoint store of format 1 is detected before a new checksum could hide it.
-#[test]
-fn a_damaged_store_of_format_1_is_refused_or_converted_as_it_was() {
-    block_on(async {
-        let random = &mut fastrand::Rng::with_seed(11);
-        let (mut refused, mut right) = (0, 0);
-        for _ in 0..60 {
-            let directory = directory();
-            unpack_fixture(1, directory.path());
-            let path = directory.path().join("state.redb");
-            let mut bytes = fs::read(&path).expect("it reads");
-            let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
-            let at = used[random.usize(..used.len())];
-            bytes[at] ^= 1 << random.u32(..8);
-            fs::write(&path, bytes).expect("it is written");
-            match Embedded::open(small(directory.path())).await {
-                Ok(store) => {
-                    holds_the_fixture(&store).await;
-                    right += 1;
-                }
-                Err(error) => {
-                    assert!(
-                        error
-                            .to_string()
-                            .contains(directory.path().to_str().expect("a path")),
-                        "byte {at}: {error}"
-                    );
-                    refused += 1;
-                }
-            }
-        }
-        assert!(
-            refused > 0 && right > 0,
-            "{refused} were refused, {right} were right"
-        );
-    });
-}
-
 /// A newer format is refused, and the error names the release that reads it.
 #[test]
 fn a_newer_format_is_refused_and_says_which_version_can_read_it() {
@@ -315,7 +164,7 @@ fn a_newer_format_is_refused_and_says_which_version_can_read_it() {
         let path = directory.path().join("format");
         let text = fs::read_to_string(&path).expect("the record reads");
         let newer = text
-            .replace("format 2", "format 3")
+            .replace("format 3", "format 4")
             .replace("readable by 0.1.0", "readable by 7.8.9");
         fs::write(&path, newer).expect("the record is written");
         let refused = Embedded::open(Config::new(directory.path()))
@@ -324,9 +173,9 @@ fn a_newer_format_is_refused_and_says_which_version_can_read_it() {
         assert!(
             matches!(
                 refused,
-                OpenError::NewerFormat {
-                    found: 3,
-                    supported: 2,
+                OpenError::OtherFormat {
+                    found: 4,
+                    supported: 3,
                     ..
                 }
             ),

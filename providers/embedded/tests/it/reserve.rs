@@ -3,10 +3,10 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
-use embedded::{Capacity, Embedded};
+use embedded::Embedded;
 use ports::{
     ErrorKind, KeyValue, Update,
-    key_value::{self, Action, Batch, Batched, Change, OperationId, Transacted, Version},
+    key_value::{Action, Batch, Batched, Change, OperationId, Transacted, Version},
 };
 
 use crate::{
@@ -22,10 +22,10 @@ fn a_caller_with_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up
     block_on(async {
         let store = Embedded::open(config).await.expect("the store opens");
         let (kv, reserved) = (store.key_value(), store.key_value_with_reserve());
-        assert_eq!(reserved.room(), key_value::Room::Free);
+        assert!(reserved.has_room());
         faults.capacity.store(faults.used(), Ordering::SeqCst);
         let written = fill(&kv).await;
-        assert_eq!(reserved.room(), key_value::Room::Scarce);
+        assert!(!reserved.has_room());
         for session in 0..5 {
             durably(&reserved, put(&format!("session-{session}"), 1)).await;
         }
@@ -42,14 +42,14 @@ fn a_caller_with_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up
         assert_eq!(refused.kind(), ErrorKind::NoRoom);
 
         let used_up = fill(&reserved).await;
-        assert_eq!(reserved.room(), key_value::Room::Exhausted);
+        assert!(!reserved.has_room());
         assert_eq!(value(&kv, "session-6").await, Some(1));
         faults.capacity.store(0, Ordering::SeqCst);
         found("the store asks the disk again", async || {
-            (reserved.room() == key_value::Room::Free).then_some(())
+            reserved.has_room().then_some(())
         })
         .await;
-        assert_ne!(store.status().room, Capacity::Refusing);
+        assert!(!store.status().is_full);
         space_returns(&kv, used_up).await;
     });
 }
@@ -91,104 +91,72 @@ async fn is_refused(kv: &Arc<dyn KeyValue>, update: Update) {
     assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
 }
 
-/// P6: a small value frees less than the journal takes for its key and the item's operation memory.
+/// P6: a deletion frees its item, and an overwrite frees nothing before a checkpoint.
 #[test]
-fn a_change_that_frees_less_than_it_takes_in_the_journal_may_not_use_the_reserve() {
+fn only_deletions_may_use_the_reserve_without_a_claim_to_it() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
-        let long = "k".repeat(1_000);
-        for (name, bytes) in [
-            (&long[..], 400),
-            ("remembers", 150),
-            ("large", 10_000),
-            ("long-gone", 10),
-        ] {
-            durably(&kv, set(name, bytes)).await;
+        for name in ["kept", "deleted", "remembers", "first", "second", "third"] {
+            durably(&kv, set(name, 10_000)).await;
         }
         faults.capacity.store(faults.used(), Ordering::SeqCst);
         fill_to_the_reserve(&kv).await;
-        let operation = OperationId(u128::MAX);
-        for update in [
-            set(&long, 1),
-            set("remembers", 1).as_operation(operation, Version(0)),
-        ] {
-            is_refused(&kv, update).await;
-        }
-        durably(&kv, set("large", 1_000)).await;
-        durably(
+        is_refused(&kv, set("kept", 10)).await;
+        is_refused(
             &kv,
-            Update::delete(key("long-gone")).as_operation(operation, Version(0)),
+            Update::delete(key("absent")).as_operation(OperationId(1), Version(0)),
         )
         .await;
-        durably(&kv, Update::delete(key(&long))).await;
+        durably(&kv, Update::delete(key("deleted"))).await;
+        durably(
+            &kv,
+            Update::delete(key("remembers")).as_operation(OperationId(1), Version(0)),
+        )
+        .await;
+        let mixed = vec![Update::delete(key("first")), set("kept", 10)];
+        let refused = kv.transact(mixed).await.expect_err("one of them adds");
+        assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
+        let both = vec![Update::delete(key("first")), Update::delete(key("second"))];
+        let done = kv.transact(both).await.expect("both free their items");
+        assert!(matches!(done, Transacted::Done { .. }), "{done:?}");
     });
 }
 
-/// P6: the item's operation memory was journaled before too, so a change may count the bytes beside
-/// it as freed.
+/// P6: the cursor of a new lane stays, and a batch that only moves a cursor frees nothing.
 #[test]
-fn a_change_of_an_item_with_much_memory_may_use_the_reserve_if_it_frees_enough() {
+fn a_batch_of_deletions_may_use_the_reserve_if_its_lane_is_known() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
-        let operation = |update: Update, number: u128| {
-            update.as_operation(OperationId(u128::MAX - number), Version(0))
+        let batch = |lane: &'static str, sequence, changes| Batch {
+            lane: Bytes::from_static(lane.as_bytes()),
+            sequence,
+            changes,
         };
-        // A full operation memory takes some 1,300 bytes.
-        for number in 0..64 {
-            for name in ["enough", "too-little"] {
-                durably(&kv, operation(set(name, 2_000), number)).await;
-            }
-        }
+        let deletes = |name: &str| vec![(key(name), Change::Delete)];
+        kv.write_batch(batch("known", 1, Vec::new()))
+            .await
+            .expect("there is room");
+        durably(&kv, set("freed", 1_000)).await;
         faults.capacity.store(faults.used(), Ordering::SeqCst);
         fill_to_the_reserve(&kv).await;
-        is_refused(&kv, set("too-little", 1_000)).await;
-        durably(&kv, set("enough", 100)).await;
-    });
-}
-
-/// P6: a batch takes journal for the cursor of its lane, in addition to its items.
-#[test]
-fn a_batch_that_frees_less_than_its_cursor_takes_may_not_use_the_reserve() {
-    let directory = directory();
-    let (faults, config) = faulty(directory.path());
-    block_on(async {
-        let store = Embedded::open(config).await.expect("the store opens");
-        let kv = store.key_value();
-        let batch = |lane: &str, sequence, name: &str| {
-            let data = Action::set("data", Bytes::from_static(b"1"));
-            let changes = vec![(key(name), Change::Modify(vec![data]))];
-            Batch {
-                lane: Bytes::copy_from_slice(lane.as_bytes()),
-                sequence,
-                changes,
-            }
-        };
-        let (known, new, longest) = ("a".repeat(500), "b".repeat(500), "c".repeat(1_000));
-        for lane in [&known, &longest] {
-            kv.write_batch(batch(lane, 1, "first"))
-                .await
-                .expect("there is room");
-        }
-        for name in ["freed", "kept"] {
-            durably(&kv, set(name, 1_000)).await;
-        }
-        faults.capacity.store(faults.used(), Ordering::SeqCst);
-        fill_to_the_reserve(&kv).await;
-        for (lane, sequence) in [(&new, 1), (&longest, 2)] {
+        for refused in [
+            batch("new", 1, deletes("freed")),
+            batch("known", 2, Vec::new()),
+        ] {
             let refused = kv
-                .write_batch(batch(lane, sequence, "kept"))
+                .write_batch(refused)
                 .await
                 .expect_err("it frees too little");
             assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
         }
         let done = kv
-            .write_batch(batch(&known, 2, "freed"))
+            .write_batch(batch("known", 2, deletes("freed")))
             .await
             .expect("it frees enough");
         assert!(matches!(done, Batched::Done(_)), "{done:?}");

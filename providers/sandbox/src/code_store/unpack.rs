@@ -28,7 +28,6 @@ use std::{
 use flate2::read::GzDecoder;
 use tar::{Archive, Entry, EntryType, PaxExtensions};
 
-/// The most bytes of an archive, unpacked.
 const UNPACKED_BYTES_MAX: u64 = 1 << 30;
 /// The most files, links and folders that it creates, including parent folders.
 const ENTRIES_MAX: usize = 100_000;
@@ -37,7 +36,6 @@ const ENTRIES_MAX: usize = 100_000;
 const FRAME_BYTES_MAX: u64 = 4096;
 /// The longest entry that describes the next one.
 const EXTENSION_BYTES_MAX: u64 = 64 * 1024;
-/// The longest path.
 const PATH_BYTES_MAX: usize = 1024;
 
 /// Unpacks `content`, a tar file compressed by gzip, into `directory`, which is empty. After an
@@ -55,7 +53,6 @@ pub fn unpack(content: &[u8], directory: &Path) -> io::Result<()> {
     )
 }
 
-/// The bounds of an archive.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     bytes: u64,
@@ -280,7 +277,6 @@ impl Unpacking<'_> {
         Ok(self.directory.join(path))
     }
 
-    /// Creates a folder and its parents.
     fn folder(&mut self, path: &Path) -> io::Result<()> {
         let mut folder = PathBuf::new();
         for part in path.components() {

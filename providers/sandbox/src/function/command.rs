@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    iter,
     path::{Path, PathBuf},
 };
 
@@ -24,62 +25,39 @@ const START_PYTHON: &str =
 const QUERY_NODE: &str = "console.log(process.execPath); \
     console.log(require('path').dirname(require('path').dirname(process.execPath)))";
 
-/// How to start a function.
-#[derive(Debug)]
-pub(crate) struct Command {
-    /// The program and its arguments, as seen inside.
-    pub(crate) command: Vec<OsString>,
-    /// The folders of the machine that the program needs, beside the system's.
-    pub(crate) folders: Vec<PathBuf>,
-}
-
-/// How to start `function`, whose code is in the host's folder `code`. Errors: what is missing, and
-/// what to do about it.
+/// The program of `function`, whose code is in the host's folder `code`, with its arguments as seen
+/// inside; and the folders of the machine that it needs, beside the system's. Errors: what is
+/// missing, and what to do about it.
 pub(crate) async fn command(
     function: &Function,
     code: &Path,
     interpreters: &Interpreters,
-) -> Result<Command, String> {
-    let client = |name: &str| OsString::from(format!("{RUNTIME_ROOT}/{name}"));
-    let handler = OsString::from(&function.handler);
+) -> Result<(Vec<OsString>, Vec<PathBuf>), String> {
+    let handler = &function.handler;
     match &function.language {
         Language::Python(chosen) => {
-            let clients = interpreters.runtime().to_string_lossy();
+            let clients = interpreters.runtime.to_string_lossy();
             let query = ["-c", QUERY_PYTHON, &clients, RUNTIME_ROOT];
-            let (python, folders) = interpreters
-                .find(chosen.as_deref(), "python3", &query)
-                .await?;
-            let command = vec![
-                python,
-                "-u".into(),
-                "-c".into(),
-                START_PYTHON.into(),
-                RUNTIME_ROOT.into(),
-                handler,
-            ];
-            Ok(Command { command, folders })
+            let found = interpreters.find(chosen.as_deref(), "python3", &query);
+            let (python, folders) = found.await?;
+            let arguments = ["-u", "-c", START_PYTHON, RUNTIME_ROOT, handler];
+            let arguments = arguments.map(OsString::from).into_iter();
+            Ok((iter::once(python).chain(arguments).collect(), folders))
         }
         Language::Node(chosen) => {
             let query = ["-e", QUERY_NODE];
             let (node, folders) = interpreters.find(chosen.as_deref(), "node", &query).await?;
-            Ok(Command {
-                command: vec![node, client("landfast_runtime.mjs"), handler],
-                folders,
-            })
+            let client = format!("{RUNTIME_ROOT}/landfast_runtime.mjs");
+            Ok((vec![node, client.into(), handler.into()], folders))
         }
-        Language::Executable => {
-            if !code.join(&function.handler).is_file() {
-                return Err(format!(
-                    "{:?} is not in the code of {:?}",
-                    function.handler, function.name
-                ));
-            }
-            let command = vec![format!("{TASK_ROOT}/{}", function.handler).into()];
-            Ok(Command {
-                command,
-                folders: Vec::new(),
-            })
+        Language::Executable if code.join(handler).is_file() => {
+            let command = vec![format!("{TASK_ROOT}/{handler}").into()];
+            Ok((command, Vec::new()))
         }
+        Language::Executable => Err(format!(
+            "{handler:?} is not in the code of {:?}",
+            function.name
+        )),
     }
 }
 
@@ -163,7 +141,6 @@ pub(crate) fn environment(function: &Function) -> Vec<(OsString, OsString)> {
 
 const REGION: &str = "us-east-1";
 
-/// The ARN of a function.
 pub(crate) fn arn(function: &Function) -> String {
     format!(
         "arn:aws:lambda:{REGION}:000000000000:function:{}",

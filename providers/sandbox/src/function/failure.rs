@@ -16,7 +16,6 @@ struct Payload<'a> {
     error_message: &'a str,
 }
 
-/// The payload of an error.
 pub(crate) fn payload(error_type: &str, error_message: &str) -> Bytes {
     let payload = Payload {
         error_type,

@@ -7,10 +7,11 @@
 use std::{path::PathBuf, sync::Arc};
 
 use hyper::header::HeaderValue;
-use ports::{instances::Death, runtime::Function};
+use ports::runtime::Function;
+use tokio::sync::Mutex;
 
 use super::{
-    command::{self, Command},
+    command,
     interpreters::Interpreters,
     invocation_channel::InvocationChannel,
     output::Output,
@@ -20,9 +21,9 @@ use super::{
 };
 use crate::{
     code_store::Archives,
-    logs::{Logs, Share},
+    logs::Logs,
     order::{Launch, Network},
-    process::{Launcher, Process, Running},
+    process::{Launcher, Running},
 };
 
 /// The parts that instances of all functions share.
@@ -31,7 +32,6 @@ pub(crate) struct Shared {
     pub(crate) launcher: Arc<Launcher>,
     pub(crate) api: Arc<dyn Api>,
     pub(crate) interpreters: Interpreters,
-    /// The folder with the runtime clients.
     pub(crate) runtime: PathBuf,
     pub(crate) archives: Arc<Archives>,
     pub(crate) logs: Arc<Logs>,
@@ -45,9 +45,8 @@ pub(crate) struct Instance {
     pub(crate) output: Arc<Output>,
     /// The kind of spares that fit it; none: no spare does.
     pub(crate) kind: Option<Kind>,
-    /// Whether it was a spare.
     pub(crate) is_adopted: bool,
-    running: Running,
+    pub(crate) running: Running,
 }
 
 impl Shared {
@@ -55,8 +54,7 @@ impl Shared {
     async fn launch(&self, function: &Function) -> Result<Launch, String> {
         let archive = self.archives.path(&function.archive);
         let code = archive.join(&function.folder);
-        let Command { command, folders } =
-            command::command(function, &code, &self.interpreters).await?;
+        let (command, folders) = command::command(function, &code, &self.interpreters).await?;
         Ok(Launch {
             command,
             folders,
@@ -71,7 +69,7 @@ impl Shared {
             } else {
                 Network::None
             },
-            descriptors: Vec::new(),
+            ..Launch::default()
         })
     }
 }
@@ -82,7 +80,6 @@ impl Instance {
         shared: &Shared,
         function: &Function,
         allowance: Allowance,
-        share: Arc<Share>,
     ) -> Result<Arc<Self>, String> {
         let hold = shared.archives.hold(&function.archive);
         let launch = shared.launch(function).await?;
@@ -100,26 +97,20 @@ impl Instance {
                 .await
                 .map_err(|error| error.to_string())?,
         };
-        let Process {
-            listener,
-            peers,
-            stdout,
-            stderr,
-            control,
-            exit,
-        } = process;
         let channel = Arc::new(InvocationChannel::new());
-        let logs = Arc::clone(&shared.logs);
-        let output = Arc::new(Output::new([stdout, stderr], logs, share));
+        let (logs, log) = (Arc::clone(&shared.logs), shared.logs.log(&function.name));
+        let output = Arc::new(Output::new([process.stdout, process.stderr], logs, log));
         let arn =
             HeaderValue::from_str(&command::arn(function)).map_err(|error| error.to_string())?;
-        let served = Served::new(
-            Arc::clone(&channel),
+        let served = Served {
+            channel: Arc::clone(&channel),
             arn,
-            Arc::clone(&shared.api),
+            api: Arc::clone(&shared.api),
             allowance,
-        );
+            receiving: Mutex::default(),
+        };
         let read = Arc::clone(&output);
+        let (listener, peers) = (process.listener, process.peers);
         let serving = async move {
             futures_util::join!(runtime_api::serve(listener, peers, served), read.read());
         };
@@ -134,17 +125,7 @@ impl Instance {
             output,
             kind,
             is_adopted,
-            running: Running::watch(control, exit, serving, on_death),
+            running: Running::watch(process.control, process.exit, serving, on_death),
         }))
-    }
-
-    /// The process.
-    pub(crate) fn running(&self) -> &Running {
-        &self.running
-    }
-
-    /// The cause of its death, if it is dead.
-    pub(crate) fn death(&self) -> Option<Death> {
-        self.running.death()
     }
 }

@@ -19,35 +19,19 @@ use parking_lot::Mutex;
 use self::probe::Trusted;
 use crate::{order::is_of_the_system, process::Launcher};
 
-/// The interpreters found so far.
 #[derive(Debug)]
 pub(crate) struct Interpreters {
-    launcher: Arc<Launcher>,
+    pub(crate) launcher: Arc<Launcher>,
     /// The folder with the files of functions.
-    own: PathBuf,
-    /// The folder with the runtime clients.
-    runtime: PathBuf,
-    found: Mutex<HashMap<PathBuf, Interpreter>>,
+    pub(crate) own: PathBuf,
+    pub(crate) runtime: PathBuf,
+    pub(crate) found: Mutex<HashMap<PathBuf, Interpreter>>,
 }
 
 /// An interpreter's real path, and the folders it needs beside the system's.
 pub(crate) type Interpreter = (OsString, Vec<PathBuf>);
 
 impl Interpreters {
-    pub(crate) fn new(launcher: Arc<Launcher>, own: PathBuf, runtime: PathBuf) -> Self {
-        Self {
-            launcher,
-            own,
-            runtime,
-            found: Mutex::default(),
-        }
-    }
-
-    /// The folder with the runtime clients.
-    pub(super) fn runtime(&self) -> &Path {
-        &self.runtime
-    }
-
     /// The interpreter that a manifest has `chosen`, or the one called `name` on the server's path.
     /// It reports itself when it is run with the arguments `query`.
     pub(super) async fn find(

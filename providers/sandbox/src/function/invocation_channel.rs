@@ -12,7 +12,6 @@ use parking_lot::Mutex;
 use ports::runtime::Invocation;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// An invocation with its deadline.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) invocation: Invocation,
@@ -20,20 +19,13 @@ pub(crate) struct Task {
     pub(crate) deadline_ms: u64,
 }
 
-/// The answer of an instance.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// Its result.
     Response(Bytes),
     /// A result over the bound, of at least this many bytes.
     TooLong(usize),
-    /// The function's error.
     Error(Bytes),
 }
-
-/// The answer was not accepted: the instance has no such invocation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NotAsked;
 
 #[derive(Debug)]
 struct Current {
@@ -41,15 +33,12 @@ struct Current {
     answer: oneshot::Sender<Answer>,
 }
 
-/// The work of an instance.
 #[derive(Debug, Default)]
 struct Work {
     current: Option<Current>,
-    /// Whether the instance has ended.
     has_ended: bool,
 }
 
-/// The invocation channel.
 #[derive(Debug)]
 pub(crate) struct InvocationChannel {
     give: mpsc::Sender<Task>,
@@ -110,20 +99,18 @@ impl InvocationChannel {
         self.take.lock().await.recv().await
     }
 
-    /// The instance answers the invocation `id`.
-    pub(crate) fn answer(&self, id: &str, answer: Answer) -> Result<(), NotAsked> {
+    /// The instance answers the invocation `id`. Whether it has such an invocation.
+    pub(crate) fn answer(&self, id: &str, answer: Answer) -> bool {
         let mut work = self.work.lock();
-        match work.current.take_if(|current| current.id == id) {
-            Some(current) => {
-                // The caller may be gone.
-                let _ = current.answer.send(answer);
-                Ok(())
-            }
-            None => Err(NotAsked),
+        let current = work.current.take_if(|current| current.id == id);
+        let is_current = current.is_some();
+        if let Some(current) = current {
+            // The caller may be gone.
+            let _ = current.answer.send(answer);
         }
+        is_current
     }
 
-    /// The scope of the instance's requests now.
     pub(crate) fn scope(&self) -> Option<Arc<str>> {
         self.scope.lock().clone()
     }
@@ -137,7 +124,6 @@ impl InvocationChannel {
             .is_some_and(|current| current.id == id)
     }
 
-    /// The instance could not start.
     pub(crate) fn fail_start(&self, error: Bytes) {
         self.failed_start.send_replace(Some(error));
     }
@@ -147,7 +133,6 @@ impl InvocationChannel {
         self.failed_start.send_replace(None)
     }
 
-    /// Waits until the instance reports that it could not start.
     pub(crate) async fn has_failed_to_start(&self) {
         // No error: the sender lives as long as `self`.
         let _ = self
@@ -157,7 +142,6 @@ impl InvocationChannel {
             .await;
     }
 
-    /// The instance has ended.
     pub(crate) fn end(&self) {
         *self.work.lock() = Work {
             current: None,
@@ -165,7 +149,6 @@ impl InvocationChannel {
         };
     }
 
-    /// How often the instance has requested an invocation.
     pub(crate) fn requests(&self) -> watch::Receiver<u64> {
         self.requests.subscribe()
     }
@@ -189,15 +172,9 @@ mod tests {
         let answer = channel.assign(task("one"));
         assert_eq!(channel.next().await.expect("assigned").invocation.id, "one");
         assert!(channel.expects("one"));
-        assert_eq!(channel.answer("two", Answer::TooLong(1)), Err(NotAsked));
-        assert_eq!(
-            channel.answer("one", Answer::Response(Bytes::from("done"))),
-            Ok(())
-        );
-        assert_eq!(
-            channel.answer("one", Answer::Response(Bytes::from("again"))),
-            Err(NotAsked)
-        );
+        assert!(!channel.answer("two", Answer::TooLong(1)));
+        assert!(channel.answer("one", Answer::Response(Bytes::from("done"))));
+        assert!(!channel.answer("one", Answer::Response(Bytes::from("again"))));
         assert!(matches!(answer.await, Ok(Answer::Response(bytes)) if bytes == "done"));
     }
 
@@ -209,9 +186,7 @@ mod tests {
         first.invocation.scope = Some("step".into());
         let _answer = channel.assign(first);
         channel.next().await.expect("assigned");
-        channel
-            .answer("one", Answer::Response(Bytes::new()))
-            .expect("it was asked");
+        assert!(channel.answer("one", Answer::Response(Bytes::new())));
         assert_eq!(channel.scope().as_deref(), Some("step"));
         let _answer = channel.assign(task("two"));
         assert_eq!(channel.scope(), None);

@@ -6,35 +6,31 @@
 //!
 //! Invariants
 //! - The task reads a little at a time, passes all lines on at once, and yields. It does not read
-//!   while its function's share of the lines on their way to the disk is full ([`Share::room`]). A
+//!   while its function's share of the lines on their way to the disk is full ([`Log::room`]). A
 //!   function that prints faster waits in its write.
-//! - Dropped lines are counted in the log of their function, under the invocation that printed
-//!   them.
 
 use std::{io, mem, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::logs::{Logs, Share};
+use crate::logs::{Log, Logs};
 
 /// The longest end of an invocation's output that its caller gets.
 const TAIL_BYTES_MAX: usize = 4 * 1024;
 /// The longest line; a longer one is split.
 const LINE_BYTES_MAX: usize = 64 * 1024;
-/// The bytes of one read.
 const READ_BYTES: usize = 16 * 1024;
 /// The most reads at the end of an invocation: four times the capacity of a pipe, unless the
 /// function changed that.
 const READS_AT_END_MAX: usize = 16;
 
-/// The output of one instance.
 #[derive(Debug)]
 pub(crate) struct Output {
     streams: [Receiver; 2],
     state: Mutex<State>,
     logs: Arc<Logs>,
-    share: Arc<Share>,
+    log: Arc<Log>,
 }
 
 #[derive(Debug)]
@@ -43,34 +39,23 @@ struct State {
     tail: Vec<u8>,
     /// The unfinished line of each stream.
     begun: [Vec<u8>; 2],
-    /// Dropped lines that the log does not mention yet.
-    dropped: Option<Dropped>,
-}
-
-/// Dropped lines of one invocation.
-#[derive(Debug)]
-struct Dropped {
-    id: Arc<str>,
-    lines: usize,
 }
 
 impl Output {
-    pub(crate) fn new(streams: [Receiver; 2], logs: Arc<Logs>, share: Arc<Share>) -> Self {
+    pub(crate) fn new(streams: [Receiver; 2], logs: Arc<Logs>, log: Arc<Log>) -> Self {
         let state = State {
             id: "".into(),
             tail: Vec::new(),
             begun: Default::default(),
-            dropped: None,
         };
         Self {
             streams,
             state: Mutex::new(state),
             logs,
-            share,
+            log,
         }
     }
 
-    /// Reads until both streams have ended.
     pub(crate) async fn read(&self) {
         let (first, second) = (self.read_stream(0), self.read_stream(1));
         futures_util::join!(first, second);
@@ -78,7 +63,7 @@ impl Output {
 
     async fn read_stream(&self, stream: usize) {
         loop {
-            self.share.room().await;
+            self.log.room().await;
             if self.streams[stream].readable().await.is_err()
                 || !self.drain(&mut self.state.lock(), stream, 1)
             {
@@ -131,31 +116,10 @@ impl Output {
 
     /// Keeps lines; the last one has no line end.
     fn keep_lines(&self, state: &mut State, lines: &[u8]) {
-        self.report_dropped(state);
-        let id = Arc::clone(&state.id);
-        if !self.logs.keep(
-            &self.share,
-            &id,
-            String::from_utf8_lossy(lines).into_owned(),
-        ) {
-            let dropped = state.dropped.get_or_insert(Dropped { id, lines: 0 });
-            dropped.lines += lines.split(|byte| *byte == b'\n').count();
-        }
+        let text = String::from_utf8_lossy(lines).into_owned();
+        self.logs.keep(&self.log, &state.id, text);
         state.add(lines);
         state.add(b"\n");
-    }
-
-    /// Reports dropped lines in the log, if it has room.
-    fn report_dropped(&self, state: &mut State) {
-        let is_reported = |dropped: &mut Dropped| {
-            let Dropped { id, lines } = dropped;
-            self.logs.keep(
-                &self.share,
-                id,
-                format!("({lines} lines were dropped: they came too fast)"),
-            )
-        };
-        state.dropped.take_if(is_reported);
     }
 
     /// Files the output under the invocation `id` from here on.
@@ -218,11 +182,8 @@ mod tests {
     /// The output of an instance of `function`, and the end of its pipe.
     fn output(logs: &Arc<Logs>, function: &str) -> (Arc<Output>, Sender) {
         let ((stdout, read), (_, nothing)) = (pipe().expect("a pipe"), pipe().expect("a pipe"));
-        let share = Arc::new(Share::new(function));
-        (
-            Arc::new(Output::new([read, nothing], Arc::clone(logs), share)),
-            stdout,
-        )
+        let output = Output::new([read, nothing], Arc::clone(logs), logs.log(function));
+        (Arc::new(output), stdout)
     }
 
     fn lines(messages: &mpsc::Receiver<Message>) -> impl Iterator<Item = crate::logs::Lines> {
@@ -271,7 +232,7 @@ mod tests {
         assert_eq!(kept, PRINTED);
     }
 
-    /// U5: the log of a function reports its dropped lines, and other functions lose none.
+    /// U5: lost lines are counted for their function, and other functions lose none.
     #[tokio::test]
     async fn dropped_lines_are_counted_for_their_invocation_and_no_other_function_loses_any() {
         let (logs, messages) = Logs::stalled();
@@ -303,16 +264,8 @@ mod tests {
             .filter(|line| *line == "yes")
             .count();
         assert!(kept < 1_000_000, "there is a bound");
-        drop(all);
-        loud.begin("later");
-        let first = lines(&messages).next().expect("there is room again");
-        let dropped = format!(
-            "({} lines were dropped: they came too fast)",
-            1_000_000 - kept
-        );
-        assert_eq!(
-            (&*first.id, first.text.as_str()),
-            ("much", dropped.as_str())
-        );
+        let lost = loud.log.lost.lock().take().expect("some are lost");
+        assert_eq!((&*lost.id, lost.lines), ("much", 1_000_000 - kept));
+        assert!(quiet.log.lost.lock().is_none());
     }
 }

@@ -58,34 +58,28 @@ impl Kind {
             && starts_alike(function)
             && !launch.code.join(OTHER_CLIENT).exists();
         let (_handler, command) = launch.command.split_last()?;
-        let Launch {
-            folders, network, ..
-        } = launch;
         is_fit.then(|| Self {
             command: command.to_vec(),
-            folders: folders.clone(),
-            network: *network,
+            folders: launch.folders.clone(),
+            network: launch.network,
         })
     }
 }
 
-/// All spares.
 #[derive(Debug)]
 pub(crate) struct Prewarmed {
-    launcher: Arc<Launcher>,
+    pub(crate) launcher: Arc<Launcher>,
     /// The folder with the code of all functions.
-    code: PathBuf,
-    runtime: PathBuf,
-    /// How long a spare waits.
-    idle_max: Duration,
-    spares: Mutex<Spares>,
+    pub(crate) code: PathBuf,
+    pub(crate) runtime: PathBuf,
+    pub(crate) idle_max: Duration,
+    pub(crate) spares: Mutex<Spares>,
 }
 
 #[derive(Debug, Default)]
-struct Spares {
+pub(crate) struct Spares {
     /// The oldest comes first.
     all: Vec<Spare>,
-    /// The number of the last one.
     number: u64,
 }
 
@@ -102,21 +96,6 @@ struct Spare {
 type Ready = oneshot::Sender<oneshot::Sender<Process>>;
 
 impl Prewarmed {
-    pub(crate) fn new(
-        launcher: Arc<Launcher>,
-        code: PathBuf,
-        runtime: PathBuf,
-        idle_max: Duration,
-    ) -> Self {
-        Self {
-            launcher,
-            code,
-            runtime,
-            idle_max,
-            spares: Mutex::default(),
-        }
-    }
-
     /// Turns a spare of this kind, if there is one, into the process of `launch`.
     pub(crate) async fn adopt(&self, kind: &Kind, launch: &Launch) -> Option<Process> {
         let spare = self.take(kind).await?;
@@ -145,7 +124,7 @@ impl Prewarmed {
     /// instance of `instance_bytes`.
     pub(crate) fn provide(self: &Arc<Self>, kind: &Kind, instance_bytes: u64) {
         let wanted = instance_bytes.saturating_add(MEMORY_BYTES);
-        if !self.launcher.has_spares()
+        if !self.launcher.enforcement.has_namespaces()
             || available_bytes().is_some_and(|available| available < wanted)
         {
             return;
@@ -163,7 +142,7 @@ impl Prewarmed {
             processes_max: PROCESSES_MAX,
             scratch_bytes: SCRATCH_BYTES,
             network: kind.network,
-            descriptors: Vec::new(),
+            ..Launch::default()
         };
         let (launcher, spares, idle_max) = (
             Arc::clone(&self.launcher),
@@ -187,7 +166,6 @@ impl Prewarmed {
         !all.is_empty()
     }
 
-    /// How many are ready.
     pub(crate) fn ready(&self) -> u64 {
         self.spares
             .lock()

@@ -31,14 +31,12 @@ use tokio::{
 
 use super::{
     failure::{self, ANSWER_BYTES_MAX},
-    invocation_channel::{Answer, InvocationChannel, NotAsked, Task},
+    invocation_channel::{Answer, InvocationChannel, Task},
     request_body::{Allowance, Incoming},
 };
 use crate::process::Peers;
 
-/// The longest error of a function.
 const ERROR_BYTES_MAX: usize = 256 * 1024;
-/// The most connections of an instance.
 const CONNECTIONS_MAX: usize = 64;
 /// The read buffer of a connection. The head of a request is shorter.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
@@ -64,30 +62,12 @@ pub trait Api: Debug + Send + Sync {
 /// The service of one listener.
 #[derive(Debug)]
 pub(crate) struct Served {
-    channel: Arc<InvocationChannel>,
-    arn: HeaderValue,
-    api: Arc<dyn Api>,
-    /// The bound on all bodies of the function.
-    allowance: Allowance,
+    pub(crate) channel: Arc<InvocationChannel>,
+    pub(crate) arn: HeaderValue,
+    pub(crate) api: Arc<dyn Api>,
+    pub(crate) allowance: Allowance,
     /// Held while an answer is received.
-    receiving: Mutex<()>,
-}
-
-impl Served {
-    pub(crate) fn new(
-        channel: Arc<InvocationChannel>,
-        arn: HeaderValue,
-        api: Arc<dyn Api>,
-        allowance: Allowance,
-    ) -> Self {
-        Self {
-            channel,
-            arn,
-            api,
-            allowance,
-            receiving: Mutex::default(),
-        }
-    }
+    pub(crate) receiving: Mutex<()>,
 }
 
 /// Serves the instance at `listener`, and no other peers. It never returns.
@@ -122,7 +102,6 @@ pub(crate) async fn serve(listener: TcpListener, peers: Peers, served: Served) {
     }
 }
 
-/// Serves one connection.
 pub(crate) async fn converse<S>(stream: S, served: Arc<Served>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -164,12 +143,12 @@ async fn route(request: Request<Incoming>, served: &Served) -> Reply {
         },
         (&Method::POST, ["invocation", id, "response"]) => {
             if !channel.expects(id) {
-                return refusal(StatusCode::BAD_REQUEST, "InvalidRequestID");
+                return taken(false);
             }
             match served.whole(request.into_body(), ANSWER_BYTES_MAX).await {
                 Ok(bytes) => taken(channel.answer(id, Answer::Response(bytes))),
                 Err(Unfit::TooLong(bytes)) => {
-                    let _ = channel.answer(id, Answer::TooLong(bytes));
+                    channel.answer(id, Answer::TooLong(bytes));
                     refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge")
                 }
                 Err(Unfit::Failed(error)) => taken(channel.answer(id, Answer::Error(error))),
@@ -178,14 +157,14 @@ async fn route(request: Request<Incoming>, served: &Served) -> Reply {
         }
         (&Method::POST, ["invocation", id, "error"]) => {
             if !channel.expects(id) {
-                return refusal(StatusCode::BAD_REQUEST, "InvalidRequestID");
+                return taken(false);
             }
             let error = served.error_of(request).await;
             taken(channel.answer(id, Answer::Error(error)))
         }
         (&Method::POST, ["init", "error"]) => {
             channel.fail_start(served.error_of(request).await);
-            taken(Ok(()))
+            taken(true)
         }
         _ => refusal(StatusCode::NOT_FOUND, "NoSuchPath"),
     }
@@ -200,13 +179,10 @@ fn is_from_a_program(headers: &HeaderMap) -> bool {
 
 /// The answer to `next`.
 fn invocation(task: Task, arn: &HeaderValue) -> Reply {
-    let Task {
-        invocation,
-        deadline_ms,
-    } = task;
+    let invocation = task.invocation;
     let mut response = Response::builder()
         .header("lambda-runtime-aws-request-id", &invocation.id)
-        .header("lambda-runtime-deadline-ms", deadline_ms)
+        .header("lambda-runtime-deadline-ms", task.deadline_ms)
         .header("lambda-runtime-invoked-function-arn", arn)
         .header(CONTENT_TYPE, "application/json");
     if let Some(context) = invocation.client_context {
@@ -217,15 +193,14 @@ fn invocation(task: Task, arn: &HeaderValue) -> Reply {
         .unwrap_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR, "InvalidHeader"))
 }
 
-fn taken(answered: Result<(), NotAsked>) -> Reply {
-    match answered {
-        Ok(()) => {
-            let mut response = Response::new(whole_body(Bytes::from_static(br#"{"status":"OK"}"#)));
-            *response.status_mut() = StatusCode::ACCEPTED;
-            response
-        }
-        Err(NotAsked) => refusal(StatusCode::BAD_REQUEST, "InvalidRequestID"),
+/// The response to an answer; `is_taken`: the instance had such an invocation.
+fn taken(is_taken: bool) -> Reply {
+    if !is_taken {
+        return refusal(StatusCode::BAD_REQUEST, "InvalidRequestID");
     }
+    let mut response = Response::new(whole_body(Bytes::from_static(br#"{"status":"OK"}"#)));
+    *response.status_mut() = StatusCode::ACCEPTED;
+    response
 }
 
 fn refusal(status: StatusCode, kind: &str) -> Reply {
@@ -252,7 +227,6 @@ enum Unfit {
 }
 
 impl Served {
-    /// Receives a whole body.
     async fn whole(&self, mut body: Incoming, bytes_max: usize) -> Result<Bytes, Unfit> {
         let _receiving = self.receiving.lock().await;
         let mut bytes = BytesMut::new();

@@ -23,7 +23,7 @@ use nix::{
 
 use super::about;
 use crate::{
-    order::{Network, Order, RUNTIME_ROOT, Role, TASK_ROOT},
+    order::{Launch, Network, Order, RUNTIME_ROOT, Role, TASK_ROOT},
     system::{cloned_tree, mount_tree, restrict_mounts},
 };
 
@@ -72,7 +72,7 @@ pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
     mount_memory(ROOT, "size=16m,nr_inodes=100k,mode=755")?;
     let root = Path::new(ROOT);
     // Before what is shown: an interpreter may lie below them.
-    let scratch = format!("size={},nr_inodes=1m,mode=1777", order.scratch_bytes);
+    let scratch = format!("size={},nr_inodes=1m,mode=1777", order.launch.scratch_bytes);
     for (place, options) in [("tmp", scratch.as_str()), ("dev/shm", "size=64m,mode=1777")] {
         fs::create_dir_all(root.join(place))?;
         mount_memory(&format!("{ROOT}/{place}"), options)?;
@@ -125,7 +125,7 @@ fn bind_devices(root: &Path, devices: Vec<(PathBuf, OwnedFd)>) -> io::Result<()>
     for (path, from) in devices {
         let target = inside(root, &path);
         make_place(&target, false)?;
-        bind_device(&from, &target).map_err(about(path.display()))?;
+        appear(&from, &target).map_err(about(path.display()))?;
     }
     for (name, to) in [
         ("fd", "/proc/self/fd"),
@@ -153,45 +153,43 @@ fn mount_memory(place: &str, options: &str) -> io::Result<()> {
 }
 
 fn open_all(order: &Order) -> io::Result<Vec<Shown>> {
-    let mut shown = Vec::new();
-    let network = if order.network == Network::Host {
-        &LOOKED_UP_WITH_NETWORK[..]
-    } else {
-        &[]
+    let Launch {
+        folders,
+        code,
+        runtime,
+        network,
+        ..
+    } = &order.launch;
+    let shown = |from: &Path, to: &Path| {
+        Ok(Shown {
+            from: opened(from)?,
+            is_folder: from.is_dir(),
+            to: to.to_owned(),
+        })
     };
-    for path in SYSTEM.iter().chain(&LOOKED_UP).chain(network) {
-        let path = Path::new(path);
-        // A link of the host's root becomes a link inside.
-        if !path.exists()
-            || SYSTEM.iter().any(|system| path == Path::new(system)) && path.is_symlink()
-        {
-            continue;
-        }
-        shown.push(Shown {
-            from: opened(path)?,
-            is_folder: path.is_dir(),
-            to: path.to_owned(),
-        });
-    }
-    for path in &order.folders {
-        shown.push(Shown {
-            from: opened(path)?,
-            is_folder: true,
-            to: path.clone(),
-        });
-    }
-    let code = match order.role {
+    let network = match network {
+        Network::Host => &LOOKED_UP_WITH_NETWORK[..],
+        Network::None => &[],
+    };
+    let looked_up = SYSTEM.iter().chain(&LOOKED_UP).chain(network);
+    // A link of the host's root becomes a link inside.
+    let system = looked_up
+        .filter(|path| !(SYSTEM.contains(path) && Path::new(path).is_symlink()))
+        .map(Path::new)
+        .filter(|path| path.exists());
+    let code_at = match order.role {
         Role::Function => TASK_ROOT,
         Role::Spare => ALL_CODE,
     };
-    for (from, to) in [(&order.code, code), (&order.runtime, RUNTIME_ROOT)] {
-        shown.push(Shown {
-            from: opened(from)?,
-            is_folder: true,
-            to: to.into(),
-        });
-    }
-    Ok(shown)
+    system
+        .chain(folders.iter().map(PathBuf::as_path))
+        .map(|path| (path, path))
+        .chain([
+            (&**code, Path::new(code_at)),
+            (&**runtime, Path::new(RUNTIME_ROOT)),
+        ])
+        .map(|(from, to)| shown(from, to))
+        .collect()
 }
 
 fn opened(path: &Path) -> io::Result<OwnedFd> {
@@ -225,15 +223,10 @@ fn links_of_the_system(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Binds `from` to `target`, read-only.
 fn bind(from: &OwnedFd, target: &Path) -> io::Result<()> {
     appear(from, target)?;
     // Includes mounts below it, which would otherwise stay writable.
     restrict_mounts(target)
-}
-
-fn bind_device(from: &OwnedFd, target: &Path) -> io::Result<()> {
-    appear(from, target)
 }
 
 fn appear(from: &OwnedFd, target: &Path) -> io::Result<()> {
@@ -279,8 +272,9 @@ fn accounts(root: &Path, user: Option<u32>) -> io::Result<()> {
 /// Replaces the code of all functions by that of `order`, and sets the size of `/tmp`.
 pub(super) fn narrow(spare: &Order, order: &Order) -> io::Result<()> {
     let below = order
+        .launch
         .code
-        .strip_prefix(&spare.code)
+        .strip_prefix(&spare.launch.code)
         .map_err(io::Error::other)?;
     if below.as_os_str().is_empty()
         || !below
@@ -292,12 +286,12 @@ pub(super) fn narrow(spare: &Order, order: &Order) -> io::Result<()> {
         ));
     }
     // Needs a detached copy: a folder inside a mount that is gone cannot be mounted any more.
-    let code =
-        cloned_tree(&Path::new(ALL_CODE).join(below)).map_err(about(order.code.display()))?;
+    let code = cloned_tree(&Path::new(ALL_CODE).join(below))
+        .map_err(about(order.launch.code.display()))?;
     umount2(ALL_CODE, MntFlags::MNT_DETACH)?;
     mount_tree(&code, Path::new(TASK_ROOT)).map_err(about(TASK_ROOT))?;
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    let size = format!("size={}", order.scratch_bytes);
+    let size = format!("size={}", order.launch.scratch_bytes);
     mount(
         None::<&str>,
         "/tmp",
@@ -309,7 +303,6 @@ pub(super) fn narrow(spare: &Order, order: &Order) -> io::Result<()> {
     .map_err(about("/tmp"))
 }
 
-/// Enters the new root and unmounts the host's.
 fn enter(root: &Path) -> io::Result<()> {
     let before = root.join("before");
     fs::create_dir(&before)?;

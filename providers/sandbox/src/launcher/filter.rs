@@ -11,7 +11,6 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter, sock_filter,
 };
 
-/// Calls that are always refused.
 const REFUSED: [libc::c_long; 39] = [
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -72,7 +71,6 @@ const FAMILIES: [i32; 4] = [
     libc::AF_NETLINK,
 ];
 
-/// Installs the filters, permanently.
 pub(super) fn install() -> io::Result<()> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         REFUSED.iter().map(|call| (*call, Vec::new())).collect();
@@ -141,7 +139,6 @@ fn refuse_x32() -> io::Result<()> {
     apply_filter(&program).map_err(io::Error::other)
 }
 
-/// Where a filter finds the number of a call.
 const NUMBER_AT: u32 = mem::offset_of!(libc::seccomp_data, nr) as u32;
 
 fn apply(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> io::Result<()> {

@@ -55,9 +55,10 @@ pub(super) fn adopted(
 ) -> io::Result<Pid> {
     let address = listener.local_addr()?.to_string();
     // All but the user, which comes last.
-    give_up_rights(None, spare.is_isolated, is_there)?;
+    give_up_rights(None, spare.isolation.is_isolated, is_there)?;
     let (mut ours, theirs) = UnixStream::pair()?;
     spare
+        .launch
         .environment
         .push((SPARE_VARIABLE.into(), theirs.as_raw_fd().to_string().into()));
     let function = forked_function(|| match user.map_or(Ok(()), become_user) {
@@ -72,7 +73,7 @@ pub(super) fn adopted(
     let order = Order::read(socket)?;
     check_fit(spare, &order)?;
     files::narrow(spare, &order)?;
-    give_up_rights(user, spare.is_isolated, is_there)?;
+    give_up_rights(user, spare.isolation.is_isolated, is_there)?;
     // As the interpreter's user: setting another user's limits needs a capability that root in a
     // container lacks.
     for (resource, most) in limits(&order) {
@@ -107,10 +108,10 @@ fn wait_for_order(socket: &UnixStream, interpreter: &UnixStream) -> io::Result<(
 
 /// Errors: the sandbox differs from the one that `order` needs.
 fn check_fit(spare: &Order, order: &Order) -> io::Result<()> {
-    let is_fit = order.command.starts_with(&spare.command)
-        && order.folders == spare.folders
-        && order.runtime == spare.runtime
-        && order.network == spare.network;
+    let is_fit = order.launch.command.starts_with(&spare.launch.command)
+        && order.launch.folders == spare.launch.folders
+        && order.launch.runtime == spare.launch.runtime
+        && order.launch.network == spare.launch.network;
     if is_fit {
         Ok(())
     } else {
@@ -120,14 +121,9 @@ fn check_fit(spare: &Order, order: &Order) -> io::Result<()> {
 
 /// The arguments, an empty one, and the environment, each followed by a zero byte.
 fn encoded(order: &Order, address: &str) -> io::Result<Vec<u8>> {
-    let program = program(order, address)?;
-    let (arguments, environment) = (program.arguments.iter(), program.environment.iter());
-    let all = arguments
-        .map(CString::as_bytes_with_nul)
-        .chain([&b"\0"[..]]);
-    Ok(all
-        .chain(environment.map(CString::as_bytes_with_nul))
-        .flatten()
-        .copied()
-        .collect())
+    let (arguments, environment) = program(order, address)?;
+    let all = arguments.iter().map(CString::as_bytes_with_nul);
+    let all = all.chain([&b"\0"[..]]);
+    let environment = environment.iter().map(CString::as_bytes_with_nul);
+    Ok(all.chain(environment).flatten().copied().collect())
 }

@@ -1,33 +1,70 @@
-//! The writing side of one function's log.
+//! The log of one function: a file of JSON lines, and the file that was put aside before it.
 //!
 //! On a full disk each write fails. Its lines are then lost, and the log pauses: all functions
 //! share the writing thread, and a function that prints a lot would otherwise occupy it with
 //! failing writes. The next line of the log is the number of lost lines.
 //!
-//! Invariants
+//! Invariants, under the lock of [`Log::end`]
 //! - Lines are numbered without gaps: a lost line leaves its number to the next one.
-//! - The part of a line that a failed write or a crash left gets a line end before the next line,
-//!   and counts as no line.
-//! - Opening a log costs as much as reading its last line, however long the log is.
+//! - Only whole lines follow each other in a file. The part of a line that a failed write or a
+//!   crash left is cut off before the next line.
+//! - A page costs as much as its own lines: its first line is found by bisection, and a log opens
+//!   with its last line.
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Write as _},
-    path::PathBuf,
-    sync::Arc,
+    io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
+use ports::logs::{Line, Page};
 use serde::Serialize;
+use tokio::sync::{Notify, watch};
 
-use super::{FILE_BYTES_MAX, Lines, aside, now_ms, reading, reading::Readers};
+use super::{FILE_BYTES_MAX, Lines, SHARE_BYTES};
+use crate::machine::now_ms;
 
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The most bytes that wait in memory, beside one line.
-const WAITING_BYTES: usize = 16 << 10;
+/// The bytes at the end of a file that hold its last line. The longest line has half of that.
+const LAST_BYTES: u64 = 1 << 20;
+/// The bytes in which a line is searched one by one.
+const SEARCHED_BYTES: u64 = 64 << 10;
 
-/// A [`Line`](ports::logs::Line) as it is stored.
+#[derive(Debug)]
+pub(crate) struct Log {
+    path: PathBuf,
+    /// The bytes of its lines on their way to the disk.
+    bytes: AtomicUsize,
+    has_room: Notify,
+    /// Lost lines that the log does not mention yet.
+    pub(crate) lost: Mutex<Option<Lost>>,
+    /// The number after the last line that was written since the log is known.
+    next: watch::Sender<u64>,
+    end: Mutex<End>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Lost {
+    /// The last invocation that lost lines.
+    pub(crate) id: Arc<str>,
+    pub(crate) lines: usize,
+}
+
+#[derive(Debug, Default)]
+struct End {
+    /// The length of the file and the number of the next line; none: the file must tell.
+    known: Option<(u64, u64)>,
+    /// Nothing is written before this time.
+    again_at: Option<Instant>,
+}
+
 #[derive(Serialize)]
 struct Written<'a> {
     number: u64,
@@ -36,373 +73,367 @@ struct Written<'a> {
     text: &'a str,
 }
 
-/// Lost lines.
-#[derive(Debug)]
-struct Lost {
-    /// The last invocation that lost lines.
-    id: Arc<str>,
-    lines: usize,
-}
-
-#[derive(Debug)]
-pub(super) struct Log {
-    function: String,
-    path: PathBuf,
-    file: Option<File>,
-    bytes: u64,
-    /// Whether the file may end without a line end.
-    is_torn: bool,
-    /// Whole lines that are not in the file yet.
-    waiting: Vec<u8>,
-    /// The invocation that printed the last of them.
-    id: Arc<str>,
-    /// The number of the next line.
-    next: u64,
-    /// Readers were notified of all lines before this number.
-    notified: u64,
-    /// Lost lines that the log does not mention yet.
-    lost: Option<Lost>,
-    again_at: Option<Instant>,
-}
-
 impl Log {
-    /// The log of `function` at `path`. The file is opened for the first line.
-    pub(super) fn new(function: &str, path: PathBuf) -> Self {
+    /// The log of `function`, whose name is also a file name: letters, digits, `-` and `_`.
+    pub(super) fn new(directory: &Path, function: &str) -> Self {
         Self {
-            function: function.to_owned(),
-            path,
-            file: None,
-            bytes: 0,
-            is_torn: false,
-            waiting: Vec::new(),
-            id: "".into(),
-            next: 0,
-            notified: 0,
-            lost: None,
-            again_at: None,
+            path: directory.join(format!("{function}.log")),
+            bytes: AtomicUsize::new(0),
+            has_room: Notify::new(),
+            lost: Mutex::default(),
+            next: watch::Sender::new(0),
+            end: Mutex::default(),
         }
     }
 
-    /// Whether it has lost lines that it does not mention yet.
-    pub(super) fn owes(&self) -> bool {
-        self.lost.is_some()
+    pub(crate) async fn room(&self) {
+        loop {
+            // Registered before the check, so that no write in between is missed.
+            let has_room = self.has_room.notified();
+            if self.bytes.load(Ordering::Acquire) < SHARE_BYTES {
+                return;
+            }
+            has_room.await;
+        }
     }
 
-    /// Takes lines. Most are in the file after a flush.
+    /// Charges its share. Returns all bytes on their way.
+    pub(super) fn charge(&self, bytes: usize) -> usize {
+        self.bytes.fetch_add(bytes, Ordering::AcqRel) + bytes
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        let before = self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        if before >= SHARE_BYTES && before - bytes < SHARE_BYTES {
+            self.has_room.notify_waiters();
+        }
+    }
+
+    pub(super) fn lose(&self, id: &Arc<str>, lines: usize) {
+        let mut lost = self.lost.lock();
+        let before = lost.take().map_or(0, |lost| lost.lines);
+        *lost = Some(Lost {
+            id: Arc::clone(id),
+            lines: before + lines,
+        });
+    }
+
+    /// Writes `lines`, after the number of those that were lost before.
     ///
     /// Errors: lines were lost just now. Lines that are lost in the pause after that cause no
     /// error.
-    pub(super) fn keep(
-        &mut self,
-        lines: &Lines,
-        readers: &Readers,
-        now: Instant,
-    ) -> io::Result<()> {
-        let mut left = lines.text.split('\n');
-        let kept = if self.pauses(now) {
+    pub(super) fn write(&self, lines: &[Lines], now: Instant) -> io::Result<()> {
+        let mut end = self.end.lock();
+        let lost = self.lost.lock().take();
+        if lines.is_empty() && lost.is_none() {
+            return Ok(());
+        }
+        let pauses = end.again_at.is_some_and(|again_at| now < again_at);
+        let written = if pauses {
             Ok(())
         } else {
-            self.put(lines, &mut left, readers)
+            self.append(&mut end, lost.as_ref(), lines)
         };
-        self.lose(&lines.id, left.count());
-        self.after(kept, now)
-    }
-
-    /// Writes the lines in memory, and notifies readers of new lines.
-    ///
-    /// Errors: as [`Self::keep`].
-    pub(super) fn flush(&mut self, readers: &Readers, now: Instant) -> io::Result<()> {
-        if self.pauses(now)
-            || self.waiting.is_empty() && self.lost.is_none() && self.notified == self.next
-        {
-            return Ok(());
+        if pauses || written.is_err() {
+            let before = lost.iter().map(|lost| (&lost.id, lost.lines));
+            let lines = lines.iter().map(|lines| (&lines.id, lines.count()));
+            before
+                .chain(lines)
+                .for_each(|(id, lines)| self.lose(id, lines));
         }
-        let flushed = self
-            .open()
-            .and_then(|()| self.own_up())
-            .and_then(|()| self.write());
-        self.after(flushed, now)?;
-        readers.notify(&self.function, self.next);
-        self.notified = self.next;
-        Ok(())
-    }
-
-    /// Closes the file after a flush. The log can be used again.
-    pub(super) fn close(&mut self) {
-        self.file = None;
-    }
-
-    fn pauses(&self, now: Instant) -> bool {
-        self.again_at.is_some_and(|again_at| now < again_at)
-    }
-
-    fn after(&mut self, result: io::Result<()>, now: Instant) -> io::Result<()> {
-        if result.is_err() {
-            self.again_at = Some(now + PAUSE);
-        }
-        result
-    }
-
-    /// Moves the rest of `lines` to the buffer.
-    fn put<'a>(
-        &mut self,
-        lines: &'a Lines,
-        left: &mut impl Iterator<Item = &'a str>,
-        readers: &Readers,
-    ) -> io::Result<()> {
-        self.open()?;
-        self.own_up()?;
-        for text in left {
-            self.add(&lines.id, lines.at_ms, text);
-            let bytes = self.bytes + self.waiting.len() as u64;
-            if self.waiting.len() >= WAITING_BYTES || bytes >= FILE_BYTES_MAX {
-                self.write()?;
-            }
-            if self.bytes >= FILE_BYTES_MAX {
-                self.put_aside(readers)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, id: &Arc<str>, at_ms: u64, text: &str) {
-        let line = Written {
-            number: self.next,
-            at_ms,
-            id,
-            text,
-        };
-        serde_json::to_writer(&mut self.waiting, &line).expect("memory takes texts and numbers");
-        self.waiting.push(b'\n');
-        self.next += 1;
-        self.id = Arc::clone(id);
-    }
-
-    /// Reports lost lines in the log.
-    fn own_up(&mut self) -> io::Result<()> {
-        let Some(lost) = self.lost.take() else {
-            return Ok(());
-        };
-        let text = format!(
-            "({} lines of this invocation, or before it, could not be kept)",
-            lost.lines
-        );
-        self.add(&lost.id, now_ms(), &text);
-        let written = self.write();
         if written.is_err() {
-            self.lost = Some(lost);
+            end.again_at = Some(now + PAUSE);
         }
         written
     }
 
-    /// Writes the buffer. Lines that cannot be written are lost.
-    fn write(&mut self) -> io::Result<()> {
-        let (mut written, result) = self.write_some();
-        self.bytes += written as u64;
-        let is_line_end = |byte: &u8| *byte == b'\n';
-        if written > 0 {
-            let whole = self.waiting[..written]
-                .iter()
-                .rposition(is_line_end)
-                .map_or(0, |end| end + 1);
-            self.is_torn = whole < written;
-            written = whole;
-        }
-        let lost = self.waiting[written..]
-            .iter()
-            .filter(|byte| is_line_end(byte))
-            .count();
-        self.next -= lost as u64;
-        self.waiting.clear();
-        self.lose(&Arc::clone(&self.id), lost);
-        result
-    }
-
-    /// The number of written bytes of the buffer.
-    fn write_some(&mut self) -> (usize, io::Result<()>) {
-        let Some(file) = &mut self.file else {
-            return (0, Ok(()));
+    fn append(&self, end: &mut End, lost: Option<&Lost>, lines: &[Lines]) -> io::Result<()> {
+        let mut file = self.open()?;
+        let (mut bytes, mut next) = match end.known.take() {
+            Some(known) => known,
+            None => self.recover(&mut file)?,
         };
-        if self.is_torn && !self.waiting.is_empty() {
-            if let Err(error) = file.write_all(b"\n") {
-                return (0, Err(error));
-            }
-            (self.is_torn, self.bytes) = (false, self.bytes + 1);
+        let mut text = Vec::new();
+        let mut add = |id: &str, at_ms, line: &str| {
+            let number = next;
+            let line = Written {
+                number,
+                at_ms,
+                id,
+                text: line,
+            };
+            serde_json::to_writer(&mut text, &line).expect("memory takes texts and numbers");
+            text.push(b'\n');
+            next += 1;
+        };
+        if let Some(Lost { id, lines }) = lost {
+            let said =
+                format!("({lines} lines of this invocation, or before it, could not be kept)");
+            add(id, now_ms(), &said);
         }
-        let mut written = 0;
-        while written < self.waiting.len() {
-            match file.write(&self.waiting[written..]) {
-                Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
-                Ok(more) => written += more,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return (written, Err(error)),
-            }
+        for lines in lines {
+            lines
+                .text
+                .split('\n')
+                .for_each(|line| add(&lines.id, lines.at_ms, line));
         }
-        (written, Ok(()))
-    }
-
-    fn lose(&mut self, id: &Arc<str>, lines: usize) {
-        if lines > 0 {
-            let lost = self.lost.get_or_insert_with(|| Lost {
-                id: Arc::clone(id),
-                lines: 0,
-            });
-            (lost.id, lost.lines) = (Arc::clone(id), lost.lines + lines);
+        if bytes > 0 && bytes + text.len() as u64 > FILE_BYTES_MAX {
+            fs::rename(&self.path, self.aside())?;
+            (file, bytes) = (self.open()?, 0);
         }
-    }
-
-    /// Opens the file, if needed, to continue after its last line.
-    fn open(&mut self) -> io::Result<()> {
-        if self.file.is_some() {
-            return Ok(());
-        }
-        let next = reading::next_number([&self.path, &aside(&self.path)])?;
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&self.path)?;
-        let bytes = file.metadata()?.len();
-        // The earlier holder of the file may not have notified readers of the last lines.
-        (
-            self.file,
-            self.bytes,
-            self.is_torn,
-            self.next,
-            self.notified,
-        ) = (Some(file), bytes, bytes > 0, next, 0);
-        Ok(())
-    }
-
-    fn put_aside(&mut self, readers: &Readers) -> io::Result<()> {
-        // After a failure it is unknown which of the two files this is, so it is opened again.
-        self.file = None;
-        let path = &self.path;
-        let file = readers.put_aside(&self.function, || {
-            fs::rename(path, aside(path))?;
-            OpenOptions::new().create(true).append(true).open(path)
+        file.write_all(&text).inspect_err(|_| {
+            // If this fails too, the next write cuts off what is not a whole line.
+            let _ = file.set_len(bytes);
         })?;
-        (self.file, self.bytes) = (Some(file), 0);
+        end.known = Some((bytes + text.len() as u64, next));
+        self.next.send_replace(next);
         Ok(())
     }
+
+    fn open(&self) -> io::Result<File> {
+        OpenOptions::new()
+            .create(true)
+            .read(true)
+            .append(true)
+            .open(&self.path)
+    }
+
+    fn aside(&self) -> PathBuf {
+        self.path.with_extension("log.1")
+    }
+
+    /// Cuts off the part of a line at the end of `file`. Returns its length and the number of the
+    /// next line.
+    fn recover(&self, file: &mut File) -> io::Result<(u64, u64)> {
+        let (text, rest) = last_lines(file)?;
+        let bytes = file.metadata()?.len() - rest;
+        file.set_len(bytes)?;
+        let aside = match open_to_read(&self.aside())? {
+            Some(mut aside) => last_lines(&mut aside)?.0,
+            None => Vec::new(),
+        };
+        let last = |text: &[u8]| text.rsplit(|byte| *byte == b'\n').find_map(number_of);
+        Ok((
+            bytes,
+            last(&text).or(last(&aside)).map_or(0, |last| last + 1),
+        ))
+    }
+
+    pub(super) fn read(&self, page: Page) -> io::Result<Vec<Line>> {
+        let _still = self.end.lock();
+        let (mut lines, mut bytes, mut next) = (Vec::new(), 0, page.from);
+        for path in [&self.aside(), &self.path] {
+            let Some(file) = open_to_read(path)? else {
+                continue;
+            };
+            let (mut file, mut text) = (BufReader::new(file), Vec::new());
+            seek_before(&mut file, next)?;
+            while read_line(&mut file, &mut text)? > 0 {
+                if number_of(&text).is_none_or(|number| number < next) {
+                    continue;
+                }
+                let Ok(line) = serde_json::from_slice::<Line>(&text) else {
+                    continue;
+                };
+                bytes += line.text.len();
+                let is_full =
+                    lines.len() >= page.lines_max || bytes > page.bytes_max && !lines.is_empty();
+                if is_full {
+                    return Ok(lines);
+                }
+                next = line.number + 1;
+                lines.push(line);
+            }
+        }
+        Ok(lines)
+    }
+
+    pub(super) async fn more(&self, from: u64) {
+        // No error: the sender lives as long as `self`.
+        let _ = self.next.subscribe().wait_for(|next| *next > from).await;
+    }
+}
+
+fn open_to_read(path: &Path) -> io::Result<Option<File>> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The whole lines at the end of `file`, and the bytes after them.
+fn last_lines(file: &mut File) -> io::Result<(Vec<u8>, u64)> {
+    let bytes = file.metadata()?.len();
+    file.seek(SeekFrom::Start(bytes.saturating_sub(LAST_BYTES)))?;
+    let mut text = Vec::new();
+    file.take(LAST_BYTES.min(bytes)).read_to_end(&mut text)?;
+    let whole = text
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |end| end + 1);
+    let rest = text.split_off(whole).len() as u64;
+    Ok((text, rest))
+}
+
+/// Reads a line without its end into `text`. Returns its length in the file; 0: there is none. The
+/// end of a file without a line end is not a line.
+fn read_line(file: &mut BufReader<File>, text: &mut Vec<u8>) -> io::Result<u64> {
+    text.clear();
+    let read = file.read_until(b'\n', text)? as u64;
+    Ok(if text.pop() == Some(b'\n') { read } else { 0 })
+}
+
+/// Moves to the beginning of a line before the one with the number `from`, or of the file.
+fn seek_before(file: &mut BufReader<File>, from: u64) -> io::Result<()> {
+    let (mut begin, mut end) = (0, file.get_ref().metadata()?.len());
+    let mut text = Vec::new();
+    while begin + SEARCHED_BYTES < end {
+        let middle = begin + (end - begin) / 2;
+        file.seek(SeekFrom::Start(middle))?;
+        // The rest of a line, and the line after it.
+        let rest = read_line(file, &mut text)?;
+        read_line(file, &mut text)?;
+        match number_of(&text) {
+            Some(number) if number < from => begin = middle + rest,
+            _ => end = middle,
+        }
+    }
+    file.seek(SeekFrom::Start(begin)).map(drop)
+}
+
+/// The number of a stored line, without decoding the rest.
+fn number_of(line: &[u8]) -> Option<u64> {
+    let rest = line.strip_prefix(b"{\"number\":")?;
+    let end = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&rest[..end]).ok()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::Read as _,
-        os::fd::{AsFd as _, OwnedFd},
-    };
+    use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::logs::tests::{is_told, lines, page};
+    use crate::logs::tests::{lines, page};
 
-    fn log(directory: &tempfile::TempDir) -> (Log, Readers) {
-        (
-            Log::new("one", directory.path().join("one.log")),
-            Readers::default(),
-        )
+    fn log(directory: &tempfile::TempDir) -> Log {
+        Log::new(directory.path(), "one")
     }
 
-    fn texts(log: &Log, readers: &Readers) -> Vec<(u64, String)> {
-        let read = readers
-            .read("one", [&log.path, &aside(&log.path)], page(0, usize::MAX))
-            .expect("read");
+    fn numbers(log: &Log, from: u64) -> Vec<u64> {
+        let read = log.read(page(from, 2)).expect("read");
+        read.iter().map(|line| line.number).collect()
+    }
+
+    fn texts(log: &Log) -> Vec<(u64, String)> {
+        let read = log.read(page(0, usize::MAX)).expect("read");
         read.into_iter()
             .map(|line| (line.number, line.text))
             .collect()
     }
 
-    fn full() -> File {
-        OpenOptions::new()
-            .write(true)
-            .open("/dev/full")
-            .expect("opened")
+    fn is_told(log: &Log) -> bool {
+        *log.next.borrow() > 0
     }
 
     /// Each line tried the disk again, and read the whole log for that.
     #[test]
     fn on_a_full_disk_writes_pause_and_lost_lines_are_counted() {
         let directory = tempfile::tempdir().expect("a directory");
-        let ((mut log, readers), now) = (log(&directory), Instant::now());
-        log.keep(&lines("a", "first"), &readers, now).expect("kept");
-        log.flush(&readers, now).expect("there is room");
-        let file = log.file.replace(full());
-        log.keep(&lines("a", "second\nthird"), &readers, now)
-            .expect("it waits");
-        log.flush(&readers, now).expect_err("the disk is full");
-        log.file = file;
-        let soon = now + PAUSE / 2;
+        let (log, now) = (log(&directory), Instant::now());
+        log.write(&[lines("a", "first")], now).expect("written");
+        let elsewhere = directory.path().join("elsewhere");
+        fs::rename(&log.path, &elsewhere).expect("renamed");
+        symlink("/dev/full", &log.path).expect("linked");
+        log.write(&[lines("a", "second\nthird")], now)
+            .expect_err("the disk is full");
         for _ in 0..100 {
-            log.keep(&lines("b", "lost"), &readers, soon)
+            log.write(&[lines("b", "lost")], now + PAUSE / 2)
                 .expect("nothing is tried");
-            log.flush(&readers, soon).expect("nothing is tried");
         }
-        assert_eq!(texts(&log, &readers), [(0, "first".to_owned())]);
-        let file = log.file.replace(full());
-        log.keep(&lines("c", "x\ny"), &readers, now + PAUSE)
+        log.write(&[lines("c", "x\ny")], now + PAUSE)
             .expect_err("the disk is full still");
-        log.file = file;
-        let later = now + 2 * PAUSE;
-        log.flush(&readers, later).expect("there is room");
-        log.keep(&lines("d", "last"), &readers, later)
-            .expect("kept");
-        log.flush(&readers, later).expect("there is room");
+        fs::rename(&elsewhere, &log.path).expect("renamed");
+        assert_eq!(texts(&log), [(0, "first".to_owned())]);
+        log.write(&[], now + 2 * PAUSE).expect("there is room");
+        log.write(&[lines("d", "last")], now + 2 * PAUSE)
+            .expect("written");
         let lost = "(104 lines of this invocation, or before it, could not be kept)";
         let all = [
             (0, "first".to_owned()),
             (1, lost.to_owned()),
             (2, "last".to_owned()),
         ];
-        assert_eq!(texts(&log, &readers), all);
-    }
-
-    /// A reader goes on after the number of the last line it has read.
-    #[test]
-    fn of_a_write_that_fails_in_the_midst_whole_lines_are_kept() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let ((mut log, readers), now) = (log(&directory), Instant::now());
-        let (mut end, pipe) = io::pipe().expect("a pipe");
-        nix::fcntl::fcntl(
-            pipe.as_fd(),
-            nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK),
-        )
-        .expect("it does not wait");
-        log.file = Some(File::from(OwnedFd::from(pipe)));
-        let printed: Vec<_> = (0..100).map(|number| format!("{number:01000}")).collect();
-        log.keep(&lines("a", &printed.join("\n")), &readers, now)
-            .expect_err("a pipe holds 64 KiB");
-        let mut written = vec![0; 1 << 20];
-        let length = end.read(&mut written).expect("read");
-        let whole = written[..length]
-            .split_inclusive(|byte| *byte == b'\n')
-            .count()
-            - 1;
-        assert!(whole > 0 && log.is_torn, "{whole} of {length} bytes");
-        assert_eq!(
-            (log.next, log.lost.as_ref().map(|lost| lost.lines)),
-            (whole as u64, Some(100 - whole))
-        );
-        log.flush(&readers, now + PAUSE).expect("there is room");
-        let length = end.read(&mut written).expect("read");
-        assert!(written[..length].starts_with(format!("\n{{\"number\":{whole},").as_bytes()));
+        assert_eq!(texts(&log), all);
     }
 
     /// A follower of the log of a function that had printed to a full disk read it again and again
     /// without a pause.
-    #[tokio::test]
-    async fn readers_learn_only_of_lines_in_the_file() {
+    #[test]
+    fn readers_learn_only_of_lines_in_the_file() {
         let directory = tempfile::tempdir().expect("a directory");
-        let ((mut log, readers), now) = (log(&directory), Instant::now());
-        log.file = Some(full());
-        log.keep(&lines("a", "line"), &readers, now)
-            .expect("it is held back");
-        log.flush(&readers, now).expect_err("the disk is full");
-        assert!(!is_told(&readers, "one").await, "there was no room for it");
-        log.file = None;
-        log.flush(&readers, now + PAUSE).expect("there is room");
+        let (log, now) = (log(&directory), Instant::now());
+        symlink("/dev/full", &log.path).expect("linked");
+        log.write(&[lines("a", "line")], now)
+            .expect_err("the disk is full");
+        assert!(!is_told(&log), "there was no room for it");
+        fs::remove_file(&log.path).expect("removed");
+        log.write(&[], now + PAUSE).expect("there is room");
         assert!(
-            is_told(&readers, "one").await,
+            is_told(&log),
             "of what was lost, though it printed nothing since"
         );
+    }
+
+    #[test]
+    fn a_line_says_its_number_first() {
+        let line = Written {
+            number: 17,
+            at_ms: 1,
+            id: "i",
+            text: "{\"number\":3}",
+        };
+        let line = serde_json::to_vec(&line).expect("JSON");
+        assert_eq!(number_of(&line), Some(17));
+        for torn in [&b""[..], b"{\"number\":", b"{\"number\":5"] {
+            assert_eq!(number_of(torn), None);
+        }
+    }
+
+    #[test]
+    fn numbers_go_on_after_the_last_whole_line() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (mut all, now) = (String::new(), Instant::now());
+        for torn in ["", "{\"number\":9", "{\"number\":9,\"at_ms\":1}"] {
+            let log = log(&directory);
+            log.write(&[lines("a", &"x".repeat(200_000))], now)
+                .expect("written");
+            all = fs::read_to_string(&log.path).expect("read");
+            fs::write(&log.path, all.clone() + torn).expect("written");
+        }
+        assert_eq!(texts(&log(&directory)).len(), 3);
+        fs::write(directory.path().join("one.log"), "").expect("written");
+        fs::write(directory.path().join("one.log.1"), all).expect("written");
+        let log = log(&directory);
+        log.write(&[lines("a", "later")], now).expect("written");
+        assert_eq!((numbers(&log, 2), numbers(&log, 3)), (vec![2, 3], vec![3]));
+    }
+
+    #[test]
+    fn a_page_begins_at_any_line_of_either_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (log, now) = (log(&directory), Instant::now());
+        let printed = |bytes| lines("a", &["x".repeat(bytes), "y\n".repeat(999)].join("\n"));
+        for number in 0..300 {
+            log.write(&[printed(number * 100)], now).expect("written");
+        }
+        assert!(log.aside().exists(), "it is long");
+        let all: Vec<_> = texts(&log).iter().map(|line| line.0).collect();
+        for from in all.iter().step_by(997) {
+            assert_eq!(numbers(&log, *from), [*from, from + 1]);
+        }
+        let next = all.last().expect("some") + 1;
+        assert_eq!(numbers(&log, next), [] as [u64; 0]);
+        assert_eq!(all.len() as u64, next - all[0], "without gaps");
     }
 }

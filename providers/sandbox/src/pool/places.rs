@@ -17,7 +17,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// out does not.
 const CALL_WAIT_MAX: Duration = Duration::from_secs(3);
 
-/// The places of a function.
 #[derive(Debug)]
 pub(super) struct Places {
     count: usize,
@@ -30,7 +29,6 @@ pub(super) struct Places {
     of_calls: Arc<()>,
 }
 
-/// A place among the instances.
 #[derive(Debug)]
 pub(super) struct Place {
     /// Held by a call. It is dropped before the permit: otherwise a call could be refused beside a
@@ -50,7 +48,6 @@ impl Places {
         }
     }
 
-    /// Whether `place` is one of these.
     pub(super) fn has(&self, place: &Place) -> bool {
         Arc::ptr_eq(place.permit.semaphore(), &self.permits)
     }

@@ -6,18 +6,15 @@ use ports::instances::Death;
 
 use crate::figures::Failed;
 
-/// The facts of the report.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     pub(super) id: &'a str,
     pub(super) failed: Option<Failed>,
-    /// The cause of death of the instance, if it is dead.
     pub(super) death: Option<Death>,
     pub(super) took: Duration,
     /// The time of the start, for a new instance.
     pub(super) start: Option<Duration>,
     pub(super) memory_bytes: u64,
-    /// The most memory that was used, if known.
     pub(super) memory_peak: Option<u64>,
 }
 

@@ -12,19 +12,18 @@ use nix::{
 };
 use parking_lot::Mutex;
 
-use super::group::{Group, Limits};
+use super::group::Group;
 use crate::machine::{descendants_of, is_running};
 
-/// The server's control of a process.
 #[derive(Debug)]
 pub(crate) struct Control {
     /// None once it is reaped: then its number may be another process's.
     launcher: Mutex<Option<Child>>,
-    group: Group,
+    pub(crate) group: Group,
     /// Whether all processes end with the launcher's child.
     is_isolated: bool,
     /// Whether the server ends it, or has ended it.
-    was_killed: AtomicBool,
+    pub(super) was_killed: AtomicBool,
 }
 
 impl Control {
@@ -62,7 +61,6 @@ impl Control {
         }
     }
 
-    /// Whether nothing of it runs.
     pub(crate) fn is_frozen(&self) -> bool {
         self.group.is_frozen().unwrap_or_else(|| {
             let launcher = self.launcher.lock();
@@ -74,32 +72,11 @@ impl Control {
         })
     }
 
-    /// Lets it run again.
     pub(crate) fn thaw(&self) -> io::Result<()> {
         match self.group.freeze(false) {
             Some(thawed) => thawed,
             None => self.signal_all(Signal::SIGCONT),
         }
-    }
-
-    /// The most memory it has used, if a control group counts it.
-    pub(crate) fn memory_peak(&self) -> Option<u64> {
-        self.group.memory_peak()
-    }
-
-    /// How many of its processes the kernel has ended for lack of memory, if a control group counts
-    /// them.
-    pub(crate) fn out_of_memory_kills(&self) -> u64 {
-        self.group.out_of_memory_kills()
-    }
-
-    /// Applies other limits from now on.
-    pub(super) fn limit(&self, limits: Limits) -> io::Result<()> {
-        self.group.limit(limits)
-    }
-
-    pub(super) fn was_killed(&self) -> bool {
-        self.was_killed.load(Ordering::Acquire)
     }
 
     /// Reaps the launcher, if it has ended. Whether there is none left to reap.
@@ -110,11 +87,6 @@ impl Control {
         }
         *launcher = None;
         true
-    }
-
-    /// Removes the control group. Whether nothing is left of it.
-    pub(super) fn remove_group(&self) -> bool {
-        self.group.remove()
     }
 
     /// Signals the launcher's descendants, but not the launcher.

@@ -16,12 +16,10 @@ use crate::{
     order::{LAUNCHER_ARGUMENT, TRIAL_ARGUMENT},
 };
 
-/// How long a trial may take.
 const TRIAL_MAX: Duration = Duration::from_secs(10);
 const TRIAL_POLL: Duration = Duration::from_millis(1);
 /// How long the remains of earlier servers may take to end.
 const LEFT_BEHIND_MAX: Duration = Duration::from_secs(1);
-/// The longest reason of a failed trial.
 const SAID_BYTES_MAX: u64 = 1024;
 
 /// One measure, enforced or not.
@@ -33,12 +31,6 @@ pub struct Measure {
     pub lacks: Option<String>,
 }
 
-impl Measure {
-    pub(crate) fn is_enforced(&self) -> bool {
-        self.lacks.is_none()
-    }
-}
-
 /// A control group hierarchy in which the server may create groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hierarchy {
@@ -47,16 +39,12 @@ pub(crate) struct Hierarchy {
     pub(crate) is_v2: bool,
 }
 
-/// The measures on this machine.
+/// The means of isolation on this machine.
 #[derive(Debug, Clone)]
 pub struct Enforcement {
-    pub(crate) namespaces: Measure,
-    pub(crate) system_calls: Measure,
-    pub(crate) memory: Measure,
-    processes: Measure,
-    scratch: Measure,
-    users: Measure,
-    freezing: Measure,
+    /// Why there are no namespaces; none: there are.
+    lacks_namespaces: Option<String>,
+    may_choose_users: bool,
     pub(crate) memory_groups: Option<Hierarchy>,
     pub(crate) process_groups: Option<Hierarchy>,
     pub(crate) freezer: Option<Hierarchy>,
@@ -75,45 +63,11 @@ impl Enforcement {
                 .filter(|v2| has_controller(&v2.folder, controller));
             in_v2.or_else(|| v1_group(&mounts, &own, controller))
         };
-        let (memory_groups, process_groups) = (of("memory"), of("pids"));
-        let measure = |what, lacks: Option<&str>| Measure {
-            what,
-            lacks: lacks.map(str::to_owned),
-        };
-        let if_none =
-            |group: &Option<Hierarchy>, why| if group.is_none() { Some(why) } else { None };
-        let namespaces = Measure {
-            what: "own processes, files and network",
-            lacks: lacks_namespaces(program),
-        };
-        let unbounded = lacks_process_groups(process_groups.as_ref(), &namespaces);
-        let (scratch, users) = (
-            lacks_scratch(&namespaces),
-            lacks_users(&namespaces, may_choose_users()),
-        );
         Self {
-            namespaces,
-            system_calls: measure("system calls that reach around the sandbox", None),
-            memory: measure(
-                "memory_mb",
-                if_none(
-                    &memory_groups,
-                    "no memory control group may be made here: each process of a function is bounded by the size of its data instead, to four \
-                     times memory_mb and 256 MB; nothing bounds their sum, nor memory that is shared (memfd_create, shared mappings)",
-                ),
-            ),
-            processes: measure("processes", unbounded),
-            scratch: measure("scratch_mb", scratch),
-            users: measure(USERS, users),
-            freezing: measure(
-                "freezing of idle instances",
-                if_none(
-                    &v2,
-                    "no cgroup v2 group may be made here: idle instances are stopped by SIGSTOP instead",
-                ),
-            ),
-            memory_groups,
-            process_groups,
+            lacks_namespaces: lacks_namespaces(program),
+            may_choose_users: may_choose_users(),
+            memory_groups: of("memory"),
+            process_groups: of("pids"),
             freezer: v2,
         }
     }
@@ -121,21 +75,9 @@ impl Enforcement {
     /// A machine without namespaces and control groups, like most containers. For tests of the
     /// substitutes.
     pub fn nothing() -> Self {
-        let lacks = |what| Measure {
-            what,
-            lacks: Some("a test goes without it".to_owned()),
-        };
         Self {
-            namespaces: lacks("own processes, files and network"),
-            system_calls: Measure {
-                what: "system calls that reach around the sandbox",
-                lacks: None,
-            },
-            memory: lacks("memory_mb"),
-            processes: lacks("processes"),
-            scratch: lacks("scratch_mb"),
-            users: lacks(USERS),
-            freezing: lacks("freezing of idle instances"),
+            lacks_namespaces: Some("a test goes without it".to_owned()),
+            may_choose_users: false,
             memory_groups: None,
             process_groups: None,
             freezer: None,
@@ -146,30 +88,17 @@ impl Enforcement {
     #[must_use]
     pub fn without_groups(self) -> Self {
         self.remove();
-        let Self {
-            memory,
-            processes,
-            freezing,
-            ..
-        } = Self::nothing();
-        let (memory_groups, process_groups, freezer) = (None, None, None);
         Self {
-            memory,
-            processes,
-            freezing,
-            memory_groups,
-            process_groups,
-            freezer,
-            ..self
+            lacks_namespaces: self.lacks_namespaces,
+            may_choose_users: self.may_choose_users,
+            ..Self::nothing()
         }
     }
 
     /// Removes the server's control groups, if they are empty.
     pub fn remove(&self) {
-        for hierarchy in [&self.memory_groups, &self.process_groups, &self.freezer]
-            .into_iter()
-            .flatten()
-        {
+        let groups = [&self.memory_groups, &self.process_groups, &self.freezer];
+        for hierarchy in groups.into_iter().flatten() {
             // Of two hierarchies in one folder, the second finds it gone.
             let _ = fs::remove_dir(&hierarchy.folder);
         }
@@ -178,39 +107,83 @@ impl Enforcement {
     /// Why functions can reach more than their own; none: they cannot, as on machines with
     /// namespaces.
     pub fn lacks_isolation(&self) -> Option<String> {
-        let measures = [&self.namespaces, &self.scratch, &self.users].into_iter();
-        let lacks: Vec<_> = measures
-            .filter_map(|measure| measure.lacks.as_deref())
-            .collect();
+        let namespaces = self.lacks_namespaces.as_deref();
+        let lacks = [namespaces, self.lacks_scratch(), self.lacks_users()];
+        let lacks: Vec<_> = lacks.into_iter().flatten().collect();
         (!lacks.is_empty()).then(|| lacks.join("; "))
+    }
+
+    pub(crate) fn has_namespaces(&self) -> bool {
+        self.lacks_namespaces.is_none()
     }
 
     /// Whether a function cannot write the files of the server's user.
     pub(crate) fn separates_users(&self) -> bool {
-        self.users.is_enforced()
+        self.lacks_users().is_none()
     }
 
     /// All measures.
-    pub fn measures(&self) -> [&Measure; 7] {
-        let Self {
-            namespaces,
-            system_calls,
-            memory,
-            processes,
-            scratch,
-            users,
-            freezing,
-            ..
-        } = self;
+    pub fn measures(&self) -> [Measure; 7] {
+        let measure = |what, lacks: Option<&str>| Measure {
+            what,
+            lacks: lacks.map(str::to_owned),
+        };
         [
-            namespaces,
-            system_calls,
-            memory,
-            processes,
-            scratch,
-            users,
-            freezing,
+            measure(
+                "own processes, files and network",
+                self.lacks_namespaces.as_deref(),
+            ),
+            measure("system calls that reach around the sandbox", None),
+            measure(
+                "memory_mb",
+                self.memory_groups.is_none().then_some(
+                    "no memory control group may be made here: each process of a function is bounded by the size of its data instead, to four \
+                     times memory_mb and 256 MB; nothing bounds their sum, nor memory that is shared (memfd_create, shared mappings)",
+                ),
+            ),
+            measure("processes", self.lacks_process_groups()),
+            measure("scratch_mb", self.lacks_scratch()),
+            measure("code, data and processes of others", self.lacks_users()),
+            measure(
+                "freezing of idle instances",
+                self.freezer.is_none().then_some(
+                    "no cgroup v2 group may be made here: idle instances are stopped by SIGSTOP instead",
+                ),
+            ),
         ]
+    }
+
+    /// Why no control group bounds processes, and the substitute. `RLIMIT_NPROC` counts all
+    /// processes of a user. It is set only where a function has its own user or user namespace,
+    /// because it would otherwise count the server's processes.
+    fn lacks_process_groups(&self) -> Option<&'static str> {
+        match self.process_groups {
+            Some(_) => None,
+            None if self.has_namespaces() => {
+                Some("no pids control group may be made here: RLIMIT_NPROC bounds them instead")
+            }
+            None => Some(
+                "no pids control group may be made here, and there are no namespaces: nothing bounds them; let this user make either, or bound \
+                 all that it may start, the server's threads among it (TasksMax of its systemd unit, --pids-limit of its container)",
+            ),
+        }
+    }
+
+    /// Why a function has no `/tmp` of its own.
+    fn lacks_scratch(&self) -> Option<&'static str> {
+        (!self.has_namespaces()).then_some(
+            "there are no namespaces: /tmp is this machine's, which functions share with each other and with all users; nothing bounds what \
+             they write there, and it stays when they have ended",
+        )
+    }
+
+    /// Why a function reaches the files and processes of the server's user.
+    fn lacks_users(&self) -> Option<&'static str> {
+        (!self.has_namespaces() && !self.may_choose_users).then_some(
+            "there are no namespaces, and functions run as this server's user: each may change its own code and that of others, which is run until \
+             this server is restarted or other code is deployed; may read and write the data directory; and may end this \
+             server and other functions: deploy what you trust as this server alone, or start it as root that may choose users (CAP_SETUID, CAP_SETGID)",
+        )
     }
 }
 
@@ -223,41 +196,6 @@ fn lacks_namespaces(program: &Path) -> Option<String> {
          kernel.unprivileged_userns_clone or kernel.apparmor_restrict_unprivileged_userns): functions see this machine's files, \
          processes and network"
     ))
-}
-
-/// Why no control group bounds processes, and the substitute. `RLIMIT_NPROC` counts all processes
-/// of a user. It is set only where a function has its own user or user namespace, because it would
-/// otherwise count the server's processes.
-fn lacks_process_groups(group: Option<&Hierarchy>, namespaces: &Measure) -> Option<&'static str> {
-    match group {
-        Some(_) => None,
-        None if namespaces.is_enforced() => {
-            Some("no pids control group may be made here: RLIMIT_NPROC bounds them instead")
-        }
-        None => Some(
-            "no pids control group may be made here, and there are no namespaces: nothing bounds them; let this user make either, or bound \
-             all that it may start, the server's threads among it (TasksMax of its systemd unit, --pids-limit of its container)",
-        ),
-    }
-}
-
-/// Why a function has no `/tmp` of its own.
-fn lacks_scratch(namespaces: &Measure) -> Option<&'static str> {
-    (!namespaces.is_enforced()).then_some(
-        "there are no namespaces: /tmp is this machine's, which functions share with each other and with all users; nothing bounds what \
-         they write there, and it stays when they have ended",
-    )
-}
-
-const USERS: &str = "code, data and processes of others";
-
-/// Why a function reaches the files and processes of the server's user.
-fn lacks_users(namespaces: &Measure, may_choose_users: bool) -> Option<&'static str> {
-    (!namespaces.is_enforced() && !may_choose_users).then_some(
-        "there are no namespaces, and functions run as this server's user: each may change its own code and that of others, which is run until \
-         this server is restarted or other code is deployed; may read and write the data directory; and may end this \
-         server and other functions: deploy what you trust as this server alone, or start it as root that may choose users (CAP_SETUID, CAP_SETGID)",
-    )
 }
 
 /// Whether each function can have its own user: the server is root, with the capabilities for that.
@@ -401,26 +339,30 @@ fn is_removed(folder: &Path) -> bool {
 mod tests {
     use super::*;
 
+    /// A machine with namespaces and without control groups.
+    fn with_namespaces() -> Enforcement {
+        Enforcement {
+            lacks_namespaces: None,
+            ..Enforcement::nothing()
+        }
+    }
+
     /// U2: operators rely on the reported bound on processes.
     #[test]
     fn the_reported_bound_on_processes_holds() {
-        let group = Hierarchy {
+        let process_groups = Some(Hierarchy {
             folder: "/sys/fs/cgroup/pids".into(),
             is_v2: false,
+        });
+        let grouped = Enforcement {
+            process_groups,
+            ..Enforcement::nothing()
         };
-        let Enforcement {
-            namespaces: lacking,
-            ..
-        } = Enforcement::nothing();
-        let enforced = Measure {
-            lacks: None,
-            ..lacking.clone()
-        };
-        assert_eq!(lacks_process_groups(Some(&group), &lacking), None);
-        assert_eq!(lacks_process_groups(Some(&group), &enforced), None);
-        let isolated = lacks_process_groups(None, &enforced).expect("no group");
+        assert_eq!(grouped.lacks_process_groups(), None);
+        let isolated = with_namespaces().lacks_process_groups().expect("no group");
         assert!(isolated.contains("RLIMIT_NPROC bounds them"), "{isolated}");
-        let neither = lacks_process_groups(None, &lacking).expect("no group");
+        let neither = Enforcement::nothing().lacks_process_groups();
+        let neither = neither.expect("no group");
         assert!(
             neither.contains("nothing bounds them") && !neither.contains("NPROC"),
             "{neither}"
@@ -430,25 +372,19 @@ mod tests {
     /// U2: operators rely on the reported isolation.
     #[test]
     fn the_reach_of_functions_without_namespaces_is_reported() {
-        let Enforcement {
-            namespaces: lacking,
-            ..
-        } = Enforcement::nothing();
-        let enforced = Measure {
-            lacks: None,
-            ..lacking.clone()
+        let (with, without) = (with_namespaces(), Enforcement::nothing());
+        assert_eq!((with.lacks_scratch(), with.lacks_users()), (None, None));
+        let root = Enforcement {
+            may_choose_users: true,
+            ..Enforcement::nothing()
         };
-        assert_eq!(
-            (lacks_scratch(&enforced), lacks_users(&enforced, false)),
-            (None, None)
+        assert_eq!(root.lacks_users(), None, "each has a user of its own");
+        assert!(
+            without
+                .lacks_scratch()
+                .is_some_and(|why| why.contains("nothing bounds"))
         );
-        assert_eq!(
-            lacks_users(&lacking, true),
-            None,
-            "each has a user of its own"
-        );
-        assert!(lacks_scratch(&lacking).is_some_and(|why| why.contains("nothing bounds")));
-        let said = lacks_users(&lacking, false).expect("they are the server's");
+        let said = without.lacks_users().expect("they are the server's");
         for reached in [
             "its own code and that of others",
             "data directory",
@@ -460,20 +396,12 @@ mod tests {
 
     #[test]
     fn a_machine_without_namespaces_is_warned_of_and_no_other() {
-        let without = Enforcement::nothing();
-        let enforced = |what| Measure { what, lacks: None };
-        let with = Enforcement {
-            namespaces: enforced("own processes, files and network"),
-            scratch: enforced("scratch_mb"),
-            users: enforced(USERS),
-            ..without.clone()
-        };
         assert_eq!(
-            with.lacks_isolation(),
+            with_namespaces().lacks_isolation(),
             None,
             "`landfast doctor` reports memory, processes and freezing"
         );
-        assert!(without.lacks_isolation().is_some());
+        assert!(Enforcement::nothing().lacks_isolation().is_some());
     }
 
     /// A killed process stays a zombie until its parent reaps it, which may be never.

@@ -1,11 +1,15 @@
 //! The end of a launched process: its cause, and the removal of everything it leaves.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use ports::instances::Death;
 use tokio::{net::UnixStream, runtime::Handle};
 
-use super::{alive::Alive, control::Control, handshake};
+use super::{control::Control, handshake, spawner::Alive};
 
 /// How long an empty control group may take to be empty for the kernel too.
 const GROUP_GONE_MAX: Duration = Duration::from_secs(2);
@@ -16,7 +20,6 @@ const GROUP_POLL: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(crate) struct Exit(Option<Watched>);
 
-/// A process whose end was not seen yet.
 #[derive(Debug)]
 struct Watched {
     socket: UnixStream,
@@ -42,8 +45,9 @@ impl Exit {
     }
 
     /// The socket to the process. Errors: it has ended.
-    pub(super) fn socket(&self) -> io::Result<&UnixStream> {
-        Ok(&self.0.as_ref().ok_or(io::ErrorKind::NotConnected)?.socket)
+    pub(super) fn socket(&mut self) -> io::Result<&mut UnixStream> {
+        let watched = self.0.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(&mut watched.socket)
     }
 }
 
@@ -62,8 +66,8 @@ impl Drop for Exit {
 
 impl Watched {
     async fn end(&mut self) -> Death {
-        let status = handshake::status(&self.socket).await;
-        let was_killed_by_us = self.control.was_killed();
+        let status = handshake::status(&mut self.socket).await;
+        let was_killed_by_us = self.control.was_killed.load(Ordering::Acquire);
         self.control.kill();
         // It was killed, so this takes too little time for a thread. Its number stays ours until
         // then.
@@ -78,7 +82,7 @@ impl Watched {
         // The kernel may have ended a child for lack of memory long before, and the function went
         // on.
         let is_by_the_kernel = death == Death::Killed(libc::SIGKILL) && !was_killed_by_us;
-        let is_out_of_memory = is_by_the_kernel && self.control.out_of_memory_kills() > 0;
+        let is_out_of_memory = is_by_the_kernel && self.control.group.out_of_memory_kills() > 0;
         self.remove_group().await;
         if is_out_of_memory {
             Death::OutOfMemory
@@ -89,7 +93,7 @@ impl Watched {
 
     async fn remove_group(&self) {
         let until = tokio::time::Instant::now() + GROUP_GONE_MAX;
-        while !self.control.remove_group() {
+        while !self.control.group.remove() {
             if tokio::time::Instant::now() > until {
                 tracing::warn!(
                     "the control group of a function that has ended is still in use; the next start removes it"

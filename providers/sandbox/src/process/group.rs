@@ -16,28 +16,12 @@ use nix::{
 use super::enforcement::{Enforcement, Hierarchy};
 use crate::order::Launch;
 
-/// The limits of a group.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    pub(super) memory_bytes: u64,
-    pub(super) processes_max: u32,
-}
-
-impl Limits {
-    pub(super) fn of(launch: &Launch) -> Self {
-        Self {
-            memory_bytes: launch.memory_bytes,
-            processes_max: launch.processes_max,
-        }
-    }
-}
-
 /// A process's group in each hierarchy.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(crate) struct Group {
     memory: Option<Hierarchy>,
-    processes: Option<PathBuf>,
-    freezer: Option<PathBuf>,
+    processes: Option<Hierarchy>,
+    freezer: Option<Hierarchy>,
     /// The kernel's file with the peak memory use; kept open, because every invocation reads it.
     peak: Option<File>,
     /// The kernel's file with the number of members that it ended for lack of memory.
@@ -47,7 +31,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn make(enforcement: &Enforcement, limits: Limits) -> io::Result<Self> {
+    pub(super) fn make(enforcement: &Enforcement, launch: &Launch) -> io::Result<Self> {
         // All launchers of this process create groups in one folder.
         static MADE: AtomicU64 = AtomicU64::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -68,8 +52,6 @@ impl Group {
             }
         }
         // On an error, dropping the group removes its folders.
-        let folder_of = |hierarchy: Option<Hierarchy>| hierarchy.map(|hierarchy| hierarchy.folder);
-        let (processes, freezer) = (folder_of(processes), folder_of(freezer));
         let mut group = Self {
             memory,
             processes,
@@ -81,7 +63,7 @@ impl Group {
         for folder in &group.folders {
             make_folder(folder)?;
         }
-        group.limit(limits)?;
+        group.limit(launch)?;
         let said = |name_v2: &str, name_v1: &str| {
             let Hierarchy { folder, is_v2 } = group.memory.as_ref()?;
             File::open(folder.join(if *is_v2 { name_v2 } else { name_v1 })).ok()
@@ -92,10 +74,9 @@ impl Group {
         Ok(group)
     }
 
-    /// Applies `limits` from now on.
-    pub(super) fn limit(&self, limits: Limits) -> io::Result<()> {
+    pub(super) fn limit(&self, launch: &Launch) -> io::Result<()> {
         if let Some(memory) = &self.memory {
-            let bytes = limits.memory_bytes.to_string();
+            let bytes = launch.memory_bytes.to_string();
             let set = |file: &str, value: &str| fs::write(memory.folder.join(file), value);
             if memory.is_v2 {
                 set("memory.max", &bytes)?;
@@ -114,13 +95,12 @@ impl Group {
         }
         if let Some(processes) = &self.processes {
             // The launcher and init are two more.
-            let most = u64::from(limits.processes_max) + 2;
-            fs::write(processes.join("pids.max"), most.to_string())?;
+            let most = u64::from(launch.processes_max) + 2;
+            fs::write(processes.folder.join("pids.max"), most.to_string())?;
         }
         Ok(())
     }
 
-    /// The membership files of its folders.
     pub(super) fn members(&self) -> Vec<PathBuf> {
         self.folders
             .iter()
@@ -130,27 +110,23 @@ impl Group {
 
     /// Freezes or thaws it; none: there is no freezer.
     pub(super) fn freeze(&self, is_frozen: bool) -> Option<io::Result<()>> {
-        let folder = self.freezer.as_ref()?;
-        Some(fs::write(
-            folder.join("cgroup.freeze"),
-            if is_frozen { "1" } else { "0" },
-        ))
+        let file = self.freezer.as_ref()?.folder.join("cgroup.freeze");
+        Some(fs::write(file, if is_frozen { "1" } else { "0" }))
     }
 
     /// Whether every member is frozen; none: there is no freezer.
     pub(super) fn is_frozen(&self) -> Option<bool> {
-        let text =
-            fs::read_to_string(self.freezer.as_ref()?.join("cgroup.events")).unwrap_or_default();
+        let events = self.freezer.as_ref()?.folder.join("cgroup.events");
+        let text = fs::read_to_string(events).unwrap_or_default();
         Some(text.lines().any(|line| line == "frozen 1"))
     }
 
-    /// Kills every member.
     pub(super) fn kill(&self) -> io::Result<()> {
         let Some(folder) = self.folders.first() else {
             return Ok(());
         };
         if let Some(freezer) = &self.freezer
-            && fs::write(freezer.join("cgroup.kill"), "1").is_ok()
+            && fs::write(freezer.folder.join("cgroup.kill"), "1").is_ok()
         {
             return Ok(());
         }
@@ -164,8 +140,7 @@ impl Group {
         Ok(())
     }
 
-    /// The most memory that was used.
-    pub(super) fn memory_peak(&self) -> Option<u64> {
+    pub(crate) fn memory_peak(&self) -> Option<u64> {
         let mut digits = [0; 24];
         let length = self.peak.as_ref()?.read_at(&mut digits, 0).ok()?;
         std::str::from_utf8(&digits[..length])
@@ -176,7 +151,7 @@ impl Group {
     }
 
     /// How many members the kernel has ended for lack of memory.
-    pub(super) fn out_of_memory_kills(&self) -> u64 {
+    pub(crate) fn out_of_memory_kills(&self) -> u64 {
         let mut text = [0; 512];
         let read = self
             .kills

@@ -14,7 +14,7 @@ use nix::sys::socket::{
     ControlMessage, MsgFlags, getsockopt, recvmsg, sendmsg, sockopt::AcceptConn,
 };
 use tokio::{
-    io::Interest,
+    io::{AsyncReadExt as _, AsyncWriteExt as _, Interest},
     net::{TcpListener, UnixStream},
 };
 
@@ -26,7 +26,7 @@ use crate::{
 
 /// Sends the order. Returns the listener that comes back, and the peers that may connect to it.
 pub(super) async fn hand_over(
-    socket: &UnixStream,
+    socket: &mut UnixStream,
     order: &Order,
 ) -> io::Result<(TcpListener, Peers)> {
     send(socket, order).await?;
@@ -36,33 +36,23 @@ pub(super) async fn hand_over(
     listener.set_nonblocking(true)?;
     Ok((
         TcpListener::from_std(listener)?,
-        Peers::of(user, order.network, order.is_isolated),
+        Peers::of(user, order.launch.network, order.isolation.is_isolated),
     ))
 }
 
 /// Sends a spare the order of its function. Returns when the spare has become its instance.
-pub(super) async fn adopt(socket: &UnixStream, order: &Order) -> io::Result<()> {
+pub(super) async fn adopt(socket: &mut UnixStream, order: &Order) -> io::Result<()> {
     send(socket, order).await?;
-    let mut answer = [0];
-    let read = socket
-        .async_io(Interest::READABLE, || socket.try_read(&mut answer))
-        .await?;
-    if read == 0 || answer != [ADOPTED] {
-        return Err(io::Error::new(
-            io::ErrorKind::UnexpectedEof,
-            "the spare has ended",
-        ));
+    match socket.read_u8().await? {
+        ADOPTED => Ok(()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
     }
-    Ok(())
 }
 
-async fn send(socket: &UnixStream, order: &Order) -> io::Result<()> {
+async fn send(socket: &mut UnixStream, order: &Order) -> io::Result<()> {
     let bytes = order.encode()?;
-    let descriptors: Vec<RawFd> = order
-        .descriptors
-        .iter()
-        .map(std::os::fd::AsRawFd::as_raw_fd)
-        .collect();
+    let descriptors = order.launch.descriptors.iter();
+    let descriptors: Vec<RawFd> = descriptors.map(|(_, fd)| fd.as_raw_fd()).collect();
     let rights = [ControlMessage::ScmRights(&descriptors)];
     let rights = if descriptors.is_empty() {
         &[][..]
@@ -70,25 +60,10 @@ async fn send(socket: &UnixStream, order: &Order) -> io::Result<()> {
         &rights[..]
     };
     let first = [IoSlice::new(&bytes[..1])];
-    let sent = || {
-        Ok(sendmsg::<()>(
-            socket.as_raw_fd(),
-            &first,
-            rights,
-            MsgFlags::MSG_NOSIGNAL,
-            None,
-        )?)
-    };
-    let mut rest = &bytes[socket.async_io(Interest::WRITABLE, sent).await?..];
-    while !rest.is_empty() {
-        socket.writable().await?;
-        match socket.try_write(rest) {
-            Ok(sent) => rest = &rest[sent..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+    let (to, flags) = (socket.as_raw_fd(), MsgFlags::MSG_NOSIGNAL);
+    let sent = || Ok(sendmsg::<()>(to, &first, rights, flags, None)?);
+    let sent = socket.async_io(Interest::WRITABLE, sent).await?;
+    socket.write_all(&bytes[sent..]).await
 }
 
 fn receive_listener(socket: &UnixStream) -> io::Result<(std::net::TcpListener, u32)> {
@@ -102,7 +77,10 @@ fn receive_listener(socket: &UnixStream) -> io::Result<(std::net::TcpListener, u
         MsgFlags::MSG_CMSG_CLOEXEC,
     )?;
     let read = message.bytes;
-    let descriptor = received(&message)?.filter(|_| read == size_of::<u32>());
+    let descriptor = received(&message)?
+        .into_iter()
+        .next()
+        .filter(|_| read == size_of::<u32>());
     let Some(descriptor) = descriptor else {
         let why = if read == 0 {
             "its launcher ended:"
@@ -124,17 +102,6 @@ fn receive_listener(socket: &UnixStream) -> io::Result<(std::net::TcpListener, u
 }
 
 /// The function's wait status; none: the function, or its parent in the sandbox, was killed.
-pub(super) async fn status(socket: &UnixStream) -> Option<i32> {
-    let mut bytes = [0; 4];
-    let mut read = 0;
-    while read < bytes.len() {
-        socket.readable().await.ok()?;
-        match socket.try_read(&mut bytes[read..]) {
-            Ok(0) => return None,
-            Ok(more) => read += more,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return None,
-        }
-    }
-    Some(i32::from_le_bytes(bytes))
+pub(super) async fn status(socket: &mut UnixStream) -> Option<i32> {
+    socket.read_i32_le().await.ok()
 }

@@ -15,47 +15,45 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, UnixStream, unix::pipe},
+    sync::mpsc::{Receiver, channel},
     time::timeout,
 };
 
 use super::{
-    alive::{Alive, AliveCount},
     control::Control,
     enforcement::Enforcement,
     exit::Exit,
-    group::{Group, Limits},
+    group::Group,
     handshake,
     peers::Peers,
-    spawner::Spawner,
+    spawner::{Alive, Spawner},
 };
 use crate::order::{Isolation, LAUNCHER_ARGUMENT, Launch, Order, Role};
 
-/// How long the isolation may take to be built.
 const LAUNCH_MAX: Duration = Duration::from_secs(10);
 /// How long a spare may take to become an instance. After that, another process is started.
 const ADOPTION_MAX: Duration = Duration::from_secs(2);
-/// How long all processes together may take to end.
 const END_MAX: Duration = Duration::from_secs(3);
 
 /// Launches processes.
 #[derive(Debug)]
 pub struct Launcher {
     program: PathBuf,
-    enforcement: Enforcement,
+    pub(crate) enforcement: Enforcement,
     spawner: Spawner,
     launched: Mutex<Launched>,
-    alive: AliveCount,
+    /// Ends once nothing may be left of any process.
+    all_gone: tokio::sync::Mutex<Receiver<()>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Launched {
     /// The processes that may still exist, and at most twice as many that do not.
     controls: Vec<Weak<Control>>,
-    /// Whether all of them were ended.
-    is_over: bool,
+    /// Cloned for each process; none: all of them were ended.
+    alive: Option<Alive>,
 }
 
-/// A launched process.
 #[derive(Debug)]
 pub(crate) struct Process {
     /// Its listener, to which other peers can connect where the sandbox has the machine's network.
@@ -70,43 +68,23 @@ pub(crate) struct Process {
 impl Launcher {
     /// A launcher that starts `program`, which is this program.
     pub fn new(program: PathBuf, enforcement: Enforcement) -> io::Result<Self> {
+        let (alive, all_gone) = channel(1);
+        let launched = Launched {
+            controls: Vec::new(),
+            alive: Some(alive),
+        };
         Ok(Self {
             program,
             enforcement,
             spawner: Spawner::new()?,
-            launched: Mutex::default(),
-            alive: AliveCount::default(),
+            launched: Mutex::new(launched),
+            all_gone: tokio::sync::Mutex::new(all_gone),
         })
     }
 
-    /// Whether functions may change their code.
-    pub(crate) fn may_change_code(&self) -> bool {
-        !self.enforcement.separates_users()
-    }
-
-    /// Whether the memory limit of a process is enforced.
-    pub(crate) fn bounds_memory(&self) -> bool {
-        self.enforcement.memory.is_enforced()
-    }
-
-    /// Whether an interpreter can be pre-warmed. Only namespaces can isolate it later.
-    pub(crate) fn has_spares(&self) -> bool {
-        self.enforcement.namespaces.is_enforced()
-    }
-
-    /// Counts one more process, for which [`Self::end`] waits. Errors: all processes were ended.
-    fn one_more(&self) -> io::Result<Alive> {
-        let launched = self.launched.lock();
-        if launched.is_over {
-            return Err(io::Error::other("nothing is launched any more"));
-        }
-        Ok(self.alive.one_more())
-    }
-
-    /// Registers a process for [`Self::end`].
     fn register(&self, control: &Arc<Control>) {
         let mut launched = self.launched.lock();
-        if launched.is_over {
+        if launched.alive.is_none() {
             return control.kill();
         }
         let controls = &mut launched.controls;
@@ -121,14 +99,17 @@ impl Launcher {
     pub(crate) async fn end(&self) {
         let launched = {
             let mut launched = self.launched.lock();
-            launched.is_over = true;
+            launched.alive = None;
             std::mem::take(&mut launched.controls)
         };
         launched
             .iter()
             .filter_map(Weak::upgrade)
             .for_each(|control| control.kill());
-        if timeout(END_MAX, self.alive.none()).await.is_err() {
+        if timeout(END_MAX, async { self.all_gone.lock().await.recv().await })
+            .await
+            .is_err()
+        {
             tracing::warn!("functions are still ending; the next start removes what they leave");
         }
         self.enforcement.remove();
@@ -140,7 +121,7 @@ impl Launcher {
         self.launch(Role::Function, launch).await
     }
 
-    /// Starts an interpreter that waits for adoption, if [spares](Self::has_spares) are possible.
+    /// Starts an interpreter that waits for adoption, if the machine has namespaces: only they can isolate it later.
     /// It has imported what most functions need. Its code is the folder with the code of all
     /// functions.
     pub(crate) async fn prewarm(&self, launch: Launch) -> io::Result<Process> {
@@ -149,9 +130,9 @@ impl Launcher {
 
     /// Turns `spare` into the process of `launch`. Errors: the spare is ended, and ran no code of
     /// the function.
-    pub(crate) async fn adopt(&self, spare: Process, launch: Launch) -> io::Result<Process> {
+    pub(crate) async fn adopt(&self, mut spare: Process, launch: Launch) -> io::Result<Process> {
         let adopted = timeout(ADOPTION_MAX, async {
-            spare.control.limit(Limits::of(&launch))?;
+            spare.control.group.limit(&launch)?;
             let order = Order::new(Role::Function, launch, self.isolation(), Vec::new());
             handshake::adopt(spare.exit.socket()?, &order).await
         });
@@ -166,16 +147,16 @@ impl Launcher {
 
     fn isolation(&self) -> Isolation {
         Isolation {
-            is_isolated: self.enforcement.namespaces.is_enforced(),
-            is_filtered: self.enforcement.system_calls.is_enforced(),
-            is_memory_grouped: self.enforcement.memory.is_enforced(),
+            is_isolated: self.enforcement.has_namespaces(),
+            is_memory_grouped: self.enforcement.memory_groups.is_some(),
         }
     }
 
     async fn launch(&self, role: Role, launch: Launch) -> io::Result<Process> {
         // Counted before anything of it exists.
-        let alive = self.one_more()?;
-        let group = Group::make(&self.enforcement, Limits::of(&launch))?;
+        let alive = self.launched.lock().alive.clone();
+        let alive = alive.ok_or_else(|| io::Error::other("nothing is launched any more"))?;
+        let group = Group::make(&self.enforcement, &launch)?;
         let groups = group.members();
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -189,11 +170,14 @@ impl Launcher {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::from(their_stdout))
             .stderr(Stdio::from(their_stderr));
-        let (child, alive) = self.spawner.spawn(command, alive).await?.take();
         let isolation = self.isolation();
-        let control = Arc::new(Control::new(child, group, isolation.is_isolated));
+        let spawned = self
+            .spawner
+            .spawn(command, group, isolation.is_isolated, alive);
+        let (control, alive) = spawned.await?;
+        let control = Arc::new(control);
         // From here on, this call may be dropped at any point.
-        let exit = Exit::new(ours, Arc::clone(&control), alive);
+        let mut exit = Exit::new(ours, Arc::clone(&control), alive);
         self.register(&control);
         let order = Order::new(role, launch, isolation, groups);
         let handed_over = timeout(LAUNCH_MAX, handshake::hand_over(exit.socket()?, &order)).await;

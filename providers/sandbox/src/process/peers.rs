@@ -45,7 +45,6 @@ const REQUEST_BYTES: usize = HEADER_BYTES + 56;
 const STATE_AT: usize = HEADER_BYTES + 1;
 const USER_AT: usize = HEADER_BYTES + 64;
 
-/// The processes that may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peers {
     /// All: the listener is in a network of its own.
@@ -72,7 +71,7 @@ impl Peers {
         else {
             return false;
         };
-        let found = Lookup::of_this_machine().user_of(peer, ours).await;
+        let found = user_of(peer, ours).await;
         if !matches!(found, Ok(Some(found)) if found == user) {
             tracing::debug!(?found, user, %peer, "a connection of another user to a function's listener is closed");
             return false;
@@ -81,46 +80,40 @@ impl Peers {
     }
 }
 
-/// How to find the user of a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lookup {
-    /// By a query for this socket.
-    OneSocket,
-    /// By reading the list of all sockets.
-    AllSockets,
+/// Whether this machine's kernel reports the user of a single socket. It answers "no such socket"
+/// and "unknown" alike, so it is asked once about a socket that exists.
+fn reports_one_socket() -> bool {
+    static REPORTS: OnceLock<bool> = OnceLock::new();
+    *REPORTS.get_or_init(|| {
+        let found = query_own_socket();
+        let reports = matches!(found, Ok(Some(_)));
+        if !reports {
+            tracing::warn!(
+                ?found,
+                "the kernel does not report the user of a single socket (sock_diag): all sockets are read for each connection to a \
+                 function, which is slow with many of them; load its module tcp_diag, or let the server use netlink"
+            );
+        }
+        reports
+    })
 }
 
-impl Lookup {
-    /// The way that this machine's kernel supports. It answers "no such socket" and "unknown"
-    /// alike, so it is asked once about a socket that exists.
-    fn of_this_machine() -> Self {
-        static LOOKUP: OnceLock<Lookup> = OnceLock::new();
-        *LOOKUP.get_or_init(|| match query_own_socket() {
-            Ok(Some(_)) => Self::OneSocket,
-            other => {
-                tracing::warn!(
-                    ?other,
-                    "the kernel does not report the user of a single socket (sock_diag): all sockets are read for each connection to a \
-                     function, which is slow with many of them; load its module tcp_diag, or let the server use netlink"
-                );
-                Self::AllSockets
-            }
-        })
+/// The user of the socket at `peer` that is connected to `ours`; none: there is none.
+async fn user_of(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
+    if reports_one_socket() {
+        query(peer, ours)
+    } else {
+        listed_alone(peer, ours).await
     }
+}
 
-    /// The user of the socket at `peer` that is connected to `ours`; none: there is none.
-    async fn user_of(self, peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
-        static LIST: Mutex<()> = Mutex::const_new(());
-        match self {
-            Self::OneSocket => query(peer, ours),
-            Self::AllSockets => {
-                let _alone = LIST.lock().await;
-                spawn_blocking(move || listed(peer, ours))
-                    .await
-                    .map_err(io::Error::other)?
-            }
-        }
-    }
+/// As [`listed`], by one reader at a time.
+async fn listed_alone(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
+    static LIST: Mutex<()> = Mutex::const_new(());
+    let _alone = LIST.lock().await;
+    spawn_blocking(move || listed(peer, ours))
+        .await
+        .map_err(io::Error::other)?
 }
 
 /// The kernel's answer about a socket of the server that is connected to another one.
@@ -133,7 +126,6 @@ fn query_own_socket() -> io::Result<Option<u32>> {
     }
 }
 
-/// The kernel's answer about this socket.
 fn query(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(
@@ -284,9 +276,8 @@ mod tests {
     /// of all sockets each time.
     #[tokio::test]
     async fn the_worker_reads_no_list_for_a_closed_socket() {
-        assert_eq!(
-            Lookup::of_this_machine(),
-            Lookup::OneSocket,
+        assert!(
+            reports_one_socket(),
             "the kernel under test answers about one socket"
         );
         let us = Peers::Of(nix::unistd::Uid::effective().as_raw());
@@ -303,10 +294,7 @@ mod tests {
         let (stream, _) = listener.accept().await.expect("accepted");
         assert!(us.admit(&stream).await);
         let peer = v4(theirs.local_addr().expect("connected"));
-        let listed = Lookup::AllSockets
-            .user_of(peer, v4(ours))
-            .await
-            .expect("it is listed");
+        let listed = listed_alone(peer, v4(ours)).await.expect("it is listed");
         assert_eq!(listed, Some(nix::unistd::Uid::effective().as_raw()));
         assert_eq!(
             LISTS_READ.get(),

@@ -16,7 +16,7 @@ const FREEZE_POLL: Duration = Duration::from_millis(1);
 /// A handle of a running process. Dropping it ends the process.
 #[derive(Debug)]
 pub(crate) struct Running {
-    control: Arc<Control>,
+    pub(crate) control: Arc<Control>,
     death: watch::Receiver<Option<Death>>,
     frost: Mutex<Frost>,
 }
@@ -58,12 +58,10 @@ impl Running {
         }
     }
 
-    /// The cause of its death, if it is dead.
     pub(crate) fn death(&self) -> Option<Death> {
         *self.death.borrow()
     }
 
-    /// Waits until it is dead.
     pub(crate) async fn died(&self) -> Death {
         let mut death = self.death.clone();
         // An error means that the watching task ended with the server's runtime.
@@ -74,12 +72,6 @@ impl Running {
             .unwrap_or(Death::Killed(libc::SIGKILL))
     }
 
-    /// Ends it and everything it has started.
-    pub(crate) fn kill(&self) {
-        self.control.kill();
-    }
-
-    /// Begins to freeze it.
     pub(crate) fn freeze(&self) {
         let mut frost = self.frost.lock();
         match self.control.freeze() {
@@ -124,30 +116,19 @@ impl Running {
             Ok(()) => true,
             Err(error) => {
                 tracing::warn!(%error, "a frozen instance could not be thawed, and is ended");
-                self.kill();
+                self.control.kill();
                 false
             }
         }
     }
 
-    /// Whether nothing of it runs.
     pub(crate) fn is_frozen(&self) -> bool {
         *self.frost.lock() == Frost::Frozen
-    }
-
-    /// The most memory it has used, in bytes, if known.
-    pub(crate) fn memory_peak(&self) -> Option<u64> {
-        self.control.memory_peak()
-    }
-
-    /// How many of its processes the kernel ended for lack of memory, if known.
-    pub(crate) fn out_of_memory_kills(&self) -> u64 {
-        self.control.out_of_memory_kills()
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.kill();
+        self.control.kill();
     }
 }

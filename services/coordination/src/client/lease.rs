@@ -169,8 +169,11 @@ impl Client {
                     // the log.
                     self.shared.tail.poll_soon();
                 }
-                let is_late =
-                    self.shared.config.broken == Some(Broken::CountsLeasesFromTheirAnswer);
+                let is_late = self
+                    .shared
+                    .config
+                    .mutant
+                    .breaks(Broken::CountsLeasesFromTheirAnswer);
                 let renewed_at = if is_late {
                     self.shared.clock.monotonic()
                 } else {
@@ -196,7 +199,11 @@ impl Client {
             .await?;
         match renewed {
             Transition::Refused(Some(row))
-                if self.shared.config.broken == Some(Broken::RenewsForItsReplacement) =>
+                if self
+                    .shared
+                    .config
+                    .mutant
+                    .breaks(Broken::RenewsForItsReplacement) =>
             {
                 sessions
                     .renew(self.session, row.attach, &mut self.dependency)
@@ -237,7 +244,11 @@ impl Client {
 
     pub(super) fn lease_has_run_out(&self) -> bool {
         self.shared.clock.monotonic() >= self.lease_until()
-            && self.shared.config.broken != Some(Broken::AnswersAfterItsLease)
+            && !self
+                .shared
+                .config
+                .mutant
+                .breaks(Broken::AnswersAfterItsLease)
     }
 
     /// Sets the timer to the next due time.

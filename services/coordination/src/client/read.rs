@@ -107,7 +107,7 @@ impl ReadResult {
         let at = floor.max(self.zxid);
         match &self.correction {
             Correction::NotNeeded => Some(at),
-            _ if shared.config.broken == Some(Broken::ReturnsUncorrectedReads) => Some(at),
+            _ if shared.config.mutant.breaks(Broken::ReturnsUncorrectedReads) => Some(at),
             Correction::Missing(path) => {
                 let comes_and_goes = [EventKind::NodeCreated, EventKind::NodeDeleted];
                 let changes = shared.tail.changes(self.since, at, |change| {
@@ -147,11 +147,10 @@ impl ReadResult {
 
     /// Whether the znode's changes were delivered meanwhile, in the mutants that then start again.
     fn must_restart(&self, shared: &Shared) -> bool {
-        let begins_again = [
-            Some(Broken::RestartsReadsForever),
-            Some(Broken::ForgetsRestoredWatches),
-        ];
-        if !begins_again.contains(&shared.config.broken) {
+        let mutant = shared.config.mutant;
+        let begins_again = mutant.breaks(Broken::RestartsReadsForever)
+            || mutant.breaks(Broken::ForgetsRestoredWatches);
+        if !begins_again {
             return false;
         }
         let Some(ReadTarget { path, .. }) = &self.target else {

@@ -137,7 +137,7 @@ pub(super) async fn without_lost(
                     remaining.decided.push(decided);
                 }
             }
-            _ if nodes.broken() == Some(Broken::ChecksObjectsOfLostDecisions) => {
+            _ if nodes.mutant.breaks(Broken::ChecksObjectsOfLostDecisions) => {
                 remaining.decided.push(decided);
             }
             _ => remaining.numbered.push(decided.id),

@@ -15,6 +15,7 @@
 use std::{sync::Arc, time::Duration};
 
 use ports::{Clock, ErrorKind, Queue, Result, queue::Message};
+use primitives::Mutant;
 
 use crate::{
     broken::Broken,
@@ -33,7 +34,7 @@ pub(crate) struct FailureDetector {
     /// The queue to the writer.
     pub(crate) queue: Arc<dyn Queue>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) broken: Option<Broken>,
+    pub(crate) mutant: Mutant<Broken>,
 }
 
 impl FailureDetector {
@@ -80,7 +81,7 @@ impl FailureDetector {
         silence: Duration,
         dependency: &mut Dependency,
     ) -> Result<bool> {
-        let is_rash = self.broken == Some(Broken::ExpiresAtFirstSilence);
+        let is_rash = self.mutant.breaks(Broken::ExpiresAtFirstSilence);
         let is_silent =
             silence > self.silence_max(session, row) || is_rash && silence > Duration::ZERO;
         match row.state {
@@ -90,7 +91,7 @@ impl FailureDetector {
                     .expire(session, row.renewals, dependency)
                     .await?;
                 if let Transition::Refused(Some(row)) = &condemned
-                    && self.broken == Some(Broken::ExpiresRenewedSessions)
+                    && self.mutant.breaks(Broken::ExpiresRenewedSessions)
                 {
                     condemned = self
                         .sessions
@@ -99,7 +100,7 @@ impl FailureDetector {
                 }
                 Ok(matches!(condemned, Transition::Done(_)))
             }
-            State::Closed if self.broken == Some(Broken::PushesEndsOnce) => Ok(false),
+            State::Closed if self.mutant.breaks(Broken::PushesEndsOnce) => Ok(false),
             State::Closing | State::Closed => Ok(is_silent),
             State::Open => Ok(false),
         }
@@ -108,7 +109,7 @@ impl FailureDetector {
     /// The longest silence before the session expires.
     fn silence_max(&self, session: SessionId, row: &Row) -> Duration {
         let is_exact = session.is_members() || row.state != State::Open;
-        if is_exact || self.broken == Some(Broken::TreatsRowsAsExact) {
+        if is_exact || self.mutant.breaks(Broken::TreatsRowsAsExact) {
             return row.timeout;
         }
         match row.silent_before {

@@ -25,7 +25,7 @@ use ports::{
     Clock, Condition, Entropy, Item, Key, KeyValue, Monotonic, Result, Timestamp, Update,
     key_value::{Action, Outcome, Test},
 };
-use primitives::Backoff;
+use primitives::{Backoff, Mutant};
 
 use crate::{
     broken::Broken,
@@ -87,7 +87,7 @@ pub struct Nodes {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     options: LockOptions,
-    broken: Option<Broken>,
+    pub(crate) mutant: Mutant<Broken>,
 }
 
 impl Nodes {
@@ -98,14 +98,13 @@ impl Nodes {
         entropy: Arc<dyn Entropy>,
         config: &Config,
     ) -> Self {
-        let (options, broken) = (config.locks, config.broken);
         Self {
             sessions: Sessions::new(system.clone()),
             system,
             clock,
             entropy,
-            options,
-            broken,
+            options: config.locks,
+            mutant: config.mutant,
         }
     }
 
@@ -207,11 +206,6 @@ impl Nodes {
         dependency.get(&*self.system, &key(path)).await
     }
 
-    /// The rule that this variant drops, if any.
-    pub(crate) fn broken(&self) -> Option<Broken> {
-        self.broken
-    }
-
     /// Unlocks the row of `path` and leaves its state unchanged.
     pub async fn unlock(
         &self,
@@ -298,7 +292,7 @@ impl Nodes {
         dependency: &mut Dependency,
     ) -> Result<()> {
         let lock = Lock::of(holder);
-        if self.broken == Some(Broken::BreaksLocksUnasked) {
+        if self.mutant.breaks(Broken::BreaksLocksUnasked) {
             return self.discard(path, &lock, dependency).await;
         }
         let session = holder.request.session;

@@ -31,7 +31,7 @@ use std::{
 use bytes::Bytes;
 use ports::{
     Condition, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
-    key_value::{Action, Name, Outcome, Room, Scan, Test, Value},
+    key_value::{Action, Name, Outcome, Scan, Test, Value},
 };
 
 use crate::{
@@ -231,9 +231,9 @@ impl Sessions {
         Dependency::now(&*self.system)
     }
 
-    /// The remaining capacity of the store that holds the rows.
-    pub fn room(&self) -> Room {
-        self.system.room()
+    /// Whether the store that holds the rows takes additions.
+    pub fn has_room(&self) -> bool {
+        self.system.has_room()
     }
 
     /// The row of `session`.
@@ -246,19 +246,9 @@ impl Sessions {
         item.as_ref().map(Row::read).transpose()
     }
 
-    /// Refuses an operation with `NoRoom` if the store has less room than `least`.
-    fn check_room(&self, least: Room, attempted: &'static str) -> Result<()> {
-        if self.room() < least {
-            Err(Error::new(ErrorKind::NoRoom, attempted))
-        } else {
-            Ok(())
-        }
-    }
-
     /// Creates the row of a new session. Returns false if the id is taken.
     ///
-    /// Errors: `NoRoom` once half of the reserve is used, because each session uses some of it and
-    /// the rest belongs to existing sessions.
+    /// Errors: `NoRoom` once the store's reserve is used up.
     pub async fn create(
         &self,
         session: SessionId,
@@ -266,7 +256,6 @@ impl Sessions {
         timeout: Duration,
         dependency: &mut Dependency,
     ) -> Result<bool> {
-        self.check_room(Room::Scarce, "open a session")?;
         let integer = |name: &'static str, value: i64| (Name::from(name), Value::Integer(value));
         let attributes = vec![
             integer(STATE, State::Open.number()),
@@ -291,8 +280,7 @@ impl Sessions {
 
     /// Hands an open session to a new connection: raises its attach number and renews its lease.
     ///
-    /// Errors: `NoRoom` at the very end of the reserve. A client that reconnects in a loop would
-    /// otherwise use it up.
+    /// Errors: `NoRoom` once the store's reserve is used up.
     pub async fn attach(
         &self,
         session: SessionId,
@@ -300,7 +288,6 @@ impl Sessions {
         timeout: Duration,
         dependency: &mut Dependency,
     ) -> Result<Transition> {
-        self.check_room(Room::Critical, "resume a session")?;
         let actions = vec![
             Action::Add(ATTACH.into(), 1),
             Action::set_integer(REQUEST, 0),
@@ -363,14 +350,13 @@ impl Sessions {
     /// Moves a silent session to closing, unless it was renewed since `renewals` was read (rule
     /// C-6).
     ///
-    /// Errors: `NoRoom` where the store has too little room for the client to resume the session.
+    /// Errors: `NoRoom` once the store's reserve is used up.
     pub async fn expire(
         &self,
         session: SessionId,
         renewals: i64,
         dependency: &mut Dependency,
     ) -> Result<Transition> {
-        self.check_room(Room::Critical, "expire a session")?;
         let condition = Condition::All(vec![
             is(STATE, State::Open.number()),
             is(RENEWALS, renewals),

@@ -24,6 +24,7 @@ use ports::{
     Error, ErrorKind, KeyValue, Result,
     objects::{ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _},
 };
+use primitives::Mutant;
 
 use crate::{
     broken::Broken,
@@ -68,7 +69,7 @@ pub struct Temporaries {
     sessions: Sessions,
     /// The stores to which decided requests are applied, and the store of the session rows.
     stores: Vec<Arc<dyn KeyValue>>,
-    broken: Option<Broken>,
+    mutant: Mutant<Broken>,
 }
 
 impl Temporaries {
@@ -78,13 +79,13 @@ impl Temporaries {
         objects: Arc<dyn ObjectStore>,
         sessions: Sessions,
         stores: Vec<Arc<dyn KeyValue>>,
-        broken: Option<Broken>,
+        mutant: Mutant<Broken>,
     ) -> Self {
         Self {
             objects,
             sessions,
             stores,
-            broken,
+            mutant,
         }
     }
 
@@ -97,7 +98,7 @@ impl Temporaries {
             return Ok(0);
         }
         for (store, observed) in self.stores.iter().zip(&mut observed) {
-            if self.broken == Some(Broken::SweepsByLostRows) {
+            if self.mutant.breaks(Broken::SweepsByLostRows) {
                 *observed = Dependency::now(&**store);
             }
             observed.observe_store(&**store)?;
@@ -149,7 +150,7 @@ impl Temporaries {
     /// The attach number of the first connection of `session` whose requests may still be decided
     /// or applied.
     async fn settled_until(&self, session: SessionId) -> Result<u64> {
-        let is_hasty = self.broken == Some(Broken::SweepsUnappliedObjects);
+        let is_hasty = self.mutant.breaks(Broken::SweepsUnappliedObjects);
         match self.sessions.get(session, &mut Dependency::default()).await {
             Ok(None) => Ok(u64::MAX),
             Ok(Some(row)) if row.outbox().is_empty() || is_hasty => Ok(row.attach),

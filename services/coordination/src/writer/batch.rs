@@ -200,7 +200,7 @@ impl<'writer> Batch<'writer> {
 
     /// Adds to the znodes that a session's end touches the other znodes that it was planned from.
     pub(super) fn touch_planned_from(&self, touched: &mut Vec<Touched>) {
-        if self.nodes.broken() == Some(Broken::EndsBeforeForeignDeletions) {
+        if self.nodes.mutant.breaks(Broken::EndsBeforeForeignDeletions) {
             return;
         }
         let is_touched: BTreeSet<&str> = touched
@@ -278,7 +278,12 @@ impl<'writer> Batch<'writer> {
                 continue;
             };
             let is_own = create.session == self.lock.holder().request.session;
-            if is_own || self.nodes.broken() == Some(Broken::DropsIndexEntriesWhenDecided) {
+            if is_own
+                || self
+                    .nodes
+                    .mutant
+                    .breaks(Broken::DropsIndexEntriesWhenDecided)
+            {
                 self.deleted.push((create, path.clone()));
             } else {
                 foreign_ephemeral = Some(create);

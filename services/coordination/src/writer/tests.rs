@@ -31,7 +31,7 @@ async fn fixture_without(broken: Option<Broken>) -> Arc<Fixture> {
         Fixture::new(
             options,
             Config {
-                broken,
+                mutant: broken.into(),
                 ..Config::default()
             },
         )

@@ -16,7 +16,7 @@
 use std::{panic::resume_unwind, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use ports::{Clock, Monotonic};
+use ports::Monotonic;
 use tokio::sync::Mutex;
 
 use super::{
@@ -32,10 +32,9 @@ use crate::{
 /// The operation in errors of a change.
 const CHANGE: &str = "change what is deployed";
 
-/// Changes deployments.
 #[derive(Debug, Clone)]
 pub(crate) struct Deployer {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
     pub(crate) reconciler: Arc<Reconciler>,
     /// The rows as this process knows them, locked during a change.
     rows: Arc<Mutex<Rows>>,
@@ -58,19 +57,6 @@ impl Deployer {
         self.reconciler.remove_archives(&rows).await
     }
 
-    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
-        Arc::clone(&self.context.parts.clock)
-    }
-
-    pub(crate) fn is_among_others(&self) -> bool {
-        self.context.parts.among_others
-    }
-
-    /// Whether an application is not in place as its row says.
-    pub(crate) fn has_pending(&self) -> bool {
-        !self.context.lookup.pending.is_empty()
-    }
-
     /// Puts in place the rows that changed, and applications that are due again. Among other
     /// processes, it also removes archives that no row names, every [`ROW_WAIT_MAX`]; `tidied` is
     /// the last time.
@@ -78,16 +64,14 @@ impl Deployer {
         let mut rows = self.rows.lock().await;
         self.reconciler.catch_up(&mut rows).await?;
         let now = self.context.parts.clock.monotonic();
-        if !self.is_among_others() || now.since(*tidied) < ROW_WAIT_MAX {
+        if !self.context.parts.among_others || now.since(*tidied) < ROW_WAIT_MAX {
             return Ok(());
         }
         *tidied = now;
         self.reconciler.remove_archives(&rows).await
     }
 
-    /// Deploys `content`, a tar file compressed by gzip, as `application` (A1).
-    ///
-    /// Errors: `Invalid` for a fault in it, `Conflict`, `Port`.
+    /// As [`Service::deploy`](crate::Service::deploy).
     pub(crate) async fn deploy(&self, application: &str, content: Bytes) -> Result<()> {
         manifest::check_name("the application", application).map_err(Error::Invalid)?;
         let mut rows = Arc::clone(&self.rows).lock_owned().await;
@@ -105,8 +89,7 @@ impl Deployer {
     async fn replace(&self, rows: &mut Rows, application: &str, content: Bytes) -> Result<()> {
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
-        self.check_as_new(application, &archive, &text, &manifest)
-            .await?;
+        self.check(application, &archive, &manifest).await?;
         self.reconciler.catch_up_with_others(rows).await?;
         self.reconciler.check_beside(rows, application, &manifest)?;
         let before = rows.get(application).cloned();
@@ -158,18 +141,13 @@ impl Deployer {
         Ok((text, manifest))
     }
 
-    /// The checks of a new deployment alone. A stored deployment is read at a start even if this
-    /// build would refuse it.
-    async fn check_as_new(
-        &self,
-        application: &str,
-        archive: &str,
-        text: &str,
-        manifest: &Manifest,
-    ) -> Result<()> {
-        manifest
-            .check_as_new(application, text)
-            .map_err(Error::Invalid)?;
+    /// Errors: `manifest` of the archive is of another application, or cannot run here.
+    async fn check(&self, application: &str, archive: &str, manifest: &Manifest) -> Result<()> {
+        if let Some(name) = manifest.name.as_ref().filter(|name| *name != application) {
+            return Err(Error::Invalid(format!(
+                "the manifest is of the application {name:?}, and it is deployed as {application:?}: use one name"
+            )));
+        }
         for (name, workflow) in &manifest.workflows {
             let Some(far) = &workflow.far else { continue };
             let wrong = |why| Error::Invalid(format!("workflows.{name}: far: {why}"));
@@ -183,7 +161,6 @@ impl Deployer {
         Ok(())
     }
 
-    /// Removes an application with its functions.
     pub(crate) async fn remove(&self, application: &str) -> Result<()> {
         let mut rows = Arc::clone(&self.rows).lock_owned().await;
         let (deployer, name) = (self.clone(), application.to_owned());
@@ -210,10 +187,7 @@ impl Deployer {
         self.reconciler.remove_archives(rows).await
     }
 
-    /// Sets the timer of a function to every `period`, in whole seconds, or disarms it (A5).
-    ///
-    /// Errors: `Invalid` for a period that no manifest may have; `NoSuchFunction`, `Conflict`,
-    /// `Port`.
+    /// As [`Service::arm`](crate::Service::arm).
     pub(crate) async fn arm(&self, name: &str, period: Option<Duration>) -> Result<()> {
         if let Some(period) = period {
             manifest::check_period(period.as_secs()).map_err(Error::Invalid)?;

@@ -23,9 +23,7 @@ use crate::{
     manifest::{Manifest, Table},
 };
 
-/// The partition of the rows.
 const PARTITION: &str = "landfast.applications";
-/// The folder of the archives.
 const FOLDER: &str = "landfast.applications";
 const PAGE_ITEMS: usize = 100;
 
@@ -37,12 +35,10 @@ const DEPLOYED: &str = "deployed";
 /// The prefix of the attributes with the timer periods of functions, in milliseconds; 0: disarmed.
 const TIMER: &str = "timer/";
 
-/// A deployed application.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Deployment {
     pub(crate) manifest: Manifest,
     pub(crate) text: String,
-    /// The name of its archive.
     pub(crate) archive: String,
     /// Grows with each change.
     pub(crate) generation: u64,
@@ -56,7 +52,6 @@ pub(crate) struct Deployment {
 pub(crate) type Rows = BTreeMap<String, Deployment>;
 
 impl Deployment {
-    /// The timer period of `function`, if its timer is armed.
     pub(crate) fn period(&self, function: &str) -> Option<Duration> {
         match self.timers.get(function) {
             Some(0) => None,
@@ -65,12 +60,10 @@ impl Deployment {
         }
     }
 
-    /// The revision of all its functions.
     pub(crate) fn revision(&self) -> String {
         format!("{}-{}", self.deployed, self.archive)
     }
 
-    /// Its functions, for the runtime.
     pub(crate) fn functions(&self) -> impl Iterator<Item = Arc<Function>> {
         let revision = self.revision();
         let tables = self.manifest.functions.iter();
@@ -136,7 +129,6 @@ pub(crate) fn digest(content: &[u8]) -> String {
     hexadecimal(&Sha256::digest(content))
 }
 
-/// The stored deployments.
 #[derive(Debug)]
 pub(crate) struct Deployments {
     key_value: SharedKeyValue,
@@ -148,7 +140,6 @@ impl Deployments {
         Self { key_value, objects }
     }
 
-    /// All stored deployments, by name.
     pub(crate) async fn all(&self) -> Result<BTreeMap<String, Deployment>> {
         let mut all = BTreeMap::new();
         let mut scan = Scan::partition(Bytes::from_static(PARTITION.as_bytes()), PAGE_ITEMS);
@@ -241,7 +232,6 @@ impl Deployments {
         })
     }
 
-    /// Puts an archive under its name.
     pub(crate) async fn put_archive(&self, name: &str, content: Bytes) -> Result<()> {
         let create = PutOptions::from(PutMode::Create);
         match self
@@ -254,7 +244,6 @@ impl Deployments {
         }
     }
 
-    /// The content of an archive.
     pub(crate) async fn archive(&self, name: &str) -> Result<Bytes> {
         let attempted = || format!("get the archive {name}");
         let found = self
@@ -276,7 +265,6 @@ impl Deployments {
         }
     }
 
-    /// The names of all stored archives.
     pub(crate) async fn archives(&self) -> Result<Vec<String>> {
         let folder = ObjectPath::from(FOLDER);
         let listed = self.objects.list_with_delimiter(Some(&folder)).await;

@@ -24,7 +24,6 @@ use ports::{
 
 use super::deployment::{Changed, Deployment, Deployments, Rows, check_queues};
 use crate::{
-    config::Parts,
     error::{Error, Result},
     events::{
         context::Context,
@@ -38,7 +37,6 @@ use crate::{
 /// How long an archive of another process may wait for its row. A deployment takes seconds.
 pub(crate) const ROW_WAIT_MAX: Duration = Duration::from_mins(10);
 
-/// Puts applications in place.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
     context: Arc<Context>,
@@ -48,11 +46,9 @@ pub(crate) struct Reconciler {
 
 impl Reconciler {
     pub(crate) fn new(context: Arc<Context>) -> Self {
-        let Parts {
-            key_value, objects, ..
-        } = &context.parts;
+        let (rows, objects) = (&context.parts.key_value, &context.parts.objects);
         Self {
-            deployments: Deployments::new(Arc::clone(key_value), Arc::clone(objects)),
+            deployments: Deployments::new(Arc::clone(rows), Arc::clone(objects)),
             unnamed: parking_lot::Mutex::default(),
             context,
         }
@@ -198,27 +194,20 @@ impl Reconciler {
         table: &Table,
         trigger: &manifest::QueueTrigger,
     ) -> Result<()> {
-        let Parts {
-            queue,
-            queue_name,
-            functions,
-            ..
-        } = &self.context.parts;
-        let queue_at_provider = queue_name(&trigger.queue);
+        let parts = &self.context.parts;
+        let queue = (parts.queue_name)(&trigger.queue);
         let options = QueueOptions {
             attempts_max: batch::ATTEMPTS_MAX,
             on_failure: batch::on_failure(table.on_failure.as_deref()),
             ..QueueOptions::default()
         };
-        queue.create(&queue_at_provider, options).await?;
-        functions
-            .arm_queue(QueueTrigger {
-                queue: queue_at_provider,
-                function: registered_name(name),
-                batch_messages_max: trigger.batch,
-            })
-            .await?;
-        Ok(())
+        parts.queue.create(&queue, options).await?;
+        let trigger = QueueTrigger {
+            queue,
+            function: registered_name(name),
+            batch_messages_max: trigger.batch,
+        };
+        Ok(parts.functions.arm_queue(trigger).await?)
     }
 
     /// The functions of `application` that run here.
@@ -228,7 +217,6 @@ impl Reconciler {
             .collect()
     }
 
-    /// Whether functions of `application` run here.
     pub(crate) fn is_in_place(&self, application: &str) -> bool {
         !self.in_place(application).is_empty()
     }
@@ -239,22 +227,19 @@ impl Reconciler {
         in_place: &[Arc<DeployedFunction>],
         now: Option<&Deployment>,
     ) -> Result<()> {
-        let Parts {
-            functions,
-            queue_name,
-            ..
-        } = &self.context.parts;
-        for deployed in in_place {
-            let DeployedFunction {
-                function, table, ..
-            } = &**deployed;
+        let parts = &self.context.parts;
+        for DeployedFunction {
+            function, table, ..
+        } in in_place.iter().map(|deployed| &**deployed)
+        {
             let now = now.and_then(|now| now.manifest.functions.get(&function.name));
-            for trigger in table.queues() {
-                let is_kept =
-                    now.is_some_and(|now| now.queues().any(|kept| kept.queue == trigger.queue));
-                if !is_kept {
-                    functions.disarm_queue(&queue_name(&trigger.queue)).await?;
-                }
+            let is_kept = |queue: &String| {
+                now.is_some_and(|now| now.queues().any(|kept| kept.queue == *queue))
+            };
+            let queues = table.queues().map(|trigger| &trigger.queue);
+            for queue in queues.filter(|queue| !is_kept(queue)) {
+                let queue = (parts.queue_name)(queue);
+                parts.functions.disarm_queue(&queue).await?;
             }
             if now.is_none() {
                 self.context.timers.follow(&function.name, None).await?;
@@ -348,31 +333,21 @@ impl Reconciler {
 
     /// Removes the archives that nothing names, both the unpacked ones and the objects.
     pub(crate) async fn remove_archives(&self, rows: &Rows) -> Result<()> {
-        let Parts {
-            among_others,
-            clock,
-            code_store,
-            ..
-        } = &self.context.parts;
+        let parts = &self.context.parts;
         let archives = self.deployments.archives().await?;
         let mut named = self.named(rows);
-        code_store
-            .keep_archives(&named.iter().cloned().collect::<Vec<_>>())
-            .await?;
+        let kept: Vec<_> = named.iter().cloned().collect();
+        parts.code_store.keep_archives(&kept).await?;
         let mut wait = Duration::ZERO;
-        if *among_others {
+        if parts.among_others {
             let rows = self.deployments.all().await?;
             named.extend(rows.into_values().map(|deployment| deployment.archive));
             wait = ROW_WAIT_MAX;
         }
-        let unnamed = archives
-            .into_iter()
-            .filter(|archive| !named.contains(archive))
-            .collect();
-        let unused = self
-            .unnamed
-            .lock()
-            .for_as_long(unnamed, clock.monotonic(), wait);
+        let unnamed = archives.into_iter();
+        let unnamed = unnamed.filter(|archive| !named.contains(archive)).collect();
+        let now = parts.clock.monotonic();
+        let unused = self.unnamed.lock().for_as_long(unnamed, now, wait);
         for archive in unused {
             self.deployments.delete_archive(&archive).await?;
         }

@@ -1,7 +1,7 @@
 //! The deployment watcher: puts deployments of other processes in place, and those that could not
 //! be put in place before.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use ports::LogThrottle;
 
@@ -13,13 +13,13 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Watches the rows for as long as it runs. A process that shares its store with none, and has
 /// everything in place, reads nothing.
 pub(crate) async fn watch(deployer: Deployer) {
-    let clock = deployer.clock();
-    let among_others = deployer.is_among_others();
+    let context = Arc::clone(&deployer.context);
+    let clock = &context.parts.clock;
     let mut outage = LogThrottle::default();
     let mut tidied = clock.monotonic();
     loop {
         clock.sleep(POLL_INTERVAL).await;
-        if !among_others && !deployer.has_pending() {
+        if !context.parts.among_others && context.lookup.pending.is_empty() {
             continue;
         }
         match deployer.catch_up(&mut tidied).await {

@@ -33,7 +33,6 @@ impl Context {
         }
     }
 
-    /// A new request id.
     pub(crate) fn new_id(&self) -> String {
         ids::new_id(&*self.parts.entropy)
     }

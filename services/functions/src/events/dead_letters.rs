@@ -20,17 +20,19 @@ use ports::{
 };
 use serde::Serialize;
 
-use super::{context::Context, format, handler::FailureNotice};
+use super::{
+    context::Context,
+    format::{self, Failed},
+    handler::notice,
+};
 use crate::{
     error::{Error, Result},
-    ids::{registered_name, request_id},
+    ids::{own_name, registered_name, request_id},
 };
 
-/// The most dead letters in one page.
 const LETTERS_MAX: usize = 100;
 /// The most bytes of payloads in one page, unless a single one is longer.
 const SHOWN_BYTES_MAX: usize = 1 << 20;
-/// The most bytes of a payload in a page.
 const PAYLOAD_BYTES_MAX: usize = 64 << 10;
 /// The most dead letters in memory at a time, each with its whole body.
 const HELD_MAX: usize = 8;
@@ -69,14 +71,12 @@ pub struct DeadLetterPage {
     pub next: Option<String>,
 }
 
-/// The operations on dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Redrive,
     Purge,
 }
 
-/// A queue of a function.
 #[derive(Debug)]
 struct Source {
     /// The registered name of the function.
@@ -85,7 +85,6 @@ struct Source {
     at_provider: String,
 }
 
-/// The dead letters of deployed functions.
 #[derive(Debug)]
 pub(crate) struct DeadLetters<'service>(pub(crate) &'service Context);
 
@@ -186,10 +185,8 @@ impl DeadLetters<'_> {
             Action::Redrive => admin.redrive(&source.at_provider, letters).await,
             Action::Purge => admin.purge(&source.at_provider, letters).await,
         };
-        let receipt = match settled {
-            Ok(receipt) => receipt,
-            Err(error) if is_of_no_queue(&error) => return Ok(()),
-            Err(error) => return Err(error.into()),
+        let Some(receipt) = of_queue(settled)? else {
+            return Ok(());
         };
         if action == Action::Redrive && source.has_events() {
             self.0.parts.functions.take_events(&source.function);
@@ -213,23 +210,15 @@ impl DeadLetters<'_> {
         after: Option<LetterId>,
         letters_max: usize,
     ) -> Result<Vec<queue::DeadLetter>> {
-        match self
-            .0
-            .parts
-            .queue_admin
-            .dead_letters(&source.at_provider, after, letters_max)
-            .await
-        {
-            Err(error) if is_of_no_queue(&error) => Ok(Vec::new()),
-            letters => Ok(letters?),
-        }
+        let admin = &self.0.parts.queue_admin;
+        let queue = &source.at_provider;
+        let letters = admin.dead_letters(queue, after, letters_max).await;
+        Ok(of_queue(letters)?.unwrap_or_default())
     }
 
     async fn count(&self, source: &Source) -> Result<u64> {
-        match self.0.parts.queue_admin.backlog(&source.at_provider).await {
-            Err(error) if is_of_no_queue(&error) => Ok(0),
-            backlog => Ok(backlog?.dead_letters),
-        }
+        let backlog = self.0.parts.queue_admin.backlog(&source.at_provider).await;
+        Ok(of_queue(backlog)?.map_or(0, |backlog| backlog.dead_letters))
     }
 
     fn sources(&self, function: &str) -> Result<Vec<Source>> {
@@ -287,13 +276,13 @@ impl DeadLetters<'_> {
                 let id = id.map(|id| request_id(&id));
                 // Without an id, each attempt has a new one.
                 let (called, is_called) = (id.as_deref().unwrap_or_default(), id.is_some());
-                let failed = FailureNotice {
-                    function: &failed,
+                let failed = Failed {
+                    function: own_name(&failed),
                     id: called,
                     payload: &payload,
                     reason: &reason,
                 };
-                let (own_id, given) = failed.to(function, self.0);
+                let (own_id, given) = notice(function, &failed, self.0);
                 (is_called.then_some(own_id), given)
             }
             // A message that does not decode as an event failed for that, and is shown unchanged.
@@ -308,9 +297,12 @@ impl Source {
     }
 }
 
-/// Whether the queue does not exist, because nothing was ever sent.
-fn is_of_no_queue(error: &ports::Error) -> bool {
-    error.kind() == ports::ErrorKind::Invalid
+/// The result of a queue's call; none: the queue does not exist, because nothing was ever sent.
+fn of_queue<T>(result: ports::Result<T>) -> ports::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == ports::ErrorKind::Invalid => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 /// The queue and the number in the id of a dead letter.

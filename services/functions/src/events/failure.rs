@@ -16,7 +16,6 @@ use serde_json::value::RawValue;
 
 use crate::lenient_json::Text;
 
-/// The longest stored reason.
 const REASON_BYTES_MAX: usize = 8 * 1024;
 /// The longest `errorType` in a cut reason. JSON may turn one byte into six.
 const TYPE_BYTES_MAX: usize = 256;

@@ -118,7 +118,6 @@ fn before_the_first(reported: &RawValue, deliveries: &[Delivery]) -> usize {
         .unwrap_or(deliveries.len())
 }
 
-/// The event of a timer tick.
 pub(crate) fn scheduled(function: &str, id: &str, now: Timestamp) -> Bytes {
     encode(&json!({
         "version": "0",
@@ -140,11 +139,8 @@ pub(crate) struct Failed<'a> {
     pub(crate) id: &'a str,
     pub(crate) payload: &'a [u8],
     pub(crate) reason: &'a str,
-    /// The most attempts it had; none: the function was removed, and the event ran at least once.
-    pub(crate) attempts: Option<u32>,
 }
 
-/// The notice to another function.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Notice<'a> {
@@ -159,15 +155,10 @@ struct Notice<'a> {
     response_payload: Cow<'a, RawValue>,
 }
 
-/// The notice to another function, encoded.
-pub(crate) fn failed(event: &Failed<'_>, now: Timestamp) -> Bytes {
-    let Failed {
-        function,
-        id,
-        payload,
-        reason,
-        attempts,
-    } = *event;
+/// The notice to another function, encoded. `attempts` is the most that the event had; none: the
+/// function was removed, and the event ran at least once.
+pub(crate) fn failed(event: &Failed<'_>, attempts: Option<u32>, now: Timestamp) -> Bytes {
+    let Failed { function, id, .. } = *event;
     let notice = Notice {
         version: "1.0",
         timestamp: instant(now),
@@ -177,12 +168,13 @@ pub(crate) fn failed(event: &Failed<'_>, now: Timestamp) -> Bytes {
             "condition": "RetriesExhausted",
             "approximateInvokeCount": attempts.unwrap_or(1),
         }),
-        request_payload: serde_json::from_slice(payload).ok(),
+        request_payload: serde_json::from_slice(event.payload).ok(),
         response_context: json!({ "statusCode": 200, "executedVersion": "$LATEST", "functionError": "Unhandled" }),
-        response_payload: serde_json::from_str(reason).map_or_else(
+        response_payload: serde_json::from_str(event.reason).map_or_else(
             |_| {
                 Cow::Owned(
-                    to_raw_value(&json!({ "errorMessage": reason })).expect("a string is JSON"),
+                    to_raw_value(&json!({ "errorMessage": event.reason }))
+                        .expect("a string is JSON"),
                 )
             },
             Cow::Borrowed,
@@ -340,9 +332,9 @@ mod tests {
             id: "id",
             payload: br#"{"a":1}"#,
             reason: r#"{"errorType":"E","errorMessage":"m"}"#,
-            attempts: Some(3),
         };
-        let told: Value = serde_json::from_slice(&failed(&event, Timestamp(0))).expect("JSON");
+        let told: Value =
+            serde_json::from_slice(&failed(&event, Some(3), Timestamp(0))).expect("JSON");
         assert_eq!(
             (
                 &told["requestPayload"]["a"],
@@ -359,10 +351,11 @@ mod tests {
             (&json!(3), &json!(200))
         );
         (event.payload, event.reason) = (b"\xff", "died");
-        let told: Value = serde_json::from_slice(&failed(&event, Timestamp(0))).expect("JSON");
+        let told: Value =
+            serde_json::from_slice(&failed(&event, Some(3), Timestamp(0))).expect("JSON");
         assert_eq!(told["responsePayload"]["errorMessage"], "died");
         event.reason = r#"{"errorType":"E","data":1e999}"#;
-        let told = failed(&event, Timestamp(0));
+        let told = failed(&event, Some(3), Timestamp(0));
         let said = format!("\"responsePayload\":{}}}", event.reason);
         assert!(
             String::from_utf8_lossy(&told).ends_with(&said),
@@ -379,9 +372,8 @@ mod tests {
                 id: "id",
                 payload,
                 reason: "",
-                attempts: None,
             };
-            String::from_utf8(failed(&event, Timestamp(0)).into()).expect("UTF-8")
+            String::from_utf8(failed(&event, None, Timestamp(0)).into()).expect("UTF-8")
         };
         for payload in [
             "123456789012345678901234567890",

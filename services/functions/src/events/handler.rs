@@ -28,7 +28,12 @@ use ports::{
 use tokio::sync::watch;
 
 use self::batch::Batch;
-use super::{context::Context, failure, format, timers::TickLog};
+use super::{
+    context::Context,
+    failure,
+    format::{self, Failed},
+    timers::TickLog,
+};
 use crate::ids::{notice_id, own_name, request_id};
 
 /// How long a refused attempt is repeated. Most obstacles to a start, such as a full disk or high
@@ -148,52 +153,27 @@ impl Handler for DeployedHandler {
                 reason,
             } => {
                 let id = id.map_or_else(|| context.new_id(), |id| request_id(&id));
-                let notice = FailureNotice {
-                    function: &function,
+                let failed = Failed {
+                    function: own_name(&function),
                     id: &id,
                     payload: &payload,
                     reason: &reason,
                 };
-                let (own_id, payload) = notice.to(&self.name, &context);
+                let (own_id, payload) = notice(&self.name, &failed, &context);
                 self.run(&context, permit, own_id, payload).await
             }
         }
     }
 }
 
-/// An event that `function` gave up on, for the function that is to learn of it.
-#[derive(Debug)]
-pub(crate) struct FailureNotice<'a> {
-    pub(crate) function: &'a str,
-    /// The event's request id.
-    pub(crate) id: &'a str,
-    pub(crate) payload: &'a [u8],
-    pub(crate) reason: &'a str,
-}
-
-impl FailureNotice<'_> {
-    /// The request id under which `notified` runs for it, and its payload as of now.
-    pub(crate) fn to(&self, notified: &str, context: &Context) -> (String, Bytes) {
-        let Self {
-            function,
-            id,
-            payload,
-            reason,
-        } = *self;
-        let function = own_name(function);
-        let attempts = context.lookup.retries(function).map(|retries| 1 + retries);
-        let failed = format::Failed {
-            function,
-            id,
-            payload,
-            reason,
-            attempts,
-        };
-        (
-            notice_id(notified, function, id),
-            format::failed(&failed, context.parts.clock.now()),
-        )
-    }
+/// The request id under which `notified` runs to learn of `failed`, and its payload as of now.
+pub(crate) fn notice(notified: &str, failed: &Failed<'_>, context: &Context) -> (String, Bytes) {
+    let retries = context.lookup.retries(failed.function);
+    let attempts = retries.map(|retries| 1 + retries);
+    (
+        notice_id(notified, failed.function, failed.id),
+        format::failed(failed, attempts, context.parts.clock.now()),
+    )
 }
 
 impl DeployedHandler {

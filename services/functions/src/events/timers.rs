@@ -40,10 +40,11 @@ pub(crate) const EVENTS_WAITING_MAX: u64 = 100;
 /// takes one now and then, which is no recovery.
 const REGULAR_AFTER: Duration = Duration::from_mins(10);
 
+/// The shortest delay of a timer.
+const SHORTEST: Duration = Duration::from_millis(1);
 /// The delay before the next attempt when the store could not say whether a tick is due.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The outcome of a tick.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It became an event.
@@ -52,16 +53,6 @@ pub(crate) enum Outcome {
     Skipped(String),
     /// It may still be due. The timer checks again soon.
     Late(String),
-}
-
-impl Outcome {
-    /// Why it is not an event.
-    fn reason(&self) -> Option<&str> {
-        match self {
-            Self::Event => None,
-            Self::Skipped(reason) | Self::Late(reason) => Some(reason),
-        }
-    }
 }
 
 /// The timers that are armed in this process.
@@ -94,9 +85,7 @@ impl Timers {
 
     /// Arms the timer of `function` for its next tick; without a period, disarms it.
     pub(crate) async fn follow(&self, function: &str, period: Option<Duration>) -> Result<()> {
-        let Parts {
-            functions, clock, ..
-        } = &self.parts;
+        let (functions, clock) = (&self.parts.functions, &self.parts.clock);
         let name = registered_name(function);
         let mut armed = self.armed.lock().await;
         let Some(period) = period else {
@@ -150,19 +139,11 @@ impl Timers {
         if armed.get(function) != Some(&period) {
             return;
         }
-        let Parts {
-            functions,
-            clock,
-            entropy,
-            ..
-        } = &self.parts;
-        let (name, left) = (
-            registered_name(function),
-            left.max(Duration::from_millis(1)),
-        );
-        let arm = || functions.arm_timer(&name, left);
+        let parts = &self.parts;
+        let (name, left) = (registered_name(function), left.max(SHORTEST));
+        let arm = || parts.functions.arm_timer(&name, left);
         // After an error it fires with the earlier delay, and then finds the tick that is due.
-        if let Err(error) = retry_repeatable(RETRIES, &**clock, &**entropy, arm).await {
+        if let Err(error) = retry_repeatable(RETRIES, &*parts.clock, &*parts.entropy, arm).await {
             tracing::warn!(%error, function, "a timer could not be armed again and may fire late");
         }
     }
@@ -192,10 +173,10 @@ impl Timers {
 #[derive(Debug, Default)]
 pub(crate) struct TickLog(Mutex<Irregular>);
 
-/// Since when ticks are skipped or late, and what was logged.
 #[derive(Debug, Default)]
 struct Irregular {
     outage: LogThrottle,
+    /// The last tick that was no event.
     last: Monotonic,
 }
 
@@ -203,64 +184,32 @@ impl Irregular {
     /// A tick is not an event. Returns for how long some have not been, if that is to be logged
     /// now.
     fn another(&mut self, now: Monotonic, reason: &str) -> Option<Duration> {
+        if now.since(self.last) >= REGULAR_AFTER {
+            self.outage = LogThrottle::default();
+        }
         self.last = now;
         self.outage.failed(now, reason)
-    }
-
-    /// A tick is an event. Returns how long ticks were irregular, up to the last such tick, if they
-    /// were and now no longer are.
-    fn none(&mut self, now: Monotonic) -> Option<Duration> {
-        if now.since(self.last) < REGULAR_AFTER {
-            None
-        } else {
-            self.outage.ended(self.last)
-        }
     }
 }
 
 impl TickLog {
     /// Handles the timer of `function` when it fires.
     pub(crate) async fn tick(&self, timers: &Timers, function: &str) {
-        let Some(outcome) = timers.take(function).await else {
-            return;
+        let (is_late, reason) = match timers.take(function).await {
+            None | Some(Outcome::Event) => return,
+            Some(Outcome::Skipped(reason)) => (false, reason),
+            Some(Outcome::Late(reason)) => (true, reason),
         };
         let now = timers.parts.clock.monotonic();
-        let Some(reason) = outcome.reason() else {
-            if let Some(lasted) = self.0.lock().none(now) {
-                tracing::info!(function, ?lasted, "ticks of its timer are events again");
-            }
-            return;
-        };
-        let Some(lasts) = self.0.lock().another(now, reason) else {
-            return;
-        };
-        if matches!(outcome, Outcome::Late(_)) {
-            tracing::warn!(function, reason, ?lasts, "ticks of its timer are late");
-        } else {
-            tracing::warn!(function, reason, ?lasts, "ticks of its timer are skipped");
+        if let Some(lasts) = self.0.lock().another(now, &reason) {
+            tracing::warn!(
+                function,
+                is_late,
+                reason,
+                ?lasts,
+                "ticks of its timer are skipped or late"
+            );
         }
-    }
-}
-
-#[cfg(test)]
-impl Timers {
-    /// The period of the armed timer of `function`.
-    pub(crate) async fn armed(&self, function: &str) -> Option<Duration> {
-        self.armed.lock().await.get(function).copied()
-    }
-
-    /// All armed timers with their periods.
-    pub(crate) async fn all_armed(&self) -> BTreeMap<String, Duration> {
-        self.armed.lock().await.clone()
-    }
-
-    /// Marks the timer of `function` as armed, without a call of the port.
-    pub(crate) async fn mark_armed(&self, function: &str, period: Duration) {
-        self.armed.lock().await.insert(function.to_owned(), period);
-    }
-
-    pub(crate) fn schedule(&self) -> &Schedule {
-        &self.schedule
     }
 }
 
@@ -268,15 +217,34 @@ impl Timers {
 mod tests {
     use super::*;
 
+    impl Timers {
+        /// The period of the armed timer of `function`.
+        pub(crate) async fn armed(&self, function: &str) -> Option<Duration> {
+            self.armed.lock().await.get(function).copied()
+        }
+
+        /// All armed timers with their periods.
+        pub(crate) async fn all_armed(&self) -> BTreeMap<String, Duration> {
+            self.armed.lock().await.clone()
+        }
+
+        /// Marks the timer of `function` as armed, without a call of the port.
+        pub(crate) async fn mark_armed(&self, function: &str, period: Duration) {
+            self.armed.lock().await.insert(function.to_owned(), period);
+        }
+
+        pub(crate) fn schedule(&self) -> &Schedule {
+            &self.schedule
+        }
+    }
+
     #[test]
     fn a_function_that_takes_a_tick_now_and_then_is_reported_at_growing_intervals() {
         let mut ticks = Irregular::default();
         let at = |second: u64| Monotonic(Duration::from_secs(second));
-        let logged = |second: &u64| match second % 3 {
-            0 => ticks.none(at(*second)).is_some(),
-            _ => ticks.another(at(*second), "it waits").is_some(),
-        };
-        let logged: Vec<_> = (1..3_600).filter(logged).collect();
+        let is_logged = |second: &u64| ticks.another(at(*second), "it waits").is_some();
+        let skipped = (1..3_600).filter(|second| second % 3 > 0);
+        let logged: Vec<_> = skipped.filter(is_logged).collect();
         assert!(
             logged.starts_with(&[1, 4]) && logged.len() < 20,
             "{logged:?}"
@@ -287,9 +255,10 @@ mod tests {
                 .all(|three| three[2] - three[1] >= (three[1] - three[0]).min(600)),
             "{logged:?}"
         );
-        assert_eq!(ticks.none(at(4_000)), None, "one may be skipped again");
-        assert_eq!(ticks.none(at(4_199)), Some(Duration::from_secs(3_598)));
-        assert_eq!(ticks.none(at(4_200)), None, "it was logged");
-        assert_eq!(ticks.another(at(4_201), "it waits"), Some(Duration::ZERO));
+        assert_eq!(
+            ticks.another(at(4_200), "it waits"),
+            Some(Duration::ZERO),
+            "none was skipped for ten minutes"
+        );
     }
 }

@@ -24,11 +24,9 @@ use crate::{
     routes::{RouteMatch, RouteTable},
 };
 
-/// The deployed functions, workflows and routes.
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue {
     state: RwLock<State>,
-    /// Notified of each change.
     changes: watch::Sender<()>,
     /// Whether the applications that were deployed before the start are in place.
     is_in_place: AtomicBool,
@@ -37,7 +35,8 @@ pub(crate) struct Catalogue {
 #[derive(Debug, Default)]
 struct State {
     functions: BTreeMap<String, Arc<DeployedFunction>>,
-    workflows: BTreeMap<String, DeployedWorkflow>,
+    /// Each with its application.
+    workflows: BTreeMap<String, (String, Arc<Workflow>)>,
     routes: RouteTable,
 }
 
@@ -84,13 +83,6 @@ pub(crate) struct DeployedFunction {
     pub(crate) table: Table,
 }
 
-/// A deployed workflow with its application.
-#[derive(Debug)]
-struct DeployedWorkflow {
-    workflow: Arc<Workflow>,
-    application: String,
-}
-
 /// A deployed function, for lists.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Summary {
@@ -113,7 +105,6 @@ pub struct Summary {
 }
 
 impl Catalogue {
-    /// A catalogue of these applications.
     pub(crate) fn of<'a>(applications: impl Iterator<Item = (&'a str, &'a Manifest)>) -> Self {
         let all = Self::default();
         for (application, manifest) in applications {
@@ -141,53 +132,32 @@ impl Catalogue {
         archive: &str,
         revision: &str,
     ) {
-        let functions = manifest
-            .map(|manifest| &manifest.functions)
-            .into_iter()
-            .flatten();
-        let functions: Vec<_> = functions
-            .map(|(name, table)| {
-                let function = table.function(name, archive, revision);
-                let known = DeployedFunction {
-                    function,
-                    application: application.to_owned(),
-                    table: table.clone(),
-                };
-                (name.clone(), Arc::new(known))
-            })
-            .collect();
-        let workflows = manifest
-            .map(|manifest| &manifest.workflows)
-            .into_iter()
-            .flatten();
-        let workflows: Vec<_> = workflows
-            .map(|(name, workflow)| {
-                let workflow = Arc::new(workflow.clone());
-                (
-                    name.clone(),
-                    DeployedWorkflow {
-                        workflow,
-                        application: application.to_owned(),
-                    },
-                )
-            })
-            .collect();
-        let routes =
-            manifest.map(|manifest| manifest.routes().expect("a manifest's routes are checked"));
-        {
-            let mut state = self.state.write();
-            state
-                .functions
-                .retain(|_, known| known.application != application);
-            state.functions.extend(functions);
-            state
-                .workflows
-                .retain(|_, known| known.application != application);
-            state.workflows.extend(workflows);
-            state
-                .routes
-                .replace(application, routes.unwrap_or_default());
+        let routes = manifest.map(Manifest::routes).transpose();
+        let routes = routes.expect("a manifest's routes are checked");
+        let mut state = self.state.write();
+        let State {
+            functions,
+            workflows,
+            ..
+        } = &mut *state;
+        functions.retain(|_, known| known.application != application);
+        workflows.retain(|_, (owner, _)| owner != application);
+        for (name, table) in manifest.iter().flat_map(|manifest| &manifest.functions) {
+            let known = DeployedFunction {
+                function: table.function(name, archive, revision),
+                application: application.to_owned(),
+                table: table.clone(),
+            };
+            functions.insert(name.clone(), Arc::new(known));
         }
+        for (name, workflow) in manifest.iter().flat_map(|manifest| &manifest.workflows) {
+            let known = (application.to_owned(), Arc::new(workflow.clone()));
+            workflows.insert(name.clone(), known);
+        }
+        state
+            .routes
+            .replace(application, routes.unwrap_or_default());
+        drop(state);
         self.changes.send_replace(());
     }
 
@@ -202,12 +172,8 @@ impl Catalogue {
     }
 
     /// Whether `application` may deploy `manifest`: no other application has its names or routes,
-    /// each `on_failure` function exists, and no step has a longer timeout than its function.
+    /// and each `on_failure` function exists.
     pub(crate) fn check(&self, application: &str, manifest: &Manifest) -> Result<()> {
-        for (name, workflow) in &manifest.workflows {
-            let said = |why| Error::Invalid(format!("workflows.{name}: {why}"));
-            workflow.check_anew(&manifest.functions).map_err(said)?;
-        }
         self.check_names(application, manifest)?;
         let state = self.state.read();
         for (name, table) in &manifest.functions {
@@ -234,28 +200,20 @@ impl Catalogue {
     /// Errors: another application has a function, a workflow or a route of `manifest`.
     pub(crate) fn check_names(&self, application: &str, manifest: &Manifest) -> Result<()> {
         let state = self.state.read();
-        for name in manifest.workflows.keys() {
-            let other = state
-                .workflows
-                .get(name)
-                .filter(|known| known.application != application);
-            if let Some(DeployedWorkflow {
-                application: owner, ..
-            }) = other
-            {
+        let workflow = |name| state.workflows.get(name).map(|known| &known.0);
+        let function = |name| state.functions.get(name).map(|known| &known.application);
+        let workflows = manifest
+            .workflows
+            .keys()
+            .map(|name| ("workflow", name, workflow(name)));
+        let functions = manifest
+            .functions
+            .keys()
+            .map(|name| ("function", name, function(name)));
+        for (kind, name, owner) in workflows.chain(functions) {
+            if let Some(owner) = owner.filter(|owner| *owner != application) {
                 return Err(Error::Conflict(format!(
-                    "the workflow {name:?} is of the application {owner:?}"
-                )));
-            }
-        }
-        for name in manifest.functions.keys() {
-            let other = state
-                .functions
-                .get(name)
-                .filter(|known| known.application != application);
-            if let Some(owner) = other.map(|known| &known.application) {
-                return Err(Error::Conflict(format!(
-                    "the function {name:?} is of the application {owner:?}"
+                    "the {kind} {name:?} is of the application {owner:?}"
                 )));
             }
         }
@@ -271,36 +229,31 @@ impl Catalogue {
         }
     }
 
-    /// A function.
     pub(crate) fn function(&self, name: &str) -> Option<Arc<DeployedFunction>> {
         self.state.read().functions.get(name).cloned()
     }
 
-    /// All functions, by name.
     pub(crate) fn functions(&self) -> Vec<Arc<DeployedFunction>> {
         self.state.read().functions.values().cloned().collect()
     }
 
-    /// A workflow.
     pub(crate) fn workflow(&self, name: &str) -> Option<Arc<Workflow>> {
         self.state
             .read()
             .workflows
             .get(name)
-            .map(|known| Arc::clone(&known.workflow))
+            .map(|(_, workflow)| Arc::clone(workflow))
     }
 
-    /// All workflows, by name.
     pub(crate) fn workflows(&self) -> BTreeMap<String, Arc<Workflow>> {
         let state = self.state.read();
         state
             .workflows
             .iter()
-            .map(|(name, known)| (name.clone(), Arc::clone(&known.workflow)))
+            .map(|(name, (_, workflow))| (name.clone(), Arc::clone(workflow)))
             .collect()
     }
 
-    /// The route for an HTTP request.
     pub(crate) fn route(&self, method: &str, path: &[String]) -> RouteMatch {
         self.state.read().routes.find(method, path)
     }

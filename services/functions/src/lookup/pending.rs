@@ -23,7 +23,6 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// The longest wait. Each attempt fetches the archive and unpacks it.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
 
-/// The applications that are not in place.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     promised: Catalogue,

@@ -48,22 +48,22 @@ pub struct Table {
     /// The interpreter of a `node` function; default: the machine's `node`.
     pub node: Option<PathBuf>,
     /// The memory limit of an instance.
-    #[serde(default = "defaults::memory_mb")]
+    #[serde(default = "number::<128, _>")]
     pub memory_mb: u64,
     /// The timeout of an invocation.
-    #[serde(default = "defaults::timeout_s")]
+    #[serde(default = "number::<30, _>")]
     pub timeout_s: u64,
     /// The most instances at a time.
-    #[serde(default = "defaults::concurrency")]
+    #[serde(default = "number::<8, _>")]
     pub concurrency: usize,
     /// Further attempts of events.
-    #[serde(default = "defaults::retries")]
+    #[serde(default = "number::<2, _>")]
     pub retries: u32,
     /// The most processes and threads of an instance.
-    #[serde(default = "defaults::processes")]
+    #[serde(default = "number::<128, _>")]
     pub processes: u32,
     /// The size of its `/tmp`.
-    #[serde(default = "defaults::scratch_mb")]
+    #[serde(default = "number::<512, _>")]
     pub scratch_mb: u64,
     /// Whether it reaches the machine's network.
     #[serde(default)]
@@ -123,7 +123,7 @@ pub struct QueueTrigger {
     /// The queue.
     pub queue: String,
     /// The most messages in a batch, all of one group.
-    #[serde(default = "defaults::batch")]
+    #[serde(default = "number::<10, _>")]
     pub batch: usize,
 }
 
@@ -145,28 +145,9 @@ pub struct HttpTrigger {
     pub methods: Option<Vec<String>>,
 }
 
-mod defaults {
-    pub(super) fn memory_mb() -> u64 {
-        128
-    }
-    pub(super) fn timeout_s() -> u64 {
-        30
-    }
-    pub(super) fn concurrency() -> usize {
-        8
-    }
-    pub(super) fn retries() -> u32 {
-        2
-    }
-    pub(super) fn processes() -> u32 {
-        128
-    }
-    pub(super) fn scratch_mb() -> u64 {
-        512
-    }
-    pub(super) fn batch() -> usize {
-        10
-    }
+/// A default of a number.
+fn number<const N: u32, T: TryFrom<u32>>() -> T {
+    T::try_from(N).ok().expect("defaults are small")
 }
 
 impl Table {
@@ -194,67 +175,45 @@ impl Table {
             check_name("on_failure", notified)?;
         }
         self.triggers.iter().try_for_each(Trigger::check)?;
-        if self
-            .triggers
-            .iter()
-            .filter(|trigger| matches!(trigger, Trigger::Timer(_)))
-            .count()
-            > 1
-        {
+        let is_timer = |trigger: &&Trigger| matches!(trigger, Trigger::Timer(_));
+        if self.triggers.iter().filter(is_timer).count() > 1 {
             return Err("triggers: one timer at most".to_owned());
         }
         Ok(())
     }
 
     fn check_handler(&self) -> Result<(), String> {
-        match self.runtime {
-            Kind::Python3 | Kind::Node
-                if self
-                    .handler
-                    .rsplit_once('.')
-                    .is_none_or(|(a, b)| a.is_empty() || b.is_empty()) =>
-            {
-                Err(format!(
-                    "handler {:?} must be module.function",
-                    self.handler
-                ))
-            }
-            Kind::Executable if self.handler.is_empty() || self.handler.contains('/') => {
-                Err(format!(
-                    "handler {:?} must be the name of a file in {:?}",
-                    self.handler, self.code
-                ))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn check_environment(&self) -> Result<(), String> {
-        let is_variable = |name: &String| {
-            !name.is_empty()
-                && name
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-        };
-        if let Some(name) = self.environment.keys().find(|name| !is_variable(name)) {
+        let (handler, code) = (&self.handler, &self.code);
+        if handler.chars().any(char::is_control) {
             return Err(format!(
-                "environment: {name:?} is no name of a variable (letters, digits, _)"
+                "handler {handler:?} must have no control characters"
             ));
         }
-        if self.environment.values().any(|value| value.contains('\0')) {
-            return Err("environment: a value contains a zero byte".to_owned());
+        let is_executable = self.runtime == Kind::Executable;
+        if is_executable && (handler.is_empty() || handler.contains('/')) {
+            return Err(format!(
+                "handler {handler:?} must be the name of a file in {code:?}"
+            ));
+        }
+        let parts = handler.rsplit_once('.');
+        let is_qualified = parts.is_some_and(|(a, b)| !a.is_empty() && !b.is_empty());
+        if !is_executable && !is_qualified {
+            return Err(format!("handler {handler:?} must be module.function"));
         }
         Ok(())
     }
 
-    pub(super) fn check_as_new(&self) -> Result<(), String> {
-        if self.handler.chars().any(char::is_control) {
-            return Err(format!(
-                "handler {:?} must have no control characters",
-                self.handler
-            ));
-        }
+    fn check_environment(&self) -> Result<(), String> {
+        let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         for (variable, value) in &self.environment {
+            if variable.is_empty() || !variable.bytes().all(is_good) {
+                return Err(format!(
+                    "environment: {variable:?} is no name of a variable (letters, digits, _)"
+                ));
+            }
+            if value.contains('\0') {
+                return Err("environment: a value contains a zero byte".to_owned());
+            }
             if RESERVED_VARIABLES.contains(&variable.as_str()) {
                 return Err(format!(
                     "environment: {variable} is reserved: the server sets it; choose another name"
@@ -311,7 +270,6 @@ impl Table {
         })
     }
 
-    /// The requests that start it.
     pub(super) fn requests(&self) -> impl Iterator<Item = &HttpTrigger> {
         self.triggers.iter().filter_map(|trigger| match trigger {
             Trigger::Http(trigger) => Some(trigger),

@@ -1,5 +1,7 @@
 //! The parsing of manifests, and the errors for faults.
 
+mod hostile;
+
 use std::time::Duration;
 
 use ports::runtime::Language;
@@ -152,15 +154,11 @@ fn a_folder_has_one_spelling() {
     }
 }
 
-/// A stored manifest that an earlier build accepted is still read.
 #[test]
-fn manifests_that_cannot_run_are_refused_in_new_deployments_alone() {
+fn manifests_that_cannot_run_are_refused() {
     let refusal = |of: &str, instead: &str| {
         assert!(WHOLE.contains(of), "{of}");
-        let text = WHOLE.replace(of, instead);
-        Manifest::parse(&text)
-            .expect("it is read")
-            .check_as_new("shop", &text)
+        Manifest::parse(&WHOLE.replace(of, instead))
     };
     let sized = |bytes: usize| format!("SIZE = \"{}\"", "x".repeat(bytes));
     refusal("SIZE = \"64\"", &sized(128 * 1024 - 6)).expect("as long as may be");
@@ -179,11 +177,6 @@ fn manifests_that_cannot_run_are_refused_in_new_deployments_alone() {
             "\"tell\"\n    triggers",
             "\"te\\u009bll\"\n    triggers",
             "functions.tell: handler",
-        ),
-        (
-            "name = \"shop\"",
-            "name = \"zz\"",
-            "the application \"zz\", and it is deployed as \"shop\"",
         ),
     ] {
         let why = refusal(of, instead).expect_err(said);

@@ -19,7 +19,6 @@ mod condition;
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 pub use self::condition::When;
-use self::condition::check_equals;
 use super::{TIMEOUT_S, Table, check_name, within};
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -28,13 +27,11 @@ use serde::{
 
 /// The most steps of a workflow, including those of branches.
 const STEPS_MAX: usize = 1000;
-/// The deepest nesting of branches.
 const DEPTH_MAX: usize = 16;
 const RETRIES_MAX: u32 = 100;
 const BACKOFF_MS: std::ops::RangeInclusive<u64> = 1..=60_000;
 const CONCURRENCY: std::ops::RangeInclusive<usize> = 1..=1000;
 const CONCURRENCY_DEFAULT: usize = 16;
-/// The longest address of a far store.
 const FAR_BYTES_MAX: usize = 512;
 const RUN_TIMEOUT_S: std::ops::RangeInclusive<u64> = 1..=6 * 24 * 3600;
 
@@ -283,44 +280,11 @@ impl Workflow {
         named
     }
 
-    /// The checks of a new deployment alone. A workflow that an earlier build accepted keeps
-    /// running.
-    pub(crate) fn check_anew(&self, functions: &BTreeMap<String, Table>) -> Result<(), String> {
-        if self.synchrony != Synchrony::default() && self.far.is_none() {
-            return Err(
-                "synchrony is for a workflow with a far store: say which with far, or leave it out"
-                    .to_owned(),
-            );
-        }
-        check_meaning(&self.steps)?;
-        self.check_timeouts(functions)
-    }
-
-    /// Errors: a step has a longer timeout than its function, which would end it first.
-    fn check_timeouts(&self, functions: &BTreeMap<String, Table>) -> Result<(), String> {
-        let mut checked = Ok(());
-        visit(&self.steps, &mut |node| {
-            let Node::Step(Step {
-                function,
-                timeout_s: Some(asked),
-                ..
-            }) = node
-            else {
-                return;
-            };
-            let most = functions
-                .get(function)
-                .map_or(u64::MAX, |table| table.timeout_s);
-            if *asked > most {
-                checked = Err(format!(
-                    "a step has timeout_s = {asked}, and functions.{function} ends after {most} s: raise timeout_s there"
-                ));
-            }
-        });
-        checked
-    }
-
-    pub(super) fn check(&self, name: &str) -> Result<(), String> {
+    pub(super) fn check(
+        &self,
+        name: &str,
+        functions: &BTreeMap<String, Table>,
+    ) -> Result<(), String> {
         check_name("a workflow", name)?;
         match (&self.function, self.steps.is_empty()) {
             (None, true) => return Err("it has no steps, nor a function".to_owned()),
@@ -329,20 +293,21 @@ impl Workflow {
         }
         within("timeout_s", &self.timeout_s, &RUN_TIMEOUT_S)?;
         check_nodes(&self.steps, 1)?;
-        let count = self.functions().len();
-        if count > STEPS_MAX {
+        let named = self.functions();
+        if named.len() > STEPS_MAX {
+            let count = named.len();
             return Err(format!(
                 "it has {count} steps, and {STEPS_MAX} are the most"
             ));
         }
-        for function in self.functions() {
+        for function in named {
             check_name("a function", function)?;
+            if !functions.contains_key(function) {
+                return Err(format!("{function:?} is no function of the application"));
+            }
         }
-        if self
-            .far
-            .as_ref()
-            .is_some_and(|far| far.len() > FAR_BYTES_MAX || far.contains(char::is_control))
-        {
+        let is_wrong = |far: &String| far.len() > FAR_BYTES_MAX || far.contains(char::is_control);
+        if self.far.as_ref().is_some_and(is_wrong) {
             return Err(format!(
                 "far has {FAR_BYTES_MAX} bytes at most, and no control characters"
             ));
@@ -353,27 +318,79 @@ impl Workflow {
         if self.isolation != Isolation::default() && !self.atomic {
             return Err("isolation is for a workflow with atomic = true".to_owned());
         }
-        Ok(())
+        if self.synchrony != Synchrony::default() && self.far.is_none() {
+            return Err(
+                "synchrony is for a workflow with a far store: say which with far, or leave it out"
+                    .to_owned(),
+            );
+        }
+        self.check_timeouts(functions)
+    }
+
+    /// Errors: a step has a longer timeout than its function, which would end it first.
+    fn check_timeouts(&self, functions: &BTreeMap<String, Table>) -> Result<(), String> {
+        let mut checked = Ok(());
+        visit(&self.steps, &mut |node| {
+            let Node::Step(step) = node else { return };
+            let (function, most) = (&step.function, functions[&step.function].timeout_s);
+            if let Some(asked) = step.timeout_s.filter(|asked| *asked > most) {
+                checked = Err(format!(
+                    "a step has timeout_s = {asked}, and functions.{function} ends after {most} s: raise timeout_s there"
+                ));
+            }
+        });
+        checked
     }
 }
 
-/// Calls `see` with every step, including those of branches.
+impl Node {
+    /// The lists of steps in it.
+    fn branches(&self) -> Vec<&[Node]> {
+        match self {
+            Self::Function(_) | Self::Step(_) => Vec::new(),
+            Self::Parallel(Parallel { parallel }) => parallel.iter().map(Vec::as_slice).collect(),
+            Self::Map(Map { map, .. }) => vec![map],
+            Self::Choice(Choice { choice, otherwise }) => {
+                let branches = choice.iter().map(|branch| &*branch.steps);
+                branches.chain([&**otherwise]).collect()
+            }
+        }
+    }
+
+    /// Errors: a value that it may not have, an entry without effect, or an empty condition.
+    fn check(&self) -> Result<(), String> {
+        let wrong = |why: &str| Err(why.to_owned());
+        match self {
+            Self::Step(step) => {
+                within("retries", &step.retries.unwrap_or(0), &(0..=RETRIES_MAX))?;
+                within("backoff_ms", &step.backoff_ms.unwrap_or(1), &BACKOFF_MS)?;
+                within("timeout_s", &step.timeout_s.unwrap_or(1), &TIMEOUT_S)
+            }
+            Self::Parallel(Parallel { parallel }) if parallel.is_empty() => {
+                wrong("parallel has no branches")
+            }
+            Self::Parallel(Parallel { parallel }) if parallel.iter().all(Vec::is_empty) => {
+                wrong("parallel: no branch has a step")
+            }
+            Self::Function(_) | Self::Parallel(_) => Ok(()),
+            Self::Map(Map { map, .. }) if map.is_empty() => wrong("map has no steps"),
+            Self::Map(Map { concurrency, .. }) => within("concurrency", concurrency, &CONCURRENCY),
+            Self::Choice(Choice { choice, .. }) if choice.is_empty() => {
+                wrong("choice has no branches")
+            }
+            Self::Choice(Choice { choice, .. }) => {
+                choice.iter().try_for_each(|branch| branch.when.check())
+            }
+        }
+    }
+}
+
+/// Calls `see` with every node, including those of branches.
 fn visit<'nodes>(nodes: &'nodes [Node], see: &mut impl FnMut(&'nodes Node)) {
     for node in nodes {
-        match node {
-            Node::Function(_) | Node::Step(_) => see(node),
-            Node::Parallel(Parallel { parallel }) => {
-                for branch in parallel {
-                    visit(branch, see);
-                }
-            }
-            Node::Map(Map { map, .. }) => visit(map, see),
-            Node::Choice(Choice { choice, otherwise }) => {
-                for branch in choice {
-                    visit(&branch.steps, see);
-                }
-                visit(otherwise, see);
-            }
+        see(node);
+        for branch in node.branches() {
+            visit(branch, see);
         }
     }
 }
@@ -383,68 +400,9 @@ fn check_nodes(nodes: &[Node], depth: usize) -> Result<(), String> {
         return Err(format!("branches lie {DEPTH_MAX} deep at most"));
     }
     for node in nodes {
-        match node {
-            Node::Function(_) => {}
-            Node::Step(step) => {
-                within("retries", &step.retries.unwrap_or(0), &(0..=RETRIES_MAX))?;
-                within("backoff_ms", &step.backoff_ms.unwrap_or(1), &BACKOFF_MS)?;
-                within("timeout_s", &step.timeout_s.unwrap_or(1), &TIMEOUT_S)?;
-            }
-            Node::Parallel(Parallel { parallel }) => {
-                if parallel.is_empty() {
-                    return Err("parallel has no branches".to_owned());
-                }
-                parallel
-                    .iter()
-                    .try_for_each(|branch| check_nodes(branch, depth + 1))?;
-            }
-            Node::Map(Map { map, concurrency }) => {
-                within("concurrency", concurrency, &CONCURRENCY)?;
-                check_nodes(map, depth + 1)?;
-            }
-            Node::Choice(Choice { choice, otherwise }) => {
-                for branch in choice {
-                    if let Some(equals) = &branch.when.equals {
-                        check_equals(equals, 1)?;
-                    }
-                    check_nodes(&branch.steps, depth + 1)?;
-                }
-                check_nodes(otherwise, depth + 1)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Errors: an entry without effect, or an empty condition.
-fn check_meaning(nodes: &[Node]) -> Result<(), String> {
-    for node in nodes {
-        match node {
-            Node::Function(_) | Node::Step(_) => {}
-            Node::Parallel(Parallel { parallel }) => {
-                if parallel.iter().all(Vec::is_empty) {
-                    return Err("parallel: no branch has a step".to_owned());
-                }
-                parallel
-                    .iter()
-                    .try_for_each(|branch| check_meaning(branch))?;
-            }
-            Node::Map(Map { map, .. }) => {
-                if map.is_empty() {
-                    return Err("map has no steps".to_owned());
-                }
-                check_meaning(map)?;
-            }
-            Node::Choice(Choice { choice, otherwise }) => {
-                if choice.is_empty() {
-                    return Err("choice has no branches".to_owned());
-                }
-                for Branch { when, steps } in choice {
-                    when.check_meaning()?;
-                    check_meaning(steps)?;
-                }
-                check_meaning(otherwise)?;
-            }
+        node.check()?;
+        for branch in node.branches() {
+            check_nodes(branch, depth + 1)?;
         }
     }
     Ok(())

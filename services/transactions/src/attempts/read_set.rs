@@ -28,6 +28,8 @@ use std::{
 
 use ports::DurabilityPoint;
 
+use primitives::Mutant;
+
 use crate::{
     broken::Broken,
     model::{Attempt, Key, Position, Timestamp},
@@ -119,20 +121,20 @@ impl ReadSet {
         key: &Key,
         versions: &[Arc<CommitRecord>],
         seen: &Seen<'_>,
-        broken: Option<Broken>,
+        mutant: Mutant<Broken>,
     ) -> Result<Choice, NoValidVersion> {
         let lower = self
             .lower
             .get(key)
-            .filter(|_| broken != Some(Broken::SkipsLowerBound));
+            .filter(|_| !mutant.breaks(Broken::SkipsLowerBound));
         let at_least = lower.map(|record| record.version).unwrap_or_default();
         let newest_first = versions
             .iter()
             .rev()
             .take_while(|record| record.version >= at_least);
         for candidate in newest_first {
-            let is_valid = broken == Some(Broken::SkipsCowrittenOfCandidate);
-            if is_valid || self.admits(candidate, seen.begin_heard, broken) {
+            let is_valid = mutant.breaks(Broken::SkipsCowrittenOfCandidate);
+            if is_valid || self.admits(candidate, seen.begin_heard, mutant) {
                 return Ok(Choice::Version(Arc::clone(candidate)));
             }
         }
@@ -155,11 +157,11 @@ impl ReadSet {
         &self,
         candidate: &CommitRecord,
         begin_heard: &Heard,
-        broken: Option<Broken>,
+        mutant: Mutant<Broken>,
     ) -> bool {
         let admits = |read: &Read| match &read.choice {
             Choice::Version(record) => record.version >= candidate.version,
-            Choice::Absent if broken == Some(Broken::AbsenceIsVersionZero) => false,
+            Choice::Absent if mutant.breaks(Broken::AbsenceIsVersionZero) => false,
             Choice::Absent => begin_heard.contains(candidate.position),
         };
         if candidate.writes.len() <= self.reads.len() {

@@ -15,11 +15,12 @@ use ports::DurabilityPoint;
 use crate::{
     Error, Result,
     attempts::{
-        open_attempts::{BeginLock, Found},
+        open_attempts::Found,
         transaction::{self, Phase, Start, Terms, Transaction},
     },
     broken::Broken,
     calls::Calls,
+    cluster::forwarded::{Asked, Said},
     model::{
         After, Attempt, Begin, Begun, Call, Isolation, KeyspaceId, NodeId, Outcome, Position,
         Shown, Timestamp, TransactionId,
@@ -76,14 +77,10 @@ impl Calls {
                     Box::pin(calls.begin_named(&node, &id, terms)).await
                 };
                 drop(held);
-                calls.end_begin(&id, lock);
+                calls.attempts.lock().end_begin(&id, lock);
                 begun
             })
             .await
-    }
-
-    pub(crate) fn end_begin(&self, id: &TransactionId, lock: BeginLock) {
-        self.attempts.lock().end_begin(id, lock);
     }
 
     /// The answer to a begin of an id that has committed, which needs no capacity. `None` if it has
@@ -186,7 +183,7 @@ impl Calls {
         for keyspace in keyspaces {
             self.serializable.sequence_keyspace(node, *keyspace).await?;
         }
-        if !self.context.config.is_broken(Broken::ReadsAtWhatItHeard) {
+        if !self.context.breaks(Broken::ReadsAtWhatItHeard) {
             self.serializable.follow_sequencer(node).await?;
         }
         Ok(Terms {
@@ -281,7 +278,7 @@ impl Calls {
         node: &Arc<Node>,
         id: &TransactionId,
     ) -> Result<Option<Attempt>> {
-        if self.context.is_alone() || self.context.config.is_broken(Broken::BeginsAnewInSilence) {
+        if self.context.is_alone() || self.context.breaks(Broken::BeginsAnewInSilence) {
             return Ok(None);
         }
         let (decision, _) = node.store.decision(id).await?;
@@ -309,13 +306,10 @@ impl Calls {
             let Some(owner) = self.cluster.owner_of(node, earlier).await? else {
                 return Ok(());
             };
-            match self
-                .forward_status(&owner, &call)
-                .await
-                .map_err(Error::from)
-            {
-                Ok(Outcome::Open) | Err(Error::Unavailable(_) | Error::TooMuchBuffered) => {}
-                Ok(_) | Err(_) => return Ok(()),
+            match self.forward(&owner, &call, Asked::Status).await {
+                Ok(None | Some(Said::Outcome(Outcome::Open)))
+                | Err(Error::Unavailable(_) | Error::TooMuchBuffered) => {}
+                Ok(Some(_)) | Err(_) => return Ok(()),
             }
             node.store.standing()?;
             if self.context.clock.monotonic().since(asked)
@@ -420,10 +414,10 @@ impl Calls {
     /// T-5: deletes what an earlier attempt had written. One that is committing is left to its row.
     fn begin_anew(self: &Arc<Self>, earlier: &Arc<Transaction>, transaction: &Transaction) {
         let mut state = earlier.state();
-        if state.phase != Phase::Open || self.context.config.is_broken(Broken::CommitsAnyAttempt) {
+        if state.phase != Phase::Open || self.context.breaks(Broken::CommitsAnyAttempt) {
             return;
         }
-        if self.context.config.is_broken(Broken::KeepsEarlierBuffer) {
+        if self.context.breaks(Broken::KeepsEarlierBuffer) {
             transaction.state().buffer = std::mem::take(&mut state.buffer);
         }
         self.end_begun_anew(earlier, &mut state);

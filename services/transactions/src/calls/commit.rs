@@ -24,7 +24,7 @@ mod sequenced;
 use std::sync::Arc;
 
 use futures_util::{TryStreamExt, stream};
-use ports::{DurabilityPoint, Monotonic, key_value::Room};
+use ports::{DurabilityPoint, Monotonic};
 
 use crate::{
     Error, Result,
@@ -101,7 +101,7 @@ impl Calls {
     }
 
     pub(crate) async fn begin_to_commit(self: &Arc<Self>, call: &Call) -> Result<Committing> {
-        let found = if self.context.config.is_broken(Broken::CommitsAnyAttempt) {
+        let found = if self.context.breaks(Broken::CommitsAnyAttempt) {
             self.attempts.lock().find_any(call)
         } else {
             self.find(call)
@@ -151,7 +151,7 @@ impl Calls {
             let (buffer, effects) = transaction.state().take_written();
             let bytes = buffer.bytes() + effects.bytes();
             let is_reader = buffer.is_empty() && effects.is_empty();
-            let answer = if is_reader && !calls.context.config.is_broken(Broken::ValidatesReaders) {
+            let answer = if is_reader && !calls.context.breaks(Broken::ValidatesReaders) {
                 commit_nothing(&transaction).await
             } else {
                 let written = (buffer, spills, effects.into_effects());
@@ -285,12 +285,9 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Errors: a value could not be spilled, or the store is full.
+    /// Errors: a value could not be spilled.
     fn may_begin(&mut self) -> Result<()> {
-        self.spills
-            .failed
-            .take()
-            .map_or_else(|| self.calls.context.check_room(Room::Scarce), Err)
+        self.spills.failed.take().map_or(Ok(()), Err)
     }
 
     async fn run(mut self) -> Answer {
@@ -300,11 +297,7 @@ impl<'a> Commit<'a> {
         if let Some(data) = self.data_of_group() {
             return self.run_in_group(data).await;
         }
-        let is_data_late = self
-            .calls
-            .context
-            .config
-            .is_broken(Broken::RecordBeforeData);
+        let is_data_late = self.calls.context.breaks(Broken::RecordBeforeData);
         let data = async {
             if is_data_late {
                 Ok(())
@@ -316,12 +309,7 @@ impl<'a> Commit<'a> {
             Ok(placed) => placed,
             Err((slot, error)) => return self.give_up(slot, error),
         };
-        if self
-            .calls
-            .context
-            .config
-            .is_broken(Broken::VisibleBeforeRecord)
-        {
+        if self.calls.context.breaks(Broken::VisibleBeforeRecord) {
             self.install(self.record(placed, DurabilityPoint::DURABLE));
         }
         let decided = self.decide(placed).await;
@@ -354,24 +342,14 @@ impl<'a> Commit<'a> {
         self.calls
             .effects
             .dispatch(node, *attempt, self.effects.len(), point);
-        if self
-            .calls
-            .context
-            .config
-            .is_broken(Broken::DropsTombstonesAtOnce)
-        {
+        if self.calls.context.breaks(Broken::DropsTombstonesAtOnce) {
             self.drop_tombstones(&record).await?;
         }
         self.transaction.settle(Some(placed.slot));
         self.calls
             .leave_no_replaced(self.transaction, std::mem::take(&mut self.spills), &record);
         self.calls.publish(&self.transaction.node);
-        if self
-            .calls
-            .context
-            .config
-            .is_broken(Broken::AnswersBeforeDurable)
-        {
+        if self.calls.context.breaks(Broken::AnswersBeforeDurable) {
             return Ok(Committed {
                 after: record.after(),
             });
@@ -515,12 +493,7 @@ impl<'a> Commit<'a> {
             writes: self.set.clone(),
             effects,
         };
-        if self
-            .calls
-            .context
-            .config
-            .is_broken(Broken::CommitsAnyAttempt)
-        {
+        if self.calls.context.breaks(Broken::CommitsAnyAttempt) {
             return node.store.commit_any_attempt(id, *attempt, &stored).await;
         }
         node.store

@@ -20,50 +20,24 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use crate::{
     Error, Result,
     attempts::open_attempts::Found,
     broken::Broken,
     calls::Calls,
     cluster::{
-        forwarded::{self, Asked, Forwarded, Said, not_understood},
+        forwarded::{Asked, Forwarded, Said},
         messages::{Answer, Message},
         owner::Owner,
         peers::Unheard,
     },
-    effects::Effect,
-    model::{After, Call, Committed, Key, Outcome, Shown},
+    model::Call,
 };
-
-/// Why a forwarded call was not done.
-#[derive(Debug)]
-pub(crate) enum Failed {
-    /// The owner did not answer; the row decides.
-    Unreachable(Error),
-    /// The owner is alive, and refuses it.
-    Refused(Error),
-}
-
-impl From<Failed> for Error {
-    fn from(failed: Failed) -> Self {
-        match failed {
-            Failed::Unreachable(error) | Failed::Refused(error) => error,
-        }
-    }
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Self::Refused(error)
-    }
-}
 
 impl Calls {
     /// The owner of this call's transaction. `None` if that is this node or a dead one. Errors:
     /// `Unavailable`, also if this node is not a member.
-    pub(crate) async fn owner_elsewhere(self: &Arc<Self>, call: &Call) -> Result<Option<Owner>> {
+    async fn owner_elsewhere(self: &Arc<Self>, call: &Call) -> Result<Option<Owner>> {
         if self.context.is_alone() || !matches!(self.find(call), Found::Nothing) {
             return Ok(None);
         }
@@ -84,12 +58,34 @@ impl Calls {
         self.cluster.owner_of(&node, attempt).await
     }
 
-    async fn forward(
+    /// The answer of another node that owns this call's transaction. `None`: the call is done
+    /// here, also because the owner of a commit, an abort or a status does not answer. The row
+    /// answers instead: a status closes an undecided row, which is safe even if the node is alive.
+    pub(crate) async fn elsewhere(
+        self: &Arc<Self>,
+        call: &Call,
+        asked: impl FnOnce() -> Asked,
+    ) -> Result<Option<Said>> {
+        let Some(owner) = self.owner_elsewhere(call).await? else {
+            return Ok(None);
+        };
+        let said = self.forward(&owner, call, asked()).await?;
+        if said.is_none() {
+            tracing::debug!(
+                ?owner,
+                "the owner of a transaction does not answer; its decision row does"
+            );
+        }
+        Ok(said)
+    }
+
+    /// The owner's answer. `None` if it does not answer, and the row decides.
+    pub(crate) async fn forward(
         self: &Arc<Self>,
         owner: &Owner,
         call: &Call,
         asked: Asked,
-    ) -> Result<Said, Failed> {
+    ) -> Result<Option<Said>> {
         let node = self.serving.node()?;
         let message = Message::Forward(Forwarded::new(call, asked));
         let answer = self
@@ -99,23 +95,19 @@ impl Calls {
         let Message::Forward(Forwarded { asked, .. }) = message else {
             unreachable!("it was made here")
         };
-        let outlives_late_writes = self.context.config.is_broken(Broken::OutlivesLateWrites);
+        let outlives_late_writes = self.context.breaks(Broken::OutlivesLateWrites);
         match answer {
-            Ok(Answer::Reply(reply)) => reply.map_err(|refused| Failed::Refused(refused.into())),
-            Ok(_) => Err(Failed::Unreachable(not_understood())),
-            Err(Unheard::Late(_)) if asked.must_not_come_late() && !outlives_late_writes => Err(
-                Failed::Refused(Box::pin(self.ended_with_its_node(owner, call)).await),
-            ),
-            Err(Unheard::Refused(why) | Unheard::Late(why)) => {
-                Err(Failed::Refused(asked.refused(why)))
+            Ok(Answer::Reply(reply)) => reply.map(Some).map_err(Error::from),
+            Ok(_) => Ok(None),
+            Err(Unheard::Late(_)) if asked.must_not_come_late() && !outlives_late_writes => {
+                Err(Box::pin(self.ended_with_its_node(owner, call)).await)
             }
-            Err(Unheard::Silence(Error::Unavailable(_))) if asked.is_only_there() => Err(
-                Failed::Refused(Box::pin(self.ended_with_its_node(owner, call)).await),
-            ),
-            Err(Unheard::Silence(Error::Unavailable(why))) => {
-                Err(Failed::Unreachable(Error::Unavailable(why)))
+            Err(Unheard::Refused(why) | Unheard::Late(why)) => Err(asked.refused(why)),
+            Err(Unheard::Silence(Error::Unavailable(_))) if asked.is_only_there() => {
+                Err(Box::pin(self.ended_with_its_node(owner, call)).await)
             }
-            Err(Unheard::Silence(error)) => Err(Failed::Refused(error)),
+            Err(Unheard::Silence(Error::Unavailable(_))) => Ok(None),
+            Err(Unheard::Silence(error)) => Err(error),
         }
     }
 
@@ -129,73 +121,6 @@ impl Calls {
         match self.status(call).await {
             Ok(outcome) => Error::TransactionFinished(outcome.value),
             Err(error) => error,
-        }
-    }
-
-    pub(crate) async fn forward_get(
-        self: &Arc<Self>,
-        owner: &Owner,
-        call: &Call,
-        key: &Key,
-    ) -> Result<Shown<Option<Bytes>>> {
-        match self.forward(owner, call, Asked::Get(key.clone())).await? {
-            Said::Value(value) => Ok(Shown::durable(value)),
-            _ => Err(not_understood()),
-        }
-    }
-
-    pub(crate) async fn forward_write(
-        self: &Arc<Self>,
-        owner: &Owner,
-        call: &Call,
-        key: Key,
-        value: Option<Bytes>,
-    ) -> Result<()> {
-        self.forward(owner, call, Asked::Write(key, value)).await?;
-        Ok(())
-    }
-
-    pub(crate) async fn forward_send(
-        self: &Arc<Self>,
-        owner: &Owner,
-        call: &Call,
-        effect: Effect,
-        place: Option<u32>,
-    ) -> Result<()> {
-        self.forward(owner, call, Asked::Send(effect, place))
-            .await?;
-        Ok(())
-    }
-
-    pub(crate) async fn forward_commit(
-        self: &Arc<Self>,
-        owner: &Owner,
-        call: &Call,
-    ) -> Result<Committed, Failed> {
-        match self.forward(owner, call, Asked::Commit).await? {
-            Said::Committed(after) => Ok(Committed {
-                after: after.map(|(version, position)| After { version, position }),
-            }),
-            _ => Err(Failed::Unreachable(not_understood())),
-        }
-    }
-
-    pub(crate) async fn forward_abort(
-        self: &Arc<Self>,
-        owner: &Owner,
-        call: &Call,
-    ) -> Result<(), Failed> {
-        self.forward(owner, call, Asked::Abort).await.map(drop)
-    }
-
-    pub(crate) async fn forward_status(
-        self: &Arc<Self>,
-        owner: &Owner,
-        call: &Call,
-    ) -> Result<Outcome, Failed> {
-        match self.forward(owner, call, Asked::Status).await? {
-            Said::Outcome(number) => Ok(forwarded::outcome(number)?),
-            _ => Err(Failed::Unreachable(not_understood())),
         }
     }
 }

@@ -113,8 +113,7 @@ impl Calls {
     pub(crate) async fn list_now(self: &Arc<Self>, listing: &Listing) -> Result<Shown<Page>> {
         let node = self.serving.node()?;
         let _room = self.loader.reserve_reading(PAGE_BYTES).await?;
-        let _pin =
-            (!self.context.config.is_broken(Broken::ListsUnpinned)).then(|| Pin::new(&self.loader));
+        let _pin = (!self.context.breaks(Broken::ListsUnpinned)).then(|| Pin::new(&self.loader));
         let (found, has_more, mut point) = find(&node.store, listing).await?;
         let last = found.last().map(|found| found.key.clone());
         let begins = |found: &Found| found.key.name().starts_with(&listing.prefix);
@@ -249,7 +248,7 @@ impl Calls {
         key: Key,
     ) -> Result<Shown<Option<Listed>>> {
         let Shown { value, point } =
-            if self.context.is_alone() || self.context.config.is_broken(Broken::ListsFromMemory) {
+            if self.context.is_alone() || self.context.breaks(Broken::ListsFromMemory) {
                 self.get_now(&key).await?
             } else {
                 self.loader.get_stored(node, &key).await?

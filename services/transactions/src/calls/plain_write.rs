@@ -73,7 +73,7 @@ impl Calls {
         node: &Arc<Node>,
         key: &Key,
     ) -> Result<Timestamp> {
-        if self.context.is_alone() || self.context.config.is_broken(Broken::WritesBlindly) {
+        if self.context.is_alone() || self.context.breaks(Broken::WritesBlindly) {
             return Ok(Timestamp::default());
         }
         let versions = self.loader.load_versions(node, key).await?;

@@ -71,11 +71,7 @@ impl Calls {
         if let Err(error @ (Error::NoValidVersion | Error::SnapshotTooOld | Error::Corrupt(_))) =
             &read
         {
-            if !self
-                .context
-                .config
-                .is_broken(Broken::MissesWhatSuccessorTook)
-            {
+            if !self.context.breaks(Broken::MissesWhatSuccessorTook) {
                 self.loader.still_counts(node).await?;
             }
             if *error == Error::NoValidVersion {
@@ -121,7 +117,7 @@ impl Calls {
             {
                 Fetched::Value(value) => {
                     let Read { choice, point } = read;
-                    if self.context.is_broken(Broken::ChoosesBeforeRecording) {
+                    if self.context.breaks(Broken::ChoosesBeforeRecording) {
                         let mut state = transaction.state();
                         state.reads.record(key.clone(), choice, point);
                     }
@@ -217,15 +213,10 @@ impl Calls {
             return Err(too_late(transaction));
         }
         let is_recorded = match &choice {
-            Choice::Absent => !self.context.config.is_broken(Broken::ForgetsAbsence),
+            Choice::Absent => !self.context.breaks(Broken::ForgetsAbsence),
             Choice::Version(_) => true,
         };
-        if is_recorded
-            && !self
-                .context
-                .config
-                .is_broken(Broken::ChoosesBeforeRecording)
-        {
+        if is_recorded && !self.context.breaks(Broken::ChoosesBeforeRecording) {
             state.reads.record(key.clone(), choice.clone(), point);
         }
         Ok(Looked::Chosen(Read { choice, point }, Age::New))
@@ -249,13 +240,13 @@ impl Calls {
             snapshot::choose(&entry.versions, slot)
         } else {
             let nothing = Heard::default();
-            let revives = self.context.config.is_broken(Broken::RevivesCollected);
+            let revives = self.context.breaks(Broken::RevivesCollected);
             let dropped = if revives { &nothing } else { &*cache.dropped };
             let seen = Seen {
                 begin_heard: &transaction.start.heard,
                 dropped,
             };
-            let chosen = reads.choose(key, &entry.versions, &seen, self.context.config.broken);
+            let chosen = reads.choose(key, &entry.versions, &seen, self.context.config.mutant);
             chosen.map_err(|_| Error::NoValidVersion)?
         };
         Ok(Some(Read {

@@ -124,7 +124,7 @@ impl Calls {
             .iter()
             .map(|(write, _)| write.clone())
             .collect();
-        if !self.context.config.is_broken(Broken::SpillsUnlogged) {
+        if !self.context.breaks(Broken::SpillsUnlogged) {
             for part in WriteSet::parts_of(&writes, self.context.config.write_set_inline_bytes_max)
             {
                 let placed = node
@@ -134,7 +134,7 @@ impl Calls {
                 transaction.state().spills.slots.push(placed.slot);
             }
         }
-        if self.context.config.is_broken(Broken::RecordBeforeChunks) {
+        if self.context.breaks(Broken::RecordBeforeChunks) {
             let (calls, transaction) = (Arc::clone(self), Arc::clone(transaction));
             let writes = leaving.writes.clone();
             self.context
@@ -185,7 +185,7 @@ impl Calls {
         record: &CommitRecord,
     ) {
         let replaced = spills.replaced(record);
-        if replaced.is_empty() || self.context.config.is_broken(Broken::KeepsReplacedChunks) {
+        if replaced.is_empty() || self.context.breaks(Broken::KeepsReplacedChunks) {
             return settle(transaction, &spills);
         }
         let committed = Arc::clone(transaction);

@@ -66,7 +66,7 @@ impl Calls {
                     calls.look_up(&node, &call).await
                 };
                 drop(held);
-                calls.end_begin(&call.id, lock);
+                calls.attempts.lock().end_begin(&call.id, lock);
                 answer
             })
             .await;
@@ -146,7 +146,7 @@ impl Calls {
         let attempt = generated.attempt;
         if self.context.is_alone()
             || attempt.node == node.id
-            || self.context.config.is_broken(Broken::AnswersWithoutClosing)
+            || self.context.breaks(Broken::AnswersWithoutClosing)
         {
             return Ok(false);
         }
@@ -203,8 +203,7 @@ impl Calls {
     /// Whether the row of an attempt of a generated or random id may have been dropped.
     async fn is_dropped(&self, node: &Node, attempt: Attempt) -> Result<bool> {
         let dropped = node_registry::dropped_through(&node.store, attempt.node).await?;
-        Ok(attempt.sequence <= dropped
-            && !self.context.config.is_broken(Broken::ForgetsWhatItDropped))
+        Ok(attempt.sequence <= dropped && !self.context.breaks(Broken::ForgetsWhatItDropped))
     }
 
     /// The row exists. If it is undecided, no node holds its attempt any more.
@@ -215,7 +214,7 @@ impl Calls {
         decision: Decision,
         point: DurabilityPoint,
     ) -> Result<(Decision, DurabilityPoint)> {
-        if self.context.config.is_broken(Broken::AnswersWithoutClosing) && decision.is_undecided() {
+        if self.context.breaks(Broken::AnswersWithoutClosing) && decision.is_undecided() {
             return Ok((decision, point));
         }
         match decision.state {

@@ -125,7 +125,7 @@ impl Calls {
 
     /// The local attempt of a read or write. Errors: it has ended, or never existed.
     pub(crate) async fn here(self: &Arc<Self>, call: &Call) -> Result<Arc<Transaction>> {
-        let found = if self.context.config.is_broken(Broken::CommitsAnyAttempt) {
+        let found = if self.context.breaks(Broken::CommitsAnyAttempt) {
             self.attempts.lock().find_any(call)
         } else {
             self.find(call)

@@ -37,7 +37,7 @@ impl Cluster {
             cache.advance(node.id, through);
         }
         match attempts.horizon() {
-            Some((heard, _)) if !self.context.config.is_broken(Broken::CollectsAboveHorizon) => {
+            Some((heard, _)) if !self.context.breaks(Broken::CollectsAboveHorizon) => {
                 (**heard).clone()
             }
             _ => (*cache.heard).clone(),
@@ -48,13 +48,13 @@ impl Cluster {
     /// unknown.
     fn agreeable(&self, node: &Node) -> Option<Heard> {
         let own = self.own_horizon(node);
-        if self.context.config.is_broken(Broken::CollectsByOwnHorizon) {
+        if self.context.breaks(Broken::CollectsByOwnHorizon) {
             return Some(own);
         }
         let others = self
             .lock()
             .neighbours
-            .minimum(node.id, self.context.config.broken)?;
+            .minimum(node.id, self.context.config.mutant)?;
         Some(own.minimum(&others))
     }
 
@@ -65,7 +65,7 @@ impl Cluster {
         let others = self
             .lock()
             .neighbours
-            .minimum_of(others.keys(), self.context.config.broken)?;
+            .minimum_of(others.keys(), self.context.config.mutant)?;
         Some(own.minimum(&others))
     }
 

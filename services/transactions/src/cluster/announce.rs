@@ -34,7 +34,7 @@ use crate::{
         Cluster,
         announcement_batch::{Told, prune},
         lease::AHEAD_MAX,
-        messages::{Announced, Announcement, Answer, Message, Standing},
+        messages::{Announcement, Answer, Message, Standing},
     },
     model::{Address, NodeId},
     node::Node,
@@ -184,32 +184,26 @@ impl Cluster {
             .map_or(decided, |heard| heard.through(node.id))
             .saturating_add(1);
         let from = from.max(cache.recent.complete_from());
+        let mut announcement = Announcement {
+            standing,
+            from,
+            through: decided.max(from - 1),
+            last,
+            records: Vec::new(),
+        };
         if from > decided {
-            let through = decided.max(from - 1);
-            let nothing = Announcement {
-                standing,
-                from,
-                through,
-                last,
-                records: Vec::new(),
-            };
-            return (nothing, DurabilityPoint::DURABLE);
+            return (announcement, DurabilityPoint::DURABLE);
         }
         let (commits, through) = cache.recent.commits(from, decided, ANNOUNCED_BYTES_MAX);
         let mut records: Vec<_> = commits.into_iter().map(|(_, record)| record).collect();
         let is_too_large = records
             .iter()
             .any(|record| record.bytes_len() > RECORD_BYTES_MAX);
+        announcement.through = through;
         if is_too_large {
             // The receiver finds a gap, and reads it in the store.
-            let nothing = Announcement {
-                standing,
-                from: through + 1,
-                through,
-                last,
-                records: Vec::new(),
-            };
-            return (nothing, DurabilityPoint::DURABLE);
+            announcement.from = through + 1;
+            return (announcement, DurabilityPoint::DURABLE);
         }
         let point = records
             .iter()
@@ -220,7 +214,7 @@ impl Cluster {
             let position = record.position;
             let is_in_range = position.log == node.id && position.slot <= through;
             let is_known = heard.as_ref().is_some_and(|heard| heard.contains(position));
-            is_in_range || is_known || self.context.config.is_broken(Broken::PrunesByItself)
+            is_in_range || is_known || self.context.breaks(Broken::PrunesByItself)
         };
         records = prune(records, |key, version| {
             let entry = cache.index.peek(key);
@@ -229,20 +223,8 @@ impl Cluster {
                 .flat_map(|entry| entry.versions.iter().rev());
             versions.any(|record| record.version > version && will_hear(record))
         });
-        let records = records
-            .iter()
-            .map(|record| Announced::from(&**record))
-            .collect();
-        (
-            Announcement {
-                standing,
-                from,
-                through,
-                last,
-                records,
-            },
-            point,
-        )
+        announcement.records = records.into_iter().map(Arc::unwrap_or_clone).collect();
+        (announcement, point)
     }
 
     /// The state of this node.
@@ -322,10 +304,7 @@ impl Cluster {
             records,
         } = announcement;
         self.hear_standing(node, from, &standing);
-        let records: Vec<_> = records
-            .into_iter()
-            .map(|record| Arc::new(CommitRecord::from(record)))
-            .collect();
+        let records: Vec<_> = records.into_iter().map(Arc::new).collect();
         // Later commits here get higher timestamps (T-1), even before the announcement is merged.
         for record in &records {
             node.log.observe(record.version.timed());
@@ -337,7 +316,7 @@ impl Cluster {
             };
             let received = cluster.received(&self.cache.lock().heard, from);
             let is_next = first <= received.saturating_add(1)
-                || self.context.config.is_broken(Broken::AdvancesOverGaps);
+                || self.context.breaks(Broken::AdvancesOverGaps);
             if is_next {
                 let peer = cluster.neighbours.peer(from, now);
                 peer.announced = now;
@@ -346,7 +325,7 @@ impl Cluster {
                     Some((slot, since)) if hangs && slot == through => Some((slot, since)),
                     _ => hangs.then_some((through, now)),
                 };
-                if self.context.config.is_broken(Broken::HearsBeforeMerging) {
+                if self.context.breaks(Broken::HearsBeforeMerging) {
                     self.cache.lock().advance(from, through);
                 }
             } else {

@@ -136,7 +136,7 @@ impl Cluster {
             Entry::Began { .. } | Entry::Spilled { .. } => None,
         });
         let is_passed = |timestamp: Timestamp| {
-            self.context.config.is_broken(Broken::FollowsClockNotSlots) && timestamp < known
+            self.context.breaks(Broken::FollowsClockNotSlots) && timestamp < known
         };
         let commits = commits.filter(|(_, _, timestamp)| !is_passed(*timestamp));
         let looks =

@@ -7,7 +7,7 @@ use crate::{
     Error, Result,
     cluster::peers::NoAnswer,
     effects::Effect,
-    model::{Attempt, Call, Key, Outcome, TransactionId},
+    model::{After, Attempt, Call, Key, Outcome, TransactionId},
 };
 
 /// A call on its way to the owner of its transaction.
@@ -36,108 +36,71 @@ pub(crate) type Reply = Result<Said, Refused>;
 pub(crate) enum Said {
     Value(Option<Bytes>),
     Done,
-    Committed(Option<(crate::model::Version, crate::model::Position)>),
-    Outcome(u8),
+    Committed(Option<After>),
+    Outcome(Outcome),
 }
 
-/// An error as it is sent: its kind and its text.
+/// An error as it is sent: an error of the owner is the same error here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Refused {
-    kind: u8,
-    outcome: Option<u8>,
-    why: String,
+pub(crate) enum Refused {
+    /// By its index in [`WITHOUT_TEXT`].
+    Plain(u8),
+    Finished(Outcome),
+    Unavailable(String),
+    Corrupt(String),
+    WrongObjects(String),
 }
 
-const OUTCOMES: [Outcome; 6] = [
-    Outcome::Open,
-    Outcome::Committing,
-    Outcome::Committed,
-    Outcome::Aborted,
-    Outcome::Expired,
-    Outcome::BegunAnew,
+const INVALID: &str = "the node of the transaction refuses it";
+
+/// New ones are appended, because nodes of two builds can work side by side.
+const WITHOUT_TEXT: [Error; 13] = [
+    Error::Invalid(INVALID),
+    Error::TooLarge(INVALID),
+    Error::TooManyOpen,
+    Error::TooMuchBuffered,
+    Error::NoSuchTransaction,
+    Error::NoSuchQueue,
+    Error::NoSuchFunction,
+    Error::NoValidVersion,
+    Error::Conflict,
+    Error::SnapshotTooOld,
+    Error::Expired,
+    Error::OutcomeUnknown,
+    Error::NoRoom,
 ];
-
-pub(crate) fn number(outcome: Outcome) -> u8 {
-    OUTCOMES
-        .iter()
-        .position(|other| *other == outcome)
-        .expect("all are listed") as u8
-}
-
-pub(crate) fn outcome(number: u8) -> Result<Outcome> {
-    OUTCOMES
-        .get(usize::from(number))
-        .copied()
-        .ok_or_else(not_understood)
-}
 
 pub(crate) fn not_understood() -> Error {
     Error::unavailable("unexpected kind of answer")
 }
 
-/// An error of the owner is the same error here.
-const INVALID: &str = "the node of the transaction refuses it";
-
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
-        let kind = match &error {
-            Error::Invalid(_) => 0,
-            Error::TooLarge(_) => 1,
-            Error::TooManyOpen => 2,
-            Error::TooMuchBuffered => 3,
-            Error::NoSuchTransaction => 4,
-            Error::NoSuchQueue => 5,
-            Error::NoSuchFunction => 6,
-            Error::TransactionFinished(_) => 7,
-            Error::NoValidVersion => 8,
-            Error::Conflict => 9,
-            Error::SnapshotTooOld => 10,
-            Error::Expired => 11,
-            Error::OutcomeUnknown => 12,
-            Error::Unavailable(_) => 13,
-            Error::NoRoom => 14,
-            Error::Corrupt(_) => 15,
-            Error::WrongObjects(_) => 16,
+        let error = match error {
+            Error::TransactionFinished(outcome) => return Self::Finished(outcome),
+            Error::Unavailable(why) => return Self::Unavailable(why.to_string()),
+            Error::Corrupt(why) => return Self::Corrupt(why.to_string()),
+            Error::WrongObjects(why) => return Self::WrongObjects(why.to_string()),
+            Error::Invalid(_) => Error::Invalid(INVALID),
+            Error::TooLarge(_) => Error::TooLarge(INVALID),
+            error => error,
         };
-        let (outcome, why) = match error {
-            Error::TransactionFinished(outcome) => (Some(number(outcome)), String::new()),
-            Error::Unavailable(why) | Error::Corrupt(why) | Error::WrongObjects(why) => {
-                (None, why.to_string())
-            }
-            _ => (None, String::new()),
-        };
-        Self { kind, outcome, why }
+        let index = WITHOUT_TEXT.iter().position(|other| *other == error);
+        Self::Plain(index.expect("all others are listed") as u8)
     }
 }
 
 impl From<Refused> for Error {
     fn from(refused: Refused) -> Self {
-        let Refused {
-            kind,
-            outcome: number,
-            why,
-        } = refused;
-        match kind {
-            0 => Self::Invalid(INVALID),
-            1 => Self::TooLarge(INVALID),
-            2 => Self::TooManyOpen,
-            3 => Self::TooMuchBuffered,
-            4 => Self::NoSuchTransaction,
-            5 => Self::NoSuchQueue,
-            6 => Self::NoSuchFunction,
-            7 => match number.map(outcome) {
-                Some(Ok(outcome)) => Self::TransactionFinished(outcome),
-                _ => not_understood(),
-            },
-            8 => Self::NoValidVersion,
-            9 => Self::Conflict,
-            10 => Self::SnapshotTooOld,
-            11 => Self::Expired,
-            12 => Self::OutcomeUnknown,
-            14 => Self::NoRoom,
-            15 => Self::Corrupt(why.into()),
-            16 => Self::WrongObjects(why.into()),
-            _ => Self::Unavailable(why.into()),
+        match refused {
+            Refused::Plain(index) => WITHOUT_TEXT
+                .get(usize::from(index))
+                .cloned()
+                .unwrap_or_else(not_understood),
+            Refused::Finished(outcome) => Self::TransactionFinished(outcome),
+            Refused::Unavailable(why) => Self::Unavailable(why.into()),
+            Refused::Corrupt(why) => Self::Corrupt(why.into()),
+            Refused::WrongObjects(why) => Self::WrongObjects(why.into()),
         }
     }
 }
@@ -184,25 +147,21 @@ mod tests {
 
     #[test]
     fn an_error_is_the_same_on_the_other_side() {
-        let finished = OUTCOMES.map(Error::TransactionFinished);
+        let finished = [
+            Outcome::Open,
+            Outcome::Committing,
+            Outcome::Committed,
+            Outcome::Aborted,
+            Outcome::Expired,
+            Outcome::BegunAnew,
+        ]
+        .map(Error::TransactionFinished);
         let others = [
-            Error::Invalid(INVALID),
-            Error::TooLarge(INVALID),
-            Error::TooManyOpen,
-            Error::TooMuchBuffered,
-            Error::NoSuchTransaction,
-            Error::NoSuchQueue,
-            Error::NoSuchFunction,
-            Error::NoValidVersion,
-            Error::Conflict,
-            Error::SnapshotTooOld,
-            Error::Expired,
-            Error::OutcomeUnknown,
             Error::unavailable("why"),
-            Error::NoRoom,
             Error::Corrupt("where".into()),
             Error::WrongObjects("why".into()),
         ];
+        let others = others.into_iter().chain(WITHOUT_TEXT);
         for error in finished.into_iter().chain(others) {
             assert_eq!(Error::from(Refused::from(error.clone())), error);
         }

@@ -25,7 +25,7 @@ impl Cluster {
             .membership
             .may_answer_until()
             .is_some_and(|until| self.context.clock.monotonic() >= until);
-        if is_over && !self.context.config.is_broken(Broken::AnswersWithoutLease) {
+        if is_over && !self.context.breaks(Broken::AnswersWithoutLease) {
             node.store.fall();
         }
         node.store.standing()
@@ -34,7 +34,7 @@ impl Cluster {
     /// Errors: `Unavailable` while this machine's clock is so far ahead that every other node would
     /// have to exceed it.
     pub(crate) fn check_clock(&self) -> Result<()> {
-        if self.context.is_alone() || self.context.config.is_broken(Broken::AcceptsAnyClock) {
+        if self.context.is_alone() || self.context.breaks(Broken::AcceptsAnyClock) {
             return Ok(());
         }
         if self.lock().neighbours.ahead() > AHEAD_MAX {

@@ -6,21 +6,20 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use ports::DurabilityPoint;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
 use super::peers::{ANNOUNCE, ASK, FORWARD, SEQUENCE, STOP_TIMESTAMPS};
 use crate::{
     Error, Result,
     cluster::{
-        forwarded::{Forwarded, Refused, Reply},
+        forwarded::{Forwarded, Refused, Reply, not_understood},
         peers::MESSAGE_BYTES_MAX,
     },
-    model::{Attempt, Call, KeyspaceId, NodeId, Position, Timestamp, TransactionId, Version},
+    model::{Attempt, Call, KeyspaceId, NodeId, Timestamp, TransactionId, Version},
     sequencer::Wish,
     storage::{
         frontier::Heard,
-        records::{CommitRecord, Write, decode, encode_behind},
+        records::{CommitRecord, decode, encode, encode_behind},
         secret::Secret,
     },
 };
@@ -29,7 +28,7 @@ use crate::{
 pub(crate) type Ordered = Result<Version, Refused>;
 
 /// A request or an announcement to a node.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Message {
     /// Requests the receiver's state.
     Ask,
@@ -43,29 +42,23 @@ pub(crate) enum Message {
     StopTimestamps(KeyspaceId),
 }
 
-/// The answer to a message.
-#[derive(Debug, Clone, PartialEq)]
+/// The answer to a message. New ones are appended, because nodes of two builds can work side by
+/// side.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     /// The state of the node, in answer to a request for it or to an announcement.
     Standing(Standing),
     /// The answer to a call.
     Reply(Reply),
-    /// The answer to a wish.
-    Ordered(Ordered),
-    /// The node gives no timestamps in that keyspace, and the commits that had one are decided.
-    Stopped,
     /// The addressed node is not here, or no longer.
     NotHere,
     /// The kind of the message is unknown.
     Unknown(u8),
+    /// The answer to a wish.
+    Ordered(Ordered),
+    /// The node gives no timestamps in that keyspace, and the commits that had one are decided.
+    Stopped,
 }
-
-const STANDING: u8 = 1;
-const REPLY: u8 = 2;
-const NOT_HERE: u8 = 3;
-const UNKNOWN: u8 = 4;
-const ORDERED: u8 = 5;
-const STOPPED: u8 = 6;
 
 /// The sender and the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,127 +96,48 @@ pub(crate) struct Announcement {
     /// The last existing slot.
     pub(crate) last: u64,
     /// Their commits, except those superseded by a newer version of every key.
-    pub(crate) records: Vec<Announced>,
-}
-
-/// A commit, as it is announced.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Announced {
-    id: TransactionId,
-    attempt: Attempt,
-    version: Version,
-    position: Position,
-    writes: Vec<Write>,
-    parts: u32,
-}
-
-impl From<&CommitRecord> for Announced {
-    fn from(record: &CommitRecord) -> Self {
-        let CommitRecord {
-            id,
-            attempt,
-            version,
-            position,
-            writes,
-            parts,
-            ..
-        } = record.clone();
-        Self {
-            id,
-            attempt,
-            version,
-            position,
-            writes,
-            parts,
-        }
-    }
-}
-
-impl From<Announced> for CommitRecord {
-    fn from(announced: Announced) -> Self {
-        let Announced {
-            id,
-            attempt,
-            version,
-            position,
-            mut writes,
-            parts,
-        } = announced;
-        writes.sort_by(|left, right| left.key.cmp(&right.key));
-        // Nothing is announced before it is durable.
-        let point = DurabilityPoint::DURABLE;
-        Self {
-            id,
-            attempt,
-            version,
-            position,
-            writes,
-            parts,
-            point,
-        }
-    }
+    pub(crate) records: Vec<CommitRecord>,
 }
 
 impl Message {
-    pub(crate) fn encode(&self, way: Way) -> Bytes {
+    fn kind(&self) -> u8 {
         match self {
-            Self::Ask => frame(ASK, &(way, ())),
-            Self::Announce(announcement) => frame(ANNOUNCE, &(way, announcement)),
-            Self::Forward(forwarded) => frame(FORWARD, &(way, forwarded)),
-            Self::Sequence(wish) => frame(SEQUENCE, &(way, wish)),
-            Self::StopTimestamps(keyspace) => frame(STOP_TIMESTAMPS, &(way, keyspace)),
+            Self::Ask => ASK,
+            Self::Announce(_) => ANNOUNCE,
+            Self::Forward(_) => FORWARD,
+            Self::Sequence(_) => SEQUENCE,
+            Self::StopTimestamps(_) => STOP_TIMESTAMPS,
         }
+    }
+
+    pub(crate) fn encode(&self, way: Way) -> Bytes {
+        encode_behind(&[self.kind()], &(way, self))
     }
 
     /// Decodes a message and its sender and receiver. Errors: the number of an unknown kind.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Way, Self), u8> {
-        let (kind, body) = unframe(bytes).ok_or(0_u8)?;
-        let damaged = |_| kind;
-        match kind {
-            ASK => read::<(Way, ())>(body)
-                .map(|(way, ())| (way, Self::Ask))
-                .map_err(damaged),
-            ANNOUNCE => read(body)
-                .map(|(way, said)| (way, Self::Announce(said)))
-                .map_err(damaged),
-            FORWARD => read(body)
-                .map(|(way, said)| (way, Self::Forward(said)))
-                .map_err(damaged),
-            SEQUENCE => read(body)
-                .map(|(way, said)| (way, Self::Sequence(said)))
-                .map_err(damaged),
-            STOP_TIMESTAMPS => read(body)
-                .map(|(way, said)| (way, Self::StopTimestamps(said)))
-                .map_err(damaged),
-            unknown => Err(unknown),
+        let (&kind, body) = bytes.split_first().ok_or(0_u8)?;
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            return Err(kind);
         }
+        decode::<(Way, Self)>(body, "a node's message")
+            .ok()
+            .filter(|(_, message)| message.kind() == kind)
+            .ok_or(kind)
     }
 }
 
 impl Answer {
     pub(crate) fn encode(&self) -> Bytes {
-        match self {
-            Self::Standing(standing) => frame(STANDING, standing),
-            Self::Reply(reply) => frame(REPLY, reply),
-            Self::Ordered(ordered) => frame(ORDERED, ordered),
-            Self::Stopped => frame(STOPPED, &()),
-            Self::NotHere => frame(NOT_HERE, &()),
-            Self::Unknown(kind) => frame(UNKNOWN, kind),
-        }
+        encode(self)
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        let refuse = || Error::unavailable("a node sent an answer that this build does not know");
-        let (kind, body) = unframe(bytes).ok_or_else(refuse)?;
-        match kind {
-            STANDING => Ok(Self::Standing(read(body)?)),
-            REPLY => Ok(Self::Reply(read(body)?)),
-            ORDERED => Ok(Self::Ordered(read(body)?)),
-            STOPPED => Ok(Self::Stopped),
-            NOT_HERE => Ok(Self::NotHere),
-            UNKNOWN => Ok(Self::Unknown(read(body)?)),
-            _ => Err(refuse()),
-        }
+        let bytes = Some(bytes).filter(|bytes| bytes.len() <= MESSAGE_BYTES_MAX);
+        Ok(decode(
+            bytes.ok_or_else(not_understood)?,
+            "a node's answer",
+        )?)
     }
 }
 
@@ -286,23 +200,15 @@ pub(crate) fn understood(answer: &[u8]) -> Result<Answer> {
     }
 }
 
-fn frame<T: Serialize>(kind: u8, body: &T) -> Bytes {
-    encode_behind(&[kind], body)
-}
-
-fn unframe(bytes: &[u8]) -> Option<(u8, &[u8])> {
-    let (kind, body) = bytes.split_first()?;
-    (bytes.len() <= MESSAGE_BYTES_MAX).then_some((*kind, body))
-}
-
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
-    Ok(decode(body, "what a node says")?)
-}
-
 #[cfg(test)]
 mod tests {
+    use ports::DurabilityPoint;
+
     use super::*;
-    use crate::{model::Key, storage::records::Place};
+    use crate::{
+        model::{Key, Position},
+        storage::records::{Place, Write},
+    };
 
     fn standing() -> Standing {
         let mut heard = Heard::default();
@@ -342,7 +248,7 @@ mod tests {
             parts: 0,
             point: DurabilityPoint::DURABLE,
         };
-        let records = vec![Announced::from(&record)];
+        let records = vec![record.clone()];
         let announcement = Announcement {
             standing: standing(),
             from: 8,

@@ -11,6 +11,8 @@ use std::{
 
 use ports::{LogThrottle, Monotonic};
 
+use primitives::Mutant;
+
 use crate::{
     broken::Broken,
     model::NodeId,
@@ -89,21 +91,21 @@ impl Neighbours {
 
     /// The minimum frontier of all open transactions on counted nodes, which are all live ones
     /// except `own`. `None` if the state of one is unknown.
-    pub(crate) fn minimum(&self, own: NodeId, broken: Option<Broken>) -> Option<Heard> {
-        self.minimum_of(self.live.iter().filter(|live| **live != own), broken)
+    pub(crate) fn minimum(&self, own: NodeId, mutant: Mutant<Broken>) -> Option<Heard> {
+        self.minimum_of(self.live.iter().filter(|live| **live != own), mutant)
     }
 
     /// The same minimum over these nodes.
     pub(crate) fn minimum_of<'node>(
         &self,
         nodes: impl Iterator<Item = &'node NodeId>,
-        broken: Option<Broken>,
+        mutant: Mutant<Broken>,
     ) -> Option<Heard> {
         let mut minimum: Option<Heard> = None;
         for live in nodes {
             let horizon = self.peers.get(live).and_then(|peer| peer.horizon.as_ref());
             let Some(horizon) = horizon else {
-                if broken == Some(Broken::JoinsUncounted) {
+                if mutant.breaks(Broken::JoinsUncounted) {
                     continue;
                 }
                 return None;

@@ -32,7 +32,7 @@ impl Cluster {
         // A node that is no longer a member knows of none.
         self.may_answer(node)?;
         let was_member = self.lock().neighbours.was_member(attempt.node);
-        if was_member || self.context.config.is_broken(Broken::TakesTheNewForGone) {
+        if was_member || self.context.breaks(Broken::TakesTheNewForGone) {
             return Ok(None);
         }
         Ok(node_registry::address_of(&node.store, attempt.node)

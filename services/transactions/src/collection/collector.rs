@@ -237,11 +237,7 @@ impl Collection {
 
     fn plan(&self, entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> Vec<Superseded> {
         let mut plan = plan(entries, horizon);
-        if self
-            .context
-            .config
-            .is_broken(Broken::CollectsWholeTransactions)
-        {
+        if self.context.breaks(Broken::CollectsWholeTransactions) {
             plan.retain(|superseded| is_wholly_superseded(&superseded.record, entries));
         }
         plan

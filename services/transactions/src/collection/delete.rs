@@ -54,7 +54,7 @@ impl Collection {
             let write = record
                 .write_of(key)
                 .expect("a version is collected of a key that its record names");
-            if self.context.config.is_broken(Broken::ForgetsChunks) {
+            if self.context.breaks(Broken::ForgetsChunks) {
                 node.store.delete_version(key, record.attempt).await?;
             } else {
                 node.store.delete_written(record.attempt, write).await?;
@@ -90,10 +90,7 @@ impl Collection {
         node: &Arc<Node>,
         record: &CommitRecord,
     ) -> Result<()> {
-        if !self
-            .context
-            .config
-            .is_broken(Broken::DropsRowsOfLiveVersions)
+        if !self.context.breaks(Broken::DropsRowsOfLiveVersions)
             && self.is_left(node, record, 0).await?
         {
             node.store.release(&record.id, record.attempt).await?;

@@ -27,6 +27,7 @@ use crate::{
     model::NodeId,
     node::Node,
     storage::{
+        frontier::Heard,
         layout,
         node_registry::{self, NodeRow},
         records::CommitRecord,
@@ -62,6 +63,9 @@ struct Housekeeping {
     /// When to list the retention buckets of idempotency keys again, because other nodes add keys
     /// too. `None` for a single node, or one that does not lead.
     names_listed_next: Option<Monotonic>,
+    /// The frontier at the last listing, and whether it was unchanged since the one before: then no
+    /// node adds keys until the frontier advances.
+    names_heard: (Heard, bool),
 }
 
 impl Collection {
@@ -79,9 +83,10 @@ impl Collection {
             sweep_from: node.started + self.context.config.life_max + LATE_WRITE,
             is_in_office: self.context.is_alone(),
             names_listed_next: None,
+            names_heard: (Heard::default(), false),
             node,
         };
-        if !self.context.config.is_broken(Broken::SweepsNothing) {
+        if !self.context.breaks(Broken::SweepsNothing) {
             let unswept = rows.iter().filter(|row| !row.is_swept);
             house.unswept = unswept.map(|row| row.node).collect();
         }
@@ -250,18 +255,26 @@ impl Housekeeping {
     /// Lists the idempotency keys of other nodes, which leave their expiry to the leader.
     async fn hear_of_names(&mut self) -> Result<()> {
         let (context, keys) = (&self.collection.context, &self.collection.idempotency_keys);
-        if context.config.is_broken(Broken::WalksOwnNamesAlone) {
+        if context.breaks(Broken::WalksOwnNamesAlone) {
             self.names_listed_next = None;
         }
         if self.names_listing_due() == Some(Duration::ZERO) {
+            let heard = (*self.collection.cache.lock().heard).clone();
             keys.list_periods(&self.node).await?;
+            let is_quiet = heard == self.names_heard.0;
+            self.names_heard = (heard, is_quiet);
             self.names_listed_next = Some(context.clock.monotonic() + keys.names_listing());
         }
         Ok(())
     }
 
     fn names_listing_due(&self) -> Option<Duration> {
-        Some(self.names_listed_next?.since(self.now()))
+        let next = self.names_listed_next?;
+        let (heard, is_quiet) = &self.names_heard;
+        if *is_quiet && *heard == *self.collection.cache.lock().heard {
+            return None;
+        }
+        Some(next.since(self.now()))
     }
 
     fn now(&self) -> Monotonic {
@@ -339,7 +352,8 @@ impl Housekeeping {
                 self.now()
             };
             let config = &self.collection.context.config;
-            if !is_alone && !row.is_swept && !config.is_broken(Broken::SweepsNothing) {
+            if !is_alone && !row.is_swept && !self.collection.context.breaks(Broken::SweepsNothing)
+            {
                 self.unswept.push(row.node);
                 self.sweep_from = since + config.life_max + LATE_WRITE;
             }
@@ -414,7 +428,7 @@ impl Housekeeping {
         // No dead node writes items any more that name packs of theirs.
         self.node.packs.takes_over();
         let forgets = Broken::ForgetsWhoEndsMeanwhile;
-        if !self.collection.context.is_broken(forgets) {
+        if !self.collection.context.breaks(forgets) {
             self.begin_sweep();
         }
         Ok(())

@@ -133,7 +133,7 @@ impl Collection {
         let collected = tended.collected.next.0 - 1;
         match tended.last {
             Some(last) => last.min(collected),
-            None if self.context.config.is_broken(Broken::DropsUnheardDecisions) => {
+            None if self.context.breaks(Broken::DropsUnheardDecisions) => {
                 node.log.aged_through(self.context.config.retry_window)
             }
             None => node
@@ -230,8 +230,8 @@ impl Collection {
                 attempt,
                 writes,
             } => {
-                let broken = self.context.config.broken;
-                tidy_spilled(&node.store, &id, attempt, &writes, broken).await?;
+                let mutant = self.context.config.mutant;
+                tidy_spilled(&node.store, &id, attempt, &writes, mutant).await?;
                 Ok(None)
             }
             Entry::Committing {

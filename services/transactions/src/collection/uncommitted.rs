@@ -4,6 +4,8 @@
 
 use futures_util::{Stream, StreamExt};
 
+use primitives::Mutant;
+
 use crate::{
     Result,
     broken::Broken,
@@ -33,7 +35,7 @@ pub(crate) async fn tidy_spilled(
     id: &TransactionId,
     attempt: Attempt,
     writes: &[Write],
-    broken: Option<Broken>,
+    mutant: Mutant<Broken>,
 ) -> Result<()> {
     let Some(record) = store.committed(id, attempt).await? else {
         for write in writes {
@@ -41,7 +43,7 @@ pub(crate) async fn tidy_spilled(
         }
         return Ok(());
     };
-    if broken == Some(Broken::KeepsReplacedChunks) {
+    if mutant.breaks(Broken::KeepsReplacedChunks) {
         return Ok(());
     }
     let is_named = |write: &&Write| {

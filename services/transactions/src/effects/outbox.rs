@@ -297,7 +297,7 @@ impl Effects {
     /// Finds the unsent effects of one node. Its log is resolved, so its attempts are decided;
     /// effects of uncommitted ones are deleted.
     pub(crate) async fn find_unsent_of(&self, store: &Store, node: NodeId) -> Result<Left> {
-        let unsent = if self.context.config.is_broken(Broken::ForgetsUnsent) {
+        let unsent = if self.context.breaks(Broken::ForgetsUnsent) {
             Vec::new()
         } else {
             left_by(store, node).await?
@@ -331,7 +331,7 @@ impl Effects {
     /// Sends the unsent effects of `attempt`, for as long as the node lives.
     async fn deliver(&self, node: &Node, attempt: Attempt, point: DurabilityPoint) {
         let mut delays = SEND_AGAIN.delays();
-        let mut is_durable = self.context.config.is_broken(Broken::SendsBeforeDurable);
+        let mut is_durable = self.context.breaks(Broken::SendsBeforeDurable);
         while node.store.standing().is_ok() {
             let sent = async {
                 let permit = self.outbox.sending.acquire().await;
@@ -370,7 +370,7 @@ impl Effects {
         let count = row.count();
         for place in row.sent..count {
             let effect = store.effect(attempt, &row, place).await?;
-            let id = if self.context.config.is_broken(Broken::NamesEffectsAnew) {
+            let id = if self.context.breaks(Broken::NamesEffectsAnew) {
                 Bytes::from(format!("{:x}", self.context.entropy.next_u64()))
             } else {
                 effect_id(&row.id, place)

@@ -124,7 +124,7 @@ impl Packing {
     }
 
     fn ignores_holds(&self) -> bool {
-        self.context.config.is_broken(Broken::CompactsHeldPacks)
+        self.context.breaks(Broken::CompactsHeldPacks)
     }
 
     /// Processes some packs. Returns false if there is nothing to do at the moment.
@@ -235,7 +235,7 @@ impl Packing {
         // Its node was presumed dead, and may still move the item here from `at`.
         let may_come = here.pack.node != node.id
             && at.pack.node != node.id
-            && !self.context.config.is_broken(Broken::JudgesHalfMoved);
+            && !self.context.breaks(Broken::JudgesHalfMoved);
         at == here || may_come
     }
 
@@ -247,7 +247,7 @@ impl Packing {
         moving: Vec<Moving>,
     ) -> Result<()> {
         let deletes_first = Broken::DeletesPackBeforeMoving;
-        if self.context.config.is_broken(deletes_first) {
+        if self.context.breaks(deletes_first) {
             for id in &packs {
                 self.delete_object(node, *id).await?;
             }

@@ -36,15 +36,18 @@ use super::compactor::{ITEMS_AT_ONCE, give_up_damaged};
 
 /// How long dead bytes are gathered before they are added to the rows.
 const NOTE_EVERY: Duration = Duration::from_secs(5);
+/// How often a pack is counted if bytes in it die meanwhile.
+const COUNTS_MAX: usize = 3;
 
 impl Packing {
     /// Learns from the rows, if that is due, which packs of dead nodes to compact, and which dead
     /// values other nodes have noted.
     pub(super) async fn read_rows(&self, node: &Node) -> Result<()> {
+        let takes_all = self.context.breaks(Broken::TakesPacksOfTheLiving);
         let takes_over = {
             let mut state = node.packs.state();
             // Before the rows are read: later notes cause another read.
-            if !std::mem::take(&mut state.are_rows_due) {
+            if !std::mem::take(&mut state.are_rows_due) && !takes_all {
                 return Ok(());
             }
             state.takes_over
@@ -58,7 +61,7 @@ impl Packing {
     }
 
     async fn read_due_rows(&self, node: &Node, takes_over: bool) -> Result<()> {
-        let takes_all = self.context.config.is_broken(Broken::TakesPacksOfTheLiving);
+        let takes_all = self.context.breaks(Broken::TakesPacksOfTheLiving);
         let takes_over = takes_over || takes_all;
         let mut gone = BTreeSet::new();
         if takes_over {
@@ -114,7 +117,7 @@ impl Packing {
 
     async fn note(&self, node: &Node, owed: BTreeMap<PackId, u64>) -> Result<()> {
         let keeps = Broken::KeepsDeadBytesToItself;
-        if self.context.config.is_broken(keeps) {
+        if self.context.breaks(keeps) {
             return Ok(());
         }
         let are_others = {
@@ -124,7 +127,7 @@ impl Packing {
         let notes = stream::iter(owed.into_iter().map(Ok));
         notes
             .try_for_each_concurrent(ITEMS_AT_ONCE, |(id, bytes)| {
-                rows::add_dead(&node.store, id, bytes as i64)
+                rows::add_dead(&node.store, id, bytes)
             })
             .await?;
         node.packs.state().noted += u64::from(are_others);
@@ -172,24 +175,26 @@ impl Packing {
             .collect())
     }
 
-    /// Counts the dead bytes of a pack of any node, as a hint to the node that compacts it. Bytes
-    /// that die meanwhile may be counted twice.
+    /// Counts the dead bytes of a pack of any node, as a hint to the node that compacts it.
     pub(crate) async fn count_pack(&self, node: &Arc<Node>, id: PackId) -> Result<()> {
-        let before = rows::get(&node.store, id).await?;
-        let survey = match self.survey(node, id).await {
-            Ok(Some(survey)) => survey,
-            Ok(None) => return self.forget_pack(node, id).await,
-            Err(error) => return give_up_damaged(node, id, error),
-        };
-        if before.is_none() {
-            rows::put(&node.store, id, survey.bytes).await?;
+        for _ in 0..COUNTS_MAX {
+            let before = rows::get(&node.store, id).await?;
+            let survey = match self.survey(node, id).await {
+                Ok(Some(survey)) => survey,
+                Ok(None) => return self.forget_pack(node, id).await,
+                Err(error) => return give_up_damaged(node, id, error),
+            };
+            if before.is_none() {
+                rows::put(&node.store, id, survey.bytes).await?;
+            }
+            let (before, dead) = (before.unwrap_or_default(), survey.dead_bytes());
+            if rows::count(&node.store, id, before, dead).await? {
+                let state = &mut *node.packs.state();
+                state.table.learn(id, dead);
+                state.noted += u64::from(dead != before.dead);
+                return Ok(());
+            }
         }
-        let (before, dead) = (before.unwrap_or_default().dead, survey.dead_bytes());
-        if before != dead {
-            rows::add_dead(&node.store, id, dead as i64 - before as i64).await?;
-            node.packs.state().noted += 1;
-        }
-        node.packs.state().table.learn(id, dead);
         Ok(())
     }
 }
@@ -234,10 +239,10 @@ mod tests {
                 .objects(world.objects())
                 .build(Config::default());
             service.start().await.expect("a calm world");
-            let packing = Arc::clone(&service.engine().core.recovery.packing);
+            let packing = Arc::clone(&service.engine().calls.packing);
             let node = service
                 .engine()
-                .core
+                .calls
                 .serving
                 .node()
                 .expect("it has started");

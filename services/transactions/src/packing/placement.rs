@@ -55,7 +55,7 @@ impl Packing {
     /// number.
     pub(crate) async fn pass_packs(&self, node: &Node) -> Result<()> {
         let takes_any = Broken::TakesAnyPackForItsOwn;
-        if self.objects.is_none() || self.context.config.is_broken(takes_any) {
+        if self.objects.is_none() || self.context.breaks(takes_any) {
             return Ok(());
         }
         if let Some(last) = self.numbers_of(node, node.id).await?.into_iter().max() {

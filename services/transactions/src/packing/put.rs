@@ -164,7 +164,7 @@ impl Packing {
         path: &ObjectPath,
         payload: &PutPayload,
     ) -> ports::Result<bool> {
-        if self.context.config.is_broken(Broken::TakesAnyPackForItsOwn) {
+        if self.context.breaks(Broken::TakesAnyPackForItsOwn) {
             return Ok(true);
         }
         let there = async { objects.get(path).await?.bytes().await };
@@ -217,7 +217,7 @@ impl Packing {
         for (pack, bytes) in replaced {
             node.store.free(pack, bytes);
         }
-        if self.context.config.is_broken(Broken::RecordBeforePack) {
+        if self.context.breaks(Broken::RecordBeforePack) {
             packed.put.clear();
         }
         OnTheirWay { located, packed }

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use ports::{
     Condition, Item, Update,
-    key_value::{Action, Scan},
+    key_value::{Action, Outcome, Scan, Test},
 };
 
 use crate::{
@@ -52,12 +52,31 @@ pub(crate) async fn put(store: &Store, id: PackId, bytes: u64) -> Result<()> {
 
 /// Adds dead bytes to a pack. If the answer is lost, they are counted twice, until the pack is
 /// counted again.
-pub(crate) async fn add_dead(store: &Store, id: PackId, bytes: i64) -> Result<()> {
-    let actions = vec![Action::Add(DEAD.into(), bytes)];
+pub(crate) async fn add_dead(store: &Store, id: PackId, bytes: u64) -> Result<()> {
+    let actions = vec![Action::Add(DEAD.into(), bytes as i64)];
     let update = Update::modify(layout::pack(id), actions).when(Condition::Exists);
     store.finish(&update).await.map(drop)
 }
 
+/// Sets the counted dead bytes of a pack whose row was `before`. Returns false if more has died
+/// meanwhile.
+pub(crate) async fn count(store: &Store, id: PackId, before: Row, dead: u64) -> Result<bool> {
+    let known = Condition::attribute(DEAD, Test::is_integer(before.dead as i64));
+    let is_as_before = match before.dead {
+        0 => Condition::Any(vec![known, Condition::attribute(DEAD, Test::Absent)]),
+        _ => known,
+    };
+    let is_as_before = Condition::All(vec![Condition::Exists, is_as_before]);
+    let actions = vec![Action::set_integer(DEAD, dead as i64)];
+    let update = Update::modify(layout::pack(id), actions).when(is_as_before);
+    Ok(match store.finish(&update).await?.0 {
+        Outcome::Done(_) => true,
+        // Perhaps a lost answer; or the row is gone, and there is nothing to set.
+        Outcome::Conflict(row) => row.is_none_or(|row| Row::decode(&row).dead == dead),
+    })
+}
+
+/// Its object is gone.
 pub(crate) async fn delete(store: &Store, id: PackId) -> Result<()> {
     let update = Update::delete(layout::pack(id));
     store.finish(&update).await.map(drop)

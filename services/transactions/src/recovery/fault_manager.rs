@@ -92,12 +92,12 @@ impl Recovery {
     /// Starts to process the logs of dead nodes, while this node leads.
     pub(crate) fn look_after_others(self: &Arc<Self>, node: &Arc<Node>) {
         let (recovery, node) = (Arc::clone(self), Arc::clone(node));
-        self.context.spawn(async move {
+        self.calls.context.spawn(async move {
             let mut seen = Seen::default();
             let (mut of_the_gone, mut of_hanging) =
                 (LogThrottle::default(), LogThrottle::default());
             while node.store.standing().is_ok() {
-                if recovery.cluster.membership.leads(Office::Collector) {
+                if recovery.calls.cluster.membership.leads(Office::Collector) {
                     let seen_to = recovery.see_to_the_gone(&node, &mut seen).await;
                     recovery.say(&node, &mut of_the_gone, seen_to, "recovery of dead nodes");
                     let closed = recovery.close_hanging(&node).await;
@@ -105,14 +105,14 @@ impl Recovery {
                 } else {
                     seen = Seen::default();
                 }
-                recovery.context.clock.sleep(LOOK_EVERY).await;
+                recovery.calls.context.clock.sleep(LOOK_EVERY).await;
             }
         });
     }
 
     /// Logs that `what` is not being done, unless the reason is that this node cannot go on.
     fn say(&self, node: &Node, outage: &mut LogThrottle, done: Result<()>, what: &str) {
-        let now = self.context.clock.monotonic();
+        let now = self.calls.context.clock.monotonic();
         match done {
             Ok(()) => {
                 if let Some(lasted) = outage.ended(now) {
@@ -130,11 +130,11 @@ impl Recovery {
 
     /// Errors: the first failure, after all other nodes were processed.
     async fn see_to_the_gone(self: &Arc<Self>, node: &Arc<Node>, seen: &mut Seen) -> Result<()> {
-        let members = self.cluster.membership.members();
+        let members = self.calls.cluster.membership.members();
         if seen.view == Some(members.view) && seen.missing.is_empty() {
             return Ok(());
         }
-        let now = self.context.clock.monotonic();
+        let now = self.calls.context.clock.monotonic();
         let rows = node_registry::list(&node.store).await?;
         seen.missing
             .retain(|missing, _| !members.nodes.contains_key(missing));
@@ -186,10 +186,10 @@ impl Recovery {
         } else {
             self.resolve(&node.store, row, Closing::ByLog(node)).await?
         };
-        self.cluster.follow(node, row.node).await?;
+        self.calls.cluster.follow(node, row.node).await?;
         if !row.is_sent {
-            let left = self.effects.find_unsent_of(&node.store, row.node).await?;
-            self.effects.hand_over(node, vec![left]);
+            let left = self.calls.effects.find_unsent_of(&node.store, row.node).await?;
+            self.calls.effects.hand_over(node, vec![left]);
         }
         if !row.is_trimmed || !row.is_swept {
             node.leave_to_house(row);
@@ -199,8 +199,13 @@ impl Recovery {
 
     /// Closes the commits of members that have been undecided for too long.
     async fn close_hanging(&self, node: &Arc<Node>) -> Result<()> {
-        let now = self.context.clock.monotonic();
-        let hanging = self.cluster.lock().neighbours.hanging(now, HANGING_MAX);
+        let now = self.calls.context.clock.monotonic();
+        let hanging = self
+            .calls
+            .cluster
+            .lock()
+            .neighbours
+            .hanging(now, HANGING_MAX);
         for (member, slot) in hanging {
             let log = FencedLog::new(node.store.key_value().clone(), layout::log(member));
             let from = Cursor {
@@ -270,8 +275,8 @@ mod tests {
             let among = Service::builder(parts).among(Arc::new(Alone::default()), Arc::new(Nobody));
             let service = among.build(Config::default());
             service.start().await.expect("a calm world");
-            let recovery = &service.engine().core.recovery;
-            let node = recovery.serving.node().expect("it has started");
+            let recovery = &service.engine().recovery;
+            let node = recovery.calls.serving.node().expect("it has started");
             let store = &node.store;
             let mut gone = Vec::new();
             for _ in 0..2 {
@@ -279,7 +284,7 @@ mod tests {
                 node_registry::put_row(
                     store,
                     id,
-                    recovery.context.clock.now(),
+                    recovery.calls.context.clock.now(),
                     &Address::default(),
                 )
                 .await
@@ -298,7 +303,7 @@ mod tests {
                 Ok(()),
                 "they may be about to join"
             );
-            recovery.context.clock.sleep(MISSING_MIN).await;
+            recovery.calls.context.clock.sleep(MISSING_MIN).await;
             let seen_to = recovery.see_to_the_gone(&node, &mut seen).await;
             assert!(
                 matches!(seen_to, Err(crate::Error::Corrupt(_))),

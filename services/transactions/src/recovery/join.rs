@@ -56,37 +56,42 @@ impl Recovery {
         let id = self.become_one_of_several(&store).await?;
         // A node that marks a keyspace after this finds this node's row.
         let marked = keyspace::list_marked(&store).await?;
-        let secret = Secret::of(&store, &*self.context.entropy, self.context.config.broken).await?;
+        let secret = Secret::of(
+            &store,
+            &*self.calls.context.entropy,
+            self.calls.context.config.mutant,
+        )
+        .await?;
         let writer = self.begin_log(&store, id).await?;
-        let clock = Arc::clone(&self.context.clock);
+        let clock = Arc::clone(&self.calls.context.clock);
         let log = NodeLog::new(
             Arc::clone(&store),
             writer,
             clock,
             HybridClock::default(),
-            self.context.slot_bounds(),
-            self.context.config.broken,
+            self.calls.context.slot_bounds(),
+            self.calls.context.config.mutant,
         );
-        let node = Arc::new(Node::new(&self.context, id, store, log, Some(secret)));
-        self.packing.pass_packs(&node).await?;
+        let node = Arc::new(Node::new(&self.calls.context, id, store, log, Some(secret)));
+        self.calls.packing.pass_packs(&node).await?;
         let (heard, dropped) = self.heard_by_all(&node, !marked.is_empty()).await?;
         node.store.look()?;
         {
-            self.cluster.start(node.id);
-            self.cache.start(node.id, heard, dropped);
-            self.serializable.keyspaces.start(node.id, &marked);
-            self.attempts.start(node.id);
-            self.serving.start(&node);
+            self.calls.cluster.start(node.id);
+            self.calls.cache.start(node.id, heard, dropped);
+            self.calls.serializable.keyspaces.start(node.id, &marked);
+            self.calls.attempts.start(node.id);
+            self.calls.serving.start(&node);
         }
         tracing::info!(
             node = id.0,
             "transactions are served, beside other nodes if there are any"
         );
-        self.cluster.announce_for_ever(&node);
-        self.serializable.follow_for_ever(&node);
+        self.calls.cluster.announce_for_ever(&node);
+        self.calls.serializable.follow_for_ever(&node);
         self.look_after_others(&node);
-        self.serializable.sequence_for_ever(&node);
-        self.collection.keep_house(node, Vec::new());
+        self.calls.serializable.sequence_for_ever(&node);
+        self.calls.collection.keep_house(node, Vec::new());
         Ok(())
     }
 
@@ -117,11 +122,13 @@ impl Recovery {
             dropped.merge(&standing.dropped);
         }
         if is_any_marked || heard.through(NodeId::SEQUENCER) > 0 {
-            let start =
-                FencedLog::new(Arc::clone(&self.context.key_value), layout::sequencer_log());
+            let start = FencedLog::new(
+                Arc::clone(&self.calls.context.key_value),
+                layout::sequencer_log(),
+            );
             let start = node.store.again(|| start.start()).await?;
             dropped.advance(NodeId::SEQUENCER, start.next.0 - 1);
-            self.serializable.follow_sequencer(node).await?;
+            self.calls.serializable.follow_sequencer(node).await?;
             heard.advance(NodeId::SEQUENCER, node.followed.through());
         }
         if told.is_empty() {
@@ -137,6 +144,7 @@ impl Recovery {
                     // others' data.
                     Err(Error::Corrupt(_))
                         if !self
+                            .calls
                             .cluster
                             .membership
                             .members()
@@ -153,25 +161,27 @@ impl Recovery {
     /// A new member with a row.
     async fn become_one_of_several(&self, store: &Store) -> Result<NodeId> {
         let id = node_registry::take_id(store).await?;
-        self.cluster.membership.join(id).await?;
+        self.calls.cluster.membership.join(id).await?;
         let address = self
+            .calls
             .cluster
             .membership
             .members()
             .nodes
             .remove(&id)
             .unwrap_or_default();
-        node_registry::put_row(store, id, self.context.clock.now(), &address).await?;
+        node_registry::put_row(store, id, self.calls.context.clock.now(), &address).await?;
         Ok(id)
     }
 
     /// The states of the other members that answer.
     async fn ask_others(self: &Arc<Self>, node: &Arc<Node>) -> Result<Vec<Standing>> {
-        let others = self.cluster.others(node);
+        let others = self.calls.cluster.others(node);
         let asked = others.into_iter().map(|(other, address)| {
             let (recovery, node) = (Arc::clone(self), Arc::clone(node));
             async move {
                 recovery
+                    .calls
                     .cluster
                     .ask(&node, other, &address, &Message::Ask)
                     .await
@@ -194,17 +204,17 @@ impl Recovery {
         heard: &mut Heard,
         dropped: &mut Heard,
     ) -> Result<()> {
-        let fenced = FencedLog::new(Arc::clone(&self.context.key_value), layout::log(log));
+        let fenced = FencedLog::new(Arc::clone(&self.calls.context.key_value), layout::log(log));
         let mut cursor = node.store.again(|| fenced.start()).await?;
         dropped.advance(log, cursor.next.0 - 1);
         let mut is_decided = true;
         loop {
-            let read = self.cluster.read_on(node, &fenced, cursor).await?;
+            let read = self.calls.cluster.read_on(node, &fenced, cursor).await?;
             for slot in &read.slots {
                 let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
                 node.log.observe(stored.timestamp);
                 if is_decided {
-                    is_decided = self.cluster.outcomes(node, stored).await?.1;
+                    is_decided = self.calls.cluster.outcomes(node, stored).await?.1;
                 }
                 if is_decided {
                     heard.advance(log, slot.index.0);

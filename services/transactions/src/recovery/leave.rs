@@ -23,15 +23,15 @@ impl Recovery {
     /// store for leftovers.
     pub(crate) async fn leave(self: &Arc<Self>) -> bool {
         let serving = {
-            let node = self.serving.stop();
-            node.map(|node| (node, self.attempts.close()))
+            let node = self.calls.serving.stop();
+            node.map(|node| (node, self.calls.attempts.close()))
         };
         let Some((node, open)) = serving else {
             // The node may be about to join.
-            self.cluster.membership.leave().await;
+            self.calls.cluster.membership.leave().await;
             return false;
         };
-        if self.context.config.is_broken(Broken::LeavesAtOnce) {
+        if self.calls.context.breaks(Broken::LeavesAtOnce) {
             return node_registry::mark_left(&node.store, node.id).await.is_ok();
         }
         node.work.notify_one();
@@ -49,7 +49,7 @@ impl Recovery {
         }
         let marked = async {
             let _nobody_else = node.all_work_done().await;
-            self.packing.note_all_freed(&node).await?;
+            self.calls.packing.note_all_freed(&node).await?;
             if node.is_traceless() {
                 node_registry::mark_left(&node.store, node.id).await
             } else {
@@ -59,10 +59,10 @@ impl Recovery {
         let marked: Result<bool> = tokio::select! {
             biased;
             marked = marked => marked,
-            () = self.context.clock.sleep(LEAVE_MAX) => Ok(false),
+            () = self.calls.context.clock.sleep(LEAVE_MAX) => Ok(false),
         };
         let has_left = marked.unwrap_or(false);
-        self.cluster.membership.leave().await;
+        self.calls.cluster.membership.leave().await;
         tracing::info!(
             node = node.id.0,
             has_left,

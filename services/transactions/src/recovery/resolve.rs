@@ -44,8 +44,11 @@ impl Recovery {
         row: NodeRow,
         closing: Closing<'_>,
     ) -> Result<NodeRow> {
-        let log = FencedLog::new(Arc::clone(&self.context.key_value), layout::log(row.node));
-        let slots = if self.context.config.is_broken(Broken::ResolvesWithoutSeal) {
+        let log = FencedLog::new(
+            Arc::clone(&self.calls.context.key_value),
+            layout::log(row.node),
+        );
+        let slots = if self.calls.context.breaks(Broken::ResolvesWithoutSeal) {
             store
                 .again(|| log.take_over_without_seal(row.done))
                 .await?
@@ -125,7 +128,16 @@ impl Recovery {
                 id,
                 attempt,
                 writes,
-            } => tidy_spilled(store, &id, attempt, &writes, self.context.config.broken).await,
+            } => {
+                tidy_spilled(
+                    store,
+                    &id,
+                    attempt,
+                    &writes,
+                    self.calls.context.config.mutant,
+                )
+                .await
+            }
         }
     }
 
@@ -154,7 +166,11 @@ impl Recovery {
                     store.decision(id).await?.0
                 }
                 Closing::ByLog(node) if prepared == attempt => {
-                    self.serializable.close_prepared(node, id, attempt).await?.0
+                    self.calls
+                        .serializable
+                        .close_prepared(node, id, attempt)
+                        .await?
+                        .0
                 }
                 // A later attempt of the client id has the row.
                 Closing::ByLog(_) => return Ok(false),

@@ -43,28 +43,34 @@ impl Recovery {
     pub(crate) async fn start_over(self: &Arc<Self>) -> Result<()> {
         self.stop_serving();
         let (clock, entropy) = (
-            Arc::clone(&self.context.clock),
-            Arc::clone(&self.context.entropy),
+            Arc::clone(&self.calls.context.clock),
+            Arc::clone(&self.calls.context.entropy),
         );
-        let fell = Arc::clone(&self.serving.fell);
+        let fell = Arc::clone(&self.calls.serving.fell);
         let store = Arc::new(Store::new(
-            Arc::clone(&self.context.key_value),
-            self.context.config.buckets,
+            Arc::clone(&self.calls.context.key_value),
+            self.calls.context.config.buckets,
             clock,
             entropy,
             fell,
         ));
         store.check_format().await?;
-        if let Err(error) = self.packing.find_home(&store).await {
+        if let Err(error) = self.calls.packing.find_home(&store).await {
             // No node waits for the lease of the previous one to expire.
-            self.cluster.membership.leave().await;
+            self.calls.cluster.membership.leave().await;
             return Err(error);
         }
-        if !self.context.is_alone() {
+        if !self.calls.context.is_alone() {
             return self.join_others(store).await;
         }
         let id = node_registry::take_id(&store).await?;
-        node_registry::put_row(&store, id, self.context.clock.now(), &Address::default()).await?;
+        node_registry::put_row(
+            &store,
+            id,
+            self.calls.context.clock.now(),
+            &Address::default(),
+        )
+        .await?;
         let writer = self.begin_log(&store, id).await?;
         // Taken over before any row is closed that was handed over: from here on the earlier
         // sequencer decides nothing.
@@ -72,7 +78,12 @@ impl Recovery {
         let sequencer = if marked.is_empty() {
             None
         } else {
-            Some(self.serializable.take_over_sequencer(&store, id).await?)
+            Some(
+                self.calls
+                    .serializable
+                    .take_over_sequencer(&store, id)
+                    .await?,
+            )
         };
         let (highest, rows) = self.resolve_all(&store, id, sequencer.is_some()).await?;
         // An earlier start that marks a keyspace after this notices that it was succeeded.
@@ -89,38 +100,38 @@ impl Recovery {
             keyspace::finish_mark(&store, *keyspace).await?;
             *is_whole = true;
         }
-        let unsent = self.effects.find_unsent(&store, id).await?;
-        let clock = Arc::clone(&self.context.clock);
+        let unsent = self.calls.effects.find_unsent(&store, id).await?;
+        let clock = Arc::clone(&self.calls.context.clock);
         let log = NodeLog::new(
             Arc::clone(&store),
             writer,
             clock,
             highest,
-            self.context.slot_bounds(),
-            self.context.config.broken,
+            self.calls.context.slot_bounds(),
+            self.calls.context.config.mutant,
         );
         let mut heard = Heard::default();
         heard.finish(NodeId(1), NodeId(id.0 - 1));
         store.look()?;
-        let node = Arc::new(Node::new(&self.context, id, store, log, None));
-        self.packing.pass_packs(&node).await?;
-        self.effects.hand_over(&node, unsent);
-        self.cache.start(node.id, heard, trimmed(&rows));
-        self.serializable.keyspaces.start(node.id, &marked);
+        let node = Arc::new(Node::new(&self.calls.context, id, store, log, None));
+        self.calls.packing.pass_packs(&node).await?;
+        self.calls.effects.hand_over(&node, unsent);
+        self.calls.cache.start(node.id, heard, trimmed(&rows));
+        self.calls.serializable.keyspaces.start(node.id, &marked);
         if let Some(sequencer) = sequencer {
-            self.cache.lock().pass_sealed(sequencer.last());
+            self.calls.cache.lock().pass_sealed(sequencer.last());
             node.set_sequencer(sequencer);
         }
-        self.attempts.start(node.id);
-        self.serving.start(&node);
+        self.calls.attempts.start(node.id);
+        self.calls.serving.start(&node);
         tracing::info!(node = id.0, "transactions are served");
-        self.collection.keep_house(node, rows);
+        self.calls.collection.keep_house(node, rows);
         Ok(())
     }
 
     /// The log of a new node.
     pub(crate) async fn begin_log(&self, store: &Store, id: NodeId) -> Result<Writer> {
-        let log = FencedLog::new(Arc::clone(&self.context.key_value), layout::log(id));
+        let log = FencedLog::new(Arc::clone(&self.calls.context.key_value), layout::log(id));
         let (writer, _) = store.again(|| log.take_over(Cursor::START)).await?;
         store.seen(writer.point())?;
         Ok(writer)
@@ -130,17 +141,17 @@ impl Recovery {
     fn stop_serving(self: &Arc<Self>) {
         let why = Error::unavailable("the node restarts");
         let open = {
-            if let Some(node) = self.serving.stop() {
+            if let Some(node) = self.calls.serving.stop() {
                 node.store.fall();
                 node.work.notify_one();
                 node.following.notify_one();
             }
-            self.effects.outbox.clear();
-            self.cluster.stop();
-            self.serializable.keyspaces.stop();
-            self.cache.stop(&why);
-            self.idempotency_keys.lock().clear();
-            self.attempts.stop()
+            self.calls.effects.outbox.clear();
+            self.calls.cluster.stop();
+            self.calls.serializable.keyspaces.stop();
+            self.calls.cache.stop(&why);
+            self.calls.idempotency_keys.lock().clear();
+            self.calls.attempts.stop()
         };
         for transaction in open {
             let mut state = transaction.state();
@@ -172,11 +183,11 @@ impl Recovery {
             if !row.is_resolved {
                 *row = self.resolve(store, *row, closing).await?;
             }
-            if !self.context.config.is_broken(Broken::ForgetsItsClock) {
+            if !self.calls.context.breaks(Broken::ForgetsItsClock) {
                 highest.observe(row.timestamp);
             }
         }
-        let ahead_ms = highest.ahead_ms(self.context.clock.now());
+        let ahead_ms = highest.ahead_ms(self.calls.context.clock.now());
         if ahead_ms > BEHIND_MS_MAX {
             tracing::warn!(
                 ahead_ms,

@@ -47,10 +47,9 @@ fn what_a_dropped_writer_left_is_nobody_elses_slot() {
         };
         let service = Service::new(parts, Config::default());
         service.start().await.expect("a calm world");
-        let core = &service.engine().core;
+        let core = &service.engine().calls;
         let node = core.serving.node().expect("it has started");
-        core.recovery
-            .serializable
+        core.serializable
             .sequence_keyspace(&node, KeyspaceId::default())
             .await
             .expect("a calm world");
@@ -58,8 +57,7 @@ fn what_a_dropped_writer_left_is_nobody_elses_slot() {
         let order = |sequence| {
             let (wish, seen) = (commit(node.id, sequence), sequencer.generation());
             Box::pin(
-                core.recovery
-                    .serializable
+                core.serializable
                     .order(&node, sequencer, wish, Vec::new(), seen),
             )
         };

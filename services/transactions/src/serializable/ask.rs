@@ -132,7 +132,7 @@ impl Serializable {
         id: &TransactionId,
         attempt: Attempt,
     ) -> Result<(Option<Decision>, DurabilityPoint)> {
-        if self.context.config.is_broken(Broken::ClosesPreparedRows) {
+        if self.context.breaks(Broken::ClosesPreparedRows) {
             node.store.settle_aborted(id, attempt).await?;
             return node.store.decision(id).await;
         }
@@ -443,10 +443,10 @@ mod tests {
             let among = Service::builder(parts).among(Arc::new(Alone::default()), Arc::new(Nobody));
             let service = among.build(Config::default());
             service.start().await.expect("a calm world");
-            let serializable = &service.engine().core.recovery.serializable;
+            let serializable = &service.engine().calls.serializable;
             let node = service
                 .engine()
-                .core
+                .calls
                 .serving
                 .node()
                 .expect("it has started");

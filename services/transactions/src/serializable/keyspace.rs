@@ -102,11 +102,11 @@ pub(crate) async fn finish_mark(store: &Store, keyspace: KeyspaceId) -> Result<D
 }
 
 /// A node's knowledge of its keyspaces.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Keyspaces(Mutex<Marks>);
 
 /// Which keyspaces are marked.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Marks {
     /// The node that it belongs to; `None` if no node serves.
     serving: Option<NodeId>,
@@ -121,16 +121,6 @@ pub(crate) struct Marks {
 }
 
 impl Keyspaces {
-    pub(crate) fn new() -> Self {
-        Self(Mutex::new(Marks {
-            serving: None,
-            sequenced: BTreeSet::new(),
-            wholly: BTreeSet::new(),
-            timed: BTreeMap::new(),
-            changed: watch::Sender::new(()),
-        }))
-    }
-
     pub(crate) fn lock(&self) -> MutexGuard<'_, Marks> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,7 +129,9 @@ impl Keyspaces {
     pub(crate) fn start(&self, node: NodeId, marked: &BTreeMap<KeyspaceId, bool>) {
         let mut marks = self.lock();
         marks.serving = Some(node);
-        marks.start_with(marked);
+        marks.sequenced = marked.keys().copied().collect();
+        let whole = marked.iter().filter(|(_, is_whole)| **is_whole);
+        marks.wholly = whole.map(|(keyspace, _)| *keyspace).collect();
     }
 
     /// No node serves.
@@ -166,35 +158,16 @@ impl Marks {
         self.sequenced.difference(&self.wholly).copied().collect()
     }
 
-    fn start_with(&mut self, marked: &BTreeMap<KeyspaceId, bool>) {
-        self.sequenced = marked.keys().copied().collect();
-        self.wholly = marked
-            .iter()
-            .filter(|(_, is_whole)| **is_whole)
-            .map(|(keyspace, _)| *keyspace)
-            .collect();
-    }
-
-    /// How a commit that writes in `keyspaces` is ordered.
-    fn kind(&self, keyspaces: &BTreeSet<KeyspaceId>) -> Result<Kind> {
-        let sequenced = keyspaces
-            .iter()
-            .filter(|keyspace| self.is_sequenced(**keyspace))
-            .count();
-        match sequenced {
-            0 => Ok(Kind::Timed),
-            _ if sequenced == keyspaces.len() => Ok(Kind::Sequenced),
+    /// Whether slots order a commit that writes in `keyspaces`.
+    fn orders_by_slots(&self, keyspaces: &BTreeSet<KeyspaceId>) -> Result<bool> {
+        match keyspaces.intersection(&self.sequenced).count() {
+            0 => Ok(false),
+            count if count == keyspaces.len() => Ok(true),
             _ => Err(Error::Invalid(
                 "a transaction cannot write in both sequenced and plain keyspaces",
             )),
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Timed,
-    Sequenced,
 }
 
 /// How a commit gets its position among the versions of its keys.
@@ -240,11 +213,8 @@ impl Serializable {
         let keyspaces: BTreeSet<KeyspaceId> =
             writes.iter().map(|write| write.key.keyspace()).collect();
         let mut known = self.keyspaces.lock();
-        let keeps_timestamps = self
-            .context
-            .config
-            .is_broken(Broken::ReadAtomicKeepsItsTimestamps);
-        if known.kind(&keyspaces)? == Kind::Sequenced && !keeps_timestamps {
+        let keeps_timestamps = self.context.breaks(Broken::ReadAtomicKeepsItsTimestamps);
+        if known.orders_by_slots(&keyspaces)? && !keeps_timestamps {
             return Ok(Order::Sequenced);
         }
         for keyspace in &keyspaces {
@@ -297,9 +267,7 @@ impl Serializable {
                 node.store.externalize(point).await?;
             }
             self.stop_timestamps(node, keyspace).await?;
-            if !self.context.is_alone()
-                && !self.context.config.is_broken(Broken::MarksWithoutWaiting)
-            {
+            if !self.context.is_alone() && !self.context.breaks(Broken::MarksWithoutWaiting) {
                 self.stop_others(node, keyspace).await?;
             }
             let point = finish_mark(&node.store, keyspace).await?;
@@ -344,7 +312,7 @@ impl Serializable {
         self.keyspaces.lock().sequenced.insert(keyspace);
         let mut changed = self.keyspaces.lock().changed.subscribe();
         let is_under_way = || self.keyspaces.lock().timed.contains_key(&keyspace);
-        while is_under_way() && !self.context.config.is_broken(Broken::MarksWithoutWaiting) {
+        while is_under_way() && !self.context.breaks(Broken::MarksWithoutWaiting) {
             // The view holds the sender.
             let _ = changed.changed().await;
         }

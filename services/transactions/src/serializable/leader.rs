@@ -76,10 +76,7 @@ impl Serializable {
     }
 
     fn others_finish(&self) -> bool {
-        !self
-            .context
-            .config
-            .is_broken(Broken::OfficeAloneFinishesMarks)
+        !self.context.breaks(Broken::OfficeAloneFinishesMarks)
     }
 
     /// Whether a mark is half done; with `finishes`, finishes it unless a task here is at it.

@@ -45,7 +45,7 @@ impl Serializable {
         let is_last = node_registry::list_from(store, NodeId(own.0 + 1))
             .await?
             .is_empty();
-        if !is_last && !self.context.config.is_broken(Broken::OrdersBehindSuccessor) {
+        if !is_last && !self.context.breaks(Broken::OrdersBehindSuccessor) {
             store.fall();
             store.standing()?;
         }
@@ -168,7 +168,7 @@ impl Serializable {
     /// Answers the wishes that conflict with the writes of the batch. If the slot was not written,
     /// the next batch validates them again.
     fn refuse(&self, conflicting: Vec<Waiting>, is_written: bool) {
-        let is_final = is_written || self.context.config.is_broken(Broken::RefusesBeforeSlot);
+        let is_final = is_written || self.context.breaks(Broken::RefusesBeforeSlot);
         for waiting in conflicting {
             if is_final {
                 self.context.counters.conflict();

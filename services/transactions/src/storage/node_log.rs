@@ -27,6 +27,8 @@ use ports::{Clock, DurabilityPoint, Update};
 use primitives::{Cursor, Epoch, SlotIndex, Writer};
 use tokio::sync::{self, oneshot};
 
+use primitives::Mutant;
+
 use crate::{
     Error, Result,
     broken::Broken,
@@ -150,7 +152,7 @@ pub(crate) struct NodeLog {
     /// The slot that its writer sealed before it wrote any.
     sealed: u64,
     bounds: Bounds,
-    broken: Option<Broken>,
+    mutant: Mutant<Broken>,
     waiting: Mutex<VecDeque<Waiting>>,
     writer: sync::Mutex<Writer>,
     state: Mutex<State>,
@@ -179,7 +181,7 @@ impl NodeLog {
         clock: Arc<dyn Clock>,
         highest: HybridClock,
         bounds: Bounds,
-        broken: Option<Broken>,
+        mutant: Mutant<Broken>,
     ) -> Self {
         let sealed = writer.sealed().0;
         let progress = Progress::from(sealed);
@@ -199,7 +201,7 @@ impl NodeLog {
             store,
             clock,
             bounds,
-            broken,
+            mutant,
             waiting: Mutex::default(),
             writer: sync::Mutex::new(writer),
             state: Mutex::new(state),
@@ -386,12 +388,11 @@ impl NodeLog {
         if group.is_empty() {
             return Ok(None);
         }
-        if self.broken == Some(Broken::GroupsBeforeSlot) {
+        if self.mutant.breaks(Broken::GroupsBeforeSlot) {
             return self.store.transact(group).await.map(|()| None);
         }
         let written = self.store.append_with(writer, payload.clone(), group).await;
-        if written == Err(Error::OutcomeUnknown)
-            && self.broken == Some(Broken::RefusesUnclearGroups)
+        if written == Err(Error::OutcomeUnknown) && self.mutant.breaks(Broken::RefusesUnclearGroups)
         {
             self.store.append(writer, payload.clone()).await?;
             return Err(Error::NoRoom);
@@ -439,7 +440,7 @@ impl NodeLog {
         } in drafts
         {
             if let Entry::Committing { timestamp, .. } = &mut entry {
-                if self.broken == Some(Broken::StampsByWallClock) {
+                if self.mutant.breaks(Broken::StampsByWallClock) {
                     state.clock = HybridClock::default();
                     let given = state.given;
                     state.given = state.clock.tick(wall, given);
@@ -567,7 +568,7 @@ mod tests {
             service.start().await.expect("a calm world");
             let node = service
                 .engine()
-                .core
+                .calls
                 .serving
                 .node()
                 .expect("it has started");

@@ -260,8 +260,8 @@ impl SequencedCommit {
     }
 }
 
-/// A committed attempt, as index entries and read sets share it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A committed attempt, as index entries and read sets share it, and as nodes announce it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitRecord {
     /// Its id.
     pub id: TransactionId,
@@ -275,7 +275,8 @@ pub struct CommitRecord {
     pub writes: Vec<Write>,
     /// The number of separate parts of its write set.
     pub parts: u32,
-    /// It is durable once this point is.
+    /// It is durable once this point is. Nothing is announced before it is durable.
+    #[serde(skip)]
     pub point: DurabilityPoint,
 }
 

@@ -8,6 +8,8 @@ use ports::{
 };
 use serde::{Deserialize, Serialize};
 
+use primitives::Mutant;
+
 use crate::{
     Error, Result,
     broken::Broken,
@@ -35,7 +37,7 @@ impl Secret {
     pub(crate) async fn of(
         store: &Store,
         entropy: &dyn Entropy,
-        broken: Option<Broken>,
+        mutant: Mutant<Broken>,
     ) -> Result<Self> {
         let present = store.incarnation().0 as i64;
         let drawn = [
@@ -49,14 +51,15 @@ impl Secret {
         ];
         let is_earlier = [Test::Absent, Test::Below(present)]
             .map(|test| Condition::attribute(INCARNATION, test));
-        let replaced = match broken {
-            Some(Broken::BelievesEarlierLives) => Condition::Absent,
-            _ => Condition::Any(
+        let replaced = if mutant.breaks(Broken::BelievesEarlierLives) {
+            Condition::Absent
+        } else {
+            Condition::Any(
                 vec![Condition::Absent]
                     .into_iter()
                     .chain(is_earlier)
                     .collect(),
-            ),
+            )
         };
         store
             .update(Update::put(layout::secret(), attributes).when(replaced))

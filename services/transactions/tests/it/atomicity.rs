@@ -15,7 +15,7 @@ use crate::{
 
 fn broken(broken: Option<Broken>) -> Config {
     Config {
-        broken,
+        mutant: broken.into(),
         ..Config::default()
     }
 }

@@ -46,7 +46,7 @@ fn an_earlier_attempt_is_refused() {
 /// A function stalls, is retried under its id, wakes up and writes; then the retry commits.
 async fn stalls(world: &World, variant: Option<Broken>) -> (Option<String>, Result<(), Error>) {
     let config = Config {
-        broken: variant,
+        mutant: variant.into(),
         ..Config::default()
     };
     let node = Node::on(world, world.key_value(), config).await;

@@ -37,7 +37,7 @@ pub(crate) const WINDOWS: Duration = Duration::from_mins(5);
 
 fn broken(variant: Broken) -> Config {
     Config {
-        broken: Some(variant),
+        mutant: variant.into(),
         ..Config::default()
     }
 }
@@ -84,7 +84,7 @@ async fn reads_behind_a_successor(
     broken: Option<Broken>,
 ) -> Result<Option<String>, Error> {
     let config = || Config {
-        broken,
+        mutant: broken.into(),
         data_cache_bytes_max: 0,
         ..Config::default()
     };

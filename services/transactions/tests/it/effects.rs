@@ -429,7 +429,7 @@ async fn sent_by_the_next(world: &World, variant: Option<Broken>) -> Vec<(String
     let next = on(
         world,
         Config {
-            broken: variant,
+            mutant: variant.into(),
             ..Config::default()
         },
     )

@@ -265,7 +265,7 @@ fn what_a_page_has_found_is_kept_until_it_is_shown() {
     });
     in_virtual_time(async |world| {
         let config = Config {
-            broken: Some(Broken::ListsUnpinned),
+            mutant: Broken::ListsUnpinned.into(),
             ..Config::default()
         };
         assert_eq!(

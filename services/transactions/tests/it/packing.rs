@@ -411,7 +411,7 @@ fn a_pack_is_not_compacted_under_a_writer() {
     });
     in_virtual_time(async |world| {
         let config = Config {
-            broken: Some(Broken::CompactsHeldPacks),
+            mutant: Broken::CompactsHeldPacks.into(),
             ..Config::default()
         };
         let read = read_after_its_item_was_late(&world, config).await;

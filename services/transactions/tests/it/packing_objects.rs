@@ -177,7 +177,7 @@ async fn place_of_packs(world: &World, node: u32) -> ObjectPath {
 /// whether the value can be read.
 async fn writes_after_going_back(world: &World, broken: Option<Broken>) -> bool {
     let config = || Config {
-        broken,
+        mutant: broken.into(),
         data_cache_bytes_max: 0,
         ..Config::default()
     };

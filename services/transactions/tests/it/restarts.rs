@@ -21,7 +21,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 
 fn broken(broken: Option<Broken>) -> Config {
     Config {
-        broken,
+        mutant: broken.into(),
         ..Config::default()
     }
 }

@@ -1,12 +1,12 @@
 //! P6: a full store refuses calls that would add to it, by name and before it accepts them; other
 //! calls continue.
 
-use std::sync::{Arc, Mutex};
-
-use ports::{
-    faults::{Fault, FaultSchedule, FaultyKeyValue},
-    key_value::Room,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
+
+use ports::faults::{Fault, FaultSchedule, FaultyKeyValue};
 use transactions::{
     Config, Error,
     model::{Begin, Outcome},
@@ -16,11 +16,13 @@ use crate::house::{Node, bytes, finished, id, in_virtual_time, key};
 
 /// A store that reports the free space it was given last.
 #[derive(Debug, Default)]
-struct Disk(Mutex<Room>);
+struct Disk {
+    is_full: AtomicBool,
+}
 
 impl Disk {
-    fn leave(&self, room: Room) {
-        *self.0.lock().expect("no holder panics") = room;
+    fn fill(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::SeqCst);
     }
 }
 
@@ -29,8 +31,8 @@ impl FaultSchedule for Disk {
         Fault::None
     }
 
-    fn room(&self) -> Room {
-        *self.0.lock().expect("no holder panics")
+    fn has_room(&self) -> bool {
+        !self.is_full.load(Ordering::SeqCst)
     }
 }
 
@@ -54,7 +56,7 @@ fn a_full_store_takes_no_values_and_no_names_and_shows_what_it_has() {
         node.put(&late, "b", "late").await;
         node.write(&[("c", "there"), ("d", "there")]).await;
 
-        disk.leave(Room::Scarce);
+        disk.fill(true);
         assert_eq!(
             node.engine.put(&begun, key("x"), bytes("more")).await,
             Err(Error::NoRoom)
@@ -89,11 +91,7 @@ fn a_full_store_takes_no_values_and_no_names_and_shows_what_it_has() {
             assert_eq!(node.get(&reader, name).await.as_deref(), value, "{name}");
         }
 
-        disk.leave(Room::Critical);
-        assert_eq!(
-            node.engine.delete(&reader, key("a")).await,
-            Err(Error::NoRoom)
-        );
+        world.fill_disk();
         assert_eq!(
             node.engine.put_now(key("a"), None).await,
             Err(Error::NoRoom)
@@ -101,13 +99,14 @@ fn a_full_store_takes_no_values_and_no_names_and_shows_what_it_has() {
         assert_eq!(
             node.engine.commit(&late).await,
             Err(Error::NoRoom),
-            "what is left is for others"
+            "the reserve is used up"
         );
         node.commit(&reader).await;
         assert_eq!(node.now("a").await.as_deref(), Some("begun"));
         assert_eq!(node.now("b").await, None);
+        world.empty_disk();
 
-        disk.leave(Room::Free);
+        disk.fill(false);
         assert_eq!(
             node.engine.commit(&late).await,
             Err(finished(Outcome::Aborted)),
@@ -131,7 +130,7 @@ fn a_node_starts_on_a_full_store_and_finishes_what_was_begun() {
         let node = Node::on(&world, store.clone(), Config::default()).await;
         node.write(&[("a", "there")]).await;
         drop(node);
-        disk.leave(Room::Critical);
+        disk.fill(true);
         let node = Node::on(&world, store, Config::default()).await;
         assert_eq!(node.now("a").await.as_deref(), Some("there"));
         assert_eq!(

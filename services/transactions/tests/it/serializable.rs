@@ -32,7 +32,7 @@ fn serializable() -> Begin {
 
 fn broken(variant: Broken) -> Config {
     Config {
-        broken: Some(variant),
+        mutant: variant.into(),
         ..Config::default()
     }
 }

@@ -147,7 +147,7 @@ fn judge_write(result: Result<(), Error>) -> Result<bool, Violation> {
 async fn storm(seed: u64, broken: Option<Broken>) -> Result<(), Violation> {
     let world = World::new(seed);
     let config = Config {
-        broken,
+        mutant: broken.into(),
         ..Config::default()
     };
     let mut random = Rng::with_seed(seed);

@@ -57,10 +57,8 @@ impl Executor {
             };
             tracing::debug!(run = %run.id, why, "an atomic run starts over");
             if lost == LOST_MAX || conflicts == CONFLICTS_MAX {
-                let times = lost + conflicts;
-                let why = format!(
-                    "its transaction was lost {times} times, the last time for this: {why}"
-                );
+                let lost = format!("its transaction was lost {} times", lost + conflicts);
+                let why = format!("{lost}, the last time for this: {why}");
                 return Err(Failure::new("", "Workflow.TransactionFailed", &why));
             }
             self.env.pause(&mut delays).await;
@@ -75,7 +73,7 @@ impl Executor {
             _ => Isolation::ReadAtomic,
         };
         // None: the run has committed, and only its end is missing.
-        let Some(call) = self.begin_atomic(run, isolation).await? else {
+        let Some(call) = begin_atomic(run, isolation).await? else {
             return stored_output(run).await;
         };
         let overlay = run.start_over(&call);
@@ -96,11 +94,6 @@ impl Executor {
         }
     }
 
-    async fn begin_atomic(&self, run: &Run, isolation: Isolation) -> Result<Option<Call>> {
-        let begin = || run.store.begin_atomic(run.address(""), isolation);
-        self.env.retry(run.names(), begin).await
-    }
-
     /// The outcome of an atomic run that is about to end with `failure` while its commit may be under
     /// way. Either it has succeeded, or it can no longer commit (W5).
     pub(super) async fn unless_committed(
@@ -108,7 +101,7 @@ impl Executor {
         run: &Run,
         failure: Bytes,
     ) -> Result<Bytes, Failure> {
-        match self.begin_atomic(run, Isolation::default()).await {
+        match begin_atomic(run, Isolation::default()).await {
             Ok(None) => stored_output(run).await.map_err(|_| Failure::Stopped),
             Ok(Some(_)) => Err(Failure::Failed(failure)),
             // The commit's outcome is unknown, for example because this process is another node
@@ -122,6 +115,11 @@ impl Executor {
             }
         }
     }
+}
+
+async fn begin_atomic(run: &Run, isolation: Isolation) -> Result<Option<Call>> {
+    let begin = || run.store.begin_atomic(run.address(""), isolation);
+    run.retry(begin).await
 }
 
 /// The output that an atomic run stored before it committed.
@@ -145,7 +143,7 @@ impl From<Error> for Undone {
             return Failure::Stopped.into();
         }
         if error.is_permanent() {
-            return Failure::new("", "Workflow.NotWritten", &error.to_string()).into();
+            return Failure::of("", "Workflow.NotWritten", &error).into();
         }
         Self::Lost(Lost::of(&error))
     }

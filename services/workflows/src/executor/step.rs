@@ -1,4 +1,5 @@
-//! One step: tried until it commits or has used up its retries.
+//! One step: tried until it commits or has used up its retries. Retries wait for a far store to come
+//! back (W9).
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,6 +11,7 @@ use primitives::{Backoff, Delays};
 use super::Executor;
 use crate::{
     Broken,
+    env::RETRY,
     failure::{Failure, as_json},
     run::Run,
     steps::{Attempt, AttemptGuard},
@@ -64,19 +66,17 @@ impl Executor {
             } else if tries.made - tries.excused >= tries.most {
                 return Err(failure);
             }
-            self.wait_to_retry(&mut tries.delays).await;
+            let wait = tries.delays.next_wait(&*self.env.entropy);
+            let wait = wait.unwrap_or(self.env.options.backoff_max);
+            self.env.clock.sleep(wait).await;
         }
     }
 
     fn tries_of(&self, step: &Step) -> Tries {
         let options = &self.env.options;
-        let retries = step
-            .retries
-            .or_else(|| self.runner.retries(&step.function))
-            .unwrap_or(0);
-        let first = step
-            .backoff_ms
-            .map_or(options.backoff, Duration::from_millis);
+        let retries = step.retries.or_else(|| self.runner.retries(&step.function));
+        let first = step.backoff_ms.map(Duration::from_millis);
+        let first = first.unwrap_or(options.backoff);
         let backoff = Backoff {
             first,
             // The first wait may be longer than this bound; only later ones are limited.
@@ -86,16 +86,9 @@ impl Executor {
         Tries {
             made: 0,
             excused: 0,
-            most: 1 + retries,
+            most: 1 + retries.unwrap_or(0),
             delays: backoff.delays(),
         }
-    }
-
-    /// Waits at least the backoff of the step, and up to a quarter longer.
-    async fn wait_to_retry(&self, delays: &mut Delays) {
-        let longest = self.env.options.backoff_max;
-        let wait = delays.next_wait(&*self.env.entropy).unwrap_or(longest);
-        self.env.clock.sleep(wait).await;
     }
 
     /// Errors: `Stopped` if the attempt may have failed for a reason that lies in this process, where
@@ -118,6 +111,28 @@ impl Executor {
         Ok(())
     }
 
+    /// Whether the far store was away for a request of `attempt`. A request that waits while the far
+    /// store responds to others does not count.
+    pub(crate) fn lacked_far(&self, attempt: &Attempt) -> bool {
+        let is_failing = || self.placement.is_failing(&attempt.run.location);
+        attempt.far_calls.lacked_store(is_failing) && !self.env.breaks(Broken::CountsOutages)
+    }
+
+    /// Waits until the far store responds and has all that the run has written so far.
+    /// Errors: `Stopped` if another process executes the run now.
+    pub(super) async fn wait_for_far(&self, run: &Run) -> Result<(), Failure> {
+        let mut delays = RETRY.delays();
+        loop {
+            match run.externalize().await {
+                Ok(()) if !self.placement.is_failing(&run.location) => return Ok(()),
+                Err(error) if error.ends_execution() => return Err(Failure::Stopped),
+                // The next attempt learns what the store refuses permanently.
+                Err(error) if !error.is_transient() => return Ok(()),
+                _ => self.env.pause(&mut delays).await,
+            }
+        }
+    }
+
     async fn attempt_step(
         &self,
         run: &Run,
@@ -133,23 +148,19 @@ impl Executor {
         let ran = self.runner.run(&step.function, invocation).await;
         let ran = ran.map_err(|why| Failure::new(&step.function, "Workflow.NotRun", &why))?;
         let most = run.store.bytes_max();
-        let output = ran
-            .result
-            .map_err(|error| Failure::of_invocation(&step.function, &error.payload, most))?;
+        let failed = |payload: &[u8]| Failure::of_invocation(&step.function, payload, most);
+        let output = ran.result.map_err(|error| failed(&error.payload))?;
         if open.attempt.far_calls.was_interrupted() {
-            return Err(Failure::new(
-                &step.function,
-                "Workflow.FarStoreAway",
-                "its far store did not answer",
-            ));
+            let why = "its far store did not answer";
+            return Err(Failure::new(&step.function, "Workflow.FarStoreAway", why));
         }
         let output = as_json(&step.function, output)?;
         run.check_length(&step.function, output.len())?;
-        open.attempt.commit(&self.env, &step.function, output).await
+        open.attempt.commit(&step.function, output).await
     }
 
     fn open(&self, run: &Arc<Run>, path: &str, tries: u32) -> AttemptGuard<'_> {
-        let attempt = Arc::new(Attempt::new(run, &self.env, path.to_owned(), tries));
+        let attempt = Arc::new(Attempt::new(run, path.to_owned(), tries));
         let token = self.attempts.open(&attempt, None, &*self.env.entropy);
         AttemptGuard {
             attempts: &self.attempts,

@@ -30,17 +30,13 @@ pub struct FarStore {
 
 impl FarStore {
     pub(super) fn of(health: &Health) -> Self {
-        let ended = || {
-            health
-                .ended
-                .map(|kind| format!("this server no longer uses it: {kind}"))
-        };
+        let failing = health
+            .failing
+            .as_ref()
+            .map(|failing| failing.reason.clone());
+        let ended = |kind| format!("this server no longer uses it: {kind}");
         Self {
-            trouble: health
-                .failing
-                .as_ref()
-                .map(|failing| failing.reason.clone())
-                .or_else(ended),
+            trouble: failing.or_else(|| health.ended.map(ended)),
             answered: health.answered,
             waiting_bytes: health.pending_bytes as u64,
             waiting_for: health.pending_for,

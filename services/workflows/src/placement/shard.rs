@@ -26,7 +26,6 @@ const QUERY_LANES_MAX: usize = 2_000;
 /// fraction of the lease, and of the time that a caller elsewhere waits.
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// The parameters of an opening.
 #[derive(Debug)]
 pub(super) struct Opening<'shard> {
     pub(super) stores: Stores,
@@ -42,7 +41,6 @@ pub(super) struct Opening<'shard> {
 pub(super) struct Shard {
     synchrony: Synchrony,
     outbox: Arc<Outbox>,
-    mode: Mode,
     /// Whether a store was requested since the last check.
     is_used: bool,
 }
@@ -72,7 +70,6 @@ impl Shard {
         Ok(Self {
             synchrony,
             outbox,
-            mode,
             is_used: true,
         })
     }
@@ -80,14 +77,10 @@ impl Shard {
     /// A store for one run or one request, with a lane of its own.
     pub(super) fn store(&mut self, options: &Options) -> Result<Store> {
         self.is_used = true;
-        Ok(Store::of_shard(
-            Arc::new(self.synchrony.lane()?),
-            Arc::clone(&self.outbox),
-            options,
-        ))
+        let (lane, outbox) = (self.synchrony.lane()?, Arc::clone(&self.outbox));
+        Ok(Store::of_shard(Arc::new(lane), outbox, options))
     }
 
-    /// The lane of the outbox.
     pub(super) fn lane(&self) -> Arc<Lane> {
         self.outbox.lane()
     }
@@ -103,15 +96,6 @@ impl Shard {
 
     pub(super) fn epoch(&self) -> u64 {
         self.synchrony.epoch()
-    }
-
-    pub(super) fn mode(&self) -> Mode {
-        self.mode
-    }
-
-    pub(super) fn set_mode(&mut self, mode: Mode) {
-        self.mode = mode;
-        self.synchrony.set_mode(far_mode(mode));
     }
 
     /// Whether the shard has no work, and had none since the last call.

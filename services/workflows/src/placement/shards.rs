@@ -55,7 +55,6 @@ pub(super) struct Shards {
     pub(super) events: mpsc::Sender<ShardEvent>,
 }
 
-/// One far store.
 #[derive(Debug)]
 pub(super) struct Slot {
     place: Arc<str>,
@@ -66,7 +65,6 @@ pub(super) struct Slot {
 
 #[derive(Debug, Default)]
 struct SlotState {
-    /// The latest address.
     address: String,
     shard: Option<Shard>,
     opening: Option<OpeningTask>,
@@ -87,11 +85,11 @@ struct OpeningTask {
 impl SlotState {
     /// Why the shard is not open yet.
     fn trouble(&self) -> &'static str {
-        match self
+        let awaited = self
             .opening
             .as_ref()
-            .map(|opening| *opening.awaited.borrow())
-        {
+            .map(|opening| *opening.awaited.borrow());
+        match awaited {
             Some(Awaited::Owner) => {
                 "another server is at work there, or was so seconds ago: \
                  ask that one, or this one again later"
@@ -122,10 +120,10 @@ impl Slot {
             (None, None) if state.opening.is_some() => {
                 Some(FarStore::unopened(state.trouble().to_owned()))
             }
-            (None, None) => state
-                .released
-                .clone()
-                .map(|(at, store)| store.after(now.since(at))),
+            (None, None) => {
+                let (at, store) = state.released.clone()?;
+                Some(store.after(now.since(at)))
+            }
         }
     }
 
@@ -151,10 +149,9 @@ impl Shards {
 
     /// Makes a far store known. If it is known, its address stays.
     pub(super) fn add(&self, place: &Arc<str>, address: &str) {
-        self.slots
-            .lock()
-            .entry(Arc::clone(place))
-            .or_insert_with(|| Slot::new(place, address));
+        let mut slots = self.slots.lock();
+        let slot = slots.entry(Arc::clone(place));
+        slot.or_insert_with(|| Slot::new(place, address));
     }
 
     /// Sets the address by which a known far store is reached from now on.
@@ -164,16 +161,13 @@ impl Shards {
         }
     }
 
-    /// The health of each far store that was requested. Does not block.
     pub(super) fn health(&self) -> BTreeMap<String, FarStore> {
         let (slots, now) = (self.slots.lock(), self.env.clock.monotonic());
-        slots
-            .iter()
-            .filter_map(|(place, slot)| Some((place.to_string(), slot.health(now)?)))
-            .collect()
+        let health =
+            |(place, slot): (&Arc<str>, &Arc<Slot>)| Some((place.to_string(), slot.health(now)?));
+        slots.iter().filter_map(health).collect()
     }
 
-    /// Whether the last request to a far store failed. Does not block.
     pub(super) fn is_failing(&self, place: &str) -> bool {
         self.slot(place).is_some_and(|slot| {
             let state = slot.state.lock();
@@ -182,7 +176,6 @@ impl Shards {
         })
     }
 
-    /// Releases all shards, drained, so that the next owner need not wait for a lease.
     pub(super) async fn release(&self) {
         let slots = std::mem::take(&mut *self.slots.lock());
         for slot in slots.into_values() {
@@ -194,8 +187,8 @@ impl Shards {
     ///
     /// Errors: `Unavailable` after [`OPEN_MAX`], while the opening continues; those of opening.
     pub(super) async fn store(self: &Arc<Self>, place: &str) -> Result<Store> {
-        let slot = self.slot(place);
-        let slot = slot.ok_or_else(|| ports::Error::unavailable("find a far store"))?;
+        let unknown = || ports::Error::unavailable("find a far store");
+        let slot = self.slot(place).ok_or_else(unknown)?;
         let mut attempts = slot.attempts.subscribe();
         if let Some(store) = self.open_store(&slot)? {
             return Ok(store);
@@ -224,31 +217,20 @@ impl Shards {
             ended.stop();
             state.ended_epoch = Some(ended.epoch());
         }
-        state
-            .shard
-            .as_mut()
-            .map(|shard| shard.store(&self.env.options))
-            .transpose()
+        let shard = state.shard.as_mut();
+        let store = shard.map(|shard| shard.store(&self.env.options));
+        store.transpose()
     }
 
-    /// Applies a change of the mode: a workflow of the far store asks for `wanted`, and a deployment
-    /// may have changed what others ask for.
-    pub(super) fn update_mode(&self, place: &str, wanted: Mode) {
-        let Some(slot) = self.slot(place) else { return };
-        let mut state = slot.state.lock();
-        if let Some(shard) = state.shard.as_mut().filter(|shard| shard.mode() != wanted) {
-            shard.set_mode(self.strictest_mode(place));
-        }
-    }
-
-    /// The strictest mode of the deployed workflows of this far store.
+    /// The strictest mode of the deployed workflows of this far store. A shard has it until it is
+    /// opened again.
     fn strictest_mode(&self, place: &str) -> Mode {
         let deployed = self.runner.workflows();
         let is_here = |far: &str| place_of(far) == place;
-        deployed
+        let here = deployed
             .values()
-            .filter(|workflow| workflow.far.as_deref().is_some_and(is_here))
-            .map(|workflow| workflow.synchrony)
+            .filter(|workflow| workflow.far.as_deref().is_some_and(is_here));
+        here.map(|workflow| workflow.synchrony)
             .max()
             .unwrap_or_default()
     }

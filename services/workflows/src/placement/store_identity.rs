@@ -4,8 +4,11 @@
 //! therefore has a random identity, which is durable before we compare it. We write nothing far: a
 //! far store that has the near identity is the near store.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use ports::{Condition, KeyValue, Update, key_value::Value};
+use ports::{Condition, Item, KeyValue, Update, key_value::Value};
+use primitives::retry_repeatable;
 
 use crate::{
     env::{Env, RETRY},
@@ -21,23 +24,16 @@ pub(super) async fn is_same_store(
     far: &dyn KeyValue,
     env: &Env,
 ) -> ports::Result<bool> {
-    let mut delays = RETRY.delays();
-    loop {
-        match compare(near, far, env).await {
-            Err(error) if error.is_retryable() => env.pause(&mut delays).await,
-            compared => return compared,
-        }
-    }
+    let compare = || compare(near, far, env);
+    retry_repeatable(RETRY, &*env.clock, &*env.entropy, compare).await
 }
 
 async fn compare(near: &dyn KeyValue, far: &dyn KeyValue, env: &Env) -> ports::Result<bool> {
     let key = layout::store_identity();
     let mut read = near.get(&key).await?;
     if read.value.is_none() {
-        let random: Bytes = [env.entropy.next_u64(), env.entropy.next_u64()]
-            .iter()
-            .flat_map(|half| half.to_be_bytes())
-            .collect();
+        let halves = [env.entropy.next_u64(), env.entropy.next_u64()];
+        let random: Bytes = halves.map(u64::to_be_bytes).concat().into();
         let put = Update::put(key.clone(), vec![(IDENTITY.into(), Value::Bytes(random))]);
         near.update(put.when(Condition::Absent)).await?;
         read = near.get(&key).await?;
@@ -46,9 +42,7 @@ async fn compare(near: &dyn KeyValue, far: &dyn KeyValue, env: &Env) -> ports::R
     // with the old one, would then look like a different store.
     near.externalize(read.point).await?;
     let there = far.get(&key).await?.value;
-    Ok(there.is_some_and(|there| {
-        read.value.is_some_and(|here| {
-            here.bytes(IDENTITY).is_some() && here.bytes(IDENTITY) == there.bytes(IDENTITY)
-        })
-    }))
+    let identity = |item: Arc<Item>| item.bytes(IDENTITY).cloned();
+    let here = read.value.and_then(identity);
+    Ok(here.is_some() && here == there.and_then(identity))
 }

@@ -1,15 +1,11 @@
 //! Responses within a time limit, with the cause where a store is too slow.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use ports::LogThrottle;
 
-use crate::{
-    Error, Result,
-    env::Env,
-    placement::{Placement, StoreLocation},
-};
+use super::Query;
+use crate::{Error, Result, placement::StoreLocation};
 
 /// How long the stores may take for a response. The HTTP layer cuts a connection that is silent for
 /// longer, and the client would not learn why.
@@ -17,47 +13,29 @@ const RESPONSE_MAX: Duration = Duration::from_secs(5);
 
 /// The store that a response waits for now. A response that is late names the trouble of this store,
 /// and not of another one of the workflow.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct AwaitedStore(Arc<Mutex<Option<StoreLocation>>>);
+#[derive(Debug, Default)]
+pub(crate) struct AwaitedStore(Mutex<Option<StoreLocation>>);
 
 impl AwaitedStore {
     pub(super) fn set(&self, location: &StoreLocation) {
         *self.0.lock() = Some(location.clone());
     }
-
-    fn get(&self) -> Option<StoreLocation> {
-        self.0.lock().clone()
-    }
 }
 
-#[derive(Debug)]
-pub(crate) struct Responses {
-    env: Arc<Env>,
-    placement: Arc<Placement>,
-    /// Limits the log lines about writes that far stores refuse permanently.
-    refusal_log: Mutex<LogThrottle>,
-}
-
-impl Responses {
-    pub(super) fn new(env: &Arc<Env>, placement: &Arc<Placement>) -> Self {
-        Self {
-            env: Arc::clone(env),
-            placement: Arc::clone(placement),
-            refusal_log: Mutex::default(),
-        }
-    }
-
-    /// The response, or the error `late` after [`RESPONSE_MAX`].
+impl Query {
+    /// The response, or after [`RESPONSE_MAX`] an error with the trouble of the store that it waits
+    /// for.
     pub(crate) async fn in_time<T>(
         &self,
-        late: impl FnOnce() -> ports::Error + Send,
+        awaited: &AwaitedStore,
         response: impl Future<Output = Result<T>>,
     ) -> Result<T> {
+        let late = || self.late(awaited);
         self.within(RESPONSE_MAX, late, response).await
     }
 
-    /// The same with another limit, of at least [`RESPONSE_MAX`].
-    pub(super) fn within<T>(
+    /// The response, or the error `late` after `most`, but at least [`RESPONSE_MAX`].
+    pub(crate) fn within<T>(
         &self,
         most: Duration,
         late: impl FnOnce() -> ports::Error + Send,
@@ -75,18 +53,11 @@ impl Responses {
     }
 
     /// The error of a late response, with the trouble of the store that it waited for.
-    pub(crate) fn late(
-        &self,
-        awaited: &AwaitedStore,
-    ) -> impl FnOnce() -> ports::Error + Send + 'static {
-        let (placement, awaited) = (Arc::clone(&self.placement), awaited.clone());
-        move || {
-            let trouble = awaited
-                .get()
-                .and_then(|location| placement.trouble(&location));
-            let why = trouble.unwrap_or_else(|| "its store does not answer in time".to_owned());
-            ports::Error::unavailable(format!("show what is not durable yet: {why}"))
-        }
+    pub(super) fn late(&self, awaited: &AwaitedStore) -> ports::Error {
+        let location = awaited.0.lock();
+        let trouble = location.as_ref().and_then(|it| self.placement.trouble(it));
+        let why = trouble.unwrap_or_else(|| "its store does not answer in time".to_owned());
+        ports::Error::unavailable(format!("show what is not durable yet: {why}"))
     }
 
     /// An error as a caller sees it. Logs the permanent refusals of far stores, each reason once and

@@ -35,7 +35,6 @@ pub(crate) struct FoundRun {
 }
 
 impl Query {
-    /// A run.
     pub(crate) async fn run(&self, name: &str, id: &str) -> Result<RunView> {
         self.run_within(Duration::ZERO, name, id).await
     }
@@ -43,8 +42,8 @@ impl Query {
     async fn run_within(&self, most: Duration, name: &str, id: &str) -> Result<RunView> {
         let awaited = AwaitedStore::default();
         let view = Box::pin(self.view(name, id, &awaited));
-        let late = self.responses.late(&awaited);
-        self.responses.within(most, late, view).await
+        let late = || self.late(&awaited);
+        self.within(most, late, view).await
     }
 
     async fn view(&self, name: &str, id: &str, awaited: &AwaitedStore) -> Result<RunView> {
@@ -170,17 +169,15 @@ impl Query {
                     return Ok(None);
                 };
                 let row = store.run(name, id).await?;
-                Ok(row.map(|row| (store, row)))
+                Ok(row.map(|(row, point)| FoundRun {
+                    location: location.clone(),
+                    row,
+                    store,
+                    point,
+                }))
             };
             match found.await {
-                Ok(Some((store, (row, point)))) => {
-                    return Ok(FoundRun {
-                        location: location.clone(),
-                        row,
-                        store,
-                        point,
-                    });
-                }
+                Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}
                 // This store may have the run.
                 Err(error) => missing = error,
@@ -230,8 +227,7 @@ impl Query {
     ) -> Result<(Vec<RunView>, Option<String>)> {
         let awaited = AwaitedStore::default();
         let page = self.page((name, status, after), &awaited);
-        let late = self.responses.late(&awaited);
-        self.responses.in_time(late, page).await
+        self.in_time(&awaited, page).await
     }
 
     async fn page(
@@ -250,9 +246,11 @@ impl Query {
             store.externalize(here.point).await?;
             // After the last row of a full page there may be more, here and between rows of other
             // stores.
-            if let Some((last, _)) = here.rows.last().filter(|_| here.has_more) {
-                until = Some(until.map_or_else(|| last.clone(), |until| until.min(last.clone())));
-            }
+            let last = here.rows.last().filter(|_| here.has_more);
+            until = until
+                .into_iter()
+                .chain(last.map(|(id, _)| id.clone()))
+                .min();
             rows.extend(here.rows);
         }
         rows.retain(|(id, _)| until.as_ref().is_none_or(|until| id <= until));
@@ -267,24 +265,14 @@ impl Query {
     /// The committed steps of a run, in the order in which they ended.
     pub(crate) async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
         let awaited = AwaitedStore::default();
-        let steps = self.committed_steps(name, id, &awaited);
-        let late = self.responses.late(&awaited);
-        self.responses.in_time(late, steps).await
-    }
-
-    async fn committed_steps(
-        &self,
-        name: &str,
-        id: &str,
-        awaited: &AwaitedStore,
-    ) -> Result<Vec<StepView>> {
-        let FoundRun { store, row, .. } = self.find(name, id, awaited).await?;
-        let (steps, point) = store.steps(name, id, row.began_ms).await?;
-        store.externalize(point).await?;
-        let mut steps: Vec<StepView> = steps
-            .into_iter()
-            .map(|(path, row)| StepView::of(path, row))
-            .collect();
+        let steps = async {
+            let FoundRun { store, row, .. } = self.find(name, id, &awaited).await?;
+            let (steps, point) = store.steps(name, id, row.began_ms).await?;
+            store.externalize(point).await?;
+            Ok(steps)
+        };
+        let steps = self.in_time(&awaited, steps).await?.into_iter();
+        let mut steps: Vec<StepView> = steps.map(|(path, row)| StepView::of(path, row)).collect();
         steps.sort_by_key(|step| (step.ended_ms, step.began_ms));
         Ok(steps)
     }

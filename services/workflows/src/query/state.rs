@@ -4,10 +4,9 @@ use bytes::Bytes;
 use transactions::list::{Listing, Page};
 
 use super::{AwaitedStore, Query};
-use crate::{Error, Result, storage::Store};
+use crate::{Result, storage::Store};
 
 impl Query {
-    /// The value of a key.
     pub(crate) async fn state(&self, name: &str, key: &Bytes) -> Result<Option<Bytes>> {
         let awaited = AwaitedStore::default();
         let durable = async {
@@ -17,11 +16,9 @@ impl Query {
             store.externalize(point).await?;
             Ok(value)
         };
-        let late = self.responses.late(&awaited);
-        self.responses.in_time(late, durable).await
+        self.in_time(&awaited, durable).await
     }
 
-    /// A page of the keys.
     pub(crate) async fn list_state(&self, name: &str, listing: &Listing) -> Result<Page> {
         let awaited = AwaitedStore::default();
         let durable = async {
@@ -30,8 +27,7 @@ impl Query {
             store.externalize(point).await?;
             Ok(page)
         };
-        let late = self.responses.late(&awaited);
-        self.responses.in_time(late, durable).await
+        self.in_time(&awaited, durable).await
     }
 
     /// The store of the deployed definition; of a workflow that is no longer deployed, the store of
@@ -41,9 +37,8 @@ impl Query {
             Err(_) => self.placement.all(name).await?,
             known => known?,
         };
-        let location = locations.into_iter().next();
-        let location = location.ok_or_else(|| Error::NoSuchWorkflow(name.to_owned()))?;
-        awaited.set(&location);
-        self.placement.store(&location).await
+        // There is one at least.
+        awaited.set(&locations[0]);
+        self.placement.store(&locations[0]).await
     }
 }

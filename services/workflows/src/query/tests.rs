@@ -91,7 +91,7 @@ fn a_late_response_names_the_far_store_that_it_waited_for() {
             .expect("it is noted");
         service.start().await.expect("it starts");
         let awaited = AwaitedStore::default();
-        let late = || query.responses.late(&awaited)().to_string();
+        let late = || query.late(&awaited).to_string();
         query
             .find("w", "run", &awaited)
             .await

@@ -72,13 +72,13 @@ impl RunView {
     /// The view for a list. It omits the output and the message of a failure, as each may be long.
     pub(crate) fn listed(run: String, row: &RunRow) -> Self {
         let whole = Self::of(run, row);
-        let error = whole.error.as_ref().and_then(|error| {
+        let listed = |error: Box<RawValue>| {
             let listed: Listed = serde_json::from_str(error.get()).ok()?;
             serde_json::value::to_raw_value(&listed).ok()
-        });
+        };
         Self {
             output: None,
-            error,
+            error: whole.error.and_then(listed),
             ..whole
         }
     }
@@ -86,21 +86,13 @@ impl RunView {
 
 impl StepView {
     pub(crate) fn of(path: String, row: StepRow) -> Self {
-        let error = row.result.err().as_ref().map(raw);
-        let StepRow {
-            function,
-            tries,
-            began_ms,
-            ended_ms,
-            ..
-        } = row;
         Self {
             path,
-            function,
-            tries,
-            began_ms,
-            ended_ms,
-            error,
+            function: row.function,
+            tries: row.tries,
+            began_ms: row.began_ms,
+            ended_ms: row.ended_ms,
+            error: row.result.err().as_ref().map(raw),
         }
     }
 }

@@ -1,10 +1,8 @@
 //! How a run begins (W1).
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
-use functions::manifest::workflow::Workflow;
-use ports::DurabilityPoint;
 
 use super::{
     Scheduler,
@@ -25,15 +23,6 @@ const LATE_BEGIN_CHECK_EVERY: Duration = Duration::from_secs(2);
 /// begun again, or with the next start.
 const LATE_BEGIN_CHECKS: u32 = 5;
 
-/// The rows of a begin.
-struct Begun {
-    /// The rows that it has written, or tried to.
-    rows: (RunRow, Given),
-    /// The row that existed before.
-    existing: Option<RunRow>,
-    point: DurabilityPoint,
-}
-
 impl Scheduler {
     /// Begins a run, unless it has begun. `is_client_id`: the client chose its id, so another store
     /// of the workflow may have the run.
@@ -51,12 +40,19 @@ impl Scheduler {
         }
         let location = inner.placement.of(&workflow);
         let store = inner.placement.store(&location).await?;
-        check_input(&input, &store)?;
+        if input.len() > store.bytes_max() {
+            let most = store.bytes_max();
+            let say = format!("an input has {most} bytes at most");
+            return Err(Error::TooLarge(say));
+        }
         if is_client_id && inner.placement.exists_elsewhere(&key, &location).await? {
             return Ok(());
         }
         inner.placement.list(&store, name, &workflow).await?;
-        let begun = match self.write_begin((name, id), &store, &workflow, input).await {
+        let row = RunRow::begun(inner.env.now_ms(), store.own_driver()?);
+        let workflow = (*workflow).clone();
+        let given = Given { input, workflow };
+        let (existing, point) = match store.begin_run(name, id, &row, &given).await {
             // The row may exist, now or later, and the caller may not come back.
             Err(error) if error.is_transient() => {
                 self.execute(claim, location.clone(), None);
@@ -67,7 +63,20 @@ impl Scheduler {
             }
             begun => begun?,
         };
-        self.start_begun(claim, (location, store), begun).await
+        if let Some(existing) = existing {
+            return self.join_begun(claim, (location, store), existing).await;
+        }
+        inner.executor.counters.began();
+        let place = (location.clone(), store);
+        let run = Run::new(
+            &inner.env,
+            key,
+            (row, given),
+            place,
+            (BTreeMap::new(), point),
+        );
+        self.execute(claim, location, Some(run));
+        Ok(())
     }
 
     /// Claims a run that is to begin; none: it has begun.
@@ -81,72 +90,36 @@ impl Scheduler {
         }
     }
 
-    async fn write_begin(
-        &self,
-        (name, id): (&str, &str),
-        store: &Store,
-        workflow: &Arc<Workflow>,
-        input: Bytes,
-    ) -> Result<Begun> {
-        let row = RunRow::begun(self.inner.env.now_ms(), store.own_driver()?);
-        let given = Given {
-            input,
-            workflow: (**workflow).clone(),
-        };
-        let (existing, point) = store.begin_run(name, id, &row, &given).await?;
-        Ok(Begun {
-            rows: (row, given),
-            existing,
-            point,
-        })
-    }
-
-    async fn start_begun(
+    /// Executes a run that an earlier begin has begun, whose response was lost.
+    async fn join_begun(
         &self,
         claim: Claim,
         (location, store): (StoreLocation, Store),
-        begun: Begun,
+        existing: RunRow,
     ) -> Result<()> {
+        if existing.status != Status::Running {
+            return Ok(());
+        }
         let key = claim.key().clone();
-        let run = match begun.existing {
-            None => {
-                self.inner.executor.counters.began();
-                let journal = (BTreeMap::new(), begun.point);
-                Some(Run::new(
-                    key,
-                    begun.rows,
-                    (location.clone(), store),
-                    journal,
-                ))
-            }
-            // An earlier begin succeeded, and its response was lost.
-            Some(existing) if existing.status == Status::Running => {
-                match self.load(key, existing, (&location, store)).await {
-                    // The run has begun. A task finds out whether another process executes it.
-                    Err(error) if error.is_transient() => {
-                        self.execute(claim, location, None);
-                        return Ok(());
-                    }
-                    loaded => loaded?,
+        match self.load(key, existing, (&location, store)).await {
+            // The run has begun. A task finds out whether another process executes it.
+            Err(error) if error.is_transient() => self.execute(claim, location, None),
+            loaded => {
+                if let Some(run) = loaded? {
+                    self.execute(claim, location, Some(run));
                 }
             }
-            Some(_) => None,
-        };
-        if let Some(run) = run {
-            self.execute(claim, location, Some(run));
         }
         Ok(())
     }
 
     /// Resumes a run whose begin a store completes after its row was read.
     fn check_for_late_begin(&self, key: RunKey, location: StoreLocation) {
-        let (handle, clock) = (self.handle(), Arc::clone(&self.inner.env.clock));
+        let scheduler = self.clone();
         self.spawn(async move {
             for _ in 0..LATE_BEGIN_CHECKS {
+                let clock = &scheduler.inner.env.clock;
                 clock.sleep(LATE_BEGIN_CHECK_EVERY).await;
-                let Some(scheduler) = handle.upgrade() else {
-                    return;
-                };
                 if let Err(error) = scheduler.resume(key.clone(), &location).await {
                     tracing::debug!(
                         workflow = %key.0, run = %key.1, %error,
@@ -156,14 +129,4 @@ impl Scheduler {
             }
         });
     }
-}
-
-fn check_input(input: &Bytes, store: &Store) -> Result<()> {
-    let most = store.bytes_max();
-    if input.len() > most {
-        return Err(Error::TooLarge(format!(
-            "an input has {most} bytes at most"
-        )));
-    }
-    Ok(())
 }

@@ -23,7 +23,6 @@ use transactions::model::NodeId;
 
 use crate::{model::RunKey, run::Run};
 
-/// All claims of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     entries: Mutex<BTreeMap<RunKey, Entry>>,
@@ -69,14 +68,12 @@ impl Claims {
             return None;
         }
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        entries.insert(
-            key.clone(),
-            Entry {
-                number,
-                run: None,
-                task: None,
-            },
-        );
+        let entry = Entry {
+            number,
+            run: None,
+            task: None,
+        };
+        entries.insert(key.clone(), entry);
         Some(Claim {
             claims: Arc::clone(self),
             key: key.clone(),
@@ -93,16 +90,14 @@ impl Claims {
             if let Some(claim) = self.claim(key) {
                 return Ok(claim);
             }
-            if let Some(entry) = self
-                .entries
-                .lock()
-                .get(key)
-                .filter(|entry| entry.task.is_some())
+            if let Some(entry) = self.entries.lock().get(key)
+                && entry.task.is_some()
             {
-                return Err(if entry.run.is_some() {
-                    Busy::Executing
-                } else {
+                let in_doubt = entry.run.is_none();
+                return Err(if in_doubt {
                     Busy::InDoubt
+                } else {
+                    Busy::Executing
                 });
             }
             changed.await;
@@ -145,13 +140,9 @@ impl Claims {
         Some(entries.get(key)?.run.as_ref()?.ended.subscribe())
     }
 
-    /// Sets the task that holds a claim.
     pub(super) fn set_task(&self, (key, number): (&RunKey, u64), task: AbortHandle) {
-        if let Some(entry) = self
-            .entries
-            .lock()
-            .get_mut(key)
-            .filter(|entry| entry.number == number)
+        if let Some(entry) = self.entries.lock().get_mut(key)
+            && entry.number == number
         {
             entry.task = Some(task);
         }

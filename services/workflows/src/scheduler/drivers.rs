@@ -20,9 +20,9 @@
 //!   previous driver, takes effect.
 //! - Only its driver ends a run, after it has waited for commits under way.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use super::{Handle, Scheduler, end::End};
+use super::{Scheduler, end::End};
 use crate::{
     Result,
     env::RETRY,
@@ -40,18 +40,24 @@ impl Scheduler {
     /// Resumes the runs whose drivers are gone, and ends the runs that other processes ask this one
     /// to end, until the scheduler stops.
     pub(super) fn start_driving(&self) {
-        self.spawn(follow_members(self.handle()));
-        let (handle, clock) = (self.handle(), Arc::clone(&self.inner.env.clock));
+        let scheduler = self.clone();
         self.spawn(async move {
-            while let Some(scheduler) = handle.upgrade() {
+            // Resumes the runs of the near store each time the members of the cluster have changed.
+            let mut view = 0;
+            loop {
+                view = scheduler.inner.engine.members_changed(view).await;
+                scheduler.resume_until_done(&StoreLocation::Near).await;
+            }
+        });
+        let scheduler = self.clone();
+        self.spawn(async move {
+            loop {
                 if let Err(error) = scheduler.end_requested().await {
                     tracing::debug!(%error, "requests to end runs are read again later");
                 }
                 let is_idle = scheduler.inner.claims.len() == 0;
-                drop(scheduler);
-                clock
-                    .sleep(if is_idle { POLL_IDLE_EVERY } else { POLL_EVERY })
-                    .await;
+                let wait = if is_idle { POLL_IDLE_EVERY } else { POLL_EVERY };
+                scheduler.inner.env.clock.sleep(wait).await;
             }
         });
     }
@@ -166,20 +172,5 @@ impl Scheduler {
             tracing::debug!(%workflow, %run, %error, "a request to end a run stays");
         }
         Ok(())
-    }
-}
-
-/// Resumes the runs of the near store each time the members of the cluster have changed.
-async fn follow_members(handle: Handle) {
-    let mut view = 0;
-    loop {
-        let Some(scheduler) = handle.upgrade() else {
-            return;
-        };
-        let engine = scheduler.inner.engine.clone();
-        drop(scheduler);
-        view = engine.members_changed(view).await;
-        drop(engine);
-        handle.resume_all(StoreLocation::Near).await;
     }
 }

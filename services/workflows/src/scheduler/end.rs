@@ -123,13 +123,13 @@ async fn has_committed(store: &Store, (name, id): (&str, &str), row: &RunRow) ->
     if !store.given(name, id).await?.workflow.atomic {
         return Ok(false);
     }
-    let address = StepAddress {
+    let run = StepAddress {
         workflow: name,
         run: id,
         began_ms: row.began_ms,
         driver: row.driver,
         path: "",
     };
-    let begun = store.begin_atomic(address, Isolation::default()).await?;
+    let begun = store.begin_atomic(run, Isolation::default()).await?;
     Ok(begun.is_none())
 }

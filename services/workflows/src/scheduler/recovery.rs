@@ -90,7 +90,13 @@ impl Scheduler {
         let given = store.given(name, id).await?;
         let journal = store.steps(name, id, row.began_ms).await?;
         let place = (location.clone(), store);
-        Ok(Some(Run::new(key, (row, given), place, journal)))
+        Ok(Some(Run::new(
+            &self.inner.env,
+            key,
+            (row, given),
+            place,
+            journal,
+        )))
     }
 
     /// Loads a stopped run after a wait, with as many attempts as it takes; none: it has ended, or

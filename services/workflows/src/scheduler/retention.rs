@@ -3,12 +3,12 @@
 //! We look for such runs when a run ends, at most once a minute for each workflow. So an idle service
 //! makes no calls.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use parking_lot::Mutex;
 use ports::Monotonic;
 
-use crate::{Broken, Result, env::Env, run::Run};
+use crate::{Broken, Result, run::Run};
 
 const SWEEP_EVERY: Duration = Duration::from_mins(1);
 
@@ -23,28 +23,28 @@ pub(super) struct Retention {
 
 impl Retention {
     /// After the end of `run`: forgets the runs of its workflow that are no longer kept.
-    pub(super) async fn sweep(&self, env: &Env, run: &Arc<Run>) {
+    pub(super) async fn sweep(&self, run: &Run) {
+        let env = &run.env;
         let now = env.clock.monotonic();
         let Ok(_one_at_a_time) = self.sweeping.try_lock() else {
             return;
         };
         {
             let mut swept = self.swept.lock();
-            let is_early = swept
-                .get(&run.name)
-                .is_some_and(|last| now.since(*last) < SWEEP_EVERY);
-            if is_early {
+            let last = swept.get(&run.name);
+            if last.is_some_and(|last| now.since(*last) < SWEEP_EVERY) {
                 return;
             }
             swept.insert(run.name.clone(), now);
         }
-        if let Err(error) = forget_old(env, run).await {
+        if let Err(error) = forget_old(run).await {
             tracing::debug!(workflow = %run.name, %error, "old runs are forgotten later");
         }
     }
 }
 
-async fn forget_old(env: &Env, run: &Run) -> Result<()> {
+async fn forget_old(run: &Run) -> Result<()> {
+    let env = &run.env;
     if env.breaks(Broken::ForgetsNoRun) {
         return Ok(());
     }
@@ -56,23 +56,22 @@ async fn forget_old(env: &Env, run: &Run) -> Result<()> {
     let finished = run.store.finished(&run.name).await?;
     let until = env.now_ms().saturating_sub(kept_for.as_millis() as u64);
     let too_many = finished.len().saturating_sub(env.options.finished_max);
-    let old = finished.into_iter().enumerate();
-    for (_, (ended_ms, id)) in old.filter(|(place, (ended, _))| *place < too_many || *ended < until)
-    {
-        run.store.forget(&run.name, ended_ms, &id).await?;
+    for (place, (ended_ms, id)) in finished.into_iter().enumerate() {
+        if place < too_many || ended_ms < until {
+            run.store.forget(&run.name, ended_ms, &id).await?;
+        }
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, sync::Arc};
 
     use bytes::Bytes;
     use functions::manifest::workflow::Workflow;
     use simulated::World;
 
-    use super::*;
     use crate::{
         Options,
         model::StepAddress,

@@ -23,11 +23,10 @@ use transactions::{
 
 use super::{far_calls::FarCalls, listing::overlaid};
 use crate::{
-    Broken, Error, Options, Result,
-    env::Env,
+    Broken, Error, Result,
     failure::Failure,
     run::{Overlay, Run, Written},
-    storage::{Changes, State, StepRow, VALUE},
+    storage::{State, StepResult, StepRow, VALUE},
 };
 
 #[derive(Debug)]
@@ -51,19 +50,18 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     /// An attempt that is not registered yet.
-    pub(crate) fn new(run: &Arc<Run>, env: &Env, path: String, tries: u32) -> Self {
-        let overlay = Overlay::of_attempt(run.overlay_of_atomic(), env.entropy.next_u64());
-        let (calls, far_calls, failures, publishing) = Default::default();
+    pub(crate) fn new(run: &Arc<Run>, path: String, tries: u32) -> Self {
+        let number = run.env.entropy.next_u64();
         Self {
             run: Arc::clone(run),
             path,
-            overlay,
-            began_ms: env.now_ms(),
+            overlay: Overlay::of_attempt(run.overlay_of_atomic(), number),
+            began_ms: run.env.now_ms(),
             tries,
-            calls,
-            far_calls,
-            failures,
-            publishing,
+            calls: AtomicU64::default(),
+            far_calls: Arc::default(),
+            failures: tokio::sync::Mutex::default(),
+            publishing: tokio::sync::Mutex::default(),
         }
     }
 
@@ -77,36 +75,36 @@ impl Attempt {
 
     /// The path of the next step that its code calls.
     pub(crate) fn next_path(&self) -> String {
-        format!(
-            "{}/{}",
-            self.path,
-            self.calls.fetch_add(1, Ordering::Relaxed)
-        )
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        format!("{}/{number}", self.path)
     }
 
     /// Commits the attempt, which has succeeded with `output`.
-    pub(crate) async fn commit(
-        &self,
-        env: &Env,
-        function: &str,
-        output: Bytes,
-    ) -> Result<Bytes, Failure> {
-        let changes = self.finish().await;
-        let row = StepRow {
+    pub(crate) async fn commit(&self, function: &str, output: Bytes) -> Result<Bytes, Failure> {
+        // Nothing is published meanwhile.
+        let publishing = self.publishing.lock().await;
+        let changes = self.overlay.close();
+        drop(publishing);
+        let (run, step) = (
+            &self.run,
+            (self.path.as_str(), self.row(function, Ok(output))),
+        );
+        if run.call_of_atomic().is_some() && !run.env.breaks(Broken::CountsByParts) {
+            return run.commit_in_atomic(step, (&self.overlay, changes));
+        }
+        run.commit(step, changes).await
+    }
+
+    /// The row of its step, which ends now with `result`.
+    pub(crate) fn row(&self, function: &str, result: StepResult) -> StepRow {
+        StepRow {
             function: function.to_owned(),
-            result: Ok(output),
+            result,
             attempt: None,
             tries: self.tries,
             began_ms: self.began_ms,
-            ended_ms: env.now_ms(),
-        };
-        let step = (self.path.as_str(), row);
-        if self.run.call_of_atomic().is_some() && !env.breaks(Broken::CountsByParts) {
-            return self
-                .run
-                .commit_in_atomic(env, step, (&self.overlay, changes));
+            ended_ms: self.run.env.now_ms(),
         }
-        self.run.commit(env, step, changes).await
     }
 
     /// Makes a request for its code, and records it if the store is far (W9).
@@ -125,11 +123,11 @@ impl Attempt {
 
     /// Stores the failures that its code was told of, as the code continues to something that
     /// commits by itself. When the code runs again it is told of the same failures (W2).
-    pub(crate) async fn store_failures(&self, env: &Env) -> Result<()> {
+    pub(crate) async fn store_failures(&self) -> Result<()> {
         let mut failures = self.failures.lock().await;
         while let Some((path, row)) = failures.front() {
-            if !env.breaks(Broken::ForgetsFailures) {
-                let stored = self.run.commit_failure(env, &self.overlay, (path, row));
+            if !self.run.env.breaks(Broken::ForgetsFailures) {
+                let stored = self.run.commit_failure(&self.overlay, (path, row));
                 self.far_call(stored).await?;
             }
             failures.pop_front();
@@ -137,7 +135,6 @@ impl Attempt {
         Ok(())
     }
 
-    /// The value of `key`, as this attempt sees it.
     pub(crate) async fn get(&self, key: &Bytes) -> Result<Option<Bytes>> {
         match self.overlay.get(key)? {
             Written::Value(value) => Ok(Some(value)),
@@ -146,7 +143,6 @@ impl Attempt {
         }
     }
 
-    /// A page of keys, as this attempt sees them.
     pub(crate) async fn list(&self, listing: &Listing) -> Result<Page> {
         // We read the overlay first, so that an attempt that has ended is refused at once. Writes
         // that the attempt makes meanwhile may be missing.
@@ -156,16 +152,11 @@ impl Attempt {
         Ok(overlaid(page, written, listing, position))
     }
 
-    pub(crate) async fn put(
-        self: &Arc<Self>,
-        key: Bytes,
-        value: Option<Bytes>,
-        options: &Options,
-    ) -> Result<()> {
+    pub(crate) async fn put(self: &Arc<Self>, key: Bytes, value: Option<Bytes>) -> Result<()> {
         self.check_write(key.len(), value.as_ref().map_or(0, Bytes::len))?;
-        self.overlay.put(key, value, options)?;
-        if options.breaks(Broken::WritesThrough) {
-            self.externalize(options).await?;
+        self.overlay.put(key, value, &self.run.env.options)?;
+        if self.run.env.breaks(Broken::WritesThrough) {
+            self.externalize().await?;
         }
         Ok(())
     }
@@ -185,14 +176,14 @@ impl Attempt {
         Ok(())
     }
 
-    pub(crate) fn send(&self, effect: Effect, options: &Options) -> Result<()> {
+    pub(crate) fn send(&self, effect: Effect) -> Result<()> {
         // Near, one transaction has to take all effects: the step's, or the atomic run's. In a shard
         // the outbox splits them into rows.
         let sends_max = match &self.run.store.state {
             State::Transactions(engine) => engine.effects_max(),
             State::Shard(_) => usize::MAX,
         };
-        self.overlay.send(effect, sends_max, options)
+        self.overlay.send(effect, sends_max, &self.run.env.options)
     }
 
     /// Errors: `Invalid` in an atomic run. It could not take back anything that is visible outside
@@ -207,36 +198,29 @@ impl Attempt {
     }
 
     /// Commits what was written so far, and waits until all that the run has done is durable.
-    pub(crate) async fn externalize(self: &Arc<Self>, options: &Options) -> Result<()> {
+    pub(crate) async fn externalize(self: &Arc<Self>) -> Result<()> {
         self.check_not_atomic()?;
-        let (attempt, options) = (Arc::clone(self), options.clone());
+        let attempt = Arc::clone(self);
         let published = async {
             // The caller may give up, and we must still learn whether the commit succeeded.
-            let published = tokio::spawn(async move { attempt.publish(&options).await });
-            published.await.unwrap_or_else(|_| {
-                Err(ports::Error::unavailable("publish what a step wrote").into())
-            })?;
+            let published = tokio::spawn(async move { attempt.publish().await }).await;
+            let died = |_| Err(ports::Error::unavailable("publish what a step wrote").into());
+            published.unwrap_or_else(died)?;
             self.run.externalize().await
         };
         self.far_call(published).await
     }
 
     /// On an error the writes stay in the overlay, to be published again or to commit with the step.
-    async fn publish(&self, options: &Options) -> Result<()> {
+    async fn publish(&self) -> Result<()> {
         let _one_at_a_time = self.publishing.lock().await;
         let changes = self.overlay.peek()?;
-        if options.breaks(Broken::CountsWithoutWhatIsMissing) {
+        if self.run.env.breaks(Broken::CountsWithoutWhatIsMissing) {
             self.overlay.forget(&changes);
         }
         self.run.publish(&self.path, &changes).await?;
         self.overlay.forget(&changes);
         Ok(())
-    }
-
-    /// Closes the attempt for its code; returns what it has written and not published.
-    async fn finish(&self) -> Changes {
-        let _nothing_is_published = self.publishing.lock().await;
-        self.overlay.close()
     }
 
     /// Closes the attempt for its code, and drops its writes.

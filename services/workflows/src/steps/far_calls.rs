@@ -18,7 +18,6 @@ use crate::{Error, Result};
 /// The requests of one function's attempt to its far store.
 #[derive(Debug, Default)]
 pub(crate) struct FarCalls {
-    /// Requests under way.
     pending: AtomicUsize,
     /// Whether a caller gave up a request.
     gave_up: AtomicBool,
@@ -28,7 +27,6 @@ pub(crate) struct FarCalls {
     interrupted: AtomicBool,
 }
 
-/// A request under way.
 #[derive(Debug)]
 struct PendingCall<'a> {
     calls: &'a FarCalls,
@@ -85,9 +83,11 @@ impl Drop for PendingCall<'_> {
 }
 
 fn is_outage(error: &Error) -> bool {
+    let Error::Port(error) = error else {
+        return false;
+    };
     matches!(
-        error,
-        Error::Port(error)
-            if matches!(error.kind(), ErrorKind::Unavailable { .. } | ErrorKind::OutcomeUnknown)
+        error.kind(),
+        ErrorKind::Unavailable { .. } | ErrorKind::OutcomeUnknown
     )
 }

@@ -18,7 +18,6 @@ use crate::{Error, Result};
 /// The most nested attempts that are open in one attempt; a further one is refused.
 const NESTED_MAX: usize = 1_000;
 
-/// A registered attempt.
 #[derive(Debug)]
 struct OpenAttempt {
     attempt: Arc<Attempt>,
@@ -30,7 +29,6 @@ struct OpenAttempt {
     nested: BTreeSet<Arc<str>>,
 }
 
-/// All open attempts, by token.
 #[derive(Debug, Default)]
 pub(crate) struct AttemptRegistry {
     open: RwLock<BTreeMap<Arc<str>, OpenAttempt>>,
@@ -47,12 +45,8 @@ impl AttemptRegistry {
         parent: Option<&str>,
         entropy: &dyn Entropy,
     ) -> Result<Arc<str>> {
-        let token: Arc<str> = format!(
-            "step-{:016x}{:016x}",
-            entropy.next_u64(),
-            entropy.next_u64()
-        )
-        .into();
+        let (one, other) = (entropy.next_u64(), entropy.next_u64());
+        let token: Arc<str> = format!("step-{one:016x}{other:016x}").into();
         let mut open = self.open.write();
         let (parent, owner) = match parent {
             None => (None, Arc::clone(&token)),
@@ -114,19 +108,13 @@ impl AttemptRegistry {
     /// Ends an attempt that is about to commit: it keeps its own writes. The nested ones lose theirs.
     pub(crate) fn take(&self, token: &str) -> Option<Arc<Attempt>> {
         let (attempt, nested) = self.remove(token)?;
-        for attempt in nested {
-            attempt.close();
-        }
+        nested.iter().for_each(|attempt| attempt.close());
         Some(attempt)
     }
 
     /// Ends all attempts of the function that began `token`, so that its requests are refused.
     pub(crate) fn interrupt(&self, token: &str) {
-        let owner = self
-            .open
-            .read()
-            .get(token)
-            .map(|found| Arc::clone(&found.owner));
+        let owner = (self.open.read().get(token)).map(|found| Arc::clone(&found.owner));
         if let Some(owner) = owner {
             // Its own writes are dropped when the function has ended.
             self.take(&owner);

@@ -14,7 +14,7 @@
 //! lists the far stores of each workflow, the other the runs that a process is asked to end. A
 //! shard has two more: functions' state, and the numbered rows of the outbox.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use ports::{Key, key_value::Scan};
 use sha2::{Digest, Sha256};
 use transactions::model::TransactionId;
@@ -43,6 +43,8 @@ const FINISHED: u8 = b'f';
 const JOURNAL: u8 = b'j';
 const REFUSED: u8 = b'x';
 
+/// Rows in one page of a scan.
+const PAGE_ROWS: usize = 200;
 /// The longest run id, in bytes.
 pub(crate) const RUN_ID_BYTES_MAX: usize = 128;
 
@@ -51,12 +53,7 @@ fn partition(workflow: &str) -> Bytes {
 }
 
 fn key(workflow: &str, kind: u8, parts: &[&[u8]]) -> Key {
-    let mut sort = BytesMut::new();
-    sort.put_u8(kind);
-    for part in parts {
-        sort.put_slice(part);
-    }
-    Key::new(partition(workflow), sort.freeze())
+    Key::new(partition(workflow), [&[kind], &parts.concat()[..]].concat())
 }
 
 fn scan(workflow: &str, from: &[u8], items_max: usize) -> Scan {
@@ -72,14 +69,13 @@ fn scan(workflow: &str, from: &[u8], items_max: usize) -> Scan {
     }
 }
 
-/// Lists a workflow.
+/// The entry of a workflow that has rows.
 pub(crate) fn listed(workflow: &str) -> Key {
     Key::new(WORKFLOWS, workflow.as_bytes())
 }
 
-/// All listed workflows.
-pub(crate) fn all_listed(items_max: usize) -> Scan {
-    Scan::partition(WORKFLOWS, items_max)
+pub(crate) fn all_listed() -> Scan {
+    Scan::partition(WORKFLOWS, PAGE_ROWS)
 }
 
 /// The identity of a store; see [`placement`](crate::placement).
@@ -87,27 +83,23 @@ pub(crate) fn store_identity() -> Key {
     Key::new(IDENTITY, IDENTITY)
 }
 
-/// Lists the far store at `place` for a workflow.
+/// The entry of the far store at `place` for a workflow.
 pub(crate) fn far_store(workflow: &str, place: &str) -> Key {
-    Key::new(
-        FAR_STORES,
-        [workflow.as_bytes(), &[0], place.as_bytes()].concat(),
-    )
+    let sort = [workflow.as_bytes(), &[0], place.as_bytes()].concat();
+    Key::new(FAR_STORES, sort)
 }
 
-/// All listed far stores.
-pub(crate) fn all_far_stores(items_max: usize) -> Scan {
-    Scan::partition(FAR_STORES, items_max)
+pub(crate) fn all_far_stores() -> Scan {
+    Scan::partition(FAR_STORES, PAGE_ROWS)
 }
 
-/// The listed far stores of one workflow.
-pub(crate) fn far_stores_of(workflow: &str, items_max: usize) -> Scan {
+pub(crate) fn far_stores_of(workflow: &str) -> Scan {
     let [from, until] = [0, 1].map(|end| Bytes::from([workflow.as_bytes(), &[end]].concat()));
     Scan {
         partition: Bytes::from_static(FAR_STORES),
         from,
         until: Some(until),
-        items_max,
+        items_max: PAGE_ROWS,
     }
 }
 
@@ -119,29 +111,18 @@ pub(crate) fn workflow_of(sort: &[u8]) -> Option<String> {
 
 /// Asks the node with this number to end a run.
 pub(crate) fn cancel(node: u32, workflow: &str, run: &str) -> Key {
-    Key::new(
-        CANCELS,
-        [
-            &node.to_be_bytes(),
-            workflow.as_bytes(),
-            &[0],
-            run.as_bytes(),
-        ]
-        .concat(),
-    )
+    let (node, workflow, run) = (node.to_be_bytes(), workflow.as_bytes(), run.as_bytes());
+    Key::new(CANCELS, [&node, workflow, &[0], run].concat())
 }
 
 /// All runs that a node is asked to end.
-pub(crate) fn cancels(node: u32, items_max: usize) -> Scan {
-    let from = Bytes::copy_from_slice(&node.to_be_bytes());
-    let until = node
-        .checked_add(1)
-        .map(|next| Bytes::copy_from_slice(&next.to_be_bytes()));
+pub(crate) fn cancels(node: u32) -> Scan {
+    let bytes = |node: u32| Bytes::copy_from_slice(&node.to_be_bytes());
     Scan {
         partition: Bytes::from_static(CANCELS),
-        from,
-        until,
-        items_max,
+        from: bytes(node),
+        until: node.checked_add(1).map(bytes),
+        items_max: PAGE_ROWS,
     }
 }
 
@@ -153,7 +134,6 @@ pub(crate) fn cancelled_of(sort: &[u8]) -> Option<(String, String)> {
     Some((workflow, String::from_utf8(run).ok()?))
 }
 
-/// The input of a run.
 pub(crate) fn given(workflow: &str, run: &str) -> Key {
     key(workflow, GIVEN, &[run.as_bytes()])
 }
@@ -178,20 +158,17 @@ pub(crate) fn active(workflow: &str, run: &str) -> Key {
     key(workflow, ACTIVE, &[run.as_bytes()])
 }
 
-pub(crate) fn all_active(workflow: &str, items_max: usize) -> Scan {
-    scan(workflow, &[ACTIVE], items_max)
+pub(crate) fn all_active(workflow: &str) -> Scan {
+    scan(workflow, &[ACTIVE], PAGE_ROWS)
 }
 
 pub(crate) fn finished(workflow: &str, ended_ms: u64, run: &str) -> Key {
-    key(
-        workflow,
-        FINISHED,
-        &[&ended_ms.to_be_bytes(), run.as_bytes()],
-    )
+    let ended = ended_ms.to_be_bytes();
+    key(workflow, FINISHED, &[&ended, run.as_bytes()])
 }
 
-pub(crate) fn all_finished(workflow: &str, items_max: usize) -> Scan {
-    scan(workflow, &[FINISHED], items_max)
+pub(crate) fn all_finished(workflow: &str) -> Scan {
+    scan(workflow, &[FINISHED], PAGE_ROWS)
 }
 
 pub(crate) fn refused(workflow: &str, run: &str) -> Key {
@@ -201,10 +178,8 @@ pub(crate) fn refused(workflow: &str, run: &str) -> Key {
 /// The end and the id in the key of an ended run.
 pub(crate) fn finished_of(sort: &[u8]) -> Option<(u64, String)> {
     let (ended, run) = sort.get(1..)?.split_first_chunk::<8>()?;
-    Some((
-        u64::from_be_bytes(*ended),
-        String::from_utf8(run.to_vec()).ok()?,
-    ))
+    let run = String::from_utf8(run.to_vec()).ok()?;
+    Some((u64::from_be_bytes(*ended), run))
 }
 
 /// The id in the key of a run or of an active run.
@@ -212,20 +187,19 @@ pub(crate) fn run_of(sort: &[u8]) -> Option<String> {
     String::from_utf8(sort.get(1..)?.to_vec()).ok()
 }
 
-pub(crate) fn step(workflow: &str, run: &str, path: &str) -> Key {
-    key(workflow, JOURNAL, &[run.as_bytes(), &[0], path.as_bytes()])
+pub(crate) fn step(step: StepAddress<'_>) -> Key {
+    let (run, path) = (step.run.as_bytes(), step.path.as_bytes());
+    key(step.workflow, JOURNAL, &[run, &[0], path])
 }
 
-pub(crate) fn steps(workflow: &str, run: &str, items_max: usize) -> Scan {
-    scan(
-        workflow,
-        &[&[JOURNAL], run.as_bytes(), &[0]].concat(),
-        items_max,
-    )
+pub(crate) fn steps(workflow: &str, run: &str) -> Scan {
+    let from = [&[JOURNAL], run.as_bytes(), &[0]].concat();
+    scan(workflow, &from, PAGE_ROWS)
 }
 
-pub(crate) fn step_row(address: StepAddress<'_>) -> Key {
-    step(address.workflow, address.run, address.path)
+/// The key of a row of a workflow that a scan has found.
+pub(crate) fn found(workflow: &str, sort: &[u8]) -> Key {
+    Key::new(partition(workflow), sort)
 }
 
 /// The path in the key of a step.
@@ -243,7 +217,6 @@ pub(crate) fn unsent(number: u64) -> Key {
     Key::new(OUTBOX, Bytes::copy_from_slice(&number.to_be_bytes()))
 }
 
-/// All rows of the outbox, in the order in which they were numbered.
 pub(crate) fn all_unsent(items_max: usize) -> Scan {
     Scan::partition(OUTBOX, items_max)
 }
@@ -255,9 +228,8 @@ pub(crate) fn unsent_of(sort: &[u8]) -> Option<u64> {
 
 /// In a shard: the keys of functions' state that begin with `prefix`, after `after`.
 pub(crate) fn state_keys(prefix: &Bytes, after: Option<&Bytes>, items_max: usize) -> Scan {
-    let from = after.map_or(prefix.clone(), |after| {
-        prefix.clone().max([after, &[0][..]].concat().into())
-    });
+    let after = after.map(|after| Bytes::from([after, &[0][..]].concat()));
+    let from = after.map_or(prefix.clone(), |after| after.max(prefix.clone()));
     let until = prefix.iter().rposition(|byte| *byte < u8::MAX).map(|kept| {
         let mut until = prefix[..=kept].to_vec();
         until[kept] += 1;
@@ -273,13 +245,13 @@ pub(crate) fn state_keys(prefix: &Bytes, after: Option<&Bytes>, items_max: usize
 
 /// A digest of a step's address. The time of the begin is part of it: a run may begin again under
 /// the id of a forgotten run, and names of transactions are remembered for longer.
-fn digest(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
+fn digest(step: StepAddress<'_>) -> String {
     let mut hash = Sha256::new();
-    for part in [workflow, run, path] {
+    for part in [step.workflow, step.run, step.path] {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
-    hash.update(began_ms.to_be_bytes());
+    hash.update(step.began_ms.to_be_bytes());
     let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
     hash.finalize()
         .iter()
@@ -292,27 +264,22 @@ fn digest(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
 pub const RESERVED_NAMES: &str = "workflow-";
 
 /// The transaction in which a step commits; with the empty path, that of a whole atomic run.
-pub(crate) fn transaction(workflow: &str, run: &str, began_ms: u64, path: &str) -> TransactionId {
-    TransactionId::new([RESERVED_NAMES, &digest(workflow, run, began_ms, path)].concat())
-        .expect("short and plain")
+pub(crate) fn transaction(step: StepAddress<'_>) -> TransactionId {
+    let name = [RESERVED_NAMES, &digest(step)].concat();
+    TransactionId::new(name).expect("short and plain")
 }
 
 /// The id prefix of messages that one attempt commits ahead of its step. The next attempt may send
 /// other messages in their positions.
-pub(crate) fn ahead(
-    workflow: &str,
-    run: &str,
-    began_ms: u64,
-    path: &str,
-    attempt: u64,
-) -> TransactionId {
-    transaction(workflow, run, began_ms, &format!("{path} {attempt:x}"))
+pub(crate) fn ahead(step: StepAddress<'_>, attempt: u64) -> TransactionId {
+    let path = &format!("{} {attempt:x}", step.path);
+    transaction(StepAddress { path, ..step })
 }
 
 /// The id that all attempts of a step show their function. Ids that its code derives from it stay
 /// the same.
-pub(crate) fn request_id(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
-    let digits = digest(workflow, run, began_ms, path);
+pub(crate) fn request_id(step: StepAddress<'_>) -> String {
+    let digits = digest(step);
     // In the form of a random UUID (RFC 9562, version 4).
     let variant = char::from(b"89ab"[usize::from(digits.as_bytes()[16]) & 3]);
     format!(
@@ -329,10 +296,20 @@ pub(crate) fn request_id(workflow: &str, run: &str, began_ms: u64, path: &str) -
 mod tests {
     use super::*;
 
+    fn at<'a>(run: &'a str, began_ms: u64, path: &'a str) -> StepAddress<'a> {
+        StepAddress {
+            workflow: "w",
+            run,
+            began_ms,
+            driver: None,
+            path,
+        }
+    }
+
     #[test]
     fn keys_are_decoded_and_belong_to_one_run() {
         assert_eq!(
-            path_of("run", &step("w", "run", "0.1").sort()),
+            path_of("run", &step(at("run", 1, "0.1")).sort()),
             Some("0.1".to_owned())
         );
         assert_eq!(
@@ -350,14 +327,14 @@ mod tests {
             Some(("w".to_owned(), "run".to_owned()))
         );
         let is_its = |key: Key| {
-            let Scan { from, until, .. } = far_stores_of("w", 1);
+            let Scan { from, until, .. } = far_stores_of("w");
             key.sort() >= from && Some(key.sort()) < until
         };
         assert!(is_its(far_store("w", "redis://host")) && !is_its(far_store("w2", "redis://host")));
-        let Scan { from, until, .. } = steps("w", "run", 1);
+        let Scan { from, until, .. } = steps("w", "run");
         let is_within = |key: Key| key.sort() >= from && Some(key.sort()) < until;
-        assert!(is_within(step("w", "run", "9")) && !is_within(step("w", "run2", "0")));
-        assert!(!is_within(step("w", "ru", "n0")));
+        assert!(is_within(step(at("run", 1, "9"))) && !is_within(step(at("run2", 1, "0"))));
+        assert!(!is_within(step(at("ru", 1, "n0"))));
     }
 
     #[test]
@@ -390,27 +367,31 @@ mod tests {
 
     #[test]
     fn ids_are_unique_and_stable() {
-        let id = request_id("w", "run", 1, "0");
+        let id = request_id(at("run", 1, "0"));
         assert_eq!((id.len(), &id[14..15]), (36, "4"));
-        assert_eq!(id, request_id("w", "run", 1, "0"));
-        assert_ne!(id, request_id("wr", "un", 1, "0"));
+        assert_eq!(id, request_id(at("run", 1, "0")));
+        let other = StepAddress {
+            workflow: "wr",
+            ..at("un", 1, "0")
+        };
+        assert_ne!(id, request_id(other));
         assert_ne!(
-            transaction("w", "run", 1, "0"),
-            transaction("w", "run", 1, "1")
+            transaction(at("run", 1, "0")),
+            transaction(at("run", 1, "1"))
         );
         assert_ne!(
-            transaction("w", "run", 1, "0"),
-            transaction("w", "run", 2, "0"),
+            transaction(at("run", 1, "0")),
+            transaction(at("run", 2, "0")),
             "begun again"
         );
         assert_ne!(
-            ahead("w", "run", 1, "0", 7),
-            transaction("w", "run", 1, "0"),
+            ahead(at("run", 1, "0"), 7),
+            transaction(at("run", 1, "0")),
             "commits with its step"
         );
         assert_ne!(
-            ahead("w", "run", 1, "0", 7),
-            ahead("w", "run", 1, "0", 8),
+            ahead(at("run", 1, "0"), 7),
+            ahead(at("run", 1, "0"), 8),
             "another attempt"
         );
     }

@@ -73,9 +73,7 @@ const RUN: &str = "run";
 const ID: &str = "id";
 /// The position of its first effect among those of its step.
 const FIRST: &str = "first";
-/// Its effects.
 const EFFECTS: &str = "effects";
-/// How many of them are sent.
 const SENT: &str = "sent";
 
 /// The unsent rows of one shard.
@@ -149,10 +147,8 @@ impl Outbox {
             tasks: Mutex::default(),
         });
         for (run, unsent) in stored {
-            outbox
-                .shared
-                .next
-                .fetch_max(unsent.number + 1, Ordering::Relaxed);
+            let next = &outbox.shared.next;
+            next.fetch_max(unsent.number + 1, Ordering::Relaxed);
             if !env.breaks(Broken::ForgetsUnsent) {
                 outbox.push(run, [unsent]);
             }
@@ -175,18 +171,11 @@ impl Outbox {
         if !changes.sends.is_empty() && self.count() >= UNSENT_MAX {
             return Err(transactions::Error::TooMuchBuffered.into());
         }
-        let bytes_max = self
-            .shared
-            .lane()
-            .limits()
-            .item_bytes_max
-            .saturating_sub(ROW_BYTES);
-        let rows = rows(address, changes, bytes_max)?;
-        let from = self
-            .shared
-            .next
-            .fetch_add(rows.len() as u64, Ordering::Relaxed);
-        let numbers = from..from + rows.len() as u64;
+        let item_bytes_max = self.shared.lane().limits().item_bytes_max;
+        let rows = rows(address, changes, item_bytes_max.saturating_sub(ROW_BYTES))?;
+        let count = rows.len() as u64;
+        let from = self.shared.next.fetch_add(count, Ordering::Relaxed);
+        let numbers = from..from + count;
         let put = |(number, row): (u64, &Row)| {
             Update::put(layout::unsent(number), row.encode()).when(Condition::Absent)
         };
@@ -221,7 +210,6 @@ impl Outbox {
         self.tasks.lock().abort_all();
     }
 
-    /// Whether all rows are sent.
     pub(crate) fn is_empty(&self) -> bool {
         self.shared.unsent.lock().is_empty()
     }
@@ -267,10 +255,7 @@ impl Shared {
                 match Row::decode(&item) {
                     Ok(row) => stored.push((row.run, Unsent { number, point })),
                     Err(error) => {
-                        tracing::error!(
-                            %error, number,
-                            "a damaged row with messages of a step is not sent"
-                        );
+                        tracing::error!(%error, number, "a step's damaged messages are not sent");
                     }
                 }
             }
@@ -324,15 +309,12 @@ impl Shared {
             match sent.await {
                 Ok(sent) => return sent,
                 Err(error) if error.ends_execution() => return Sent::Elsewhere,
-                Err(error) => {
-                    if !is_failing {
-                        tracing::warn!(
-                            %error, number = unsent.number,
-                            "messages of a step cannot be sent yet, and are retried"
-                        );
-                    }
+                Err(error) if !is_failing => {
                     is_failing = true;
+                    let number = unsent.number;
+                    tracing::warn!(%error, number, "messages of a step are retried");
                 }
+                Err(_) => {}
             }
             let delay = delays.next_delay(&*self.env.entropy);
             self.env.clock.sleep(delay.unwrap_or_default()).await;
@@ -344,11 +326,8 @@ impl Shared {
         if self.env.breaks(Broken::SendsBeforeFar) {
             return Ok(());
         }
-        let answer = self
-            .lane()
-            .externalize(unsent.point)
-            .await
-            .map_err(Error::from);
+        let answer = self.lane().externalize(unsent.point).await;
+        let answer = answer.map_err(Error::from);
         if !answer.as_ref().is_err_and(Error::is_permanent) {
             return answer;
         }
@@ -373,8 +352,8 @@ impl Shared {
             };
             self.engine.send_now(effect, id).await?;
             let sent = vec![Action::set_integer(SENT, i64::from(place) + 1)];
-            self.note(Update::modify(layout::unsent(number), sent).when(Condition::Exists))
-                .await?;
+            let note = Update::modify(layout::unsent(number), sent);
+            self.note(note.when(Condition::Exists)).await?;
         }
         self.note(Update::delete(layout::unsent(number))).await
     }
@@ -413,43 +392,30 @@ impl Shared {
 }
 
 fn run_of(address: StepAddress<'_>) -> Bytes {
-    [address.workflow.as_bytes(), &[0], address.run.as_bytes()]
-        .concat()
-        .into()
+    let (workflow, run) = (address.workflow.as_bytes(), address.run.as_bytes());
+    [workflow, &[0], run].concat().into()
 }
 
 /// The effects of a step, in rows of at most `bytes_max` bytes.
 fn rows(address: StepAddress<'_>, changes: &Changes, bytes_max: usize) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = Vec::new();
     let mut bytes = 0;
-    let StepAddress {
-        workflow,
-        run,
-        began_ms,
-        path,
-        ..
-    } = address;
-    let with_step = layout::transaction(workflow, run, began_ms, path);
-    let ahead = layout::ahead(workflow, run, began_ms, path, changes.attempt);
+    let with_step = layout::transaction(address);
+    let ahead = layout::ahead(address, changes.attempt);
     let first_of_step = changes.first + changes.ahead as u32;
     for (at, effect) in (changes.first..).zip(&changes.sends) {
         let more = effect.bytes_len();
         if more > bytes_max {
-            let say = "a message of a workflow with this far store";
-            return Err(Error::TooLarge(format!(
-                "{say} has {bytes_max} bytes at most, with its names"
-            )));
+            let most = format!("{bytes_max} bytes at most, with its names");
+            let say = format!("a message of a workflow with this far store has {most}");
+            return Err(Error::TooLarge(say));
         }
-        let id = if at < first_of_step {
-            &ahead
-        } else {
-            &with_step
-        };
+        let is_ahead = at < first_of_step;
+        let id = if is_ahead { &ahead } else { &with_step };
         if rows.last().is_none_or(|row| row.id != *id) || bytes + more > bytes_max {
-            let id = id.clone();
             rows.push(Row {
                 run: run_of(address),
-                id,
+                id: id.clone(),
                 first: at,
                 effects: Vec::new(),
                 sent: 0,
@@ -457,10 +423,8 @@ fn rows(address: StepAddress<'_>, changes: &Changes, bytes_max: usize) -> Result
             bytes = 0;
         }
         bytes += more;
-        rows.last_mut()
-            .expect("there is one")
-            .effects
-            .push(effect.clone());
+        let row = rows.last_mut().expect("there is one");
+        row.effects.push(effect.clone());
     }
     Ok(rows)
 }
@@ -533,10 +497,7 @@ mod tests {
                 .map(|row| (row.id, row.first, row.effects.len()))
                 .collect::<Vec<_>>()
         };
-        let (step, ahead) = (
-            layout::transaction("w", "r", 1, "0"),
-            layout::ahead("w", "r", 1, "0", 7),
-        );
+        let (step, ahead) = (layout::transaction(STEP), layout::ahead(STEP, 7));
         assert_eq!(named(&changes), [(ahead.clone(), 5, 2), (step, 7, 1)]);
         let of_the_next = Changes {
             attempt: 8,

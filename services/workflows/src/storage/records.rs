@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use functions::manifest::workflow::Workflow;
 use ports::{
-    Error, Item, Result,
+    Condition, Error, Item, Result,
     key_value::{Name, Test, Value},
 };
 use serde::Serialize;
@@ -25,7 +25,7 @@ const FAILURE: &str = "failure";
 /// The bits of a begin's number that count the begins of one node.
 const SEQUENCE_BITS: u32 = 40;
 
-/// The state of a run.
+/// The state of a run. Its row has the number of the variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -40,26 +40,22 @@ pub enum Status {
 }
 
 impl Status {
-    const ALL: [(Self, i64, &'static str); 4] = [
-        (Self::Running, 0, "running"),
-        (Self::Succeeded, 1, "succeeded"),
-        (Self::Failed, 2, "failed"),
-        (Self::Cancelled, 3, "cancelled"),
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::Running, "running"),
+        (Self::Succeeded, "succeeded"),
+        (Self::Failed, "failed"),
+        (Self::Cancelled, "cancelled"),
     ];
 
     /// The status of this name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .find(|(_, _, called)| *called == name)
-            .map(|(status, ..)| *status)
+        let named = Self::ALL.iter().find(|(_, called)| *called == name);
+        named.map(|(status, _)| *status)
     }
 
-    fn number(self) -> i64 {
-        Self::ALL
-            .iter()
-            .find(|(status, ..)| *status == self)
-            .map_or(0, |(_, number, _)| *number)
+    fn numbered(number: i64) -> Option<Self> {
+        let mut all = Self::ALL.iter().map(|(status, _)| *status);
+        all.find(|status| *status as i64 == number)
     }
 }
 
@@ -94,7 +90,6 @@ impl Given {
     }
 }
 
-/// The row of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunRow {
     pub(crate) status: Status,
@@ -110,32 +105,27 @@ pub(crate) struct RunRow {
 }
 
 /// Holds if a run is active and has this driver.
-pub(crate) fn is_driven_by(driver: Option<NodeId>) -> ports::Condition {
-    let is_running =
-        ports::Condition::attribute(STATUS, Test::is_integer(Status::Running.number()));
-    let is_the_driver = match driver {
-        Some(driver) => Test::is_integer(driver.0.into()),
-        None => Test::Absent,
-    };
-    ports::Condition::All(vec![
-        is_running,
-        ports::Condition::attribute(DRIVER, is_the_driver),
+pub(crate) fn is_driven_by(driver: Option<NodeId>) -> Condition {
+    let is_running = Test::is_integer(Status::Running as i64);
+    let is_driver = driver.map_or(Test::Absent, |driver| Test::is_integer(driver.0.into()));
+    Condition::All(vec![
+        Condition::attribute(STATUS, is_running),
+        Condition::attribute(DRIVER, is_driver),
     ])
 }
 
 /// Holds if a run ended at this time.
-pub(crate) fn has_ended(ended_ms: u64) -> ports::Condition {
-    ports::Condition::attribute(ENDED, Test::is_integer(ended_ms as i64))
+pub(crate) fn has_ended(ended_ms: u64) -> Condition {
+    Condition::attribute(ENDED, Test::is_integer(ended_ms as i64))
 }
 
 /// Holds if the row is absent, or belongs to an earlier run of the same id.
-pub(crate) fn is_of_earlier(began_ms: u64) -> ports::Condition {
-    let earlier = ports::Condition::attribute(BEGAN, Test::Below(began_ms as i64));
-    ports::Condition::Any(vec![ports::Condition::Absent, earlier])
+pub(crate) fn is_of_earlier(began_ms: u64) -> Condition {
+    let earlier = Condition::attribute(BEGAN, Test::Below(began_ms as i64));
+    Condition::Any(vec![Condition::Absent, earlier])
 }
 
 impl RunRow {
-    /// A run that begins.
     pub(crate) fn begun(began_ms: u64, driver: Option<NodeId>) -> Self {
         Self {
             status: Status::Running,
@@ -168,34 +158,32 @@ impl RunRow {
 
     pub(crate) fn encode(&self) -> Vec<(Name, Value)> {
         let mut attributes: Vec<(Name, Value)> = vec![
-            (STATUS.into(), Value::Integer(self.status.number())),
+            (STATUS.into(), Value::Integer(self.status as i64)),
             (BEGAN.into(), Value::Integer(self.began_ms as i64)),
         ];
-        let bytes = [(OUTPUT, &self.output), (ERROR, &self.error)];
-        attributes.extend(
-            bytes
-                .into_iter()
-                .filter_map(|(name, value)| Some((name.into(), Value::Bytes(value.clone()?)))),
-        );
-        attributes.extend(
-            self.ended_ms
-                .map(|ended| (ENDED.into(), Value::Integer(ended as i64))),
-        );
-        attributes.extend(
-            self.driver
-                .map(|driver| (DRIVER.into(), Value::Integer(driver.0.into()))),
-        );
+        let optional = [
+            (OUTPUT, self.output.clone().map(Value::Bytes)),
+            (ERROR, self.error.clone().map(Value::Bytes)),
+            (
+                ENDED,
+                self.ended_ms.map(|ended| Value::Integer(ended as i64)),
+            ),
+            (
+                DRIVER,
+                self.driver.map(|driver| Value::Integer(driver.0.into())),
+            ),
+        ];
+        let present = optional
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.into(), value?)));
+        attributes.extend(present);
         attributes
     }
 
     pub(crate) fn decode(item: &Item) -> Result<Self> {
         let decoded = || {
-            let number = item.integer(STATUS)?;
             Some(Self {
-                status: Status::ALL
-                    .iter()
-                    .find(|(_, status, _)| *status == number)?
-                    .0,
+                status: Status::numbered(item.integer(STATUS)?)?,
                 output: item.bytes(OUTPUT).cloned(),
                 error: item.bytes(ERROR).cloned(),
                 began_ms: item.integer(BEGAN)? as u64,
@@ -210,7 +198,6 @@ impl RunRow {
 /// The result of a step: its output, or its failure, a JSON object.
 pub type StepResult = std::result::Result<Bytes, Bytes>;
 
-/// The row of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StepRow {
     /// The function, or the name that code gives the step.
@@ -233,11 +220,11 @@ pub(crate) fn number_of(attempt: Attempt) -> i64 {
 /// Holds if the row is absent, or has the number of an earlier begin of the same transaction. A
 /// begin of another node is earlier, even with a higher number: the caller has begun the transaction anew
 /// since (rule T-5), and a run may move to a node with a lower number.
-pub(crate) fn is_before(attempt: i64) -> ports::Condition {
+pub(crate) fn is_before(attempt: i64) -> Condition {
     let last_of_node = attempt | ((1 << SEQUENCE_BITS) - 1);
-    let is = |test| ports::Condition::attribute(ATTEMPT, test);
+    let is = |test| Condition::attribute(ATTEMPT, test);
     let (earlier, elsewhere) = (Test::Below(attempt), Test::Above(last_of_node));
-    ports::Condition::Any(vec![ports::Condition::Absent, is(earlier), is(elsewhere)])
+    Condition::Any(vec![Condition::Absent, is(earlier), is(elsewhere)])
 }
 
 impl StepRow {
@@ -253,10 +240,9 @@ impl StepRow {
             (BEGAN.into(), Value::Integer(self.began_ms as i64)),
             (ENDED.into(), Value::Integer(self.ended_ms as i64)),
         ];
-        attributes.extend(
-            self.attempt
-                .map(|attempt| (ATTEMPT.into(), Value::Integer(attempt))),
-        );
+        if let Some(attempt) = self.attempt {
+            attributes.push((ATTEMPT.into(), Value::Integer(attempt)));
+        }
         attributes
     }
 

@@ -31,6 +31,7 @@ use ports::{
     DurabilityPoint, Item,
     key_value::{Scan, SharedKeyValue},
 };
+use primitives::Mutant;
 use transactions::Engine;
 
 use crate::{Broken, Options, Result, failure::FAILURE_BYTES_MAX, storage::outbox::Outbox};
@@ -40,8 +41,6 @@ pub(crate) use keys::{cut, listed};
 /// Bytes of a row that are reserved for a failure and for the row's fixed attributes.
 const ROW_RESERVE_BYTES: usize = FAILURE_BYTES_MAX + (8 << 10);
 
-/// Rows in one page of a scan.
-const PAGE_ROWS: usize = 200;
 /// The attribute of a value in a shard.
 pub(crate) const VALUE: &str = "v";
 
@@ -61,7 +60,7 @@ pub(crate) struct Store {
     pub(crate) state: State,
     /// Whether other processes execute runs that are stored here.
     pub(crate) is_shared: bool,
-    pub(crate) broken: Option<Broken>,
+    pub(crate) mutant: Mutant<Broken>,
 }
 
 impl Store {
@@ -71,7 +70,7 @@ impl Store {
             rows,
             state,
             is_shared,
-            broken: options.broken,
+            mutant: options.mutant,
         }
     }
 
@@ -80,7 +79,7 @@ impl Store {
             rows,
             state: State::Shard(outbox),
             is_shared: false,
-            broken: options.broken,
+            mutant: options.mutant,
         }
     }
 
@@ -90,7 +89,7 @@ impl Store {
     }
 
     pub(crate) async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        if self.broken != Some(Broken::AnswersBeforeDurable) && !self.rows.is_durable(point) {
+        if !self.mutant.breaks(Broken::AnswersBeforeDurable) && !self.rows.is_durable(point) {
             self.rows.externalize(point).await?;
         }
         Ok(())
@@ -104,10 +103,8 @@ impl Store {
 
     /// The longest input or result, in bytes, that fits in a row beside its failure and names.
     pub(crate) fn bytes_max(&self) -> usize {
-        self.rows
-            .limits()
-            .item_bytes_max
-            .saturating_sub(ROW_RESERVE_BYTES)
+        let item_bytes_max = self.rows.limits().item_bytes_max;
+        item_bytes_max.saturating_sub(ROW_RESERVE_BYTES)
     }
 
     pub(crate) async fn rows_of(

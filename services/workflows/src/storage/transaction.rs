@@ -56,15 +56,12 @@ pub(crate) async fn commit(
 
 /// Names the destination in an error.
 fn named(error: transactions::Error, destination: &str) -> Error {
-    match error {
-        transactions::Error::NoSuchQueue => {
-            Error::Invalid(format!("there is no queue {destination:?}"))
-        }
-        transactions::Error::NoSuchFunction => {
-            Error::Invalid(format!("there is no function {destination:?}"))
-        }
-        error => error.into(),
-    }
+    let kind = match error {
+        transactions::Error::NoSuchQueue => "queue",
+        transactions::Error::NoSuchFunction => "function",
+        error => return error.into(),
+    };
+    Error::Invalid(format!("there is no {kind} {destination:?}"))
 }
 
 /// Whether a transaction of this name has committed, as far as that is still known.

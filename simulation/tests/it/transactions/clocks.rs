@@ -25,7 +25,7 @@ pub(super) async fn cluster(
     broken: Option<Broken>,
 ) -> (Cluster, Vec<Connection>) {
     let mut config = Scenario::default().config;
-    config.broken = broken;
+    config.mutant = broken.into();
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
     let cluster = Cluster::among(

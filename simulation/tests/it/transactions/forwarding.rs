@@ -42,7 +42,7 @@ impl Elsewhere {
 
     async fn begin_at(broken: Option<Broken>) -> Self {
         let config = Config {
-            broken,
+            mutant: broken.into(),
             ..Scenario::default().config
         };
         let network = Network::new(Rng::with_seed(1), Trouble::default());
@@ -243,7 +243,7 @@ fn a_silent_node_is_not_probed_again_at_once() {
 /// Two nodes; the first learns of the second only when the test allows it.
 async fn one_and_one_that_joins(broken: Option<Broken>) -> (Cluster, Connection, Connection) {
     let config = Config {
-        broken,
+        mutant: broken.into(),
         ..Scenario::default().config
     };
     let network = Network::new(Rng::with_seed(1), Trouble::default());

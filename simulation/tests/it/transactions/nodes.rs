@@ -310,7 +310,7 @@ fn a_node_that_is_cut_off_answers_no_more() {
 async fn read_without_a_lease(broken: Option<Broken>) -> Result<Option<Bytes>, Failure> {
     let world = World::new(1);
     let mut config = Scenario::default().config;
-    config.broken = broken;
+    config.mutant = broken.into();
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
     let among = Among {
@@ -465,7 +465,7 @@ fn pruned_announcements_are_not_needed() {
 async fn read_across_a_cut(broken: Option<Broken>) -> Result<Option<Bytes>, Failure> {
     let world = World::new(1);
     let mut config = Scenario::default().config;
-    (config.broken, config.data_cache_bytes_max) = (broken, 0);
+    (config.mutant, config.data_cache_bytes_max) = (broken.into(), 0);
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
     let among = Among {
@@ -566,7 +566,7 @@ fn one_seed_of_several_nodes_gives_one_trace() {
 /// whether the write was committed.
 async fn write_after_begun_elsewhere(broken: Option<Broken>) -> [bool; 3] {
     let mut config = Scenario::default().config;
-    config.broken = broken;
+    config.mutant = broken.into();
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
     let cluster = Cluster::among(

@@ -170,7 +170,7 @@ fn value(number: usize) -> Vec<u8> {
 /// first was suspended.
 async fn merge_asleep(at: u64, broken: Option<Broken>) -> (Vec<bool>, bool) {
     let mut config = with_small_packs(Scenario::default()).config;
-    (config.broken, config.packs_merged, config.pack_bytes_max) = (broken, 3, 899);
+    (config.mutant, config.packs_merged, config.pack_bytes_max) = (broken.into(), 3, 899);
     let cluster = cluster(&World::new(1), config, 2);
     let life = Life::default();
     assert!(cluster.boot_at(0, life.clone(), 0).await);

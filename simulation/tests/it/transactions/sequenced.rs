@@ -252,7 +252,7 @@ fn marking_among_several_loses_nothing() {
 /// A cluster with this many nodes in a calm world.
 async fn cluster(places: usize, broken: Option<Broken>) -> Cluster {
     let mut config = Scenario::default().config;
-    config.broken = broken;
+    config.mutant = broken.into();
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
     let cluster = Cluster::among(
@@ -555,7 +555,7 @@ async fn counted_after_a_loss(broken: Option<Broken>) -> (u64, Option<Bytes>) {
         },
     );
     let config = transactions::Config {
-        broken,
+        mutant: broken.into(),
         ..Scenario::default().config
     };
     let network = Network::new(Rng::with_seed(1), Trouble::default());

@@ -4,7 +4,7 @@ use crate::{
     KeyValue, Position, Result, Update,
     decorate::KeyValueDecorator,
     decorates,
-    key_value::{Change, Room, SharedKeyValue, Updated},
+    key_value::{Change, SharedKeyValue, Updated},
     queue::Retention,
 };
 
@@ -54,8 +54,8 @@ pub(super) struct SaysThereIsRoom(pub(super) SharedKeyValue);
 decorates!(SaysThereIsRoom, dyn KeyValue, 0);
 
 impl KeyValueDecorator for SaysThereIsRoom {
-    fn room(&self) -> Room {
-        Room::Free
+    fn has_room(&self) -> bool {
+        true
     }
 }
 
@@ -66,7 +66,7 @@ pub(super) struct SaysThereIsNone(pub(super) SharedKeyValue);
 decorates!(SaysThereIsNone, dyn KeyValue, 0);
 
 impl KeyValueDecorator for SaysThereIsNone {
-    fn room(&self) -> Room {
-        Room::Scarce
+    fn has_room(&self) -> bool {
+        false
     }
 }

@@ -30,19 +30,22 @@ type KeyedSlot<'records> = (&'records RecordKey, &'records Slot);
 /// Writes `job` in parts. The caller has opened the store again after it met the full disk.
 pub(super) fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
     let checkpoint_end = engine
+        .parts
         .checkpoint_store
         .view()?
         .map_or(CheckpointEnd::default(), |view| view.checkpoint_end);
     let (smaller, larger) = split_by_growth(engine, job)?;
     engine
+        .parts
         .ballast
         .release()
         .map_err(|error| Box::new(redb::Error::Io(error)))?;
     let shrunk = write(engine, &smaller, checkpoint_end);
-    engine.ballast.acquire();
+    engine.parts.ballast.acquire();
     shrunk?;
     write(engine, &larger, checkpoint_end)?;
     engine
+        .parts
         .checkpoint_store
         .write(std::iter::empty(), job.checkpoint_end, few_expired())
 }
@@ -52,7 +55,7 @@ fn split_by_growth<'job>(
     engine: &Engine,
     job: &'job Job,
 ) -> Result<(Vec<KeyedSlot<'job>>, Vec<KeyedSlot<'job>>), StoreError> {
-    let view = engine.checkpoint_store.view()?;
+    let view = engine.parts.checkpoint_store.view()?;
     let (mut smaller, mut larger) = (Vec::new(), Vec::new());
     let (mut key, mut value) = (Vec::new(), Vec::new());
     for (record_key, slot) in job.generation.in_order() {
@@ -83,7 +86,7 @@ fn write(
     records: &[KeyedSlot<'_>],
     checkpoint_end: CheckpointEnd,
 ) -> Result<(), StoreError> {
-    let bytes_max = engine.ballast.whole_bytes() / BALLAST_PART;
+    let bytes_max = engine.parts.ballast.whole_bytes() / BALLAST_PART;
     let mut rest = records;
     while !rest.is_empty() {
         let mut bytes = 0;
@@ -93,12 +96,13 @@ fn write(
         });
         let (part, others) = rest.split_at(fitting.count().max(1));
         engine
+            .parts
             .checkpoint_store
             .write(part.iter().copied(), checkpoint_end, few_expired())?;
         rest = others;
         // A view keeps the pages that changed since it was made, so they are freed only when it is
         // dropped.
-        let view = engine.checkpoint_store.view()?;
+        let view = engine.parts.checkpoint_store.view()?;
         let earlier = std::mem::replace(&mut engine.state().store.view, view);
         drop(earlier);
     }

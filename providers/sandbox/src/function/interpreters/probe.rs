@@ -19,13 +19,11 @@ use ports::instances::Death;
 use tokio::io::AsyncReadExt as _;
 
 use crate::{
-    order::{Launch, Network, is_of_the_system},
-    process::{Launcher, Process},
+    order::{Launch, is_of_the_system},
+    process::Launcher,
 };
 
-/// How long an answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// The longest answer.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 /// The most symbolic links on the way to an interpreter.
 const LINKS_MAX: usize = 32;
@@ -92,8 +90,7 @@ impl Trusted {
             memory_bytes: MEMORY_BYTES,
             processes_max: PROCESSES_MAX,
             scratch_bytes: SCRATCH_BYTES,
-            network: Network::None,
-            descriptors: Vec::new(),
+            ..Launch::default()
         };
         // Dropping the future ends the process.
         tokio::time::timeout(ANSWER_MAX, output(launcher, launch))
@@ -108,26 +105,17 @@ impl Trusted {
 }
 
 async fn output(launcher: &Launcher, launch: Launch) -> Result<Vec<u8>, String> {
-    let Process {
-        listener,
-        stdout,
-        stderr,
-        control,
-        mut exit,
-        ..
-    } = launcher
-        .start(launch)
-        .await
-        .map_err(|error| error.to_string())?;
+    let process = launcher.start(launch).await;
+    let mut process = process.map_err(|error| error.to_string())?;
     let (mut output, mut errors) = (Vec::new(), Vec::new());
-    let (mut stdout, mut stderr) = (stdout.take(ANSWER_BYTES_MAX), stderr.take(ANSWER_BYTES_MAX));
+    let mut stdout = (&mut process.stdout).take(ANSWER_BYTES_MAX);
+    let mut stderr = (&mut process.stderr).take(ANSWER_BYTES_MAX);
     let read = futures_util::try_join!(
         stdout.read_to_end(&mut output),
         stderr.read_to_end(&mut errors)
     );
     read.map_err(|error| error.to_string())?;
-    let death = exit.wait().await;
-    drop((listener, control));
+    let death = process.exit.wait().await;
     match death {
         Death::Exited(0) => Ok(output),
         _ => Err(String::from_utf8_lossy(&errors).trim().to_owned()),

@@ -123,7 +123,11 @@ impl Batch<'_> {
     /// Whether the znode at `path` is missing and stays missing while its parent is locked, which
     /// it is.
     async fn stays_missing(&mut self, path: &str) -> Result<bool> {
-        if self.nodes.broken() == Some(Broken::LocksAncestorsByUnlockedReads) {
+        if self
+            .nodes
+            .mutant
+            .breaks(Broken::LocksAncestorsByUnlockedReads)
+        {
             return Ok(true);
         }
         match self.held.get(path) {

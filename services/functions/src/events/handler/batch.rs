@@ -114,16 +114,13 @@ impl DeployedHandler {
     ) -> Result<(), Failure> {
         let now = context.parts.clock.now();
         let id = message_id(queue, failed);
-        let notice = format::failed(
-            &format::Failed {
-                function: &self.name,
-                id: &id,
-                payload: &format::messages(queue, slice::from_ref(failed), now),
-                reason: &failure.reason,
-                attempts: Some(ATTEMPTS_MAX),
-            },
-            now,
-        );
+        let failed_event = format::Failed {
+            function: &self.name,
+            id: &id,
+            payload: &format::messages(queue, slice::from_ref(failed), now),
+            reason: &failure.reason,
+        };
+        let notice = format::failed(&failed_event, Some(ATTEMPTS_MAX), now);
         let bytes_max = context.parts.functions.limits().payload_bytes_max;
         if notice.len() > bytes_max {
             return Err(Failure::hopeless(

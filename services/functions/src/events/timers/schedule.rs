@@ -20,14 +20,13 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use ports::{
     Clock, Condition, Entropy, Error, ErrorKind, Item, Key, Result, Timestamp, Update,
-    key_value::{Outcome, Room, SharedKeyValue, Test, Updated, Value},
+    key_value::{Outcome, SharedKeyValue, Test, Updated, Value},
 };
 
 use primitives::retry_repeatable;
 
 use crate::events::outgoing::RETRIES;
 
-/// The partition of the rows.
 const PARTITION: &str = "landfast.timers";
 
 const NEXT: &str = "next";
@@ -38,7 +37,6 @@ const TICK: &str = "tick";
 /// The clock difference between processes up to which one accepts the other's time.
 const SKEW_MS_MAX: u64 = 60_000;
 
-/// The times of the next ticks.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     key_value: SharedKeyValue,
@@ -133,7 +131,7 @@ impl Schedule {
         if next > now {
             return Ok(Tick::NotBefore(next));
         }
-        if self.key_value.room() < Room::Free {
+        if !self.key_value.has_room() {
             return Err(Error::new(
                 ErrorKind::NoRoom,
                 format!("take a tick of {function}"),

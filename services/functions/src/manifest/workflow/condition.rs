@@ -24,60 +24,23 @@ pub struct When {
 }
 
 impl When {
-    /// Errors: the condition is empty, or can never hold.
-    pub(super) fn check_meaning(&self) -> Result<(), String> {
-        let Self {
-            path,
-            equals,
-            below,
-            above,
-            exists,
-        } = self;
-        if equals.is_none() && below.is_none() && above.is_none() && exists.is_none() {
-            return Err(format!(
+    /// Errors: the condition is empty, or has a value that JSON cannot express.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let path = &self.path;
+        let has_bound = self.below.is_some() || self.above.is_some();
+        match &self.equals {
+            Some(equals) => check_equals(equals, 1),
+            None if has_bound || self.exists.is_some() => Ok(()),
+            None => Err(format!(
                 "choice: when {{ path = {path:?} }} asks for nothing there: add equals, below, above or exists"
-            ));
+            )),
         }
-        let never = |why: String| {
-            Err(format!(
-                "choice: when {{ path = {path:?} }} never holds, because {why}: correct it"
-            ))
-        };
-        let asks_for_a_value = equals.is_some() || below.is_some() || above.is_some();
-        if *exists == Some(false) && path.split('.').all(str::is_empty) {
-            return never("the input is always there (exists = false)".to_owned());
-        }
-        if *exists == Some(false) && asks_for_a_value {
-            return never("what is not there has no value (exists = false)".to_owned());
-        }
-        if let (Some(above), Some(below)) = (above, below)
-            && above.as_f64() >= below.as_f64()
-        {
-            return never(format!("no number is above {above} and below {below}"));
-        }
-        let Some(equals) = equals else { return Ok(()) };
-        if !equals.is_number() && (below.is_some() || above.is_some()) {
-            return never(format!(
-                "{equals} is no number, which below and above ask for"
-            ));
-        }
-        let (number, above, below) = (
-            equals.as_f64(),
-            above.as_ref().and_then(Number::as_f64),
-            below.as_ref().and_then(Number::as_f64),
-        );
-        if above.is_some_and(|above| number <= Some(above))
-            || below.is_some_and(|below| number >= Some(below))
-        {
-            return never(format!("{equals} lies outside of above and below"));
-        }
-        Ok(())
     }
 }
 
 /// Errors: `equals` holds a value that JSON cannot express. A run stores its workflow as JSON and
 /// reads it back.
-pub(super) fn check_equals(equals: &Value, depth: usize) -> Result<(), String> {
+fn check_equals(equals: &Value, depth: usize) -> Result<(), String> {
     if depth > EQUALS_DEPTH_MAX {
         return Err(format!("equals is {EQUALS_DEPTH_MAX} deep at most"));
     }

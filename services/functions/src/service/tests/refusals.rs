@@ -27,7 +27,7 @@ fn an_invalid_far_store_is_refused_at_its_deployment() {
     });
 }
 
-/// An earlier build accepted this deployment. The server must still start with it.
+/// Another server accepted this deployment. This one must still start with it.
 fn starts_with_a_row_refused_today(text: &Bytes) {
     run(async {
         let world = World::new(7);
@@ -65,11 +65,6 @@ fn starts_with_a_row_refused_today(text: &Bytes) {
 #[test]
 fn an_invalid_far_store_stops_no_start() {
     starts_with_a_row_refused_today(&with_far("f", "ther"));
-}
-
-#[test]
-fn a_reserved_variable_stops_no_start() {
-    starts_with_a_row_refused_today(&with_variable("LANDFAST_URL"));
 }
 
 /// A1. Such a step ended with its function, even before its own timeout.

@@ -2,7 +2,7 @@
 
 use ports::{
     faults::{Fault, FaultSchedule, FaultyKeyValue},
-    key_value::{self, KeyValue},
+    key_value::KeyValue,
 };
 
 use super::*;
@@ -356,8 +356,8 @@ impl FaultSchedule for Scarce {
         Fault::None
     }
 
-    fn room(&self) -> key_value::Room {
-        key_value::Room::Scarce
+    fn has_room(&self) -> bool {
+        false
     }
 }
 

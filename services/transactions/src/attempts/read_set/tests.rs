@@ -175,7 +175,7 @@ fn read_all(random: &mut fastrand::Rng, broken: Option<Broken>) -> Result<(), St
         known_slots = random.u64(known_slots.saturating_sub(2).max(world.begin_slot)..=8);
         let known = world.versions(&key, known_slots);
         let expected = world.oracle(&reads, &key, &known);
-        let chosen = set.choose(&key, &known, &seen(&world.begin_heard), broken);
+        let chosen = set.choose(&key, &known, &seen(&world.begin_heard), broken.into());
         let before = known
             .iter()
             .any(|record| record.position.slot <= world.begin_slot);
@@ -228,10 +228,20 @@ fn what_was_cowritten_with_something_newer_than_what_was_read_is_passed_over() {
     let (first, both) = (record(1, 1, &[l]), record(2, 2, &[k, l]));
     let mut set = ReadSet::default();
     set.record(key(l), Choice::Version(first), DurabilityPoint::DURABLE);
-    let chosen = set.choose(&key(k), std::slice::from_ref(&both), &seen(&heard(1)), None);
+    let chosen = set.choose(
+        &key(k),
+        std::slice::from_ref(&both),
+        &seen(&heard(1)),
+        Mutant::NONE,
+    );
     assert_eq!(chosen, Err(NoValidVersion));
     let before = record(0, 0, &[k]);
-    let chosen = set.choose(&key(k), &[before.clone(), both], &seen(&heard(1)), None);
+    let chosen = set.choose(
+        &key(k),
+        &[before.clone(), both],
+        &seen(&heard(1)),
+        Mutant::NONE,
+    );
     assert_eq!(chosen, Ok(Choice::Version(before)));
 }
 
@@ -246,7 +256,7 @@ fn a_version_that_a_record_of_the_set_wrote_is_always_there() {
         DurabilityPoint::DURABLE,
     );
     assert_eq!(
-        set.choose(&key(1), &[], &seen(&heard(0)), None),
+        set.choose(&key(1), &[], &seen(&heard(0)), Mutant::NONE),
         Ok(Choice::Version(both))
     );
 }
@@ -262,7 +272,7 @@ fn a_version_that_was_collected_with_its_deletion_is_absent() {
         DurabilityPoint::DURABLE,
     );
     assert_eq!(
-        set.choose(&key(1), &[], &seen(&heard(2)), None),
+        set.choose(&key(1), &[], &seen(&heard(2)), Mutant::NONE),
         Ok(Choice::Absent)
     );
     // Within its window a deletion would still be there.
@@ -271,7 +281,7 @@ fn a_version_that_was_collected_with_its_deletion_is_absent() {
         dropped: &heard(1),
     };
     assert_eq!(
-        set.choose(&key(1), &[], &within, None),
+        set.choose(&key(1), &[], &within, Mutant::NONE),
         Ok(Choice::Version(both))
     );
     let newer = record(5, 5, &[1]);
@@ -279,7 +289,7 @@ fn a_version_that_was_collected_with_its_deletion_is_absent() {
         &key(1),
         std::slice::from_ref(&newer),
         &seen(&heard(2)),
-        None,
+        Mutant::NONE,
     );
     assert_eq!(chosen, Ok(Choice::Version(newer)));
 }
@@ -300,7 +310,7 @@ fn a_version_that_was_collected_with_its_deletion_is_absent_beside_a_later_one()
         &key(0),
         std::slice::from_ref(&later),
         &seen(&heard(4)),
-        None,
+        Mutant::NONE,
     );
     assert_eq!(chosen, Ok(Choice::Absent));
     set.record(key(0), Choice::Absent, DurabilityPoint::DURABLE);
@@ -309,7 +319,7 @@ fn a_version_that_was_collected_with_its_deletion_is_absent_beside_a_later_one()
         &key(2),
         std::slice::from_ref(&deletion),
         &seen(&heard(4)),
-        None,
+        Mutant::NONE,
     );
     assert_eq!(chosen, Ok(Choice::Version(deletion.clone())));
     // While any version from before the begin exists, nothing was dropped.
@@ -319,7 +329,12 @@ fn a_version_that_was_collected_with_its_deletion_is_absent_beside_a_later_one()
         Choice::Version(first.clone()),
         DurabilityPoint::DURABLE,
     );
-    let chosen = set.choose(&key(0), &[first.clone(), later], &seen(&heard(4)), None);
+    let chosen = set.choose(
+        &key(0),
+        &[first.clone(), later],
+        &seen(&heard(4)),
+        Mutant::NONE,
+    );
     assert_eq!(chosen, Ok(Choice::Version(first)));
 }
 
@@ -331,11 +346,11 @@ fn a_record_from_before_the_begin_goes_with_an_absent_key_it_wrote() {
     set.record(key(0), Choice::Absent, DurabilityPoint::DURABLE);
     let versions = std::slice::from_ref(&both);
     assert_eq!(
-        set.choose(&key(1), versions, &seen(&heard(1)), None),
+        set.choose(&key(1), versions, &seen(&heard(1)), Mutant::NONE),
         Err(NoValidVersion)
     );
     assert_eq!(
-        set.choose(&key(1), versions, &seen(&heard(2)), None),
+        set.choose(&key(1), versions, &seen(&heard(2)), Mutant::NONE),
         Ok(Choice::Version(both.clone()))
     );
 }
@@ -351,7 +366,7 @@ fn a_read_taken_back_leaves_nothing() {
         &key(1),
         std::slice::from_ref(&first),
         &seen(&heard(0)),
-        None,
+        Mutant::NONE,
     );
     assert_eq!(chosen, Ok(Choice::Version(first)));
 }

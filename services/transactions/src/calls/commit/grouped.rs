@@ -36,12 +36,13 @@ impl Commit<'_> {
         let Transaction {
             id, attempt, node, ..
         } = &**self.transaction;
-        let needs_steps = matches!(
-            self.calls.context.config.broken,
-            Some(
-                Broken::RecordBeforeData | Broken::VisibleBeforeRecord | Broken::CommitsAnyAttempt
-            )
-        );
+        let needs_steps = [
+            Broken::RecordBeforeData,
+            Broken::VisibleBeforeRecord,
+            Broken::CommitsAnyAttempt,
+        ]
+        .into_iter()
+        .any(|rule| self.calls.context.breaks(rule));
         let has_apart = needs_steps
             || !self.effects.is_empty()
             || !self.spills.is_empty()

@@ -100,12 +100,8 @@ impl Commit<'_> {
     /// The deadline for deciding that it commits; `None` means no deadline. A client that was told
     /// *unknown* for a generated id asks no more, or accepts *aborted* as the answer.
     fn wanted_until(&self) -> Option<Monotonic> {
-        let is_for_good = self.transaction.is_named()
-            || self
-                .calls
-                .context
-                .config
-                .is_broken(Broken::CommitsAfterUnknown);
+        let is_for_good =
+            self.transaction.is_named() || self.calls.context.breaks(Broken::CommitsAfterUnknown);
         (!is_for_good).then(|| self.began + self.calls.context.config.commit_answer_timeout)
     }
 

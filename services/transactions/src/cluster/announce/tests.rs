@@ -1,5 +1,7 @@
 use ports::Monotonic;
 
+use primitives::Mutant;
+
 use crate::{
     cluster::Neighbours,
     model::{Attempt, Key, Position, Timestamp, TransactionId, Version},
@@ -96,22 +98,22 @@ fn all_who_live_agree_or_nobody_does() {
     neighbours.count(&[row(1, true), row(2, false), row(3, false), row(4, false)]);
     tell(&mut neighbours, 3, heard(2, 7));
     assert_eq!(
-        neighbours.minimum(NodeId(2), None),
+        neighbours.minimum(NodeId(2), Mutant::NONE),
         None,
         "of the fourth nothing is known"
     );
-    let uncounted = neighbours.minimum(NodeId(2), Some(Broken::JoinsUncounted));
+    let uncounted = neighbours.minimum(NodeId(2), Broken::JoinsUncounted.into());
     assert_eq!(uncounted, Some(heard(2, 7)));
     tell(&mut neighbours, 4, heard(2, 5));
     tell(&mut neighbours, 1, heard(2, 1));
     assert_eq!(
-        neighbours.minimum(NodeId(2), None),
+        neighbours.minimum(NodeId(2), Mutant::NONE),
         Some(heard(2, 5)),
         "the first has ended"
     );
     neighbours.count(&[row(2, false)]);
     assert_eq!(
-        neighbours.minimum(NodeId(2), None),
+        neighbours.minimum(NodeId(2), Mutant::NONE),
         Some(Heard::everything()),
         "there is no other node"
     );

@@ -35,6 +35,8 @@ use tokio::{
     task::JoinHandle,
 };
 
+use primitives::Mutant;
+
 use crate::{Error, Result, broken::Broken, model::NodeId};
 
 use super::{
@@ -66,7 +68,7 @@ struct Known {
     view: watch::Sender<View>,
     /// The end of the lease, in nanoseconds of the monotonic clock.
     until: AtomicU64,
-    broken: Option<Broken>,
+    mutant: Mutant<Broken>,
 }
 
 #[derive(Debug, Default)]
@@ -90,7 +92,7 @@ impl Drop for Following {
 impl Coordinated {
     /// A process that others reach at `address`, and that has not joined yet.
     pub fn new(gateway: Gateway, clock: Arc<dyn Clock>, address: Address) -> Self {
-        Self::with(gateway, clock, address, None)
+        Self::with(gateway, clock, address, Mutant::NONE)
     }
 
     /// The same with one rule broken, only for tests.
@@ -99,13 +101,13 @@ impl Coordinated {
         gateway: Gateway,
         clock: Arc<dyn Clock>,
         address: Address,
-        broken: Option<Broken>,
+        mutant: Mutant<Broken>,
     ) -> Self {
         let (view, until) = (watch::Sender::new(View::default()), AtomicU64::new(0));
         let known = Arc::new(Known {
             view,
             until,
-            broken,
+            mutant,
         });
         Self {
             gateway,
@@ -180,7 +182,7 @@ impl Membership for Coordinated {
     }
 
     fn may_answer_until(&self) -> Option<Monotonic> {
-        if self.known.broken == Some(Broken::AnswersWithoutLease) {
+        if self.known.mutant.breaks(Broken::AnswersWithoutLease) {
             return None;
         }
         Some(self.known.until())

@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use ports::{
     Update,
-    key_value::{Name, Room, Value},
+    key_value::{Name, Value},
 };
 
 use crate::{
@@ -82,7 +82,7 @@ impl Store {
         let put = |update| async move {
             // The remaining space is reserved for others (rule P6), and may have shrunk since the
             // value was accepted.
-            if self.key_value().room() < Room::Free {
+            if !self.key_value().has_room() {
                 return Err(Error::NoRoom);
             }
             self.update(update).await.map(drop)

@@ -1,32 +1,28 @@
 //! The driver in a run's row, and the rows that ask a driver to end a run.
 
+use std::sync::Arc;
+
 use ports::{
-    Condition, DurabilityPoint, Update,
-    key_value::{Action, Outcome, Test, Transacted, Value},
+    Condition, DurabilityPoint, Item, Update,
+    key_value::{Action, Outcome, Test, Transacted, Updated, Value},
 };
 use transactions::{
     Engine,
     model::{Call, NodeId},
 };
 
-use super::{PAGE_ROWS, State, Store};
+use super::{State, Store};
 use crate::{
     Broken, Error, Result,
     model::{RunKey, StepAddress},
     storage::{
         layout,
-        records::{DRIVER, RunRow, is_driven_by},
+        records::{DRIVER, RunRow, StepRow, is_driven_by},
     },
 };
 
 /// When the run began. Another run may begin later under the same id.
 const BEGAN: &str = "began";
-
-/// Whether a transaction was begun by the driver of the run.
-fn is_begun_by_driver(address: StepAddress<'_>, call: &Call) -> bool {
-    let node = call.attempt.map(|attempt| attempt.node);
-    address.driver.is_none_or(|driver| node == Some(driver))
-}
 
 impl Store {
     /// The node that this process is, as the driver of runs that it takes; none: it shares its store
@@ -60,17 +56,15 @@ impl Store {
             return Ok(Some(row));
         }
         if let Some(driver) = row.driver
-            && self.broken != Some(Broken::TakesFromTheLiving)
+            && !self.mutant.breaks(Broken::TakesFromTheLiving)
             && !self.is_gone(driver).await?
         {
             return Ok(None);
         }
         let change = own.map(|own| Action::set_integer(DRIVER, own.0.into()));
         let taken = Update::modify(layout::run(workflow, run), Vec::from_iter(change));
-        let updated = self
-            .rows
-            .update(taken.when(is_driven_by(row.driver)))
-            .await?;
+        let taken = taken.when(is_driven_by(row.driver));
+        let updated = self.rows.update(taken).await?;
         let is_taken = matches!(updated.outcome, Outcome::Done(_));
         Ok(is_taken.then_some(RunRow { driver: own, ..row }))
     }
@@ -92,35 +86,40 @@ impl Store {
         engine: &Engine,
         call: &Call,
     ) -> Result<()> {
-        if is_begun_by_driver(address, call) {
+        let node = call.attempt.map(|attempt| attempt.node);
+        if address.driver.is_none() || address.driver == node {
             return Ok(());
         }
         engine.abort(call).await?;
         Err(Error::AttemptEnded)
     }
 
-    /// Writes the row of a step under its condition. Errors: `AttemptEnded` if the run has ended, or
-    /// has another driver.
+    /// Writes the row of a step under its condition; returns the row that contradicts it. Errors:
+    /// `AttemptEnded` if the run has ended, or has another driver.
     pub(super) async fn write_step(
         &self,
         address: StepAddress<'_>,
         put: Update,
-    ) -> Result<(Outcome, DurabilityPoint)> {
+    ) -> Result<(Option<StepRow>, DurabilityPoint)> {
+        let there = |item: Option<Arc<Item>>| -> Result<Option<StepRow>> {
+            let row = item.ok_or_else(|| ports::Error::corrupt("read the row of a step"))?;
+            Ok(Some(StepRow::decode(&row)?))
+        };
         if address.driver.is_none() {
-            let updated = self.rows.update(put).await?;
-            return Ok((updated.outcome, updated.receipt.point));
+            let Updated { outcome, receipt } = self.rows.update(put).await?;
+            let row = match outcome {
+                Outcome::Done(_) => None,
+                Outcome::Conflict(item) => there(item)?,
+            };
+            return Ok((row, receipt.point));
         }
         self.check_own(address)?;
         let run = layout::run(address.workflow, address.run);
         let checked = Update::check(run, is_driven_by(address.driver));
         match self.rows.transact(vec![checked, put]).await? {
-            Transacted::Done { mut items, receipt } => {
-                Ok((Outcome::Done(items.pop().flatten()), receipt.point))
-            }
+            Transacted::Done { receipt, .. } => Ok((None, receipt.point)),
             Transacted::Conflict { index: 0, .. } => Err(Error::AttemptEnded),
-            Transacted::Conflict { item, receipt, .. } => {
-                Ok((Outcome::Conflict(item), receipt.point))
-            }
+            Transacted::Conflict { item, receipt, .. } => there(item).map(|it| (it, receipt.point)),
         }
     }
 
@@ -145,8 +144,7 @@ impl Store {
     ) -> Result<()> {
         let began = vec![(BEGAN.into(), Value::Integer(began_ms as i64))];
         let key = layout::cancel(driver.0, workflow, run);
-        self.rows.update(Update::put(key, began)).await?;
-        Ok(())
+        Ok(self.rows.update(Update::put(key, began)).await.map(drop)?)
     }
 
     /// Removes that request. A request to end a later run of this id stays.
@@ -158,18 +156,16 @@ impl Store {
     ) -> Result<()> {
         let is_this = Condition::attribute(BEGAN, Test::is_integer(began_ms as i64));
         let key = layout::cancel(driver.0, workflow, run);
-        self.rows.update(Update::delete(key).when(is_this)).await?;
-        Ok(())
+        let delete = Update::delete(key).when(is_this);
+        Ok(self.rows.update(delete).await.map(drop)?)
     }
 
     /// The runs that `node` is asked to end, and when each began.
     pub(crate) async fn requested_ends(&self, node: NodeId) -> Result<Vec<(RunKey, u64)>> {
-        let (rows, _) = self.rows_of(layout::cancels(node.0, PAGE_ROWS)).await?;
+        let (rows, _) = self.rows_of(layout::cancels(node.0)).await?;
         let requests = rows.into_iter().filter_map(|(sort, item)| {
-            Some((
-                layout::cancelled_of(&sort)?,
-                u64::try_from(item.integer(BEGAN)?).ok()?,
-            ))
+            let began_ms = u64::try_from(item.integer(BEGAN)?).ok()?;
+            Some((layout::cancelled_of(&sort)?, began_ms))
         });
         Ok(requests.collect())
     }

@@ -22,13 +22,11 @@ impl Store {
     pub(crate) fn check_key(&self, bytes: usize) -> Result<()> {
         let most = self.rows.limits().key_bytes_max;
         if self.is_far() && bytes > most {
-            Err(Error::too_long("key", bytes, most))
-        } else {
-            Ok(())
+            return Err(Error::too_long("key", bytes, most));
         }
+        Ok(())
     }
 
-    /// The latest committed value of `key`.
     pub(crate) async fn get(&self, key: &Bytes) -> Result<(Option<Bytes>, DurabilityPoint)> {
         match &self.state {
             State::Transactions(engine) => {
@@ -37,10 +35,8 @@ impl Store {
             }
             State::Shard(_) => {
                 let read = self.rows.get(&layout::state(key)).await?;
-                Ok((
-                    read.value.and_then(|item| item.bytes(VALUE).cloned()),
-                    read.point,
-                ))
+                let value = read.value.and_then(|item| item.bytes(VALUE).cloned());
+                Ok((value, read.point))
             }
         }
     }
@@ -58,7 +54,6 @@ impl Store {
         Ok((shown.value, shown.point))
     }
 
-    /// A page of the committed keys.
     pub(crate) async fn list_keys(&self, listing: &Listing) -> Result<(Page, DurabilityPoint)> {
         let State::Transactions(engine) = &self.state else {
             return self.list_shard(listing).await;
@@ -121,11 +116,8 @@ pub(crate) fn cut(page: &mut Page, keys_max: usize) {
         bytes += listed.value.as_ref().map_or(0, Bytes::len);
         bytes >= VALUES_BYTES_MAX
     };
-    let enough = page
-        .keys
-        .iter()
-        .position(is_full)
-        .map_or(keys_max, |last| keys_max.min(last + 1));
+    let full = page.keys.iter().position(is_full);
+    let enough = full.map_or(keys_max, |last| keys_max.min(last + 1));
     if enough < page.keys.len() {
         page.keys.truncate(enough);
         page.next = page.keys.last().map(|last| last.key.clone());

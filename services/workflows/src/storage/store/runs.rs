@@ -5,7 +5,7 @@ use std::{iter, sync::Arc};
 use bytes::Bytes;
 use ports::{Condition, DurabilityPoint, ErrorKind, Item, Update, key_value::Transacted};
 
-use super::{PAGE_ROWS, Store};
+use super::Store;
 use crate::{
     Error, Result,
     storage::{
@@ -88,10 +88,8 @@ impl Store {
 
     /// The input and definition of an existing run.
     pub(crate) async fn given(&self, workflow: &str, run: &str) -> Result<Given> {
-        let read = self.rows.get(&layout::given(workflow, run)).await?;
-        let item = read
-            .value
-            .ok_or_else(|| ports::Error::corrupt("find the input of a run"))?;
+        let item = self.rows.get(&layout::given(workflow, run)).await?.value;
+        let item = item.ok_or_else(|| ports::Error::corrupt("find the input of a run"))?;
         Ok(Given::decode(&item)?)
     }
 
@@ -109,69 +107,51 @@ impl Store {
         let read = self.rows.get(&layout::refused(workflow, run)).await?;
         let row = read.value.as_deref().map(RunRow::decode).transpose()?;
         // The note may belong to an earlier run of this id, which was lost with its near store.
-        Ok(row
-            .filter(|row| row.began_ms == began_ms)
-            .map(|row| (row, read.point)))
+        let row = row.filter(|row| row.began_ms == began_ms);
+        Ok(row.map(|row| (row, read.point)))
     }
 
     /// Notes how a run has failed whose rows can no longer be written. An earlier note stays. The
     /// lane of this store must not have read the refused rows.
     pub(crate) async fn note_refused(&self, workflow: &str, run: &str, row: &RunRow) -> Result<()> {
         let put = Update::put(layout::refused(workflow, run), row.encode());
-        self.rows
-            .update(put.when(is_of_earlier(row.began_ms)))
-            .await?;
-        Ok(())
+        let put = put.when(is_of_earlier(row.began_ms));
+        Ok(self.rows.update(put).await.map(drop)?)
     }
 
-    /// A page of runs after `after`.
     pub(crate) async fn runs(
         &self,
         workflow: &str,
         after: Option<&str>,
         rows_max: usize,
     ) -> Result<Runs> {
-        let read = self
-            .rows
-            .scan(&layout::runs(workflow, after, rows_max))
-            .await?;
+        let scan = layout::runs(workflow, after, rows_max);
+        let read = self.rows.scan(&scan).await?;
         let decode = |(sort, item): (Bytes, Arc<Item>)| {
             let id = layout::run_of(&sort)?;
             Some(RunRow::decode(&item).map(|row| (id, row)))
         };
-        let rows = read
-            .value
-            .items
-            .into_iter()
-            .filter_map(decode)
-            .collect::<ports::Result<Vec<_>>>()?;
+        let rows = read.value.items.into_iter().filter_map(decode);
         Ok(Runs {
-            rows,
+            rows: rows.collect::<ports::Result<_>>()?,
             has_more: read.value.next.is_some(),
             point: read.point,
         })
     }
 
-    /// The active runs.
     pub(crate) async fn active(&self, workflow: &str) -> Result<Vec<String>> {
-        let (rows, _) = self
-            .rows_of(layout::all_active(workflow, PAGE_ROWS))
-            .await?;
-        Ok(rows
-            .iter()
-            .filter_map(|(sort, _)| layout::run_of(sort))
-            .collect())
+        let (rows, _) = self.rows_of(layout::all_active(workflow)).await?;
+        let runs = rows.iter().filter_map(|(sort, _)| layout::run_of(sort));
+        Ok(runs.collect())
     }
 
     /// The ended runs with their ends, the oldest first.
     pub(crate) async fn finished(&self, workflow: &str) -> Result<Vec<(u64, String)>> {
-        let (rows, _) = self
-            .rows_of(layout::all_finished(workflow, PAGE_ROWS))
-            .await?;
-        Ok(rows
+        let (rows, _) = self.rows_of(layout::all_finished(workflow)).await?;
+        let ended = rows
             .iter()
-            .filter_map(|(sort, _)| layout::finished_of(sort))
-            .collect())
+            .filter_map(|(sort, _)| layout::finished_of(sort));
+        Ok(ended.collect())
     }
 
     /// Forgets a run that ended at this time, unless a later run of its id has begun. The last
@@ -179,42 +159,27 @@ impl Store {
     /// sweep finds the entry, and a later run under the same id meets no remains.
     pub(crate) async fn forget(&self, workflow: &str, ended_ms: u64, run: &str) -> Result<()> {
         let is_it = || Update::check(layout::run(workflow, run), has_ended(ended_ms));
-        let (steps, _) = self
-            .rows_of(layout::steps(workflow, run, PAGE_ROWS))
-            .await?;
+        let end = Update::delete(layout::finished(workflow, ended_ms, run));
+        let (steps, _) = self.rows_of(layout::steps(workflow, run)).await?;
         for some in steps.chunks(FORGOTTEN_AT_ONCE) {
-            let paths = some
-                .iter()
-                .filter_map(|(sort, _)| layout::path_of(run, sort));
-            let steps = paths.map(|path| Update::delete(layout::step(workflow, run, &path)));
-            let forgotten = self
-                .rows
-                .transact(iter::once(is_it()).chain(steps).collect())
-                .await?;
-            if let Transacted::Conflict { .. } = forgotten {
-                return self.forget_end(workflow, ended_ms, run).await;
+            let keys = some.iter().map(|(sort, _)| layout::found(workflow, sort));
+            let updates = iter::once(is_it()).chain(keys.map(Update::delete));
+            if let Transacted::Conflict { .. } = self.rows.transact(updates.collect()).await? {
+                return Ok(self.rows.update(end).await.map(drop)?);
             }
         }
         let mut last = vec![
             Update::delete(layout::run(workflow, run)).when(has_ended(ended_ms)),
             Update::delete(layout::given(workflow, run)),
-            Update::delete(layout::finished(workflow, ended_ms, run)),
+            end.clone(),
         ];
-        last.extend(
-            self.is_far()
-                .then(|| Update::delete(layout::refused(workflow, run))),
-        );
-        match self.rows.transact(last).await? {
-            Transacted::Done { .. } => Ok(()),
-            Transacted::Conflict { .. } => self.forget_end(workflow, ended_ms, run).await,
+        if self.is_far() {
+            last.push(Update::delete(layout::refused(workflow, run)));
         }
-    }
-
-    /// Deletes the remaining entry of a run that another process has forgotten.
-    async fn forget_end(&self, workflow: &str, ended_ms: u64, run: &str) -> Result<()> {
-        self.rows
-            .update(Update::delete(layout::finished(workflow, ended_ms, run)))
-            .await?;
+        if let Transacted::Conflict { .. } = self.rows.transact(last).await? {
+            // Another process has forgotten the run.
+            self.rows.update(end).await?;
+        }
         Ok(())
     }
 }

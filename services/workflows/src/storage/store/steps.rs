@@ -12,7 +12,7 @@ use transactions::{
     model::{Begin, Call, Isolation},
 };
 
-use super::{PAGE_ROWS, State, Store, VALUE};
+use super::{State, Store, VALUE};
 use crate::{
     Broken, Error, Result,
     model::StepAddress,
@@ -45,8 +45,7 @@ impl Store {
         }
         match &self.state {
             State::Transactions(engine) => {
-                let call = begin(engine, Begin::default()).await?;
-                let Ok(call) = call else {
+                let Ok(call) = begin(engine, Begin::default()).await? else {
                     return Err(Error::AttemptEnded);
                 };
                 self.check_driver(address, engine, &call).await?;
@@ -71,16 +70,13 @@ impl Store {
         changes: &Changes,
     ) -> Result<(StepResult, DurabilityPoint)> {
         if changes.is_empty() {
-            let put = Update::put(layout::step_row(address), row.encode()).when(Condition::Absent);
-            let (outcome, point) = self.write_step(address, put).await?;
-            match outcome {
-                Outcome::Done(_) => return Ok((row.result.clone(), point)),
-                Outcome::Conflict(item) => {
-                    let there = item.as_deref().map(StepRow::decode).transpose()?;
-                    if let Some(there) = there.filter(|there| there.attempt.is_none()) {
-                        return Ok((there.result, point));
-                    }
+            let put = Update::put(layout::step(address), row.encode()).when(Condition::Absent);
+            match self.write_step(address, put).await? {
+                (None, point) => return Ok((row.result.clone(), point)),
+                (Some(there), point) if there.attempt.is_none() => {
+                    return Ok((there.result, point));
                 }
+                _ => {}
             }
         }
         match &self.state {
@@ -99,13 +95,13 @@ impl Store {
         row: &StepRow,
         changes: &Changes,
     ) -> Result<(StepResult, DurabilityPoint)> {
-        let put = Update::put(layout::step_row(address), row.encode()).when(Condition::Absent);
+        let put = Update::put(layout::step(address), row.encode()).when(Condition::Absent);
         match self.record(outbox, address, Some(put), changes).await? {
             Transacted::Done { receipt, .. } => Ok((row.result.clone(), receipt.point)),
             Transacted::Conflict { item, receipt, .. } => {
-                let there = item.as_deref().map(StepRow::decode).transpose()?;
-                let there = there
-                    .ok_or_else(|| ports::Error::corrupt("read the conflicting row of a step"))?;
+                let corrupt = || ports::Error::corrupt("read the conflicting row of a step");
+                let item = item.ok_or_else(corrupt)?;
+                let there = StepRow::decode(&item)?;
                 Ok((there.result, receipt.point))
             }
         }
@@ -120,16 +116,15 @@ impl Store {
         changes: &Changes,
     ) -> Result<Transacted> {
         let mut enclosed = outbox.enclose(address, changes).await?;
+        let write = |(key, written): (&Bytes, &Option<Bytes>)| {
+            Update::of(layout::state(key), value(written.as_ref()))
+        };
         let mut updates = Vec::from_iter(row);
-        updates.extend(
-            changes
-                .writes
-                .iter()
-                .map(|(key, written)| Update::of(layout::state(key), value(written.as_ref()))),
-        );
+        updates.extend(changes.writes.iter().map(write));
         updates.append(&mut enclosed.updates);
-        if updates.len() > self.rows.limits().transact_items_max {
-            let most = self.rows.limits().transact_items_max - 1;
+        let items_max = self.rows.limits().transact_items_max;
+        if updates.len() > items_max {
+            let most = items_max - 1;
             return Err(Error::TooLarge(format!(
                 "a step of a workflow with this far store writes {most} keys at most, one less if it sends"
             )));
@@ -147,9 +142,8 @@ impl Store {
             }
             Ok(transacted)
         });
-        recorded
-            .await
-            .unwrap_or_else(|_| Err(ports::Error::unavailable("commit a step").into()))
+        let died = |_| Err(ports::Error::unavailable("commit a step").into());
+        recorded.await.unwrap_or_else(died)
     }
 
     async fn commit_in_transaction(
@@ -161,40 +155,29 @@ impl Store {
     ) -> Result<(StepResult, DurabilityPoint)> {
         // We check this first: our begin would end the begin of the run's present driver.
         self.check_own(address)?;
-        let name = layout::transaction(
-            address.workflow,
-            address.run,
-            address.began_ms,
-            address.path,
-        );
-        let id = Some(name).filter(|_| self.broken != Some(Broken::NamesNoStep));
-        let call = match begin(
-            engine,
-            Begin {
-                id,
-                ..Begin::default()
-            },
-        )
-        .await?
-        {
+        let id = layout::transaction(address);
+        let named = Begin {
+            id: Some(id).filter(|_| !self.mutant.breaks(Broken::NamesNoStep)),
+            ..Begin::default()
+        };
+        let call = match begin(engine, named).await? {
             Ok(call) => call,
             Err(point) => return self.committed(address, point).await,
         };
         self.check_driver(address, engine, &call).await?;
         let number = call.attempt.map(number_of).unwrap_or_default();
-        let is_early = self.broken == Some(Broken::ResultBeforeWrites);
+        let is_early = self.mutant.breaks(Broken::ResultBeforeWrites);
         let numbered = StepRow {
             attempt: Some(number).filter(|_| !is_early),
             ..row.clone()
         };
-        let put = Update::put(layout::step_row(address), numbered.encode()).when(is_before(number));
-        let (outcome, written) = self.write_step(address, put).await?;
-        if let Outcome::Conflict(item) = outcome {
+        let put = Update::put(layout::step(address), numbered.encode()).when(is_before(number));
+        let (conflicting, written) = self.write_step(address, put).await?;
+        if let Some(there) = conflicting {
             engine.abort(&call).await?;
-            let there = item.as_deref().map(StepRow::decode).transpose()?;
-            return match there {
-                Some(there) if there.attempt.is_none() => Ok((there.result, written)),
-                _ => Err(Error::AttemptEnded),
+            return match there.attempt {
+                None => Ok((there.result, written)),
+                Some(_) => Err(Error::AttemptEnded),
             };
         }
         let point = commit(engine, &call, changes.clone()).await?;
@@ -203,13 +186,10 @@ impl Store {
 
     /// Marks the row of a committed step, so that it needs no transaction name any more.
     pub(crate) async fn confirm_step(&self, address: StepAddress<'_>) -> Result<()> {
-        let update = Update::modify(
-            layout::step_row(address),
-            vec![Action::Unset(ATTEMPT.into())],
-        );
+        let update = Update::modify(layout::step(address), vec![Action::unset(ATTEMPT)]);
         // The row is missing if the run was forgotten meanwhile.
-        self.rows.update(update.when(Condition::Exists)).await?;
-        Ok(())
+        let update = update.when(Condition::Exists);
+        Ok(self.rows.update(update).await.map(drop)?)
     }
 
     /// The result of a step whose transaction has committed.
@@ -218,7 +198,7 @@ impl Store {
         address: StepAddress<'_>,
         point: DurabilityPoint,
     ) -> Result<(StepResult, DurabilityPoint)> {
-        let read = self.rows.get(&layout::step_row(address)).await?;
+        let read = self.rows.get(&layout::step(address)).await?;
         let row = read.value.as_deref().map(StepRow::decode).transpose()?;
         let row = row.ok_or_else(|| ports::Error::corrupt("find the row of a committed step"))?;
         Ok((row.result, read.point.max(point)))
@@ -231,26 +211,28 @@ impl Store {
         run: &str,
         began_ms: u64,
     ) -> Result<(BTreeMap<String, StepRow>, DurabilityPoint)> {
-        let (rows, mut point) = self
-            .rows_of(layout::steps(workflow, run, PAGE_ROWS))
-            .await?;
+        let (rows, mut point) = self.rows_of(layout::steps(workflow, run)).await?;
         let mut steps = BTreeMap::new();
         for (sort, item) in rows {
             let path = layout::path_of(run, &sort)
                 .ok_or_else(|| ports::Error::corrupt("read a step's key"))?;
             let row = StepRow::decode(&item)?;
-            let counts = match (row.attempt, &self.state) {
-                (Some(_), State::Transactions(engine)) => {
-                    let name = layout::transaction(workflow, run, began_ms, &path);
-                    let counts = has_committed(engine, &name).await?;
-                    point = point.max(counts.1);
-                    counts.0
+            if let (Some(_), State::Transactions(engine)) = (row.attempt, &self.state) {
+                let address = StepAddress {
+                    workflow,
+                    run,
+                    began_ms,
+                    driver: None,
+                    path: &path,
+                };
+                let (is_committed, seen) =
+                    has_committed(engine, &layout::transaction(address)).await?;
+                point = point.max(seen);
+                if !is_committed {
+                    continue;
                 }
-                _ => true,
-            };
-            if counts {
-                steps.insert(path, row);
             }
+            steps.insert(path, row);
         }
         Ok((steps, point))
     }
@@ -266,22 +248,12 @@ impl Store {
             return Err(Error::Invalid("an atomic run has no far store".to_owned()));
         };
         self.check_own(address)?;
-        let id = Some(layout::transaction(
-            address.workflow,
-            address.run,
-            address.began_ms,
-            "",
-        ));
-        let begun = begin(
-            engine,
-            Begin {
-                id,
-                isolation,
-                ..Begin::default()
-            },
-        )
-        .await?
-        .ok();
+        let named = Begin {
+            id: Some(layout::transaction(address)),
+            isolation,
+            ..Begin::default()
+        };
+        let begun = begin(engine, named).await?.ok();
         if let Some(call) = &begun {
             self.check_driver(address, engine, call).await?;
         }
@@ -301,10 +273,8 @@ impl Store {
         };
         let key = layout::run(address.workflow, address.run);
         let told = Update::modify(key, vec![Action::set("output", output.clone())]);
-        let updated = self
-            .rows
-            .update(told.when(is_driven_by(address.driver)))
-            .await?;
+        let told = told.when(is_driven_by(address.driver));
+        let updated = self.rows.update(told).await?;
         if let Outcome::Conflict(_) = updated.outcome {
             return Err(Error::RunEnded);
         }

@@ -15,17 +15,26 @@ use ports::{Externalize as _, Key, KeyValue as _, Update, key_value::Action};
 use super::*;
 use crate::{
     config::Config,
+    key_value::Items,
     storage::{DiskStorage, Intercepted, Operation},
+    store::UseReserve,
 };
 
 fn key(name: &str) -> Key {
     Key::new("test", name)
 }
 
+fn items(engine: &Arc<Engine>) -> Items {
+    Items {
+        engine: Arc::clone(engine),
+        reserve: UseReserve::No,
+    }
+}
+
 /// Sets `name` to a value of `bytes` bytes, durably.
-async fn set(engine: &Engine, name: &str, bytes: usize) {
+async fn set(engine: &Arc<Engine>, name: &str, bytes: usize) {
     let data = Action::set("data", Bytes::from(vec![1; bytes]));
-    engine
+    items(engine)
         .update(Update::modify(key(name), vec![data]))
         .await
         .expect("there is room");
@@ -35,15 +44,19 @@ async fn set(engine: &Engine, name: &str, bytes: usize) {
         .expect("it becomes durable");
 }
 
-async fn bytes(engine: &Engine, name: &str) -> Option<usize> {
-    let item = engine.get(&key(name)).await.expect("it is read").value?;
+async fn bytes(engine: &Arc<Engine>, name: &str) -> Option<usize> {
+    let item = items(engine)
+        .get(&key(name))
+        .await
+        .expect("it is read")
+        .value?;
     item.bytes("data").map(Bytes::len)
 }
 
 /// Everything that is durable and that no checkpoint covers yet.
 fn job(engine: &Engine) -> Job {
     let mut state = engine.state();
-    let journal = engine.usage.whole();
+    let journal = engine.parts.usage.whole();
     let (position, incarnation) = (state.store.position, state.store.incarnation);
     let checkpoint_end = CheckpointEnd {
         position,

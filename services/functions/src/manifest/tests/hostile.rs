@@ -3,7 +3,7 @@
 
 use proptest::{collection::vec, prelude::*, sample::select};
 
-use super::{MANIFEST_BYTES_MAX, Manifest, REFUSAL_BYTES_MAX, workflow::Workflow};
+use super::super::{MANIFEST_BYTES_MAX, Manifest, REFUSAL_BYTES_MAX, workflow::Workflow};
 
 const FUNCTION: &str = "[functions.f]\nruntime = \"executable\"\ncode = \"c\"\nhandler = \"f\"\n";
 

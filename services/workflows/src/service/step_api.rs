@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use transactions::{
-    Effect, Engine,
+    Effect,
     list::{Listing, Page},
 };
 
+use super::Service;
 use crate::{
     Broken, Error, Result,
     env::Env,
-    executor::Executor,
     failure::Failure,
     graph::plain_step,
     run::Run,
@@ -37,18 +37,7 @@ pub enum StepStart {
     },
 }
 
-#[derive(Debug)]
-pub(crate) struct StepApi {
-    executor: Arc<Executor>,
-    engine: Engine,
-}
-
-impl StepApi {
-    pub(crate) fn new(executor: &Arc<Executor>, engine: Engine) -> Self {
-        let executor = Arc::clone(executor);
-        Self { executor, engine }
-    }
-
+impl Service {
     fn env(&self) -> &Env {
         &self.executor.env
     }
@@ -57,39 +46,54 @@ impl StepApi {
         self.executor.attempts.find(token)
     }
 
-    pub(crate) async fn get(&self, token: &str, key: &Bytes) -> Result<Option<Bytes>> {
+    /// The value of a key, as an attempt sees it. Errors: `AttemptEnded`, `Port`, `State`.
+    pub async fn get(&self, token: &str, key: &Bytes) -> Result<Option<Bytes>> {
         self.attempt(token)?.get(key).await
     }
 
-    pub(crate) async fn list_keys(&self, token: &str, listing: &Listing) -> Result<Page> {
+    /// A page of keys, as an attempt sees them. Errors: `AttemptEnded`, `Port`, `State`.
+    pub async fn list_keys(&self, token: &str, listing: &Listing) -> Result<Page> {
         self.attempt(token)?.list(listing).await
     }
 
-    pub(crate) async fn put(&self, token: &str, key: Bytes, value: Option<Bytes>) -> Result<()> {
+    /// Writes a key, visible to the attempt alone until it commits; none: deletes it.
+    /// Errors: `AttemptEnded`, `TooLarge`.
+    pub async fn put(&self, token: &str, key: Bytes, value: Option<Bytes>) -> Result<()> {
         // We refuse now what no transaction would take later.
         transactions::model::Key::new(key.clone())?;
         let attempt = self.attempt(token)?;
-        attempt.put(key, value, &self.env().options).await
+        attempt.put(key, value).await
     }
 
-    pub(crate) async fn send(&self, token: &str, effect: Effect) -> Result<()> {
+    /// Sends a message or invocation once the attempt commits. One that could not be sent then is
+    /// refused now, while the code can react. Errors: `AttemptEnded`, `TooLarge`, `State`.
+    pub async fn send(&self, token: &str, effect: Effect) -> Result<()> {
         let attempt = self.attempt(token)?;
         self.engine.check_effect(&effect).await?;
-        attempt.send(effect, &self.env().options)
+        attempt.send(effect)
     }
 
-    pub(crate) async fn externalize(&self, token: &str) -> Result<()> {
+    /// Commits what the attempt has written so far, and waits until all that the run has done is
+    /// durable (W3). If the step is tried again, its writes before this call may take effect more
+    /// than once.
+    pub async fn externalize(&self, token: &str) -> Result<()> {
         let attempt = self.attempt(token)?;
-        attempt.store_failures(self.env()).await?;
-        attempt.externalize(&self.env().options).await
+        attempt.store_failures().await?;
+        attempt.externalize().await
     }
 
-    pub(crate) async fn settle(&self, token: &str) -> Result<()> {
+    /// Prepares for an effect elsewhere that does not wait for the step, such as a transaction of its
+    /// code. With a far store, waits until all that the run has read and written is durable there
+    /// (rule P5). The writes of the attempt itself still commit with the step: the next attempt makes
+    /// them again.
+    ///
+    /// Errors: `Invalid` in an atomic run (W5), `AttemptEnded`, `Port`, `State`.
+    pub async fn settle(&self, token: &str) -> Result<()> {
         let attempt = self.attempt(token)?;
         if !self.env().breaks(Broken::CountsElsewhereBeforeTheEnd) {
             attempt.check_not_atomic()?;
         }
-        attempt.store_failures(self.env()).await?;
+        attempt.store_failures().await?;
         let run = &attempt.run;
         run.store.check_own(run.address(""))?;
         if run.store.is_far() && !self.env().breaks(Broken::CountsElsewhereBeforeFar) {
@@ -99,28 +103,30 @@ impl StepApi {
         }
     }
 
-    pub(crate) async fn open_step(&self, token: &str, name: &str) -> Result<StepStart> {
+    /// Begins the next step within the step of `token`. It commits by itself, under the name that
+    /// the code gives it.
+    ///
+    /// Errors: `Invalid` if the code called another step at this place before.
+    pub async fn open_step(&self, token: &str, name: &str) -> Result<StepStart> {
         let around = self.attempt(token)?;
-        around.store_failures(self.env()).await?;
+        around.store_failures().await?;
         let path = around.next_path();
         if let Some(result) = committed(&around.run, &path, name)? {
             return Ok(StepStart::Committed(result));
         }
         let id = around.run.request_id(&path);
-        let attempt = Attempt::new(&around.run, self.env(), path, 1).within(&around);
-        let step =
-            self.executor
-                .attempts
-                .open(&Arc::new(attempt), Some(token), &*self.env().entropy)?;
+        let attempt = Attempt::new(&around.run, path, 1).within(&around);
+        let (attempt, entropy) = (Arc::new(attempt), &*self.env().entropy);
+        let step = self
+            .executor
+            .attempts
+            .open(&attempt, Some(token), entropy)?;
         Ok(StepStart::Open { step, id })
     }
 
-    pub(crate) async fn finish_step(
-        &self,
-        token: &str,
-        name: &str,
-        output: Bytes,
-    ) -> Result<StepResult> {
+    /// Commits a step within a step with `output`; returns the result that has committed. That is a
+    /// failure if the output cannot be written.
+    pub async fn finish_step(&self, token: &str, name: &str, output: Bytes) -> Result<StepResult> {
         let attempts = &self.executor.attempts;
         let around = attempts.around(token)?;
         // Of two concurrent calls, one takes the attempt.
@@ -128,7 +134,7 @@ impl StepApi {
         let committed = match attempt.run.check_length(name, output.len()) {
             // The code waits for the commit.
             Ok(()) => {
-                let commit = async { Ok(attempt.commit(self.env(), name, output).await) };
+                let commit = async { Ok(attempt.commit(name, output).await) };
                 around.far_call(commit).await?
             }
             Err(failure) => Err(failure),
@@ -136,18 +142,18 @@ impl StepApi {
         match committed {
             Ok(output) => Ok(Ok(output)),
             Err(Failure::Failed(failure)) => {
-                Ok(Err(self.give_up(&around, &attempt, name, failure).await))
+                Ok(Err(Self::give_up(&around, &attempt, name, failure).await))
             }
             Err(Failure::Stopped) => Err(Error::AttemptEnded),
         }
     }
 
-    pub(crate) async fn fail_step(
-        &self,
-        token: &str,
-        name: &str,
-        failure: &Bytes,
-    ) -> Result<Bytes> {
+    /// Ends a step within a step that has failed, and drops its writes; returns the failure that its
+    /// code is told, now and each time it runs again.
+    ///
+    /// Errors: `AttemptEnded`, also if the far store was away meanwhile: then the whole attempt of
+    /// its function is made again (W9).
+    pub async fn fail_step(&self, token: &str, name: &str, failure: &Bytes) -> Result<Bytes> {
         let attempts = &self.executor.attempts;
         let around = attempts.around(token)?;
         if self.executor.lacked_far(&around) {
@@ -160,32 +166,28 @@ impl StepApi {
         let run = &attempt.run;
         run.store.check_own(run.address(&attempt.path))?;
         match Failure::reported(name, failure) {
-            Failure::Failed(failure) => Ok(self.give_up(&around, &attempt, name, failure).await),
+            Failure::Failed(failure) => Ok(Self::give_up(&around, &attempt, name, failure).await),
             Failure::Stopped => Err(Error::AttemptEnded),
         }
     }
 
-    pub(crate) async fn call_step(
-        &self,
-        token: &str,
-        function: &str,
-        input: Bytes,
-    ) -> Result<StepResult> {
+    /// Runs a deployed function as a step within a step, with the retries of that function; returns
+    /// its output, or its failure in JSON.
+    pub async fn call_step(&self, token: &str, function: &str, input: Bytes) -> Result<StepResult> {
         let around = self.attempt(token)?;
-        around.store_failures(self.env()).await?;
+        around.store_failures().await?;
         let (run, path) = (&around.run, around.next_path());
         if let Some(result) = committed(run, &path, function)? {
             return Ok(result);
         }
         let began_ms = self.env().now_ms();
         let step = plain_step(function);
-        let called = self
-            .executor
-            .step(run, &step, path.clone(), input, Some(&around));
+        let executor = &self.executor;
+        let called = executor.step(run, &step, path.clone(), input, Some(&around));
         match called.await {
             Ok(output) => Ok(Ok(output)),
             Err(Failure::Failed(failure)) => {
-                let retries = self.executor.runner.retries(function);
+                let retries = executor.runner.retries(function);
                 let row = StepRow {
                     function: function.to_owned(),
                     result: Err(failure.clone()),
@@ -201,7 +203,9 @@ impl StepApi {
         }
     }
 
-    pub(crate) fn token_of(&self, owner: &StepToken, step: Option<&str>) -> Result<StepToken> {
+    /// The token of a request whose function runs as `owner`: `owner`, or that of the nested step
+    /// that the request names. Errors: `AttemptEnded` if that is not nested in `owner`, or is over.
+    pub fn token_of(&self, owner: &StepToken, step: Option<&str>) -> Result<StepToken> {
         match step {
             None => Ok(Arc::clone(owner)),
             Some(step) if self.executor.attempts.is_within(owner, step) => Ok(step.into()),
@@ -210,22 +214,9 @@ impl StepApi {
     }
 
     /// Closes a failed attempt, and notes that the code of `around` is told of the failure.
-    async fn give_up(
-        &self,
-        around: &Attempt,
-        attempt: &Attempt,
-        name: &str,
-        failure: Bytes,
-    ) -> Bytes {
+    async fn give_up(around: &Attempt, attempt: &Attempt, name: &str, failure: Bytes) -> Bytes {
         attempt.close();
-        let row = StepRow {
-            function: name.to_owned(),
-            result: Err(failure.clone()),
-            attempt: None,
-            tries: attempt.tries,
-            began_ms: attempt.began_ms,
-            ended_ms: self.env().now_ms(),
-        };
+        let row = attempt.row(name, Err(failure.clone()));
         around.report_failure(attempt.path.clone(), row).await;
         failure
     }
@@ -237,10 +228,10 @@ fn committed(run: &Run, path: &str, name: &str) -> Result<Option<StepResult>> {
         return Ok(None);
     };
     if row.function != name {
+        let was = row.function;
         let say = format!(
-            "step {path} of this run was {:?}, and the code calls {name:?} now: \
-             a run needs the code it began with",
-            row.function
+            "step {path} of this run was {was:?}, and the code calls {name:?} now: \
+             a run needs the code it began with"
         );
         return Err(Error::Invalid(say));
     }
