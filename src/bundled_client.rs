@@ -1,104 +1,42 @@
 //! The Python client that the program bundles, so that functions need no installation.
 
+/// The files of a folder by their import paths.
+macro_rules! bundled {
+    ($($file:literal)*) => {
+        [$((
+            concat!("landfast/", $file),
+            include_str!(concat!("../clients/python/landfast/", $file)),
+        )),*]
+    };
+}
+
 /// The files of the client by their import paths.
-pub(crate) const PYTHON_CLIENT: [(&str, &str); 24] = [
-    (
-        "landfast/__init__.py",
-        include_str!("../clients/python/landfast/__init__.py"),
-    ),
-    (
-        "landfast/_after.py",
-        include_str!("../clients/python/landfast/_after.py"),
-    ),
-    (
-        "landfast/_attempt.py",
-        include_str!("../clients/python/landfast/_attempt.py"),
-    ),
-    (
-        "landfast/_attempts.py",
-        include_str!("../clients/python/landfast/_attempts.py"),
-    ),
-    (
-        "landfast/_client.py",
-        include_str!("../clients/python/landfast/_client.py"),
-    ),
-    (
-        "landfast/_connection.py",
-        include_str!("../clients/python/landfast/_connection.py"),
-    ),
-    (
-        "landfast/_ids.py",
-        include_str!("../clients/python/landfast/_ids.py"),
-    ),
-    (
-        "landfast/_nodes.py",
-        include_str!("../clients/python/landfast/_nodes.py"),
-    ),
-    (
-        "landfast/_pace.py",
-        include_str!("../clients/python/landfast/_pace.py"),
-    ),
-    (
-        "landfast/_problems.py",
-        include_str!("../clients/python/landfast/_problems.py"),
-    ),
-    (
-        "landfast/_repeat.py",
-        include_str!("../clients/python/landfast/_repeat.py"),
-    ),
-    (
-        "landfast/_requests.py",
-        include_str!("../clients/python/landfast/_requests.py"),
-    ),
-    (
-        "landfast/_state.py",
-        include_str!("../clients/python/landfast/_state.py"),
-    ),
-    (
-        "landfast/_transact.py",
-        include_str!("../clients/python/landfast/_transact.py"),
-    ),
-    (
-        "landfast/_transaction.py",
-        include_str!("../clients/python/landfast/_transaction.py"),
-    ),
-    (
-        "landfast/_workflow.py",
-        include_str!("../clients/python/landfast/_workflow.py"),
-    ),
-    (
-        "landfast/aio/__init__.py",
-        include_str!("../clients/python/landfast/aio/__init__.py"),
-    ),
-    (
-        "landfast/aio/_client.py",
-        include_str!("../clients/python/landfast/aio/_client.py"),
-    ),
-    (
-        "landfast/aio/_connection.py",
-        include_str!("../clients/python/landfast/aio/_connection.py"),
-    ),
-    (
-        "landfast/aio/_places.py",
-        include_str!("../clients/python/landfast/aio/_places.py"),
-    ),
-    (
-        "landfast/aio/_state.py",
-        include_str!("../clients/python/landfast/aio/_state.py"),
-    ),
-    (
-        "landfast/aio/_transaction.py",
-        include_str!("../clients/python/landfast/aio/_transaction.py"),
-    ),
-    (
-        "landfast/aio/_workflow.py",
-        include_str!("../clients/python/landfast/aio/_workflow.py"),
-    ),
-    (
-        "landfast/py.typed",
-        include_str!("../clients/python/landfast/py.typed"),
-    ),
-];
+pub(crate) const PYTHON_CLIENT: [(&str, &str); 24] = bundled! {
+    "__init__.py"
+    "_after.py"
+    "_attempt.py"
+    "_attempts.py"
+    "_client.py"
+    "_connection.py"
+    "_ids.py"
+    "_nodes.py"
+    "_pace.py"
+    "_problems.py"
+    "_repeat.py"
+    "_requests.py"
+    "_state.py"
+    "_transact.py"
+    "_transaction.py"
+    "_workflow.py"
+    "aio/__init__.py"
+    "aio/_client.py"
+    "aio/_connection.py"
+    "aio/_places.py"
+    "aio/_state.py"
+    "aio/_transaction.py"
+    "aio/_workflow.py"
+    "py.typed"
+};
 
 #[cfg(test)]
 mod tests {

@@ -6,8 +6,7 @@
 //! listener).
 
 use std::{
-    ffi::OsString,
-    fmt,
+    env, fmt,
     net::{SocketAddr, ToSocketAddrs as _},
     path::{Path, PathBuf},
     str::FromStr,
@@ -18,6 +17,7 @@ use clap::{
     Args, Command, ValueEnum,
     error::{ContextKind, ContextValue},
 };
+use http::uri::Authority;
 use serde::Deserialize;
 
 /// The file that is read if it exists and `--config` names no other.
@@ -45,37 +45,23 @@ pub(crate) struct Options {
     provider: Option<Provider>,
     /// The address of a shared provider: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, each with
     /// ?acknowledged=append-only-file|replicas-N|memory and &namespace=NAME
-    #[arg(
-        long,
-        env = "LANDFAST_STORE",
-        value_name = "URL",
-        hide_env_values = true
-    )]
+    #[arg(long, env = "LANDFAST_STORE", value_name = "URL")]
+    #[arg(hide_env_values = true)]
     store: Option<String>,
     /// Where values of transactions over 1 KiB lie, many in one object: file:///DIR [default: none, they lie with everything else]
-    #[arg(
-        long,
-        env = "LANDFAST_OBJECTS",
-        value_name = "URL",
-        hide_env_values = true
-    )]
+    #[arg(long, env = "LANDFAST_OBJECTS", value_name = "URL")]
+    #[arg(hide_env_values = true)]
     objects: Option<String>,
     /// Where ZooKeeper clients connect, or `off` [default: 127.0.0.1:2181]
     #[arg(long, env = "LANDFAST_ZOOKEEPER", value_name = "HOST:PORT")]
     zookeeper: Option<Listen>,
     /// ZooKeeper connections that one address may have open, like maxClientCnxns; 0 for any number [default: 1000]
-    #[arg(
-        long,
-        env = "LANDFAST_ZOOKEEPER_CONNECTIONS_PER_ADDRESS",
-        value_name = "COUNT"
-    )]
+    #[arg(long, value_name = "COUNT")]
+    #[arg(env = "LANDFAST_ZOOKEEPER_CONNECTIONS_PER_ADDRESS")]
     zookeeper_connections_per_address: Option<usize>,
     /// The longest packet of a ZooKeeper client in bytes, like jute.maxbuffer [default: 1048575]
-    #[arg(
-        long,
-        env = "LANDFAST_ZOOKEEPER_PACKET_BYTES_MAX",
-        value_name = "BYTES"
-    )]
+    #[arg(long, value_name = "BYTES")]
+    #[arg(env = "LANDFAST_ZOOKEEPER_PACKET_BYTES_MAX")]
     zookeeper_packet_bytes_max: Option<usize>,
     /// Where S3 clients connect, or `off` (not in this build: left out)
     #[arg(long, env = "LANDFAST_S3", value_name = "HOST:PORT")]
@@ -148,7 +134,6 @@ pub(crate) enum Listen {
 pub(crate) enum StoreSettings {
     /// In the data directory.
     Embedded,
-    /// In these servers.
     Redis(redis_provider::Config),
 }
 
@@ -224,12 +209,11 @@ impl Options {
             settings.zookeeper_packet_bytes_max
         );
         let insecure = options.insecure == Some(true);
-        settings
-            .zookeeper
-            .refuse_strangers("--zookeeper", insecure)?;
-        settings.http.refuse_strangers("--http", insecure)?;
+        let (zookeeper, http) = (settings.zookeeper, settings.http);
+        zookeeper.refuse_strangers("--zookeeper", insecure)?;
+        http.refuse_strangers("--http", insecure)?;
         ensure!(
-            settings.zookeeper != Listen::Off || settings.http != Listen::Off,
+            zookeeper != Listen::Off || http != Listen::Off,
             "--zookeeper and --http are both off: nothing would be served"
         );
         Ok(settings)
@@ -247,27 +231,18 @@ impl Options {
     }
 
     fn over(self, lower: Self) -> Self {
-        Self {
-            data_dir: self.data_dir.or(lower.data_dir),
-            config: self.config,
-            provider: self.provider.or(lower.provider),
-            store: self.store.or(lower.store),
-            objects: self.objects.or(lower.objects),
-            zookeeper: self.zookeeper.or(lower.zookeeper),
-            zookeeper_connections_per_address: self
-                .zookeeper_connections_per_address
-                .or(lower.zookeeper_connections_per_address),
-            zookeeper_packet_bytes_max: self
-                .zookeeper_packet_bytes_max
-                .or(lower.zookeeper_packet_bytes_max),
-            s3: self.s3.or(lower.s3),
-            http: self.http.or(lower.http),
-            advertise: self.advertise.or(lower.advertise),
-            tls_cert: self.tls_cert.or(lower.tls_cert),
-            tls_key: self.tls_key.or(lower.tls_key),
-            insecure: self.insecure.or(lower.insecure),
-            threads: self.threads.or(lower.threads),
-            user_store: self.user_store.or(lower.user_store),
+        macro_rules! first_set {
+            ($($option:ident)*) => {
+                Self {
+                    config: self.config,
+                    $($option: self.$option.or(lower.$option),)*
+                }
+            };
+        }
+        first_set! {
+            data_dir provider store objects
+            zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
+            s3 http advertise tls_cert tls_key insecure threads user_store
         }
     }
 
@@ -289,12 +264,9 @@ impl Options {
         let Some(address) = &self.advertise else {
             return Ok(None);
         };
-        let is_right = address.rsplit_once(':').is_some_and(|(host, port)| {
-            let is_host = !host.is_empty()
-                && host
-                    .chars()
-                    .all(|letter| letter.is_ascii_graphic() && !"/?#@".contains(letter));
-            is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
+        let is_right = address.parse::<Authority>().is_ok_and(|parsed| {
+            let is_whole = !parsed.host().is_empty() && !address.contains('@');
+            is_whole && parsed.port_u16().is_some_and(|port| port > 0)
         });
         ensure!(
             is_right,
@@ -303,15 +275,12 @@ impl Options {
         Ok(Some(address.clone()))
     }
 
-    /// The directory of `--objects`.
     fn objects_directory(&self) -> anyhow::Result<Option<PathBuf>> {
         let Some(url) = &self.objects else {
             return Ok(None);
         };
         let Some(path) = url.strip_prefix("file://") else {
-            let scheme = url
-                .split_once(':')
-                .map_or(url.as_str(), |(scheme, _)| scheme);
+            let scheme = url.split(':').next().unwrap_or_default();
             bail!("--objects {scheme}: not in this build, which takes file:///DIR");
         };
         let is_plain = path.starts_with('/') && !path.contains(['%', '?', '#']);
@@ -336,23 +305,18 @@ impl Options {
                 Ok(StoreSettings::Redis(config))
             }
             (_, None) => Ok(StoreSettings::Embedded),
-            (_, Some(_)) => {
-                bail!(
-                    "--store is the address of a shared provider; embedded keeps everything in --data-dir"
-                )
-            }
+            (_, Some(_)) => bail!(
+                "--store is the address of a shared provider; embedded keeps everything in --data-dir"
+            ),
         }
     }
 
     fn warnings(&self) -> Vec<String> {
-        match self.s3 {
-            Some(Listen::At(address)) => {
-                vec![format!(
-                    "--s3 {address}: the S3 front end is not in this build and is left out"
-                )]
-            }
-            _ => Vec::new(),
-        }
+        let Some(Listen::At(address)) = self.s3 else {
+            return Vec::new();
+        };
+        let why = "the S3 front end is not in this build and is left out";
+        vec![format!("--s3 {address}: {why}")]
     }
 }
 
@@ -383,33 +347,17 @@ impl Listen {
     }
 }
 
-/// The environment variable with the value that `error` is about, if it was not on the command
-/// line.
-pub(crate) fn variable_to_blame(
-    error: &clap::Error,
-    program: &Command,
-    arguments: impl Iterator<Item = OsString>,
-) -> Option<String> {
-    let Some(ContextValue::String(named)) = error.get(ContextKind::InvalidArg) else {
-        return None;
+/// The environment variable with the value that `error` is about, if it is from there.
+pub(crate) fn variable_to_blame(error: &clap::Error, program: &Command) -> Option<String> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text),
+        _ => None,
     };
-    let arguments: Vec<String> = arguments
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
-    let called = program
-        .get_subcommands()
-        .find(|command| arguments.iter().any(|word| word == command.get_name()))?;
-    let option = called
-        .get_arguments()
-        .find(|option| option.to_string() == *named)?;
-    let flag = format!("--{}", option.get_long()?);
-    let is_given = |word: &String| {
-        word.strip_prefix(&flag)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
-    };
-    let is_from_command_line = arguments.iter().any(is_given);
-    let variable = option.get_env()?.to_string_lossy().into_owned();
-    (!is_from_command_line).then_some(variable)
+    let (named, value) = text(ContextKind::InvalidArg).zip(text(ContextKind::InvalidValue))?;
+    let mut options = program.get_subcommands().flat_map(Command::get_arguments);
+    let option = options.find(|option| option.to_string() == *named)?;
+    let variable = option.get_env()?.to_str()?;
+    (env::var(variable).as_ref() == Ok(value)).then(|| variable.to_owned())
 }
 
 impl FromStr for Listen {
@@ -419,13 +367,11 @@ impl FromStr for Listen {
         if text == "off" {
             return Ok(Self::Off);
         }
-        let mut addresses = text
-            .to_socket_addrs()
-            .map_err(|error| format!("expected HOST:PORT or off: {error}"))?;
-        addresses
-            .next()
+        let wrong = |error| format!("expected HOST:PORT or off: {error}");
+        let address = text.to_socket_addrs().map_err(wrong)?.next();
+        address
             .map(Self::At)
-            .ok_or_else(|| "the host has no address".to_owned())
+            .ok_or("the host has no address".into())
     }
 }
 

@@ -14,17 +14,14 @@ use ports::key_value::SharedKeyValue;
 /// tested on one.
 pub(crate) fn check(address: &str) -> Result<(), String> {
     if address.contains('?') {
-        return Err(
-            "a far store's address has no options: leave out what begins with `?`".to_owned(),
-        );
+        let why = "a far store's address has no options: leave out what begins with `?`";
+        return Err(why.to_owned());
     }
     let config = redis_provider::Config::from_url(address).map_err(|error| error.to_string())?;
     check_spelling(address)?;
     if config.topology != redis_provider::Topology::Single {
-        return Err(
-            "a far store is one Redis or Valkey server, redis://HOST:PORT, and no cluster"
-                .to_owned(),
-        );
+        let why = "a far store is one Redis or Valkey server, redis://HOST:PORT, and no cluster";
+        return Err(why.to_owned());
     }
     Ok(())
 }
@@ -41,14 +38,11 @@ fn check_spelling(address: &str) -> Result<(), String> {
     }
     let (host, database) = place.split_once('/').unwrap_or((place, ""));
     // The colons of an IPv6 address are in brackets.
-    let port = host
-        .rsplit_once(':')
-        .map(|(_, port)| port)
-        .filter(|port| !port.ends_with(']'));
-    if port.is_some_and(|port| port.is_empty() || !is_plain(port) || port == "0") {
-        return Err(
-            "the port of a far store is a number from 1 on, without zeros before it".to_owned(),
-        );
+    let port = host.rsplit_once(':').map(|(_, port)| port);
+    let port = port.filter(|port| !port.ends_with(']'));
+    if port.is_some_and(|port| port == "0" || !is_plain(port)) {
+        let why = "the port of a far store is a number from 1 on, without zeros before it";
+        return Err(why.to_owned());
     }
     // The default port is part of the name only after a plain host name.
     if port.is_none() && (host.starts_with('[') || !matches!(database, "" | "0")) {
@@ -56,39 +50,28 @@ fn check_spelling(address: &str) -> Result<(), String> {
             "a far store with a database, or at an IPv6 address, is named with its port: {host}:6379 if it has no other"
         ));
     }
-    check_ipv6(host)?;
+    let in_brackets = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    if let Some((address, _)) = in_brackets
+        && let Ok(parsed) = address.parse::<Ipv6Addr>()
+        && !parsed.to_string().eq_ignore_ascii_case(address)
+    {
+        return Err(format!(
+            "write the IPv6 address of the far store as [{parsed}]"
+        ));
+    }
     if !database.is_empty() && !is_plain(database) {
-        return Err(
-            "the database of a far store is a number from 0 on, without zeros before it".to_owned(),
-        );
+        let why = "the database of a far store is a number from 0 on, without zeros before it";
+        return Err(why.to_owned());
     }
     Ok(())
 }
 
-/// Errors: an IPv6 address that has a shorter spelling.
-fn check_ipv6(host: &str) -> Result<(), String> {
-    let address = host
-        .strip_prefix('[')
-        .and_then(|rest| rest.split_once(']'))
-        .map(|(address, _)| address);
-    let Some(address) = address else {
-        return Ok(());
-    };
-    let short = address.parse::<Ipv6Addr>().map(|parsed| parsed.to_string());
-    match short {
-        Ok(short) if !short.eq_ignore_ascii_case(address) => Err(format!(
-            "write the IPv6 address of the far store as [{short}]"
-        )),
-        _ => Ok(()),
-    }
-}
-
 /// Whether a number is in its usual spelling.
 fn is_plain(number: &str) -> bool {
-    number.bytes().all(|byte| byte.is_ascii_digit()) && (number == "0" || !number.starts_with('0'))
+    let is_digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_digits && (number == "0" || !number.starts_with('0'))
 }
 
-/// Far stores by their addresses: Redis and Valkey.
 #[derive(Debug)]
 pub(crate) struct RedisStores;
 
@@ -99,10 +82,8 @@ impl workflows::FarStores for RedisStores {
             |error| ports::Error::invalid("read the address of a far store").caused_by(error);
         let config = redis_provider::Config::from_url(address).map_err(wrong)?;
         let unavailable = |error| ports::Error::unavailable("open a far store").caused_by(error);
-        Ok(redis_provider::Redis::open(&config)
-            .await
-            .map_err(unavailable)?
-            .key_value())
+        let store = redis_provider::Redis::open(&config).await;
+        Ok(store.map_err(unavailable)?.key_value())
     }
 }
 

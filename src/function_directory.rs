@@ -44,7 +44,6 @@ pub(crate) struct FunctionDirectory {
 }
 
 impl FunctionDirectory {
-    /// A permanent directory.
     pub(crate) fn lasting(path: PathBuf) -> Self {
         Self { path, lock: None }
     }

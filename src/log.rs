@@ -6,68 +6,71 @@
 //! clients notice nothing.
 //!
 //! Invariants
-//! - At most [`WAITING_BYTES_MAX`] wait, beside as many that are being written. A line beyond that
-//!   is dropped.
-//! - A line reports the number of dropped lines before the next lines.
+//! - At most [`WAITING_BYTES_MAX`] wait. A line beyond that is dropped.
+//! - A line reports the number of dropped lines before the next line.
 //! - At the end, and before a panic ends the process, all waiting lines are written, within
 //!   [`FLUSH_MAX`].
 //!
-//! `tracing-appender` uses a channel, rolling files and a calendar for this, and does not write the
-//! number of dropped lines into the log.
+//! `tracing-appender` bounds the number of lines instead of their bytes, counts no failed writes,
+//! and does not write the number of dropped lines into the log.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
     fs::File,
     io::{self, Write},
-    mem,
     os::fd::AsFd as _,
     panic,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
 
 /// Some thousand lines.
 const WAITING_BYTES_MAX: usize = 1 << 20;
-/// The capacity that buffers keep after they were written.
-const BYTES_KEPT: usize = 64 << 10;
 /// The time for the last lines.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// The queue of lines. Clones belong to one log.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Log(Arc<Shared>);
+#[derive(Debug, Clone)]
+pub(crate) struct Log {
+    /// Bounded by the bytes that wait.
+    entries: mpsc::Sender<Entry>,
+    counts: Arc<Counts>,
+}
 
-#[derive(Debug, Default)]
-struct Shared {
-    lines: Mutex<Lines>,
-    changed: Condvar,
+#[derive(Debug)]
+enum Entry {
+    Line(Box<[u8]>),
+    /// Its sender is dropped once all earlier lines are written.
+    Flush {
+        _written: mpsc::Sender<()>,
+    },
 }
 
 #[derive(Debug, Default)]
-struct Lines {
-    waiting: Vec<u8>,
-    /// Other lines were taken out and are not written yet.
-    is_writing: bool,
-    dropped: u64,
-    /// How many of the dropped lines no line has reported yet.
-    untold: u64,
+struct Counts {
+    waiting_bytes: AtomicUsize,
+    dropped: AtomicU64,
 }
 
 impl Log {
-    /// The log to this process's stderr.
     pub(crate) fn to_stderr() -> io::Result<Self> {
         // The standard library's handle has a lock, and a write that hangs would hold it forever.
         Self::to(File::from(io::stderr().as_fd().try_clone_to_owned()?))
     }
 
     fn to(output: impl Write + Send + 'static) -> io::Result<Self> {
-        let log = Self::default();
-        let writer = log.clone();
+        let (entries, waiting) = mpsc::channel();
+        let counts = Arc::<Counts>::default();
+        let written = Arc::clone(&counts);
         thread::Builder::new()
             .name("landfast-log".into())
-            .spawn(move || writer.write_to(output))?;
-        Ok(log)
+            .spawn(move || written.write(waiting, output))?;
+        Ok(Self { entries, counts })
     }
 
     /// Writes panics to this log too. The default hook would wait for a reader, and the process
@@ -77,93 +80,66 @@ impl Log {
         panic::set_hook(Box::new(move |panic| {
             let backtrace = Backtrace::capture();
             let thread = thread::current();
-            log.put(
-                format!("thread '{}' {panic}\n", thread.name().unwrap_or("unnamed")).as_bytes(),
-            );
+            let name = thread.name().unwrap_or("unnamed");
+            log.put(format!("thread '{name}' {panic}\n").as_bytes());
             if backtrace.status() == BacktraceStatus::Captured {
                 log.put(format!("{backtrace}\n").as_bytes());
             }
-            log.flush(FLUSH_MAX);
+            log.finish();
         }));
     }
 
     /// Adds a line, or several that belong together. Never waits for the reader.
     pub(crate) fn put(&self, line: &[u8]) {
-        let mut lines = self.lines();
-        if lines.waiting.len() + line.len() > WAITING_BYTES_MAX {
-            lines.drop_lines(1);
-            return;
+        let waiting = &self.counts.waiting_bytes;
+        if waiting.fetch_add(line.len(), Ordering::Relaxed) + line.len() > WAITING_BYTES_MAX {
+            waiting.fetch_sub(line.len(), Ordering::Relaxed);
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        } else {
+            // The thread lives as long as this sender.
+            let _ = self.entries.send(Entry::Line(line.into()));
         }
-        lines.waiting.extend_from_slice(line);
-        self.0.changed.notify_all();
     }
 
-    /// How many lines were dropped since the start.
     pub(crate) fn dropped(&self) -> u64 {
-        self.lines().dropped
+        self.counts.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything is written, for at most this long.
-    fn flush(&self, patience: Duration) {
-        let is_behind = |lines: &mut Lines| lines.is_writing || !lines.waiting.is_empty();
-        // A reader that is too slow misses the rest.
-        drop(
-            self.0
-                .changed
-                .wait_timeout_while(self.lines(), patience, is_behind),
-        );
-    }
-
-    /// The same for [`FLUSH_MAX`].
+    /// Waits until everything is written, for [`FLUSH_MAX`].
     pub(crate) fn finish(&self) {
         self.flush(FLUSH_MAX);
     }
 
-    fn write_to(&self, mut output: impl Write) {
-        let mut bytes = Vec::new();
-        loop {
-            self.take(&mut bytes);
-            if output
-                .write_all(&bytes)
-                .and_then(|()| output.flush())
-                .is_err()
-            {
-                let count = bytes.split_inclusive(|byte| *byte == b'\n').count();
-                self.lines().drop_lines(count as u64);
-            }
-            bytes.clear();
-            bytes.shrink_to(BYTES_KEPT);
-        }
-    }
-
-    /// Waits for lines, and takes all of them.
-    fn take(&self, bytes: &mut Vec<u8>) {
-        let mut lines = self.lines();
-        lines.is_writing = false;
-        self.0.changed.notify_all();
-        let waited = self
-            .0
-            .changed
-            .wait_while(lines, |lines| lines.waiting.is_empty());
-        lines = waited.unwrap_or_else(PoisonError::into_inner);
-        lines.is_writing = true;
-        if lines.untold > 0 {
-            let untold = mem::take(&mut lines.untold);
-            bytes.extend_from_slice(format!("{untold} lines of the log were dropped\n").as_bytes());
-        }
-        bytes.append(&mut lines.waiting);
-        lines.waiting.shrink_to(BYTES_KEPT);
-    }
-
-    fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn flush(&self, patience: Duration) {
+        let (sender, written) = mpsc::channel();
+        let _ = self.entries.send(Entry::Flush { _written: sender });
+        // A reader that is too slow misses the rest.
+        let _ = written.recv_timeout(patience);
     }
 }
 
-impl Lines {
-    fn drop_lines(&mut self, count: u64) {
-        self.dropped += count;
-        self.untold += count;
+impl Counts {
+    fn write(&self, entries: mpsc::Receiver<Entry>, mut output: impl Write) {
+        let mut told = 0;
+        for entry in entries {
+            let Entry::Line(line) = entry else { continue };
+            let dropped = self.dropped.load(Ordering::Relaxed);
+            let report = match dropped - told {
+                0 => String::new(),
+                count => format!("{count} lines of the log were dropped\n"),
+            };
+            let text = [report.as_bytes(), &line].concat();
+            if output
+                .write_all(&text)
+                .and_then(|()| output.flush())
+                .is_ok()
+            {
+                told = dropped;
+            } else {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+            self.waiting_bytes.fetch_sub(line.len(), Ordering::Relaxed);
+        }
     }
 }
 
@@ -181,6 +157,8 @@ impl Write for Log {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     const LINE: &[u8] = b"somebody was refused for the thousandth time\n";
@@ -208,6 +186,10 @@ mod tests {
             .expect("these are lines")
     }
 
+    fn waiting(log: &Log) -> usize {
+        log.counts.waiting_bytes.load(Ordering::Relaxed)
+    }
+
     #[test]
     fn what_nobody_reads_is_dropped_and_told_of_and_waits_within_its_bound() {
         const PUT: usize = 4 * WAITING_BYTES_MAX / LINE.len();
@@ -216,7 +198,7 @@ mod tests {
         let reader_is_away = output.0.lock().expect("no panic while it is held");
         for _ in 0..PUT {
             log.put(LINE);
-            assert!(log.lines().waiting.len() <= WAITING_BYTES_MAX);
+            assert!(waiting(&log) <= WAITING_BYTES_MAX);
         }
         let dropped = log.dropped() as usize;
         // The waiting bytes, and those that are being written.
@@ -239,10 +221,7 @@ mod tests {
         );
         assert_eq!(written.matches("refused").count(), PUT - dropped);
         assert!(written.ends_with("afterwards\n"));
-        assert!(
-            log.lines().waiting.capacity() <= BYTES_KEPT,
-            "nothing is kept of it"
-        );
+        assert_eq!(waiting(&log), 0, "nothing is kept of it");
     }
 
     #[test]

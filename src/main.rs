@@ -29,7 +29,7 @@ use clap::{
     CommandFactory as _, Parser, Subcommand,
     error::{ContextKind, ContextValue},
 };
-
+use clap_complete::Shell;
 use sandbox::launcher::{LAUNCHER_ARGUMENT, launcher_main};
 
 /// A request allocates a few dozen small objects that die with it; the system's allocator takes a
@@ -61,7 +61,10 @@ enum Command {
     #[command(subcommand)]
     Workflows(commands::workflows::Command),
     /// Print a completion script for a shell
-    Completions(commands::completions::Arguments),
+    Completions {
+        /// The shell the script is for
+        shell: Shell,
+    },
 }
 
 impl Cli {
@@ -70,13 +73,20 @@ impl Cli {
         Self::try_parse().unwrap_or_else(|mut error| {
             let mut program = Self::command();
             program.build();
-            if let Some(variable) = config::variable_to_blame(&error, &program, env::args_os()) {
+            if let Some(variable) = config::variable_to_blame(&error, &program) {
                 let tip = format!("the value is from {variable} in the environment").into();
                 error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
             }
             error.exit()
         })
     }
+}
+
+/// Prints the script of the whole command line.
+fn completions(shell: Shell) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "landfast", &mut script);
+    commands::print(std::str::from_utf8(&script)?)
 }
 
 fn main() -> ExitCode {
@@ -93,7 +103,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => commands::doctor::run(arguments),
         Command::Functions(command) => commands::functions::run(&command),
         Command::Workflows(command) => commands::workflows::run(&command),
-        Command::Completions(arguments) => commands::completions::run::<Cli>(&arguments),
+        Command::Completions { shell } => completions(shell),
     };
     ended.unwrap_or_else(|error| {
         // If stderr is closed, the exit code has to do.

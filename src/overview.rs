@@ -36,7 +36,7 @@ pub(crate) struct Overview {
     zookeeper: OnceLock<Arc<Statistics>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Progress {
     phase: Phase,
     listeners: BTreeMap<String, String>,
@@ -70,26 +70,22 @@ impl Overview {
         }
     }
 
-    /// Sets the phase of the server.
     pub(crate) fn enter(&self, phase: Phase) {
         self.progress().phase = phase;
     }
 
-    /// A front end is bound to this address.
     pub(crate) fn listens(&self, front_end: &str, address: SocketAddr) {
         self.progress()
             .listeners
             .insert(front_end.to_owned(), address.to_string());
     }
 
-    /// The provider and the services are open.
     pub(crate) fn knows(&self, sources: Sources) {
         self.opened
             .set(sources)
             .expect("the stores are opened once");
     }
 
-    /// The counters of the ZooKeeper front end.
     pub(crate) fn counts(&self, statistics: Arc<Statistics>) {
         self.zookeeper
             .set(statistics)
@@ -105,28 +101,25 @@ impl Overview {
     fn coordination(&self, gateway: &Gateway) -> Coordination {
         let (clients, watches) = gateway.counts();
         let statistics = self.zookeeper.get();
-        let count =
-            |figure: fn(&Statistics) -> u64| statistics.map_or(0, |counted| figure(counted));
+        let count = |figure: fn(&Statistics) -> u64| statistics.map_or(0, |all| figure(all));
         Coordination {
             sessions: clients as u64,
             connections: count(Statistics::connections_open),
             watches: watches as u64,
             zxid: gateway.applied().0,
-            requests: count(Statistics::requests_total),
-            responses: count(Statistics::packets_sent),
-            malformed: count(Statistics::malformed),
+            requests: count(|counted| counted.requests.get()),
+            responses: count(|counted| counted.packets_sent.get()),
+            malformed: count(|counted| counted.malformed.get()),
         }
     }
 }
 
 impl Snapshot for Overview {
     fn status(&self) -> Status {
-        let (phase, listeners) = {
-            let progress = self.progress();
-            (progress.phase, progress.listeners.clone())
-        };
+        let Progress { phase, listeners } = self.progress().clone();
         let opened = self.opened.get();
         let provider = opened.map(|sources| &sources.provider);
+        let packs = opened.and_then(|sources| sources.packs.as_ref());
         let looked = || opened.map_or(0, |sources| sources.blocked_groups.load(Ordering::Relaxed));
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -138,20 +131,13 @@ impl Snapshot for Overview {
             transactions: opened.map(|sources| sources.engine.figures()),
             functions: opened.map(|sources| functions(&sources.functions.figures())),
             workflows: opened.map(|sources| workflows(&sources.workflows)),
-            objects_full: opened.is_some_and(|sources| {
-                sources.packs.as_ref().is_some_and(ObjectDirectory::is_full)
-            }),
-            objects_missing: opened.is_some_and(|sources| {
-                sources
-                    .packs
-                    .as_ref()
-                    .is_some_and(ObjectDirectory::is_missing)
-            }),
+            objects_full: packs.is_some_and(ObjectDirectory::is_full),
+            objects_missing: packs.is_some_and(ObjectDirectory::is_missing),
             blocked_groups: provider
                 .and_then(|provider| provider.blocked_groups())
                 .unwrap_or_else(looked),
             journal: provider.and_then(|provider| provider.journal()),
-            store: provider.and_then(|provider| provider.store()),
+            store: provider.and_then(|provider| provider.shared_store()),
             log_lines_dropped: self.log.dropped(),
             usage: opened
                 .map(|sources| usage(&sources.meter))
@@ -161,13 +147,7 @@ impl Snapshot for Overview {
 }
 
 fn functions(figures: &functions::Figures) -> Functions {
-    let functions::Figures {
-        deployed,
-        events_waiting,
-        dead_letters,
-        runtime,
-    } = *figures;
-    let failed = &runtime.failed;
+    let (runtime, failed) = (&figures.runtime, &figures.runtime.failed);
     let failures = [
         ("function", failed.by_function),
         ("timed-out", failed.timed_out),
@@ -178,7 +158,7 @@ fn functions(figures: &functions::Figures) -> Functions {
         ("too-long", failed.too_long),
     ];
     Functions {
-        deployed,
+        deployed: figures.deployed,
         instances_busy: runtime.busy,
         instances_warm: runtime.warm,
         instances_frozen: runtime.frozen,
@@ -192,41 +172,32 @@ fn functions(figures: &functions::Figures) -> Functions {
             .into_iter()
             .map(|(kind, count)| (kind.to_owned(), count))
             .collect(),
-        events_waiting,
-        dead_letters,
+        events_waiting: figures.events_waiting,
+        dead_letters: figures.dead_letters,
     }
 }
 
 fn workflows(service: &workflows::Service) -> Workflows {
-    let workflows::Figures {
-        active,
-        begun,
-        succeeded,
-        failed,
-        cancelled,
-    } = service.figures();
+    let figures = service.figures();
     let stores = service.far_stores();
     let far_stores_more = stores.len().saturating_sub(FAR_STORES_MAX) as u64;
-    let far_stores = stores
-        .into_iter()
-        .take(FAR_STORES_MAX)
-        .map(|(address, store)| FarStore {
-            address,
-            reachable: store.trouble.is_none(),
-            trouble: store.trouble,
-            answered_ms_ago: store.answered.map(|answered| answered.as_millis() as u64),
-            waiting_bytes: store.waiting_bytes,
-            waiting_ms: store.waiting_for.as_millis() as u64,
-            stopped_runs: store.stopped_runs,
-        });
-    let far_stores = far_stores.collect();
+    let shown = stores.into_iter().take(FAR_STORES_MAX);
+    let far_stores = shown.map(|(address, store)| FarStore {
+        address,
+        reachable: store.trouble.is_none(),
+        trouble: store.trouble,
+        answered_ms_ago: store.answered.map(|answered| answered.as_millis() as u64),
+        waiting_bytes: store.waiting_bytes,
+        waiting_ms: store.waiting_for.as_millis() as u64,
+        stopped_runs: store.stopped_runs,
+    });
     Workflows {
-        active,
-        begun,
-        succeeded,
-        failed,
-        cancelled,
-        far_stores,
+        active: figures.active,
+        begun: figures.begun,
+        succeeded: figures.succeeded,
+        failed: figures.failed,
+        cancelled: figures.cancelled,
+        far_stores: far_stores.collect(),
         far_stores_more,
     }
 }

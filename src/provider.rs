@@ -26,142 +26,119 @@ const LOOK_AT_OBJECTS: Duration = Duration::from_secs(1);
 /// together.
 const COORDINATION_SLOT: &str = "coordination";
 
-/// The place of all data.
+/// The place of all data: its ports.
 #[derive(Debug)]
-pub(crate) enum Provider {
-    /// One process, one data directory.
-    Embedded(Embedded),
-    /// Redis or Valkey.
-    Redis(Box<Shared>),
+pub(crate) struct Provider {
+    /// Items, spread over all servers. The embedded store includes its reserve: services check for
+    /// space themselves before they take data that stays (rule P6).
+    pub(crate) key_value: Arc<dyn KeyValue>,
+    /// Items that change together across partitions, which coordination needs.
+    pub(crate) key_value_that_transacts: Arc<dyn KeyValue>,
+    pub(crate) queue: Arc<dyn Queue>,
+    pub(crate) queue_admin: Arc<dyn QueueAdmin>,
+    /// Queues of clients.
+    pub(crate) queue_of_effects: Arc<dyn Queue>,
+    /// Objects: files beside the embedded store, items in a shared one.
+    pub(crate) objects: Arc<dyn ObjectStore>,
+    /// Functions over the internal queues.
+    pub(crate) functions: Arc<Functions>,
+    store: Opened,
 }
 
-/// A shared store with separate connections for coordination: after the large values of a
-/// transaction a lease would expire before its renewal arrives.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    transactions: Redis,
-    coordination: Redis,
+enum Opened {
+    Embedded(Embedded),
+    /// Redis or Valkey, as transactions use it.
+    Redis(Redis),
 }
 
 impl Provider {
-    /// Opens the store that the settings name.
     pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Self> {
         match &settings.store {
-            StoreSettings::Embedded => open_embedded(settings).await.map(Self::Embedded),
+            StoreSettings::Embedded => open_embedded(settings).await.map(Self::embedded),
             StoreSettings::Redis(config) => {
-                open_shared(config).await.map(Box::new).map(Self::Redis)
+                // After the large values of a transaction a lease would expire before its renewal
+                // arrives, so coordination has connections of its own.
+                let transactions = open_redis(config).await?;
+                Ok(Self::redis(transactions, &open_redis(config).await?))
             }
+        }
+    }
+
+    fn embedded(store: Embedded) -> Self {
+        Self {
+            key_value: store.key_value_with_reserve(),
+            key_value_that_transacts: store.key_value_with_reserve(),
+            queue: store.queue(),
+            queue_admin: store.queue_admin(),
+            queue_of_effects: store.queue(),
+            objects: store.objects(),
+            functions: Arc::new(Functions::new(store.queue())),
+            store: Opened::Embedded(store),
+        }
+    }
+
+    fn redis(transactions: Redis, coordination: &Redis) -> Self {
+        let in_one_slot = if coordination.status().is_cluster {
+            coordination.key_value_in_one_slot(COORDINATION_SLOT)
+        } else {
+            coordination.key_value()
+        };
+        let (queue, entropy) = (coordination.queue(), SystemEntropy::default());
+        let functions = Functions::over_shared_queue(queue, MESSAGES_HIDDEN, &entropy);
+        Self {
+            key_value: transactions.key_value(),
+            key_value_that_transacts: in_one_slot,
+            queue: coordination.queue(),
+            queue_admin: coordination.queue_admin(),
+            queue_of_effects: transactions.queue(),
+            objects: Arc::new(ItemObjects::new(coordination.key_value())),
+            functions: Arc::new(functions),
+            store: Opened::Redis(transactions),
         }
     }
 
     /// Whether other processes reach the store too.
     pub(crate) fn is_shared(&self) -> bool {
-        matches!(self, Self::Redis(_))
-    }
-
-    /// Items, spread over all servers. The embedded store includes its reserve: services check for
-    /// space themselves before they take data that stays (rule P6).
-    pub(crate) fn key_value(&self) -> Arc<dyn KeyValue> {
-        match self {
-            Self::Embedded(store) => store.key_value_with_reserve(),
-            Self::Redis(store) => store.transactions.key_value(),
-        }
-    }
-
-    /// Items that change together across partitions, which coordination needs.
-    pub(crate) fn key_value_that_transacts(&self) -> Arc<dyn KeyValue> {
-        match self {
-            Self::Redis(store) if store.coordination.status().is_cluster => {
-                store.coordination.key_value_in_one_slot(COORDINATION_SLOT)
-            }
-            Self::Redis(store) => store.coordination.key_value(),
-            Self::Embedded(_) => self.key_value(),
-        }
-    }
-
-    /// Internal queues.
-    pub(crate) fn queue(&self) -> Arc<dyn Queue> {
-        match self {
-            Self::Embedded(store) => store.queue(),
-            Self::Redis(store) => store.coordination.queue(),
-        }
-    }
-
-    /// The administration of the house's queues.
-    pub(crate) fn queue_admin(&self) -> Arc<dyn QueueAdmin> {
-        match self {
-            Self::Embedded(store) => store.queue_admin(),
-            Self::Redis(store) => store.coordination.queue_admin(),
-        }
-    }
-
-    /// Queues of clients.
-    pub(crate) fn queue_of_effects(&self) -> Arc<dyn Queue> {
-        match self {
-            Self::Embedded(store) => store.queue(),
-            Self::Redis(store) => store.transactions.queue(),
-        }
-    }
-
-    /// Objects: files beside the embedded store, items in a shared one.
-    pub(crate) fn objects(&self) -> Arc<dyn ObjectStore> {
-        match self {
-            Self::Embedded(store) => store.objects(),
-            Self::Redis(store) => Arc::new(ItemObjects::new(store.coordination.key_value())),
-        }
-    }
-
-    /// Functions over the queues.
-    pub(crate) fn functions(&self) -> Functions {
-        match self {
-            Self::Embedded(store) => Functions::new(store.queue()),
-            Self::Redis(store) => Functions::over_shared_queue(
-                store.coordination.queue(),
-                MESSAGES_HIDDEN,
-                &SystemEntropy::default(),
-            ),
-        }
+        matches!(self.store, Opened::Redis(_))
     }
 
     /// The number of queue groups whose first message has failed permanently, if the provider knows
     /// it without a query.
     pub(crate) fn blocked_groups(&self) -> Option<u64> {
-        match self {
-            Self::Embedded(store) => Some(store.status().blocked_groups as u64),
-            Self::Redis(_) => None,
-        }
+        let store = self.embedded_store()?;
+        Some(store.status().blocked_groups as u64)
     }
 
-    /// The journal's figures, if there is one.
     pub(crate) fn journal(&self) -> Option<Journal> {
-        match self {
-            Self::Embedded(store) => Some(journal(store.status())),
-            Self::Redis(_) => None,
-        }
+        Some(journal(self.embedded_store()?.status()))
     }
 
-    /// The shared store's figures, if there is one.
-    pub(crate) fn store(&self) -> Option<Store> {
-        match self {
-            Self::Embedded(_) => None,
-            Self::Redis(store) => {
-                let status = store.transactions.status();
-                Some(Store {
-                    servers: status.servers,
-                    acknowledged: status.acknowledged.name(),
-                    serving: status.trouble.is_none(),
-                    trouble: status.trouble,
-                })
-            }
-        }
+    pub(crate) fn shared_store(&self) -> Option<Store> {
+        let Opened::Redis(store) = &self.store else {
+            return None;
+        };
+        let status = store.status();
+        Some(Store {
+            servers: status.servers,
+            acknowledged: status.acknowledged.name(),
+            serving: status.trouble.is_none(),
+            trouble: status.trouble,
+        })
     }
 
-    /// Makes everything durable and closes the store.
+    /// Makes everything durable and closes the store. In a shared one all acknowledged data is as
+    /// durable as it will be.
     pub(crate) async fn close(&self) {
-        match self {
-            Self::Embedded(store) => store.close().await,
-            // All acknowledged data is as durable as it will be.
-            Self::Redis(_) => {}
+        if let Some(store) = self.embedded_store() {
+            store.close().await;
+        }
+    }
+
+    fn embedded_store(&self) -> Option<&Embedded> {
+        match &self.store {
+            Opened::Embedded(store) => Some(store),
+            Opened::Redis(_) => None,
         }
     }
 }
@@ -171,10 +148,8 @@ pub(crate) async fn open_objects(settings: &Settings) -> anyhow::Result<Option<O
     let Some(directory) = &settings.objects else {
         return Ok(None);
     };
-    let opened = embedded::open_objects(directory.clone()).await;
-    opened
-        .map(Some)
-        .with_context(|| format!("--objects file://{}", directory.display()))
+    let opened = embedded::open_objects(directory.clone()).await.map(Some);
+    opened.with_context(|| format!("--objects file://{}", directory.display()))
 }
 
 /// Checks repeatedly that the directory of objects is the one that was opened, so that a lost mount
@@ -192,30 +167,16 @@ pub(crate) async fn look_at_objects(objects: Option<ObjectDirectory>) {
 async fn open_embedded(settings: &Settings) -> anyhow::Result<Embedded> {
     let opened = Embedded::open(embedded::Config::new(&settings.data_dir)).await;
     let store = opened.with_context(|| format!("--data-dir {}", settings.data_dir.display()))?;
-    let cut = store.status().recovery.cut;
-    if let Some(cut) = cut.as_ref().filter(|cut| cut.missing > 0) {
-        tracing::warn!(
-            file = %cut.file.display(),
-            offset = cut.offset,
-            missing = cut.missing,
-            "the journal's last file was truncated, which no crash does: the last acknowledged writes may be lost"
-        );
-    } else if let Some(cut) = cut {
-        tracing::warn!(
-            file = %cut.file.display(),
-            offset = cut.offset,
-            bytes = cut.bytes,
-            "the journal ended in the middle of a record, which was cut off: a crash tore it before it was acknowledged, or the disk has damaged it since"
-        );
+    if let Some(cut) = store.status().recovery.cut {
+        let (file, offset) = (cut.file.display(), cut.offset);
+        let (missing, bytes) = (cut.missing, cut.bytes);
+        if missing > 0 {
+            tracing::warn!(%file, offset, missing, "the journal's last file was truncated, which no crash does: the last acknowledged writes may be lost");
+        } else {
+            tracing::warn!(%file, offset, bytes, "the journal ended in the middle of a record, which was cut off: a crash tore it before it was acknowledged, or the disk has damaged it since");
+        }
     }
     Ok(store)
-}
-
-async fn open_shared(config: &redis_provider::Config) -> anyhow::Result<Shared> {
-    Ok(Shared {
-        transactions: open_redis(config).await?,
-        coordination: open_redis(config).await?,
-    })
 }
 
 async fn open_redis(config: &redis_provider::Config) -> anyhow::Result<Redis> {

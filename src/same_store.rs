@@ -20,7 +20,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// The row's attribute.
 const NAME: &str = "name";
 
-/// A store by its identity.
 #[derive(Debug)]
 pub(crate) struct SameStore {
     items: Arc<dyn KeyValue>,
@@ -28,7 +27,6 @@ pub(crate) struct SameStore {
 }
 
 impl SameStore {
-    /// The present store.
     pub(crate) async fn begin(
         items: Arc<dyn KeyValue>,
         entropy: &dyn Entropy,
@@ -36,15 +34,11 @@ impl SameStore {
         // Repeated, since the response to the first attempt may be lost, and another process may be
         // faster.
         loop {
-            let row = items
-                .get(&key())
-                .await
-                .context("read the identity of the store")?;
+            let row = items.get(&key()).await;
+            let row = row.context("read the identity of the store")?;
             if let Some(name) = row.value.and_then(|item| item.integer(NAME)) {
-                items
-                    .externalize(row.point)
-                    .await
-                    .context("write the identity of the store")?;
+                let durable = items.externalize(row.point).await;
+                durable.context("write the identity of the store")?;
                 return Ok(Self { items, name });
             }
             let attributes = vec![(Name::from(NAME), Value::Integer(entropy.next_u64() as i64))];
@@ -57,18 +51,16 @@ impl SameStore {
     pub(crate) async fn is_lost(&self, membership: &dyn Membership) -> anyhow::Error {
         loop {
             let view = membership.members().view;
-            match self.items.get(&key()).await {
-                Ok(row)
-                    if row.value.as_ref().and_then(|item| item.integer(NAME))
-                        != Some(self.name) =>
-                {
+            let row = self.items.get(&key()).await;
+            match row.map(|row| row.value.and_then(|item| item.integer(NAME))) {
+                Ok(name) if name == Some(self.name) => {
+                    membership.changed(view).await;
+                }
+                Ok(_) => {
                     return anyhow!(
                         "the store has lost everything, what it had acknowledged included: start again to go on with \
                          what is there"
                     );
-                }
-                Ok(_) => {
-                    membership.changed(view).await;
                 }
                 Err(error) => {
                     tracing::debug!(%error, "cannot read the identity of the store at the moment");

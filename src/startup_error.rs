@@ -1,6 +1,5 @@
 //! The error that the program prints when it cannot go on.
 
-/// The line for an error.
 pub(crate) fn line(error: &anyhow::Error) -> String {
     format!("landfast: {}\n", of(error))
 }

@@ -4,7 +4,6 @@
 use std::{
     env,
     future::Future,
-    io,
     net::SocketAddr,
     path::Path,
     sync::{
@@ -16,13 +15,13 @@ use std::{
 
 use anyhow::{Context as _, anyhow, ensure};
 use async_trait::async_trait;
-use coordination::{Gateway, Parts, Region, Service, config::DataPlacement};
+use coordination::{Gateway, Parts, Service, config::DataPlacement};
 use embedded::ObjectDirectory;
 use http_body_util::BodyExt as _;
 use http_frontend::{HttpPeers, InProcessRouter, Limits, Services};
-use in_process::{Functions, SystemClock, SystemEntropy};
+use in_process::{SystemClock, SystemEntropy};
 use ports::{
-    QueueAdmin,
+    KeyValue, Queue, QueueAdmin,
     metering::{Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue},
 };
 use sandbox::{
@@ -32,7 +31,7 @@ use sandbox::{
 use tokio::{
     sync::watch,
     task::{JoinHandle, JoinSet},
-    time::Instant,
+    time::{Instant, sleep, timeout},
 };
 use transactions::membership::{Address, Coordinated};
 
@@ -47,8 +46,6 @@ use crate::{
     same_store::SameStore,
 };
 
-/// The memory of a function on a cloud. In one process it only determines the computed cost.
-const FUNCTION_MEMORY_MB: u32 = 512;
 /// The time for ZooKeeper connections to finish when the server stops.
 const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
 
@@ -76,10 +73,8 @@ const LOOK_FOR_BLOCKED: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct RunningServer {
     provider: Arc<Provider>,
-    functions: Arc<Functions>,
     deployed: functions::Service,
     workflows: workflows::Service,
-    /// The background tasks of services.
     background: JoinSet<()>,
     transactions: Arc<transactions::Service>,
     /// Serves transactions. It ends when the process has to.
@@ -91,7 +86,7 @@ pub(crate) struct RunningServer {
 /// The running front ends, and the signal that stops them.
 #[derive(Debug)]
 struct FrontEnds {
-    running: JoinSet<(&'static str, io::Result<()>)>,
+    running: JoinSet<&'static str>,
     bound: Vec<(&'static str, SocketAddr)>,
     connections: Connections,
     stop: watch::Sender<bool>,
@@ -105,7 +100,12 @@ impl RunningServer {
         settings: &Settings,
         overview: &Arc<Overview>,
     ) -> anyhow::Result<Self> {
-        let mut front_ends = FrontEnds::new();
+        let mut front_ends = FrontEnds {
+            running: JoinSet::new(),
+            bound: Vec::new(),
+            connections: Connections::allowed(),
+            stop: watch::Sender::new(false),
+        };
         let services = Arc::<Services>::default();
         if let Listen::At(address) = settings.http {
             front_ends.start_http(address, overview, &services).await?;
@@ -113,23 +113,23 @@ impl RunningServer {
         let provider = Arc::new(Provider::open(settings).await?);
         let meter = Arc::new(Meter::default());
         let mut background = JoinSet::new();
-        let functions = Arc::new(provider.functions());
-        let coordination = start_coordination(&provider, &functions, &meter, settings).await?;
+        let coordination = start_coordination(&provider, &meter, settings).await?;
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
         let member = member(&provider, &gateway, front_ends.address_for_others(settings))?;
         let inside =
-            InProcessRouter::new(Arc::clone(&services), http_limits(front_ends.connections));
-        let function_directory = function_directory(&provider, settings)?;
-        let deployed = deployed(&provider, &functions, inside, function_directory.path())?;
+            InProcessRouter::new(Arc::clone(&services), &http_limits(front_ends.connections));
+        // With a store elsewhere, all permanent data is there.
+        let function_directory = if provider.is_shared() {
+            FunctionDirectory::temporary()?
+        } else {
+            FunctionDirectory::lasting(settings.data_dir.join(FUNCTIONS_DIRECTORY))
+        };
+        let deployed = deployed(&provider, inside, function_directory.path())?;
         let packs = provider::open_objects(settings).await?;
-        let transactions = Arc::new(transactions(
-            &provider,
-            &meter,
-            packs.as_ref(),
-            member.clone(),
-            &deployed,
-        ));
+        let among = member.clone();
+        let transactions = transactions(&provider, &meter, packs.as_ref(), among, &deployed);
+        let transactions = Arc::new(transactions);
         let engine = transactions.engine();
         // Other nodes call it before it serves clients.
         services.provide_transactions(engine.clone());
@@ -137,30 +137,25 @@ impl RunningServer {
         let started = start_transactions(&provider, &transactions, member).await;
         let serving =
             started.inspect_err(|_| packs.iter().for_each(ObjectDirectory::remove_made))?;
-        deployed
-            .start()
-            .await
-            .context("the deployed functions could not be put in place")?;
+        let started = deployed.start().await;
+        started.context("the deployed functions could not be put in place")?;
         services.provide_functions(deployed.clone());
         let workflows = workflows(&provider, &meter, &deployed, engine.clone());
-        workflows
-            .start()
-            .await
-            .context("the runs of workflows could not be taken up")?;
+        let started = workflows.start().await;
+        started.context("the runs of workflows could not be taken up")?;
         services.provide_workflows(workflows.clone());
         if let Listen::At(address) = settings.zookeeper {
-            front_ends
-                .start_zookeeper(address, settings, gateway.clone(), overview)
-                .await?;
+            let gateway = gateway.clone();
+            let started = front_ends.start_zookeeper(address, settings, gateway, overview);
+            started.await?;
         }
         let blocked_groups = keep_up(&mut background, &provider, &deployed);
         background.spawn(provider::look_at_objects(packs.clone()));
-        let (provider_shown, gateway_shown) = (Arc::clone(&provider), gateway.clone());
         overview.knows(Sources {
-            provider: provider_shown,
+            provider: Arc::clone(&provider),
             packs,
             blocked_groups,
-            gateway: gateway_shown,
+            gateway,
             engine,
             functions: deployed.clone(),
             workflows: workflows.clone(),
@@ -168,7 +163,6 @@ impl RunningServer {
         });
         Ok(Self {
             provider,
-            functions,
             deployed,
             workflows,
             background,
@@ -181,17 +175,12 @@ impl RunningServer {
 
     /// The `ready` line with the addresses, and its line end.
     pub(crate) fn ready_line(&self) -> String {
-        let bound = |front_end| {
-            self.front_ends
-                .bound
-                .iter()
-                .filter(move |(name, _)| *name == front_end)
-        };
-        let words = ["zookeeper", "s3", "http"].into_iter().flat_map(bound);
-        let words: String = words
-            .map(|(front_end, address)| [" ", front_end, "=", &address.to_string()].concat())
-            .collect();
-        format!("ready{words}\n")
+        let mut bound = self.front_ends.bound.clone();
+        // ZooKeeper first, though HTTP is bound before it.
+        bound.sort_by_key(|(front_end, _)| *front_end == "http");
+        let word = |(front_end, address)| format!(" {front_end}={address}");
+        let words: Vec<_> = bound.into_iter().map(word).collect();
+        format!("ready{}\n", words.concat())
     }
 
     /// Returns when something ended that should not: a front end, or the right to use the store.
@@ -210,10 +199,8 @@ impl RunningServer {
         self.deployed.begin_stop();
         self.front_ends.stop.send_replace(true);
         while self.front_ends.running.join_next().await.is_some() {}
-        if tokio::time::timeout(WORKFLOWS_STOP_MAX, self.workflows.stop())
-            .await
-            .is_err()
-        {
+        let stopped = timeout(WORKFLOWS_STOP_MAX, self.workflows.stop());
+        if stopped.await.is_err() {
             tracing::warn!(
                 "a far store does not respond; the next start sends the remaining writes, if any"
             );
@@ -222,7 +209,7 @@ impl RunningServer {
         // Coordination runs on until the other processes know.
         self.transactions.leave().await;
         self.background.abort_all();
-        self.functions.stop();
+        self.provider.functions.stop();
         self.deployed.stop().await;
         // Nothing writes there any more.
         drop(self.function_directory);
@@ -239,10 +226,8 @@ fn keep_up(
 ) -> Arc<AtomicU64> {
     let blocked_groups = Arc::<AtomicU64>::default();
     if provider.blocked_groups().is_none() {
-        background.spawn(count_blocked_groups(
-            provider.queue_admin(),
-            Arc::clone(&blocked_groups),
-        ));
+        let (admin, count) = (Arc::clone(&provider.queue_admin), blocked_groups.clone());
+        background.spawn(count_blocked_groups(admin, count));
     }
     background.spawn(count_waiting(deployed.clone()));
     background.spawn(deployed.clone().keep_in_place());
@@ -252,21 +237,16 @@ fn keep_up(
 /// Counts the blocked groups of coordination's queues from time to time (rule P1), where only the
 /// store knows them.
 async fn count_blocked_groups(admin: Arc<dyn QueueAdmin>, count: Arc<AtomicU64>) {
-    let queues = [
-        coordination::queue_names::REQUEST_QUEUE,
-        coordination::queue_names::DISTRIBUTOR_QUEUE,
-    ];
+    use coordination::queue_names::{DISTRIBUTOR_QUEUE, REQUEST_QUEUE};
     loop {
         let mut blocked = 0;
-        for name in queues {
+        for name in [REQUEST_QUEUE, DISTRIBUTOR_QUEUE] {
             // While the store does not respond, the status shows that instead.
-            blocked += admin
-                .blocked(name)
-                .await
-                .map_or(0, |groups| groups.len() as u64);
+            let groups = admin.blocked(name).await;
+            blocked += groups.map_or(0, |groups| groups.len() as u64);
         }
         count.store(blocked, Ordering::Relaxed);
-        tokio::time::sleep(LOOK_FOR_BLOCKED).await;
+        sleep(LOOK_FOR_BLOCKED).await;
     }
 }
 
@@ -276,40 +256,37 @@ async fn count_waiting(deployed: functions::Service) {
         if let Err(error) = deployed.poll_queues().await {
             tracing::debug!(%error, "cannot measure the backlog of functions at the moment");
         }
-        tokio::time::sleep(LOOK_AT_EVENTS).await;
+        sleep(LOOK_AT_EVENTS).await;
     }
 }
 
 /// Coordination on metered ports, with its functions registered and its triggers armed.
 async fn start_coordination(
     provider: &Provider,
-    functions: &Arc<Functions>,
     meter: &Arc<Meter>,
     settings: &Settings,
 ) -> anyhow::Result<Service> {
-    let metered = || Arc::clone(meter);
     // Coordination checks for space before it takes data that stays, so that sessions go on when
     // the disk is full (rule P6).
-    let items = Arc::new(MeteredKeyValue::new(
-        provider.key_value_that_transacts(),
-        metered(),
-    ));
-    let region = Region {
-        items: items.clone(),
-        objects: Arc::new(MeteredObjects::new(provider.objects(), metered())),
-    };
+    let items = metered_items(&provider.key_value_that_transacts, meter);
+    let objects = MeteredObjects::around(Arc::clone(&provider.objects), Arc::clone(meter));
+    let functions = Arc::clone(&provider.functions) as Arc<_>;
+    let functions = MeteredFunctions::new(functions, Arc::clone(meter));
     let parts = Parts {
-        system: items,
-        regions: vec![region],
-        queue: Arc::new(MeteredQueue::new(provider.queue(), metered())),
-        functions: Arc::new(MeteredFunctions::new(
-            Arc::clone(functions) as Arc<_>,
-            metered(),
-        )),
+        system: items.clone(),
+        items,
+        objects: Arc::new(objects),
+        queue: metered_queue(&provider.queue, meter),
+        functions: Arc::new(functions),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
-    let service = Service::new(parts, coordination_config(provider, settings));
+    let config = coordination::Config {
+        placement: placement(settings),
+        log_poll_period: provider.is_shared().then_some(LOOK_AT_LOG),
+        ..Default::default()
+    };
+    let service = Service::new(parts, config);
     let (asked, most) = (
         settings.zookeeper_packet_bytes_max,
         service.request_bytes_max(),
@@ -320,24 +297,20 @@ async fn start_coordination(
         settings.store.name()
     );
     for definition in service.functions() {
-        let clock = Arc::new(SystemClock);
-        let counted = MeteredFunctions::metered(definition, FUNCTION_MEMORY_MB, metered(), clock);
-        functions.register(counted);
+        let counted = MeteredFunctions::metered(definition, Arc::clone(meter));
+        provider.functions.register(counted);
     }
-    service
-        .start()
-        .await
-        .context("the coordination service could not start")?;
+    let started = service.start().await;
+    started.context("the coordination service could not start")?;
     Ok(service)
 }
 
-fn coordination_config(provider: &Provider, settings: &Settings) -> coordination::Config {
-    let log_poll_period = provider.is_shared().then_some(LOOK_AT_LOG);
-    coordination::Config {
-        placement: placement(settings),
-        log_poll_period,
-        ..Default::default()
-    }
+fn metered_items(items: &Arc<dyn KeyValue>, meter: &Arc<Meter>) -> Arc<dyn KeyValue> {
+    Arc::new(MeteredKeyValue::new(Arc::clone(items), Arc::clone(meter)))
+}
+
+fn metered_queue(queue: &Arc<dyn Queue>, meter: &Arc<Meter>) -> Arc<dyn Queue> {
+    Arc::new(MeteredQueue::new(Arc::clone(queue), Arc::clone(meter)))
 }
 
 /// Transactions on metered ports: among other processes, if they reach the store too.
@@ -351,32 +324,22 @@ fn transactions(
     let parts = transactions::Parts {
         // It checks for space too, and a start finishes what earlier ones began even when the disk
         // is full.
-        key_value: Arc::new(MeteredKeyValue::new(
-            provider.key_value(),
-            Arc::clone(meter),
-        )),
+        key_value: metered_items(&provider.key_value, meter),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
     // Deployed functions only. Clients may not invoke the internal ones.
     let functions: Arc<dyn ports::Functions> = Arc::new(deployed.clone());
-    let functions = Arc::new(MeteredFunctions::new(functions, Arc::clone(meter)));
-    let queue = Arc::new(MeteredQueue::new(
-        provider.queue_of_effects(),
-        Arc::clone(meter),
-    ));
+    let functions = MeteredFunctions::new(functions, Arc::clone(meter));
     let destinations = transactions::Destinations {
-        queue: Some(queue),
-        functions: Some(functions),
+        queue: Some(metered_queue(&provider.queue_of_effects, meter)),
+        functions: Some(Arc::new(functions)),
     };
     let mut config = transactions::Config::default();
     let mut service = transactions::Service::builder(parts).destinations(destinations);
     if let Some(packs) = packs {
         config.pack_wait = FILES_WAIT;
-        service = service.objects(Arc::new(MeteredObjects::new(
-            packs.objects(),
-            Arc::clone(meter),
-        )));
+        service = service.objects(MeteredObjects::around(packs.objects(), Arc::clone(meter)));
     }
     if let Some(Member { membership, peers }) = member {
         service = service.among(membership, peers);
@@ -387,7 +350,6 @@ fn transactions(
 /// Deployed functions as processes of this machine; not yet in place.
 fn deployed(
     provider: &Provider,
-    functions: &Arc<Functions>,
     inside: InProcessRouter,
     directory: &Path,
 ) -> anyhow::Result<functions::Service> {
@@ -410,14 +372,14 @@ fn deployed(
     let sandbox =
         Sandbox::open(config).with_context(|| format!("{}: functions", directory.display()))?;
     Ok(functions::Service::new(functions::Parts {
-        key_value: provider.key_value(),
-        objects: provider.objects(),
-        queue: provider.queue(),
-        queue_admin: provider.queue_admin(),
+        key_value: Arc::clone(&provider.key_value),
+        objects: Arc::clone(&provider.objects),
+        queue: Arc::clone(&provider.queue),
+        queue_admin: Arc::clone(&provider.queue_admin),
         queue_name: transactions::queue_name,
         check_far: far_stores::check,
         among_others: provider.is_shared(),
-        functions: Arc::clone(functions) as Arc<_>,
+        functions: Arc::clone(&provider.functions) as Arc<_>,
         code_store: sandbox.code_store(),
         logs: sandbox.logs(),
         runtime: Arc::new(sandbox),
@@ -435,10 +397,7 @@ fn workflows(
 ) -> workflows::Service {
     let parts = workflows::Parts {
         runner: Arc::new(deployed.clone()),
-        key_value: Arc::new(MeteredKeyValue::new(
-            provider.key_value(),
-            Arc::clone(meter),
-        )),
+        key_value: metered_items(&provider.key_value, meter),
         transactions: engine,
         far_stores: Arc::new(far_stores::RedisStores),
         clock: Arc::new(SystemClock),
@@ -451,7 +410,6 @@ fn workflows(
     workflows::Service::new(parts, options)
 }
 
-/// Passes the requests of functions on to the routes.
 #[derive(Debug)]
 struct FromFunctions(InProcessRouter);
 
@@ -462,24 +420,9 @@ impl sandbox::Api for FromFunctions {
         scope: Option<Arc<str>>,
         request: http::Request<sandbox::Incoming>,
     ) -> sandbox::Reply {
-        self.0
-            .call(scope, request)
-            .await
-            .map(|body| body.map_err(Into::into).boxed_unsync())
+        let response = self.0.call(scope, request).await;
+        response.map(|body| body.map_err(Into::into).boxed_unsync())
     }
-}
-
-/// With a store elsewhere, all permanent data is there.
-fn function_directory(
-    provider: &Provider,
-    settings: &Settings,
-) -> anyhow::Result<FunctionDirectory> {
-    if provider.is_shared() {
-        return FunctionDirectory::temporary();
-    }
-    Ok(FunctionDirectory::lasting(
-        settings.data_dir.join(FUNCTIONS_DIRECTORY),
-    ))
 }
 
 /// The address of this process for others on its store, and its client for them.
@@ -498,14 +441,10 @@ fn member(
     if !provider.is_shared() {
         return Ok(None);
     }
-    let membership = Arc::new(Coordinated::new(
-        gateway.clone(),
-        Arc::new(SystemClock),
-        address,
-    ));
+    let membership = Coordinated::new(gateway.clone(), Arc::new(SystemClock), address);
     let peers = HttpPeers::new(token().as_deref()).context("LANDFAST_TOKEN")?;
     Ok(Some(Member {
-        membership,
+        membership: Arc::new(membership),
         peers: Arc::new(peers),
     }))
 }
@@ -517,19 +456,19 @@ async fn start_transactions(
     service: &Arc<transactions::Service>,
     member: Option<Member>,
 ) -> anyhow::Result<JoinHandle<anyhow::Error>> {
-    let same_store = match &member {
-        Some(_) => Some(SameStore::begin(provider.key_value(), &SystemEntropy::default()).await?),
+    let (items, entropy) = (Arc::clone(&provider.key_value), SystemEntropy::default());
+    let shared = match member {
+        Some(member) => Some((SameStore::begin(items, &entropy).await?, member)),
         None => None,
     };
-    start_in_time(service, member.is_some())
-        .await
-        .map_err(not_started)?;
+    let started = start_in_time(service, shared.is_some()).await;
+    started.map_err(not_started)?;
     let runner = Arc::clone(service);
     Ok(tokio::spawn(async move {
         let lost = async {
-            match (same_store, member) {
-                (Some(same_store), Some(member)) => same_store.is_lost(&*member.membership).await,
-                _ => std::future::pending().await,
+            match shared {
+                Some((same_store, member)) => same_store.is_lost(&*member.membership).await,
+                None => std::future::pending().await,
             }
         };
         tokio::select! {
@@ -553,7 +492,7 @@ async fn start_in_time(
                 if is_among && began.elapsed() < START_MAX =>
             {
                 tracing::info!(%error, "cannot join the other nodes yet");
-                tokio::time::sleep(START_AGAIN).await;
+                sleep(START_AGAIN).await;
             }
             started => return started,
         }
@@ -561,15 +500,13 @@ async fn start_in_time(
 }
 
 fn not_started(error: transactions::Error) -> anyhow::Error {
-    let what_to_do = match &error {
+    let context = match &error {
         transactions::Error::WrongObjects(_) => {
-            ": give it with --objects (LANDFAST_OBJECTS) the directory that the store was given first"
+            "the transactions service could not start: give it with --objects (LANDFAST_OBJECTS) the directory that the store was given first"
         }
-        _ => "",
+        _ => "the transactions service could not start",
     };
-    anyhow::Error::new(error).context(format!(
-        "the transactions service could not start{what_to_do}"
-    ))
+    anyhow::Error::new(error).context(context)
 }
 
 /// The token for callers beyond this machine.
@@ -593,15 +530,6 @@ fn no_listener(flag: &str, address: SocketAddr) -> String {
 }
 
 impl FrontEnds {
-    fn new() -> Self {
-        Self {
-            running: JoinSet::new(),
-            bound: Vec::new(),
-            connections: Connections::allowed(),
-            stop: watch::Sender::new(false),
-        }
-    }
-
     /// The address at which other processes reach the HTTP listener, if there is one: as
     /// configured, or where it is bound to.
     fn address_for_others(&self, settings: &Settings) -> Address {
@@ -622,10 +550,7 @@ impl FrontEnds {
     /// Returns when a front end ended by itself; never, if there is none.
     async fn ended(&mut self) -> anyhow::Result<()> {
         match self.running.join_next().await {
-            Some(Ok((name, ended))) => {
-                ended.with_context(|| format!("{name} failed"))?;
-                Err(anyhow!("{name} ended by itself"))
-            }
+            Some(Ok(name)) => Err(anyhow!("{name} ended by itself")),
             Some(Err(error)) => Err(error).context("a front end failed"),
             None => std::future::pending().await,
         }
@@ -650,14 +575,11 @@ impl FrontEnds {
             .await
             .with_context(|| no_listener("--http", address))?;
         self.bind("http", server.local_address(), overview);
-        let running = server.run(
-            Arc::clone(overview) as Arc<_>,
-            Arc::clone(services),
-            self.stopped(),
-        );
+        let snapshot = Arc::clone(overview) as Arc<_>;
+        let running = server.run(snapshot, Arc::clone(services), self.stopped());
         self.running.spawn(async {
             running.await;
-            ("http", Ok(()))
+            "http"
         });
         Ok(())
     }
@@ -683,7 +605,7 @@ impl FrontEnds {
         let stopped = self.stopped();
         self.running.spawn(async {
             server.run(stopped).await;
-            ("zookeeper", Ok(()))
+            "zookeeper"
         });
         Ok(())
     }

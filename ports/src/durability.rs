@@ -30,12 +30,12 @@
 //!
 //! From `external-synchrony.txt`, section 3. The incarnation is ours (rule P3).
 
-use std::{fmt::Debug, ops::AddAssign};
+use std::fmt::Debug;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::{Item, Result, queue::Message};
+use crate::Result;
 
 /// The number of a store's start. It grows durably before the first visible write of each start.
 #[derive(
@@ -68,81 +68,11 @@ impl DurabilityPoint {
     };
 }
 
-/// The cost of a call, in the units that clouds bill. It follows from the call and the stored data,
-/// so it is the same for every provider.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Cost {
-    /// Items and lane cursors that were read and left unchanged, each once: refused, done before,
-    /// or not changed by the update. For a conflicting transaction, the one item that caused the
-    /// conflict.
-    pub reads: u32,
-    /// Items made, changed or deleted, and lane cursors moved, each once. Queues made, and messages
-    /// sent, acknowledged or released: the requested number, even if that was done before.
-    pub writes: u32,
-    /// The lengths of all these items after the call ([`Item::bytes_len`]), and of the bodies of
-    /// sent messages.
-    pub bytes: u64,
-}
-
-impl Cost {
-    /// The cost of an item that was left unchanged. None: it is missing, or a lane's cursor.
-    pub fn of_read(item: Option<&Item>) -> Self {
-        Self {
-            reads: 1,
-            writes: 0,
-            bytes: bytes_of(item),
-        }
-    }
-
-    /// The cost of a changed item, after the change. None: it was deleted, or is a lane's cursor.
-    pub fn of_write(item: Option<&Item>) -> Self {
-        Self {
-            reads: 0,
-            writes: 1,
-            bytes: bytes_of(item),
-        }
-    }
-
-    /// The cost of sending messages.
-    pub fn of_sending(messages: &[Message]) -> Self {
-        let bytes = messages
-            .iter()
-            .map(|message| message.body.len() as u64)
-            .sum();
-        Self {
-            bytes,
-            ..Self::of_messages(messages.len())
-        }
-    }
-
-    /// The cost of acknowledging or releasing messages, or of making a queue.
-    pub fn of_messages(count: usize) -> Self {
-        Self {
-            writes: count as u32,
-            ..Self::default()
-        }
-    }
-}
-
-impl AddAssign for Cost {
-    fn add_assign(&mut self, other: Self) {
-        self.reads += other.reads;
-        self.writes += other.writes;
-        self.bytes += other.bytes;
-    }
-}
-
-fn bytes_of(item: Option<&Item>) -> u64 {
-    item.map_or(0, Item::bytes_len) as u64
-}
-
 /// Returned by every mutation beside its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Receipt {
     /// The mutation's position in the store's order.
     pub point: DurabilityPoint,
-    /// Its cost.
-    pub cost: Cost,
 }
 
 /// A store that orders mutations first and makes them durable later.

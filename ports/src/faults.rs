@@ -29,11 +29,7 @@ use std::{
 
 use futures_util::future::pending;
 
-pub use functions::FaultyFunctions;
-pub use key_value::FaultyKeyValue;
-pub use queue::{FaultyQueue, FaultyQueueAdmin};
-
-use crate::{Clock, Entropy, Error, ErrorKind, Result};
+use crate::{Clock, Error, ErrorKind, Functions, KeyValue, Queue, Result};
 
 /// The fault of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -104,82 +100,56 @@ impl FaultSchedule for Script {
     }
 }
 
-/// How many calls of a thousand have each fault. The rest has none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Rates {
-    /// [`Fault::Delay`] by up to `delay_ms_max`.
-    pub delay: u32,
-    /// [`Fault::RefuseBefore`].
-    pub refuse: u32,
-    /// [`Fault::LoseAnswer`].
-    pub lose_answer: u32,
-    /// The longest delay.
-    pub delay_ms_max: u64,
-}
-
-/// Random faults from a seed.
+/// Fails as its schedule says, and makes the call of the port it wraps otherwise.
 #[derive(Debug)]
-pub struct Weather {
-    rates: Rates,
-    entropy: Arc<dyn Entropy>,
-}
-
-impl Weather {
-    /// Faults at these rates, drawn from `entropy`.
-    ///
-    /// # Panics
-    /// If the rates together are more than a thousand.
-    pub fn new(rates: Rates, entropy: Arc<dyn Entropy>) -> Self {
-        let sum = rates.delay + rates.refuse + rates.lose_answer;
-        assert!(sum <= 1_000, "{sum} calls of a thousand cannot fail");
-        Self { rates, entropy }
-    }
-}
-
-impl FaultSchedule for Weather {
-    fn next(&self, _: &'static str) -> Fault {
-        let Rates {
-            delay,
-            refuse,
-            lose_answer,
-            delay_ms_max,
-        } = self.rates;
-        let drawn = self.entropy.below(1_000) as u32;
-        if drawn < refuse {
-            Fault::RefuseBefore
-        } else if drawn < refuse + lose_answer {
-            Fault::LoseAnswer
-        } else if drawn < refuse + lose_answer + delay {
-            Fault::Delay(Duration::from_millis(self.entropy.below(delay_ms_max + 1)))
-        } else {
-            Fault::None
-        }
-    }
-}
-
-/// The error for a caller whose response was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lost {
-    /// The change may have happened.
-    Unknown,
-    /// Try again: the call changes nothing, or nothing more when repeated.
-    TryAgain,
-}
-
-/// The common part of the decorators: the schedule, and the clock for delays.
-#[derive(Debug, Clone)]
-struct Trouble {
+pub struct Faulty<P: ?Sized> {
+    inner: Arc<P>,
     schedule: Arc<dyn FaultSchedule>,
     clock: Arc<dyn Clock>,
 }
 
-impl Trouble {
-    /// Makes `call` with the fault that is due.
-    async fn with<T>(
+/// A key-value store with faults.
+pub type FaultyKeyValue = Faulty<dyn KeyValue>;
+/// Queues with faults.
+pub type FaultyQueue = Faulty<dyn Queue>;
+/// Functions with faults on the way to them.
+pub type FaultyFunctions = Faulty<dyn Functions>;
+
+impl<P: ?Sized> Faulty<P> {
+    /// Puts `schedule` between callers and `inner`.
+    pub fn new(inner: Arc<P>, schedule: Arc<dyn FaultSchedule>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            inner,
+            schedule,
+            clock,
+        }
+    }
+
+    /// Makes `call` with the fault that is due. If its response is lost, it may have happened.
+    async fn change<T>(
         &self,
         operation: &'static str,
-        lost: Lost,
         call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let lost = || Error::new(ErrorKind::OutcomeUnknown, operation);
+        self.call(operation, call, lost).await
+    }
+
+    /// As [`Faulty::change`], for a call that changes nothing, or nothing more when repeated.
+    async fn repeatable<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let lost = || Error::unavailable(operation);
+        self.call(operation, call, lost).await
+    }
+
+    async fn call<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T>>,
+        lost: impl FnOnce() -> Error,
     ) -> Result<T> {
         match self.schedule.next(operation) {
             Fault::None => call.await,
@@ -195,10 +165,7 @@ impl Trouble {
             Fault::RefuseBefore => Err(Error::unavailable(operation)),
             Fault::LoseAnswer => {
                 drop(call.await);
-                Err(match lost {
-                    Lost::Unknown => Error::new(ErrorKind::OutcomeUnknown, operation),
-                    Lost::TryAgain => Error::unavailable(operation),
-                })
+                Err(lost())
             }
             Fault::Hang => pending().await,
         }

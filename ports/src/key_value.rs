@@ -17,20 +17,17 @@
 //! - **K5** `transact` applies all its updates or none, conditions included.
 //! - **K6** `scan` returns the items of one partition in the order of their sort keys, each once.
 //!   If [`KeyValueLimits::page_is_snapshot`], a page never shows half a transaction.
-//! - **K7** `write_batch` applies a lane's batches in the order of their sequence numbers, each
-//!   once, however often it is repeated. It refuses an early batch and returns the lane's cursor.
 //! - **K8** A repeated update with an [`Operation`] is recognised as done while its item remembers
 //!   the operation. If the item may have forgotten it, the answer is `OutcomeUnknown` and nothing
 //!   changes (rule P2).
 //! - **K9** An item's version grows with every change. It does not go back when the item is deleted
 //!   and made again while the deleted item's operations are remembered.
 //! - **K10** An [`Update::transient`] is like any other until the store restarts: reads and
-//!   conditions see it, and metering counts it. Rule D5 says what a crash may take of it.
+//!   conditions see it. Rule D5 says what a crash may take of it.
 //! - **K11** [`KeyValue::has_room`] is true while there is room. If
 //!   [`KeyValueLimits::tells_room`], it is false after an update was refused with
 //!   [`NoRoom`](crate::ErrorKind::NoRoom), until there is room again. Meanwhile items can be read,
 //!   and transient updates that make them no larger succeed.
-//! - **K12** Every receipt's [`Cost`](crate::Cost) is as that type defines it.
 //!
 //! Not promised: an order between partitions, or durability before
 //! [`Externalize::externalize`](crate::Externalize::externalize). Points do not cover transient
@@ -77,7 +74,7 @@ pub enum Outcome {
 pub struct Updated {
     /// The outcome.
     pub outcome: Outcome,
-    /// The cost and the point.
+    /// The point.
     pub receipt: Receipt,
 }
 
@@ -88,7 +85,7 @@ pub enum Transacted {
     Done {
         /// The items after the transaction, in the order of the updates.
         items: Vec<Option<Arc<Item>>>,
-        /// The cost and the point.
+        /// The point.
         receipt: Receipt,
     },
     /// None was applied, because the condition of one did not hold.
@@ -97,7 +94,7 @@ pub enum Transacted {
         index: usize,
         /// The present item of that update.
         item: Option<Arc<Item>>,
-        /// The cost of the refusal, and the point that it depends on (D6).
+        /// The point that the refusal depends on (D6).
         receipt: Receipt,
     },
 }
@@ -136,33 +133,6 @@ pub struct Page {
     pub next: Option<Bytes>,
 }
 
-/// One step of a lane: an ordered stream of batches, each applied once (K7).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Batch {
-    /// The lane's name. Its cursor is in the store.
-    pub lane: Bytes,
-    /// One above the lane's cursor. A higher number is refused, and a lower one recognised as done.
-    pub sequence: u64,
-    /// Applied together, unconditionally.
-    pub changes: Vec<(Key, Change)>,
-}
-
-/// How a batch ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Batched {
-    /// Applied now.
-    Done(Receipt),
-    /// Applied before: the lane's cursor was past it.
-    Repeat(Receipt),
-    /// Refused, because batches before it are missing.
-    Early {
-        /// The sequence number of the last applied batch.
-        cursor: u64,
-        /// The cost of the refusal, and the point that it depends on (D6).
-        receipt: Receipt,
-    },
-}
-
 /// The limits of a key-value provider. Callers split or refuse work by them, and tests choose
 /// cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,8 +145,6 @@ pub struct KeyValueLimits {
     pub transact_items_max: usize,
     /// Whether these may be in several partitions.
     pub transact_across_partitions: bool,
-    /// The most changes in one [`KeyValue::write_batch`].
-    pub batch_items_max: usize,
     /// The most items in a page, even if the caller asked for more.
     pub page_items_max: usize,
     /// Whether a page never shows half a transaction (K6).
@@ -206,9 +174,6 @@ pub trait KeyValue: Externalize {
 
     /// Applies all updates or none (K5). Each changes a different item.
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted>;
-
-    /// Applies a lane's next batch (K7).
-    async fn write_batch(&self, batch: Batch) -> Result<Batched>;
 
     /// The provider's limits.
     fn limits(&self) -> &KeyValueLimits;

@@ -30,7 +30,7 @@ pub mod runtime;
 
 pub use clock::{Clock, Entropy, Monotonic, Timestamp};
 pub use code_store::CodeStore;
-pub use durability::{Cost, DurabilityPoint, Externalize, Incarnation, Position, Receipt};
+pub use durability::{DurabilityPoint, Externalize, Incarnation, Position, Receipt};
 pub use error::{Error, ErrorKind, Result};
 pub use functions::{Event, Functions, Handler};
 pub use instances::Instances;

@@ -1,172 +1,86 @@
-//! Metering: counts what a service requests of its ports, and prices it as a cloud would.
+//! Metering: counts what a service requests of its ports.
 //!
-//! Decorators around the ports count calls, items, bytes and billing units into one [`Meter`],
-//! without locks. A [`PriceBook`] (data: one dated file per provider and region) turns a [`Usage`]
-//! into money. Tests can therefore bound the price of an operation and of an idle hour.
+//! Decorators around the ports count calls, failures, items and bytes into one [`Meter`], without
+//! locks.
 //!
 //! Invariants
 //! - A decorator changes no answer: it passes the contract of the port it wraps.
-//! - A call counts once it was made, whether it succeeded or not. A refused condition is billed as
-//!   the write it would have been, as DynamoDB does.
-//! - Units are rounded up as clouds round them: per item read or written, per page scanned, per
-//!   request sent. Sums of bytes would not show this.
+//! - A call counts once it was made, whether it succeeded or not, also if its caller gave it up.
 //!
 //! Not counted: calls that a provider makes on our behalf, such as a queue trigger's own polling.
-//!
-//! The model is `faaskeeper.txt`, section 6 (table 4).
 
 mod functions;
 mod key_value;
 mod objects;
-mod prices;
 mod queue;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    fmt,
-    sync::atomic::{AtomicU64, Ordering},
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-pub use functions::MeteredFunctions;
-pub use key_value::MeteredKeyValue;
 pub use objects::MeteredObjects;
-pub use prices::{Bill, BookError, Money, Price, PriceBook, StoredBytes};
-pub use queue::{MeteredQueue, MeteredQueueAdmin};
 
-/// A call of a port that is counted separately.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(
-    missing_docs,
-    reason = "each is the method of its port that has its name"
-)]
-pub enum Operation {
-    KeyValueGet,
-    KeyValueScan,
-    KeyValueUpdate,
-    KeyValueTransact,
-    KeyValueWriteBatch,
+use crate::{
+    DurabilityPoint, Externalize, Functions, KeyValue, Queue, Result as PortResult,
+    decorate::Decorator,
+};
+
+macro_rules! operations {
+    ($($(#[$doc:meta])* $operation:ident $name:literal,)*) => {
+        /// A call of a port that is counted separately.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        #[expect(
+            missing_docs,
+            reason = "each is the method of its port that has its name"
+        )]
+        pub enum Operation {
+            $($(#[$doc])* $operation,)*
+        }
+
+        impl Operation {
+            /// All of them, in order.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$operation),*];
+
+            /// Its name in metrics: `key_value.get`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$operation => $name,)*
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    KeyValueGet "key_value.get",
+    KeyValueScan "key_value.scan",
+    KeyValueUpdate "key_value.update",
+    KeyValueTransact "key_value.transact",
     /// Waiting for a durability point, of any port.
-    Externalize,
-    QueueCreate,
-    QueueSend,
-    QueueReceive,
-    QueueReady,
-    QueueAcknowledge,
-    QueueRelease,
-    QueueExtend,
-    QueueDeadLetters,
-    QueueRedrive,
-    QueuePurge,
-    QueueBlocked,
-    QueueBacklog,
-    FunctionInvoke,
-    FunctionSend,
-    FunctionArm,
-    FunctionDisarm,
+    Externalize "externalize",
+    QueueCreate "queue.create",
+    QueueSend "queue.send",
+    QueueReceive "queue.receive",
+    QueueReady "queue.ready",
+    QueueAcknowledge "queue.acknowledge",
+    QueueRelease "queue.release",
+    QueueExtend "queue.extend",
+    FunctionInvoke "functions.invoke",
+    FunctionSend "functions.send",
+    FunctionArm "functions.arm",
+    FunctionDisarm "functions.disarm",
     /// One run of a function, for any cause.
-    FunctionRun,
-    ObjectPut,
-    ObjectGet,
-    ObjectList,
-    ObjectDelete,
-    ObjectCopy,
-}
-
-impl Operation {
-    /// All of them, in order.
-    pub const ALL: [Self; 28] = [
-        Self::KeyValueGet,
-        Self::KeyValueScan,
-        Self::KeyValueUpdate,
-        Self::KeyValueTransact,
-        Self::KeyValueWriteBatch,
-        Self::Externalize,
-        Self::QueueCreate,
-        Self::QueueSend,
-        Self::QueueReceive,
-        Self::QueueReady,
-        Self::QueueAcknowledge,
-        Self::QueueRelease,
-        Self::QueueExtend,
-        Self::QueueDeadLetters,
-        Self::QueueRedrive,
-        Self::QueuePurge,
-        Self::QueueBlocked,
-        Self::QueueBacklog,
-        Self::FunctionInvoke,
-        Self::FunctionSend,
-        Self::FunctionArm,
-        Self::FunctionDisarm,
-        Self::FunctionRun,
-        Self::ObjectPut,
-        Self::ObjectGet,
-        Self::ObjectList,
-        Self::ObjectDelete,
-        Self::ObjectCopy,
-    ];
-
-    /// Its name in metrics: `key_value.get`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::KeyValueGet => "key_value.get",
-            Self::KeyValueScan => "key_value.scan",
-            Self::KeyValueUpdate => "key_value.update",
-            Self::KeyValueTransact => "key_value.transact",
-            Self::KeyValueWriteBatch => "key_value.write_batch",
-            Self::Externalize => "externalize",
-            Self::QueueCreate => "queue.create",
-            Self::QueueSend => "queue.send",
-            Self::QueueReceive => "queue.receive",
-            Self::QueueReady => "queue.ready",
-            Self::QueueAcknowledge => "queue.acknowledge",
-            Self::QueueRelease => "queue.release",
-            Self::QueueExtend => "queue.extend",
-            Self::QueueDeadLetters => "queue.dead_letters",
-            Self::QueueRedrive => "queue.redrive",
-            Self::QueuePurge => "queue.purge",
-            Self::QueueBlocked => "queue.blocked",
-            Self::QueueBacklog => "queue.backlog",
-            Self::FunctionInvoke => "functions.invoke",
-            Self::FunctionSend => "functions.send",
-            Self::FunctionArm => "functions.arm",
-            Self::FunctionDisarm => "functions.disarm",
-            Self::FunctionRun => "functions.run",
-            Self::ObjectPut => "objects.put",
-            Self::ObjectGet => "objects.get",
-            Self::ObjectList => "objects.list",
-            Self::ObjectDelete => "objects.delete",
-            Self::ObjectCopy => "objects.copy",
-        }
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// The size of one billing unit. See [`PriceBook::unit_bytes`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnitBytes {
-    /// Bytes of one item that one read unit covers.
-    pub read: u64,
-    /// Bytes of one item that one write unit covers.
-    pub write: u64,
-    /// Bytes that one queue request covers.
-    pub message: u64,
-}
-
-impl Default for UnitBytes {
-    /// Those of AWS.
-    fn default() -> Self {
-        Self {
-            read: 4 << 10,
-            write: 1 << 10,
-            message: 64 << 10,
-        }
-    }
+    FunctionRun "functions.run",
+    ObjectPut "objects.put",
+    ObjectGet "objects.get",
+    ObjectList "objects.list",
+    ObjectDelete "objects.delete",
 }
 
 /// The counts of one operation.
@@ -180,8 +94,6 @@ pub struct Count {
     pub items: u64,
     /// Bytes that they carried, in either direction.
     pub bytes: u64,
-    /// Billing units: whole [`UnitBytes`] per item, requests elsewhere.
-    pub units: u64,
 }
 
 #[derive(Debug, Default)]
@@ -190,178 +102,82 @@ struct Counter {
     failures: AtomicU64,
     items: AtomicU64,
     bytes: AtomicU64,
-    units: AtomicU64,
 }
 
 /// Counts without locks. Decorators share one whose sum matters.
 #[derive(Debug, Default)]
-pub struct Meter {
-    unit_bytes: UnitBytes,
-    counters: [Counter; Operation::ALL.len()],
-    compute_mb_ms: AtomicU64,
-}
+pub struct Meter([Counter; Operation::ALL.len()]);
+
+/// The items and bytes that a successful call carried.
+type Carried = (usize, usize);
 
 impl Meter {
-    /// A meter at zero that counts in these units.
-    pub fn new(unit_bytes: UnitBytes) -> Self {
-        Self {
-            unit_bytes,
-            ..Self::default()
-        }
-    }
-
     /// The counts so far.
     pub fn usage(&self) -> Usage {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Usage {
-            counts: Operation::ALL.map(|operation| {
-                let counter = &self.counters[operation as usize];
-                Count {
-                    calls: load(&counter.calls),
-                    failures: load(&counter.failures),
-                    items: load(&counter.items),
-                    bytes: load(&counter.bytes),
-                    units: load(&counter.units),
-                }
-            }),
-            compute_mb_ms: load(&self.compute_mb_ms),
-        }
+        Usage(self.0.each_ref().map(|counter| Count {
+            calls: load(&counter.calls),
+            failures: load(&counter.failures),
+            items: load(&counter.items),
+            bytes: load(&counter.bytes),
+        }))
     }
 
-    /// Adds one call's counts, `calls` included.
-    fn count(&self, operation: Operation, count: Count) {
-        let counter = &self.counters[operation as usize];
-        for (counter, amount) in [
-            (&counter.calls, count.calls),
-            (&counter.failures, count.failures),
-            (&counter.items, count.items),
-            (&counter.bytes, count.bytes),
-            (&counter.units, count.units),
-        ] {
-            if amount > 0 {
-                counter.fetch_add(amount, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Counts a call before it is made, so that an abandoned call counts too.
-    fn call(&self, operation: Operation) {
-        self.count(
-            operation,
-            Count {
-                calls: 1,
-                ..Count::default()
-            },
-        );
-    }
-
-    /// Counts the end of one request to queues with `items` messages of `bytes` in all.
-    fn ended_request<T>(
+    /// Makes `call` and counts it. The call itself is counted first, so that an abandoned one
+    /// counts too.
+    async fn measure<T, E>(
         &self,
         operation: Operation,
-        result: &crate::Result<T>,
-        items: usize,
-        bytes: usize,
-    ) {
-        let unit = self.unit_bytes.message;
-        self.ended(operation, result, |_| Carried::request(items, bytes, unit));
+        call: impl Future<Output = Result<T, E>>,
+        carried: impl FnOnce(&T) -> Carried,
+    ) -> Result<T, E> {
+        self.begun(operation);
+        let result = call.await;
+        self.ended(operation, &result, carried);
+        result
     }
 
-    /// Counts the end of a call: its items, bytes and units, or a failure.
+    /// As [`Meter::measure`], for a call that carries nothing.
+    async fn count<T, E>(
+        &self,
+        operation: Operation,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        self.measure(operation, call, |_| (0, 0)).await
+    }
+
+    fn begun(&self, operation: Operation) {
+        self.0[operation as usize]
+            .calls
+            .fetch_add(1, Ordering::Relaxed);
+    }
+
     fn ended<T, E>(
         &self,
         operation: Operation,
         result: &Result<T, E>,
         carried: impl FnOnce(&T) -> Carried,
     ) {
-        let count = match result {
+        let counter = &self.0[operation as usize];
+        match result {
             Ok(value) => {
-                let Carried {
-                    items,
-                    bytes,
-                    units,
-                } = carried(value);
-                Count {
-                    items,
-                    bytes,
-                    units,
-                    ..Count::default()
-                }
+                let (items, bytes) = carried(value);
+                counter.items.fetch_add(items as u64, Ordering::Relaxed);
+                counter.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             }
-            Err(_) => Count {
-                failures: 1,
-                ..Count::default()
-            },
-        };
-        self.count(operation, count);
-    }
-
-    fn computed(&self, mb_ms: u64) {
-        self.compute_mb_ms.fetch_add(mb_ms, Ordering::Relaxed);
-    }
-}
-
-/// The content of a successful call.
-#[derive(Debug, Clone, Copy, Default)]
-struct Carried {
-    items: u64,
-    bytes: u64,
-    units: u64,
-}
-
-impl Carried {
-    /// `bytes` of one item, in whole units of `unit_bytes`, at least one.
-    fn item(bytes: usize, unit_bytes: u64) -> Self {
-        let bytes = bytes as u64;
-        Self {
-            items: 1,
-            bytes,
-            units: bytes.div_ceil(unit_bytes.max(1)).max(1),
-        }
-    }
-
-    /// The same for several.
-    fn items(sizes: impl IntoIterator<Item = usize>, unit_bytes: u64) -> Self {
-        sizes.into_iter().fold(Self::default(), |sum, bytes| {
-            let one = Self::item(bytes, unit_bytes);
-            Self {
-                items: sum.items + 1,
-                bytes: sum.bytes + one.bytes,
-                units: sum.units + one.units,
-            }
-        })
-    }
-
-    /// One request of `items` and `bytes` together, in whole units.
-    fn request(items: usize, bytes: usize, unit_bytes: u64) -> Self {
-        Self {
-            items: items as u64,
-            ..Self::item(bytes, unit_bytes)
+            Err(_) => _ = counter.failures.fetch_add(1, Ordering::Relaxed),
         }
     }
 }
 
 /// The counts of a meter at some moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Usage {
-    counts: [Count; Operation::ALL.len()],
-    /// Memory times duration of function runs, in megabyte-milliseconds.
-    pub compute_mb_ms: u64,
-}
-
-impl Default for Usage {
-    fn default() -> Self {
-        Self {
-            counts: [Count::default(); Operation::ALL.len()],
-            compute_mb_ms: 0,
-        }
-    }
-}
+pub struct Usage([Count; Operation::ALL.len()]);
 
 impl Usage {
     /// The counts of `operation`.
     pub fn of(&self, operation: Operation) -> Count {
-        self.counts[operation as usize]
+        self.0[operation as usize]
     }
 
     /// Every operation that was called, with its count.
@@ -374,20 +190,40 @@ impl Usage {
 
     /// Calls of all operations together: zero means idle.
     pub fn calls(&self) -> u64 {
-        self.counts.iter().map(|count| count.calls).sum()
+        self.0.iter().map(|count| count.calls).sum()
+    }
+}
+
+/// Counts the calls of the port it wraps, with the items and bytes that they carry.
+#[derive(Debug)]
+pub struct Metered<P: ?Sized> {
+    inner: Arc<P>,
+    meter: Arc<Meter>,
+}
+
+/// A store whose calls are counted.
+pub type MeteredKeyValue = Metered<dyn KeyValue>;
+/// Queues whose calls are counted.
+pub type MeteredQueue = Metered<dyn Queue>;
+/// Functions whose calls are counted.
+pub type MeteredFunctions = Metered<dyn Functions>;
+
+impl<P: ?Sized> Metered<P> {
+    /// Counts the calls of `inner` into `meter`.
+    pub fn new(inner: Arc<P>, meter: Arc<Meter>) -> Self {
+        Self { inner, meter }
+    }
+}
+
+impl<P: Externalize + ?Sized> Decorator for Metered<P> {
+    type Port = P;
+
+    fn inner(&self) -> &P {
+        &self.inner
     }
 
-    /// The counts between `earlier` and this, both of one meter.
-    pub fn since(&self, earlier: &Self) -> Self {
-        let mut between = self.clone();
-        for (count, earlier) in between.counts.iter_mut().zip(&earlier.counts) {
-            count.calls -= earlier.calls;
-            count.failures -= earlier.failures;
-            count.items -= earlier.items;
-            count.bytes -= earlier.bytes;
-            count.units -= earlier.units;
-        }
-        between.compute_mb_ms -= earlier.compute_mb_ms;
-        between
+    async fn externalize(&self, point: DurabilityPoint) -> PortResult<()> {
+        let call = self.inner.externalize(point);
+        self.meter.count(Operation::Externalize, call).await
     }
 }

@@ -22,7 +22,6 @@
 //! - **Q8** Every delivery carries the deduplication id of its message. A receiver that keeps the
 //!   ids of its completed work therefore recognises a message that was sent again after the window
 //!   (Q4) or delivered again (Q3).
-//! - **Q9** Every receipt's [`Cost`](crate::Cost) is as that type defines it.
 //! - **Q10** [`QueueAdmin::backlog`] counts the messages that were sent and are neither
 //!   acknowledged nor given up. It counts the dead letters separately.
 //! - **Q11** A message that its consumer gives up ([`Queue::give_up`]) moves to the dead letters
@@ -46,6 +45,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 pub use admin::{Backlog, DeadLetter, LetterId, QueueAdmin, SharedQueueAdmin};
 pub use groups::{Groups, Queued};
@@ -71,7 +71,7 @@ pub struct Message {
 }
 
 /// The position of a message in its queue. It grows within a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Sequence(pub u64);
 
 /// Names one delivery of one message, for acknowledging it.
@@ -103,7 +103,7 @@ pub struct Delivery {
 }
 
 /// The fate of a message that failed [`QueueOptions::attempts_max`] times (rule P1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnFailure {
     /// It stays at the head of its group and is tried again forever. [`QueueAdmin::blocked`]
     /// reports it.
@@ -113,7 +113,7 @@ pub enum OnFailure {
 }
 
 /// How a queue behaves, given once at its creation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueOptions {
     /// How long a delivered message stays hidden before it is delivered again.
     pub visibility_timeout_ms: u64,
@@ -126,7 +126,7 @@ pub struct QueueOptions {
 }
 
 /// Whether a queue's messages, or an update, survive a crash of the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Retention {
     /// They do, once durable, like all other data (Q3).
     #[default]

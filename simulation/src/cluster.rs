@@ -8,7 +8,7 @@ use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use coordination::{Config, Gateway, Parts, Region, Service, queue_names};
+use coordination::{Config, Gateway, Parts, Service, queue_names};
 use ports::{
     Entropy, Event, Handler,
     functions::{Definition, Failure},
@@ -157,10 +157,9 @@ impl Cluster {
         let world = &self.world;
         let parts = Parts {
             system: world.key_value(),
-            regions: vec![Region {
-                items: world.key_value(),
-                objects: world.objects(),
-            }],
+            items: world.key_value(),
+            objects: world.objects(),
+
             queue: world.queue(),
             functions: world.functions(),
             clock: world.skewed_clock(),

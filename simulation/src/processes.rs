@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use coordination::{Config, Parts, Region, Service};
+use coordination::{Config, Parts, Service};
 use in_process::Functions;
 use ports::Clock;
 use simulated::World;
@@ -206,10 +206,9 @@ impl Processes {
         ));
         Parts {
             system: items.clone(),
-            regions: vec![Region {
-                items,
-                objects: world.objects(),
-            }],
+            items,
+            objects: world.objects(),
+
             queue: Arc::new(PartitionableQueue::new(world.queue(), control.clone())),
             functions: world.functions(),
             clock: Arc::new(PartitionableClock::new(

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use coordination::{
-    distributor::LOG_PARTITION,
     model::{EventKind, SessionId, Stat, Zxid},
     path,
+    queue_names::LOG_PARTITION,
     records::{LogEntry, Slot, UpdateAnswer, decode},
 };
 use ports::KeyValue;

@@ -38,41 +38,42 @@ enum Verdict {
     Fail,
 }
 
-/// The result of one check, and the advice for it.
 #[derive(Debug, Serialize)]
 struct Finding {
+    /// [`checks::all`] names it.
     check: &'static str,
     verdict: Verdict,
     found: String,
     advice: Option<String>,
 }
 
+fn ok(found: impl Into<String>) -> Finding {
+    Finding {
+        check: "",
+        verdict: Verdict::Ok,
+        found: found.into(),
+        advice: None,
+    }
+}
+
+fn warn(found: impl Into<String>, advice: impl Into<String>) -> Finding {
+    Finding {
+        verdict: Verdict::Warn,
+        advice: Some(advice.into()),
+        ..ok(found)
+    }
+}
+
+fn fail(found: impl Into<String>, advice: impl Into<String>) -> Finding {
+    Finding {
+        verdict: Verdict::Fail,
+        ..warn(found, advice)
+    }
+}
+
 impl Finding {
-    fn ok(check: &'static str, found: impl Into<String>) -> Self {
-        Self {
-            check,
-            verdict: Verdict::Ok,
-            found: found.into(),
-            advice: None,
-        }
-    }
-
-    fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self {
-            check,
-            verdict: Verdict::Warn,
-            found: found.into(),
-            advice: Some(advice.into()),
-        }
-    }
-
-    fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self {
-            check,
-            verdict: Verdict::Fail,
-            found: found.into(),
-            advice: Some(advice.into()),
-        }
+    fn of(self, check: &'static str) -> Self {
+        Self { check, ..self }
     }
 }
 
@@ -85,48 +86,31 @@ struct Report<'a> {
 /// Runs every check and prints the findings. Fails if a check failed.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let findings = match arguments.options.settle() {
-        Ok(settings) => {
-            let mut findings = checks::all(&settings, &arguments.target);
-            if arguments.verify {
-                findings.push(checks::stored_bytes(&settings));
-            }
-            findings
-        }
+        Ok(settings) => checks::all(&settings, &arguments.target, arguments.verify),
         Err(error) => {
-            vec![Finding::fail(
-                "configuration",
-                startup_error::of(&error),
-                "correct it; the rest was not checked",
-            )]
+            let advice = "correct it; the rest was not checked";
+            vec![fail(startup_error::of(&error), advice).of("configuration")]
         }
     };
-    let failed = findings
-        .iter()
-        .any(|finding| finding.verdict == Verdict::Fail);
-    let text = if arguments.json {
-        json(&findings)?
-    } else {
-        lines(&findings)?
-    };
-    super::print(&text)?;
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
-}
-
-fn json(findings: &[Finding]) -> serde_json::Result<String> {
     let has = |verdict| findings.iter().any(|finding| finding.verdict == verdict);
     let verdict = match (has(Verdict::Fail), has(Verdict::Warn)) {
         (true, _) => Verdict::Fail,
         (false, true) => Verdict::Warn,
         (false, false) => Verdict::Ok,
     };
-    Ok(serde_json::to_string_pretty(&Report {
+    let report = Report {
         verdict,
-        checks: findings,
-    })? + "\n")
+        checks: &findings,
+    };
+    super::print(&if arguments.json {
+        serde_json::to_string_pretty(&report)? + "\n"
+    } else {
+        lines(&findings)?
+    })?;
+    Ok(match verdict {
+        Verdict::Fail => ExitCode::FAILURE,
+        Verdict::Ok | Verdict::Warn => ExitCode::SUCCESS,
+    })
 }
 
 fn lines(findings: &[Finding]) -> Result<String, std::fmt::Error> {

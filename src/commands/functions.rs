@@ -7,20 +7,14 @@ mod letters;
 mod logs;
 mod package;
 
-use std::{
-    fmt::Write as _,
-    io::{self, IsTerminal as _, Read as _, Write as _},
-    path::PathBuf,
-    process::ExitCode,
-    time::Duration,
-};
+use std::{fmt::Write as _, path::PathBuf, process::ExitCode, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use clap::{Args, Subcommand};
 use serde::Deserialize;
 
-use super::request::{Request, Target, Unavailable, segment};
+use super::request::{Request, Target, Unavailable, parsed, segment};
 
 /// The time for a deployment: it is sent, unpacked and made durable.
 const DEPLOY_MAX: Duration = Duration::from_mins(2);
@@ -29,6 +23,8 @@ const INVOKE_MAX: Duration = Duration::from_secs(930);
 
 /// The pause before a changed application is deployed again to a server that is away.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+const A_LIST: &str = "a list of functions";
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
@@ -100,7 +96,6 @@ pub(crate) struct Remove {
     application: String,
 }
 
-/// A function as the server lists it.
 #[derive(Debug, Deserialize)]
 struct Listed {
     name: String,
@@ -111,7 +106,6 @@ struct Listed {
     concurrency: usize,
 }
 
-/// Runs the command.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Deploy(deploy) => deploy.run(),
@@ -177,21 +171,15 @@ impl Deploy {
             wait_max: DEPLOY_MAX,
             ..Request::get(&path)
         };
-        let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
+        let answer = self.target.send(&request)?;
         if self.json {
             super::print(&format!("{}\n", String::from_utf8_lossy(&answer.body)))?;
         } else {
-            let functions: Vec<Listed> = listed(&answer.body)?;
-            let names: Vec<_> = functions
-                .iter()
-                .map(|function| function.name.as_str())
-                .collect();
-            let kilobytes = package.content.len().div_ceil(1024);
-            super::print(&format!(
-                "deployed {} ({kilobytes} KiB): {}\n",
-                package.name,
-                names.join(", ")
-            ))?;
+            let functions: Vec<Listed> = parsed(&answer.body, A_LIST)?;
+            let functions = functions.into_iter().map(|function| function.name);
+            let functions = functions.collect::<Vec<_>>().join(", ");
+            let (name, kibibytes) = (package.name, package.content.len().div_ceil(1024));
+            super::print(&format!("deployed {name} ({kibibytes} KiB): {functions}\n"))?;
         }
         Ok(state)
     }
@@ -199,21 +187,10 @@ impl Deploy {
 
 impl Invoke {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let payload = if self.payload == "-" {
-            let mut payload = Vec::new();
-            io::stdin()
-                .read_to_end(&mut payload)
-                .context("read the payload from stdin")?;
-            payload
-        } else {
-            self.payload.clone().into_bytes()
-        };
+        let payload = super::text_or_stdin(&self.payload)?;
         let path = format!("/2015-03-31/functions/{}/invocations", segment(&self.name));
-        let kind = if self.event {
-            "Event"
-        } else {
-            "RequestResponse"
-        };
+        let kinds = ["RequestResponse", "Event"];
+        let kind = kinds[usize::from(self.event)];
         let log = if self.log { "Tail" } else { "None" };
         let headers = [("X-Amz-Invocation-Type", kind), ("X-Amz-Log-Type", log)];
         let request = Request {
@@ -223,28 +200,20 @@ impl Invoke {
             body: &payload,
             wait_max: INVOKE_MAX,
         };
-        let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
+        let answer = self.target.send(&request)?;
         if let Some(log) = answer.header("x-amz-log-result") {
-            let log = BASE64_STANDARD
-                .decode(log)
-                .context("the log is no base64")?;
-            // If the log cannot be shown, the result is still printed.
-            let _ = if io::stderr().is_terminal() {
-                io::stderr().write_all(super::printable(&String::from_utf8_lossy(&log)).as_bytes())
-            } else {
-                io::stderr().write_all(&log)
-            };
+            let log = BASE64_STANDARD.decode(log);
+            let log = log.context("the log is no base64")?;
+            super::print_aside(&String::from_utf8_lossy(&log));
         }
         if self.event {
             let id = answer.header("x-amzn-requestid").unwrap_or_default();
             return super::print(&format!("{id}\n"));
         }
-        let failed = answer.header("x-amz-function-error").is_some();
         super::print(&format!("{}\n", String::from_utf8_lossy(&answer.body)))?;
-        Ok(if failed {
-            ExitCode::FAILURE
-        } else {
-            ExitCode::SUCCESS
+        Ok(match answer.header("x-amz-function-error") {
+            Some(_) => ExitCode::FAILURE,
+            None => ExitCode::SUCCESS,
         })
     }
 }
@@ -255,20 +224,16 @@ impl List {
         if self.json {
             return super::print(&format!("{body}\n"));
         }
-        let functions = listed(body.as_bytes())?;
+        let functions: Vec<Listed> = parsed(body.as_bytes(), A_LIST)?;
         let mut text = String::new();
-        for Listed {
-            name,
-            application,
-            handler,
-            memory_mb,
-            timeout_s,
-            concurrency,
-        } in functions
-        {
+        for function in functions {
+            let (name, application) = (function.name, function.application);
+            let (handler, memory_mb) = (function.handler, function.memory_mb);
+            let (timeout_s, concurrency) = (function.timeout_s, function.concurrency);
+            write!(text, "{name:<24} {application:<16} {handler:<24} ")?;
             writeln!(
                 text,
-                "{name:<24} {application:<16} {handler:<24} {memory_mb:>6} MB {timeout_s:>4} s  {concurrency} at a time"
+                "{memory_mb:>6} MB {timeout_s:>4} s  {concurrency} at a time"
             )?;
         }
         super::print(&text)
@@ -283,14 +248,7 @@ impl Remove {
             wait_max: DEPLOY_MAX,
             ..Request::get(&path)
         };
-        self.target.ask(&request)?.accepted(&self.target, &path)?;
+        self.target.send(&request)?;
         super::print(&format!("removed {}\n", self.application))
-    }
-}
-
-fn listed(body: &[u8]) -> anyhow::Result<Vec<Listed>> {
-    match serde_json::from_slice(body) {
-        Ok(listed) => Ok(listed),
-        Err(error) => bail!("the answer is not a list of functions: {error}"),
     }
 }

@@ -1,6 +1,5 @@
 //! One file per command.
 
-pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod functions;
 pub(crate) mod request;
@@ -11,7 +10,7 @@ pub(crate) mod workflows;
 use std::{
     borrow::Cow,
     fmt::Write as _,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, IsTerminal as _, Read as _, Write as _},
     process::ExitCode,
 };
 
@@ -21,15 +20,9 @@ use anyhow::Context as _;
 /// status | head`) is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<ExitCode> {
     let mut stdout = io::stdout().lock();
-    let text = if stdout.is_terminal() {
-        Cow::Owned(printable(text))
-    } else {
-        Cow::Borrowed(text)
-    };
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
+    let text = shown(text, stdout.is_terminal());
+    let written = stdout.write_all(text.as_bytes());
+    match written.and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("stdout cannot be written; send it somewhere else")
         }
@@ -39,12 +32,29 @@ pub(crate) fn print(text: &str) -> anyhow::Result<ExitCode> {
 
 /// The same to stderr, for text that must not be on stdout.
 pub(crate) fn print_aside(text: &str) {
-    let shown = if io::stderr().is_terminal() {
-        Cow::Owned(printable(text))
+    let text = shown(text, io::stderr().is_terminal());
+    // If stderr is closed, the result on stdout has to do.
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+fn shown(text: &str, on_terminal: bool) -> Cow<'_, str> {
+    if on_terminal {
+        printable(text).into()
     } else {
-        Cow::Borrowed(text)
-    };
-    eprint!("{shown}");
+        text.into()
+    }
+}
+
+/// The text of an argument, or all of stdin for `-`.
+pub(crate) fn text_or_stdin(argument: &str) -> anyhow::Result<Vec<u8>> {
+    if argument != "-" {
+        return Ok(argument.into());
+    }
+    let mut text = Vec::new();
+    io::stdin()
+        .read_to_end(&mut text)
+        .context("stdin cannot be read")?;
+    Ok(text)
 }
 
 /// Text with control characters as escapes. Much of the output comes from functions, which may pass

@@ -3,7 +3,7 @@
 
 use std::{
     fmt,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     time::Duration,
 };
 
@@ -38,6 +38,11 @@ pub(crate) struct Target {
     token: Option<String>,
 }
 
+/// A response's body. Errors: it is not `what` was asked for.
+pub(crate) fn parsed<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> anyhow::Result<T> {
+    serde_json::from_slice(body).with_context(|| format!("the answer is not {what}"))
+}
+
 /// A name from the user as one path segment or the value of a parameter.
 pub(crate) fn segment(name: &str) -> String {
     utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
@@ -61,12 +66,10 @@ impl Target {
             && address.port() != 0
         {
             let mut address = *address;
-            if address.ip().is_unspecified() {
-                address.set_ip(if address.is_ipv4() {
-                    Ipv4Addr::LOCALHOST.into()
-                } else {
-                    Ipv6Addr::LOCALHOST.into()
-                });
+            match address.ip() {
+                IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+                IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+                _ => {}
             }
             target.url = format!("http://{address}");
         }
@@ -80,42 +83,37 @@ impl Target {
 
     /// The body at `path`, if the server answers 200.
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<String> {
-        let answer = self
-            .ask(&Request {
-                wait_max: WAIT_MAX,
-                ..Request::get(path)
-            })?
-            .accepted(self, path)?;
+        let answer = self.send(&Request::get(path))?;
         String::from_utf8(answer.body.into())
             .with_context(|| format!("{}{path} answered no UTF-8", self.url))
     }
 
+    /// The response, if the server did what it was asked to.
+    pub(crate) fn send(&self, request: &Request<'_>) -> anyhow::Result<Answer> {
+        self.ask(request)?.accepted(self, request.path)
+    }
+
     /// The server's response of any status. Errors: [`Unavailable`], if it may answer later.
     pub(crate) fn ask(&self, request: &Request<'_>) -> anyhow::Result<Answer> {
-        let sending = request.body.len() / SENT_BYTES_PER_S;
-        let wait_max = WAIT_MAX + request.wait_max + Duration::from_secs(sending as u64);
+        let sending = Duration::from_secs((request.body.len() / SENT_BYTES_PER_S) as u64);
+        let wait_max = WAIT_MAX + request.wait_max + sending;
         let client = Client::new(http_client::Config {
             connect_timeout: WAIT_MAX,
             response_bytes_max: ANSWER_BYTES_MAX,
             ..http_client::Config::default()
         });
-        let request = self.as_http(self.host()?, request)?;
-        let path = request.uri().path().to_owned();
+        let http = self.as_http(request)?;
         let answered = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?
-            .block_on(client.send(request, wait_max));
-        match answered {
-            Ok(response) => {
-                let (head, body) = response.into_parts();
-                Ok(Answer {
-                    status: head.status.as_u16(),
-                    headers: head.headers,
-                    body,
-                })
-            }
-            Err(error) => Err(self.unanswered(error, &path)),
-        }
+            .block_on(client.send(http, wait_max));
+        let answered = answered.map_err(|error| self.unanswered(error, request.path))?;
+        let (head, body) = answered.into_parts();
+        Ok(Answer {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body,
+        })
     }
 
     fn unanswered(&self, error: Error, path: &str) -> anyhow::Error {
@@ -138,10 +136,12 @@ impl Target {
         }
     }
 
-    fn as_http(&self, host: &str, request: &Request<'_>) -> anyhow::Result<http::Request<Bytes>> {
-        let mut http = http::Request::builder()
-            .method(request.method)
-            .uri(format!("http://{host}{}", request.path));
+    fn as_http(&self, request: &Request<'_>) -> anyhow::Result<http::Request<Bytes>> {
+        let mut http = http::Request::builder().method(request.method).uri(format!(
+            "http://{}{}",
+            self.host()?,
+            request.path
+        ));
         if let Some(token) = &self.token {
             http = http.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -154,33 +154,21 @@ impl Target {
 
     /// The host of the URL, with its port if it has one.
     fn host(&self) -> anyhow::Result<&str> {
-        let rest = self
-            .url
-            .strip_prefix("http://")
-            .map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+        let rest = self.url.strip_prefix("http://");
+        let rest = rest.map(|rest| rest.strip_suffix('/').unwrap_or(rest));
         rest.filter(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@']))
             .with_context(|| {
-                format!(
-                    "--url (LANDFAST_URL) {:?}: give http://HOST:PORT and nothing after it",
-                    self.url
-                )
+                let url = &self.url;
+                format!("--url (LANDFAST_URL) {url:?}: give http://HOST:PORT and nothing after it")
             })
     }
 }
 
 /// The server did not execute the request but may do so later: it is starting, stopping or away.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct Unavailable(String);
 
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Unavailable {}
-
-/// A request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) method: &'a str,
@@ -192,7 +180,6 @@ pub(crate) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A GET of `path`.
     pub(crate) fn get(path: &'a str) -> Self {
         Self {
             method: "GET",
@@ -204,7 +191,6 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -229,22 +215,20 @@ impl Answer {
         if (200..300).contains(&self.status) {
             return Ok(self);
         }
-        let said = format!(
-            "{}{path} answered {}: {}",
-            target.url,
-            self.status,
-            refusal(&self.body)
-        );
+        let (url, status) = (&target.url, self.status);
+        let said = match serde_json::from_slice(&self.body) {
+            Ok(Problem { name, detail, .. }) => format!("{name}: {detail}"),
+            Err(_) => String::from_utf8_lossy(&self.body).trim().to_owned(),
+        };
+        let said = format!("{url}{path} answered {status}: {said}");
         // A gateway in front of the server reports with these that it is away.
-        if matches!(self.status, 502..=504) {
-            Err(Unavailable(said).into())
-        } else {
-            bail!(said)
+        match status {
+            502..=504 => Err(Unavailable(said).into()),
+            _ => bail!(said),
         }
     }
 }
 
-/// A problem document.
 #[derive(Deserialize)]
 struct Problem {
     #[serde(rename = "type")]
@@ -252,14 +236,6 @@ struct Problem {
     detail: String,
     /// The run that it is about.
     id: Option<String>,
-}
-
-/// The name and the detail of a problem document, or the whole body if it is none.
-fn refusal(body: &[u8]) -> String {
-    match serde_json::from_slice(body) {
-        Ok(Problem { name, detail, .. }) => format!("{name}: {detail}"),
-        Err(_) => String::from_utf8_lossy(body).trim().to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -289,9 +265,7 @@ mod tests {
             }
             peer.write_all(answer).expect("sent");
         });
-        let said = target
-            .ask(&Request::get("/v1/status"))
-            .and_then(|answer| answer.accepted(&target, "/"));
+        let said = target.send(&Request::get("/v1/status"));
         server.join().expect("it has answered");
         said
     }

@@ -23,7 +23,12 @@ use tokio::{
     runtime,
     signal::unix::{Signal, SignalKind, signal},
 };
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    fmt,
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
 
 use crate::{
     config::{Options, Settings},
@@ -38,7 +43,6 @@ const STOP_MAX: Duration = Duration::from_secs(4);
 /// The time for threads to end after that.
 const THREADS_STOP_MAX: Duration = Duration::from_millis(500);
 
-/// Serves until told to stop.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     let settings = options.settle()?;
     let log = start_logs()?;
@@ -97,25 +101,21 @@ async fn serve(settings: &Settings, log: &Log) -> anyhow::Result<()> {
 
 /// The two signals that stop the server.
 #[derive(Debug)]
-struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
-}
+struct Stop([Signal; 2]);
 
 impl Stop {
     fn listen() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
+        let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
+        Ok(Self([signal(terminate)?, signal(interrupt)?]))
     }
 
     /// Returns when the next signal arrives.
     async fn asked(&mut self) {
+        let [terminate, interrupt] = &mut self.0;
         tokio::select! {
             biased;
-            _ = self.terminate.recv() => (),
-            _ = self.interrupt.recv() => (),
+            _ = terminate.recv() => (),
+            _ = interrupt.recv() => (),
         }
     }
 }
@@ -125,24 +125,26 @@ fn start_logs() -> anyhow::Result<Log> {
     let set = ["LANDFAST_LOG", "RUST_LOG"]
         .into_iter()
         .find_map(|name| Some((name, env::var(name).ok()?)));
-    let filter = match set {
-        Some((name, filter)) => EnvFilter::try_new(&filter).with_context(|| {
-            format!(
-                "{name}={filter}: give levels, as in `debug` or `info,zookeeper_frontend=debug`"
-            )
+    // Not `EnvFilter`: its filters by span are of no use here, and need a regular expression engine.
+    let levels: Targets = match set {
+        Some((name, filter)) => filter.parse().with_context(|| {
+            let advice = "give levels, as in `debug` or `info,zookeeper_frontend=debug`";
+            format!("{name}={filter}: {advice}")
         })?,
-        None => EnvFilter::new("info"),
+        None => Targets::new().with_default(LevelFilter::INFO),
     };
     let log = Log::to_stderr().context("the log could not be opened")?;
     log.take_panics();
-    let lines = log.clone();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(move || lines.clone())
+    let writer = log.clone();
+    let lines = fmt::layer()
+        .with_writer(move || writer.clone())
         // The formatter would report a malformed line on stderr, and wait there for a reader.
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal())
-        .with_target(false)
+        .with_target(false);
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(levels)
         .init();
     Ok(log)
 }

@@ -1,12 +1,12 @@
 //! `landfast status`: the status of a running server.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
 use http_frontend::{
     Status,
-    status::{Coordination, FarStore, Functions, Journal, Store, Usage, Workflows},
+    status::{Coordination, FarStore, Functions, Journal, Store, Workflows},
 };
 use transactions::Figures;
 
@@ -22,14 +22,13 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Gets the status and prints it.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let body = arguments.target.get("/v1/status")?;
     let status = read(&body)?;
     let text = if arguments.json {
         format!("{}\n", body.trim_end())
     } else {
-        table(&status)?
+        table(&status)
     };
     super::print(&text)
 }
@@ -39,221 +38,143 @@ pub(crate) fn read(body: &str) -> anyhow::Result<Status> {
     serde_json::from_str(body).context("the answer is not the status of a Landfast server")
 }
 
-fn table(status: &Status) -> Result<String, std::fmt::Error> {
-    let mut text = String::new();
+/// The table: in each line a name, and what it stands for.
+fn table(status: &Status) -> String {
     let readiness = status
         .why_not_ready()
         .map_or("ready".to_owned(), |reason| format!("not ready: {reason}"));
-    writeln!(
-        text,
-        "landfast {} {readiness}, up {}",
-        status.version,
-        duration(status.uptime_ms)
-    )?;
-    writeln!(text, "provider      {}", status.provider)?;
-    for (name, address) in &status.listeners {
-        writeln!(text, "{name:<13} {address}")?;
-    }
-    if let Some(numbers) = &status.coordination {
-        let Coordination {
-            sessions,
-            connections,
-            watches,
-            zxid,
-            requests,
-            responses,
-            malformed,
-        } = numbers;
-        writeln!(
-            text,
-            "sessions      {sessions} on {connections} connections, {watches} watches"
-        )?;
-        writeln!(text, "zxid          {zxid:#x}")?;
-        writeln!(
-            text,
-            "requests      {requests} in, {responses} replies and events out"
-        )?;
-        if *malformed > 0 {
-            writeln!(
-                text,
-                "malformed     {malformed} packets that no client sends; the log says whose"
-            )?;
-        }
-    }
-    if let Some(numbers) = &status.transactions {
-        let Figures {
-            open,
-            committed,
-            aborted,
-            expired,
-            packs,
-            packs_bytes,
-            ..
-        } = numbers;
-        writeln!(
-            text,
-            "transactions  {open} open, {committed} committed, {aborted} aborted, {expired} expired"
-        )?;
-        if *packs > 0 {
-            writeln!(text, "packs         {packs} of values, {packs_bytes} bytes")?;
-        }
-    }
-    if let Some(numbers) = &status.functions {
-        functions(&mut text, numbers)?;
-    }
-    if let Some(numbers) = &status.workflows {
-        workflows(&mut text, numbers)?;
-    }
-    if let Some(numbers) = &status.journal {
-        journal(&mut text, numbers)?;
-    }
-    if let Some(Store {
-        servers,
-        acknowledged,
-        trouble,
-        ..
-    }) = &status.store
-    {
-        writeln!(
-            text,
-            "store         {} (acknowledged: {acknowledged})",
-            servers.join(", ")
-        )?;
-        if let Some(trouble) = trouble {
-            writeln!(text, "trouble       {trouble}")?;
-        }
-    }
-    objects(&mut text, status)?;
-    if status.blocked_groups > 0 {
-        let groups = status.blocked_groups;
-        writeln!(
-            text,
-            "blocked       {groups} queue groups: their first message has failed for good"
-        )?;
-    }
-    if status.log_lines_dropped > 0 {
-        writeln!(
-            text,
-            "log           {} lines dropped: their reader was too slow",
-            status.log_lines_dropped
-        )?;
-    }
-    for line in &status.usage {
-        let Usage {
-            operation,
-            calls,
-            failures,
-            bytes,
-            ..
-        } = line;
-        writeln!(
-            text,
-            "{operation:<24} {calls:>12} calls {failures:>8} failed {bytes:>14} bytes"
-        )?;
-    }
-    Ok(text)
-}
-
-/// Empty while values over 1 KiB are accepted.
-fn objects(text: &mut String, status: &Status) -> std::fmt::Result {
+    let (version, up) = (&status.version, duration(status.uptime_ms));
+    let mut lines = vec![
+        format!("landfast {version} {readiness}, up {up}"),
+        format!("provider      {}", status.provider),
+    ];
+    let listeners = status.listeners.iter();
+    lines.extend(listeners.map(|(name, address)| format!("{name:<13} {address}")));
+    lines.extend(status.coordination.iter().flat_map(coordination));
+    lines.extend(status.transactions.iter().flat_map(transactions));
+    lines.extend(status.functions.iter().flat_map(functions));
+    lines.extend(status.workflows.iter().flat_map(workflows));
+    lines.extend(status.journal.iter().flat_map(journal));
+    lines.extend(status.store.iter().flat_map(store));
     if status.objects_missing {
-        writeln!(
-            text,
-            "objects       MISSING: the directory is not the one that was opened; values over 1 KiB wait for it"
-        )?;
+        lines.push("objects       MISSING: the directory is not the one that was opened; values over 1 KiB wait for it".into());
     }
     if status.objects_full {
-        writeln!(
-            text,
+        lines.push(
             "objects       FULL: values over 1 KiB are refused until room is made, reads go on"
-        )?;
+                .into(),
+        );
     }
-    Ok(())
+    let (blocked, dropped) = (status.blocked_groups, status.log_lines_dropped);
+    if blocked > 0 {
+        lines.push(format!(
+            "blocked       {blocked} queue groups: their first message has failed for good"
+        ));
+    }
+    if dropped > 0 {
+        lines.push(format!(
+            "log           {dropped} lines dropped: their reader was too slow"
+        ));
+    }
+    lines.extend(status.usage.iter().map(|line| {
+        let (operation, calls) = (&line.operation, line.calls);
+        let (failures, bytes) = (line.failures, line.bytes);
+        format!("{operation:<24} {calls:>12} calls {failures:>8} failed {bytes:>14} bytes")
+    }));
+    lines.join("\n") + "\n"
+}
+
+fn coordination(numbers: &Coordination) -> Vec<String> {
+    let (sessions, connections) = (numbers.sessions, numbers.connections);
+    let (requests, responses) = (numbers.requests, numbers.responses);
+    let (watches, zxid, malformed) = (numbers.watches, numbers.zxid, numbers.malformed);
+    let mut lines = vec![
+        format!("sessions      {sessions} on {connections} connections, {watches} watches"),
+        format!("zxid          {zxid:#x}"),
+        format!("requests      {requests} in, {responses} replies and events out"),
+    ];
+    if malformed > 0 {
+        lines.push(format!(
+            "malformed     {malformed} packets that no client sends; the log says whose"
+        ));
+    }
+    lines
+}
+
+fn transactions(numbers: &Figures) -> Vec<String> {
+    let (open, committed) = (numbers.open, numbers.committed);
+    let (aborted, expired) = (numbers.aborted, numbers.expired);
+    let (packs, packs_bytes) = (numbers.packs, numbers.packs_bytes);
+    let mut lines = vec![format!(
+        "transactions  {open} open, {committed} committed, {aborted} aborted, {expired} expired"
+    )];
+    if packs > 0 {
+        lines.push(format!(
+            "packs         {packs} of values, {packs_bytes} bytes"
+        ));
+    }
+    lines
 }
 
 /// Empty while no function is deployed.
-fn functions(text: &mut String, numbers: &Functions) -> std::fmt::Result {
-    let Functions {
-        deployed,
-        instances_busy,
-        instances_warm,
-        instances_frozen,
-        spares,
-        ..
-    } = numbers;
-    if *deployed == 0 && numbers.invocations == 0 {
-        return Ok(());
+fn functions(numbers: &Functions) -> Vec<String> {
+    let (deployed, spares, failures) = (numbers.deployed, numbers.spares, &numbers.failures);
+    let (busy, warm) = (numbers.instances_busy, numbers.instances_warm);
+    let (frozen, waiting) = (numbers.instances_frozen, numbers.events_waiting);
+    let (invocations, cold_starts) = (numbers.invocations, numbers.cold_starts);
+    let adopted = numbers.adopted;
+    if deployed == 0 && invocations == 0 {
+        return Vec::new();
     }
-    writeln!(
-        text,
-        "functions     {deployed} deployed, instances: {instances_busy} busy, {instances_warm} warm, {instances_frozen} frozen, {spares} spare"
-    )?;
-    let Functions {
-        invocations,
-        cold_starts,
-        adopted,
-        throttled,
-        unavailable,
-        failures,
-        ..
-    } = numbers;
     let failed: u64 = failures.values().sum();
-    writeln!(
-        text,
-        "invocations   {invocations} on {cold_starts} started instances ({adopted} of them spares), {failed} failed, {} refused",
-        throttled + unavailable
-    )?;
-    let kinds = failures.iter().filter(|(_, count)| **count > 0);
-    let kinds: Vec<_> = kinds
-        .map(|(kind, count)| format!("{count} {kind}"))
-        .collect();
-    if !kinds.is_empty() {
-        writeln!(text, "failures      {}", kinds.join(", "))?;
+    let refused = numbers.throttled + numbers.unavailable;
+    let mut lines = vec![
+        format!(
+            "functions     {deployed} deployed, instances: {busy} busy, {warm} warm, {frozen} frozen, {spares} spare"
+        ),
+        format!(
+            "invocations   {invocations} on {cold_starts} started instances ({adopted} of them spares), {failed} failed, {refused} refused"
+        ),
+    ];
+    if failed > 0 {
+        let kinds = failures.iter().filter(|(_, count)| **count > 0);
+        let kinds = kinds.map(|(kind, count)| format!("{count} {kind}"));
+        let kinds = kinds.collect::<Vec<_>>().join(", ");
+        lines.push(format!("failures      {kinds}"));
     }
-    writeln!(
-        text,
-        "events        {} waiting, {} dead letters",
-        numbers.events_waiting, numbers.dead_letters
-    )
+    let dead = numbers.dead_letters;
+    lines.push(format!(
+        "events        {waiting} waiting, {dead} dead letters"
+    ));
+    lines
 }
 
 /// Empty while no run was ever begun.
-fn workflows(text: &mut String, numbers: &Workflows) -> std::fmt::Result {
-    let Workflows {
-        active,
-        begun,
-        succeeded,
-        failed,
-        cancelled,
-        far_stores,
-        far_stores_more,
-    } = numbers;
+fn workflows(numbers: &Workflows) -> Vec<String> {
+    let (active, begun, succeeded) = (numbers.active, numbers.begun, numbers.succeeded);
+    let (failed, cancelled) = (numbers.failed, numbers.cancelled);
+    let mut lines = Vec::new();
     if *numbers != Workflows::default() {
-        writeln!(
-            text,
+        lines.push(format!(
             "workflows     {active} runs under way, {begun} begun, {succeeded} succeeded, {failed} failed, {cancelled} cancelled"
-        )?;
+        ));
     }
-    for store in far_stores {
-        let how = far_store(store);
+    for store in &numbers.far_stores {
+        let (address, how, stopped) = (&store.address, far_store(store), store.stopped_runs);
         let (bytes, waited) = (store.waiting_bytes, duration(store.waiting_ms));
-        writeln!(
-            text,
-            "far store     {} {how}; {bytes} bytes wait, for {waited}",
-            store.address
-        )?;
-        if store.stopped_runs > 0 {
-            writeln!(
-                text,
-                "stopped       {} runs by a permanent error of it",
-                store.stopped_runs
-            )?;
+        lines.push(format!(
+            "far store     {address} {how}; {bytes} bytes wait, for {waited}"
+        ));
+        if stopped > 0 {
+            lines.push(format!(
+                "stopped       {stopped} runs by a permanent error of it"
+            ));
         }
     }
-    if *far_stores_more > 0 {
-        writeln!(text, "far stores    {far_stores_more} more")?;
+    if numbers.far_stores_more > 0 {
+        lines.push(format!("far stores    {} more", numbers.far_stores_more));
     }
-    Ok(())
+    lines
 }
 
 /// The status sends no request to a far store: it shows the state of its last use, and how old that
@@ -269,34 +190,32 @@ fn far_store(store: &FarStore) -> String {
     }
 }
 
-fn journal(text: &mut String, numbers: &Journal) -> std::fmt::Result {
-    let Journal {
-        bytes,
-        position,
-        durable,
-        syncs,
-        checkpoints,
-        ..
-    } = numbers;
-    let waiting = position.saturating_sub(*durable);
-    writeln!(
-        text,
-        "journal       {bytes} bytes, {syncs} syncs, {checkpoints} checkpoints"
-    )?;
-    writeln!(
-        text,
-        "changes       {position} ordered, {waiting} of them not yet durable"
-    )?;
+fn journal(numbers: &Journal) -> Vec<String> {
+    let (bytes, syncs, checkpoints) = (numbers.bytes, numbers.syncs, numbers.checkpoints);
+    let position = numbers.position;
+    let waiting = position.saturating_sub(numbers.durable);
+    let mut lines = vec![
+        format!("journal       {bytes} bytes, {syncs} syncs, {checkpoints} checkpoints"),
+        format!("changes       {position} ordered, {waiting} of them not yet durable"),
+    ];
     if numbers.full {
-        writeln!(
-            text,
-            "disk          FULL: writes fail until room is made, reads go on"
-        )?;
+        lines.push("disk          FULL: writes fail until room is made, reads go on".to_owned());
     }
-    if let Some(trouble) = &numbers.trouble {
-        writeln!(text, "trouble       {trouble}")?;
-    }
-    Ok(())
+    lines.extend(trouble(numbers.trouble.as_ref()));
+    lines
+}
+
+fn store(store: &Store) -> Vec<String> {
+    let (servers, acknowledged) = (store.servers.join(", "), &store.acknowledged);
+    let mut lines = vec![format!(
+        "store         {servers} (acknowledged: {acknowledged})"
+    )];
+    lines.extend(trouble(store.trouble.as_ref()));
+    lines
+}
+
+fn trouble(trouble: Option<&String>) -> Option<String> {
+    trouble.map(|trouble| format!("trouble       {trouble}"))
 }
 
 fn duration(ms: u64) -> String {

@@ -5,8 +5,8 @@ mod timeline;
 use std::{
     fmt::Write as _,
     fs,
-    io::{self, IsTerminal as _, Read as _},
-    path::PathBuf,
+    io::{self, IsTerminal as _},
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -18,8 +18,8 @@ use ports::Entropy as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::request::{Request, Target, segment};
-use timeline::{Failure, Step, Timeline};
+use super::request::{Request, Target, parsed, segment};
+use timeline::{Shown, Step, Timeline};
 
 /// The longest wait for a run, in seconds.
 const WAIT_S_MAX: u64 = 900;
@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Show a run with its steps
     Show(Show),
     /// Cancel a run; the writes of its finished steps stay
-    Cancel(Cancel),
+    Cancel(OneRun),
 }
 
 /// The workflow to run.
@@ -83,15 +83,11 @@ pub(crate) struct List {
     json: bool,
 }
 
-/// Which run.
+/// The run to show.
 #[derive(Debug, Args)]
 pub(crate) struct Show {
     #[command(flatten)]
-    target: Target,
-    /// The workflow
-    name: String,
-    /// The run
-    run: String,
+    run: OneRun,
     /// Draw its timeline into a file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -99,7 +95,7 @@ pub(crate) struct Show {
 
 /// Which run.
 #[derive(Debug, Args)]
-pub(crate) struct Cancel {
+pub(crate) struct OneRun {
     #[command(flatten)]
     target: Target,
     /// The workflow
@@ -108,26 +104,10 @@ pub(crate) struct Cancel {
     run: String,
 }
 
-/// A run in the server's JSON.
-#[derive(Debug, Deserialize)]
-struct Shown {
-    run: String,
-    status: String,
-    output: Option<Box<RawValue>>,
-    error: Option<Box<RawValue>>,
-    began_ms: u64,
-    ended_ms: Option<u64>,
-}
-
 #[derive(Debug, Deserialize)]
 struct Runs {
     runs: Vec<Box<RawValue>>,
     next: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Steps {
-    steps: Vec<Step>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -142,21 +122,12 @@ struct Listed {
     far: Option<String>,
 }
 
-impl Shown {
-    /// Why it failed, if the error has the usual form.
-    fn failure(&self) -> Option<Failure> {
-        let error = self.error.as_ref()?;
-        serde_json::from_str(error.get()).ok()
-    }
-}
-
-/// Runs the command.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(run) => run.run(),
         Command::List(list) => list.run(),
         Command::Show(show) => show.run(),
-        Command::Cancel(cancel) => cancel.run(),
+        Command::Cancel(run) => run.cancel(),
     }
 }
 
@@ -171,60 +142,52 @@ fn drawn_id() -> String {
 }
 
 fn now_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64)
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_1970.unwrap_or_default().as_millis() as u64
 }
 
+/// The run with its steps, drawn into a file if one is given.
 fn timeline(
     target: &Target,
     name: &str,
-    shown: &Shown,
+    shown: Shown,
     durable_ms: Option<u64>,
+    svg: Option<&Path>,
 ) -> anyhow::Result<Timeline> {
+    #[derive(Deserialize)]
+    struct Steps {
+        steps: Vec<Step>,
+    }
     let body = target.get(&format!("{}/steps", path_of(name, &shown.run)))?;
-    let Steps { steps } =
-        serde_json::from_str(&body).context("the answer is not a list of steps")?;
-    let Shown {
-        began_ms, ended_ms, ..
-    } = *shown;
-    Ok(Timeline {
-        name: format!("{name} {}", shown.run),
-        began_ms,
-        ended_ms,
+    let Steps { steps } = parsed(body.as_bytes(), "a list of steps")?;
+    let timeline = Timeline {
+        workflow: name.to_owned(),
+        run: shown,
         durable_ms,
         steps,
-        failure: shown.failure(),
-    })
+    };
+    if let Some(file) = svg {
+        fs::write(file, timeline.svg()?).with_context(|| format!("write {}", file.display()))?;
+    }
+    Ok(timeline)
 }
 
 impl Run {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let mut input = Vec::from(self.input.as_bytes());
-        if self.input == "-" {
-            input.clear();
-            io::stdin()
-                .read_to_end(&mut input)
-                .context("stdin cannot be read")?;
-        }
+        let input = super::text_or_stdin(&self.input)?;
         let wait = self.wait;
         let id = self.id.clone().unwrap_or_else(drawn_id);
-        let path = format!(
-            "/v1/workflows/{}/runs?wait={wait}&id={}",
-            segment(&self.name),
-            segment(&id)
-        );
+        let (name, encoded_id) = (segment(&self.name), segment(&id));
+        let path = format!("/v1/workflows/{name}/runs?wait={wait}&id={encoded_id}");
         // After an interrupt or a lost connection the user can still look the run up.
         if wait > 0 && io::stderr().is_terminal() {
             eprintln!("run {id}");
         }
-        let wait_max = Duration::from_secs(wait) + ANSWER_MAX;
         let request = Request {
             method: "POST",
-            path: &path,
-            headers: &[],
             body: &input,
-            wait_max,
+            wait_max: Duration::from_secs(wait) + ANSWER_MAX,
+            ..Request::get(&path)
         };
         let asked_ms = now_ms();
         let asked = self.target.ask(&request);
@@ -235,57 +198,49 @@ impl Run {
         }
         let answer = answer.accepted(&self.target, &path)?;
         let answered_ms = now_ms();
-        let shown: Shown =
-            serde_json::from_slice(&answer.body).context("the answer is not a run")?;
+        let shown: Shown = parsed(&answer.body, "a run")?;
         // For a run that had ended before the request, the time of its durability is not known.
-        let durable_ms = shown
-            .ended_ms
-            .is_none_or(|ended| ended >= asked_ms)
-            .then_some(answered_ms);
+        let is_new = shown.ended_ms.is_none_or(|ended| ended >= asked_ms);
+        let durable_ms = is_new.then_some(answered_ms);
         let drawn = self.draw(&shown, durable_ms);
         let code = self.end(&shown, &String::from_utf8_lossy(&answer.body))?;
         drawn.map(|()| code)
     }
 
     fn draw(&self, shown: &Shown, durable_ms: Option<u64>) -> anyhow::Result<()> {
-        if !self.timeline && self.svg.is_none() {
-            return Ok(());
-        }
-        let timeline = timeline(&self.target, &self.name, shown, durable_ms)?;
-        if self.timeline {
-            super::print_aside(&timeline.text()?);
-        }
-        if let Some(file) = &self.svg {
-            fs::write(file, timeline.svg()?)
-                .with_context(|| format!("write {}", file.display()))?;
+        if self.timeline || self.svg.is_some() {
+            let (shown, svg) = (shown.clone(), self.svg.as_deref());
+            let timeline = timeline(&self.target, &self.name, shown, durable_ms, svg)?;
+            if self.timeline {
+                super::print_aside(&timeline.text()?);
+            }
         }
         Ok(())
     }
 
     /// Prints the result of the run. Stdout gets nothing else, so that it can be piped.
     fn end(&self, shown: &Shown, whole: &str) -> anyhow::Result<ExitCode> {
-        let is_late = shown.status == "running" && self.wait > 0;
-        let text = match (&shown.output, &shown.error) {
+        let Shown { run, status, .. } = shown;
+        let is_late = status == "running" && self.wait > 0;
+        let text = match shown.came_to() {
             _ if self.json => whole,
-            (Some(came_to), _) | (_, Some(came_to)) => came_to.get(),
-            _ if is_late => "",
-            _ => &format!("{} {}", shown.run, shown.status),
+            Some(came_to) => came_to,
+            None if is_late => "",
+            None => &format!("{run} {status}"),
         };
         if !text.is_empty() {
             super::print(&format!("{text}\n"))?;
         }
         if is_late {
-            let (name, run) = (&self.name, &shown.run);
+            let name = &self.name;
             super::print_aside(&format!(
                 "the run {run} goes on: look at it with `landfast workflows show {name} {run}`\n"
             ));
             return Ok(ExitCode::from(NOT_ENDED));
         }
-        let is_bad = matches!(shown.status.as_str(), "failed" | "cancelled");
-        Ok(if is_bad {
-            ExitCode::FAILURE
-        } else {
-            ExitCode::SUCCESS
+        Ok(match status.as_str() {
+            "failed" | "cancelled" => ExitCode::FAILURE,
+            _ => ExitCode::SUCCESS,
         })
     }
 }
@@ -304,8 +259,7 @@ impl List {
                 }
             }
             let body = self.target.get(path.trim_end_matches(['&', '?']))?;
-            let Runs { runs, next } =
-                serde_json::from_str(&body).context("the answer is not a list of runs")?;
+            let Runs { runs, next } = parsed(body.as_bytes(), "a list of runs")?;
             for run in runs {
                 super::print(&if self.json {
                     format!("{run}\n")
@@ -325,74 +279,47 @@ impl List {
         if self.json {
             return super::print(&format!("{body}\n"));
         }
-        let Workflows { workflows } =
-            serde_json::from_str(&body).context("the answer is not a list of workflows")?;
+        let Workflows { workflows } = parsed(body.as_bytes(), "a list of workflows")?;
         let mut text = String::new();
-        for Listed {
-            name,
-            functions,
-            far,
-        } in workflows
-        {
-            writeln!(
-                text,
-                "{name:<24} {:<48} {}",
-                functions.join(" "),
-                far.unwrap_or_default()
-            )?;
+        for listed in workflows {
+            let (name, far) = (listed.name, listed.far.unwrap_or_default());
+            let functions = listed.functions.join(" ");
+            writeln!(text, "{name:<24} {functions:<48} {far}")?;
         }
         super::print(&text)
     }
 }
 
-/// A run in one line.
 fn line(run: &RawValue) -> anyhow::Result<String> {
-    let shown: Shown = serde_json::from_str(run.get()).context("the answer is not a run")?;
+    let shown: Shown = parsed(run.get().as_bytes(), "a run")?;
     let took = shown
         .ended_ms
         .map(|ended| format!("{} ms", ended.saturating_sub(shown.began_ms)));
-    Ok(format!(
-        "{:<34} {:<10} {}\n",
-        shown.run,
-        shown.status,
-        took.unwrap_or_default()
-    ))
+    let (run, status, took) = (shown.run, shown.status, took.unwrap_or_default());
+    Ok(format!("{run:<34} {status:<10} {took}\n"))
 }
 
 impl Show {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let body = self.target.get(&path_of(&self.name, &self.run))?;
-        let shown: Shown = serde_json::from_str(&body).context("the answer is not a run")?;
-        let timeline = timeline(&self.target, &self.name, &shown, None)?;
-        if let Some(file) = &self.svg {
-            fs::write(file, timeline.svg()?)
-                .with_context(|| format!("write {}", file.display()))?;
-        }
-        let came_to = shown
-            .output
-            .as_ref()
-            .or(shown.error.as_ref())
-            .map_or("", |came_to| came_to.get());
-        super::print(&format!(
-            "{} {}\n{}{came_to}\n",
-            shown.run,
-            shown.status,
-            timeline.text()?
-        ))
+        let OneRun { target, name, run } = &self.run;
+        let shown: Shown = parsed(target.get(&path_of(name, run))?.as_bytes(), "a run")?;
+        let timeline = timeline(target, name, shown, None, self.svg.as_deref())?;
+        let (Shown { run, status, .. }, steps) = (&timeline.run, timeline.text()?);
+        let came_to = timeline.run.came_to().unwrap_or_default();
+        super::print(&format!("{run} {status}\n{steps}{came_to}\n"))
     }
 }
 
-impl Cancel {
-    fn run(&self) -> anyhow::Result<ExitCode> {
+impl OneRun {
+    fn cancel(&self) -> anyhow::Result<ExitCode> {
         let path = path_of(&self.name, &self.run);
         let request = Request {
             method: "DELETE",
             wait_max: ANSWER_MAX,
             ..Request::get(&path)
         };
-        let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
-        let shown: Shown =
-            serde_json::from_slice(&answer.body).context("the answer is not a run")?;
-        super::print(&format!("{} {}\n", shown.run, shown.status))
+        let answer = self.target.send(&request)?;
+        let Shown { run, status, .. } = parsed(&answer.body, "a run")?;
+        super::print(&format!("{run} {status}\n"))
     }
 }

@@ -153,9 +153,9 @@ fn an_error_says_its_cause_once_and_what_to_do() {
     );
     assert_eq!(complaint.matches("os error").count(), 1, "{complaint}");
 
-    let complaint = refused(serve(directory.path(), &[]).env("LANDFAST_LOG", "nonsense====="));
+    let complaint = refused(serve(directory.path(), &[]).env("LANDFAST_LOG", "nonsense=loud"));
     assert!(
-        complaint.contains("LANDFAST_LOG=nonsense=====: give levels, as in `debug`"),
+        complaint.contains("LANDFAST_LOG=nonsense=loud: give levels, as in `debug`"),
         "{complaint}"
     );
     assert_eq!(

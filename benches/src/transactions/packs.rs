@@ -47,12 +47,11 @@ pub async fn measure(
         std::fs::remove_dir_all(&objects)?;
     }
     let meter = Arc::new(Meter::default());
-    let objects = MeteredObjects::new(
+    let objects = MeteredObjects::around(
         embedded::open_objects(objects).await?.objects(),
         Arc::clone(&meter),
     );
-    let (engine, background) =
-        start_packing(store.key_value(), Arc::new(objects), Config::default()).await?;
+    let (engine, background) = start_packing(store.key_value(), objects, Config::default()).await?;
     let targets = (0..mix.clients).map(|_| Target::engine(&engine)).collect();
     let mut clients = Clients::prepare(targets, mix, Watching::Times, seed).await?;
     let (before, compacted) = (puts(&meter), engine.figures().compacted);

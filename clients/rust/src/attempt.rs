@@ -26,7 +26,6 @@ pub(crate) enum Phase {
 
 /// How `transact` treats a body that failed. The last error that its transaction returned decides,
 /// unless the body has gone on since.
-/// on since.
 #[derive(Debug, Clone)]
 pub(crate) enum Verdict {
     /// The body's own error is final.
@@ -37,7 +36,6 @@ pub(crate) enum Verdict {
     Skip,
 }
 
-/// The state of one attempt that has begun.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     id: String,
@@ -52,7 +50,6 @@ pub(crate) struct Attempt {
     is_commit_broken_off: bool,
     /// Number of effects that have a position.
     effects: u64,
-    /// The error with which the server ended it.
     ended: Option<Error>,
 }
 
@@ -113,7 +110,6 @@ impl Attempt {
         }
     }
 
-    /// A write of `key` succeeded.
     pub(crate) fn wrote(&mut self, key: &[u8], is_doubled: bool) {
         if is_doubled {
             self.doubled.insert(key.to_vec());
@@ -135,15 +131,9 @@ impl Attempt {
         self.phase == Phase::Open || (self.phase == Phase::Committing && self.is_commit_broken_off)
     }
 
-    /// A read failed.
-    pub(crate) fn failed(&mut self, call: &Call, error: Error) -> Error {
-        self.judged(call, error)
-    }
-
-    /// A write failed.
     pub(crate) fn write_failed(&mut self, call: &Call, error: Error) -> Error {
         self.is_torn |= error.may_have_happened();
-        self.judged(call, error)
+        self.failed(call, error)
     }
 
     /// A commit succeeded: the outcome of other calls no longer matters.
@@ -158,23 +148,23 @@ impl Attempt {
         if !error.kind().ends_attempt() && !error.may_have_happened() {
             self.phase = Phase::Open;
         }
-        self.judged(call, error)
+        self.failed(call, error)
     }
 
     /// An abort returned, with `error` if any. The attempt is over, unless the error says that it
     /// has committed.
     pub(crate) fn aborted(&mut self, error: Option<Error>) -> Result<()> {
-        let kind = error.as_ref().map(Error::kind);
-        if kind == Some(ErrorKind::TransactionFinished(Outcome::Committed)) {
-            self.phase = Phase::Committed;
-        } else {
-            self.phase = Phase::Aborted;
-        }
-        match (kind, error) {
-            (Some(ErrorKind::TransactionFinished(Outcome::Committed)), Some(error)) => Err(error),
-            (Some(ErrorKind::TransactionFinished(_) | ErrorKind::NoSuchTransaction), _)
-            | (_, None) => Ok(()),
-            (_, Some(error)) => Err(error),
+        self.phase = Phase::Aborted;
+        match error {
+            Some(error) => match error.kind() {
+                ErrorKind::TransactionFinished(Outcome::Committed) => {
+                    self.phase = Phase::Committed;
+                    Err(error)
+                }
+                ErrorKind::TransactionFinished(_) | ErrorKind::NoSuchTransaction => Ok(()),
+                _ => Err(error),
+            },
+            None => Ok(()),
         }
     }
 
@@ -191,8 +181,8 @@ impl Attempt {
         self.phase == Phase::Aborted && self.ended.is_none()
     }
 
-    fn judged(&mut self, call: &Call, error: Error) -> Error {
-        let mut error = error;
+    /// A call failed: the error for its caller.
+    pub(crate) fn failed(&mut self, call: &Call, mut error: Error) -> Error {
         match error.kind() {
             _ if self.is_committed_meanwhile() => error = self.committed_meanwhile(call),
             // This attempt's own commit ended it: the call was in flight when the commit succeeded.
@@ -225,54 +215,45 @@ impl Attempt {
             return Ok(());
         }
         let detail = "an earlier write of this attempt was sent more than once and a copy may still arrive, or not";
-        let error = Error::new(ErrorKind::Unavailable, call.what.clone(), detail);
-        Err(self.noted(error.of_transaction(Some(&self.id))))
+        Err(self.noted(self.error(call, ErrorKind::Unavailable, detail)))
     }
 
     fn over(&self, call: &Call) -> Error {
-        let new = |kind, detail| {
-            Error::new(kind, call.what.clone(), detail).of_transaction(Some(&self.id))
+        let finished = |outcome| {
+            let kind = ErrorKind::TransactionFinished(outcome);
+            self.error(call, kind, "it has ended")
         };
         // The server's first error, if there was one: the body may have ignored it.
         match (&self.ended, self.phase) {
             _ if self.is_committed_meanwhile() => self.committed_meanwhile(call),
             (Some(ended), _) => {
-                let outcome = match ended.kind() {
+                let error = finished(match ended.kind() {
                     ErrorKind::TransactionFinished(outcome) => outcome,
                     _ => Outcome::Aborted,
-                };
-                let error = new(ErrorKind::TransactionFinished(outcome), "it has ended");
+                });
                 error.with_body_again(ended.body_may_run_again())
             }
-            (None, Phase::Open | Phase::Committing) => new(
-                ErrorKind::InvalidRequest,
-                "its commit has been asked for; it takes no more calls",
-            ),
-            (None, Phase::Committed) => new(
-                ErrorKind::TransactionFinished(Outcome::Committed),
-                "it has ended",
-            ),
-            (None, Phase::Aborted) => new(
-                ErrorKind::TransactionFinished(Outcome::Aborted),
-                "it has ended",
-            )
-            .with_body_again(false),
+            (None, Phase::Open | Phase::Committing) => {
+                let why = "its commit has been asked for; it takes no more calls";
+                self.error(call, ErrorKind::InvalidRequest, why)
+            }
+            (None, Phase::Committed) => finished(Outcome::Committed),
+            (None, Phase::Aborted) => finished(Outcome::Aborted).with_body_again(false),
         }
     }
 
     fn is_committed_meanwhile(&self) -> bool {
-        self.ended
-            .as_ref()
-            .is_some_and(|ended| ended.kind() == ErrorKind::AlreadyCommitted)
+        let ended = self.ended.as_ref().map(Error::kind);
+        ended == Some(ErrorKind::AlreadyCommitted)
     }
 
     fn committed_meanwhile(&self, call: &Call) -> Error {
-        let error = Error::new(
-            ErrorKind::AlreadyCommitted,
-            call.what.clone(),
-            "its id has committed meanwhile",
-        );
-        error.of_transaction(Some(&self.id))
+        let why = "its id has committed meanwhile";
+        self.error(call, ErrorKind::AlreadyCommitted, why)
+    }
+
+    fn error(&self, call: &Call, kind: ErrorKind, detail: &str) -> Error {
+        Error::new(kind, call.what.clone(), detail).of_transaction(Some(&self.id))
     }
 
     fn noted(&mut self, error: Error) -> Error {

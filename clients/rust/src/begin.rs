@@ -8,7 +8,7 @@
 //! client then aborts the possibly open attempt in the background. Under a client id another
 //! attempt of the same work may be running, so the client leaves that one to its time-out.
 
-use std::{fmt::Write as _, pin::Pin, sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use serde::Deserialize;
 use tokio::time::sleep;
@@ -16,43 +16,20 @@ use tokio::time::sleep;
 use crate::{
     after::After,
     attempt::Verdict,
-    call::{AttemptName, Call},
-    client::Core,
+    call::{AttemptName, Call, GENERATED_ID_PREFIX, Isolation},
     error::{Error, ErrorKind, Result},
-    exchange::full_jitter,
+    exchange::{Core, full_jitter},
     limits::Limits,
     transaction::Transaction,
+    unanswered::Unanswered,
 };
 
 /// How often a body runs before the last error is returned; all runs take up to about 10 s.
 pub const RUNS_MAX: u32 = 16;
-/// The prefix of a generated id. It tells a server to keep the outcome for minutes and not for
-/// days.
-pub(crate) const GENERATED_ID_PREFIX: &str = "random-";
 /// Random bytes of a generated id after the prefix, which are written as hexadecimal digits.
 const GENERATED_ID_BYTES: usize = 16;
 /// Pauses before each further abort of a dropped begin: the begin may still be in flight.
 const UNHEARD_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
-
-/// How concurrent transactions may affect each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Isolation {
-    /// No reader sees half of a transaction, but two that change the same key at a time may
-    /// overwrite each other.
-    ReadAtomic,
-    /// As if one after the other, in an order that fits real time.
-    Serializable,
-}
-
-impl Isolation {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::ReadAtomic => "read-atomic",
-            Self::Serializable => "serializable",
-        }
-    }
-}
 
 /// A transaction that is about to begin. Await it for one attempt, or give it a body with
 /// [`Begin::transact`].
@@ -67,15 +44,7 @@ pub struct Begin {
     runs_max: u32,
 }
 
-/// The identity of a transaction.
-struct Id {
-    text: String,
-    /// No other client begins under it.
-    is_generated: bool,
-}
-
-/// The response to a begin.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Begun {
     status: Option<String>,
     attempt: Option<String>,
@@ -139,7 +108,6 @@ impl Begin {
     /// The body's error does not tell which failure caused it. Suppose that the last call of the
     /// transaction failed so that the body could run again, but it must not. The body then ends the
     /// transaction by [`Transaction::abort`] and returns `Ok`.
-    /// its transaction failed so that it could, ends the transaction by [`Transaction::abort`] and returns `Ok`.
     // Not `AsyncFnMut`: futures over bodies that borrow would not be `Send`, and so could not be spawned.
     pub async fn transact<T, E, F>(
         self,
@@ -149,7 +117,7 @@ impl Begin {
         F: Future<Output = std::result::Result<T, E>>,
         E: From<Error>,
     {
-        let id = Id::given_or_generated(self.id.clone())?;
+        let id = self.given_or_generated_id()?;
         let mut runs = 0;
         loop {
             let transaction = match self.begin(&id).await {
@@ -176,51 +144,44 @@ impl Begin {
         }
     }
 
-    /// Begins one attempt under `id`.
-    async fn begin(&self, id: &Id) -> Result<Transaction> {
+    async fn begin(&self, id: &str) -> Result<Transaction> {
         let core = self.core.branch();
         let after = self.after.clone().or_else(|| self.carried.token());
-        let call = Call::begin(&id.text, self.isolation, after);
-        let unanswered = UnansweredBegin {
-            core: &core,
-            call: &call,
-            id: id.is_generated.then_some(&*id.text),
-        };
+        let call = Call::begin(id, self.isolation, after);
+        let unanswered = Unanswered::then(|| {
+            // Other clients may know a client id. Begins that are dropped while they wait for a
+            // connection would each add an abort to the load that made them wait.
+            if self.id.is_none() && call.may_have_arrived() {
+                let aside = core.with_limits(Limits::OF_ASIDE);
+                core.spawn_aside(abort_unheard(aside, Call::abort_latest(id)));
+            }
+        });
         let answer = core.exchange(&call).await;
         unanswered.answered();
         // No part of a body has run, and the begin itself has been repeated for long enough.
         let answer = answer.map_err(|error| error.with_body_again(false))?;
-        let begun: Option<Begun> = serde_json::from_slice(&answer.response.body).ok();
-        match begun {
-            Some(Begun {
-                status: Some(status),
-                after,
-                ..
-            }) if status == "committed" => {
-                self.carried.heard(after);
-                let error = Error::new(
-                    ErrorKind::AlreadyCommitted,
-                    call.what,
-                    "its id has committed before",
-                );
-                Err(error.of_transaction(Some(&id.text)))
+        let begun: Begun = serde_json::from_slice(&answer.response.body).unwrap_or_default();
+        if begun.status.as_deref() == Some("committed") {
+            self.carried.heard(begun.after);
+            let why = "its id has committed before";
+            return Err(call.error(ErrorKind::AlreadyCommitted, why));
+        }
+        let token = begun
+            .attempt
+            .ok_or_else(|| call.unexpected("no attempt in the answer"))?;
+        let (id, carried) = (id.to_owned(), Arc::clone(&self.carried));
+        let name = AttemptName { id, token };
+        Ok(Transaction::begun(name, core, carried, answer.is_doubled))
+    }
+
+    fn given_or_generated_id(&self) -> Result<String> {
+        match &self.id {
+            Some(id) if id.is_empty() => {
+                let (what, why) = ("begin a transaction", "its id is empty");
+                Err(Error::new(ErrorKind::InvalidRequest, what, why))
             }
-            Some(Begun {
-                attempt: Some(token),
-                ..
-            }) => {
-                let name = AttemptName {
-                    id: id.text.clone(),
-                    token,
-                };
-                Ok(Transaction::begun(
-                    name,
-                    core,
-                    Arc::clone(&self.carried),
-                    answer.is_doubled,
-                ))
-            }
-            _ => Err(call.unexpected("no attempt in the answer")),
+            Some(id) => Ok(id.clone()),
+            None => generated_id(),
         }
     }
 }
@@ -233,58 +194,9 @@ impl IntoFuture for Begin {
     /// [`AlreadyCommitted`](crate::ErrorKind::AlreadyCommitted).
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let id = Id::given_or_generated(self.id.clone())?;
+            let id = self.given_or_generated_id()?;
             self.begin(&id).await
         })
-    }
-}
-
-impl Id {
-    fn given_or_generated(given: Option<String>) -> Result<Self> {
-        match given {
-            Some(id) if id.is_empty() => Err(Error::new(
-                ErrorKind::InvalidRequest,
-                "begin a transaction",
-                "its id is empty",
-            )),
-            Some(text) => Ok(Self {
-                text,
-                is_generated: false,
-            }),
-            None => Ok(Self {
-                text: generated_id()?,
-                is_generated: true,
-            }),
-        }
-    }
-}
-
-/// A begin in flight.
-struct UnansweredBegin<'a> {
-    core: &'a Core,
-    call: &'a Call,
-    /// None if other clients may know it.
-    id: Option<&'a str>,
-}
-
-impl UnansweredBegin<'_> {
-    fn answered(mut self) {
-        self.id = None;
-    }
-}
-
-impl Drop for UnansweredBegin<'_> {
-    fn drop(&mut self) {
-        // Begins that are dropped while they wait for a connection would each add an abort to the
-        // load that made them wait.
-        if let Some(id) = self.id.take()
-            && self.call.may_have_arrived()
-        {
-            self.core.spawn_aside(abort_unheard(
-                self.core.with_limits(Limits::of_aside()),
-                Call::abort_latest(id),
-            ));
-        }
     }
 }
 
@@ -301,18 +213,11 @@ async fn abort_unheard(core: Core, abort: Call) {
 fn generated_id() -> Result<String> {
     let mut bytes = [0; GENERATED_ID_BYTES];
     getrandom::fill(&mut bytes).map_err(|error| {
-        Error::new(
-            ErrorKind::Unavailable,
-            "generate a transaction id",
-            error.to_string(),
-        )
+        let what = "generate a transaction id";
+        Error::new(ErrorKind::Unavailable, what, error.to_string())
     })?;
-    Ok(bytes
-        .iter()
-        .fold(GENERATED_ID_PREFIX.to_owned(), |mut id, byte| {
-            let _ = write!(id, "{byte:02x}");
-            id
-        }))
+    let number = u128::from_be_bytes(bytes);
+    Ok(format!("{GENERATED_ID_PREFIX}{number:032x}"))
 }
 
 #[cfg(test)]

@@ -8,11 +8,13 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde::Serialize;
 
 use crate::{
-    begin::{GENERATED_ID_PREFIX, Isolation},
     error::{Error, ErrorKind, Result},
     limits::{EFFECT_BYTES_MAX, KEYS_MAX, VALUE_BYTES_MAX},
-    problem,
 };
+
+/// The prefix of a generated id. It tells a server to keep the outcome for minutes and not for
+/// days.
+pub(crate) const GENERATED_ID_PREFIX: &str = "random-";
 
 /// Characters that need no escape in a path segment.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -21,9 +23,29 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
+/// How concurrent transactions may affect each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Isolation {
+    /// No reader sees half of a transaction, but two that change the same key at a time may
+    /// overwrite each other.
+    ReadAtomic,
+    /// As if one after the other, in an order that fits real time.
+    Serializable,
+}
+
+impl Isolation {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::ReadAtomic => "read-atomic",
+            Self::Serializable => "serializable",
+        }
+    }
+}
+
 /// A request, its purpose in words, and the meaning of a missing response. Sending it twice has the
 /// same effect as sending it once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Call {
     pub(crate) what: String,
     pub(crate) method: Method,
@@ -38,7 +60,7 @@ pub(crate) struct Call {
     /// Whether it takes effect by itself, so that a lost response leaves its outcome unknown.
     pub(crate) is_change: bool,
     /// Whether `no-such-key` is a result rather than a refusal.
-    may_be_absent: bool,
+    pub(crate) may_be_absent: bool,
     is_sent: AtomicBool,
 }
 
@@ -79,15 +101,7 @@ impl Call {
             what,
             method,
             path,
-            body: Bytes::new(),
-            content_type: None,
-            attempt: None,
-            after: None,
-            transaction: None,
-            effect: None,
-            is_change: false,
-            may_be_absent: false,
-            is_sent: AtomicBool::new(false),
+            ..Self::default()
         }
     }
 
@@ -96,18 +110,15 @@ impl Call {
             id,
             isolation: isolation.map(Isolation::name),
         };
-        let mut call = Self::new(
-            format!("begin transaction {id:?}"),
-            Method::POST,
-            "/v1/transactions".to_owned(),
-        );
-        call.body = serde_json::to_vec(&body)
-            .expect("strings always serialise")
-            .into();
-        call.content_type = Some("application/json");
-        call.after = after;
-        call.transaction = Some(id.to_owned());
-        call
+        let body = serde_json::to_vec(&body).expect("strings always serialise");
+        let (what, path) = (format!("begin transaction {id:?}"), "/v1/transactions");
+        Self {
+            body: body.into(),
+            content_type: Some("application/json"),
+            after,
+            transaction: Some(id.to_owned()),
+            ..Self::new(what, Method::POST, path.to_owned())
+        }
     }
 
     pub(crate) fn get(of: &AttemptName, key: &[u8]) -> Self {
@@ -132,21 +143,13 @@ impl Call {
         group: &[u8],
         message: Bytes,
     ) -> Result<Self> {
-        let mut path = format!(
-            "{}/messages/{}",
-            transaction(&of.id),
-            segment(queue.as_bytes())
-        );
-        if !group.is_empty() {
-            path = format!("{path}?group={}", percent_encode(group, ENCODED));
-        }
-        Self::of_effect(
-            of,
-            place,
-            &format!("send to queue {queue:?} in"),
-            path,
-            message,
-        )
+        let path = transaction(&of.id) + "/messages/" + &segment(queue.as_bytes());
+        let path = match percent_encode(group, ENCODED) {
+            _ if group.is_empty() => path,
+            group => format!("{path}?group={group}"),
+        };
+        let verb = format!("send to queue {queue:?} in");
+        Self::of_effect(of, place, &verb, path, message)
     }
 
     pub(crate) fn invoke(
@@ -155,30 +158,16 @@ impl Call {
         function: &str,
         payload: Bytes,
     ) -> Result<Self> {
-        let path = format!(
-            "{}/invocations/{}",
-            transaction(&of.id),
-            segment(function.as_bytes())
-        );
-        Self::of_effect(
-            of,
-            place,
-            &format!("invoke function {function:?} in"),
-            path,
-            payload,
-        )
+        let path = transaction(&of.id) + "/invocations/" + &segment(function.as_bytes());
+        let verb = format!("invoke function {function:?} in");
+        Self::of_effect(of, place, &verb, path, payload)
     }
 
     pub(crate) fn commit(of: &AttemptName) -> Self {
-        let call = Self::of_attempt(
-            of,
-            "commit",
-            Method::POST,
-            format!("{}/commit", transaction(&of.id)),
-        );
+        let path = transaction(&of.id) + "/commit";
         Self {
             is_change: true,
-            ..call
+            ..Self::of_attempt(of, "commit", Method::POST, path)
         }
     }
 
@@ -240,11 +229,8 @@ impl Call {
         let after = after
             .map(|key| format!("&after={}", percent_encode(key, ENCODED)))
             .unwrap_or_default();
-        Ok(Self::new(
-            what,
-            Method::GET,
-            format!("/v1/state?prefix={prefix}{after}&limit={limit}"),
-        ))
+        let path = format!("/v1/state?prefix={prefix}{after}&limit={limit}");
+        Ok(Self::new(what, Method::GET, path))
     }
 
     fn of_key(of: &AttemptName, verb: &str, method: Method, key: &[u8]) -> Self {
@@ -259,34 +245,30 @@ impl Call {
         path: String,
         body: Bytes,
     ) -> Result<Self> {
-        let call = Self::of_attempt(of, verb, Method::POST, path);
         Self {
             effect: Some(place),
-            ..call
+            ..Self::of_attempt(of, verb, Method::POST, path)
         }
         .carrying(body, EFFECT_BYTES_MAX)
     }
 
     fn of_attempt(of: &AttemptName, verb: &str, method: Method, path: String) -> Self {
-        let mut call = Self::new(format!("{verb} transaction {:?}", of.id), method, path);
-        call.attempt = Some(of.token.clone());
-        call.transaction = Some(of.id.clone());
-        call
+        Self {
+            attempt: Some(of.token.clone()),
+            transaction: Some(of.id.clone()),
+            ..Self::new(format!("{verb} transaction {:?}", of.id), method, path)
+        }
     }
 
     fn of_state(verb: &str, method: Method, key: &[u8]) -> Self {
-        Self::new(
-            format!("{verb} key {}", shown(key)),
-            method,
-            format!("/v1/state/{}", segment(key)),
-        )
+        let what = format!("{verb} key {}", shown(key));
+        Self::new(what, method, format!("/v1/state/{}", segment(key)))
     }
 
     fn carrying(mut self, value: Bytes, bytes_max: usize) -> Result<Self> {
         if value.len() > bytes_max {
             let detail = format!("{} bytes, at most {bytes_max}", value.len());
-            let error = Error::new(ErrorKind::TooLarge, self.what, detail);
-            return Err(error.of_transaction(self.transaction.as_deref()));
+            return Err(self.error(ErrorKind::TooLarge, detail));
         }
         self.body = value;
         self.content_type = Some("application/octet-stream");
@@ -303,16 +285,14 @@ impl Call {
         self.is_sent.load(Ordering::Relaxed)
     }
 
-    /// Whether `response` is a result rather than a refusal.
-    pub(crate) fn accepts(&self, response: &Response) -> bool {
-        (200..300).contains(&response.status)
-            || (self.may_be_absent && problem::is_no_such_key(response))
+    pub(crate) fn error(&self, kind: ErrorKind, detail: impl Into<String>) -> Error {
+        let error = Error::new(kind, self.what.clone(), detail);
+        error.of_transaction(self.transaction.as_deref())
     }
 
     /// The error for a response that does not fit this call.
     pub(crate) fn unexpected(&self, detail: &str) -> Error {
-        let error = Error::new(ErrorKind::UnexpectedAnswer, self.what.clone(), detail);
-        error.of_transaction(self.transaction.as_deref())
+        self.error(ErrorKind::UnexpectedAnswer, detail)
     }
 }
 

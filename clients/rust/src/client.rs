@@ -3,16 +3,15 @@
 use std::{env, sync::Arc, time::Duration};
 
 use http::HeaderValue;
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::sync::Semaphore;
 
 use crate::{
     after::After,
     begin::Begin,
-    call::Call,
     connections::Connections,
     error::{Error, ErrorKind, Result},
-    exchange::{Answer, exchange},
-    limits::{ASIDE_CALL_MAX, ASIDE_MAX, CALL_MAX_DEFAULT, Limits},
+    exchange::Core,
+    limits::{ASIDE_MAX, CALL_MAX_DEFAULT, Limits},
     nodes::{self, Route, URL_DEFAULT},
     state::State,
     transaction::Transaction,
@@ -26,52 +25,6 @@ use crate::{
 pub struct Client {
     core: Core,
     after: Arc<After>,
-}
-
-/// The settings and connections that every call needs.
-#[derive(Debug, Clone)]
-pub(crate) struct Core {
-    connections: Connections,
-    route: Arc<Route>,
-    limits: Limits,
-    /// Permits for background work.
-    pub(crate) aside: Arc<Semaphore>,
-}
-
-impl Core {
-    /// Runs background work, for [`ASIDE_CALL_MAX`] in all. Work beyond [`ASIDE_MAX`] tasks at a
-    /// time is dropped. So is work without a runtime, for instance while the runtime shuts down.
-    pub(crate) fn spawn_aside(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return;
-        };
-        if let Ok(place) = Arc::clone(&self.aside).try_acquire_owned() {
-            runtime.spawn(async move {
-                // Work that exceeds its time is dropped at any point.
-                let _ = timeout(ASIDE_CALL_MAX, work).await;
-                drop(place);
-            });
-        }
-    }
-
-    pub(crate) async fn exchange(&self, call: &Call) -> Result<Answer> {
-        exchange(call, &self.route, &self.connections, self.limits).await
-    }
-
-    /// The same with a route of its own.
-    pub(crate) fn branch(&self) -> Self {
-        Self {
-            route: self.route.branch(),
-            ..self.clone()
-        }
-    }
-
-    pub(crate) fn with_limits(&self, limits: Limits) -> Self {
-        Self {
-            limits,
-            ..self.clone()
-        }
-    }
 }
 
 impl Client {
@@ -110,11 +63,8 @@ impl Client {
     /// Sends this token with every request.
     pub fn with_token(mut self, token: &str) -> Result<Self> {
         let mut header = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| {
-            Error::new(
-                ErrorKind::InvalidRequest,
-                "use a token",
-                "it has characters that a header cannot carry",
-            )
+            let why = "it has characters that a header cannot carry";
+            Error::new(ErrorKind::InvalidRequest, "use a token", why)
         })?;
         header.set_sensitive(true);
         self.core.connections.authorization = Some(header);

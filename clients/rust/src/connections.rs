@@ -14,7 +14,6 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     call::{Call, Response},
-    exchange::Event,
     limits::{CONNECT_MAX, CONNECTIONS_MAX, IDLE_MAX},
     pace::{self, TOO_LATE},
 };
@@ -23,6 +22,26 @@ const ATTEMPT: &str = "landfast-attempt";
 const AFTER: &str = "landfast-after";
 const EFFECT: &str = "landfast-effect";
 const USER_AGENT: &str = concat!("landfast-rust/", env!("CARGO_PKG_VERSION"));
+
+/// The result of sending a request once.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Response(Response),
+    /// No response came. `was_sent` is false only if not one byte can have reached the server.
+    Lost {
+        reason: String,
+        was_sent: bool,
+    },
+    /// The request can never be sent to any server.
+    Malformed(String),
+}
+
+impl Event {
+    fn lost(reason: impl Into<String>, was_sent: bool) -> Self {
+        let reason = reason.into();
+        Self::Lost { reason, was_sent }
+    }
+}
 
 /// Every connection of one client. Clones share them.
 #[derive(Debug, Clone)]
@@ -60,7 +79,6 @@ impl Connections {
         }
     }
 
-    /// `HOST:PORT` of a node.
     pub(crate) fn address(&self, node: usize) -> &str {
         &self.nodes[node].address
     }
@@ -73,35 +91,23 @@ impl Connections {
             Ok(request) => request,
             Err(error) => return Event::Malformed(format!("it cannot be sent: {error}")),
         };
-        let Ok(place) = timeout(most, node.places.acquire()).await else {
+        let Ok(_place) = timeout(most, node.places.acquire()).await else {
             let reason = format!("all {CONNECTIONS_MAX} connections were busy");
-            return Event::Lost {
-                reason,
-                was_sent: false,
-            };
+            return Event::lost(reason, false);
         };
         call.begin_sending();
-        let event = match timeout(most, self.http.request(request)).await {
+        match timeout(most, self.http.request(request)).await {
             Ok(Ok(response)) => {
                 let (head, body) = response.into_parts();
                 answer(&head, body).await
             }
             Ok(Err(error)) => {
-                let reason = error
-                    .source()
-                    .map_or_else(|| error.to_string(), ToString::to_string);
-                Event::Lost {
-                    reason,
-                    was_sent: !error.is_connect(),
-                }
+                let cause = error.source();
+                let reason = cause.map_or_else(|| error.to_string(), ToString::to_string);
+                Event::lost(reason, !error.is_connect())
             }
-            Err(_) => Event::Lost {
-                reason: TOO_LATE.to_owned(),
-                was_sent: true,
-            },
-        };
-        drop(place);
-        event
+            Err(_) => Event::lost(TOO_LATE, true),
+        }
     }
 
     fn request(&self, address: &str, call: &Call) -> Result<Request<Full<Bytes>>, http::Error> {
@@ -114,11 +120,9 @@ impl Connections {
             (ATTEMPT, call.attempt.as_deref()),
             (AFTER, call.after.as_deref()),
             (EFFECT, effect.as_deref()),
+            (header::CONTENT_TYPE.as_str(), call.content_type),
         ];
-        for (name, value) in named
-            .into_iter()
-            .chain([(header::CONTENT_TYPE.as_str(), call.content_type)])
-        {
+        for (name, value) in named {
             if let Some(value) = value {
                 request = request.header(name, value);
             }
@@ -138,10 +142,7 @@ async fn answer(head: &Parts, body: Incoming) -> Event {
             retry_after: text(&head.headers, header::RETRY_AFTER.as_str()),
             body,
         }),
-        Err(reason) => Event::Lost {
-            reason,
-            was_sent: true,
-        },
+        Err(reason) => Event::lost(reason, true),
     }
 }
 
@@ -152,20 +153,16 @@ fn text(headers: &HeaderMap, name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{error::ErrorKind, exchange::exchange, limits::Limits, nodes::Route};
+    use crate::{Client, error::ErrorKind};
 
     /// Before, the client repeated such a request until its time ran out, and reported that no
     /// server answered.
     #[tokio::test]
     async fn what_no_server_can_be_sent_is_refused_at_once() {
-        let connections = Connections::to(&["127.0.0.1:9".to_owned()]);
-        let (call, route) = (Call::get_state(&vec![b'k'; 70_000]), Route::over(1));
-        let refused = exchange(
-            &call,
-            &route,
-            &connections,
-            Limits::of_calls(Duration::from_secs(30)),
-        );
+        let state = Client::connect(["http://127.0.0.1:9"])
+            .expect("a URL")
+            .state();
+        let refused = state.get(vec![b'k'; 70_000]);
         let error = timeout(Duration::from_secs(10), refused)
             .await
             .expect("at once")

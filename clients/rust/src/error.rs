@@ -83,24 +83,21 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    const NAMES: [(&str, Self); 4] = [
+        ("aborted", Self::Aborted),
+        ("expired", Self::Expired),
+        ("begun-anew", Self::BegunAnew),
+        ("committed", Self::Committed),
+    ];
+
     pub(crate) fn named(name: Option<&str>) -> Self {
-        match name {
-            Some("aborted") => Self::Aborted,
-            Some("expired") => Self::Expired,
-            Some("begun-anew") => Self::BegunAnew,
-            Some("committed") => Self::Committed,
-            _ => Self::Other,
-        }
+        let named = Self::NAMES.iter().find(|(of, _)| Some(*of) == name);
+        named.map_or(Self::Other, |(_, outcome)| *outcome)
     }
 
     fn name(self) -> &'static str {
-        match self {
-            Self::Aborted => "aborted",
-            Self::Expired => "expired",
-            Self::BegunAnew => "begun-anew",
-            Self::Committed => "committed",
-            Self::Other => "not known to this client",
-        }
+        let named = Self::NAMES.iter().find(|(_, outcome)| *outcome == self);
+        named.map_or("not known to this client", |(name, _)| name)
     }
 }
 
@@ -298,17 +295,9 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Details {
-            what,
-            detail,
-            problem,
-            ..
-        } = &*self.details;
-        formatter.write_str(what)?;
-        for said in [
-            problem.as_deref().unwrap_or_default(),
-            detail.trim_end_matches('.'),
-        ] {
+        formatter.write_str(&self.details.what)?;
+        let detail = self.details.detail.trim_end_matches('.');
+        for said in [self.problem().unwrap_or_default(), detail] {
             if !said.is_empty() {
                 write!(formatter, ": {said}")?;
             }

@@ -2,7 +2,7 @@
 //! up.
 //!
 //! [`Course`] decides, without I/O: it receives the result of each sending, and the time.
-//! [`exchange`] is the shell around it.
+//! [`Core::exchange`] is the shell around it.
 //!
 //! Invariants
 //! - A request goes to the next node at the first sign that a node is gone; a pause comes only
@@ -13,36 +13,26 @@
 //! - A change whose last response is missing ends as `OutcomeUnknown`, never as an error that
 //!   denies it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{
     call::{Call, Response},
-    connections::Connections,
+    connections::{Connections, Event},
     error::{Error, ErrorKind, Result},
-    limits::Limits,
+    limits::{ASIDE_CALL_MAX, Limits},
     nodes::Route,
-    problem::{Meaning, Repeat, refusal},
+    problem::{Meaning, Repeat, accepts, refusal},
 };
 
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// After this many doublings every pause has reached its maximum.
 const DOUBLINGS_MAX: u32 = 16;
-
-/// The result of sending a request once.
-#[derive(Debug)]
-pub(crate) enum Event {
-    Response(Response),
-    /// No response came. `was_sent` is false only if not one byte can have reached the server.
-    Lost {
-        reason: String,
-        was_sent: bool,
-    },
-    /// The request can never be sent to any server.
-    Malformed(String),
-}
 
 /// A response, and whether another copy of the request may still be in flight to the server.
 #[derive(Debug)]
@@ -62,7 +52,6 @@ enum Next {
     },
 }
 
-/// The course of one call.
 #[derive(Debug)]
 struct Course<'a> {
     call: &'a Call,
@@ -70,40 +59,71 @@ struct Course<'a> {
     limits: Limits,
     may_have_happened: bool,
     failures: u32,
-    /// The server's last error.
     said: Option<(Error, Meaning)>,
 }
 
-/// Sends `call` until it succeeds, is refused permanently, or runs out of time.
-pub(crate) async fn exchange(
-    call: &Call,
-    route: &Route,
-    connections: &Connections,
-    limits: Limits,
-) -> Result<Answer> {
-    let mut course = Course::new(call, route.nodes(), limits);
-    let began = Instant::now();
-    loop {
-        let node = route.node();
-        let event = connections
-            .send(node, call, course.reply_max(began.elapsed()))
-            .await;
-        let next = course.judge(
-            event,
-            connections.address(node),
-            began.elapsed(),
-            &mut full_jitter,
-        );
-        match next {
-            Next::End(result) => return result,
-            Next::Again { pause, leaves_node } => {
-                if leaves_node {
-                    route.leave(node);
-                }
-                if !pause.is_zero() {
-                    sleep(pause).await;
+/// The settings and connections that every call needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Core {
+    pub(crate) connections: Connections,
+    pub(crate) route: Arc<Route>,
+    pub(crate) limits: Limits,
+    /// Permits for background work.
+    pub(crate) aside: Arc<Semaphore>,
+}
+
+impl Core {
+    /// Runs background work, for [`ASIDE_CALL_MAX`] in all. Work beyond [`ASIDE_MAX`] tasks at a
+    /// time is dropped. So is work without a runtime, for instance while the runtime shuts down.
+    pub(crate) fn spawn_aside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        if let Ok(place) = Arc::clone(&self.aside).try_acquire_owned() {
+            runtime.spawn(async move {
+                // Work that exceeds its time is dropped at any point.
+                let _ = timeout(ASIDE_CALL_MAX, work).await;
+                drop(place);
+            });
+        }
+    }
+
+    /// Sends `call` until it succeeds, is refused permanently, or runs out of time.
+    pub(crate) async fn exchange(&self, call: &Call) -> Result<Answer> {
+        let (route, connections) = (&self.route, &self.connections);
+        let mut course = Course::new(call, route.nodes(), self.limits);
+        let began = Instant::now();
+        loop {
+            let node = route.node();
+            let reply_max = course.reply_max(began.elapsed());
+            let event = connections.send(node, call, reply_max).await;
+            let address = connections.address(node);
+            match course.judge(event, address, began.elapsed(), &mut full_jitter) {
+                Next::End(result) => return result,
+                Next::Again { pause, leaves_node } => {
+                    if leaves_node {
+                        route.leave(node);
+                    }
+                    if !pause.is_zero() {
+                        sleep(pause).await;
+                    }
                 }
             }
+        }
+    }
+
+    /// The same with a route of its own.
+    pub(crate) fn branch(&self) -> Self {
+        Self {
+            route: self.route.branch(),
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn with_limits(&self, limits: Limits) -> Self {
+        Self {
+            limits,
+            ..self.clone()
         }
     }
 }
@@ -151,7 +171,7 @@ impl<'a> Course<'a> {
     ) -> Next {
         let is_lost = matches!(event, Event::Lost { .. });
         let (error, meaning) = match event {
-            Event::Response(response) if self.call.accepts(&response) => {
+            Event::Response(response) if accepts(self.call, &response) => {
                 return Next::End(Ok(Answer {
                     response,
                     is_doubled: self.may_have_happened,
@@ -160,8 +180,7 @@ impl<'a> Course<'a> {
             Event::Response(response) => refusal(self.call, node, &response),
             Event::Lost { reason, was_sent } => self.loss(node, reason, was_sent),
             Event::Malformed(why) => {
-                let error = Error::new(ErrorKind::InvalidRequest, self.call.what.clone(), why);
-                return Next::End(Err(error.of_transaction(self.call.transaction.as_deref())));
+                return Next::End(Err(self.call.error(ErrorKind::InvalidRequest, why)));
             }
         };
         self.may_have_happened |= !meaning.is_certain;
@@ -169,20 +188,17 @@ impl<'a> Course<'a> {
         if !is_lost {
             self.said = Some((error.clone(), meaning));
         } else if elapsed >= self.limits.call
-            && let Some((said, _)) = self
-                .said
-                .take_if(|(_, meaning)| !(is_in_doubt && meaning.is_certain))
+            && let Some((said, meaning)) = self.said.take()
+            && !(is_in_doubt && meaning.is_certain)
         {
             return Next::End(Err(self.given_up(said)));
         }
         if meaning.repeat == Repeat::Never {
             // A response about the attempt itself holds for every copy of the request.
-            let is_final = error.kind().ends_attempt();
-            return Next::End(Err(if is_final {
-                error
-            } else {
-                self.given_up(error)
-            }));
+            if error.kind().ends_attempt() {
+                return Next::End(Err(error));
+            }
+            return Next::End(Err(self.given_up(error)));
         }
         self.failures += 1;
         let nodes = u32::try_from(self.nodes).unwrap_or(u32::MAX);
@@ -214,12 +230,13 @@ impl<'a> Course<'a> {
     }
 
     fn given_up(&self, last: Error) -> Error {
-        let error = if self.is_in_doubt() {
-            last.into_unknown()
+        let is_in_doubt = self.is_in_doubt();
+        let error = last.that_may_have_happened(self.may_have_happened);
+        if is_in_doubt {
+            error.into_unknown()
         } else {
-            last
-        };
-        error.that_may_have_happened(self.may_have_happened)
+            error
+        }
     }
 }
 

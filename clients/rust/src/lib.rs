@@ -43,8 +43,10 @@ mod pace;
 mod problem;
 mod state;
 mod transaction;
+mod unanswered;
 
-pub use begin::{Begin, Isolation, RUNS_MAX};
+pub use begin::{Begin, RUNS_MAX};
+pub use call::Isolation;
 pub use client::Client;
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use nodes::{NODES_MAX, URL_DEFAULT};

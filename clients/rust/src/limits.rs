@@ -42,26 +42,22 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    /// Bounds of an abort, which is a courtesy: the attempt would time out by itself.
+    pub(crate) const OF_ABORTS: Self = Self::all(ABORT_MAX);
+    /// Bounds of background work.
+    pub(crate) const OF_ASIDE: Self = Self::all(ASIDE_CALL_MAX);
+
+    const fn all(most: Duration) -> Self {
+        Self {
+            call: most,
+            reply: most,
+        }
+    }
+
     pub(crate) fn of_calls(call: Duration) -> Self {
         Self {
             call,
             reply: REPLY_MAX,
-        }
-    }
-
-    /// Bounds of an abort, which is a courtesy: the attempt would time out by itself.
-    pub(crate) fn of_aborts() -> Self {
-        Self {
-            call: ABORT_MAX,
-            reply: ABORT_MAX,
-        }
-    }
-
-    /// Bounds of background work.
-    pub(crate) fn of_aside() -> Self {
-        Self {
-            call: ASIDE_CALL_MAX,
-            reply: ASIDE_CALL_MAX,
         }
     }
 

@@ -24,10 +24,8 @@ where
     I: IntoIterator,
     I::Item: AsRef<str>,
 {
-    let nodes = urls
-        .into_iter()
-        .take(NODES_MAX + 1)
-        .map(|url| address(url.as_ref().trim()));
+    let urls = urls.into_iter().take(NODES_MAX + 1);
+    let nodes = urls.map(|url| address(url.as_ref().trim()));
     let nodes = nodes.collect::<Result<Vec<_>>>()?;
     if nodes.is_empty() || nodes.len() > NODES_MAX {
         let detail = format!("between 1 and {NODES_MAX} URLs are needed, such as {URL_DEFAULT}");
@@ -38,31 +36,27 @@ where
 
 fn address(url: &str) -> Result<String> {
     let refuse = |why: &str| {
-        let detail = format!("{why}; write it like {URL_DEFAULT}");
-        Error::new(
-            ErrorKind::InvalidRequest,
+        let (what, why) = (
             format!("connect to {url:?}"),
-            detail,
-        )
+            format!("{why}; write it like {URL_DEFAULT}"),
+        );
+        Error::new(ErrorKind::InvalidRequest, what, why)
     };
-    let uri: Uri = url
-        .parse()
-        .map_err(|_| refuse("it is not the URL of a server"))?;
+    let no_url = || refuse("it is not the URL of a server");
+    let uri: Uri = url.parse().map_err(|_| no_url())?;
     if uri.scheme() == Some(&Scheme::HTTPS) {
         return Err(refuse("this client does not speak TLS"));
     }
-    let is_plain =
-        uri.scheme() == Some(&Scheme::HTTP) && uri.path() == "/" && uri.query().is_none();
-    let authority = uri
-        .authority()
-        .filter(|authority| is_plain && !authority.host().is_empty());
-    let authority = authority.ok_or_else(|| refuse("it is not the URL of a server"))?;
+    let is_http = uri.scheme() == Some(&Scheme::HTTP);
+    let is_plain = is_http && uri.path() == "/" && uri.query().is_none();
+    let authority = uri.authority().filter(|_| is_plain).ok_or_else(no_url)?;
     match (authority.port_u16(), authority.host()) {
+        (_, "") => Err(no_url()),
         (Some(port), host) if authority.as_str() == format!("{host}:{port}") => {
             Ok(format!("{host}:{port}"))
         }
         (None, host) if authority.as_str() == host => Ok(format!("{host}:80")),
-        _ => Err(refuse("it is not the URL of a server")),
+        _ => Err(no_url()),
     }
 }
 
@@ -107,9 +101,8 @@ impl Route {
     pub(crate) fn leave(&self, node: usize) {
         let next = (node + 1) % self.nodes;
         // The second task finds that the first has moved on already.
-        let _ = self
-            .next
-            .compare_exchange(node, next, Ordering::Relaxed, Ordering::Relaxed);
+        let order = Ordering::Relaxed;
+        let _ = self.next.compare_exchange(node, next, order, order);
         if let Some(origin) = &self.origin {
             origin.leave(node);
         }

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Not an error: a read reports an absent value with it.
-pub(crate) const NO_SUCH_KEY: &str = "no-such-key";
+const NO_SUCH_KEY: &str = "no-such-key";
 const DETAIL_CHARACTERS_MAX: usize = 500;
 /// No server asks for more; one that does has a wrong clock or is malicious.
 const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
@@ -41,22 +41,6 @@ pub(crate) struct Meaning {
 }
 
 impl Meaning {
-    const fn certain(kind: ErrorKind, repeat: Repeat) -> Self {
-        Self {
-            kind,
-            repeat,
-            is_certain: true,
-        }
-    }
-
-    const fn uncertain(kind: ErrorKind, repeat: Repeat) -> Self {
-        Self {
-            kind,
-            repeat,
-            is_certain: false,
-        }
-    }
-
     /// No response came. If not one byte can have reached the server, the request certainly had no
     /// effect.
     pub(crate) const fn of_loss(was_sent: bool) -> Self {
@@ -69,63 +53,68 @@ impl Meaning {
 
     /// By the refusal's `type`, else by its status.
     fn of(document: &Document, status: u16) -> Self {
-        let named = document
-            .r#type
-            .as_deref()
-            .and_then(|name| Self::named(name, document.outcome.as_deref()));
-        named.unwrap_or_else(|| Self::of_status(status))
+        let outcome = document.outcome.as_deref();
+        let named = document.r#type.as_deref();
+        let (kind, repeat, is_certain) = named
+            .and_then(|name| Self::named(name, outcome))
+            .unwrap_or_else(|| Self::of_status(status));
+        Self {
+            kind,
+            repeat,
+            is_certain,
+        }
     }
 
     /// The table of the HTTP interface: the problems of transactions first, then those of the front
     /// end itself.
-    fn named(name: &str, outcome: Option<&str>) -> Option<Self> {
+    fn named(name: &str, outcome: Option<&str>) -> Option<(ErrorKind, Repeat, bool)> {
         use ErrorKind as K;
         use Repeat::{Elsewhere, Here, Never};
         Some(match name {
-            "invalid-request" | "reserved-name" => Self::certain(K::InvalidRequest, Never),
-            "request-timed-out" => Self::certain(K::Unavailable, Here),
-            "too-large" => Self::certain(K::TooLarge, Never),
-            "too-many-transactions" => Self::certain(K::TooManyTransactions, Here),
-            "too-much-buffered" => Self::certain(K::TooMuchBuffered, Here),
-            "no-such-transaction" => Self::certain(K::NoSuchTransaction, Never),
-            "no-such-queue" => Self::certain(K::NoSuchQueue, Never),
-            "no-such-function" => Self::certain(K::NoSuchFunction, Never),
-            "no-such-workflow" => Self::certain(K::NoSuchWorkflow, Never),
-            "no-such-run" => Self::certain(K::NoSuchRun, Never),
-            "outside-of-run" => Self::certain(K::OutsideOfRun, Never),
-            "attempt-ended" => Self::certain(K::AttemptEnded, Never),
-            "too-many-runs" => Self::certain(K::TooManyRuns, Here),
-            "expired" => Self::certain(K::Expired, Never),
-            "several-sequencers" => Self::certain(K::SeveralSequencers, Never),
-            "clock-ahead" => Self::certain(K::ClockAhead, Elsewhere),
-            "conflict" => Self::certain(K::Conflict, Never),
-            "no-valid-version" => Self::certain(K::NoValidVersion, Never),
-            "snapshot-too-old" => Self::certain(K::SnapshotTooOld, Never),
+            "invalid-request" | "reserved-name" => (K::InvalidRequest, Never, true),
+            "request-timed-out" => (K::Unavailable, Here, true),
+            "too-large" => (K::TooLarge, Never, true),
+            "too-many-transactions" => (K::TooManyTransactions, Here, true),
+            "too-much-buffered" => (K::TooMuchBuffered, Here, true),
+            "no-such-transaction" => (K::NoSuchTransaction, Never, true),
+            "no-such-queue" => (K::NoSuchQueue, Never, true),
+            "no-such-function" => (K::NoSuchFunction, Never, true),
+            "no-such-workflow" => (K::NoSuchWorkflow, Never, true),
+            "no-such-run" => (K::NoSuchRun, Never, true),
+            "outside-of-run" => (K::OutsideOfRun, Never, true),
+            "attempt-ended" => (K::AttemptEnded, Never, true),
+            "too-many-runs" => (K::TooManyRuns, Here, true),
+            "expired" => (K::Expired, Never, true),
+            "several-sequencers" => (K::SeveralSequencers, Never, true),
+            "clock-ahead" => (K::ClockAhead, Elsewhere, true),
+            "conflict" => (K::Conflict, Never, true),
+            "no-valid-version" => (K::NoValidVersion, Never, true),
+            "snapshot-too-old" => (K::SnapshotTooOld, Never, true),
             "transaction-finished" => {
-                Self::certain(K::TransactionFinished(Outcome::named(outcome)), Never)
+                (K::TransactionFinished(Outcome::named(outcome)), Never, true)
             }
-            "outcome-unknown" => Self::uncertain(K::OutcomeUnknown, Elsewhere),
-            "unavailable" => Self::uncertain(K::Unavailable, Elsewhere),
-            "no-room" => Self::certain(K::NoRoom, Never),
-            "corrupt" => Self::uncertain(K::Corrupt, Never),
-            "not-ready" => Self::certain(K::Unavailable, Elsewhere),
+            "outcome-unknown" => (K::OutcomeUnknown, Elsewhere, false),
+            "unavailable" => (K::Unavailable, Elsewhere, false),
+            "no-room" => (K::NoRoom, Never, true),
+            "corrupt" => (K::Corrupt, Never, false),
+            "not-ready" => (K::Unavailable, Elsewhere, true),
             "unauthorized" | "unknown-host" | "foreign-origin" | "no-such-path"
-            | "method-not-allowed" => Self::certain(K::Refused, Never),
+            | "method-not-allowed" => (K::Refused, Never, true),
             _ => return None,
         })
     }
 
     /// A proxy or load balancer between client and server responds without a problem document.
-    fn of_status(status: u16) -> Self {
+    fn of_status(status: u16) -> (ErrorKind, Repeat, bool) {
         use ErrorKind as K;
         use Repeat::{Elsewhere, Here, Never};
         match status {
-            401 | 403 => Self::certain(K::Refused, Never),
-            413 => Self::certain(K::TooLarge, Never),
-            429 => Self::certain(K::Unavailable, Here),
-            502..=504 => Self::uncertain(K::Unavailable, Elsewhere),
-            500.. => Self::uncertain(K::UnexpectedAnswer, Here),
-            _ => Self::certain(K::UnexpectedAnswer, Never),
+            401 | 403 => (K::Refused, Never, true),
+            413 => (K::TooLarge, Never, true),
+            429 => (K::Unavailable, Here, true),
+            502..=504 => (K::Unavailable, Elsewhere, false),
+            500.. => (K::UnexpectedAnswer, Here, false),
+            _ => (K::UnexpectedAnswer, Never, true),
         }
     }
 }
@@ -139,7 +128,6 @@ struct Document {
     outcome: Option<String>,
 }
 
-/// The error for a refusal, and its meaning.
 pub(crate) fn refusal(call: &Call, node: &str, response: &Response) -> (Error, Meaning) {
     let document: Document = serde_json::from_slice(&response.body).unwrap_or_default();
     let status = response.status;
@@ -157,14 +145,14 @@ pub(crate) fn refusal(call: &Call, node: &str, response: &Response) -> (Error, M
     (error, meaning)
 }
 
-/// Whether the response says that there is no value.
-pub(crate) fn is_no_such_key(response: &Response) -> bool {
-    let named = || {
-        serde_json::from_slice::<Document>(&response.body)
-            .ok()?
-            .r#type
+/// Whether `response` is a result of `call` rather than a refusal.
+pub(crate) fn accepts(call: &Call, response: &Response) -> bool {
+    let is_absent = || {
+        let document: Option<Document> = serde_json::from_slice(&response.body).ok();
+        let named = document.and_then(|document| document.r#type);
+        response.status == 404 && named.is_some_and(|name| name == NO_SUCH_KEY)
     };
-    response.status == 404 && named().is_some_and(|name| name == NO_SUCH_KEY)
+    (200..300).contains(&response.status) || (call.may_be_absent && is_absent())
 }
 
 /// The pause in a `Retry-After` header. Landfast sends seconds. Some proxies send a date, which is

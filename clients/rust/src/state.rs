@@ -7,7 +7,7 @@ use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
-use crate::{after::After, call::Call, client::Core, error::Result};
+use crate::{after::After, call::Call, error::Result, exchange::Core};
 
 /// The keys that transactions write, one at a time.
 ///
@@ -38,7 +38,6 @@ struct Keys {
 #[derive(Deserialize)]
 struct Listed {
     key: String,
-    /// None: the value is too long for a page.
     value: Option<String>,
 }
 

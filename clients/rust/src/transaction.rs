@@ -1,6 +1,6 @@
 //! A transaction that has begun: a handle around its attempt.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -9,10 +9,10 @@ use crate::{
     after::After,
     attempt::{Attempt, Phase, Verdict},
     call::{AttemptName, Call},
-    client::Core,
     error::Result,
-    exchange::Answer,
+    exchange::{Answer, Core},
     limits::Limits,
+    unanswered::Unanswered,
 };
 
 /// One attempt at a transaction.
@@ -25,7 +25,6 @@ use crate::{
 /// commit's response, the client aborts the attempt in the background. The abort undoes no commit.
 /// It takes 10 s at the most, and is left out where the runtime has ended. An attempt that stays
 /// open ends when it has been idle for 60 s.
-/// runtime has ended. A transaction left open ends when it has been idle for 60 s.
 #[derive(Debug, Clone)]
 pub struct Transaction(Arc<Handle>);
 
@@ -36,7 +35,7 @@ struct Handle {
     core: Core,
     after: Arc<After>,
     attempt: Mutex<Attempt>,
-    committed: Mutex<Option<String>>,
+    committed: OnceLock<String>,
 }
 
 /// The response to a commit, or to a query for the outcome of an id.
@@ -59,7 +58,7 @@ impl Transaction {
             core,
             after,
             attempt,
-            committed: Mutex::new(None),
+            committed: OnceLock::new(),
         }))
     }
 
@@ -71,11 +70,7 @@ impl Transaction {
     /// Once committed: the token for [`Begin::after`](crate::Begin::after) elsewhere, which makes
     /// that transaction see this commit.
     pub fn after(&self) -> Option<String> {
-        self.0
-            .committed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.committed.get().cloned()
     }
 
     /// The value of `key` as this transaction sees it; none if there is none.
@@ -83,10 +78,8 @@ impl Transaction {
         let call = Call::get(&self.0.name, key.as_ref());
         self.attempt().may_call(&call)?;
         let answer = self.0.core.exchange(&call).await;
-        match answer {
-            Ok(answer) => Ok(answer.response.value()),
-            Err(error) => Err(self.attempt().failed(&call, error)),
-        }
+        let answer = answer.map_err(|error| self.attempt().failed(&call, error))?;
+        Ok(answer.response.value())
     }
 
     /// Sets `key`; other transactions see it once this one has committed.
@@ -127,21 +120,17 @@ impl Transaction {
     /// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown), and after it has succeeded.
     pub async fn commit(&self) -> Result<()> {
         let call = Call::commit(&self.0.name);
-        if self.phase() == Phase::Committed {
+        if self.attempt().phase == Phase::Committed {
             return Ok(());
         }
         self.attempt().may_commit(&call)?;
-        let unanswered = UnansweredCall::of(&self.0.attempt, Attempt::break_commit_off);
+        let unanswered = Unanswered::then(|| self.attempt().break_commit_off());
         let answer = self.0.core.exchange(&call).await;
         unanswered.answered();
-        match answer {
-            Ok(answer) => {
-                self.attempt().committed();
-                self.remember(answer);
-                Ok(())
-            }
-            Err(error) => Err(self.attempt().commit_failed(&call, error)),
-        }
+        let answer = answer.map_err(|error| self.attempt().commit_failed(&call, error))?;
+        self.attempt().committed();
+        self.remember(answer);
+        Ok(())
     }
 
     /// Drops all writes so far. Nothing happens if the attempt is over already and did not commit.
@@ -150,12 +139,8 @@ impl Transaction {
         if !self.attempt().may_abort(&call)? {
             return Ok(());
         }
-        let answer = self
-            .0
-            .core
-            .with_limits(Limits::of_aborts())
-            .exchange(&call)
-            .await;
+        let core = self.0.core.with_limits(Limits::OF_ABORTS);
+        let answer = core.exchange(&call).await;
         self.attempt().aborted(answer.err())
     }
 
@@ -199,60 +184,24 @@ impl Transaction {
 
     /// Whether more than one copy of it was sent.
     async fn exchange_change(&self, call: &Call) -> Result<bool> {
-        let unanswered = UnansweredCall::of(&self.0.attempt, Attempt::tear);
+        let unanswered = Unanswered::then(|| self.attempt().tear());
         let answer = self.0.core.exchange(call).await;
         unanswered.answered();
-        match answer {
-            Ok(answer) => Ok(answer.is_doubled),
-            Err(error) => Err(self.attempt().write_failed(call, error)),
-        }
+        let answer = answer.map_err(|error| self.attempt().write_failed(call, error))?;
+        Ok(answer.is_doubled)
     }
 
     fn remember(&self, answer: Answer) {
-        let said = serde_json::from_slice::<Status>(&answer.response.body)
-            .ok()
-            .and_then(|body| body.after);
-        let token = self.0.after.heard(said.or(answer.response.after));
-        *self
-            .0
-            .committed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = token;
-    }
-
-    fn phase(&self) -> Phase {
-        self.attempt().phase
+        let said: Option<Status> = serde_json::from_slice(&answer.response.body).ok();
+        let said = said.and_then(|body| body.after);
+        if let Some(token) = self.0.after.heard(said.or(answer.response.after)) {
+            // A concurrent commit has the same token.
+            let _ = self.0.committed.set(token);
+        }
     }
 
     fn attempt(&self) -> MutexGuard<'_, Attempt> {
         locked(&self.0.attempt)
-    }
-}
-
-/// A call in flight, and the state of the attempt if the call is dropped before its response.
-struct UnansweredCall<'a> {
-    attempt: &'a Mutex<Attempt>,
-    leave: Option<fn(&mut Attempt)>,
-}
-
-impl<'a> UnansweredCall<'a> {
-    fn of(attempt: &'a Mutex<Attempt>, leave: fn(&mut Attempt)) -> Self {
-        Self {
-            attempt,
-            leave: Some(leave),
-        }
-    }
-
-    fn answered(mut self) {
-        self.leave = None;
-    }
-}
-
-impl Drop for UnansweredCall<'_> {
-    fn drop(&mut self) {
-        if let Some(leave) = self.leave {
-            leave(&mut locked(self.attempt));
-        }
     }
 }
 
@@ -261,10 +210,8 @@ impl Drop for Handle {
         if !locked(&self.attempt).may_be_open() {
             return;
         }
-        let (core, call) = (
-            self.core.with_limits(Limits::of_aside()),
-            Call::abort(&self.name),
-        );
+        let core = self.core.with_limits(Limits::OF_ASIDE);
+        let call = Call::abort(&self.name);
         self.core
             .spawn_aside(async move { drop(core.exchange(&call).await) });
     }

@@ -11,7 +11,7 @@
 // Why: real time and sockets enter here, as in a front end.
 #![allow(clippy::disallowed_methods)]
 
-use std::{error::Error as _, fmt, time::Duration};
+use std::{error::Error as _, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http::{Request, Response, StatusCode};
@@ -81,16 +81,10 @@ pub enum Error {
 }
 
 /// A client of any number of servers. Clones share its connections.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Client {
     pool: legacy::Client<HttpConnector, Full<Bytes>>,
     response_bytes_max: usize,
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").finish_non_exhaustive()
-    }
 }
 
 impl Client {
@@ -150,13 +144,10 @@ impl Client {
 fn lost(error: &legacy::Error) -> Error {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     let is_parse = causes
-        .clone()
         .filter_map(|cause| cause.downcast_ref::<hyper::Error>())
         .any(hyper::Error::is_parse);
-    let reason = causes
-        .map(ToString::to_string)
-        .next()
-        .unwrap_or_else(|| error.to_string());
+    let cause = error.source();
+    let reason = cause.map_or_else(|| error.to_string(), ToString::to_string);
     if error.is_connect() {
         Error::Connect(reason)
     } else if is_parse {

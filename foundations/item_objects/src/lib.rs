@@ -73,14 +73,7 @@ impl ItemObjects {
         } else {
             update
         };
-        let updated = self.items.update(update).await.map_err(failed)?;
-        // Externalized after a conflict, too: the other writer may have died before its object was
-        // durable, and the caller may depend on that object (O2).
-        self.items
-            .externalize(updated.receipt.point)
-            .await
-            .map_err(failed)?;
-        match updated.outcome {
+        match self.durably(update).await? {
             Outcome::Done(_) => Ok(()),
             Outcome::Conflict(_) => Err(Error::AlreadyExists {
                 path: location.to_string(),
@@ -90,16 +83,20 @@ impl ItemObjects {
     }
 
     async fn delete_one(&self, location: Path) -> Result<Path> {
-        let updated = self
-            .items
-            .update(Update::delete(key(&location)))
-            .await
-            .map_err(failed)?;
+        self.durably(Update::delete(key(&location))).await?;
+        Ok(location)
+    }
+
+    /// Makes `update`, and returns once its outcome is durable. After a conflict, too: the other
+    /// writer may have died before its object was durable, and the caller may depend on that object
+    /// (O2).
+    async fn durably(&self, update: Update) -> Result<Outcome> {
+        let updated = self.items.update(update).await.map_err(failed)?;
         self.items
             .externalize(updated.receipt.point)
             .await
             .map_err(failed)?;
-        Ok(location)
+        Ok(updated.outcome)
     }
 
     /// A page of the objects whose paths begin with `prefix`, from the sort key `from` on. Also

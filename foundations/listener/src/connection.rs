@@ -67,58 +67,12 @@ impl<B: Body + Unpin> Body for ResponseBody<B> {
 }
 
 /// Serves one connection until it ends, or until its current request has its response once
-/// `stopping` is true.
+/// `stopping` is true. A connection past the limit has one request, for which its client has
+/// [`REFUSED_WITHIN`].
 pub(crate) async fn serve<S, B>(
-    accepted: (TcpStream, SocketAddr),
-    place: Place,
-    config: Config,
-    service: S,
-    stopping: watch::Receiver<bool>,
-) where
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone,
-    B: Body<Data = Bytes> + Unpin + 'static,
-    B::Error: Into<BoxError>,
-{
-    drive(
-        http1::Builder::new(),
-        accepted,
-        place,
-        config,
-        service,
-        stopping,
-    )
-    .await;
-}
-
-/// The same for at most one request, for which the client has [`REFUSED_WITHIN`].
-pub(crate) async fn refuse<S, B>(
-    accepted: (TcpStream, SocketAddr),
-    place: Place,
-    config: Config,
-    service: S,
-    stopping: watch::Receiver<bool>,
-) where
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone,
-    B: Body<Data = Bytes> + Unpin + 'static,
-    B::Error: Into<BoxError>,
-{
-    let timeouts = Timeouts {
-        head: REFUSED_WITHIN,
-        progress: REFUSED_WITHIN,
-        idle: REFUSED_WITHIN,
-        ..config.timeouts
-    };
-    let config = Config { timeouts, ..config };
-    let mut builder = http1::Builder::new();
-    builder.keep_alive(false);
-    drive(builder, accepted, place, config, service, stopping).await;
-}
-
-async fn drive<S, B>(
-    mut builder: http1::Builder,
     (stream, peer): (TcpStream, SocketAddr),
     place: Place,
-    config: Config,
+    mut config: Config,
     service: S,
     mut stopping: watch::Receiver<bool>,
 ) where
@@ -126,6 +80,16 @@ async fn drive<S, B>(
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
+    let mut builder = http1::Builder::new();
+    if place.is_refusal {
+        builder.keep_alive(false);
+        config.timeouts = Timeouts {
+            head: REFUSED_WITHIN,
+            progress: REFUSED_WITHIN,
+            idle: REFUSED_WITHIN,
+            ..config.timeouts
+        };
+    }
     let exchange = Arc::new(Exchange::default());
     let socket = Socket::new(stream, place, config.timeouts, &exchange);
     let answer = service_fn(move |request: Request<Incoming>| {

@@ -1,6 +1,6 @@
 //! The accept loop, the limit of connections, and the graceful stop.
 
-use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, pin::pin, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -17,7 +17,7 @@ use crate::{
     body::RequestBody,
     config::Config,
     connection::{self, BoxError},
-    places::{Next, Places},
+    places::{Place, Places},
 };
 
 /// The pause after a failed accept, such as one for want of file descriptors.
@@ -51,27 +51,20 @@ pub async fn serve<S, B>(
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
     loop {
-        let (accepted, next) = tokio::select! {
+        let (accepted, place) = tokio::select! {
             biased;
             () = &mut shutdown => break,
             Some(_) = connections.join_next() => continue,
             accepted = acceptor.accept() => accepted,
         };
-        let stopping = stopping.clone();
-        match next {
-            Next::Served(place) => {
-                let service = service.clone();
-                connections.spawn(connection::serve(
-                    accepted, place, config, service, stopping,
-                ));
-            }
-            Next::Refused(place) => {
-                let service = refusal.clone();
-                connections.spawn(connection::refuse(
-                    accepted, place, config, service, stopping,
-                ));
-            }
-        }
+        let service = if place.is_refusal { &refusal } else { &service };
+        connections.spawn(connection::serve(
+            accepted,
+            place,
+            config,
+            service.clone(),
+            stopping.clone(),
+        ));
     }
     drop(acceptor);
     stop.send_replace(true);
@@ -88,9 +81,7 @@ pub async fn serve<S, B>(
 struct Acceptor {
     listener: TcpListener,
     connections_max: usize,
-    places: Arc<Places>,
-    /// The place of the next connection. Kept here because a call of `accept` may be dropped.
-    next: Option<Next>,
+    places: Places,
     /// Whether the last accept failed. Each such spell is logged once.
     is_failing: bool,
     /// When the limit was last logged.
@@ -102,27 +93,21 @@ impl Acceptor {
         Self {
             listener,
             connections_max,
-            places: Arc::new(Places::new(connections_max)),
-            next: None,
+            places: Places::new(connections_max),
             is_failing: false,
             logged: None,
         }
     }
 
     /// The next connection and its place. May be dropped and called anew.
-    async fn accept(&mut self) -> ((TcpStream, SocketAddr), Next) {
-        if self.next.is_none() {
-            self.next = Some(self.places.next().await);
-        }
+    async fn accept(&mut self) -> ((TcpStream, SocketAddr), Place) {
+        self.places.is_one_free().await;
         let accepted = self.accept_any().await;
-        let mut next = self.next.take().expect("it was put there above");
-        if let Next::Refused(_) = next {
-            match self.places.freed() {
-                Some(place) => next = Next::Served(place),
-                None => self.log_full(),
-            }
+        let place = self.places.take().expect("only this loop takes places");
+        if place.is_refusal {
+            self.log_full();
         }
-        (accepted, next)
+        (accepted, place)
     }
 
     async fn accept_any(&mut self) -> (TcpStream, SocketAddr) {

@@ -1,7 +1,7 @@
 //! A connection's socket with the clocks of its reads and writes, and its orderly end.
 
 use std::{
-    fmt, io,
+    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -27,7 +27,6 @@ pub const LINGER_BYTES_MAX: usize = 128 << 20;
 const UNSENT_BYTES_MAX: u32 = 2 * PROGRESS_BYTES as u32;
 const LINGER_CHUNK_BYTES: usize = 64 * 1024;
 
-/// The socket of one connection.
 pub(crate) struct Socket {
     stream: TcpStream,
     place: Place,
@@ -56,15 +55,6 @@ struct Linger {
     deadline: Pin<Box<Sleep>>,
     bytes_left: usize,
     chunk: Box<[u8]>,
-}
-
-impl fmt::Debug for Socket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Socket")
-            .field("stream", &self.stream)
-            .field("waits_for", &self.waits_for)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Socket {

@@ -21,7 +21,7 @@ pub struct AtomicCounter {
 pub struct Counted {
     /// Its value.
     pub value: i64,
-    /// The cost of the call, and the point of its answer.
+    /// The point of the answer.
     pub receipt: Receipt,
 }
 
@@ -56,10 +56,7 @@ impl AtomicCounter {
         let value = read.value.and_then(|item| item.integer(VALUE)).unwrap_or(0);
         Ok(Counted {
             value,
-            receipt: Receipt {
-                point: read.point,
-                ..Receipt::default()
-            },
+            receipt: Receipt { point: read.point },
         })
     }
 

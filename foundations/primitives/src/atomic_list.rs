@@ -28,7 +28,7 @@ pub struct Listed {
     pub elements: Vec<Bytes>,
     /// Whether the change was made. An append that does not fit is not made.
     pub fits: bool,
-    /// The cost of the call, and the point of its answer.
+    /// The point of the answer.
     pub receipt: Receipt,
 }
 
@@ -90,10 +90,7 @@ impl AtomicList {
     /// The present elements.
     pub async fn read(&self) -> Result<Listed> {
         let read = self.key_value.get(&self.key).await?;
-        let receipt = Receipt {
-            point: read.point,
-            ..Receipt::default()
-        };
+        let receipt = Receipt { point: read.point };
         Ok(listed(read.value.as_ref(), true, receipt))
     }
 

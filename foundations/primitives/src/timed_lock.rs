@@ -57,7 +57,7 @@ pub struct Held {
     pub token: Token,
     /// The item right after the lock was taken.
     pub item: Arc<Item>,
-    /// The cost of taking it, and its point.
+    /// The point of taking it.
     pub receipt: Receipt,
 }
 
@@ -88,7 +88,7 @@ pub enum Guarded {
     Done {
         /// The item after it.
         item: Option<Arc<Item>>,
-        /// The cost and the point of the update.
+        /// The point of the update.
         receipt: Receipt,
     },
     /// The caller no longer held the lock, and nothing changed. Contains the present item, and the
@@ -108,45 +108,36 @@ impl TimedLock {
     /// Takes the lock on `key` if it is free, expired, or already the owner's (S5). Creates the
     /// item if it is missing. `now` is the caller's clock. `owner` names the caller to others.
     pub async fn acquire(&self, key: &Key, owner: &Bytes, now: Timestamp) -> Result<Acquired> {
-        let expired = Condition::attribute(SINCE, Test::Below(self.expired_before(now)));
-        self.take(
-            key,
-            owner,
-            now,
-            Condition::Any(vec![free(), owned_by(owner), expired]),
-        )
-        .await
-    }
-
-    /// As [`TimedLock::acquire`], but leaves an expired lock alone, for callers that must first
-    /// decide about its holder.
-    pub async fn acquire_free(&self, key: &Key, owner: &Bytes, now: Timestamp) -> Result<Acquired> {
-        self.take(
-            key,
-            owner,
-            now,
-            Condition::Any(vec![free(), owned_by(owner)]),
-        )
-        .await
-    }
-
-    /// Takes the lock from `holder`, about which the caller has decided. Fails if another owner
-    /// took it since.
-    pub async fn take_over(
-        &self,
-        key: &Key,
-        holder: &Holder,
-        owner: &Bytes,
-        now: Timestamp,
-    ) -> Result<Acquired> {
-        let unchanged = Condition::attribute(TOKEN, Test::is_integer(holder.token.0 as i64));
-        self.take(
-            key,
-            owner,
-            now,
-            Condition::Any(vec![free(), owned_by(owner), unchanged]),
-        )
-        .await
+        let can_take = Condition::Any(vec![
+            Condition::attribute(SINCE, Test::Absent),
+            Condition::attribute(OWNER, Test::is(owner.clone())),
+            Condition::attribute(SINCE, Test::Below(self.expired_before(now))),
+        ]);
+        let actions = vec![
+            Action::set_integer(SINCE, now.0 as i64),
+            Action::set(OWNER, owner.clone()),
+            Action::Add(TOKEN.into(), 1),
+        ];
+        let updated = self
+            .key_value
+            .update(Update::modify(key.clone(), actions).when(can_take))
+            .await?;
+        match updated.outcome {
+            Outcome::Done(Some(item)) => {
+                let token = token_of(&item).ok_or_else(|| not_a_lock(key))?;
+                Ok(Acquired::Held(Held {
+                    key: key.clone(),
+                    token,
+                    item,
+                    receipt: updated.receipt,
+                }))
+            }
+            Outcome::Conflict(Some(item)) => {
+                let holder = Holder::of(&item).ok_or_else(|| not_a_lock(key))?;
+                Ok(Acquired::Busy(holder, item))
+            }
+            Outcome::Done(None) | Outcome::Conflict(None) => Err(not_a_lock(key)),
+        }
     }
 
     /// Whether `holder` has held the lock for longer than it may, by a clock that says `now`.
@@ -208,40 +199,6 @@ impl TimedLock {
     /// Timestamps before this one have expired at `now`.
     fn expired_before(&self, now: Timestamp) -> i64 {
         (now.0 as i64).saturating_sub_unsigned(self.hold_ms_max.saturating_add(DRIFT_MS_MAX))
-    }
-
-    async fn take(
-        &self,
-        key: &Key,
-        owner: &Bytes,
-        now: Timestamp,
-        condition: Condition,
-    ) -> Result<Acquired> {
-        let actions = vec![
-            Action::set_integer(SINCE, now.0 as i64),
-            Action::set(OWNER, owner.clone()),
-            Action::Add(TOKEN.into(), 1),
-        ];
-        let updated = self
-            .key_value
-            .update(Update::modify(key.clone(), actions).when(condition))
-            .await?;
-        match updated.outcome {
-            Outcome::Done(Some(item)) => {
-                let token = token_of(&item).ok_or_else(|| not_a_lock(key))?;
-                Ok(Acquired::Held(Held {
-                    key: key.clone(),
-                    token,
-                    item,
-                    receipt: updated.receipt,
-                }))
-            }
-            Outcome::Conflict(Some(item)) => {
-                let holder = Holder::of(&item).ok_or_else(|| not_a_lock(key))?;
-                Ok(Acquired::Busy(holder, item))
-            }
-            Outcome::Done(None) | Outcome::Conflict(None) => Err(not_a_lock(key)),
-        }
     }
 
     async fn guarded(
@@ -315,26 +272,12 @@ impl fmt::Debug for Holder {
     }
 }
 
-fn free() -> Condition {
-    Condition::attribute(SINCE, Test::Absent)
-}
-
-fn owned_by(owner: &Bytes) -> Condition {
-    Condition::attribute(OWNER, Test::is(owner.clone()))
-}
-
 fn token_of(item: &Item) -> Option<Token> {
     u64::try_from(item.integer(TOKEN)?).ok().map(Token)
 }
 
 fn touches_lock(action: &Action) -> bool {
-    let (Action::Set(name, _)
-    | Action::Add(name, _)
-    | Action::Append(name, _)
-    | Action::RemoveFirst(name, _)
-    | Action::RemoveElements(name, _)
-    | Action::Unset(name)) = action;
-    [SINCE, OWNER, TOKEN].contains(&name.as_str())
+    [SINCE, OWNER, TOKEN].contains(&action.name().as_str())
 }
 
 fn not_a_lock(key: &Key) -> Error {

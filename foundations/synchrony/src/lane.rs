@@ -5,12 +5,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use ports::{
     DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Scan, Transacted, Updated},
+    key_value::{KeyValueLimits, Page, Read, Scan, Transacted, Updated},
 };
 
 use crate::{
     engine::Engine,
-    evaluation::{Lined, One, Operation, Several},
+    evaluation::{One, Operation, Several},
     layout::LaneId,
 };
 
@@ -67,8 +67,8 @@ impl Lane {
             .engine
             .write((self.id, self.clone()), operation)
             .await?;
-        let (point, cost) = (self.engine.point(self.id, high), decided.cost);
-        Ok((decided.answer)(Receipt { point, cost }))
+        let point = self.engine.point(self.id, high);
+        Ok((decided.answer)(Receipt { point }))
     }
 
     /// Errors: `Lost` if a dependency of an update is lost (D4).
@@ -140,10 +140,6 @@ impl KeyValue for Lane {
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         self.check_dependencies(&updates)?;
         self.write(Several(updates)).await
-    }
-
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.write(Lined::new(batch)).await
     }
 
     fn limits(&self) -> &KeyValueLimits {

@@ -173,11 +173,6 @@ pub(crate) fn item_row(key: &Key) -> RowKey {
     prefixed(ITEMS, key.as_bytes())
 }
 
-/// The row of a user's batch cursor.
-pub(crate) fn batch_cursor_row(lane: &[u8]) -> RowKey {
-    prefixed(BATCH_CURSORS, lane)
-}
-
 fn prefixed(kind: u8, rest: &[u8]) -> Bytes {
     [&[kind], rest].concat().into()
 }

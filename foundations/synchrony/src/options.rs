@@ -114,7 +114,6 @@ pub(crate) fn limits_of(near: &dyn KeyValue, far: &dyn KeyValue) -> Result<KeyVa
         item_bytes_max: item_bytes - ITEM_RESERVE_BYTES,
         transact_items_max: items,
         transact_across_partitions: true,
-        batch_items_max: items - 1,
         page_items_max: near
             .page_items_max
             .min(far.page_items_max)

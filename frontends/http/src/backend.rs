@@ -7,7 +7,10 @@
 //! The engine keeps retrying while its store is out of order. Here each call has a deadline, so the
 //! client gets a response instead of a connection that ends without one.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tokio::time::timeout;
 use transactions::{Engine, model::Shown, peers::more_time_for};
@@ -18,10 +21,35 @@ use crate::{
     services::Services,
 };
 
+/// The bounds of the front end.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Connections that are served at once. More are refused with 503.
+    pub connections_max: usize,
+    /// The longest value of a key, in bytes; beyond it 413.
+    pub value_bytes_max: usize,
+    /// The bytes of all bodies that are received or worked on; beyond it 429.
+    pub buffered_bytes_max: usize,
+    /// The time of a service for a response, before it is 503: longer than a commit takes to report
+    /// that it is undecided.
+    pub answer_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 256,
+            value_bytes_max: 64 << 20,
+            buffered_bytes_max: 256 << 20,
+            answer_timeout: Duration::from_secs(8),
+        }
+    }
+}
+
 /// Shared by the routes of all services.
 #[derive(Debug)]
 pub(crate) struct Backend {
-    pub(crate) services: Arc<Services>,
+    services: Arc<Services>,
     pub(crate) budget: Budget,
     /// The longest value in a body, in bytes.
     pub(crate) value_bytes_max: usize,
@@ -30,19 +58,28 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
+    pub(crate) fn new(services: Arc<Services>, limits: &Limits) -> Self {
+        Self {
+            services,
+            budget: Budget::new(limits.buffered_bytes_max),
+            value_bytes_max: limits.value_bytes_max,
+            answer_timeout: limits.answer_timeout,
+        }
+    }
+
     /// The engine of transactions and state. Errors: [`Kind::Unavailable`] until it runs.
     pub(crate) fn transactions(&self) -> Result<&Engine, Problem> {
-        self.services.transactions()
+        running(&self.services.transactions)
     }
 
     /// The deployed functions. Errors: [`Kind::Unavailable`] until they can be run.
     pub(crate) fn functions(&self) -> Result<&functions::Service, Problem> {
-        self.services.functions()
+        running(&self.services.functions)
     }
 
     /// The workflows. Errors: [`Kind::Unavailable`] until they can be run.
     pub(crate) fn workflows(&self) -> Result<&workflows::Service, Problem> {
-        self.services.workflows()
+        running(&self.services.workflows)
     }
 
     /// The result of a read, once everything it depends on is durable.
@@ -56,37 +93,26 @@ impl Backend {
             engine.externalize(shown.point).await?;
             Ok(shown.value)
         };
-        self.in_time(Kind::Unavailable, shown).await
+        self.in_time(0, Kind::Unavailable, shown).await
     }
 
-    /// The result of a call. Errors: `late` if it takes longer than a client should wait.
-    pub(crate) fn in_time<T>(
-        &self,
-        late: Kind,
-        call: impl Future<Output = transactions::Result<T>>,
-    ) -> impl Future<Output = Result<T, Problem>> {
-        within(self.answer_timeout, late, call)
-    }
-
-    /// The same for a call with a body of `bytes`: on a busy machine a large value takes longer.
-    pub(crate) async fn in_time_for<T>(
+    /// The result of a call with a body of `bytes`: on a busy machine a large value takes longer.
+    /// Errors: `late` if it takes longer than a client should wait.
+    pub(crate) async fn in_time<T>(
         &self,
         bytes: usize,
         late: Kind,
         call: impl Future<Output = transactions::Result<T>>,
     ) -> Result<T, Problem> {
         let limit = self.answer_timeout + more_time_for(bytes);
-        Box::pin(within(limit, late, call)).await
+        match Box::pin(timeout(limit, call)).await {
+            Ok(ended) => ended.map_err(Problem::from),
+            Err(_elapsed) => Err(Problem::new(late, "the store does not answer in time")),
+        }
     }
 }
 
-async fn within<T>(
-    limit: Duration,
-    late: Kind,
-    call: impl Future<Output = transactions::Result<T>>,
-) -> Result<T, Problem> {
-    match timeout(limit, call).await {
-        Ok(ended) => ended.map_err(Problem::from),
-        Err(_elapsed) => Err(Problem::new(late, "the store does not answer in time")),
-    }
+fn running<T>(service: &OnceLock<T>) -> Result<&T, Problem> {
+    let starting = || Problem::new(Kind::Unavailable, "the server is starting");
+    service.get().ok_or_else(starting)
 }

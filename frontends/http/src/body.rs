@@ -66,9 +66,8 @@ impl Budget {
     }
 
     fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.bytes)
-            .try_acquire_many_owned(u32::try_from(bytes).ok()?)
-            .ok()
+        let (all, bytes) = (Arc::clone(&self.bytes), u32::try_from(bytes).ok()?);
+        all.try_acquire_many_owned(bytes).ok()
     }
 }
 
@@ -112,12 +111,9 @@ pub(crate) async fn read_by_kind(
         if data.len() > bytes_max - bytes.len() {
             return Err(too_large(bytes_max));
         }
-        let Some(more) = budget.reserve(data.len()) else {
-            return Err(Problem::new(
-                Kind::TooMuchBuffered,
-                "too many bodies are being received",
-            ));
-        };
+        let more = budget.reserve(data.len()).ok_or_else(|| {
+            Problem::new(Kind::TooMuchBuffered, "too many bodies are being received")
+        })?;
         match &mut reserved {
             Some(reserved) => reserved.merge(more),
             None => reserved = Some(more),
@@ -147,7 +143,7 @@ fn broken_off(error: &axum::Error) -> Problem {
             _ => {}
         }
     }
-    Problem::new(Kind::InvalidRequest, "the body breaks off")
+    Problem::invalid("the body breaks off")
 }
 
 /// The refusal of a body that is longer than its route accepts.
@@ -166,15 +162,10 @@ pub(crate) async fn lend_to(
     let asks_before_sending = parts.headers.contains_key(header::EXPECT);
     let mut response = answer(Request::from_parts(parts, lent)).await;
     // A client that waits for 100 Continue sees the refusal without sending the body.
-    let is_read = if asks_before_sending {
-        rest.is_empty()
-    } else {
-        rest.discard().await
-    };
+    let is_read = rest.is_empty() || (!asks_before_sending && rest.discard().await);
     if !is_read {
-        response
-            .headers_mut()
-            .insert(header::CONNECTION, HeaderValue::from_static("close"));
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
     }
     response
 }
@@ -191,12 +182,8 @@ fn lend(body: Body) -> (Body, Rest) {
     if has_ended {
         return (Body::empty(), rest);
     }
-    (
-        Body::from_stream(stream::poll_fn(move |context| {
-            locked(&shared).poll_data(context)
-        })),
-        rest,
-    )
+    let data = stream::poll_fn(move |context| locked(&shared).poll_data(context));
+    (Body::from_stream(data), rest)
 }
 
 /// The part of a body that its route has not read.

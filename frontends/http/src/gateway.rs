@@ -12,7 +12,7 @@
 //! So the function's result may be sent at once (rule P5).
 
 mod event;
-mod response;
+mod result;
 
 use std::sync::Arc;
 
@@ -32,6 +32,7 @@ use crate::{
     backend::Backend,
     body,
     problem::{Kind, Problem},
+    response::Answer,
     segment,
 };
 
@@ -53,65 +54,46 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/http/{*path}", any(serve))
 }
 
-/// Whether a path is below the prefix.
 pub(crate) fn is_below(path: &str) -> bool {
     path.strip_prefix(PREFIX)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 async fn serve(State(backend): State<Arc<Backend>>, request: Request) -> Response {
-    let mut response = answered(&backend, request)
-        .await
-        .unwrap_or_else(|response| *response);
+    let mut response = answered(&backend, request).await.into_response();
     response
         .headers_mut()
         .append(header::CONTENT_SECURITY_POLICY, SANDBOX);
     response
 }
 
-/// The response of a function. Errors: our own response in its place.
-async fn answered(backend: &Backend, request: Request) -> Result<Response, Box<Response>> {
+async fn answered(backend: &Backend, request: Request) -> Answer {
     let peer = request.extensions().get().map(|Peer(address)| *address);
     let (parts, body) = request.into_parts();
-    let refuse = |problem: Problem| Box::new(problem.into_response());
-    let functions = backend.functions().map_err(refuse)?;
-    let path = path(&parts.uri).map_err(refuse)?;
+    let functions = backend.functions()?;
+    let path = path(&parts.uri)?;
     // A client need not send a body for a route that does not exist.
     route(functions, parts.method.as_str(), &path)?;
-    let whole = body::read(body, BODY_BYTES_MAX, &backend.budget)
-        .await
-        .map_err(refuse)?;
+    let whole = body::read(body, BODY_BYTES_MAX, &backend.budget).await?;
     let id = functions.new_request_id();
     let run = routed_anew(|| async {
         // Route anew: the deployment may have changed while the body arrived.
         let routed = route(functions, parts.method.as_str(), &path)?;
-        let event = event::encode(&parts, &routed, &whole.bytes, &id, peer).map_err(refuse)?;
-        match functions
-            .invoke(&routed.function, Invocation::new(id.clone(), event, false))
-            .await
-        {
+        let event = event::encode(&parts, &routed, &whole.bytes, &id, peer)?;
+        let invocation = Invocation::new(id.clone(), event, false);
+        match functions.invoke(&routed.function, invocation).await {
             Err(functions::Error::NoSuchFunction(_)) => Ok(None),
-            ran => Ok(Some((routed, ran.map_err(|error| refuse(error.into()))?))),
+            ran => Ok(Some((routed, ran?))),
         }
     });
-    let (routed, ran) = run.await?;
-    let of = |why: &str| {
-        format!(
-            "{why}: the function {:?}, in the request {id}",
-            routed.function
-        )
-    };
+    let (Routed { function, .. }, ran) = run.await?;
+    let of = |why: &str| format!("{why}: the function {function:?}, in the request {id}");
     match ran.result {
-        Ok(result) => response::decode(result).map_err(|response::Unfit { why, detail }| {
-            tracing::debug!(
-                function = routed.function,
-                request = id,
-                detail,
-                "http: {why}"
-            );
-            refuse(Problem::new(Kind::FunctionFailed, of(why)))
+        Ok(result) => result::decode(result).map_err(|result::Unfit { why, detail }| {
+            tracing::debug!(function, request = id, detail, "http: {why}");
+            Problem::new(Kind::FunctionFailed, of(why))
         }),
-        Err(error) => Err(refuse(failed(&error, of))),
+        Err(error) => Err(failed(&error, of)),
     }
 }
 
@@ -119,9 +101,9 @@ async fn answered(backend: &Backend, request: Request) -> Result<Response, Box<R
 /// it ran, and the route may now belong to another.
 ///
 /// Errors: those of `attempt`; a refusal after [`ROUTINGS_MAX`] attempts without a result.
-async fn routed_anew<T, F>(attempt: impl Fn() -> F) -> Result<T, Box<Response>>
+async fn routed_anew<T, F>(attempt: impl Fn() -> F) -> Result<T, Problem>
 where
-    F: Future<Output = Result<Option<T>, Box<Response>>>,
+    F: Future<Output = Result<Option<T>, Problem>>,
 {
     for _ in 0..ROUTINGS_MAX {
         if let Some(ran) = attempt().await? {
@@ -129,50 +111,28 @@ where
         }
     }
     let why = "deployments remove the functions of this route before they can run: it was not run; try again";
-    Err(Box::new(
-        Problem::new(Kind::Unavailable, why).into_response(),
-    ))
+    Err(Problem::new(Kind::Unavailable, why))
 }
 
 /// The function for a request. Errors: there is none, or it takes other methods.
-fn route(
-    functions: &functions::Service,
-    method: &str,
-    path: &[String],
-) -> Result<Routed, Box<Response>> {
+fn route(functions: &functions::Service, method: &str, path: &[String]) -> Result<Routed, Problem> {
     match functions.route(method, path) {
         RouteMatch::Route(routed) => Ok(routed),
         RouteMatch::NotYet => {
             let why = "a function that is deployed for this is not yet in place";
-            Err(Box::new(
-                Problem::new(Kind::Unavailable, why).into_response(),
-            ))
+            Err(Problem::new(Kind::Unavailable, why))
         }
         RouteMatch::Nothing => {
-            let detail = format!("no function is deployed for {method} /{}", path.join("/"));
-            Err(Box::new(
-                Problem::new(Kind::NoSuchPath, detail).into_response(),
-            ))
+            let why = format!("no function is deployed for {method} /{}", path.join("/"));
+            Err(Problem::new(Kind::NoSuchPath, why))
         }
-        RouteMatch::ForOthers(methods) => {
-            let methods = methods.join(", ");
-            let detail = format!("functions are deployed here for {methods} only");
-            let mut response = Problem::new(Kind::MethodNotAllowed, detail).into_response();
-            let allowed = HeaderValue::try_from(methods).expect("methods are letters");
-            response.headers_mut().insert(header::ALLOW, allowed);
-            Err(Box::new(response))
-        }
+        RouteMatch::ForOthers(methods) => Err(Problem::other_methods(&methods.join(", "))),
     }
 }
 
 /// The decoded segments of the path after the prefix.
 fn path(uri: &Uri) -> Result<Vec<String>, Problem> {
-    let refuse = || {
-        Problem::new(
-            Kind::InvalidRequest,
-            "a path is UTF-8, with % before two hexadecimal digits",
-        )
-    };
+    let refuse = || Problem::invalid("a path is UTF-8, with % before two hexadecimal digits");
     let decoded = raw_path(uri)[1..].split('/').map(|segment| {
         segment::decode(segment)
             .and_then(|bytes| String::from_utf8(bytes).ok())
@@ -207,17 +167,17 @@ fn failed(error: &FunctionError, of: impl Fn(&str) -> String) -> Problem {
 
 /// Whether a header concerns only one connection.
 fn is_of_the_connection(name: &HeaderName) -> bool {
-    const NAMES: [&str; 8] = [
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "expect",
-    ];
-    NAMES.contains(&name.as_str())
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "upgrade"
+            | "expect"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+    )
 }
 
 #[cfg(test)]
@@ -232,15 +192,15 @@ mod tests {
         for (removed, expected) in [
             (0, Ok("ran")),
             (2, Ok("ran")),
-            (3, Err(503)),
-            (usize::MAX, Err(503)),
+            (3, Err(Kind::Unavailable)),
+            (usize::MAX, Err(Kind::Unavailable)),
         ] {
             let asked = Cell::new(0);
             let came_to = routed_anew(|| {
                 let is_removed = asked.replace(asked.get() + 1) < removed;
                 std::future::ready(Ok((!is_removed).then_some("ran")))
             });
-            let came_to = came_to.await.map_err(|refused| refused.status().as_u16());
+            let came_to = came_to.await.map_err(|refused| refused.kind());
             assert_eq!(
                 (came_to, asked.get()),
                 (expected, ROUTINGS_MAX.min(removed.saturating_add(1)))

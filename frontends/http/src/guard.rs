@@ -12,7 +12,7 @@
 //! anything. So the browser does not even send requests that need permission (PUT, DELETE, a header
 //! of ours).
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{Request, State},
@@ -82,13 +82,8 @@ impl Rules {
         let refuse = |detail: &str| Problem::new(Kind::UnknownHost, detail);
         let named = single(request.headers(), &header::HOST)
             .map_err(|()| refuse("send one Host header of visible characters"))?;
-        let host = match named {
-            Some(text) => Some(
-                text.parse()
-                    .map_err(|_| refuse("the Host header is not a host and a port"))?,
-            ),
-            None => None,
-        };
+        let host = named.map(str::parse).transpose();
+        let host = host.map_err(|_| refuse("the Host header is not a host and a port"))?;
         let target = request.uri().authority();
         if self.loopback {
             let names_us = |authority: &Authority| is_loopback_name(authority.host());
@@ -103,20 +98,15 @@ impl Rules {
         let Some(token) = &self.token else {
             return Ok(());
         };
-        let refuse = || {
-            Problem::new(
-                Kind::Unauthorized,
-                "send Authorization: Bearer with LANDFAST_TOKEN",
-            )
-        };
-        let given = single(headers, &header::AUTHORIZATION)
-            .ok()
-            .flatten()
-            .ok_or_else(refuse)?;
-        let (scheme, credentials) = given.split_once(' ').ok_or_else(refuse)?;
-        let right =
-            scheme.eq_ignore_ascii_case("bearer") && is_same_secret(credentials.trim(), token);
-        if right { Ok(()) } else { Err(refuse()) }
+        let given = single(headers, &header::AUTHORIZATION).ok().flatten();
+        if let Some((scheme, secret)) = given.and_then(|given| given.split_once(' '))
+            && scheme.eq_ignore_ascii_case("bearer")
+            && is_same_secret(secret.trim(), token)
+        {
+            return Ok(());
+        }
+        let why = "send Authorization: Bearer with LANDFAST_TOKEN";
+        Err(Problem::new(Kind::Unauthorized, why))
     }
 
     fn check_length(&self, request: &Request, headers: &HeaderMap) -> Result<(), Problem> {
@@ -144,12 +134,8 @@ impl Rules {
 }
 
 fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Problem> {
-    let refuse = || {
-        Problem::new(
-            Kind::ForeignOrigin,
-            "the Origin is not the host that was called",
-        )
-    };
+    let why = "the Origin is not the host that was called";
+    let refuse = || Problem::new(Kind::ForeignOrigin, why);
     let Some(origin) = single(headers, &header::ORIGIN).map_err(|()| refuse())? else {
         return Ok(());
     };
@@ -164,32 +150,26 @@ fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Pro
 
 /// Refuses a request that changes something and that a page of another site sent.
 fn check_site(headers: &HeaderMap) -> Result<(), Problem> {
-    match single(headers, &SEC_FETCH_SITE) {
-        Ok(None | Some("same-origin" | "none")) => Ok(()),
-        _ => Err(Problem::new(
-            Kind::ForeignOrigin,
-            "the page that sent this is of another site",
-        )),
+    let site = single(headers, &SEC_FETCH_SITE);
+    if matches!(site, Ok(None | Some("same-origin" | "none"))) {
+        return Ok(());
     }
+    let why = "the page that sent this is of another site";
+    Err(Problem::new(Kind::ForeignOrigin, why))
 }
 
 fn is_loopback_name(host: &str) -> bool {
-    let bare = host
+    let in_brackets = host
         .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'))
-        .unwrap_or(host);
-    bare.eq_ignore_ascii_case("localhost")
-        || bare
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
+        .and_then(|rest| rest.strip_suffix(']'));
+    let bare = in_brackets.unwrap_or(host);
+    let address = bare.parse::<IpAddr>();
+    bare.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// Compares without stopping at the first difference, so that timing reveals only the length.
 fn is_same_secret(given: &str, right: &str) -> bool {
-    given.len() == right.len()
-        && given
-            .bytes()
-            .zip(right.bytes())
-            .fold(0, |difference, (a, b)| difference | (a ^ b))
-            == 0
+    let pairs = given.bytes().zip(right.bytes());
+    let difference = pairs.fold(0, |difference, (a, b)| difference | (a ^ b));
+    given.len() == right.len() && difference == 0
 }

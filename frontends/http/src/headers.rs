@@ -1,6 +1,6 @@
 //! The headers of calls: the attempt of a transaction, and the commit that must be visible.
 
-use std::{fmt::Display, str::FromStr};
+use std::str::FromStr;
 
 use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, header},
@@ -8,7 +8,7 @@ use axum::{
 };
 use transactions::model::{After, Attempt};
 
-use crate::problem::{Kind, Problem};
+use crate::problem::Problem;
 
 /// The begin of a transaction that a call belongs to. Without it the latest.
 pub(crate) const ATTEMPT: HeaderName = HeaderName::from_static("landfast-attempt");
@@ -18,31 +18,20 @@ pub(crate) const AFTER: HeaderName = HeaderName::from_static("landfast-after");
 /// The index of a call among the effects of its transaction, from zero. A repeat changes nothing.
 pub(crate) const EFFECT: HeaderName = HeaderName::from_static("landfast-effect");
 
-/// The attempt of a call.
 pub(crate) fn attempt(headers: &HeaderMap) -> Result<Option<Attempt>, Problem> {
-    parsed(
-        headers,
-        &ATTEMPT,
-        "send Landfast-Attempt once, as the begin answered it",
-    )
+    let advice = "send Landfast-Attempt once, as the begin answered it";
+    parsed(headers, &ATTEMPT, advice)
 }
 
-/// The commit that a begin must see.
 pub(crate) fn after(headers: &HeaderMap) -> Result<Option<After>, Problem> {
-    parsed(
-        headers,
-        &AFTER,
-        "send Landfast-After once, as the commit answered it",
-    )
+    let advice = "send Landfast-After once, as the commit answered it";
+    parsed(headers, &AFTER, advice)
 }
 
-/// The index of the effect that a call carries.
 pub(crate) fn effect(headers: &HeaderMap) -> Result<Option<u32>, Problem> {
-    parsed(
-        headers,
-        &EFFECT,
-        "send Landfast-Effect once: the number of the transaction's effects before this one",
-    )
+    let advice =
+        "send Landfast-Effect once: the number of the transaction's effects before this one";
+    parsed(headers, &EFFECT, advice)
 }
 
 /// Refuses a condition, a range or an encoding. The server ignores these headers, so the request
@@ -77,12 +66,9 @@ pub(crate) fn refuse_conditions(headers: &HeaderMap) -> Result<(), Problem> {
             .any(|value| !is_as_it_is(name, value))
     };
     match NOT_TAKEN.iter().find(is_said) {
-        Some(name) => Err(Problem::new(
-            Kind::InvalidRequest,
-            format!(
-                "{name} is not taken here as it is sent: leave it out; what depends on a value reads it in a transaction"
-            ),
-        )),
+        Some(name) => Err(Problem::invalid(format!(
+            "{name} is not taken here as it is sent: leave it out; what depends on a value reads it in a transaction"
+        ))),
         None => Ok(()),
     }
 }
@@ -90,7 +76,9 @@ pub(crate) fn refuse_conditions(headers: &HeaderMap) -> Result<(), Problem> {
 /// `response` with the commit that the client's next begin should carry.
 pub(crate) fn with_after(mut response: Response, after: Option<After>) -> Response {
     if let Some(after) = after {
-        response.headers_mut().insert(AFTER, visible(after));
+        let token = HeaderValue::try_from(after.to_string());
+        let token = token.expect("tokens are digits and hyphens");
+        response.headers_mut().insert(AFTER, token);
     }
     response
 }
@@ -112,12 +100,8 @@ fn parsed<T: FromStr>(
     name: &HeaderName,
     advice: &str,
 ) -> Result<Option<T>, Problem> {
-    let refuse = || Problem::new(Kind::InvalidRequest, advice);
+    let refuse = || Problem::invalid(advice);
     let text = single(headers, name).map_err(|()| refuse())?;
     text.map(|text| text.parse().map_err(|_| refuse()))
         .transpose()
-}
-
-fn visible(token: impl Display) -> HeaderValue {
-    HeaderValue::try_from(token.to_string()).expect("tokens are digits and hyphens")
 }

@@ -13,12 +13,9 @@ use bytes::Bytes;
 use tower_service::Service as _;
 
 use crate::{
-    api,
-    backend::Backend,
-    body::{self, Budget},
-    lambda, router,
+    backend::{Backend, Limits},
+    body, router,
     scope::Scope,
-    server::Limits,
     services::Services,
 };
 
@@ -30,27 +27,9 @@ pub struct InProcessRouter {
 
 impl InProcessRouter {
     /// The routes of `services`, within their own `limits`.
-    pub fn new(services: Arc<Services>, limits: Limits) -> Self {
-        let Limits {
-            value_bytes_max,
-            buffered_bytes_max,
-            answer_timeout,
-            ..
-        } = limits;
-        let budget = Budget::new(buffered_bytes_max);
-        let backend = Backend {
-            services,
-            budget,
-            value_bytes_max,
-            answer_timeout,
-        };
-        let router = api::transactions::routes()
-            .merge(api::effects::routes())
-            .merge(api::state::routes())
-            .merge(lambda::routes())
-            .merge(api::steps::routes())
-            .merge(api::workflows::routes())
-            .with_state(Arc::new(backend))
+    pub fn new(services: Arc<Services>, limits: &Limits) -> Self {
+        let router = router::for_all()
+            .with_state(Arc::new(Backend::new(services, limits)))
             .fallback(router::not_for_functions)
             .method_not_allowed_fallback(router::method_not_allowed)
             .layer(middleware::from_fn(async |request, next: Next| {

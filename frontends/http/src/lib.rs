@@ -8,8 +8,8 @@
 //! - A response is sent only once everything it depends on is durable (rule P4).
 //! - On loopback a request must name this machine in `Host`, and its `Origin` must not be another
 //!   site. So a web page that the user visits cannot drive the server.
-//! - Every refusal of a route is a problem document (RFC 9457) whose `type` is one of the names in
-//!   [`problem`].
+//! - Every refusal of a route is a problem document (RFC 9457) whose `type` is a name in
+//!   `problem.rs`.
 //! - The listener bounds connections in number, time and bytes. All bodies share one memory budget.
 //!
 //! Reading order: [`status`] (the figures), [`server`] (bind, run, stop), then the way of a
@@ -31,7 +31,7 @@ mod lambda;
 mod metrics;
 mod openapi;
 mod peers;
-pub mod problem;
+mod problem;
 mod request;
 mod response;
 mod router;
@@ -41,8 +41,9 @@ pub mod server;
 mod services;
 pub mod status;
 
+pub use backend::Limits;
 pub use in_process::InProcessRouter;
 pub use peers::HttpPeers;
-pub use server::{Config, Limits, Server, bind};
+pub use server::{Config, Server, bind};
 pub use services::Services;
 pub use status::{Snapshot, Status};

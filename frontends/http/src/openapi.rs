@@ -23,7 +23,6 @@ use serde_json::{Map, Value, json};
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| compose(include_str!("openapi/source.json")));
 
-/// The document in JSON.
 pub(crate) fn document() -> &'static str {
     &DOCUMENT
 }
@@ -46,12 +45,8 @@ fn compose(source: &str) -> String {
         }
     }
     schemas(&mut components);
-    for parameter in components["parameters"]
-        .as_object_mut()
-        .into_iter()
-        .flatten()
-    {
-        *parameter.1 = full_parameter(parameter.1);
+    for (_, parameter) in members_mut(&mut components["parameters"]) {
+        *parameter = full_parameter(parameter);
     }
     source.insert("paths".to_owned(), paths.into());
     source.insert("components".to_owned(), components);
@@ -80,10 +75,8 @@ impl Composer {
                 let like = members(methods).find(|(key, _)| key.starts_with(&model));
                 operation = merged(like.expect("that method").1, operation);
             }
-            item.insert(
-                method.to_owned(),
-                self.operation(method, id, tag, operation),
-            );
+            let operation = self.operation(method, id, tag, operation);
+            item.insert(method.to_owned(), operation);
         }
         item.into()
     }
@@ -102,22 +95,18 @@ impl Composer {
         responses.extend(everywhere.map(|(status, text)| (status.clone(), text.clone())));
         for name in list(&operation.remove("shared").unwrap_or_default()) {
             let response = &self.shared[name.as_str().expect("a name")];
-            if let Some((status, text)) = response.as_str().and_then(|text| text.split_once(' ')) {
-                responses.insert(status.to_owned(), text.into())
-            } else {
-                responses.extend(response.as_object().expect("it is there").clone());
-                None
-            };
+            match response.as_str().and_then(|text| text.split_once(' ')) {
+                Some((status, text)) => drop(responses.insert(status.to_owned(), text.into())),
+                None => responses.extend(response.as_object().expect("it is there").clone()),
+            }
         }
         let own = operation.remove("responses").unwrap_or_default();
         responses.extend(members(&own).map(|(status, own)| (status.clone(), own.clone())));
         for (status, response) in &mut responses {
             *response = full_response(status, response);
-            if method == "head" {
-                // A response to HEAD has no body.
-                response
-                    .as_object_mut()
-                    .map(|response| response.remove("content"));
+            // A response to HEAD has no body.
+            if let (Some(response), "head") = (response.as_object_mut(), method) {
+                response.remove("content");
             }
         }
         if let Some(parameters) = operation.get_mut("parameters") {
@@ -179,14 +168,13 @@ fn full_response(status: &str, response: &Value) -> Value {
     }
     let mut response = response.clone();
     full_content(&mut response);
-    for header in response
+    for (_, header) in response
         .get_mut("headers")
-        .and_then(Value::as_object_mut)
         .into_iter()
-        .flatten()
+        .flat_map(members_mut)
     {
-        if let Some(name) = header.1.as_str() {
-            *header.1 = reference("headers", name);
+        if let Some(name) = header.as_str() {
+            *header = reference("headers", name);
         }
     }
     response
@@ -228,10 +216,8 @@ fn full_parameter(parameter: &Value) -> Value {
     }
     if let Some(schema) = full.get_mut("schema") {
         *schema = full_schema(schema);
-        let description = schema
-            .as_object_mut()
-            .and_then(|schema| schema.remove("description"));
-        if let Some(description) = description {
+        let members = schema.as_object_mut();
+        if let Some(description) = members.and_then(|schema| schema.remove("description")) {
             full.entry("description").or_insert(description);
         }
     }
@@ -263,19 +249,18 @@ fn full_schema(schema: &Value) -> Value {
 fn schemas(value: &mut Value) {
     match value {
         Value::Object(members) => {
-            if members
-                .get("required")
-                .is_some_and(|required| required == "all")
+            if let Some(required) = members.get("required")
+                && required == "all"
             {
-                let names = members["properties"].as_object().expect("properties");
-                let names: Value = names.keys().cloned().collect();
+                let names = self::members(&members["properties"]).map(|(name, _)| name.clone());
+                let names: Value = names.collect();
                 members.insert("required".to_owned(), names);
             }
             for (key, value) in members {
                 match (key.as_str(), &mut *value) {
                     ("properties", Value::Object(properties)) => {
-                        for property in properties {
-                            *property.1 = full_schema(property.1);
+                        for (_, property) in properties {
+                            *property = full_schema(property);
                         }
                     }
                     ("items", _) => *value = full_schema(value),
@@ -294,6 +279,10 @@ fn reference(section: &str, name: &str) -> Value {
 
 fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flatten()
+}
+
+fn members_mut(value: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
+    value.as_object_mut().into_iter().flatten()
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {

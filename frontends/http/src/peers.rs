@@ -12,7 +12,7 @@
 //! else. Only the connection reports silence: it is refused, is not made in time, or ends before a
 //! response begins.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::{
@@ -20,7 +20,6 @@ use axum::{
     body::Body,
     extract::State,
     http::{HeaderValue, Request, StatusCode, header},
-    response::{IntoResponse, Response},
     routing::post,
 };
 use bytes::Bytes;
@@ -33,10 +32,10 @@ use transactions::{
 use crate::{
     backend::Backend,
     body,
-    problem::{Kind, Problem},
+    problem::Kind,
+    response::{self, Answer},
 };
 
-/// The path of the route.
 pub(crate) const PATH: &str = "/v1/peers";
 /// The time for making a connection, out of the time that the service gives a call.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
@@ -49,16 +48,10 @@ const WAIT_MAX: Duration = Duration::from_mins(15);
 const IDLE_CONNECTIONS_MAX: usize = 32;
 
 /// The other nodes over pooled HTTP/1.1 connections. Clones share them.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct HttpPeers {
     http: Client,
     authorization: Option<HeaderValue>,
-}
-
-impl fmt::Debug for HttpPeers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpPeers").finish_non_exhaustive()
-    }
 }
 
 impl HttpPeers {
@@ -71,9 +64,11 @@ impl HttpPeers {
             idle_connections_max: IDLE_CONNECTIONS_MAX,
             response_bytes_max: MESSAGE_BYTES_MAX,
         });
-        let authorization = token
-            .map(|token| HeaderValue::try_from(format!("Bearer {token}")))
-            .transpose()?;
+        let authorization = token.map(|token| HeaderValue::try_from(format!("Bearer {token}")));
+        let mut authorization = authorization.transpose()?;
+        if let Some(token) = &mut authorization {
+            token.set_sensitive(true);
+        }
         Ok(Self {
             http,
             authorization,
@@ -86,9 +81,8 @@ impl HttpPeers {
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }
-        request
-            .body(message)
-            .map_err(|error| NoAnswer::Silence(error.to_string().into()))
+        let request = request.body(message);
+        request.map_err(|error| NoAnswer::Silence(error.to_string().into()))
     }
 }
 
@@ -120,23 +114,15 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
     Router::new().route(PATH, post(answer))
 }
 
-async fn answer(State(backend): State<Arc<Backend>>, body: Body) -> Result<Response, Problem> {
+async fn answer(State(backend): State<Arc<Backend>>, body: Body) -> Answer {
     // This process is still starting, so it is not the node that the message is for.
     let Ok(engine) = backend.transactions() else {
-        return Ok(said(not_here()));
+        return Ok(response::bytes(not_here()));
     };
-    let bytes_max = |first: u8| message_bytes_max(first);
-    let whole = body::read_by_kind(body, bytes_max, &backend.budget).await?;
+    let whole = body::read_by_kind(body, message_bytes_max, &backend.budget).await?;
     let (message, _reserved) = whole.into_parts();
     let bytes = message.len();
     let answer = async { Ok(engine.answer_peer(message).await) };
-    Ok(said(
-        backend
-            .in_time_for(bytes, Kind::Unavailable, answer)
-            .await?,
-    ))
-}
-
-fn said(answer: Bytes) -> Response {
-    ([(header::CONTENT_TYPE, "application/octet-stream")], answer).into_response()
+    let in_time = backend.in_time(bytes, Kind::Unavailable, answer);
+    Ok(response::bytes(in_time.await?))
 }

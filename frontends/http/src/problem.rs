@@ -3,6 +3,7 @@
 mod conversions;
 
 use axum::{
+    Json,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -12,245 +13,142 @@ use transactions::model::Outcome;
 /// The seconds to wait after a refusal that passes by itself.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
-/// Why a request was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Kind {
-    /// There is nothing at this path.
+/// Why a request was refused. Its name in kebab-case is the `type` of the document, and
+/// [`Kind::status_and_title`] explains it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
     NoSuchPath,
-    /// The path does not take this method.
     MethodNotAllowed,
-    /// The `Host` does not name this machine.
     UnknownHost,
-    /// The `Origin` is another site.
     ForeignOrigin,
-    /// The token is missing or wrong.
     Unauthorized,
-    /// The request's body is longer than its route takes, or a limit of one transaction is reached.
     TooLarge,
-    /// The server is starting or stopping.
     NotReady,
-    /// The request is malformed.
     InvalidRequest,
-    /// The request's body makes no progress.
     RequestTimedOut,
-    /// The name of the transaction is reserved for the server.
     ReservedName,
-    /// The key has no value.
     NoSuchKey,
-    /// The transaction was never begun, or no record of its end is left.
     NoSuchTransaction,
-    /// There is no queue of this name to send to.
     NoSuchQueue,
-    /// There is no function of this name to run.
     NoSuchFunction,
-    /// There is no application of this name.
     NoSuchApplication,
-    /// The function has no such dead letter.
     NoSuchDeadLetter,
-    /// The function of a request failed, or its result cannot be a response.
     FunctionFailed,
-    /// The function of a request did not end in time.
     FunctionTimedOut,
-    /// There is no workflow of this name.
     NoSuchWorkflow,
-    /// The workflow has no run of this id.
     NoSuchRun,
-    /// As many runs are in progress as may be.
     TooManyRuns,
-    /// The step's attempt has ended.
     AttemptEnded,
-    /// Only the code of a workflow's step may call this.
     OutsideOfRun,
-    /// Another application has the function, or the application was changed meanwhile.
     DeploymentConflict,
-    /// The transaction, or this attempt of it, has ended.
     TransactionFinished,
-    /// The transaction began so long ago that its outcome is no longer known.
     Expired,
-    /// Another transaction has written what the serializable one has read.
     Conflict,
-    /// The versions that the serializable transaction reads are collected.
     SnapshotTooOld,
-    /// No version of the key is consistent with what the transaction has read.
     NoValidVersion,
-    /// As many transactions are open as may be.
     TooManyTransactions,
-    /// The node has no memory left for bodies, or for buffered values.
     TooMuchBuffered,
-    /// The commit is not decided yet, or not known to be durable.
     OutcomeUnknown,
-    /// The node or its store cannot serve at the moment.
     Unavailable,
-    /// The store is full.
     NoRoom,
-    /// Stored bytes do not decode.
     Corrupt,
 }
 
 impl Kind {
-    /// The status of a response.
+    /// The status of a response, and the `title` of its document.
+    fn status_and_title(self) -> (u16, &'static str) {
+        match self {
+            Self::NoSuchPath => (404, "There is nothing at this path"),
+            Self::MethodNotAllowed => (405, "This path does not take this method"),
+            Self::UnknownHost => (403, "The Host header does not name this machine"),
+            Self::ForeignOrigin => (403, "Requests from other sites are refused"),
+            Self::Unauthorized => (401, "A bearer token is required"),
+            Self::TooLarge => (413, "The request goes beyond a limit"),
+            Self::NotReady => (503, "The server is not ready"),
+            Self::InvalidRequest => (400, "The request is malformed"),
+            Self::RequestTimedOut => (408, "The body makes no progress"),
+            Self::ReservedName => (400, "The name is the server's own"),
+            Self::NoSuchKey => (404, "The key has no value"),
+            Self::NoSuchTransaction => (404, "The transaction is unknown"),
+            Self::NoSuchQueue => (404, "There is no queue of this name"),
+            Self::NoSuchFunction => (404, "There is no function of this name"),
+            Self::NoSuchApplication => (404, "No application has this name"),
+            Self::NoSuchDeadLetter => (404, "There is no such dead letter"),
+            Self::FunctionFailed => (502, "The function failed"),
+            Self::FunctionTimedOut => (504, "The function did not end in time"),
+            Self::NoSuchWorkflow => (404, "There is no workflow of this name"),
+            Self::NoSuchRun => (404, "The workflow has no run of this id"),
+            Self::TooManyRuns => (429, "Too many runs are under way"),
+            Self::AttemptEnded => (409, "The attempt of the step has ended"),
+            Self::OutsideOfRun => (400, "This is for the code of a step"),
+            Self::DeploymentConflict => (409, "This conflicts with the deployed functions"),
+            Self::TransactionFinished => (409, "The transaction has ended"),
+            Self::Expired => (409, "The transaction's outcome is no longer known"),
+            Self::Conflict => (409, "Another transaction has written what this one read"),
+            Self::SnapshotTooOld => (409, "The transaction's snapshot is too old"),
+            Self::NoValidVersion => (409, "No version of the key is consistent with the reads"),
+            Self::TooManyTransactions => (429, "Too many transactions are open"),
+            Self::TooMuchBuffered => (429, "Too much is buffered"),
+            Self::OutcomeUnknown => (503, "The outcome is not known yet"),
+            Self::Unavailable => (503, "This is not served at the moment"),
+            Self::NoRoom => (507, "The store is full"),
+            Self::Corrupt => (500, "Stored data is damaged"),
+        }
+    }
+
     fn status(self) -> StatusCode {
-        use StatusCode as S;
-        match self {
-            Self::NoSuchPath
-            | Self::NoSuchKey
-            | Self::NoSuchTransaction
-            | Self::NoSuchQueue
-            | Self::NoSuchFunction
-            | Self::NoSuchApplication
-            | Self::NoSuchDeadLetter
-            | Self::NoSuchWorkflow
-            | Self::NoSuchRun => S::NOT_FOUND,
-            Self::MethodNotAllowed => S::METHOD_NOT_ALLOWED,
-            Self::UnknownHost | Self::ForeignOrigin => S::FORBIDDEN,
-            Self::Unauthorized => S::UNAUTHORIZED,
-            Self::TooLarge => S::PAYLOAD_TOO_LARGE,
-            Self::NotReady | Self::OutcomeUnknown | Self::Unavailable => S::SERVICE_UNAVAILABLE,
-            Self::InvalidRequest | Self::ReservedName | Self::OutsideOfRun => S::BAD_REQUEST,
-            Self::RequestTimedOut => S::REQUEST_TIMEOUT,
-            Self::FunctionFailed => S::BAD_GATEWAY,
-            Self::FunctionTimedOut => S::GATEWAY_TIMEOUT,
-            Self::TooManyRuns | Self::TooManyTransactions | Self::TooMuchBuffered => {
-                S::TOO_MANY_REQUESTS
-            }
-            Self::AttemptEnded
-            | Self::DeploymentConflict
-            | Self::TransactionFinished
-            | Self::Expired
-            | Self::Conflict
-            | Self::SnapshotTooOld
-            | Self::NoValidVersion => S::CONFLICT,
-            Self::NoRoom => S::INSUFFICIENT_STORAGE,
-            Self::Corrupt => S::INTERNAL_SERVER_ERROR,
-        }
-    }
-
-    /// The `type` of a document.
-    fn name(self) -> &'static str {
-        match self {
-            Self::NoSuchPath => "no-such-path",
-            Self::MethodNotAllowed => "method-not-allowed",
-            Self::UnknownHost => "unknown-host",
-            Self::ForeignOrigin => "foreign-origin",
-            Self::Unauthorized => "unauthorized",
-            Self::TooLarge => "too-large",
-            Self::NotReady => "not-ready",
-            Self::InvalidRequest => "invalid-request",
-            Self::RequestTimedOut => "request-timed-out",
-            Self::ReservedName => "reserved-name",
-            Self::NoSuchKey => "no-such-key",
-            Self::NoSuchTransaction => "no-such-transaction",
-            Self::NoSuchQueue => "no-such-queue",
-            Self::NoSuchFunction => "no-such-function",
-            Self::NoSuchApplication => "no-such-application",
-            Self::NoSuchDeadLetter => "no-such-dead-letter",
-            Self::FunctionFailed => "function-failed",
-            Self::FunctionTimedOut => "function-timed-out",
-            Self::NoSuchWorkflow => "no-such-workflow",
-            Self::NoSuchRun => "no-such-run",
-            Self::TooManyRuns => "too-many-runs",
-            Self::AttemptEnded => "attempt-ended",
-            Self::OutsideOfRun => "outside-of-run",
-            Self::DeploymentConflict => "deployment-conflict",
-            Self::TransactionFinished => "transaction-finished",
-            Self::Expired => "expired",
-            Self::Conflict => "conflict",
-            Self::SnapshotTooOld => "snapshot-too-old",
-            Self::NoValidVersion => "no-valid-version",
-            Self::TooManyTransactions => "too-many-transactions",
-            Self::TooMuchBuffered => "too-much-buffered",
-            Self::OutcomeUnknown => "outcome-unknown",
-            Self::Unavailable => "unavailable",
-            Self::NoRoom => "no-room",
-            Self::Corrupt => "corrupt",
-        }
-    }
-
-    /// The `title` of a document.
-    fn title(self) -> &'static str {
-        match self {
-            Self::NoSuchPath => "There is nothing at this path",
-            Self::MethodNotAllowed => "This path does not take this method",
-            Self::UnknownHost => "The Host header does not name this machine",
-            Self::ForeignOrigin => "Requests from other sites are refused",
-            Self::Unauthorized => "A bearer token is required",
-            Self::TooLarge => "The request goes beyond a limit",
-            Self::NotReady => "The server is not ready",
-            Self::InvalidRequest => "The request is malformed",
-            Self::RequestTimedOut => "The body makes no progress",
-            Self::ReservedName => "The name is the server's own",
-            Self::NoSuchKey => "The key has no value",
-            Self::NoSuchTransaction => "The transaction is unknown",
-            Self::NoSuchQueue => "There is no queue of this name",
-            Self::NoSuchFunction => "There is no function of this name",
-            Self::NoSuchApplication => "No application has this name",
-            Self::NoSuchDeadLetter => "There is no such dead letter",
-            Self::FunctionFailed => "The function failed",
-            Self::FunctionTimedOut => "The function did not end in time",
-            Self::NoSuchWorkflow => "There is no workflow of this name",
-            Self::NoSuchRun => "The workflow has no run of this id",
-            Self::TooManyRuns => "Too many runs are under way",
-            Self::AttemptEnded => "The attempt of the step has ended",
-            Self::OutsideOfRun => "This is for the code of a step",
-            Self::DeploymentConflict => "This conflicts with the deployed functions",
-            Self::TransactionFinished => "The transaction has ended",
-            Self::Expired => "The transaction's outcome is no longer known",
-            Self::Conflict => "Another transaction has written what this one read",
-            Self::SnapshotTooOld => "The transaction's snapshot is too old",
-            Self::NoValidVersion => "No version of the key is consistent with the reads",
-            Self::TooManyTransactions => "Too many transactions are open",
-            Self::TooMuchBuffered => "Too much is buffered",
-            Self::OutcomeUnknown => "The outcome is not known yet",
-            Self::Unavailable => "This is not served at the moment",
-            Self::NoRoom => "The store is full",
-            Self::Corrupt => "Stored data is damaged",
-        }
+        StatusCode::from_u16(self.status_and_title().0).expect("the statuses above are valid")
     }
 }
 
-/// A problem document.
+/// A problem document, less the members that follow from its kind.
 #[derive(Debug, Clone)]
-pub struct Problem {
+pub(crate) struct Problem {
     kind: Kind,
-    detail: String,
+    pub(crate) detail: String,
     outcome: Option<Outcome>,
+    /// The run that it is about.
     id: Option<String>,
+    /// The methods that the path takes, if it does not take the request's.
+    allow: Option<HeaderValue>,
 }
 
 impl Problem {
     /// A refusal of `kind`; `detail` says what was wrong with this request and what would be right.
-    pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: Kind, detail: impl Into<String>) -> Self {
         Self {
             kind,
             detail: detail.into(),
             outcome: None,
             id: None,
+            allow: None,
         }
     }
 
-    /// The same with the id of the run that it is about.
-    pub(crate) fn about(self, id: String) -> Self {
+    /// A refusal of a method where functions are deployed for these `methods`.
+    pub(crate) fn other_methods(methods: &str) -> Self {
+        let why = format!("functions are deployed here for {methods} only");
+        let allow = HeaderValue::try_from(methods).expect("methods are letters");
         Self {
-            id: Some(id),
-            ..self
+            allow: Some(allow),
+            ..Self::new(Kind::MethodNotAllowed, why)
         }
     }
 
-    /// The detail.
-    pub(crate) fn detail(&self) -> String {
-        self.detail.clone()
+    /// A refusal of a malformed request.
+    pub(crate) fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(Kind::InvalidRequest, detail)
     }
 
-    /// The kind.
-    pub fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
 }
 
 #[derive(Serialize)]
 struct Document<'a> {
-    r#type: &'a str,
+    r#type: Kind,
     title: &'a str,
     status: u16,
     detail: &'a str,
@@ -260,42 +158,26 @@ struct Document<'a> {
     id: Option<&'a str>,
 }
 
-impl Problem {
-    /// Status and body.
-    pub(crate) fn document(&self) -> (StatusCode, Vec<u8>) {
-        let status = self.kind.status();
-        let outcome = self.outcome.as_ref().map(ToString::to_string);
-        let document = Document {
-            r#type: self.kind.name(),
-            title: self.kind.title(),
-            status: status.as_u16(),
-            detail: &self.detail,
-            outcome,
-            id: self.id.as_deref(),
-        };
-        (
-            status,
-            serde_json::to_vec(&document).expect("strings and a number always serialise"),
-        )
-    }
-}
-
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let (status, body) = self.document();
-        let mut response = (status, body).into_response();
+        let (status, title) = self.kind.status_and_title();
+        let document = Json(Document {
+            r#type: self.kind,
+            title,
+            status,
+            detail: &self.detail,
+            outcome: self.outcome.map(|outcome| outcome.to_string()),
+            id: self.id.as_deref(),
+        });
+        let mut response = (self.kind.status(), document).into_response();
         let headers = response.headers_mut();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
+        let kind = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, kind);
+        headers.extend(self.allow.map(|methods| (header::ALLOW, methods)));
         if self.kind == Kind::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if matches!(
-            status,
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
-        ) {
+        if matches!(status, 429 | 503) {
             headers.insert(header::RETRY_AFTER, RETRY_AFTER);
         }
         response
@@ -325,16 +207,25 @@ mod tests {
                 .map(|name| name.as_str().expect("a name").to_owned())
                 .collect()
         };
-        let names = include_str!("problem.rs")
-            .split("fn name(")
+        let kinds = include_str!("problem.rs")
+            .split("enum Kind {")
             .nth(1)
-            .and_then(|rest| rest.split("/// The `title`").next())
-            .expect("the names are there");
-        let written: BTreeSet<String> = names
-            .split('"')
-            .skip(1)
-            .step_by(2)
-            .map(str::to_owned)
+            .and_then(|rest| rest.split('}').next())
+            .expect("the kinds are there");
+        let in_kebab_case = |kind: &str| {
+            let mut name = String::new();
+            for letter in kind.chars() {
+                if letter.is_uppercase() && !name.is_empty() {
+                    name.push('-');
+                }
+                name.extend(letter.to_lowercase());
+            }
+            name
+        };
+        let kinds = kinds.split(',').map(str::trim);
+        let written: BTreeSet<String> = kinds
+            .filter(|kind| !kind.is_empty())
+            .map(in_kebab_case)
             .collect();
         assert!(written.len() > 20, "{written:?}");
         assert_eq!(named("type"), written);
@@ -395,7 +286,8 @@ mod tests {
         ] {
             let problem = Problem::from(error);
             let kind = problem.kind();
-            assert_eq!((kind.status().as_u16(), kind.name()), (status, name));
+            let named = serde_json::to_value(kind).expect("a name");
+            assert_eq!((kind.status_and_title().0, &named), (status, &name.into()));
             let response = problem.into_response();
             let passes_by_itself = response.headers().contains_key(header::RETRY_AFTER);
             assert_eq!(passes_by_itself, matches!(status, 429 | 503), "{name}");

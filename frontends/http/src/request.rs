@@ -1,12 +1,22 @@
-//! What routes read from a request: bounds of bodies, names in the path, parameters, JSON.
+//! A request as the routes below `/v1` read it: names in the path, parameters, JSON, its run.
 
-use axum::{extract::Query, http::Uri};
+use std::{convert::Infallible, sync::Arc};
+
+use axum::{
+    body::Body,
+    extract::{FromRequestParts, Query},
+    http::{HeaderMap, Uri, request::Parts},
+};
 use bytes::Bytes;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use transactions::model::Key;
 
 use crate::{
+    backend::Backend,
+    body::{self, Whole},
+    headers,
     problem::{Kind, Problem},
+    scope::Scope,
     segment,
 };
 
@@ -17,54 +27,104 @@ pub(crate) const EFFECT_BYTES_MAX: usize = 256 << 10;
 /// The longest input of a run, in bytes: the limit of a function's event.
 pub(crate) const INPUT_BYTES_MAX: usize = 6 * 1024 * 1024;
 
-/// The key at a place of the path. A key whose `?` was not encoded would be another key, so a query
-/// is refused.
-pub(crate) fn key(uri: &Uri, place: usize) -> Result<Key, Problem> {
-    refuse_query(uri)?;
-    Ok(Key::new(segment::bytes(uri, place)?)?)
+/// A request less its body, and the services that answer it.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) backend: Arc<Backend>,
+    pub(crate) uri: Uri,
+    pub(crate) headers: HeaderMap,
+    /// The run that it comes from, if any.
+    pub(crate) scope: Option<Scope>,
 }
 
-/// The name of `what` at a place of the path. Errors: it is not UTF-8.
-pub(crate) fn text(uri: &Uri, place: usize, what: &str) -> Result<String, Problem> {
-    let refuse = |_| {
-        let why = format!("the name of {what} is UTF-8");
-        Problem::new(Kind::InvalidRequest, why)
-    };
-    String::from_utf8(segment::bytes(uri, place)?).map_err(refuse)
-}
+impl FromRequestParts<Arc<Backend>> for Request {
+    type Rejection = Infallible;
 
-/// The parameters of the query. Errors: they do not have this `form`.
-pub(crate) fn query<T: DeserializeOwned>(uri: &Uri, form: &str) -> Result<T, Problem> {
-    let parsed = Query::try_from_uri(uri).map_err(|error| {
-        let why = format!("{form}: {}", error.body_text());
-        Problem::new(Kind::InvalidRequest, why)
-    })?;
-    Ok(parsed.0)
-}
-
-/// Refuses a query where none is taken.
-pub(crate) fn refuse_query(uri: &Uri) -> Result<(), Problem> {
-    refuse_any_query(
-        uri,
-        "no query is taken here: a `?` that is part of a key or an id is sent as %3F",
-    )
-}
-
-/// The same with the reason in the caller's words.
-pub(crate) fn refuse_any_query(uri: &Uri, why: &str) -> Result<(), Problem> {
-    if uri.query().is_some() {
-        Err(Problem::new(Kind::InvalidRequest, why))
-    } else {
-        Ok(())
+    async fn from_request_parts(
+        parts: &mut Parts,
+        backend: &Arc<Backend>,
+    ) -> Result<Self, Infallible> {
+        Ok(Self {
+            backend: Arc::clone(backend),
+            uri: parts.uri.clone(),
+            headers: std::mem::take(&mut parts.headers),
+            scope: parts.extensions.remove(),
+        })
     }
 }
 
-/// `bytes`, which are JSON; `{}` where there are none. Errors: why they are none.
-pub(crate) fn json_or_empty(bytes: &Bytes) -> Result<Bytes, String> {
-    if bytes.is_empty() {
-        return Ok(Bytes::from_static(b"{}"));
+impl Request {
+    /// The key at a place of the path. A key whose `?` was not encoded would be another key, so a
+    /// query is refused.
+    pub(crate) fn key(&self, place: usize) -> Result<Key, Problem> {
+        self.refuse_query()?;
+        Ok(Key::new(segment::bytes(&self.uri, place)?)?)
     }
-    // A text of JSON is UTF-8, which who skips its strings does not look at.
+
+    /// The name at a place of the path. Errors: it is not UTF-8.
+    pub(crate) fn name(&self, place: usize) -> Result<String, Problem> {
+        String::from_utf8(segment::bytes(&self.uri, place)?)
+            .map_err(|_| Problem::invalid("a name in a path is UTF-8"))
+    }
+
+    /// The parameters of the query. Errors: they do not have this `form`.
+    pub(crate) fn query<T: DeserializeOwned>(&self, form: &str) -> Result<T, Problem> {
+        let parsed = Query::try_from_uri(&self.uri)
+            .map_err(|error| Problem::invalid(format!("{form}: {}", error.body_text())))?;
+        Ok(parsed.0)
+    }
+
+    /// Refuses a query where none is taken.
+    pub(crate) fn refuse_query(&self) -> Result<(), Problem> {
+        self.refuse_any_query(
+            "no query is taken here: a `?` that is part of a key or an id is sent as %3F",
+        )
+    }
+
+    /// The same with the reason in the caller's words.
+    pub(crate) fn refuse_any_query(&self, why: &str) -> Result<(), Problem> {
+        match self.uri.query() {
+            Some(_) => Err(Problem::invalid(why)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses conditions, ranges and encodings, which the server would ignore.
+    pub(crate) fn refuse_conditions(&self) -> Result<(), Problem> {
+        headers::refuse_conditions(&self.headers)
+    }
+
+    /// The whole body. Errors: those of [`body::read`].
+    pub(crate) async fn read(&self, body: Body, bytes_max: usize) -> Result<Whole, Problem> {
+        body::read(body, bytes_max, &self.backend.budget).await
+    }
+
+    /// The token of the run's attempt, or of the inner step that the request names. Errors: it
+    /// comes from no run, or the step belongs to another attempt, or is over.
+    pub(crate) fn token(&self) -> Result<Arc<str>, Problem> {
+        let why = "who asks is no function that a workflow runs";
+        let scope = self.scope.as_ref();
+        scope
+            .ok_or_else(|| Problem::new(Kind::OutsideOfRun, why))?
+            .of(&self.backend, &self.headers)
+    }
+
+    /// Waits until the run's dependencies are durable, before a request of its step takes effect
+    /// outside of the run (rule P5).
+    pub(crate) async fn settle(&self) -> Result<(), Problem> {
+        match &self.scope {
+            Some(scope) => scope.settle(&self.backend, &self.headers).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// `bytes`, which are JSON; `if_empty` where there are none. Errors: why they are none.
+pub(crate) fn json_or(if_empty: &'static str, bytes: &Bytes) -> Result<Bytes, String> {
+    if bytes.is_empty() && !if_empty.is_empty() {
+        return Ok(Bytes::from_static(if_empty.as_bytes()));
+    }
+    // JSON is UTF-8, which a parser that skips strings does not check.
     let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
     serde_json::from_str::<IgnoredAny>(text).map_err(|error| error.to_string())?;
     Ok(bytes.clone())
@@ -78,10 +138,11 @@ mod tests {
     fn a_payload_is_json_in_utf8() {
         for payload in ["null", r#"{"a": [1e999, "\ud800"]}"#, "\"\u{e4}\""] {
             assert_eq!(
-                json_or_empty(&payload.into()).as_deref(),
+                json_or("{}", &payload.into()).as_deref(),
                 Ok(payload.as_bytes())
             );
         }
+        assert_eq!(json_or("{}", &Bytes::new()).as_deref(), Ok(&b"{}"[..]));
         for payload in [
             &b"\"\xff\""[..],
             b"{\"\xe4\":1}",
@@ -90,7 +151,8 @@ mod tests {
             b"[",
             b"NaN",
         ] {
-            json_or_empty(&Bytes::from_static(payload)).expect_err("it is none");
+            json_or("{}", &Bytes::from_static(payload)).expect_err("it is none");
         }
+        json_or("", &Bytes::new()).expect_err("nothing is no JSON");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::State,
-    http::{HeaderName, HeaderValue, StatusCode, Uri, header},
+    http::{HeaderName, HeaderValue, Uri, header},
     middleware,
     response::{IntoResponse, Response},
     routing::get,
@@ -18,7 +18,7 @@ use crate::{
     guard::{Rules, guard},
     lambda, metrics, openapi, peers,
     problem::{Kind, Problem},
-    response::json,
+    response::{json, json_text},
     status::Snapshot,
 };
 
@@ -29,15 +29,10 @@ const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script
                            connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router {
-    let services = api::transactions::routes()
-        .merge(api::effects::routes())
-        .merge(api::state::routes())
+    let services = for_all()
         .merge(peers::routes())
         .merge(api::applications::routes())
         .merge(gateway::routes())
-        .merge(lambda::routes())
-        .merge(api::workflows::routes())
-        .merge(api::steps::routes())
         .with_state(Arc::new(backend));
     Router::new()
         .route("/", get(page))
@@ -52,6 +47,16 @@ pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(Arc::new(rules), guard))
         .layer(middleware::map_response(harden))
+}
+
+/// The routes for clients and for functions.
+pub(crate) fn for_all() -> Router<Arc<Backend>> {
+    api::transactions::routes()
+        .merge(api::effects::routes())
+        .merge(api::state::routes())
+        .merge(api::workflows::routes())
+        .merge(api::steps::routes())
+        .merge(lambda::routes())
 }
 
 /// The routes for a connection past the limit.
@@ -74,84 +79,61 @@ async fn page() -> Response {
 
 /// Reports that the process runs and its event loop turns. It calls no store.
 async fn live() -> Response {
-    json(r#"{"status":"live"}"#)
+    json_text(r#"{"status":"live"}"#)
 }
 
 async fn is_ready(State(snapshot): State<Shared>) -> Response {
     match snapshot.status().why_not_ready() {
-        None => json(r#"{"status":"ready"}"#),
+        None => json_text(r#"{"status":"ready"}"#),
         Some(reason) => Problem::new(Kind::NotReady, reason).into_response(),
     }
 }
 
 async fn scrape(State(snapshot): State<Shared>) -> Response {
-    match metrics::render(snapshot.status()) {
-        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "http: the metrics could not be written");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
-        }
-    }
+    let text = metrics::render(&snapshot.status());
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
 }
 
 async fn description() -> Response {
-    json(openapi::document())
+    json_text(openapi::document())
 }
 
 async fn status(State(snapshot): State<Shared>) -> Response {
-    json(serde_json::to_string(&snapshot.status()).expect("numbers and strings always serialise"))
+    json(&snapshot.status())
 }
 
 pub(crate) async fn no_such_path(uri: Uri) -> Response {
-    if lambda::is_of_the_api(uri.path()) {
-        return lambda::not_offered();
-    }
-    Problem::new(
-        Kind::NoSuchPath,
-        format!("{} is not described in /openapi.json", uri.path()),
-    )
-    .into_response()
+    let why = format!("{} is not described in /openapi.json", uri.path());
+    not_routed(&uri, Kind::NoSuchPath, why)
 }
 
 pub(crate) async fn not_for_functions(uri: Uri) -> Response {
-    if lambda::is_of_the_api(uri.path()) {
-        return lambda::not_offered();
-    }
-    Problem::new(
-        Kind::NoSuchPath,
-        format!("{} is not served to functions", uri.path()),
-    )
-    .into_response()
+    let why = format!("{} is not served to functions", uri.path());
+    not_routed(&uri, Kind::NoSuchPath, why)
 }
 
 pub(crate) async fn method_not_allowed(uri: Uri) -> Response {
+    let why = "the Allow header names the methods that it takes";
+    not_routed(&uri, Kind::MethodNotAllowed, why.to_owned())
+}
+
+fn not_routed(uri: &Uri, kind: Kind, why: String) -> Response {
     if lambda::is_of_the_api(uri.path()) {
         return lambda::not_offered();
     }
-    Problem::new(
-        Kind::MethodNotAllowed,
-        "the Allow header names the methods that it takes",
-    )
-    .into_response()
+    Problem::new(kind, why).into_response()
 }
 
 /// Sets the headers of every response: no sniffing, no caching, no sharing with other sites. A
 /// function may allow caching.
 async fn harden(mut response: Response) -> Response {
-    const HEADERS: [(HeaderName, &str); 3] = [
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
-        (
-            HeaderName::from_static("cross-origin-resource-policy"),
-            "same-origin",
-        ),
-    ];
+    const NO_SHARING: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+    let value = HeaderValue::from_static;
     let headers = response.headers_mut();
-    for (name, value) in HEADERS {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
-    headers
-        .entry(header::CACHE_CONTROL)
-        .or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, value("nosniff"));
+    headers.insert(header::REFERRER_POLICY, value("no-referrer"));
+    headers.insert(NO_SHARING, value("same-origin"));
+    let caching = headers.entry(header::CACHE_CONTROL);
+    caching.or_insert(value("no-store"));
     response
 }

@@ -5,10 +5,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Extension,
-    http::{HeaderMap, HeaderName},
-};
+use axum::http::{HeaderMap, HeaderName};
 use tokio::time::timeout;
 
 use crate::{
@@ -18,6 +15,7 @@ use crate::{
 
 /// The token of a step within a step.
 const STEP: HeaderName = HeaderName::from_static("landfast-step");
+
 /// The token of an attempt.
 #[derive(Debug, Clone)]
 pub(crate) struct Scope(pub(crate) Arc<str>);
@@ -37,30 +35,19 @@ impl Scope {
         backend: &Backend,
         headers: &HeaderMap,
     ) -> Result<(), Problem> {
-        Ok(backend
-            .workflows()?
-            .externalize(&self.of(backend, headers)?)
-            .await?)
+        let token = self.of(backend, headers)?;
+        Ok(backend.workflows()?.externalize(&token).await?)
     }
-}
 
-/// The scope of a request, if it comes from a run.
-pub(crate) type OfRun = Option<Extension<Scope>>;
-
-/// Waits until the run's dependencies are durable, before a request of its step takes effect
-/// outside of the run (rule P5).
-pub(crate) async fn settle(
-    backend: &Backend,
-    scope: Option<&Scope>,
-    headers: &HeaderMap,
-) -> Result<(), Problem> {
-    let Some(scope) = scope else { return Ok(()) };
-    let token = scope.of(backend, headers)?;
-    match timeout(backend.answer_timeout, backend.workflows()?.settle(&token)).await {
-        Ok(settled) => Ok(settled?),
-        Err(_elapsed) => Err(Problem::new(
-            Kind::Unavailable,
-            "the far store does not answer in time",
-        )),
+    /// Waits until the run's dependencies are durable.
+    pub(crate) async fn settle(
+        &self,
+        backend: &Backend,
+        headers: &HeaderMap,
+    ) -> Result<(), Problem> {
+        let token = self.of(backend, headers)?;
+        let settled = timeout(backend.answer_timeout, backend.workflows()?.settle(&token));
+        let late = |_| Problem::new(Kind::Unavailable, "the far store does not answer in time");
+        Ok(settled.await.map_err(late)??)
     }
 }

@@ -2,21 +2,19 @@
 //! once. So every byte string has a path: `%2F` is a slash within a key, `%25` a percent sign, `+`
 //! is itself.
 
+use std::fmt::Write as _;
+
 use axum::http::Uri;
 
-use crate::problem::{Kind, Problem};
+use crate::problem::Problem;
 
 /// The bytes of the path's segment number `place`, from zero. Errors: a percent sign without two
 /// hexadecimal digits after it. Lenient decoders keep it, and then two paths mean one key.
 pub(crate) fn bytes(uri: &Uri, place: usize) -> Result<Vec<u8>, Problem> {
     // The path begins with a slash, so the first part is empty and no segment.
     let segment = uri.path().split('/').nth(place + 1).unwrap_or_default();
-    decode(segment).ok_or_else(|| {
-        Problem::new(
-            Kind::InvalidRequest,
-            "in a path, % is followed by two hexadecimal digits; write % as %25",
-        )
-    })
+    let why = "in a path, % is followed by two hexadecimal digits; write % as %25";
+    decode(segment).ok_or_else(|| Problem::invalid(why))
 }
 
 /// The bytes of `segment`. `None`: it is malformed.
@@ -42,8 +40,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
         if is_plain {
             encoded.push(byte.into());
         } else {
-            let digit = |value: u8| char::from(b"0123456789ABCDEF"[usize::from(value)]);
-            encoded.extend(['%', digit(byte >> 4), digit(byte & 15)]);
+            write!(encoded, "%{byte:02X}").expect("a string takes all");
         }
     }
     encoded

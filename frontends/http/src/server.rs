@@ -1,50 +1,19 @@
 //! Binds the address, serves until the shutdown, and stops within a bound.
 
-use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use listener::Timeouts;
 use tokio::net::TcpListener;
 use transactions::peers::MESSAGE_BYTES_MAX;
 
 use crate::{
-    backend::Backend,
-    body::{Budget, DISCARD_BYTES_MAX},
+    backend::{Backend, Limits},
+    body::DISCARD_BYTES_MAX,
     guard::Rules,
     router,
     services::Services,
     status::Snapshot,
 };
-
-/// The time for requests in progress once the server is told to stop. Then they are cut off.
-///
-/// A commit that is cut off may take effect, as if its client had hung up. A repeat returns its
-/// outcome.
-pub const DRAIN_MAX: Duration = Duration::from_secs(2);
-
-/// The bounds of the front end.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Connections that are served at once. More are refused with 503.
-    pub connections_max: usize,
-    /// The longest value of a key, in bytes; beyond it 413.
-    pub value_bytes_max: usize,
-    /// The bytes of all bodies that are received or worked on; beyond it 429.
-    pub buffered_bytes_max: usize,
-    /// The time of a service for a response, before it is 503: longer than a commit takes to report
-    /// that it is undecided.
-    pub answer_timeout: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connections_max: 256,
-            value_bytes_max: 64 << 20,
-            buffered_bytes_max: 256 << 20,
-            answer_timeout: Duration::from_secs(8),
-        }
-    }
-}
 
 /// How to listen.
 #[derive(Debug, Clone)]
@@ -63,8 +32,7 @@ pub struct Config {
 pub struct Server {
     listener: TcpListener,
     local_address: SocketAddr,
-    token: Option<String>,
-    limits: Limits,
+    config: Config,
 }
 
 /// Binds the address.
@@ -72,12 +40,10 @@ pub struct Server {
 /// Errors: the system's, such as an address in use.
 pub async fn bind(config: Config) -> io::Result<Server> {
     let listener = TcpListener::bind(config.address).await?;
-    let local_address = listener.local_addr()?;
     Ok(Server {
+        local_address: listener.local_addr()?,
         listener,
-        local_address,
-        token: config.token,
-        limits: config.limits,
+        config,
     })
 }
 
@@ -87,7 +53,9 @@ impl Server {
         self.local_address
     }
 
-    /// Serves requests until `shutdown` completes, then ends within [`DRAIN_MAX`].
+    /// Serves requests until `shutdown` completes, then ends within
+    /// [`Timeouts::drain`]. A commit that is cut off may take effect, as if its client had hung up.
+    /// A repeat returns its outcome.
     pub async fn run(
         self,
         snapshot: Arc<dyn Snapshot>,
@@ -95,34 +63,20 @@ impl Server {
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) {
         let loopback = self.local_address.ip().is_loopback();
-        let Limits {
-            connections_max,
-            value_bytes_max,
-            buffered_bytes_max,
-            answer_timeout,
-        } = self.limits;
+        let limits = self.config.limits;
         let rules = Rules {
             loopback,
-            token: self.token.filter(|_| !loopback),
-            value_bytes_max,
+            token: self.config.token.filter(|_| !loopback),
+            value_bytes_max: limits.value_bytes_max,
         };
-        let budget = Budget::new(buffered_bytes_max);
-        let backend = Backend {
-            services,
-            budget,
-            value_bytes_max,
-            answer_timeout,
-        };
-        let router = router::router(snapshot, backend, rules);
+        let router = router::router(snapshot, Backend::new(services, &limits), rules);
+        let refusal = router::refusal(limits.connections_max);
+        let longest = limits.value_bytes_max.max(MESSAGE_BYTES_MAX);
         let config = listener::Config {
-            connections_max,
-            body_bytes_max: (value_bytes_max.max(MESSAGE_BYTES_MAX) + DISCARD_BYTES_MAX) as u64,
-            timeouts: Timeouts {
-                drain: DRAIN_MAX,
-                ..Timeouts::default()
-            },
+            connections_max: limits.connections_max,
+            body_bytes_max: (longest + DISCARD_BYTES_MAX) as u64,
+            timeouts: Timeouts::default(),
         };
-        let refusal = router::refusal(connections_max);
         listener::serve(self.listener, config, router, refusal, shutdown).await;
     }
 }

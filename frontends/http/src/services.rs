@@ -8,53 +8,29 @@ use std::sync::OnceLock;
 
 use transactions::Engine;
 
-use crate::problem::{Kind, Problem};
-
 /// Holds the services once they run.
 #[derive(Debug, Default)]
 pub struct Services {
-    transactions: OnceLock<Engine>,
-    functions: OnceLock<functions::Service>,
-    workflows: OnceLock<workflows::Service>,
+    pub(crate) transactions: OnceLock<Engine>,
+    pub(crate) functions: OnceLock<functions::Service>,
+    pub(crate) workflows: OnceLock<workflows::Service>,
 }
+
+const ONCE: &str = "a service is provided once";
 
 impl Services {
     /// Serves transactions and state with `engine` from now on. Call it once.
     pub fn provide_transactions(&self, engine: Engine) {
-        self.transactions
-            .set(engine)
-            .expect("a service is provided once");
+        self.transactions.set(engine).expect(ONCE);
     }
 
     /// Deploys and invokes functions with `service` from now on. Call it once.
     pub fn provide_functions(&self, service: functions::Service) {
-        self.functions
-            .set(service)
-            .expect("a service is provided once");
+        self.functions.set(service).expect(ONCE);
     }
 
     /// Runs workflows with `service` from now on. Call it once.
     pub fn provide_workflows(&self, service: workflows::Service) {
-        self.workflows
-            .set(service)
-            .expect("a service is provided once");
-    }
-
-    pub(crate) fn workflows(&self) -> Result<&workflows::Service, Problem> {
-        self.workflows
-            .get()
-            .ok_or_else(|| Problem::new(Kind::Unavailable, "the server is starting"))
-    }
-
-    pub(crate) fn functions(&self) -> Result<&functions::Service, Problem> {
-        self.functions
-            .get()
-            .ok_or_else(|| Problem::new(Kind::Unavailable, "the server is starting"))
-    }
-
-    pub(crate) fn transactions(&self) -> Result<&Engine, Problem> {
-        self.transactions
-            .get()
-            .ok_or_else(|| Problem::new(Kind::Unavailable, "the server is starting"))
+        self.workflows.set(service).expect(ONCE);
     }
 }

@@ -70,37 +70,32 @@ impl Status {
     /// Why no traffic should be sent here. `None`: it should.
     pub fn why_not_ready(&self) -> Option<&'static str> {
         match self.phase {
-            Phase::Starting => Some("the server is starting"),
-            Phase::Stopping => Some("the server is stopping"),
-            Phase::Ready
-                if self
-                    .journal
-                    .as_ref()
-                    .is_some_and(|journal| !journal.serving) =>
-            {
-                Some("the store is recovering from a failed write")
-            }
-            Phase::Ready if self.journal.as_ref().is_some_and(|journal| journal.full) => Some(
+            Phase::Starting => return Some("the server is starting"),
+            Phase::Stopping => return Some("the server is stopping"),
+            Phase::Ready => {}
+        }
+        let (journal, store) = (self.journal.as_ref(), self.store.as_ref());
+        let figures = self.transactions.as_ref();
+        if journal.is_some_and(|journal| !journal.serving) {
+            Some("the store is recovering from a failed write")
+        } else if journal.is_some_and(|journal| journal.full) {
+            Some(
                 "the disk is full: writes are refused until something is deleted or room is made, reads go on",
-            ),
-            Phase::Ready if self.objects_missing => Some(
+            )
+        } else if self.objects_missing {
+            Some(
                 "the directory of --objects is not the one that was opened: values over 1 KiB are neither written nor read until it is back",
-            ),
-            Phase::Ready if self.objects_full => Some(
+            )
+        } else if self.objects_full {
+            Some(
                 "the disk of --objects is full: values over 1 KiB are refused until something is deleted or room is made",
-            ),
-            Phase::Ready if self.store.as_ref().is_some_and(|store| !store.serving) => {
-                Some("the store cannot be reached")
-            }
-            Phase::Ready
-                if self
-                    .transactions
-                    .as_ref()
-                    .is_some_and(|figures| figures.starting_over) =>
-            {
-                Some("transactions do not start: the log says why")
-            }
-            Phase::Ready => None,
+            )
+        } else if store.is_some_and(|store| !store.serving) {
+            Some("the store cannot be reached")
+        } else if figures.is_some_and(|figures| figures.starting_over) {
+            Some("transactions do not start: the log says why")
+        } else {
+            None
         }
     }
 }

@@ -103,8 +103,8 @@ pub(crate) async fn serve(
 /// Counts the end of a connection, and logs it where an operator should know.
 fn report(shared: &Shared, peer: SocketAddr, end: &End) {
     match end {
-        End::Foreign(_) | End::Violation(_) => shared.statistics.peer_malformed(),
-        End::Refused(_) | End::NoSessionInTime => shared.statistics.session_refused(),
+        End::Foreign(_) | End::Violation(_) => shared.statistics.malformed.add(1),
+        End::Refused(_) | End::NoSessionInTime => shared.statistics.sessions_refused.add(1),
         _ => {}
     }
     match end {
@@ -301,14 +301,14 @@ impl Connection<'_> {
             let sent = self.send();
             self.shared.statistics.add(&mut self.conversation.tally);
             if let Some(ended) = ended {
-                return match self.send_down_to(0).await {
+                return match self.send_all().await {
                     Ok(()) | Err(End::Io(_)) => Err(ended.into()),
                     stalled => stalled,
                 };
             }
             sent?;
             if self.conversation.is_over() {
-                return self.send_down_to(0).await;
+                return self.send_all().await;
             }
             tokio::task::yield_now().await;
             if self.has_too_much_unsent() {
@@ -338,7 +338,7 @@ impl Connection<'_> {
     /// Counts and logs a request that no client sends.
     #[cold]
     fn report(&self, fault: Fault) {
-        self.shared.statistics.peer_malformed();
+        self.shared.statistics.malformed.add(1);
         if let Some(Line { suppressed }) = self.shared.log.line() {
             let session = format_args!("{:#x}", self.client.session().0);
             tracing::warn!(peer = %self.peer, suppressed, session, %fault, "request refused");
@@ -366,10 +366,13 @@ impl Connection<'_> {
         }
     }
 
-    /// Sends until all outputs are encoded and at most this many bytes are left.
-    async fn send_down_to(&mut self, bytes: usize) -> Result<(), End> {
-        while self.outgoing.len() > bytes || !self.outputs.is_empty() {
-            self.send_some().await?;
+    /// Sends until nothing is left.
+    async fn send_all(&mut self) -> Result<(), End> {
+        while !self.outgoing.is_empty() || !self.outputs.is_empty() {
+            timeout(self.client.timeout(), self.writer.writable())
+                .await
+                .map_err(|_| End::Stalled)??;
+            self.send()?;
         }
         Ok(())
     }
@@ -380,7 +383,7 @@ impl Connection<'_> {
         while self.outgoing.len() > self.shared.config.unsent_bytes_max / 2
             || !self.outputs.is_empty()
         {
-            let stall = self.stall();
+            let stall = self.client.timeout();
             let may_read = self.frames.received_bytes() < UNREAD_BYTES_KEPT;
             tokio::select! {
                 biased;
@@ -404,14 +407,6 @@ impl Connection<'_> {
         self.frames.received(bytes);
         self.conversation.tally.bytes_received += bytes as u64;
         Ok(())
-    }
-
-    /// Waits until the peer takes bytes, and sends them.
-    async fn send_some(&mut self) -> Result<(), End> {
-        timeout(self.stall(), self.writer.writable())
-            .await
-            .map_err(|_| End::Stalled)??;
-        Ok(self.send()?)
     }
 
     /// Encodes outputs, up to the number of bytes that a peer may leave unread.
@@ -483,7 +478,12 @@ impl Connection<'_> {
             } else {
                 self.frames.has_next() || self.client.has_unsent()
             };
-            if ended || !is_unfinished || timeout(self.stall(), self.client.wait()).await.is_err() {
+            if ended
+                || !is_unfinished
+                || timeout(self.client.timeout(), self.client.wait())
+                    .await
+                    .is_err()
+            {
                 return;
             }
         }
@@ -495,10 +495,5 @@ impl Connection<'_> {
             self.outgoing.clear();
             self.encode();
         }
-    }
-
-    /// How long a connection may make no progress.
-    fn stall(&self) -> Duration {
-        self.client.timeout()
     }
 }

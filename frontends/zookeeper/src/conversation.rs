@@ -25,7 +25,6 @@ use crate::{
 /// Bytes after which the next frame cannot be found, or which cannot be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A frame's length is not allowed.
     #[error(transparent)]
     Length(#[from] LengthOutOfRange),
     /// A frame is too short for the header of a request.
@@ -36,7 +35,6 @@ pub enum Violation {
     Unfinished,
 }
 
-/// The unanswered requests of one client.
 #[derive(Debug, Default)]
 pub struct Conversation {
     awaited: VecDeque<Awaited>,
@@ -55,9 +53,7 @@ struct Awaited {
 enum Phase {
     #[default]
     Talking,
-    /// The last request was read.
     Ending,
-    /// The reply to the last request was written.
     Over,
 }
 
@@ -71,37 +67,31 @@ impl Conversation {
         if self.phase != Phase::Talking {
             return Ok(None);
         }
-        let next = self.next_in(frames);
-        if next.is_err() {
+        self.next_in(frames).inspect_err(|_| {
             self.phase = if self.awaited.is_empty() {
                 Phase::Over
             } else {
                 Phase::Ending
             };
-        }
-        next
+        })
     }
 
     fn next_in(&mut self, frames: &mut Frames) -> Result<Option<(i32, Request)>, Violation> {
         let Some(frame) = frames.next_frame()? else {
             return Ok(None);
         };
-        let request::Decoded {
-            xid,
-            operation,
-            request,
-            fault,
-        } = request::decode(frame)?;
+        let decoded = request::decode(frame)?;
+        let (xid, operation) = (decoded.xid, decoded.operation);
         if matches!(
             operation,
             Operation::CloseSession | Operation::Authenticate | Operation::Unknown
         ) {
             self.phase = Phase::Ending;
         }
-        self.fault = fault;
-        self.tally.requests[operation.index()] += 1;
+        self.fault = decoded.fault;
+        self.tally.requests += 1;
         self.awaited.push_back(Awaited { xid, operation });
-        Ok(Some((xid, request)))
+        Ok(Some((xid, decoded.request)))
     }
 
     /// The fault of the last request, returned once.
@@ -117,9 +107,9 @@ impl Conversation {
         if self.phase == Phase::Over {
             return;
         }
+        self.tally.packets_sent += 1;
         match output {
             Output::Event { zxid, kind, path } => {
-                self.tally.events += 1;
                 reply::encode_event(*zxid, *kind, path, buffer);
             }
             Output::Reply { tag, zxid, result } => {
@@ -131,8 +121,6 @@ impl Conversation {
                     xid, *tag,
                     "the service answers in the order of the requests"
                 );
-                self.tally.replies += 1;
-                self.tally.errors += u64::from(result.is_err());
                 let zxid = match operation {
                     Operation::Unknown => reply::NO_ZXID,
                     Operation::Authenticate => coordination::model::Zxid(0),
@@ -146,7 +134,6 @@ impl Conversation {
         }
     }
 
-    /// Number of unanswered requests.
     pub fn awaited(&self) -> usize {
         self.awaited.len()
     }

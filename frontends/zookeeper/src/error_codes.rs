@@ -2,13 +2,12 @@
 
 use coordination::Error;
 
-/// No error.
-pub const OK: i32 = 0;
+pub(crate) const OK: i32 = 0;
 
 const SYSTEM_ERROR: i32 = -1;
 
 /// The code of an error in a reply header.
-pub fn code(error: Error) -> i32 {
+pub(crate) fn code(error: Error) -> i32 {
     match error {
         Error::Marshalling => -5,
         Error::Unimplemented => -6,

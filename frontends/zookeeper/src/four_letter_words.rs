@@ -28,8 +28,8 @@ pub(crate) fn answer(word: &str, statistics: &Statistics, applied: Zxid) -> Stri
 fn server(statistics: &Statistics, applied: Zxid) -> String {
     format!(
         "Zookeeper version: {VERSION}\nReceived: {}\nSent: {}\nConnections: {}\nZxid: {:#x}\nMode: standalone\n",
-        statistics.requests_total(),
-        statistics.packets_sent(),
+        statistics.requests.get(),
+        statistics.packets_sent.get(),
         statistics.connections_open(),
         applied.0,
     )
@@ -38,11 +38,11 @@ fn server(statistics: &Statistics, applied: Zxid) -> String {
 fn monitor(statistics: &Statistics) -> String {
     let mut text = format!("zk_version\t{VERSION}\nzk_server_state\tstandalone\n");
     for (name, value) in [
-        ("packets_received", statistics.requests_total()),
-        ("packets_sent", statistics.packets_sent()),
+        ("packets_received", statistics.requests.get()),
+        ("packets_sent", statistics.packets_sent.get()),
         ("num_alive_connections", statistics.connections_open()),
-        ("bytes_received_count", statistics.bytes_received()),
-        ("connection_rejected", statistics.connections_refused()),
+        ("bytes_received_count", statistics.bytes_received.get()),
+        ("connection_rejected", statistics.connections_refused.get()),
     ] {
         let _ = writeln!(text, "zk_{name}\t{value}");
     }

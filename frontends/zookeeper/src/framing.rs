@@ -27,9 +27,7 @@ const SMALL_READS_MAX: u32 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("invalid packet length {length}, the limit is {limit}")]
 pub struct LengthOutOfRange {
-    /// The announced length in bytes.
     pub length: i32,
-    /// The limit in bytes.
     pub limit: usize,
 }
 
@@ -47,7 +45,6 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// No bytes yet. Frames may have up to this many bytes.
     pub fn new(frame_bytes_max: usize) -> Self {
         Self {
             buffer: BytesMut::new(),
@@ -59,7 +56,6 @@ impl Frames {
         }
     }
 
-    /// Sets another frame limit from now on.
     pub fn limit(&mut self, frame_bytes_max: usize) {
         self.frame_bytes_max = frame_bytes_max;
     }
@@ -124,7 +120,6 @@ impl Frames {
         self.buffer.first_chunk().copied()
     }
 
-    /// The next frame's body, if it has arrived.
     pub fn next_frame(&mut self) -> Result<Option<Reader<'_>>, LengthOutOfRange> {
         if self.position == self.block.len() {
             self.release();

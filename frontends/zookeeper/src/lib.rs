@@ -12,7 +12,7 @@
 //! - [`jute`] is the codec: bytes to values and back, no I/O.
 //! - [`framing`] splits the byte stream into frames, and recognises peers that do not speak jute.
 //! - [`conversation`] matches replies to requests, without I/O.
-//! - [`error_codes`] alone knows ZooKeeper's numbers for the service's errors.
+//! - `error_codes` alone knows ZooKeeper's numbers for the service's errors.
 //! - [`server`] and the connection module are the thin shell that reads, writes and waits.
 //!
 //! Invariants
@@ -31,10 +31,13 @@
 
 pub mod config;
 mod connection;
+#[doc(hidden)]
 pub mod conversation;
-pub mod error_codes;
+mod error_codes;
 mod four_letter_words;
+#[doc(hidden)]
 pub mod framing;
+#[doc(hidden)]
 pub mod jute;
 mod open_connections;
 mod peer_log;

@@ -104,16 +104,20 @@ impl Server {
                 biased;
                 () = &mut shutdown => break,
                 Some(ended) = connections.join_next_with_id() => {
+                    shared.statistics.connections_closed.add(1);
                     open.ended(ended.map_or_else(|error| error.id(), |(id, ())| id));
                 }
                 (stream, peer) = accepting.next() => match open.check_place(peer) {
                     Ok(()) => {
                         let (stop, stopped) = oneshot::channel();
-                        let task = connections.spawn(serve(Arc::clone(&shared), stream, peer, stopped));
+                        shared.statistics.connections_accepted.add(1);
+                        let shared = Arc::clone(&shared);
+                        let task = connections
+                            .spawn(async move { connection::serve(&shared, stream, peer, stopped).await });
                         open.opened(task.id(), peer, stop);
                     }
                     Err(no_place) => {
-                        shared.statistics.connection_refused();
+                        shared.statistics.connections_refused.add(1);
                         if let Some(Line { suppressed }) = shared.log.line() {
                             tracing::warn!(%peer, suppressed, "refused: {no_place}");
                         }
@@ -124,7 +128,11 @@ impl Server {
         drop(accepting);
         // A connection whose sender is dropped stops at its next wait.
         drop(open);
-        let all_ended = async { while connections.join_next().await.is_some() {} };
+        let all_ended = async {
+            while connections.join_next().await.is_some() {
+                shared.statistics.connections_closed.add(1);
+            }
+        };
         if tokio::time::timeout(shared.config.stop_timeout, all_ended)
             .await
             .is_err()
@@ -160,26 +168,5 @@ impl Accepting {
                 }
             }
         }
-    }
-}
-
-async fn serve(
-    shared: Arc<Shared>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    stopped: oneshot::Receiver<()>,
-) {
-    shared.statistics.connection_accepted();
-    let closing = Closing(&shared.statistics);
-    connection::serve(&shared, stream, peer, stopped).await;
-    drop(closing);
-}
-
-/// Counts a connection as closed, even if its task is dropped.
-struct Closing<'a>(&'a Statistics);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        self.0.connection_closed();
     }
 }

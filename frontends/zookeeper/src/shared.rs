@@ -6,7 +6,6 @@ use coordination::Gateway;
 
 use crate::{Config, Statistics, peer_log::PeerLog};
 
-/// State shared by all connections of a server.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,

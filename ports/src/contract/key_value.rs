@@ -1,7 +1,5 @@
 //! The cases of [`KeyValue`](crate::KeyValue), one module per promise or few.
 
-mod batches;
-mod costs;
 mod operations;
 mod room;
 mod scans;
@@ -182,14 +180,6 @@ macro_rules! key_value_contract {
                 "K6" deleted_items_leave_the_scan,
                 "K6" a_page_never_shows_half_a_transaction,
             }
-            batches {
-                "K7" a_lane_applies_its_batches_in_order_each_once,
-                "K7" lanes_do_not_wait_for_each_other,
-                "K7" racing_repeats_of_one_batch_apply_once,
-                "K7" batches_sent_out_of_order_are_applied_in_order,
-                "K7" a_refused_batch_changes_nothing_and_keeps_its_place,
-                "K7" changes_of_one_item_in_one_batch_are_made_one_after_the_other,
-            }
             operations {
                 "K8" a_repeat_is_recognised_as_done_and_changes_nothing,
                 "K8" a_repeat_is_recognised_after_as_many_others_as_are_remembered,
@@ -207,11 +197,6 @@ macro_rules! key_value_contract {
                 "K10" a_repeated_transient_operation_is_recognised_as_done,
                 "K10" transient_and_durable_updates_of_concurrent_writers_all_count,
                 "K10" the_point_of_a_transient_update_covers_the_updates_before_it,
-            }
-            costs {
-                "K12" an_update_costs_a_write_or_a_read_if_it_changes_nothing,
-                "K12" a_transaction_costs_its_updates_and_a_refused_one_its_conflict,
-                "K12" a_batch_costs_each_of_its_items_once_and_its_lanes_cursor,
             }
             room {
                 "K11" there_is_room_while_nothing_is_refused,

@@ -283,7 +283,6 @@ macro_rules! queue_contract {
                 "Q4" a_deduplication_id_is_forgotten_when_its_window_is_over,
                 "Q7" one_point_covers_queue_and_store_where_they_share_a_journal,
                 "Q8" every_delivery_carries_the_id_its_message_was_sent_with,
-                "Q9" a_call_costs_a_write_for_each_message_it_names,
             }
             failures {
                 "Q5" a_message_that_fails_too_often_is_a_dead_letter_with_its_reason,

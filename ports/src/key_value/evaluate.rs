@@ -60,7 +60,7 @@ enum Recalled {
 ///
 /// A deleted item with an empty memory need not be kept. One that remembers operations is kept for
 /// [`KeyValueLimits::operation_retention_ms`].
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Stored {
     /// The item, if it is there.
     pub item: Option<Arc<Item>>,

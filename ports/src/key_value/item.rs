@@ -124,7 +124,7 @@ impl Value {
 }
 
 /// An item as read: its version and its attributes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Item {
     /// How often it has changed.
     pub version: Version,
@@ -137,10 +137,7 @@ impl Item {
     /// once.
     pub fn from_parts(version: Version, mut attributes: Vec<(Name, Value)>) -> Self {
         attributes.sort_by(|left, right| left.0.cmp(&right.0));
-        Self {
-            version,
-            attributes,
-        }
+        Self::from_sorted(version, attributes)
     }
 
     /// As [`Item::from_parts`], for attributes in the order of their names.

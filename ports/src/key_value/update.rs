@@ -48,14 +48,12 @@ impl Update {
 
     /// Makes `change` to the item unconditionally.
     pub fn of(key: Key, change: Change) -> Self {
-        let (condition, operation, depends_on) =
-            (Condition::Always, None, DurabilityPoint::DURABLE);
         Self {
             key,
             change,
-            condition,
-            operation,
-            depends_on,
+            condition: Condition::Always,
+            operation: None,
+            depends_on: DurabilityPoint::DURABLE,
             retention: Retention::Durable,
         }
     }
@@ -120,7 +118,7 @@ pub enum Action {
 
 impl Action {
     /// The attribute that the action changes.
-    pub(super) fn name(&self) -> &Name {
+    pub fn name(&self) -> &Name {
         match self {
             Self::Set(name, _)
             | Self::Add(name, _)

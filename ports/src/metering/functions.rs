@@ -1,57 +1,26 @@
-//! Functions that count their calls, and their runs with the memory and time they took.
+//! Functions that count their calls and their runs.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::{Carried, Count, Meter, Operation};
+use super::{Meter, MeteredFunctions, Operation};
 use crate::{
-    Clock, Event, Functions, Handler, Monotonic, Receipt, Result,
+    Event, Functions, Handler, Receipt, Result,
     decorate::FunctionsDecorator,
     functions::{Definition, Failure, Permit, QueueTrigger},
 };
 
-/// Counts calls and bytes of the functions it wraps.
-#[derive(Debug, Clone)]
-pub struct MeteredFunctions {
-    inner: Arc<dyn Functions>,
-    meter: Arc<Meter>,
-}
-
 impl MeteredFunctions {
-    /// Counts the calls of `inner` into `meter`.
-    pub fn new(inner: Arc<dyn Functions>, meter: Arc<Meter>) -> Self {
-        Self { inner, meter }
-    }
-
-    /// Wraps a function so that `meter` counts its runs, and `memory_mb` times their duration.
-    ///
-    /// Runs are counted here instead of at the caller, because queues and timers cause them too.
-    pub fn metered(
-        definition: Definition,
-        memory_mb: u32,
-        meter: Arc<Meter>,
-        clock: Arc<dyn Clock>,
-    ) -> Definition {
-        let handler = MeteredHandler {
-            inner: definition.handler,
-            memory_mb,
-            meter,
-            clock,
-        };
+    /// Wraps a function so that `meter` counts its runs. They are counted here instead of at the
+    /// caller, because queues and timers cause them too.
+    pub fn metered(definition: Definition, meter: Arc<Meter>) -> Definition {
+        let inner = definition.handler;
         Definition {
-            handler: Arc::new(handler),
+            handler: Arc::new(MeteredHandler { inner, meter }),
             ..definition
         }
-    }
-
-    fn ended<T>(&self, operation: Operation, result: &Result<T>, bytes: usize) {
-        self.meter.ended(operation, result, |_| Carried {
-            items: 0,
-            bytes: bytes as u64,
-            units: 1,
-        });
     }
 }
 
@@ -61,57 +30,48 @@ impl FunctionsDecorator for MeteredFunctions {
     }
 
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
-        self.meter.call(Operation::FunctionInvoke);
         let asked = payload.len();
-        let result = self.inner.invoke(function, payload).await;
-        let answered = result.as_ref().map_or(0, Bytes::len);
-        self.ended(Operation::FunctionInvoke, &result, asked + answered);
-        result
+        let call = self.inner.invoke(function, payload);
+        self.meter
+            .measure(Operation::FunctionInvoke, call, |answer| {
+                (0, asked + answer.len())
+            })
+            .await
     }
 
     async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
-        self.meter.call(Operation::FunctionSend);
         let bytes = payload.len();
-        let result = self.inner.send(function, id, payload).await;
-        self.ended(Operation::FunctionSend, &result, bytes);
-        result
+        let call = self.inner.send(function, id, payload);
+        self.meter
+            .measure(Operation::FunctionSend, call, |_| (0, bytes))
+            .await
     }
 
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
-        self.meter.call(Operation::FunctionArm);
-        let result = self.inner.arm_queue(trigger).await;
-        self.ended(Operation::FunctionArm, &result, 0);
-        result
+        let call = self.inner.arm_queue(trigger);
+        self.meter.count(Operation::FunctionArm, call).await
     }
 
     async fn disarm_queue(&self, queue: &str) -> Result<()> {
-        self.meter.call(Operation::FunctionDisarm);
-        let result = self.inner.disarm_queue(queue).await;
-        self.ended(Operation::FunctionDisarm, &result, 0);
-        result
+        let call = self.inner.disarm_queue(queue);
+        self.meter.count(Operation::FunctionDisarm, call).await
     }
 
     async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
-        self.meter.call(Operation::FunctionArm);
-        let result = self.inner.arm_timer(function, period).await;
-        self.ended(Operation::FunctionArm, &result, 0);
-        result
+        let call = self.inner.arm_timer(function, period);
+        self.meter.count(Operation::FunctionArm, call).await
     }
 
     async fn disarm_timer(&self, function: &str) -> Result<()> {
-        self.meter.call(Operation::FunctionDisarm);
-        let result = self.inner.disarm_timer(function).await;
-        self.ended(Operation::FunctionDisarm, &result, 0);
-        result
+        let call = self.inner.disarm_timer(function);
+        self.meter.count(Operation::FunctionDisarm, call).await
     }
 }
 
 #[derive(Debug)]
 struct MeteredHandler {
     inner: Arc<dyn Handler>,
-    memory_mb: u32,
     meter: Arc<Meter>,
-    clock: Arc<dyn Clock>,
 }
 
 #[async_trait]
@@ -125,38 +85,7 @@ impl Handler for MeteredHandler {
     }
 
     async fn handle_with(&self, permit: Permit, event: Event) -> Result<Bytes, Failure> {
-        self.meter.count(
-            Operation::FunctionRun,
-            Count {
-                calls: 1,
-                units: 1,
-                ..Count::default()
-            },
-        );
-        // Counted when dropped, so that a run that its timeout ends is counted too.
-        let _run = Run {
-            handler: self,
-            started: self.clock.monotonic(),
-        };
-        let result = self.inner.handle_with(permit, event).await;
-        self.meter
-            .ended(Operation::FunctionRun, &result, |_| Carried::default());
-        result
-    }
-}
-
-struct Run<'handler> {
-    handler: &'handler MeteredHandler,
-    started: Monotonic,
-}
-
-impl Drop for Run<'_> {
-    fn drop(&mut self) {
-        let took = self.handler.clock.monotonic().since(self.started);
-        // Clouds bill whole milliseconds, and no run is free.
-        let ms = took.as_nanos().div_ceil(1_000_000).max(1) as u64;
-        self.handler
-            .meter
-            .computed(ms * u64::from(self.handler.memory_mb));
+        let run = self.inner.handle_with(permit, event);
+        self.meter.count(Operation::FunctionRun, run).await
     }
 }

@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::Sequence;
 use crate::{Externalize, Receipt, Result};
 
 /// Names one dead letter of a queue, and is never used again there. Later letters have greater ids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LetterId(pub u128);
 
 /// A message that was given up, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLetter {
     /// Names it to [`QueueAdmin::redrive`] and [`QueueAdmin::purge`], once it has left its group.
     pub id: LetterId,
@@ -22,8 +23,7 @@ pub struct DeadLetter {
     pub group: Bytes,
     /// Its place among its group's messages.
     pub sequence: Sequence,
-    /// The id that its sender gave it (Q8). None as well for a letter that a store gave up before
-    /// stores kept this.
+    /// The id that its sender gave it (Q8).
     pub deduplication: Option<Bytes>,
     /// Its payload.
     pub body: Bytes,

@@ -7,10 +7,7 @@ use futures_util::future::{Either, select};
 use ports::{
     ErrorKind, Functions, Key, KeyValue, Queue, Update,
     contract::{self, Case},
-    faults::{
-        Calm, Fault, FaultSchedule, FaultyFunctions, FaultyKeyValue, FaultyQueue, FaultyQueueAdmin,
-        Rates, Script, Weather,
-    },
+    faults::{Calm, Fault, FaultSchedule, FaultyFunctions, FaultyKeyValue, FaultyQueue, Script},
     key_value::{Action, OperationId, Outcome, Version},
     queue::{Message, QueueOptions},
 };
@@ -38,16 +35,7 @@ fn queue(case: Case<contract::queue::Subject>) {
             Arc::new(Calm),
             world.clock(),
         ));
-        let admin = Arc::new(FaultyQueueAdmin::new(
-            subject.admin,
-            Arc::new(Calm),
-            world.clock(),
-        ));
-        contract::queue::Subject {
-            queue,
-            admin,
-            ..subject
-        }
+        contract::queue::Subject { queue, ..subject }
     });
 }
 
@@ -150,13 +138,15 @@ fn a_delay_lasts_as_long_as_scheduled_and_a_hanging_call_is_never_made() {
 fn a_counter_is_exact_in_bad_weather_if_unknown_outcomes_are_repeated() {
     simulated::run(async {
         let (world, place) = (World::new(1), Key::new("p", "s"));
-        let rates = Rates {
-            delay: 100,
-            refuse: 200,
-            lose_answer: 200,
-            delay_ms_max: 20,
-        };
-        let store = store(&world, Weather::new(rates, world.entropy()));
+        let weather = [
+            Fault::None,
+            Fault::RefuseBefore,
+            Fault::LoseAnswer,
+            Fault::LoseAnswer,
+            Fault::Delay(Duration::from_millis(20)),
+        ];
+        let faults = weather.into_iter().cycle().take(500);
+        let store = store(&world, Script::of("key_value.update", faults));
         for n in 0..200 {
             let update = add(&place).as_operation(OperationId(n), Version(n as u64));
             loop {

@@ -12,18 +12,14 @@
 //! version of the item does not go back (K9). After that the item counts as never created, and a
 //! checkpoint removes the record.
 
-use std::{
-    collections::{BTreeMap, btree_map},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Cost, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
+    DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
     key_value::{
-        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated,
-        Version,
+        KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated, Version,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
     queue::Retention,
@@ -33,7 +29,7 @@ use tokio::task::coop::consume_budget;
 use crate::{
     engine::Engine,
     records::{Record, RecordKey, StoredItem, Table, overlay::entry_bound},
-    store::{Lookup, Store, UseReserve, now_ms},
+    store::{Store, UseReserve, now_ms},
 };
 
 /// The limits of this provider.
@@ -42,7 +38,6 @@ pub(crate) const LIMITS: KeyValueLimits = KeyValueLimits {
     item_bytes_max: 4 << 20,
     transact_items_max: 1024,
     transact_across_partitions: true,
-    batch_items_max: 1024,
     page_items_max: 1000,
     page_is_snapshot: true,
     operations_remembered: 64,
@@ -112,12 +107,6 @@ impl KeyValue for Items {
         transact(&mut self.engine.serving()?.store, &updates, self.reserve)
     }
 
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        consume_budget().await;
-        check_batch(&batch)?;
-        write_batch(&mut self.engine.serving()?.store, batch, self.reserve)
-    }
-
     fn limits(&self) -> &KeyValueLimits {
         &LIMITS
     }
@@ -162,7 +151,6 @@ struct Changes {
     records: Vec<(RecordKey, Option<Record>, bool)>,
     /// The journal bytes of the records, at most.
     bytes: usize,
-    cost: Cost,
     /// Whether one of them keeps or creates an item. Deletions alone may use the reserve, because
     /// they make a full store smaller.
     has_additions: bool,
@@ -170,7 +158,6 @@ struct Changes {
 
 impl Changes {
     fn add(&mut self, key: RecordKey, earlier: &Stored, changed: Stored, below: bool) {
-        self.cost += Cost::of_write(changed.item.as_deref());
         self.has_additions |= changed.item.is_some() || earlier.item.is_none();
         let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
         self.bytes += entry_bound(&key, record.as_ref());
@@ -187,10 +174,8 @@ impl Changes {
         for (key, record, below) in self.records {
             store.set(key, record, below);
         }
-        Ok(Receipt {
-            point: store.order(),
-            cost: self.cost,
-        })
+        store.order();
+        Ok(store.receipt())
     }
 }
 
@@ -199,24 +184,17 @@ fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result
     let key = item_key(&update.key);
     let found = store.item(&key)?;
     let present = stored(found.value.as_deref());
-    let unchanged = || Receipt {
-        point: store.point(),
-        cost: Cost::of_read(present.item.as_deref()),
-    };
     let changed = match evaluate(present, update, &LIMITS)? {
-        Evaluated::Refused => {
-            return Ok(Updated {
-                outcome: Outcome::Conflict(present.item.clone()),
-                receipt: unchanged(),
-            });
-        }
-        Evaluated::Unchanged => {
-            return Ok(Updated {
-                outcome: Outcome::Done(present.item.clone()),
-                receipt: unchanged(),
-            });
-        }
         Evaluated::Changed(changed) => changed,
+        kept => {
+            let item = present.item.clone();
+            let receipt = store.receipt();
+            let outcome = match kept {
+                Evaluated::Refused => Outcome::Conflict(item),
+                _ => Outcome::Done(item),
+            };
+            return Ok(Updated { outcome, receipt });
+        }
     };
     let outcome = Outcome::Done(changed.item.clone());
     let mut changes = Changes::default();
@@ -225,10 +203,7 @@ fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result
         && matches!(&changes.records[..], [(key, Some(record), below)]
             if store.overlay.set_unjournaled(key, record, *below));
     let receipt = if is_unjournaled {
-        Receipt {
-            point: store.point(),
-            cost: changes.cost,
-        }
+        store.receipt()
     } else {
         changes.make(store, reserve)?
     };
@@ -248,10 +223,7 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
         match evaluate(present, update, &LIMITS)? {
             Evaluated::Refused => {
                 let item = present.item.clone();
-                let receipt = Receipt {
-                    point: store.point(),
-                    cost: Cost::of_read(item.as_deref()),
-                };
+                let receipt = store.receipt();
                 return Ok(Transacted::Conflict {
                     index,
                     item,
@@ -259,7 +231,6 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
                 });
             }
             Evaluated::Unchanged => {
-                changes.cost += Cost::of_read(present.item.as_deref());
                 items.push(present.item.clone());
             }
             Evaluated::Changed(changed) => {
@@ -269,103 +240,11 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
         }
     }
     let receipt = if changes.records.is_empty() {
-        Receipt {
-            point: store.point(),
-            cost: changes.cost,
-        }
+        store.receipt()
     } else {
         changes.make(store, reserve)?
     };
     Ok(Transacted::Done { items, receipt })
-}
-
-fn check_batch(batch: &Batch) -> Result<()> {
-    if batch.lane.len() > LIMITS.key_bytes_max {
-        return Err(Error::invalid(
-            "write a batch to a lane whose name is too long",
-        ));
-    }
-    if batch.changes.len() > LIMITS.batch_items_max {
-        let (items, limit) = (batch.changes.len(), LIMITS.batch_items_max);
-        return Err(Error::invalid(format!(
-            "write a batch of {items} items, where {limit} is the limit"
-        )));
-    }
-    batch
-        .changes
-        .iter()
-        .try_for_each(|(key, _)| check_key(key, &LIMITS))
-}
-
-fn write_batch(store: &mut Store, batch: Batch, reserve: UseReserve) -> Result<Batched> {
-    let lane = RecordKey::new(Table::Lane, batch.lane);
-    let found = store.record(&lane)?;
-    let cursor = match found.value {
-        Some(Record::Lane(cursor)) => cursor,
-        Some(_) => return Err(Error::corrupt(format!("read the cursor of {lane:?}"))),
-        None => 0,
-    };
-    let receipt = Receipt {
-        point: store.point(),
-        cost: Cost::of_read(None),
-    };
-    if batch.sequence <= cursor {
-        return Ok(Batched::Repeat(receipt));
-    }
-    if batch.sequence > cursor + 1 {
-        return Ok(Batched::Early { cursor, receipt });
-    }
-    let mut changes = Changes {
-        cost: Cost::of_write(None),
-        ..Changes::default()
-    };
-    for (key, staged) in stage(store, batch.changes)? {
-        match staged.changed_from {
-            None => changes.cost += Cost::of_read(staged.stored.item.as_deref()),
-            Some(earlier) => changes.add(key, &earlier, staged.stored, staged.below),
-        }
-    }
-    let moved = Record::Lane(batch.sequence);
-    changes.bytes += entry_bound(&lane, Some(&moved));
-    // A new cursor stays, and a move frees nothing by itself.
-    changes.has_additions |= found.value.is_none() || changes.records.is_empty();
-    changes.records.push((lane, Some(moved), found.below));
-    changes.make(store, reserve).map(Batched::Done)
-}
-
-/// An item after the changes of a batch.
-struct Staged {
-    stored: Stored,
-    /// Whether a level below the overlay may hold a record of it.
-    below: bool,
-    /// Its state before the batch; none if the batch left it unchanged.
-    changed_from: Option<Stored>,
-}
-
-/// Applies the changes of a batch in order, and returns the resulting items.
-fn stage(store: &mut Store, changes: Vec<(Key, Change)>) -> Result<BTreeMap<RecordKey, Staged>> {
-    let mut staged: BTreeMap<RecordKey, Staged> = BTreeMap::new();
-    for (key, change) in changes {
-        let place = match staged.entry(item_key(&key)) {
-            btree_map::Entry::Occupied(there) => there.into_mut(),
-            btree_map::Entry::Vacant(free) => {
-                let Lookup { value, below } = store.item(free.key())?;
-                let stored = stored(value.as_deref()).clone();
-                free.insert(Staged {
-                    stored,
-                    below,
-                    changed_from: None,
-                })
-            }
-        };
-        if let Evaluated::Changed(stored) =
-            evaluate(&place.stored, &Update::of(key, change), &LIMITS)?
-        {
-            let earlier = std::mem::replace(&mut place.stored, stored);
-            place.changed_from.get_or_insert(earlier);
-        }
-    }
-    Ok(staged)
 }
 
 fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use ports::{
-    Cost, Error, Queue, QueueAdmin, Receipt, Result,
+    Error, Queue, QueueAdmin, Receipt, Result,
     queue::{Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions},
 };
 use tokio::task::coop::consume_budget;
@@ -24,16 +24,12 @@ const NAME_BYTES_MAX: usize = 512;
 impl Engine {
     fn change_queues(
         &self,
-        cost: Cost,
         change: impl FnOnce(&mut State, Duration) -> Result<()>,
     ) -> Result<Receipt> {
         let now = self.now();
         let mut state = self.serving()?;
         change(&mut state, now)?;
-        Ok(Receipt {
-            point: state.store.point(),
-            cost,
-        })
+        Ok(state.store.receipt())
     }
 
     /// Calls `on` with a queue to which the deadlines so far are applied.
@@ -58,7 +54,7 @@ impl Engine {
         retry: Retry,
         reason: &str,
     ) -> Result<Receipt> {
-        self.change_queues(Cost::of_messages(1), |state, now| {
+        self.change_queues(|state, now| {
             state
                 .queues
                 .release(&mut state.store, queue, handle, retry, reason, now)
@@ -81,9 +77,7 @@ impl Queue for Engine {
                 "create queue {queue:?} with no attempts"
             )));
         }
-        self.change_queues(Cost::of_messages(1), |state, _| {
-            state.queues.create(&mut state.store, queue, options)
-        })
+        self.change_queues(|state, _| state.queues.create(&mut state.store, queue, options))
     }
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
@@ -91,9 +85,7 @@ impl Queue for Engine {
         let limits = &self.parts.config.queue_limits;
         limits.check(queue, &messages)?;
         let window = limits.deduplication_window_ms;
-        self.change_queues(Cost::of_sending(&messages), |state, _| {
-            state.queues.send(&mut state.store, queue, messages, window)
-        })
+        self.change_queues(|state, _| state.queues.send(&mut state.store, queue, messages, window))
     }
 
     async fn receive_hidden(
@@ -130,9 +122,7 @@ impl Queue for Engine {
 
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         consume_budget().await;
-        self.change_queues(Cost::of_messages(handles.len()), |state, _| {
-            state.queues.acknowledge(&mut state.store, queue, handles)
-        })
+        self.change_queues(|state, _| state.queues.acknowledge(&mut state.store, queue, handles))
     }
 
     async fn release(
@@ -185,9 +175,7 @@ impl QueueAdmin for Engine {
             .config
             .queue_limits
             .check_count(queue, letters.len())?;
-        self.change_queues(Cost::of_messages(letters.len()), |state, _| {
-            state.queues.redrive(&mut state.store, queue, letters)
-        })
+        self.change_queues(|state, _| state.queues.redrive(&mut state.store, queue, letters))
     }
 
     async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
@@ -196,9 +184,7 @@ impl QueueAdmin for Engine {
             .config
             .queue_limits
             .check_count(queue, letters.len())?;
-        self.change_queues(Cost::of_messages(letters.len()), |state, _| {
-            state.queues.get(queue)?.purge(&mut state.store, letters)
-        })
+        self.change_queues(|state, _| state.queues.get(queue)?.purge(&mut state.store, letters))
     }
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {

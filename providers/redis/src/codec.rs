@@ -58,11 +58,6 @@ impl Stamps {
         encoded.put_slice(&parts);
         encoded.freeze()
     }
-
-    /// Encodes a lane's cursor.
-    pub(crate) fn encode_cursor(&self, cursor: u64) -> Bytes {
-        self.begin(cursor, 0).freeze()
-    }
 }
 
 /// The stamp of `bytes`; empty for an absent key.
@@ -85,15 +80,6 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Stored> {
         version,
         memory: memory.map(Box::new),
     })
-}
-
-/// The cursor in `bytes`; zero if `bytes` is empty.
-pub(crate) fn decode_cursor(bytes: &[u8]) -> Result<u64> {
-    if bytes.is_empty() {
-        Ok(0)
-    } else {
-        version(bytes).map(|version| version.0)
-    }
 }
 
 fn version(bytes: &[u8]) -> Result<Version> {

@@ -27,7 +27,6 @@
 //! script returned: those of all targets at one moment, after the call began.
 
 mod pipelining;
-mod target;
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -41,10 +40,7 @@ use crate::{
     servers::{Servers, reply, scripts::Script},
 };
 
-pub(crate) use self::{
-    pipelining::KeyPipelines,
-    target::{Target, Write},
-};
+pub(crate) use self::pipelining::KeyPipelines;
 
 /// The most attempts of one update. At the bound it fails with `Unavailable`, because other
 /// processes change its items all the time.
@@ -55,6 +51,34 @@ const ATTEMPTS_AT_ONCE: u32 = 3;
 
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
+
+/// One key to compare and set.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    /// The key.
+    pub(crate) name: Bytes,
+    /// The index of its partition.
+    pub(crate) index: Bytes,
+    /// Its entry in the index.
+    pub(crate) sort: Bytes,
+    /// Whether it is compared and never written. It then takes no lock.
+    pub(crate) is_only_compared: bool,
+}
+
+/// The write to one target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Write {
+    /// Nothing is written, but the stamp must match.
+    Check,
+    /// Writes these bytes and adds the key to the index.
+    Enter(Bytes),
+    /// Writes these bytes.
+    Set(Bytes),
+    /// Writes these bytes with a lifetime in milliseconds, and removes the key from the index.
+    Tombstone(Bytes, u64),
+    /// Removes the key, also from the index.
+    Delete,
+}
 
 /// The writes to all targets, and the result that the caller receives if they succeed.
 #[derive(Debug)]

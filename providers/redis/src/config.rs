@@ -6,10 +6,28 @@ use std::{fmt, time::Duration};
 
 use ports::{key_value::KeyValueLimits, queue::QueueLimits};
 
-use crate::{
-    error::OpenError,
-    limits::{KEY_VALUE_LIMITS, QUEUE_LIMITS},
-    redis_keys::RedisKeys,
+use crate::{error::OpenError, redis_keys::RedisKeys};
+
+/// Key-value limits on one server. A cluster transacts within one partition.
+pub(crate) const KEY_VALUE_LIMITS: KeyValueLimits = KeyValueLimits {
+    key_bytes_max: 2048,
+    item_bytes_max: 4 << 20,
+    transact_items_max: 128,
+    transact_across_partitions: true,
+    page_items_max: 1000,
+    page_is_snapshot: true,
+    operations_remembered: 64,
+    operation_retention_ms: 10 * 60 * 1000,
+    tells_room: false,
+};
+
+/// Queue limits on one server. Only one server has a common order of queues and items (Q7).
+pub(crate) const QUEUE_LIMITS: QueueLimits = QueueLimits {
+    message_bytes_max: 4 << 20,
+    batch_messages_max: 256,
+    dead_letters_max: 10_000,
+    deduplication_window_ms: 5 * 60 * 1000,
+    shares_journal: true,
 };
 
 /// How many servers there are, and how keys are placed on them.
@@ -130,12 +148,7 @@ impl fmt::Display for Config {
         for (number, url) in self.urls.iter().enumerate() {
             let place = url
                 .rsplit_once('@')
-                .or_else(|| url.rsplit_once('/'))
-                .map_or("", |(_, place)| place);
-            let place = url
-                .strip_prefix("redis://")
-                .filter(|_| !url.contains('@'))
-                .unwrap_or(place);
+                .map_or(url.trim_start_matches("redis://"), |(_, place)| place);
             write!(f, "{}{place}", if number > 0 { "," } else { "" })?;
         }
         write!(f, ", namespace {}", self.namespace)

@@ -42,11 +42,9 @@ mod compare_and_set;
 mod config;
 mod error;
 mod key_value;
-mod limits;
 mod queue;
 mod redis_keys;
 mod servers;
-mod status;
 mod store;
 mod wake_up;
 
@@ -56,7 +54,7 @@ use ports::{KeyValue, Queue, QueueAdmin};
 
 pub use config::{Acknowledged, Config, Topology};
 pub use error::OpenError;
-pub use status::Status;
+pub use servers::Status;
 
 use crate::{servers::Servers, store::Store};
 

@@ -17,10 +17,10 @@ use std::{fmt::Display, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Cost, Error, Incarnation, Queue, QueueAdmin, Receipt, Result,
+    DurabilityPoint, Error, Incarnation, Queue, QueueAdmin, Receipt, Result,
     queue::{
-        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId,
-        Message, OnFailure, QueueLimits, QueueOptions, Sequence,
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, OnFailure, QueueLimits,
+        QueueOptions, Sequence,
     },
 };
 use redis::Value;
@@ -68,19 +68,12 @@ impl Queue for Store {
             decimal(u8::from(has_dead_letters)),
             decimal(self.queue_limits.dead_letters_max),
         ];
-        let (receipt, _) = self
-            .run_on_queue(queue, Script::QueueCreate, &arguments, Effect::Changes)
-            .await?;
-        Ok(Receipt {
-            cost: Cost::of_messages(1),
-            ..receipt
-        })
+        self.change(queue, Script::QueueCreate, &arguments).await
     }
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
-        check_messages(queue, &messages, &self.queue_limits)?;
+        self.queue_limits.check(queue, &messages)?;
         let mut arguments = vec![microseconds(self.queue_limits.deduplication_window_ms)];
-        let cost = Cost::of_sending(&messages);
         for Message {
             group,
             deduplication,
@@ -90,10 +83,7 @@ impl Queue for Store {
             let has_id = decimal(u8::from(deduplication.is_some()));
             arguments.extend([group, has_id, deduplication.unwrap_or_default(), body]);
         }
-        let (receipt, _) = self
-            .run_on_queue(queue, Script::QueueSend, &arguments, Effect::Changes)
-            .await?;
-        Ok(Receipt { cost, ..receipt })
+        self.change(queue, Script::QueueSend, &arguments).await
     }
 
     async fn receive_hidden(
@@ -110,10 +100,10 @@ impl Queue for Store {
             microseconds(DELIVERY_MS_MAX),
             hidden,
         ];
-        let (receipt, batch) = self
+        let (point, batch) = self
             .run_on_queue(queue, Script::QueueReceive, &arguments, Effect::Changes)
             .await?;
-        deliveries(batch, receipt.point.incarnation)
+        deliveries(batch, point.incarnation)
             .map_err(failed(Effect::Changes, &format!("receive from {queue:?}")))
     }
 
@@ -144,13 +134,8 @@ impl Queue for Store {
 
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         let arguments: Vec<Bytes> = handles.iter().flat_map(handle_arguments).collect();
-        let (receipt, _) = self
-            .run_on_queue(queue, Script::QueueAcknowledge, &arguments, Effect::Changes)
-            .await?;
-        Ok(Receipt {
-            cost: Cost::of_messages(handles.len()),
-            ..receipt
-        })
+        self.change(queue, Script::QueueAcknowledge, &arguments)
+            .await
     }
 
     async fn release(
@@ -165,33 +150,21 @@ impl Queue for Store {
             microseconds(delay_ms),
             Bytes::copy_from_slice(reason.as_bytes()),
         ]);
-        let (receipt, _) = self
-            .run_on_queue(queue, Script::QueueRelease, &arguments, Effect::Changes)
-            .await?;
-        Ok(Receipt {
-            cost: Cost::of_messages(1),
-            ..receipt
-        })
+        self.change(queue, Script::QueueRelease, &arguments).await
     }
 
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
         let mut arguments = handle_arguments(handle).to_vec();
         arguments.push(Bytes::copy_from_slice(reason.as_bytes()));
-        let (receipt, _) = self
-            .run_on_queue(queue, Script::QueueGiveUp, &arguments, Effect::Changes)
-            .await?;
-        Ok(Receipt {
-            cost: Cost::of_messages(1),
-            ..receipt
-        })
+        self.change(queue, Script::QueueGiveUp, &arguments).await
     }
 
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         let mut arguments = handle_arguments(handle).to_vec();
         arguments.push(microseconds(timeout_ms));
-        self.run_on_queue(queue, Script::QueueExtend, &arguments, Effect::Changes)
-            .await?;
-        Ok(())
+        self.change(queue, Script::QueueExtend, &arguments)
+            .await
+            .map(drop)
     }
 
     fn limits(&self) -> &QueueLimits {
@@ -269,20 +242,17 @@ impl Store {
         script: Script,
         letters: &[LetterId],
     ) -> Result<Receipt> {
-        let count = letters.len();
-        if count > self.queue_limits.batch_messages_max {
-            return Err(Error::invalid(format!(
-                "settle {count} dead letters of {queue:?} at once"
-            )));
-        }
+        self.queue_limits.check_count(queue, letters.len())?;
         let arguments: Vec<_> = letters.iter().copied().map(sequence_of).collect();
-        let (receipt, _) = self
-            .run_on_queue(queue, script, &arguments, Effect::Changes)
+        self.change(queue, script, &arguments).await
+    }
+
+    /// Runs a script that changes `queue`.
+    async fn change(&self, queue: &str, script: Script, arguments: &[Bytes]) -> Result<Receipt> {
+        let (point, _) = self
+            .run_on_queue(queue, script, arguments, Effect::Changes)
             .await?;
-        Ok(Receipt {
-            cost: Cost::of_messages(count),
-            ..receipt
-        })
+        Ok(Receipt { point })
     }
 
     /// Runs a script on `queue`.
@@ -292,7 +262,7 @@ impl Store {
         script: Script,
         arguments: &[Bytes],
         effect: Effect,
-    ) -> Result<(Receipt, Value)> {
+    ) -> Result<(DurabilityPoint, Value)> {
         let keys = KINDS.map(|kind| self.redis_keys.queue(queue, kind));
         let mut all = vec![
             Bytes::from(self.redis_keys.channel()),
@@ -302,14 +272,7 @@ impl Store {
         let attempted = format!("{script:?} on {queue:?}");
         let ran = self.servers.run(script, &keys, &all, effect).await;
         let (point, rest) = ran.map_err(failed(effect, &attempted))?;
-        let value = rest.into_iter().next().unwrap_or(Value::Nil);
-        Ok((
-            Receipt {
-                point,
-                cost: Cost::default(),
-            },
-            value,
-        ))
+        Ok((point, rest.into_iter().next().unwrap_or(Value::Nil)))
     }
 }
 
@@ -347,28 +310,6 @@ fn handle_arguments(handle: &Handle) -> [Bytes; 3] {
         Bytes::from(format!("{:016}", handle.sequence.0)),
         decimal(handle.attempt),
     ]
-}
-
-fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Result<()> {
-    if messages.len() > limits.batch_messages_max {
-        return Err(Error::invalid(format!(
-            "send {} messages to {queue:?} at once",
-            messages.len()
-        )));
-    }
-    for message in messages {
-        let (group, body) = (message.group.len(), message.body.len());
-        let id = message.deduplication.as_ref().map_or(0, Bytes::len);
-        if group > GROUP_BYTES_MAX
-            || id > DEDUPLICATION_BYTES_MAX
-            || body > limits.message_bytes_max
-        {
-            return Err(Error::invalid(format!(
-                "send {body} bytes with an id of {id} in a group named by {group} to {queue:?}"
-            )));
-        }
-    }
-    Ok(())
 }
 
 fn deliveries(batch: Value, incarnation: Incarnation) -> Result<Vec<Delivery>, Failure> {

@@ -1,7 +1,7 @@
 //! The names of the Redis keys, and their slots.
 //!
 //! Every key is `namespace{tag}kind...`. The part in braces is Redis Cluster's hash tag: all keys
-//! of one partition, queue or lane lie in one slot, so one script may touch them. The tag is the
+//! of one partition or queue lie in one slot, so one script may touch them. The tag is the
 //! partition's name with `}` and `%` escaped, because `}` would end it. Kinds have one letter, so
 //! no name is a prefix of another.
 
@@ -86,16 +86,6 @@ impl RedisKeys {
         self.name(b'p', partition, b's', &[])
     }
 
-    /// The progress of `lane` in a partition (in a cluster).
-    pub(crate) fn lane_progress(&self, partition: &[u8], lane: &[u8]) -> Bytes {
-        self.name(b'p', partition, b'm', lane)
-    }
-
-    /// A lane's cursor.
-    pub(crate) fn lane(&self, lane: &[u8]) -> Bytes {
-        self.name(b'l', lane, b'c', &[])
-    }
-
     /// One of a queue's keys.
     pub(crate) fn queue(&self, queue: &str, kind: u8) -> Bytes {
         self.name(b'q', queue.as_bytes(), kind, &[])
@@ -170,10 +160,7 @@ mod tests {
             let slots: Vec<u16> = [&b""[..], b"}", b"{x}"]
                 .iter()
                 .map(|sort| slot(&names.item(&Key::new(partition, sort))))
-                .chain([
-                    slot(&names.index(partition)),
-                    slot(&names.lane_progress(partition, b"}")),
-                ])
+                .chain([slot(&names.index(partition))])
                 .collect();
             assert!(
                 slots.iter().all(|other| *other == slots[0]),

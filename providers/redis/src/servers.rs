@@ -15,16 +15,28 @@ use redis::{IntoConnectionInfo, Value, cmd};
 
 use crate::{
     codec,
-    config::{Config, Topology},
+    config::{Acknowledged, Config, Topology},
     error::{Effect, Failure, OpenError},
     redis_keys::RedisKeys,
     servers::{cluster::Cluster, node::Node, scripts::Script, single::SingleServer},
-    status::Status,
 };
 
 /// The most bytes in one command. A server closes a connection on which it buffers more than four
 /// times as much.
 const REQUEST_BYTES_MAX: usize = 256 << 20;
+
+/// The state of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The servers that take writes, as host and port.
+    pub servers: Vec<String>,
+    /// Whether they form a cluster.
+    pub is_cluster: bool,
+    /// The faults that an acknowledged write has survived.
+    pub acknowledged: Acknowledged,
+    /// Why the last use of a server failed; none if it succeeded.
+    pub trouble: Option<String>,
+}
 
 /// The servers of a store.
 #[derive(Debug)]
@@ -37,9 +49,9 @@ impl Servers {
     /// Connects, checks the servers and the stored format, and joins or begins an incarnation.
     pub(crate) async fn open(config: &Config, keys: &RedisKeys) -> Result<Self, OpenError> {
         if config.topology == Topology::Cluster {
-            let servers = Self::Cluster(Box::new(Cluster::open(config).await?));
-            servers.check_format(keys).await?;
-            return Ok(servers);
+            let cluster = Cluster::open(config).await?;
+            check_found_format(cluster.value(&keys.format()).await)?;
+            return Ok(Self::Cluster(Box::new(cluster)));
         }
         let node = single_node(config)?;
         let preflight = preflight::check(&node, config).await?;
@@ -50,7 +62,7 @@ impl Servers {
             .await
             .map_err(beginning)?;
         let set = single
-            .node
+            .node()
             .command(cmd("SET").arg(&keys.format()[..]).arg(codec::FORMAT))
             .await;
         set.map_err(OpenError::unreachable("write the format"))?;
@@ -72,16 +84,16 @@ impl Servers {
     /// Warnings for the operator about the durability settings of the servers.
     pub(crate) fn warnings(&self) -> &[String] {
         match self {
-            Self::Single(single) => single.warnings(),
-            Self::Cluster(cluster) => cluster.warnings(),
+            Self::Single(single) => &single.warnings,
+            Self::Cluster(cluster) => &cluster.warnings,
         }
     }
 
     /// The last known state of the servers; sends no command.
     pub(crate) fn status(&self) -> Status {
         let (nodes, acknowledged) = match self {
-            Self::Single(single) => (vec![single.health()], single.acknowledged()),
-            Self::Cluster(cluster) => (cluster.health(), cluster.acknowledged()),
+            Self::Single(single) => (vec![single.node().health()], single.acknowledged),
+            Self::Cluster(cluster) => (cluster.health(), cluster.config.acknowledged),
         };
         let trouble = nodes.iter().find_map(|(address, trouble)| {
             trouble
@@ -95,21 +107,6 @@ impl Servers {
             acknowledged,
             trouble,
         }
-    }
-
-    async fn check_format(&self, keys: &RedisKeys) -> Result<(), OpenError> {
-        let found = self
-            .get(&keys.format())
-            .await
-            .map(|(_, found)| Value::BulkString(found.to_vec()));
-        let found = found.map(|value| {
-            if value == Value::BulkString(Vec::new()) {
-                Value::Nil
-            } else {
-                value
-            }
-        });
-        check_found_format(found)
     }
 
     /// Runs a script over `keys`. In a cluster they must lie in one slot.
@@ -166,8 +163,8 @@ impl Servers {
         rotation: usize,
     ) -> Option<redis::aio::PubSub> {
         match self {
-            Self::Single(single) => single.node.subscribe(channel).await.ok(),
-            Self::Cluster(cluster) => cluster.any_node(rotation)?.subscribe(channel).await.ok(),
+            Self::Single(single) => single.node().subscribe(channel).await.ok(),
+            Self::Cluster(cluster) => cluster.subscribe(channel, rotation).await,
         }
     }
 }

@@ -45,7 +45,7 @@ impl Store {
             redis_keys: self.redis_keys.in_one_slot(tag),
             pipelines: KeyPipelines::default(),
             stamps: Stamps::default(),
-            wake_ups: self.wake_ups.for_other_queues(),
+            wake_ups: WakeUps::new(self.wake_ups.poll_interval_subscribed),
             key_value_limits: KeyValueLimits {
                 transact_across_partitions: true,
                 ..self.key_value_limits

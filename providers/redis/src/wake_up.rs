@@ -31,7 +31,7 @@ const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct WakeUps {
     /// The poll interval of a consumer while the subscription is open.
-    poll_interval: Duration,
+    pub(crate) poll_interval_subscribed: Duration,
     listener: Arc<Listener>,
     listening: Mutex<Option<JoinHandle<()>>>,
 }
@@ -43,17 +43,12 @@ struct Listener {
 }
 
 impl WakeUps {
-    pub(crate) fn new(poll_interval: Duration) -> Self {
+    pub(crate) fn new(poll_interval_subscribed: Duration) -> Self {
         Self {
-            poll_interval,
+            poll_interval_subscribed,
             listener: Arc::default(),
             listening: Mutex::default(),
         }
-    }
-
-    /// The same for other queues.
-    pub(crate) fn for_other_queues(&self) -> Self {
-        Self::new(self.poll_interval)
     }
 
     /// The notification for consumers of `queue`. The first call subscribes to `channel`.
@@ -73,7 +68,7 @@ impl WakeUps {
     /// The longest wait between two polls.
     pub(crate) fn poll_interval(&self) -> Duration {
         if self.listener.is_subscribed.load(Ordering::SeqCst) {
-            self.poll_interval
+            self.poll_interval_subscribed
         } else {
             POLL_INTERVAL_UNSUBSCRIBED
         }

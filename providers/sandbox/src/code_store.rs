@@ -58,11 +58,9 @@ pub(crate) struct Archives {
 
 #[derive(Debug, Default)]
 struct Uses {
-    /// The number of holders of each archive.
     held: HashMap<String, usize>,
     /// The archives to remove once no holder is left.
     unwanted: HashSet<String>,
-    /// The last number in a folder's name.
     last: u64,
 }
 

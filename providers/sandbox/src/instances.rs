@@ -178,7 +178,6 @@ async fn log(mut output: pipe::Receiver, program: PathBuf) {
 #[derive(Debug)]
 struct SandboxInstance {
     running: Running,
-    /// The socket on which it gets its channels.
     control: UnixStream,
     region: Option<Arc<MemoryFile>>,
 }

@@ -103,7 +103,6 @@ fn print_error(what: &str) {
     let _ = io::stderr().write_all(format!("landfast: {what}\n").as_bytes());
 }
 
-/// Adds the subject to an error.
 fn about(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
 }

@@ -148,7 +148,7 @@ impl Logs {
             at_ms: now_ms(),
         };
         if own > SHARE_BYTES_MAX || all > WAITING_BYTES_MAX {
-            log.lose(id, lines.count());
+            log.lost.fetch_add(lines.count(), Ordering::Relaxed);
         } else {
             // An error means that the thread has ended.
             let _ = self.waiting.send(Message::Lines(lines));

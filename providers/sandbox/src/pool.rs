@@ -34,7 +34,7 @@ use self::{
     report::Report,
 };
 use crate::{
-    figures::{Counters, Failed},
+    figures::Failed,
     function::{
         failure,
         instance::{Instance, Shared},
@@ -53,8 +53,6 @@ const FREEZE_AFTER: Duration = Duration::from_millis(50);
 pub(crate) struct Pool {
     pub(crate) function: Arc<Function>,
     shared: Arc<Shared>,
-    counters: Arc<Counters>,
-    idle_max: Duration,
     places: Places,
     allowance: Allowance,
     state: Mutex<State>,
@@ -94,19 +92,12 @@ impl From<Refused> for NotRun {
 type Outcome = Result<Bytes, (Failed, Bytes)>;
 
 impl Pool {
-    pub(crate) fn new(
-        function: Arc<Function>,
-        shared: Arc<Shared>,
-        counters: Arc<Counters>,
-        idle_max: Duration,
-    ) -> Self {
+    pub(crate) fn new(function: Arc<Function>, shared: Arc<Shared>) -> Self {
         Self {
             places: Places::new(function.concurrency),
             allowance: Allowance::default(),
             function,
             shared,
-            counters,
-            idle_max,
             state: Mutex::default(),
             came_back: Notify::new(),
             retired: AtomicBool::new(false),
@@ -144,20 +135,19 @@ impl Pool {
         }
         let place = place
             .ok_or(Refused::Throttled)
-            .inspect_err(|_| self.counters.count(|figures| figures.throttled += 1))?;
-        let busy = self.counters.busy();
+            .inspect_err(|_| self.shared.counters.count(|figures| figures.throttled += 1))?;
+        let busy = self.shared.counters.busy();
         let asked = Instant::now();
-        let (instance, is_new) = self
-            .take(free_memory)
-            .await
-            .inspect_err(|_| self.counters.count(|figures| figures.unavailable += 1))?;
-        self.counters.count(|figures| figures.invocations += 1);
+        let counters = &self.shared.counters;
+        let taken = self.take(free_memory).await;
+        let (instance, is_new) =
+            taken.inspect_err(|_| counters.count(|figures| figures.unavailable += 1))?;
+        counters.count(|figures| figures.invocations += 1);
         let ran = self.run_in(&instance, is_new, asked, invocation).await;
         drop((place, busy));
         Ok(ran)
     }
 
-    /// Runs `invocation` in `instance`, and then returns the instance or ends it.
     async fn run_in(
         self: &Arc<Self>,
         instance: &Arc<Instance>,
@@ -190,7 +180,7 @@ impl Pool {
             outcome = Err((Failed::OutOfMemory, payload));
         }
         let failed = outcome.as_ref().err().map(|(how, _)| *how);
-        failed.inspect(|how| self.counters.failed(*how));
+        failed.inspect(|how| self.shared.counters.failed(*how));
         let report = Report {
             id: &id,
             failed,
@@ -240,7 +230,6 @@ impl Pool {
         failed.or(otherwise).map_or(Ok(()), Err)
     }
 
-    /// Lets `instance` work until `deadline`.
     async fn work(
         &self,
         instance: &Instance,
@@ -299,11 +288,13 @@ impl Pool {
             }
         }
         free_memory();
-        self.counters.count(|figures| figures.cold_starts += 1);
+        self.shared
+            .counters
+            .count(|figures| figures.cold_starts += 1);
         let started = Instance::start(&self.shared, &self.function, self.allowance.clone());
         let instance = started.await.map_err(Refused::Unavailable)?;
         if instance.is_adopted {
-            self.counters.count(|figures| figures.adopted += 1);
+            self.shared.counters.count(|figures| figures.adopted += 1);
         }
         Ok((instance, true))
     }
@@ -356,7 +347,7 @@ impl Pool {
         drop(instance);
         // An instance that keeps running without an invocation is ended now.
         if is_still {
-            tokio::time::sleep(self.idle_max).await;
+            tokio::time::sleep(self.shared.idle_max).await;
         }
         self.state.lock().idle.retain(|idle| idle.turn != turn);
     }

@@ -56,8 +56,6 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Sandbox {
     shared: Arc<Shared>,
-    counters: Arc<Counters>,
-    idle_max: Duration,
     pools: Mutex<HashMap<String, Arc<Pool>>>,
     is_closed: AtomicBool,
 }
@@ -99,11 +97,11 @@ impl Sandbox {
             archives,
             logs,
             prewarmed,
+            counters: Counters::default(),
+            idle_max: config.idle_max,
         };
         Ok(Self {
             shared: Arc::new(shared),
-            counters: Arc::default(),
-            idle_max: config.idle_max,
             pools: Mutex::default(),
             is_closed: AtomicBool::new(false),
         })
@@ -137,12 +135,8 @@ impl Sandbox {
     }
 
     fn new_pool(&self, function: &Arc<Function>) -> Arc<Pool> {
-        Arc::new(Pool::new(
-            Arc::clone(function),
-            Arc::clone(&self.shared),
-            Arc::clone(&self.counters),
-            self.idle_max,
-        ))
+        let (function, shared) = (Arc::clone(function), Arc::clone(&self.shared));
+        Arc::new(Pool::new(function, shared))
     }
 
     /// The pool that replaced `retired`; none: its function was removed.
@@ -205,7 +199,8 @@ impl Runtime for Sandbox {
             self.check_open()?;
             // A call that waited for an instance of one revision waits for one of the next.
             let later = self.later(&pool).ok_or(Refused::Throttled);
-            pool = later.inspect_err(|_| self.counters.count(|figures| figures.throttled += 1))?;
+            pool = later
+                .inspect_err(|_| self.shared.counters.count(|figures| figures.throttled += 1))?;
         }
     }
 
@@ -245,7 +240,7 @@ impl Runtime for Sandbox {
 
     fn figures(&self) -> Figures {
         let pools: Vec<_> = self.pools.lock().values().cloned().collect();
-        let mut figures = self.counters.figures();
+        let mut figures = self.shared.counters.figures();
         figures.spares = self.shared.prewarmed.ready();
         for (warm, frozen) in pools.iter().map(|pool| pool.idle()) {
             figures.warm += warm;

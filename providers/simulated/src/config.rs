@@ -34,7 +34,6 @@ impl Default for Options {
                 item_bytes_max: 400 * 1_024,
                 transact_items_max: 100,
                 transact_across_partitions: true,
-                batch_items_max: 100,
                 page_items_max: 1_000,
                 page_is_snapshot: true,
                 operations_remembered: 64,

@@ -1,13 +1,12 @@
 //! Key-value items in memory. [`ports::key_value::evaluate`] defines conditions and changes.
 
-use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
+use std::{ops::Bound, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use ports::{
-    Cost, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
+    Error, ErrorKind, Item, Key, KeyValue, Result, Update,
     key_value::{
-        Batch, Batched, KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated,
+        KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
     queue::Retention,
@@ -72,19 +71,6 @@ impl KeyValue for SimulatedStore {
         };
         self.0
             .call("transact", subject, Kind::Changes, perform, trace_text)
-            .await
-    }
-
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        let subject = format!("{} {}", batch.lane.escape_ascii(), batch.sequence);
-        let perform = |store: &mut Store, now| store.write_batch(batch, now);
-        let trace_text = |batched: &Batched| match batched {
-            Batched::Done(_) => "done".into(),
-            Batched::Repeat(_) => "repeat".into(),
-            Batched::Early { cursor, .. } => format!("early, the cursor is {cursor}").into(),
-        };
-        self.0
-            .call("write_batch", subject, Kind::Changes, perform, trace_text)
             .await
     }
 
@@ -202,7 +188,6 @@ impl Store {
         self.check_dependency(&update)?;
         let stored = self.stored(&update.key, now);
         let evaluated = evaluate(stored, &update, &self.limits)?;
-        let cost = cost_of(&evaluated, stored);
         let outcome = match evaluated {
             Evaluated::Refused => Outcome::Conflict(stored.item.clone()),
             Evaluated::Unchanged => Outcome::Done(stored.item.clone()),
@@ -222,7 +207,7 @@ impl Store {
         };
         Ok(Updated {
             outcome,
-            receipt: self.receipt(cost),
+            receipt: self.receipt(),
         })
     }
 
@@ -233,15 +218,12 @@ impl Store {
             .try_for_each(|update| self.check_dependency(update))?;
         let mut items = Vec::with_capacity(updates.len());
         let mut changed = Vec::new();
-        let mut cost = Cost::default();
         for (index, update) in updates.iter().enumerate() {
             let stored = self.stored(&update.key, now);
             let evaluated = evaluate(stored, update, &self.limits)?;
-            let one = cost_of(&evaluated, stored);
-            cost += one;
             match evaluated {
                 Evaluated::Refused => {
-                    let (item, receipt) = (stored.item.clone(), self.receipt(one));
+                    let (item, receipt) = (stored.item.clone(), self.receipt());
                     return Ok(Transacted::Conflict {
                         index,
                         item,
@@ -258,78 +240,21 @@ impl Store {
         if !changed.is_empty() {
             self.check_room()?;
         }
-        self.put_all(changed, None, now);
+        self.put_all(changed, now);
         Ok(Transacted::Done {
             items,
-            receipt: self.receipt(cost),
+            receipt: self.receipt(),
         })
     }
 
-    fn write_batch(&mut self, batch: Batch, now: Duration) -> Result<Batched> {
-        if batch.changes.len() > self.limits.batch_items_max {
-            return Err(Error::invalid(format!(
-                "write a batch of {} changes, where {} is the limit",
-                batch.changes.len(),
-                self.limits.batch_items_max
-            )));
-        }
-        let cursor = self.lanes.get(&batch.lane).copied().unwrap_or(0);
-        if batch.sequence <= cursor {
-            return Ok(Batched::Repeat(self.receipt(Cost::of_read(None))));
-        }
-        if batch.sequence > cursor + 1 {
-            return Ok(Batched::Early {
-                cursor,
-                receipt: self.receipt(Cost::of_read(None)),
-            });
-        }
-        let mut overlay: BTreeMap<Key, Stored> = BTreeMap::new();
-        let mut costs: BTreeMap<Key, Cost> = BTreeMap::new();
-        for (key, change) in batch.changes {
-            check_key(&key, &self.limits)?;
-            let update = Update::of(key, change);
-            let stored = overlay
-                .get(&update.key)
-                .unwrap_or_else(|| self.stored(&update.key, now));
-            let evaluated = evaluate(stored, &update, &self.limits)?;
-            let one = cost_of(&evaluated, stored);
-            if let Evaluated::Changed(next) = evaluated {
-                costs.insert(update.key.clone(), one);
-                overlay.insert(update.key, next);
-            } else {
-                costs.entry(update.key).or_insert(one);
-            }
-        }
-        let mut cost = Cost::of_write(None);
-        for one in costs.into_values() {
-            cost += one;
-        }
-        self.check_room()?;
-        self.put_all(overlay, Some((batch.lane, batch.sequence)), now);
-        Ok(Batched::Done(self.receipt(cost)))
-    }
-
     /// Stores all of these at one position; takes no position if there are none.
-    fn put_all(
-        &mut self,
-        changed: impl IntoIterator<Item = (Key, Stored)>,
-        lane: Option<(Bytes, u64)>,
-        now: Duration,
-    ) {
-        let mut undo: Vec<_> = changed
+    fn put_all(&mut self, changed: impl IntoIterator<Item = (Key, Stored)>, now: Duration) {
+        let undo: Vec<_> = changed
             .into_iter()
             .map(|(key, stored)| self.put(key, stored, now))
             .collect();
-        undo.extend(lane.map(|(lane, cursor)| self.move_lane(lane, cursor)));
         if !undo.is_empty() {
             self.order(undo);
         }
-    }
-}
-
-fn cost_of(evaluated: &Evaluated, stored: &Stored) -> Cost {
-    match evaluated {
-        Evaluated::Refused | Evaluated::Unchanged => Cost::of_read(stored.item.as_deref()),
-        Evaluated::Changed(next) => Cost::of_write(next.item.as_deref()),
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Cost, Error, Queue, QueueAdmin, Receipt, Result,
+    Error, Queue, QueueAdmin, Receipt, Result,
     queue::{
         Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions,
         Sequence,
@@ -319,7 +319,7 @@ impl Store {
             QueueUndo::Created
         };
         self.order(vec![Undo::Queue(queue.to_owned(), undo)]);
-        self.receipt(Cost::of_messages(1))
+        self.receipt()
     }
 
     /// Creates an internal queue of the cloud, which no crash undoes.
@@ -337,14 +337,13 @@ impl Store {
         message: Message,
         now: Duration,
     ) -> Result<Receipt> {
-        let cost = Cost::of_sending(std::slice::from_ref(&message));
         let undo = self.queue(queue)?.send(message, now, Duration::ZERO);
         self.order(
             undo.into_iter()
                 .map(|undo| Undo::Queue(queue.to_owned(), undo))
                 .collect(),
         );
-        Ok(self.receipt(cost))
+        Ok(self.receipt())
     }
 
     pub(crate) fn send(
@@ -355,7 +354,6 @@ impl Store {
     ) -> Result<Receipt> {
         let limits = self.queue_limits;
         limits.check(queue, &messages)?;
-        let cost = Cost::of_sending(&messages);
         let window = Duration::from_millis(limits.deduplication_window_ms);
         let state = self.queue(queue)?;
         let undo: Vec<_> = messages
@@ -366,7 +364,7 @@ impl Store {
         if !undo.is_empty() {
             self.order(undo);
         }
-        Ok(self.receipt(cost))
+        Ok(self.receipt())
     }
 
     /// Delivers a batch to a consumer, hidden for `hidden_for` or for the queue's visibility
@@ -392,7 +390,7 @@ impl Store {
                     .collect(),
             );
         }
-        Ok(self.receipt(Cost::of_messages(handles.len())))
+        Ok(self.receipt())
     }
 
     /// Applies `settle` to each of these dead letters that exists.
@@ -415,7 +413,7 @@ impl Store {
                 );
             }
         }
-        Ok(self.receipt(Cost::of_messages(letters.len())))
+        Ok(self.receipt())
     }
 
     /// Releases a delivered message, or gives it up.
@@ -430,7 +428,7 @@ impl Store {
         if self.queue(queue)?.groups.release(handle, reason, visible) {
             self.failed(queue, &handle.group, handle.sequence, is_given_up);
         }
-        Ok(self.receipt(Cost::of_messages(1)))
+        Ok(self.receipt())
     }
 
     /// Ends overdue deliveries, and gives up messages that failed permanently.

@@ -1,4 +1,4 @@
-//! The store of a world: items, lanes and queues in one order, and the undo log of the mutations
+//! The store of a world: items and queues in one order, and the undo log of the mutations
 //! that are not durable.
 //!
 //! Every mutation takes the next position and records how to undo it. An fsync advances the durable
@@ -11,9 +11,8 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use ports::{
-    Cost, DurabilityPoint, Error, ErrorKind, Incarnation, Key, Position, Receipt, Result,
+    DurabilityPoint, Error, ErrorKind, Incarnation, Key, Position, Receipt, Result,
     key_value::{KeyValueLimits, evaluate::Stored},
     queue::QueueLimits,
 };
@@ -31,7 +30,6 @@ pub(crate) struct Store {
     pub(crate) limits: KeyValueLimits,
     pub(crate) queue_limits: QueueLimits,
     pub(crate) items: BTreeMap<Key, Slot>,
-    pub(crate) lanes: BTreeMap<Bytes, u64>,
     pub(crate) queues: BTreeMap<String, QueueState>,
     durable_at_once: bool,
     incarnation: Incarnation,
@@ -59,7 +57,6 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 pub(crate) enum Undo {
     Item(Key, Option<Slot>),
-    Lane(Bytes, Option<u64>),
     Queue(String, QueueUndo),
 }
 
@@ -79,7 +76,6 @@ impl Store {
             limits: options.key_value,
             queue_limits: options.queue,
             items: BTreeMap::new(),
-            lanes: BTreeMap::new(),
             queues: BTreeMap::new(),
             durable_at_once: options.durable_at_once,
             incarnation: Incarnation(1),
@@ -122,10 +118,9 @@ impl Store {
     }
 
     /// A receipt for the present position.
-    pub(crate) fn receipt(&self, cost: Cost) -> Receipt {
+    pub(crate) fn receipt(&self) -> Receipt {
         Receipt {
             point: self.point(),
-            cost,
         }
     }
 
@@ -177,12 +172,6 @@ impl Store {
             let deleted_at = stored.item.is_none().then_some(now);
             self.items.insert(key, Slot { stored, deleted_at })
         }
-    }
-
-    /// Moves a lane's cursor; returns how to undo it.
-    pub(crate) fn move_lane(&mut self, lane: Bytes, cursor: u64) -> Undo {
-        let before = self.lanes.insert(lane.clone(), cursor);
-        Undo::Lane(lane, before)
     }
 
     fn is_forgotten(&self, slot: &Slot, now: Duration) -> bool {
@@ -265,8 +254,6 @@ impl Store {
         match undo {
             Undo::Item(key, Some(slot)) => drop(self.items.insert(key, slot)),
             Undo::Item(key, None) => drop(self.items.remove(&key)),
-            Undo::Lane(lane, Some(cursor)) => drop(self.lanes.insert(lane, cursor)),
-            Undo::Lane(lane, None) => drop(self.lanes.remove(&lane)),
             Undo::Queue(queue, QueueUndo::Created) => drop(self.queues.remove(&queue)),
             Undo::Queue(queue, undo) => {
                 if let Some(queue) = self.queues.get_mut(&queue) {

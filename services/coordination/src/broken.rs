@@ -6,13 +6,11 @@
 /// A rule that is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
-    /// P1: a request that fails permanently is retried forever, and blocks its session's later
-    /// requests.
+    /// P1: a request that fails permanently is retried forever.
     BlocksForever,
     /// P1: a failure to decide a request counts as a failed planning.
     CountsSuccessfulPlannings,
-    /// C-1: a writer takes an expired lock without fencing out its holder or installing the
-    /// holder's decision.
+    /// C-1: a writer takes an expired lock without fencing its holder out or installing its outcome.
     BreaksLocksUnasked,
     /// C-2: a redelivered request is validated and decided again.
     ForgetsRequestNumbers,
@@ -30,7 +28,7 @@ pub enum Broken {
     ReadsAheadOfTheView,
     /// C4: a watch fires for changes after it is armed, not for changes after its znode was read.
     ArmsWatchesTooLate,
-    /// C3: a read of several calls returns what it saw, even if the data changed between the calls.
+    /// C3: a read of several calls returns what it saw, even if it changed between the calls.
     ReturnsUncorrectedReads,
     /// C3: a read starts again whenever its data changed meanwhile.
     RestartsReadsForever,
@@ -40,18 +38,15 @@ pub enum Broken {
     QueuesOutputsWithoutBound,
     /// C-6: requests of replaced connections are decided.
     AcceptsOldAttaches,
-    /// C-6: of two connections to a session, the one registered last acts for it, even if the other
-    /// attached later.
+    /// C-6: the connection registered last acts for a session, even if another attached later.
     LastToRegisterWins,
     /// C-6: a heartbeat's observations are lost with its instance.
     KeepsSilenceInTheInstance,
     /// P5: a replaced connection's temporary objects are removed before their requests are applied.
     SweepsUnappliedObjects,
-    /// P5: a distributor that recomputes a partly applied slot removes the objects that look
-    /// replaced to it.
+    /// P5: a distributor that recomputes a partly applied slot removes objects that look replaced.
     CollectsObjectsInUse,
-    /// D4, P5: an object of a valid decision is taken for the object of a lost decision with the
-    /// same name.
+    /// D4, P5: an object is taken for the object of a lost decision with the same name.
     ChecksObjectsOfLostDecisions,
     /// P5: objects are named after decisions that the store may still lose.
     PutsObjectsOfUndurableDecisions,
@@ -59,8 +54,7 @@ pub enum Broken {
     DecidesUnderLostLocks,
     /// D4, C-3: requests are numbered although the store may have lost their decisions.
     NumbersLostDecisions,
-    /// D4, C-3: a slot depends only on the slots before it, not on the state from which it was
-    /// computed.
+    /// D4, C-3: a slot does not depend on the state from which it was computed.
     NumbersByTheLogAlone,
     /// D4, C5: an answer is sent once its zxid is durable in any incarnation of the store.
     ConfirmsLostZxids,
@@ -72,18 +66,15 @@ pub enum Broken {
     AcceptsLostAttaches,
     /// D4, P5: temporary objects are removed for row states that the store may have lost.
     SweepsByLostRows,
-    /// C-3, C6: a session's end is numbered before the updates of other sessions that deleted its
-    /// ephemerals.
+    /// C-3, C6: a session's end is numbered before other sessions' deletions of its ephemerals.
     EndsBeforeForeignDeletions,
-    /// C-3, C6: an ephemeral leaves its session's index as soon as another session's deletion of it
-    /// is decided.
+    /// C-3, C6: an ephemeral leaves its index once another session's deletion of it is decided.
     DropsIndexEntriesWhenDecided,
     /// D4, C6: an ephemeral leaves its session's index for a deletion that the store lost.
     DropsIndexEntriesOfLostDeletions,
     /// C-6: a session that ends in parts stays open while it loses its first ephemerals.
     EndsOpenSessions,
-    /// C-6: the parts of a large end are decided back to back, without waiting for each to be
-    /// applied.
+    /// C-6: the parts of a large end are decided without waiting for each to be applied.
     EndsInOneGo,
     /// C-3, C6: a session's end is pushed once, although the store may lose the message.
     PushesEndsOnce,
@@ -93,8 +84,7 @@ pub enum Broken {
     RenewsForItsReplacement,
     /// C-6: a lease counts from the answer to its renewal, not from the request.
     CountsLeasesFromTheirAnswer,
-    /// C-6: the timeout counts from the last renewal, although a dead process received later
-    /// messages.
+    /// C-6: the timeout counts from the last renewal, although later messages arrived.
     TreatsRowsAsExact,
     /// C-6: a request that took longer than the lease is still answered.
     AnswersAfterItsLease,

@@ -21,26 +21,25 @@
 
 mod lease;
 mod read;
-mod shared;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use ports::{ErrorKind, Incarnation, Monotonic, queue::Message};
+use ports::{ErrorKind, Incarnation, Monotonic};
 
-pub(crate) use self::shared::Shared;
 use self::{lease::Lease, read::ReadResult};
 use crate::{
     Error,
     backlog::Backlog,
     broken::Broken,
-    dependency::Dependency,
+    dependency::TrackedStore,
+    environment::Environment,
     error::{ConnectError, Ended},
     model::{Output, Password, Request, Response, SessionId, Zxid},
     queue_names,
     records::{Operation, Payload, Submitted, UpdateAnswer, encode_sized},
     storage::temporary,
     tail::{
-        Connection,
+        Connection, Tail,
         event_queue::{ClientEvent, EventQueue},
     },
 };
@@ -66,7 +65,7 @@ const PATH_BYTES_FREE: usize = 4 << 10;
 /// A front end loops: it calls [`Client::pump`], writes the outputs, and waits until bytes of the
 /// peer arrive or [`Client::wait`] returns. It passes the peer's requests to [`Client::submit`].
 pub struct Client {
-    shared: Arc<Shared>,
+    tail: Arc<Tail>,
     session: SessionId,
     password: Password,
     attach: u64,
@@ -79,9 +78,9 @@ pub struct Client {
     /// How many entries at the head of `pending` are updates that were sent.
     sent: usize,
     last_request: u64,
-    /// Everything observed of the session's row. A store that lost this attach assigns its number
-    /// to another connection.
-    dependency: Dependency,
+    /// The store of the session's row. A store that lost this attach assigns its number to another
+    /// connection.
+    store: TrackedStore,
     /// The incarnation of the store that received the requests.
     incarnation: Incarnation,
     /// The head of `pending` is a read that must wait until the view reaches this zxid.
@@ -112,7 +111,7 @@ pub(crate) struct Attached {
     pub(crate) asked_at: Monotonic,
     /// The lease renewals counted in the row at that time.
     pub(crate) renewals: i64,
-    pub(crate) dependency: Dependency,
+    pub(crate) store: TrackedStore,
     /// The incarnation of the queues' store before the attach was requested.
     pub(crate) incarnation: Incarnation,
 }
@@ -130,36 +129,28 @@ enum Pending {
 }
 
 impl Client {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        Attached {
+    pub(crate) fn new(tail: Arc<Tail>, attached: Attached) -> Self {
+        let Attached {
             session,
-            password,
             attach,
-            timeout,
             asked_at,
-            renewals,
-            dependency,
-            incarnation,
-        }: Attached,
-    ) -> Self {
+            ..
+        } = attached;
         let event_queue = Arc::new(EventQueue::default());
-        let position = shared
-            .tail
-            .register(Connection { session, attach }, event_queue.clone());
+        let position = tail.register(Connection { session, attach }, event_queue.clone());
         Self {
-            shared,
+            tail,
             session,
-            password,
+            password: attached.password,
             attach,
-            timeout,
+            timeout: attached.timeout,
             event_queue,
             position,
             pending: Backlog::default(),
             sent: 0,
             last_request: 0,
-            dependency,
-            incarnation,
+            store: attached.store,
+            incarnation: attached.incarnation,
             blocked_until: None,
             kept: None,
             held: Backlog::default(),
@@ -167,7 +158,7 @@ impl Client {
             last_zxid: Zxid(0),
             end: None,
             is_closing: false,
-            lease: Lease::granted(asked_at, asked_at, renewals),
+            lease: Lease::granted(asked_at, asked_at, attached.renewals),
         }
     }
 
@@ -239,7 +230,7 @@ impl Client {
                 return;
             }
         };
-        if operation.needs_room() && !self.shared.sessions.has_room() {
+        if operation.needs_room() && !self.store.store().has_room() {
             // Answered in order by this process alone, because a refused request must not use up
             // room.
             let refusal = if let Operation::Refuse(error) = operation {
@@ -298,11 +289,7 @@ impl Client {
 
     fn holds_enough(&self) -> bool {
         self.held.bytes() >= HELD_BYTES_MAX
-            && !self
-                .shared
-                .config
-                .mutant
-                .breaks(Broken::QueuesOutputsWithoutBound)
+            && !self.tail.env.breaks(Broken::QueuesOutputsWithoutBound)
     }
 
     /// Returns once [`Client::pump`] has something to do. Cancellation safe.
@@ -312,7 +299,7 @@ impl Client {
         }
         self.set_lease_timer();
         let Self {
-            shared,
+            tail,
             event_queue,
             blocked_until,
             lease,
@@ -320,7 +307,7 @@ impl Client {
         } = self;
         let view = async {
             match blocked_until {
-                Some(zxid) => shared.tail.reached(*zxid).await,
+                Some(zxid) => tail.reached(*zxid).await,
                 None => std::future::pending().await,
             }
         };
@@ -351,13 +338,8 @@ impl Client {
             {
                 // The answer is durable, and the attach precedes it. If the attach itself was lost,
                 // another connection has its number.
-                if !self
-                    .shared
-                    .config
-                    .mutant
-                    .breaks(Broken::AcceptsLostAttaches)
-                {
-                    self.shared.sessions.externalize(&self.dependency).await?;
+                if !self.tail.env.breaks(Broken::AcceptsLostAttaches) {
+                    self.store.externalize().await?;
                 }
                 return Ok(());
             }
@@ -373,7 +355,7 @@ impl Client {
 
     /// Sends the updates that have no read ahead of them.
     async fn send(&mut self) -> Result<(), ports::Error> {
-        let mut messages = Vec::new();
+        let mut bodies = Vec::new();
         while let Some(Pending::Update {
             request, operation, ..
         }) = self.pending.get_mut(self.sent)
@@ -381,15 +363,8 @@ impl Client {
             let mut operation = operation.take().expect("sent requests are counted");
             let request = *request;
             self.sent += 1;
-            match detach_payload(
-                &self.shared,
-                self.session,
-                self.attach,
-                request,
-                &mut operation,
-            )
-            .await
-            {
+            let (env, client) = (&self.tail.env, (self.session, self.attach));
+            match detach_payload(env, client, request, &mut operation).await {
                 Err(error) if error.kind() == ErrorKind::NoRoom => {
                     operation = Operation::Refuse(Error::NoRoom);
                 }
@@ -401,29 +376,18 @@ impl Client {
                 request,
                 operation,
             };
-            let group = queue_names::request_group(self.session);
-            let body = encode_sized(&submitted, 48 + submitted.operation.bytes_len());
-            messages.push(Message {
-                group,
-                deduplication: None,
-                body,
-            });
+            bodies.push(encode_sized(
+                &submitted,
+                48 + submitted.operation.bytes_len(),
+            ));
         }
-        if !messages.is_empty() {
-            self.shared.tail.poll_soon();
+        if bodies.is_empty() {
+            return Ok(());
         }
-        let batch = self.shared.queue.limits().batch_messages_max;
-        while !messages.is_empty() {
-            let rest = messages.split_off(messages.len().min(batch));
-            self.shared
-                .queue
-                .send(
-                    queue_names::REQUEST_QUEUE,
-                    std::mem::replace(&mut messages, rest),
-                )
-                .await?;
-        }
-        Ok(())
+        self.tail.poll_soon();
+        let queue = &*self.tail.env.parts.queue;
+        let group = queue_names::request_group(self.session);
+        queue_names::send(queue, queue_names::REQUEST_QUEUE, group, &bodies).await
     }
 
     /// Processes the queued events up to `until`.
@@ -508,7 +472,7 @@ impl Client {
             return Err(Ended::LeaseLost);
         }
         loop {
-            let Some(durable) = self.shared.tail.durable_from(self.position) else {
+            let Some(durable) = self.tail.durable_from(self.position) else {
                 return Ok(());
             };
             while let Some((_, output)) = self.held.pop_front_if(|(zxid, _)| *zxid <= durable) {
@@ -518,7 +482,6 @@ impl Client {
                 return Ok(());
             };
             if self
-                .shared
                 .tail
                 .wake_when_durable(self.connection(), *zxid, &self.event_queue)
             {
@@ -531,7 +494,7 @@ impl Client {
     async fn run_read(&mut self) -> Result<bool, Ended> {
         if self
             .blocked_until
-            .is_some_and(|zxid| zxid > self.shared.tail.applied())
+            .is_some_and(|zxid| zxid > self.tail.applied())
         {
             return Ok(false);
         }
@@ -539,37 +502,29 @@ impl Client {
         let Some(Pending::Read { tag, mut request }) = self.pending.pop_front() else {
             unreachable!("the caller checked that the head is a read")
         };
-        let is_forgetful = self
-            .shared
-            .config
-            .mutant
-            .breaks(Broken::ForgetsRestoredWatches);
+        let is_forgetful = self.tail.env.breaks(Broken::ForgetsRestoredWatches);
         let whole = is_forgetful.then(|| request.clone());
         let mut attempts = 0;
         while attempts < read::ATTEMPTS_MAX {
             let (mut found, floor) = if let Some(kept) = self.kept.take() {
                 kept
             } else {
-                let floor = self.last_zxid.max(self.shared.tail.durable());
-                (read::run(&self.shared, &request).await?, floor)
+                let floor = self.last_zxid.max(self.tail.durable());
+                (read::run(&self.tail, &request).await?, floor)
             };
-            let may_wait = !self
-                .shared
-                .config
-                .mutant
-                .breaks(Broken::ReadsAheadOfTheView);
-            if may_wait && found.zxid > self.shared.tail.applied() {
+            let may_wait = !self.tail.env.breaks(Broken::ReadsAheadOfTheView);
+            if may_wait && found.zxid > self.tail.applied() {
                 let zxid = found.zxid;
                 self.kept = Some((found, floor));
                 return Ok(self.block(tag, request, zxid));
             }
-            let Some(zxid) = found.settle(&self.shared, floor) else {
+            let Some(zxid) = found.settle(&self.tail, floor) else {
                 attempts += 1;
                 request = whole.clone().unwrap_or(request);
                 continue;
             };
             self.process_events(zxid)?;
-            if !found.arm_watch(&self.shared, self.connection(), zxid) {
+            if !found.arm_watch(&self.tail, self.connection(), zxid) {
                 attempts += 1;
                 continue;
             }
@@ -591,7 +546,7 @@ impl Client {
         }
         // More changes were delivered than are kept, several times in a row. The rest of the
         // process gets a turn.
-        let zxid = self.shared.tail.applied();
+        let zxid = self.tail.applied();
         Ok(self.block(tag, request, zxid))
     }
 
@@ -618,7 +573,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.shared.tail.unregister(self.connection());
+        self.tail.unregister(self.connection());
     }
 }
 
@@ -637,9 +592,8 @@ fn payload(data: Option<bytes::Bytes>) -> Payload {
 
 /// Moves data that does not fit into a message to a temporary object.
 async fn detach_payload(
-    shared: &Shared,
-    session: SessionId,
-    attach: u64,
+    env: &Environment,
+    client: (SessionId, u64),
     request: u64,
     operation: &mut Operation,
 ) -> Result<(), ports::Error> {
@@ -652,8 +606,9 @@ async fn detach_payload(
     };
     // The message to the distributor contains the path three times.
     let beside = path.len().saturating_sub(PATH_BYTES_FREE) * 2;
-    if !bytes.is_empty() && bytes.len() + beside > shared.config.message_payload_bytes_max {
-        *data = temporary::put(&*shared.temporary, session, attach, request, bytes.clone()).await?;
+    if !bytes.is_empty() && bytes.len() + beside > env.config.message_payload_bytes_max {
+        let (objects, bytes) = (&*env.parts.objects, bytes.clone());
+        *data = temporary::put(objects, client, request, bytes).await?;
     }
     Ok(())
 }

@@ -17,39 +17,52 @@
 use std::sync::Arc;
 
 use ports::{
-    DurabilityPoint, Error, ErrorKind, Externalize, Incarnation, Item, Key, KeyValue, Result,
-    Update,
+    DurabilityPoint, Error, ErrorKind, Incarnation, Item, Key, KeyValue, Result, Update,
     key_value::{Outcome, Page, Scan},
 };
 
-/// Everything that one piece of work has observed of one store.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Dependency {
-    point: DurabilityPoint,
+/// A store, and everything that one piece of work has observed of it.
+#[derive(Debug, Clone)]
+pub struct TrackedStore {
+    store: Arc<dyn KeyValue>,
+    observed: DurabilityPoint,
     is_untracked: bool,
 }
 
-impl Dependency {
-    /// The dependency of work that begins now on `store`. The default dependency has observed
-    /// nothing.
-    pub fn now<S: Externalize + ?Sized>(store: &S) -> Self {
+impl TrackedStore {
+    /// `store` for work that has observed nothing yet.
+    pub fn new(store: Arc<dyn KeyValue>) -> Self {
         Self {
-            point: store.point(),
-            ..Self::default()
+            store,
+            observed: DurabilityPoint::default(),
+            is_untracked: false,
         }
     }
 
-    /// The dependency of a mutant that updates any state it finds.
-    pub(crate) fn untracked() -> Self {
+    /// `store` for work that begins now.
+    pub fn now(store: Arc<dyn KeyValue>) -> Self {
+        Self {
+            observed: store.point(),
+            ..Self::new(store)
+        }
+    }
+
+    /// The same store for a mutant that updates any state it finds.
+    pub(crate) fn untracked(&self) -> Self {
         Self {
             is_untracked: true,
-            ..Self::default()
+            ..Self::new(self.store.clone())
         }
+    }
+
+    /// The store itself. Calls of it are not tracked.
+    pub(crate) fn store(&self) -> &dyn KeyValue {
+        &*self.store
     }
 
     /// The incarnation of the store in which the work runs.
     pub fn incarnation(&self) -> Incarnation {
-        self.point.incarnation
+        self.observed.incarnation
     }
 
     /// The last observed point, which updates name.
@@ -57,7 +70,7 @@ impl Dependency {
         if self.is_untracked {
             DurabilityPoint::DURABLE
         } else {
-            self.point
+            self.observed
         }
     }
 
@@ -65,52 +78,49 @@ impl Dependency {
     ///
     /// Errors: `Lost` if the store has restarted since the work began.
     pub fn observe(&mut self, point: DurabilityPoint) -> Result<()> {
-        let is_first = self.point == DurabilityPoint::DURABLE || self.is_untracked;
-        if !is_first && point.incarnation != self.point.incarnation {
-            let (begun, now) = (self.point.incarnation.0, point.incarnation.0);
-            return Err(Error::new(
-                ErrorKind::Lost,
-                format!(
-                    "continue in incarnation {now} of a store with state observed in incarnation {begun}"
-                ),
-            ));
+        if self.is_untracked {
+            self.observed = point;
+            return Ok(());
         }
-        self.point = if self.is_untracked {
-            point
-        } else {
-            self.point.max(point)
-        };
+        let is_first = self.observed == DurabilityPoint::DURABLE;
+        if !is_first && point.incarnation != self.observed.incarnation {
+            let (begun, now) = (self.observed.incarnation.0, point.incarnation.0);
+            let attempted = format!(
+                "continue in incarnation {now} of a store with state observed in incarnation {begun}"
+            );
+            return Err(Error::new(ErrorKind::Lost, attempted));
+        }
+        self.observed = self.observed.max(point);
         Ok(())
     }
 
-    /// Adds everything that was read of `store` up to now.
+    /// Adds everything that was read of the store up to now.
     ///
-    /// Errors: as [`Dependency::observe`].
-    pub fn observe_store<S: Externalize + ?Sized>(&mut self, store: &S) -> Result<()> {
-        self.observe(store.point())
+    /// Errors: as [`TrackedStore::observe`].
+    pub fn observe_now(&mut self) -> Result<()> {
+        self.observe(self.store.point())
     }
 
-    /// Reads the item of `key` and observes the answer.
-    pub(crate) async fn get(
-        &mut self,
-        store: &dyn KeyValue,
-        key: &Key,
-    ) -> Result<Option<Arc<Item>>> {
-        let read = store.get(key).await?;
+    /// Waits until everything observed is durable.
+    pub(crate) async fn externalize(&self) -> Result<()> {
+        self.store.externalize(self.point()).await
+    }
+
+    pub(crate) async fn get(&mut self, key: &Key) -> Result<Option<Arc<Item>>> {
+        let read = self.store.get(key).await?;
         self.observe(read.point)?;
         Ok(read.value)
     }
 
-    /// Reads a page and observes the answer.
-    pub(crate) async fn scan(&mut self, store: &dyn KeyValue, scan: &Scan) -> Result<Page> {
-        let read = store.scan(scan).await?;
+    pub(crate) async fn scan(&mut self, scan: &Scan) -> Result<Page> {
+        let read = self.store.scan(scan).await?;
         self.observe(read.point)?;
         Ok(read.value)
     }
 
-    /// Makes an update that depends on everything observed so far, and observes the answer.
-    pub(crate) async fn update(&mut self, store: &dyn KeyValue, update: Update) -> Result<Outcome> {
-        let updated = store.update(update.depends_on(self.point())).await?;
+    /// Makes an update that depends on everything observed so far.
+    pub(crate) async fn update(&mut self, update: Update) -> Result<Outcome> {
+        let updated = self.store.update(update.depends_on(self.point())).await?;
         self.observe(updated.receipt.point)?;
         Ok(updated.outcome)
     }
@@ -119,8 +129,13 @@ impl Dependency {
 #[cfg(test)]
 mod tests {
     use ports::Position;
+    use simulated::World;
 
     use super::*;
+
+    fn store() -> TrackedStore {
+        TrackedStore::new(World::new(1).key_value())
+    }
 
     fn point(incarnation: u64, position: u64) -> DurabilityPoint {
         DurabilityPoint {
@@ -131,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_dependency_is_the_last_point_of_one_incarnation() {
-        let mut dependency = Dependency::default();
+        let mut dependency = store();
         assert_eq!(dependency.point(), DurabilityPoint::DURABLE);
         for seen in [point(2, 7), point(2, 5)] {
             dependency.observe(seen).expect("one start");
@@ -153,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_store_whose_every_answer_is_durable_is_never_lost() {
-        let mut dependency = Dependency::default();
+        let mut dependency = store();
         dependency
             .observe(DurabilityPoint::DURABLE)
             .expect("durable");

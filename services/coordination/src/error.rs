@@ -6,38 +6,31 @@ use serde::{Deserialize, Serialize};
 /// The reason why a request was refused. The request changed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum Error {
     /// The znode or its parent does not exist.
     #[error("no such znode")]
     NoNode,
-    /// The znode to create exists.
     #[error("the znode exists")]
     NodeExists,
-    /// The znode to delete has children.
     #[error("the znode has children")]
     NotEmpty,
-    /// The znode is at another version.
     #[error("the znode is at another version")]
     BadVersion,
-    /// An ephemeral znode cannot have children.
     #[error("an ephemeral znode cannot have children")]
     NoChildrenForEphemerals,
-    /// A path or flag is not valid.
     #[error("invalid path or flag")]
     BadArguments,
     /// The ACL is empty, malformed, or of a kind this build does not enforce.
     #[error("invalid ACL")]
     InvalidAcl,
-    /// The request does not decode.
     #[error("malformed request")]
     Marshalling,
     /// The operation is not offered; the connection ends after the reply.
     #[error("not implemented")]
     Unimplemented,
-    /// The session has ended.
     #[error("the session has expired")]
     SessionExpired,
-    /// The session was taken over by another connection.
     #[error("the session has moved to another connection")]
     SessionMoved,
     /// A store failed. The update may or may not have happened.
@@ -56,6 +49,7 @@ pub enum Error {
 
 /// The reason why a connection got no client.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum ConnectError {
     /// The session is unknown or expired, or the password is wrong. The server tells the client,
     /// then closes.
@@ -64,12 +58,7 @@ pub enum ConnectError {
     /// The client has seen a zxid that this process has not reached. The server closes without an
     /// answer.
     #[error("the client has seen zxid {client:#x}, this server only {server:#x}")]
-    ClientAhead {
-        /// The last zxid that the client saw.
-        client: i64,
-        /// The last zxid applied here.
-        server: i64,
-    },
+    ClientAhead { client: i64, server: i64 },
     /// A store failed. The server closes without an answer, and the client tries again.
     #[error("a store failed: {0}")]
     Store(#[from] ports::Error),
@@ -77,14 +66,13 @@ pub enum ConnectError {
 
 /// The reason why a client ended. The connection closes.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum Ended {
     /// The client closed the session, and all outputs were delivered.
     #[error("the session was closed")]
     Closed,
-    /// The session has expired.
     #[error("the session has expired")]
     Expired,
-    /// Another connection has taken the session over.
     #[error("the session has moved to another connection")]
     Moved,
     /// The session's lease was not renewed in time, so this process may no longer answer for it

@@ -18,7 +18,7 @@
 //! because many clients have no address to probe.
 
 pub(crate) mod failure_detector;
-pub mod last_heartbeat;
+pub(crate) mod last_heartbeat;
 
 use std::{
     sync::{Arc, Mutex},
@@ -28,31 +28,28 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Clock, Event, Functions, Handler, Incarnation, Key, KeyValue, Queue, Result, Update,
-    functions::Failure, key_value::Value,
+    Event, Handler, Incarnation, Key, Result, Update, functions::Failure, key_value::Value,
 };
-use primitives::Mutant;
 
 use self::{
-    failure_detector::FailureDetector,
+    failure_detector::{check_shard, moment},
     last_heartbeat::{LastHeartbeats, Moment, StoredHeartbeats, Timing},
 };
 use crate::{
     broken::Broken,
     config::Config,
-    dependency::Dependency,
+    dependency::TrackedStore,
+    environment::Environment,
     queue_names,
     records::{decode, encode},
     storage::{
-        session::{CLIENT_SHARDS, Sessions},
-        temporary::Temporaries,
+        session::{CLIENT_SHARDS, Rows},
+        temporary,
     },
 };
 
-/// Heartbeats per shortest session timeout.
 const BEATS_PER_TIMEOUT_MIN: u32 = 4;
 
-/// The attribute of the heartbeat's row that holds its observations.
 const HEARTBEATS: &str = "notes";
 
 /// The most bytes that one session takes in the stored observations. Sessions beyond the largest
@@ -69,74 +66,75 @@ const RETIRE: &[u8] = b"retire";
 /// The heartbeat's message to itself when temporary objects are due for a sweep.
 const SWEEP: &[u8] = b"sweep";
 
-/// How often the heartbeat runs while there are sessions.
-pub fn period(config: &Config) -> Duration {
+fn period(config: &Config) -> Duration {
     config.session_timeout_min / BEATS_PER_TIMEOUT_MIN
 }
 
-/// The ports that the heartbeat needs.
-#[derive(Debug, Clone)]
-pub struct Parts {
-    /// The store of the session rows and of the heartbeat's row.
-    pub system: Arc<dyn KeyValue>,
-    /// The queue to the writer.
-    pub queue: Arc<dyn Queue>,
-    /// The service with the heartbeat's timer.
-    pub functions: Arc<dyn Functions>,
-    /// Time.
-    pub clock: Arc<dyn Clock>,
+pub(crate) async fn arm(env: &Environment) -> Result<()> {
+    let functions = &env.parts.functions;
+    functions
+        .arm_timer(queue_names::HEARTBEAT, period(&env.config))
+        .await
 }
 
-/// The heartbeat function.
+pub(crate) async fn any_session(env: &Environment) -> Result<bool> {
+    let mut store = env.system();
+    for shard in CLIENT_SHARDS {
+        let mut pages = Rows::of(shard);
+        while let Some(rows) = pages.next_page(&mut store).await? {
+            if !rows.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Deletes the stored observations: every session's timeout starts again.
+pub(crate) async fn forget(env: &Environment) -> Result<()> {
+    let system = &env.parts.system;
+    system
+        .update(Update::delete(heartbeats_key()))
+        .await
+        .map(|_| ())
+}
+
 #[derive(Debug)]
-pub struct Heartbeat {
-    parts: Parts,
-    detector: FailureDetector,
-    temporaries: Temporaries,
+pub(crate) struct Heartbeat {
+    env: Arc<Environment>,
     timing: Timing,
-    sweep_period: Duration,
-    mutant: Mutant<Broken>,
     /// The observations of a warm instance's last completed run; none before the first.
     own: Mutex<Option<Arc<LastHeartbeats>>>,
 }
 
 impl Heartbeat {
-    /// A heartbeat for the sessions of a system store.
-    pub fn new(parts: Parts, temporaries: Temporaries, config: &Config) -> Self {
-        // Each machine's clock may be off by the drift allowance of the locks.
-        let clocks_apart_max = config.locks.drift_allowance * 2;
-        let detector = FailureDetector {
-            sessions: Sessions::new(parts.system.clone()),
-            queue: parts.queue.clone(),
-            clock: parts.clock.clone(),
-            mutant: config.mutant,
+    pub(crate) fn new(env: Arc<Environment>) -> Self {
+        let timing = Timing {
+            period: period(&env.config),
+            // Each machine's clock may be off by the drift allowance of the locks.
+            clocks_apart_max: env.config.locks.drift_allowance * 2,
         };
         Self {
-            detector,
-            parts,
-            temporaries,
-            timing: Timing {
-                period: period(config),
-                clocks_apart_max,
-            },
-            sweep_period: config.temporary_sweep_period,
-            mutant: config.mutant,
+            env,
+            timing,
             own: Mutex::default(),
         }
     }
 
     /// One run: checks every session, and retires if there is none.
     async fn run(&self) -> Result<()> {
-        let mut dependency = Dependency::now(&*self.parts.system);
-        let before = self.load(self.detector.moment(), &mut dependency).await?;
-        let mut heartbeats = before.next(self.detector.moment());
-        self.check_all(&before, &mut heartbeats, &mut dependency)
-            .await?;
+        let env = &self.env;
+        let mut store = TrackedStore::now(env.parts.system.clone());
+        let before = self.load(&mut store, moment(env)).await?;
+        let mut heartbeats = before.next(moment(env));
+        for shard in CLIENT_SHARDS {
+            check_shard(env, &mut store, shard, &before, &mut heartbeats).await?;
+        }
         if heartbeats.session_count() == 0 {
             return self.send_to_self(RETIRE).await;
         }
-        let sweep_is_due = heartbeats.sweep_is_due(self.sweep_period);
-        self.store(heartbeats, &mut dependency).await?;
+        let sweep_is_due = heartbeats.sweep_is_due(env.config.temporary_sweep_period);
+        self.store(&mut store, heartbeats).await?;
         // In a run of its own, so that failure detection does not wait for objects.
         if sweep_is_due && self.send_to_self(SWEEP).await.is_err() {
             // On a full disk the message cannot be sent, and sweeping frees space.
@@ -147,8 +145,8 @@ impl Heartbeat {
 
     /// Sends a command to the heartbeat itself, which runs at least once for it.
     async fn send_to_self(&self, command: &'static [u8]) -> Result<()> {
-        self.parts
-            .functions
+        let functions = &self.env.parts.functions;
+        functions
             .send(queue_names::HEARTBEAT, None, Bytes::from_static(command))
             .await
             .map(|_| ())
@@ -156,43 +154,15 @@ impl Heartbeat {
 
     /// Disarms the timer, and arms it again if a session was opened meanwhile.
     async fn retire(&self) -> Result<()> {
-        self.forget().await?;
-        self.parts
-            .functions
-            .disarm_timer(queue_names::HEARTBEAT)
-            .await?;
-        if self.any_session().await? {
-            return self
-                .parts
-                .functions
-                .arm_timer(queue_names::HEARTBEAT, self.timing.period)
-                .await;
+        let env = &self.env;
+        forget(env).await?;
+        let functions = &env.parts.functions;
+        functions.disarm_timer(queue_names::HEARTBEAT).await?;
+        if any_session(env).await? {
+            return arm(env).await;
         }
         self.sweep().await;
         Ok(())
-    }
-
-    /// Whether any client session exists.
-    pub async fn any_session(&self) -> Result<bool> {
-        let mut dependency = Dependency::default();
-        for shard in CLIENT_SHARDS {
-            let mut pages = self.detector.sessions.rows(shard);
-            while let Some(rows) = pages.next_page(&mut dependency).await? {
-                if !rows.is_empty() {
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
-    }
-
-    /// Deletes the stored observations: every session's timeout starts again.
-    pub async fn forget(&self) -> Result<()> {
-        self.parts
-            .system
-            .update(Update::delete(heartbeats_key()))
-            .await
-            .map(|_| ())
     }
 
     /// The observations of the run before: this instance's own if they are fresh, otherwise the
@@ -200,88 +170,64 @@ impl Heartbeat {
     ///
     /// Only observations from the same incarnation of the store count. A store that rolled back may
     /// have lost renewals, and counts the next ones with the same numbers.
-    async fn load(&self, now: Moment, dependency: &mut Dependency) -> Result<Arc<LastHeartbeats>> {
+    async fn load(&self, store: &mut TrackedStore, now: Moment) -> Result<Arc<LastHeartbeats>> {
         let own = self
             .own
             .lock()
             .expect("no panic while it is locked")
             .clone();
-        let first = || Arc::new(LastHeartbeats::first(now, dependency.incarnation()));
-        if self.mutant.breaks(Broken::KeepsSilenceInTheInstance) {
+        let incarnation = store.incarnation();
+        let first = || Arc::new(LastHeartbeats::first(now, incarnation));
+        if self.env.breaks(Broken::KeepsSilenceInTheInstance) {
             return Ok(own.unwrap_or_else(first));
         }
-        let is_forgetful = !self.mutant.breaks(Broken::CountsLostSilence);
-        let is_current = |noted: Incarnation, dependency: &Dependency| {
-            noted == dependency.incarnation() || !is_forgetful
+        let is_current = |noted: Incarnation, incarnation| {
+            noted == incarnation || self.env.breaks(Broken::CountsLostSilence)
         };
-        let is_of_this_start =
-            |own: &Arc<LastHeartbeats>| is_current(own.incarnation(), dependency);
-        if let Some(own) =
-            own.filter(|own| is_of_this_start(own) && own.are_fresh(now, self.timing))
+        if let Some(own) = own
+            && is_current(own.incarnation(), incarnation)
+            && own.are_fresh(now, self.timing)
         {
             return Ok(own);
         }
-        let row = dependency
-            .get(&*self.parts.system, &heartbeats_key())
-            .await?;
-        let first = || Arc::new(LastHeartbeats::first(now, dependency.incarnation()));
+        let row = store.get(&heartbeats_key()).await?;
+        let incarnation = store.incarnation();
+        let first = || Arc::new(LastHeartbeats::first(now, incarnation));
         let Some(stored) = row.as_ref().and_then(|row| row.bytes(HEARTBEATS)) else {
             return Ok(first());
         };
-        Ok(
-            match decode::<StoredHeartbeats>(stored, "the heartbeat's observations") {
-                Ok(stored) if is_current(stored.incarnation, dependency) => {
-                    Arc::new(LastHeartbeats::from_stored(stored, now, self.timing))
-                }
-                Ok(_) => first(),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot read the stored heartbeats; counting every session's silence from zero");
-                    first()
-                }
-            },
-        )
+        match decode::<StoredHeartbeats>(stored, "the heartbeat's observations") {
+            Ok(stored) if is_current(stored.incarnation, incarnation) => {
+                let own = LastHeartbeats::from_stored(stored, now, self.timing);
+                Ok(Arc::new(own))
+            }
+            Ok(_) => Ok(first()),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the stored heartbeats; counting every session's silence from zero");
+                Ok(first())
+            }
+        }
     }
 
-    async fn store(
-        &self,
-        mut heartbeats: LastHeartbeats,
-        dependency: &mut Dependency,
-    ) -> Result<()> {
-        let sessions_max = self.parts.system.limits().item_bytes_max / HEARTBEAT_BYTES_PER_SESSION;
-        let stored = heartbeats.to_store(self.timing, sessions_max);
+    async fn store(&self, store: &mut TrackedStore, mut heartbeats: LastHeartbeats) -> Result<()> {
+        let item_bytes_max = store.store().limits().item_bytes_max;
+        let stored =
+            heartbeats.stored_if_due(self.timing, item_bytes_max / HEARTBEAT_BYTES_PER_SESSION);
         if let Some(stored) = stored
-            && !self.mutant.breaks(Broken::KeepsSilenceInTheInstance)
+            && !self.env.breaks(Broken::KeepsSilenceInTheInstance)
         {
-            let update = Update::put(
-                heartbeats_key(),
-                vec![(HEARTBEATS.into(), Value::Bytes(encode(&stored)))],
-            );
-            dependency
-                .update(&*self.parts.system, update.transient())
-                .await?;
+            let stored = Value::Bytes(encode(&stored));
+            let update = Update::put(heartbeats_key(), vec![(HEARTBEATS.into(), stored)]);
+            store.update(update.transient()).await?;
         }
         *self.own.lock().expect("no panic while it is locked") = Some(Arc::new(heartbeats));
-        Ok(())
-    }
-
-    async fn check_all(
-        &self,
-        before: &LastHeartbeats,
-        heartbeats: &mut LastHeartbeats,
-        dependency: &mut Dependency,
-    ) -> Result<()> {
-        for shard in CLIENT_SHARDS {
-            self.detector
-                .check_shard(shard, before, heartbeats, dependency)
-                .await?;
-        }
         Ok(())
     }
 
     /// Removes temporary objects. A failure is left to the next sweep, because sessions must not
     /// depend on it.
     async fn sweep(&self) {
-        match self.temporaries.sweep().await {
+        match temporary::sweep(&self.env.parts, self.env.config.mutant).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "removed unneeded temporary objects"),
             Err(error) => {

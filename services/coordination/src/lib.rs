@@ -10,14 +10,14 @@
 //!    └───── replies, events, in order ◀── session's row ◀────────────────────── tail ◀── watch function
 //! ```
 //!
-//! - [`gateway`] and [`client`] are the client library. [`tail`] follows the log for the clients of
+//! - [`gateway`] and [`client`] are the client library. `tail` follows the log for the clients of
 //!   one process, and `client::read` reads the user store without any function.
-//! - [`writer`], [`distributor`], [`watch`] and [`heartbeat`] are the four functions. Each may die
+//! - `writer`, `distributor`, `watch` and `heartbeat` are the four functions. Each may die
 //!   between any two steps. Its successor reads from the rows what to finish or undo.
 //! - `heartbeat::failure_detector` decides which sessions have expired. Processes that share a
 //!   store check each other with it ([`member`]).
-//! - [`storage`] holds every conditional write: to the rows of sessions and znodes in the system
-//!   store, and to the user stores. [`dependency`] tracks the state that each write depends on,
+//! - `storage` holds every conditional write: to the rows of sessions and znodes in the system
+//!   store, and to the user store. `dependency` tracks the state that each write depends on,
 //!   because a store may lose state that is not durable yet.
 //! - `writer::tree` has the rules of the tree without any I/O.
 //!
@@ -29,27 +29,33 @@ mod backlog;
 pub mod broken;
 pub mod client;
 pub mod config;
+#[doc(hidden)]
 pub mod dependency;
-pub mod distributor;
+mod distributor;
+mod environment;
 pub mod error;
 pub mod gateway;
-pub mod heartbeat;
+mod heartbeat;
 pub mod member;
 pub mod model;
+#[doc(hidden)]
 pub mod path;
 pub mod queue_names;
+#[doc(hidden)]
 pub mod records;
 pub mod service;
+#[doc(hidden)]
 pub mod storage;
-pub mod tail;
+mod tail;
 #[cfg(test)]
-mod test_fixture;
-pub mod watch;
-pub mod writer;
+mod tests;
+mod watch;
+mod writer;
 
 pub use client::Client;
 pub use config::Config;
+pub use environment::Parts;
 pub use error::{ConnectError, Ended, Error};
 pub use gateway::Gateway;
 pub use member::Member;
-pub use service::{Parts, Region, Service};
+pub use service::Service;

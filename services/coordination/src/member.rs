@@ -26,17 +26,16 @@ use ports::{Monotonic, Result};
 
 use crate::{
     Client,
-    client::Shared,
+    dependency::TrackedStore,
     error::{ConnectError, Ended},
     gateway::Gateway,
     heartbeat::{
-        self,
-        failure_detector::FailureDetector,
+        self, failure_detector,
         last_heartbeat::{LastHeartbeats, Timing},
     },
     model::{Output, Password, Request, SessionId},
-    queue_names,
     storage::session::{MEMBER_SHARD, RENEWALS_PER_TIMEOUT, Row, State},
+    tail::Tail,
 };
 
 /// The silence after which a member counts as dead.
@@ -52,9 +51,8 @@ type Progress = (State, u64, u64);
 /// This process as a member. When it is dropped, the others detect its absence.
 #[derive(Debug)]
 pub struct Member {
-    shared: Arc<Shared>,
+    tail: Arc<Tail>,
     client: Client,
-    detector: FailureDetector,
     /// The observations of the last check of the others. None before the first, or if the last was
     /// in another incarnation of the store.
     heartbeats: Option<LastHeartbeats>,
@@ -67,18 +65,12 @@ impl Gateway {
         &self,
         resume: Option<(SessionId, Password)>,
     ) -> Result<Member, ConnectError> {
-        let shared = Arc::clone(&self.shared);
-        let client = self.attach_member(MEMBER_TIMEOUT, resume).await?;
-        let detector = FailureDetector {
-            sessions: shared.sessions.clone(),
-            queue: Arc::clone(&shared.queue),
-            clock: Arc::clone(&shared.clock),
-            mutant: shared.config.mutant,
-        };
+        let attached = self
+            .attach(MEMBER_TIMEOUT, resume, SessionId::of_member)
+            .await?;
         Ok(Member {
-            shared,
-            client,
-            detector,
+            tail: self.tail.clone(),
+            client: self.let_in(attached).await?,
             heartbeats: None,
             others: BTreeMap::new(),
         })
@@ -126,23 +118,21 @@ impl Member {
             period: RENEWAL_PERIOD,
             clocks_apart_max: Duration::ZERO,
         };
-        let mut dependency = self.detector.sessions.dependency();
-        let now = self.detector.moment();
+        let env = &self.tail.env;
+        let mut store = TrackedStore::now(env.parts.system.clone());
+        let now = failure_detector::moment(env);
         let is_good = |heartbeats: &LastHeartbeats| {
-            heartbeats.incarnation() == dependency.incarnation()
-                && heartbeats.are_fresh(now, timing)
+            heartbeats.incarnation() == store.incarnation() && heartbeats.are_fresh(now, timing)
         };
         let before = self
             .heartbeats
             .take()
             .filter(is_good)
-            .unwrap_or_else(|| LastHeartbeats::first(now, dependency.incarnation()));
+            .unwrap_or_else(|| LastHeartbeats::first(now, store.incarnation()));
         let mut heartbeats = before.next(now);
-        let rows = match self
-            .detector
-            .check_shard(MEMBER_SHARD, &before, &mut heartbeats, &mut dependency)
-            .await
-        {
+        let checked =
+            failure_detector::check_shard(env, &mut store, MEMBER_SHARD, &before, &mut heartbeats);
+        let rows = match checked.await {
             Ok(rows) => rows,
             Err(error) => {
                 // The failed check observed nothing, so the earlier observations stay valid.
@@ -157,7 +147,7 @@ impl Member {
             .map(|(session, row)| (*session, progress(row)))
             .collect();
         if now_there != self.others {
-            self.shared.tail.poll_soon();
+            self.tail.poll_soon();
         }
         let is_left = |session: &SessionId| {
             now_there
@@ -165,11 +155,7 @@ impl Member {
                 .is_some_and(|(state, _, _)| *state == State::Open)
         };
         if !self.others.keys().all(is_left) {
-            let period = heartbeat::period(&self.shared.config);
-            self.shared
-                .functions
-                .arm_timer(queue_names::HEARTBEAT, period)
-                .await?;
+            heartbeat::arm(&self.tail.env).await?;
         }
         self.others = now_there;
         Ok(())

@@ -121,76 +121,43 @@ pub enum Watching {
     Yes,
 }
 
-/// A client's request. Versions are ZooKeeper's: -1 matches any.
+/// A client's request. Versions are ZooKeeper's: -1 matches any. Null and empty data differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Request {
-    /// Creates a znode.
+    /// Creates a znode. If `naming` is sequential, `path` is only the prefix of its path.
     Create {
-        /// Its path, or the prefix of it if `naming` is sequential.
         path: String,
-        /// Its data; null and empty differ.
         data: Option<Bytes>,
-        /// Its access rights.
         acl: Vec<Acl>,
-        /// Whether it is ephemeral.
         lifetime: Lifetime,
-        /// Whether the parent's counter completes its name.
         naming: Naming,
     },
     /// Deletes a znode without children.
-    Delete {
-        /// The znode.
-        path: String,
-        /// The version it must have.
-        version: i32,
-    },
+    Delete { path: String, version: i32 },
     /// Replaces a znode's data.
     SetData {
-        /// The znode.
         path: String,
-        /// Its new data.
         data: Option<Bytes>,
-        /// The version it must have.
         version: i32,
     },
-    /// Reads a znode's Stat, if it exists.
-    Exists {
-        /// The znode.
-        path: String,
-        /// Whether to watch it, even if it does not exist.
-        watching: Watching,
-    },
-    /// Reads a znode's data and Stat.
-    GetData {
-        /// The znode.
-        path: String,
-        /// Whether to watch it, if it exists.
-        watching: Watching,
-    },
-    /// Reads the names of a znode's children, and its Stat.
-    GetChildren {
-        /// The znode.
-        path: String,
-        /// Whether to watch its children, if it exists.
-        watching: Watching,
-    },
-    /// Waits until everything decided before is applied here.
-    Sync {
-        /// Returned unchanged, also if it does not exist or is null.
-        path: Option<String>,
-    },
+    /// Reads a znode's Stat, if it exists. Can watch it even if it does not exist.
+    Exists { path: String, watching: Watching },
+    /// Reads a znode's data and Stat. Can watch it if it exists.
+    GetData { path: String, watching: Watching },
+    /// Reads the names of a znode's children, and its Stat. Can watch its children if it exists.
+    GetChildren { path: String, watching: Watching },
+    /// Waits until everything decided before is applied here. Returns `path` unchanged, also if it
+    /// does not exist or is null.
+    Sync { path: Option<String> },
     /// Keeps the session alive; answered in order.
     Ping,
     /// Sets watches again after a reconnect. A watch fires at once if its znode changed after
-    /// `relative`.
+    /// `relative`, the last zxid that the client saw.
     SetWatches {
-        /// The last zxid that the client saw.
         relative: Zxid,
-        /// Paths with data watches.
         data: Vec<String>,
-        /// Paths with exists watches.
         exists: Vec<String>,
-        /// Paths with child watches.
         children: Vec<String>,
     },
     /// Ends the session and deletes its ephemerals.
@@ -241,55 +208,42 @@ fn strings_len(strings: &[String]) -> usize {
         .sum()
 }
 
-/// The successful result of a request.
+/// The successful result of a request. Null and empty data differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Response {
-    /// Of create.
+    /// The complete path of the new znode, and its first Stat.
     Created {
-        /// The complete path.
         path: String,
-        /// The znode as created.
         stat: Stat,
     },
-    /// Of delete.
     Deleted,
     /// Of set data and exists.
     Stat(Stat),
-    /// Of get data.
     Data {
-        /// The data; null and empty differ.
         data: Option<Bytes>,
-        /// The Stat.
         stat: Stat,
     },
-    /// Of get children.
+    /// The children's names, without the path, sorted. The Stat is their parent's.
     Children {
-        /// The children's names, without the path, sorted.
         children: Vec<String>,
-        /// The parent's Stat.
         stat: Stat,
     },
-    /// Of sync.
     Synced {
-        /// The path of the request.
         path: Option<String>,
     },
-    /// Of ping.
     Pong,
-    /// Of set watches.
     WatchesSet,
-    /// Of close. The connection ends after it.
+    /// The connection ends after it.
     Closed,
 }
 
 /// The change of a watched znode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[allow(missing_docs)]
 pub enum EventKind {
-    /// The znode was created.
     NodeCreated,
-    /// The znode was deleted.
     NodeDeleted,
-    /// Its data was set.
     NodeDataChanged,
     /// A child was created or deleted.
     NodeChildrenChanged,
@@ -298,24 +252,21 @@ pub enum EventKind {
 /// A client's output: replies in the order of the requests, and each event before any reply that
 /// reflects a later change.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Output {
     /// The reply to the request that was submitted with `tag`.
     Reply {
-        /// The tag.
         tag: i32,
         /// The zxid of an update, even if it failed. For other requests, the last zxid applied
         /// here.
         zxid: Zxid,
-        /// The result.
         result: Result<Response, Error>,
     },
     /// A watch fired.
     Event {
         /// The zxid of the change. None for an event that `SetWatches` found missed.
         zxid: Option<Zxid>,
-        /// The kind of change.
         kind: EventKind,
-        /// The znode.
         path: String,
     },
 }

@@ -1,6 +1,7 @@
-//! The names of the service's functions, queues and queue groups.
+//! The service's functions, queues, queue groups and log by name.
 
 use bytes::Bytes;
+use ports::{Queue, Result, queue::Message};
 
 use crate::model::SessionId;
 
@@ -18,6 +19,9 @@ pub const REQUEST_QUEUE: &str = "coordination-requests";
 /// The queue of decided requests for the distributor, with one group.
 pub const DISTRIBUTOR_QUEUE: &str = "coordination-decided";
 
+/// The distributor's log, a partition of the system store.
+pub const LOG_PARTITION: &str = "distributor-log";
+
 /// The queue group of a session's requests.
 pub fn request_group(session: SessionId) -> Bytes {
     Bytes::copy_from_slice(&session.0.to_be_bytes())
@@ -26,4 +30,24 @@ pub fn request_group(session: SessionId) -> Bytes {
 /// The queue group of all decided requests.
 pub fn distributor_group() -> Bytes {
     Bytes::from_static(b"all")
+}
+
+/// Sends messages of one group in order, in as few calls as the queue allows.
+pub(crate) async fn send(
+    queue: &dyn Queue,
+    name: &str,
+    group: Bytes,
+    bodies: &[Bytes],
+) -> Result<()> {
+    let batch_messages_max = queue.limits().batch_messages_max.max(1);
+    for bodies in bodies.chunks(batch_messages_max) {
+        let message = |body: &Bytes| Message {
+            group: group.clone(),
+            deduplication: None,
+            body: body.clone(),
+        };
+        let messages = bodies.iter().map(message).collect();
+        queue.send(name, messages).await?;
+    }
+    Ok(())
 }

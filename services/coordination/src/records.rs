@@ -36,7 +36,6 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> ports::R
 /// number in that session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct UpdateId {
-    /// The session.
     pub session: SessionId,
     /// One above the update before it, over all attaches of the session.
     pub sequence: u64,
@@ -46,9 +45,7 @@ pub struct UpdateId {
 /// number of the writer that works for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// The request that would be decided.
     pub request: UpdateId,
-    /// The writer's fencing number.
     pub fence: u64,
 }
 
@@ -56,11 +53,9 @@ pub struct Holder {
 /// assigns zxids, so they are in the user store alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeState {
-    /// Number of times its data was set.
     pub version: i32,
     /// Number of children ever created in it: the counter behind sequential names.
     pub creates: i32,
-    /// Number of its children.
     pub children: i32,
     /// For an ephemeral, the update that created it. The session of that update owns the znode.
     pub owner: Option<UpdateId>,
@@ -73,13 +68,9 @@ pub struct NodeState {
 pub enum Payload {
     /// Null, which is not the same as empty.
     Null,
-    /// The bytes themselves.
     Inline(Bytes),
-    /// The bytes are in an object.
     Object {
-        /// The object's name.
         name: String,
-        /// The object's length in bytes.
         bytes_len: u64,
     },
 }
@@ -90,6 +81,14 @@ impl Payload {
             Self::Null => 0,
             Self::Inline(bytes) => bytes.len(),
             Self::Object { name, .. } => name.len(),
+        }
+    }
+
+    /// The name of the object that holds the bytes.
+    pub fn object(&self) -> Option<&str> {
+        match self {
+            Self::Object { name, .. } => Some(name),
+            Self::Null | Self::Inline(_) => None,
         }
     }
 
@@ -106,47 +105,32 @@ impl Payload {
 /// A request on its way to the writer, as a message of its session's group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Submitted {
-    /// The session.
     pub session: SessionId,
     /// The attach under which it was submitted. The writer refuses it if the row's attach is
     /// higher.
     pub attach: u64,
     /// Its number within the attach, from one. Zero for a request that does not come from a client.
     pub request: u64,
-    /// The operation.
     pub operation: Operation,
 }
 
 /// The operations of a writer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operation {
-    /// Create a znode.
     Create {
-        /// Its path, or the prefix of a sequential one.
         path: String,
-        /// Its data.
         data: Payload,
-        /// Its ACL.
         acl: Vec<Acl>,
-        /// Whether it is ephemeral.
         lifetime: Lifetime,
-        /// Whether the parent's counter completes the name.
         naming: Naming,
     },
-    /// Delete a znode.
     Delete {
-        /// The znode.
         path: String,
-        /// The version it must have.
         version: i32,
     },
-    /// Replace data.
     SetData {
-        /// The znode.
         path: String,
-        /// Its new data.
         data: Payload,
-        /// The version it must have.
         version: i32,
     },
     /// Fail with this error, at its place in the order.
@@ -185,14 +169,7 @@ impl Operation {
     /// The temporary object that holds its data, if there is one.
     pub fn temporary_object(&self) -> Option<&str> {
         match self {
-            Self::Create {
-                data: Payload::Object { name, .. },
-                ..
-            }
-            | Self::SetData {
-                data: Payload::Object { name, .. },
-                ..
-            } => Some(name),
+            Self::Create { data, .. } | Self::SetData { data, .. } => data.object(),
             _ => None,
         }
     }
@@ -202,7 +179,6 @@ impl Operation {
 /// distributor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decided {
-    /// Its id.
     pub id: UpdateId,
     /// The incarnation of the store in which it was planned. A reader in a later incarnation asks
     /// the row whether the decision was lost.
@@ -211,7 +187,6 @@ pub struct Decided {
     pub fence: u64,
     /// The sequence in its locks: that of the first request decided together with it.
     pub locks: u64,
-    /// The attach of the request that it answers.
     pub attach: u64,
     /// The number of the request that it answers, see [`Submitted::request`].
     pub request: u64,
@@ -275,7 +250,6 @@ impl Decided {
 /// A znode touched by a decided update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Touched {
-    /// The znode.
     pub path: String,
     /// The update that it follows on this znode (rule C-3), or `None` if the znode did not exist.
     pub follows: Option<UpdateId>,
@@ -286,32 +260,22 @@ pub struct Touched {
 /// The change that an update makes to the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// Creates a znode.
     Create {
-        /// Its whole path.
         path: String,
-        /// Its data.
         data: Payload,
-        /// Its ACL.
         acl: Vec<Acl>,
     },
     /// Deletes znodes together: one for a delete, several for a part of a session's end.
     Delete {
-        /// Their paths, in order.
         paths: Vec<String>,
     },
-    /// Replaces the data of a znode.
     SetData {
-        /// The znode.
         path: String,
-        /// Its new data.
         data: Payload,
     },
-    /// Changes nothing.
     Attach,
     /// Ends the session and deletes its ephemerals.
     Close {
-        /// Their paths, in order.
         paths: Vec<String>,
     },
 }
@@ -344,13 +308,10 @@ impl Slot {
 /// One update in the total order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// Its id.
     pub id: UpdateId,
-    /// The attach of the request that it answers.
     pub attach: u64,
     /// The number of the request that it answers, see [`Submitted::request`].
     pub request: u64,
-    /// The answer for its client.
     pub answer: Result<UpdateAnswer, Error>,
     /// The events for watches, in order.
     pub events: Vec<(EventKind, String)>,
@@ -359,20 +320,10 @@ pub struct LogEntry {
 /// The answer to an update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpdateAnswer {
-    /// To create.
-    Created {
-        /// The whole path.
-        path: String,
-        /// The znode as created.
-        stat: Stat,
-    },
-    /// To delete.
+    Created { path: String, stat: Stat },
     Deleted,
-    /// To set data.
     Set(Stat),
-    /// To an attach.
     Attached,
-    /// To the end of the session.
     Closed,
 }
 
@@ -381,11 +332,9 @@ pub enum UpdateAnswer {
 pub struct Wake {
     /// The index of the slot before it, or zero if there is none.
     pub previous: u64,
-    /// Its index in the log.
     pub index: u64,
     /// The epoch of the distributor that logged it.
     pub epoch: u64,
-    /// The encoded slot.
     pub slot: Bytes,
     /// No part of the slot may be sent to a client before this point is durable (rule P5).
     pub point: DurabilityPoint,

@@ -1,9 +1,9 @@
-//! Stored state: the rows of the system store and of the user stores, and every conditional write
+//! Stored state: the rows of the system store and of the user store, and every conditional write
 //! to them.
 //!
 //! - [`session`], [`node`] and [`ephemerals`] are the rows of the system store: sessions with their
 //!   outboxes, znodes with their locks, and the index of each session's ephemerals.
-//! - [`user_store`] is the state that clients read, once per region.
+//! - [`user_store`] is the state that clients read.
 //! - [`temporary`] are objects with data that is too large for a message.
 
 pub mod ephemerals;

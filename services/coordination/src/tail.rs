@@ -13,9 +13,6 @@
 //! Where several processes distribute, a slot is announced in only one of them. The others poll the
 //! log ([`poll_schedule`]).
 //!
-//! The tail keeps the most recent changes for readers. A reader uses them to correct a result that
-//! changed while it was read ([`crate::client::read`]).
-//!
 //! Invariants
 //! - While the tail has no position in the log, no client is registered, and applied slots are
 //!   delivered to no client. A registered client therefore receives every answer to the requests
@@ -30,7 +27,7 @@
 pub(crate) mod event_queue;
 mod poll_schedule;
 mod registry;
-pub mod watches;
+pub(crate) mod watches;
 
 use std::{
     collections::BTreeMap,
@@ -41,8 +38,8 @@ use std::{
     time::Duration,
 };
 
-use ports::{Clock, DurabilityPoint, Incarnation, Result, key_value::Read};
-use primitives::{Cursor, Epoch, FencedLog, Mutant, SlotIndex};
+use ports::{DurabilityPoint, Incarnation, Result, key_value::Read};
+use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{Notify, watch};
 
 use self::{
@@ -52,8 +49,9 @@ use self::{
 use crate::{
     backlog::Backlog,
     broken::Broken,
-    config::Config,
+    environment::Environment,
     model::{EventKind, SessionId, Zxid},
+    queue_names::LOG_PARTITION,
     records::{LogEntry, Slot, UpdateAnswer, Wake, decode},
     storage::user_store::UserStore,
     tail::{
@@ -73,12 +71,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// One process's position in the log.
 #[derive(Debug)]
-pub struct Tail {
-    region: UserStore,
+pub(crate) struct Tail {
+    pub(crate) env: Arc<Environment>,
+    pub(crate) region: UserStore,
     log: FencedLog,
-    clock: Arc<dyn Clock>,
-    mutant: Mutant<Broken>,
-    poll_period: Option<Duration>,
     /// A client waits for something that another process may distribute.
     poll_is_wanted: AtomicBool,
     inbox: Mutex<BTreeMap<u64, Wake>>,
@@ -93,7 +89,6 @@ pub struct Tail {
     found: Mutex<Option<LogPosition>>,
 }
 
-/// A delivered change.
 #[derive(Debug)]
 pub(crate) struct DeliveredChange {
     pub(crate) zxid: Zxid,
@@ -101,7 +96,6 @@ pub(crate) struct DeliveredChange {
     pub(crate) path: String,
 }
 
-/// One connection to one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Connection {
     pub(crate) session: SessionId,
@@ -124,7 +118,17 @@ struct AppliedSlot {
     point: DurabilityPoint,
 }
 
-/// The slot that was delivered last.
+impl AppliedSlot {
+    fn decode(index: u64, epoch: u64, slot: &[u8], point: DurabilityPoint) -> Result<Self> {
+        Ok(Self {
+            index,
+            epoch,
+            slot: decode(slot, "a slot of the log")?,
+            point,
+        })
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct LogPosition {
     index: u64,
@@ -134,14 +138,11 @@ struct LogPosition {
 }
 
 impl Tail {
-    /// A tail of `log` for readers of `region`.
-    pub fn new(region: UserStore, log: FencedLog, clock: Arc<dyn Clock>, config: &Config) -> Self {
+    pub(crate) fn new(env: Arc<Environment>) -> Self {
         Self {
-            region,
-            log,
-            clock,
-            mutant: config.mutant,
-            poll_period: config.log_poll_period,
+            region: UserStore::of(&env),
+            log: FencedLog::new(env.parts.system.clone(), LOG_PARTITION),
+            env,
             poll_is_wanted: AtomicBool::new(false),
             inbox: Mutex::default(),
             slot_announced: Notify::new(),
@@ -155,12 +156,12 @@ impl Tail {
     }
 
     /// The view of this process: the answers and events up to this zxid are delivered.
-    pub fn applied(&self) -> Zxid {
+    pub(crate) fn applied(&self) -> Zxid {
         *self.applied.borrow()
     }
 
     /// The zxid up to which all deliveries since the current position are durable.
-    pub fn durable(&self) -> Zxid {
+    pub(crate) fn durable(&self) -> Zxid {
         Zxid(self.durable.load(Ordering::Acquire))
     }
 
@@ -170,7 +171,7 @@ impl Tail {
         // In this order: a position is lost before its successor reports durability.
         let durable = self.durable();
         let is_lost = position == NO_POSITION || self.position.load(Ordering::Acquire) != position;
-        let is_blind = self.mutant.breaks(Broken::ConfirmsLostZxids);
+        let is_blind = self.env.breaks(Broken::ConfirmsLostZxids);
         (!is_lost || is_blind).then_some(durable)
     }
 
@@ -193,7 +194,7 @@ impl Tail {
     }
 
     /// The numbers of connected clients and armed watches in this process.
-    pub fn counts(&self) -> (usize, usize) {
+    pub(crate) fn counts(&self) -> (usize, usize) {
         let registry = self.registry();
         (registry.clients().count(), registry.watches.count())
     }
@@ -201,14 +202,14 @@ impl Tail {
     /// Announces that a client waits for something. If another process may distribute it, the tail
     /// polls the log soon.
     pub(crate) fn poll_soon(&self) {
-        if self.poll_period.is_some() {
+        if self.env.config.log_poll_period.is_some() {
             self.poll_is_wanted.store(true, Ordering::Release);
             self.slot_announced.notify_one();
         }
     }
 
     /// Returns once the view has reached `zxid`.
-    pub async fn reached(&self, zxid: Zxid) {
+    pub(crate) async fn reached(&self, zxid: Zxid) {
         // The sender lives as long as `self`, so waiting cannot fail.
         let _ = self
             .applied
@@ -219,11 +220,8 @@ impl Tail {
 
     /// Takes a slot that the distributor announces. The tail drops known slots and keeps early ones
     /// until their predecessors arrive.
-    pub fn announce(&self, wake: Wake) {
-        self.inbox
-            .lock()
-            .expect("no panic while the inbox is locked")
-            .insert(wake.index, wake);
+    pub(crate) fn announce(&self, wake: Wake) {
+        self.inbox().insert(wake.index, wake);
         self.slot_announced.notify_one();
     }
 
@@ -247,7 +245,7 @@ impl Tail {
         }
         let replaced = match registry.clients.get(&session) {
             Some(latest)
-                if latest.attach > attach && !self.mutant.breaks(Broken::LastToRegisterWins) =>
+                if latest.attach > attach && !self.env.breaks(Broken::LastToRegisterWins) =>
             {
                 Some(event_queue)
             }
@@ -314,7 +312,7 @@ impl Tail {
         let fires = |change: &&DeliveredChange| {
             Aspect::changed_by(change.kind).contains(&aspect) && change.path == target.path
         };
-        let is_blind = self.mutant.breaks(Broken::ArmsWatchesTooLate);
+        let is_blind = self.env.breaks(Broken::ArmsWatchesTooLate);
         let missed = match registry.changes_after(at) {
             Some(mut after) => after.find(fires).filter(|_| !is_blind),
             None => return false,
@@ -333,7 +331,7 @@ impl Tail {
     }
 
     /// Follows the log forever, as a task of the program beside its front ends.
-    pub async fn run(&self) {
+    pub(crate) async fn run(&self) {
         loop {
             let found = self
                 .found
@@ -354,13 +352,13 @@ impl Tail {
             };
             tracing::warn!(error = %failure, "lost the position in the log; disconnecting all clients");
             self.disconnect_all();
-            self.clock.sleep(RETRY_AFTER).await;
+            self.env.parts.clock.sleep(RETRY_AFTER).await;
         }
     }
 
     /// Takes the position at the cursor. Clients may connect afterwards, and [`Tail::run`]
     /// continues from there.
-    pub async fn start_at_cursor(&self) -> Result<()> {
+    pub(crate) async fn start_at_cursor(&self) -> Result<()> {
         let position = self.start().await?;
         *self.found.lock().expect("no panic while it is locked") = Some(position);
         Ok(())
@@ -390,7 +388,7 @@ impl Tail {
     }
 
     async fn follow(&self, mut position: LogPosition) -> ports::Error {
-        let mut schedule = self.poll_period.map(PollSchedule::new);
+        let mut schedule = self.env.config.log_poll_period.map(PollSchedule::new);
         // The last slot that is known to be applied without an announcement.
         let mut found = None;
         loop {
@@ -448,8 +446,7 @@ impl Tail {
     /// Fails if the store has restarted. Earlier deliveries may then be lost, and their zxids
     /// assigned to other updates.
     fn check_incarnation(&self, position: LogPosition, point: DurabilityPoint) -> Result<()> {
-        if point.incarnation == position.incarnation || self.mutant.breaks(Broken::FollowsALostLog)
-        {
+        if point.incarnation == position.incarnation || self.env.breaks(Broken::FollowsALostLog) {
             return Ok(());
         }
         Err(ports::Error::unavailable(
@@ -464,17 +461,18 @@ impl Tail {
         position: LogPosition,
         schedule: Option<&mut PollSchedule>,
     ) -> Result<Option<(u64, DurabilityPoint)>> {
+        let clock = &self.env.parts.clock;
         let Some(schedule) = schedule else {
             self.slot_announced.notified().await;
             return Ok(None);
         };
         if self.poll_is_wanted.swap(false, Ordering::AcqRel) {
-            schedule.poll_soon(self.clock.monotonic());
+            schedule.poll_soon(clock.monotonic());
         }
         let due = schedule.due();
         let is_due = async {
             match due {
-                Some(due) => self.clock.sleep(due.since(self.clock.monotonic())).await,
+                Some(due) => clock.sleep(due.since(clock.monotonic())).await,
                 None => std::future::pending().await,
             }
         };
@@ -485,7 +483,7 @@ impl Tail {
         }
         let cursor = self.region.cursor().await;
         let is_in_use = self.registry().clients().next().is_some();
-        schedule.polled(self.clock.monotonic(), is_in_use);
+        schedule.polled(clock.monotonic(), is_in_use);
         // If the store fails, there is nothing to deliver. Clients notice the failure by
         // themselves.
         let Ok(Read {
@@ -506,13 +504,10 @@ impl Tail {
         position: LogPosition,
         found: Option<(u64, DurabilityPoint)>,
     ) -> Result<Vec<AppliedSlot>> {
-        let (announced, behind_a_gap) = {
-            let mut inbox = self
-                .inbox
-                .lock()
-                .expect("no panic while the inbox is locked");
+        let mut announced = Vec::new();
+        let behind_a_gap = {
+            let mut inbox = self.inbox();
             *inbox = inbox.split_off(&(position.index + 1));
-            let mut announced = Vec::new();
             let mut last = position.index;
             while let Some(next) = inbox
                 .first_entry()
@@ -522,10 +517,7 @@ impl Tail {
                 last = wake.index;
                 announced.push(wake);
             }
-            (
-                announced,
-                inbox.values().next().map(|wake| (wake.index, wake.point)),
-            )
+            inbox.values().next().map(|wake| (wake.index, wake.point))
         };
         let found = found.filter(|(until, _)| *until > position.index);
         if announced.is_empty()
@@ -533,21 +525,10 @@ impl Tail {
         {
             return self.read_log(position, until, point).await;
         }
-        let decoded = |Wake {
-                           index,
-                           epoch,
-                           slot,
-                           point,
-                           ..
-                       }| {
-            Ok(AppliedSlot {
-                index,
-                epoch,
-                slot: decode(&slot, "a slot of the log")?,
-                point,
-            })
-        };
-        announced.into_iter().map(decoded).collect()
+        announced
+            .into_iter()
+            .map(|wake| AppliedSlot::decode(wake.index, wake.epoch, &wake.slot, wake.point))
+            .collect()
     }
 
     /// The unannounced slots up to `until`, from the log. They are applied, because slot `until`
@@ -566,20 +547,13 @@ impl Tail {
             },
         };
         let read = self.log.read(from, LOG_PAGE_SLOTS).await?.slots;
-        let decoded = |logged: primitives::Slot| {
-            let (index, epoch) = (logged.index.0, logged.epoch.0);
-            Ok(AppliedSlot {
-                index,
-                epoch,
-                slot: decode(&logged.payload, "a slot of the log")?,
-                point,
-            })
-        };
-        let announced: Vec<AppliedSlot> = read
-            .into_iter()
+        let announced = read
+            .iter()
             .filter(|logged| logged.index.0 <= until)
-            .map(decoded)
-            .collect::<Result<_>>()?;
+            .map(|logged| {
+                AppliedSlot::decode(logged.index.0, logged.epoch.0, &logged.payload, point)
+            })
+            .collect::<Result<Vec<_>>>()?;
         if announced.is_empty() {
             return Err(ports::Error::unavailable(format!(
                 "find the slots up to {until} in the log"
@@ -644,10 +618,13 @@ impl Tail {
             client.event_queue.wake();
         }
         registry.waiting.clear();
+        self.inbox().clear();
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, BTreeMap<u64, Wake>> {
         self.inbox
             .lock()
             .expect("no panic while the inbox is locked")
-            .clear();
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {

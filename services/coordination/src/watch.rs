@@ -10,8 +10,6 @@
 //! The watch *function* remains: a function that the distributor invokes with each applied slot,
 //! and that wakes the gateways of its process. If a wake-up is lost, the log still has the slot.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{Event, Handler, functions::Failure};
@@ -21,27 +19,14 @@ use crate::{
     tail::Tail,
 };
 
-/// The watch function of one process.
-#[derive(Debug)]
-pub struct Watch {
-    tail: Arc<Tail>,
-}
-
-impl Watch {
-    /// Wakes `tail`.
-    pub fn new(tail: Arc<Tail>) -> Self {
-        Self { tail }
-    }
-}
-
 #[async_trait]
-impl Handler for Watch {
+impl Handler for Tail {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         let Event::Call { payload, .. } = event else {
             return Err(Failure::new("the watch function accepts only calls"));
         };
         let wake: Wake = decode(&payload, "a wake-up")?;
-        self.tail.announce(wake);
+        self.announce(wake);
         Ok(Bytes::new())
     }
 }

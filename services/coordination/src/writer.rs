@@ -14,12 +14,12 @@
 //!
 //! A writer may die between any two steps. Before step 2 it leaves locks of an undecided request.
 //! Its successor, or any writer that meets a lock, fences that request out. From step 2 on, the
-//! outbox in the row holds the remaining work, and [`Turn::recover`] repeats it. Pushing twice is
+//! outbox in the row holds the remaining work, and [`finish`] repeats it. Pushing twice is
 //! harmless, because the distributor knows what it has applied. Installing precedes pushing, so the
 //! outbox entry of an applied update is never needed again, and the distributor may remove it.
 //!
 //! Deciding, installing and unlocking depend on the locks and rows that led to them
-//! ([`Dependency`]). A pushed message says in which incarnation of the store it was planned,
+//! ([`TrackedStore`]). A pushed message says in which incarnation of the store it was planned,
 //! because a queue accepts any message.
 //!
 //! If the planning of a request fails repeatedly, the request is decided as failed, at its position
@@ -37,12 +37,11 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use ports::{Clock, Event, Handler, KeyValue, Queue, Result, functions::Failure, queue::Delivery};
-use primitives::Mutant;
+use ports::{Event, Handler, Result, functions::Failure, queue::Delivery};
 
 use self::{
     batch::{Batch, PlanError},
-    plan::{Plan, Planned},
+    plan::Plan,
 };
 pub(crate) use self::{
     batch::{install, install_outbox},
@@ -51,14 +50,14 @@ pub(crate) use self::{
 use crate::{
     Error,
     broken::Broken,
-    config::Config,
-    dependency::Dependency,
+    dependency::TrackedStore,
+    environment::{Environment, Parts},
     model::SessionId,
     records::{Effect, Operation, Submitted, decode},
     storage::{
-        ephemerals::Ephemerals,
-        node::Nodes,
-        session::{Row, Sessions, State, Transition},
+        ephemerals,
+        node::Locking,
+        session::{self, Row, State, Transition},
     },
 };
 
@@ -97,36 +96,17 @@ const PLANNINGS_FAILED_MAX: u64 = 3;
 /// would have been the last.
 const PLANNINGS_MAX: u64 = 6;
 
-/// The writer function.
 #[derive(Debug)]
-pub struct Writer {
-    queue: Arc<dyn Queue>,
-    clock: Arc<dyn Clock>,
-    sessions: Sessions,
-    nodes: Nodes,
-    ephemerals: Ephemerals,
-    item_bytes_max: usize,
-    mutant: Mutant<Broken>,
+pub(crate) struct Writer {
+    env: Arc<Environment>,
+    locking: Locking,
 }
 
 impl Writer {
-    /// A writer on `system`, pushing to `queue`.
-    pub fn new(
-        system: Arc<dyn KeyValue>,
-        queue: Arc<dyn Queue>,
-        clock: Arc<dyn Clock>,
-        nodes: Nodes,
-        config: &Config,
-    ) -> Self {
-        Self {
-            queue,
-            clock,
-            sessions: Sessions::new(system.clone()),
-            nodes,
-            item_bytes_max: system.limits().item_bytes_max,
-            ephemerals: Ephemerals::new(system),
-            mutant: config.mutant,
-        }
+    pub(crate) fn new(env: Arc<Environment>) -> Self {
+        let Parts { clock, entropy, .. } = env.parts.clone();
+        let locking = Locking::new(clock, entropy, &env.config);
+        Self { env, locking }
     }
 
     async fn handle_messages(&self, deliveries: &[Delivery]) -> Result<(), Failure> {
@@ -134,12 +114,11 @@ impl Writer {
             return Ok(());
         };
         let session = decode::<Submitted>(&first.body, "a request")?.session;
-        let mut dependency = if self.mutant.breaks(Broken::DecidesUnderLostLocks) {
-            Dependency::untracked()
-        } else {
-            Dependency::default()
-        };
-        let row = match self.sessions.acquire(session, &mut dependency).await? {
+        let mut store = self.env.system();
+        if self.env.breaks(Broken::DecidesUnderLostLocks) {
+            store = store.untracked();
+        }
+        let row = match session::acquire(&mut store, session).await? {
             Transition::Done(row) => row,
             // The session has ended and all its requests are applied, so no client waits for these.
             Transition::Refused(_) => return Ok(()),
@@ -151,12 +130,12 @@ impl Writer {
             writer: self,
             session,
             row,
-            dependency,
+            store,
         };
         // No client sends requests in an ended session. Only the heartbeat does, to finish the
         // session's end.
         if redelivered || turn.row.state == State::Closed {
-            turn.recover().await?;
+            finish(&mut turn.store, &*self.env.parts.queue, &turn.row).await?;
         }
         let mut done = 0;
         while done < deliveries.len() {
@@ -176,10 +155,10 @@ impl Writer {
 impl Handler for Writer {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         match event {
-            Event::Messages { deliveries, .. } => self
-                .handle_messages(&deliveries)
-                .await
-                .map(|()| Bytes::new()),
+            Event::Messages { deliveries, .. } => {
+                self.handle_messages(&deliveries).await?;
+                Ok(Bytes::new())
+            }
             _ => Err(Failure::new("the writer accepts only messages")),
         }
     }
@@ -190,26 +169,14 @@ struct Turn<'writer> {
     writer: &'writer Writer,
     session: SessionId,
     row: Row,
-    /// Everything that the turn has observed of the system store.
-    dependency: Dependency,
+    store: TrackedStore,
 }
 
-impl Turn<'_> {
-    /// Repeats the work that an earlier writer may have left: installs and pushes the whole outbox.
-    async fn recover(&mut self) -> Result<()> {
-        finish(
-            &self.writer.nodes,
-            &*self.writer.queue,
-            &self.row,
-            &mut self.dependency,
-        )
-        .await
-    }
-
+impl<'writer> Turn<'writer> {
     /// Decides as many of `deliveries` together as possible, at most `most`. Returns how many are
     /// finished. Returns zero if the row has changed and they must be checked again.
     async fn decide_some(&mut self, deliveries: &[Delivery], most: usize) -> Result<usize> {
-        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row, self.dependency);
+        let mut batch = self.batch();
         let mut done = 0;
         for delivery in deliveries {
             let submitted = decode::<Submitted>(&delivery.body, "a request")?;
@@ -246,9 +213,9 @@ impl Turn<'_> {
                     return Err(error);
                 }
             };
-            batch.add(&submitted, self.writer.clock.now().0 as i64, outcome);
+            batch.add(&submitted, self.now_ms(), outcome);
             done += 1;
-            let is_large = batch.bytes_len() * BATCH_BYTES_PART > self.writer.item_bytes_max;
+            let is_large = batch.bytes_len() * BATCH_BYTES_PART > self.item_bytes_max();
             if is_end || is_large || batch.len() >= most {
                 break;
             }
@@ -263,14 +230,14 @@ impl Turn<'_> {
     /// Whether a request needs no decision: no client waits for its answer, or it was decided
     /// before.
     fn needs_no_decision(&self, submitted: &Submitted, batch: &Batch<'_>) -> Result<bool> {
-        let mutant = self.writer.mutant;
+        let env = &self.writer.env;
         let is_numbered = submitted.request > 0;
         let is_of_old_attach =
-            submitted.attach != self.row.attach && !mutant.breaks(Broken::AcceptsOldAttaches);
+            submitted.attach != self.row.attach && !env.breaks(Broken::AcceptsOldAttaches);
         let is_decided =
-            submitted.request <= batch.request() && !mutant.breaks(Broken::ForgetsRequestNumbers);
+            submitted.request <= batch.request() && !env.breaks(Broken::ForgetsRequestNumbers);
         if is_numbered && (is_of_old_attach || is_decided) {
-            // From a replaced connection, or decided before and pushed by `recover`.
+            // From a replaced connection, or decided before and pushed by `finish`.
             return Ok(true);
         }
         let is_due = match (self.row.state, &submitted.operation) {
@@ -284,7 +251,7 @@ impl Turn<'_> {
         if !is_due {
             return Ok(true);
         }
-        if is_numbered && submitted.request > batch.request() + 1 && !mutant.is_any() {
+        if is_numbered && submitted.request > batch.request() + 1 && !env.config.mutant.is_any() {
             return Err(ports::Error::corrupt(format!(
                 "request {} of session {:?} came after {}",
                 submitted.request,
@@ -307,13 +274,13 @@ impl Turn<'_> {
             submitted.operation,
             Operation::Create { .. } | Operation::Delete { .. } | Operation::SetData { .. }
         );
-        if is_update && submitted.operation.needs_room() && !self.writer.sessions.has_room() {
+        if is_update && submitted.operation.needs_room() && !self.store.store().has_room() {
             // It was sent before its gateway saw the full disk. The refusal uses a little of the
             // reserve.
             return Err(PlanError::Refused(Error::NoRoom));
         }
         let may_fail =
-            is_update && batch.is_empty() && !self.writer.mutant.breaks(Broken::BlocksForever);
+            is_update && batch.is_empty() && !self.writer.env.breaks(Broken::BlocksForever);
         if !may_fail || attempt < NOTED_ATTEMPTS_MIN {
             return self.plan_request(&submitted.operation, batch).await;
         }
@@ -341,12 +308,8 @@ impl Turn<'_> {
     /// not count. The failed write is not the request's fault, and while it fails nothing can be
     /// decided anyway.
     async fn begin_planning(&mut self, batch: &mut Batch<'_>) {
-        if let Ok(Transition::Done(row)) = self
-            .writer
-            .sessions
-            .begin_planning(self.session, &self.row, batch.dependency())
-            .await
-        {
+        let noted = session::begin_planning(batch.store(), self.session, &self.row).await;
+        if let Ok(Transition::Done(row)) = noted {
             self.row = row;
         }
     }
@@ -359,47 +322,32 @@ impl Turn<'_> {
     /// failure counted. The two are separate calls to a store and cannot be atomic. The request is
     /// given up only after [`PLANNINGS_MAX`] deaths at exactly this point.
     async fn end_planning(&mut self, batch: &mut Batch<'_>) {
-        if self.writer.mutant.breaks(Broken::CountsSuccessfulPlannings) {
+        if self.writer.env.breaks(Broken::CountsSuccessfulPlannings) {
             return;
         }
-        if let Ok(Transition::Done(row)) = self
-            .writer
-            .sessions
-            .end_planning(self.session, &self.row, batch.dependency())
-            .await
-        {
+        let removed = session::end_planning(batch.store(), self.session, &self.row).await;
+        if let Ok(Transition::Done(row)) = removed {
             self.row = row;
         }
     }
 
+    /// A plan, or a refusal with its position in the order.
     async fn plan_request(&self, operation: &Operation, batch: &mut Batch<'_>) -> Plan {
         loop {
-            if let Some(planned) = self.try_plan(operation, batch).await? {
-                return Ok(planned);
-            }
-        }
-    }
-
-    /// A plan, or a refusal with its position in the order. `None` if the locks have changed and
-    /// the request must be planned again.
-    async fn try_plan(
-        &self,
-        operation: &Operation,
-        batch: &mut Batch<'_>,
-    ) -> Result<Option<Planned>, PlanError> {
-        match plan::plan(self.writer, operation, batch).await {
-            Ok(planned) => Ok(Some(planned)),
-            Err(PlanError::Refused(refusal))
-                if self.writer.mutant.breaks(Broken::ForgetsCausesOfRefusals) =>
-            {
+            let refusal = match plan::plan(operation, batch).await {
+                Err(PlanError::Refused(refusal)) => refusal,
+                planned => return planned,
+            };
+            let has_place = if self.writer.env.breaks(Broken::ForgetsCausesOfRefusals) {
                 batch.forget_planned_from();
-                Err(PlanError::Refused(refusal))
+                true
+            } else {
+                batch.lock_ancestor().await?
+            };
+            if has_place {
+                return Err(PlanError::Refused(refusal));
             }
-            Err(PlanError::Refused(refusal)) if batch.lock_ancestor().await? => {
-                Err(PlanError::Refused(refusal))
-            }
-            Err(PlanError::Refused(_)) => Ok(None),
-            Err(unplanned) => Err(unplanned),
+            // The locks have changed, so the request is planned again.
         }
     }
 
@@ -407,22 +355,16 @@ impl Turn<'_> {
     /// `self.row` is up to date.
     async fn commit(&mut self, mut batch: Batch<'_>) -> Result<bool> {
         let decision = batch.decision();
-        match self
-            .writer
-            .sessions
-            .decide(decision, batch.dependency())
-            .await?
-        {
+        match session::decide(batch.store(), decision).await? {
             Transition::Done(row) => self.row = row,
             Transition::Refused(row) => {
-                self.dependency = *batch.dependency();
-                batch.release().await?;
+                self.store = batch.release().await?;
                 return self.refused(row).map(|()| false);
             }
         }
-        let (outcomes, dependency) = batch.install(&self.writer.ephemerals).await?;
-        self.dependency = dependency;
-        outbox::push(&*self.writer.queue, outcomes).await?;
+        let outcomes;
+        (outcomes, self.store) = batch.install().await?;
+        outbox::push(&*self.writer.env.parts.queue, &outcomes).await?;
         Ok(true)
     }
 
@@ -453,12 +395,8 @@ impl Turn<'_> {
     async fn end_in_parts(&mut self, submitted: &Submitted) -> Result<bool> {
         self.wait_for_part().await?;
         let some = CLOSE_EPHEMERALS_MAX + 1;
-        let all = self
-            .writer
-            .ephemerals
-            .first(self.session, some, &mut self.dependency)
-            .await?;
-        let bytes_max = self.writer.item_bytes_max / CLOSE_PATHS_PART;
+        let all = ephemerals::first(&mut self.store, self.session, some).await?;
+        let bytes_max = self.item_bytes_max() / CLOSE_PATHS_PART;
         let mut bytes = 0;
         let fits = |path: &&String| {
             let is_first = bytes == 0;
@@ -474,10 +412,15 @@ impl Turn<'_> {
         if part.len() == all.len() {
             return Ok(false);
         }
-        if self.row.state == State::Open && !self.writer.mutant.breaks(Broken::EndsOpenSessions) {
-            return self.begin_closing().await.map(|()| true);
+        if self.row.state == State::Open && !self.writer.env.breaks(Broken::EndsOpenSessions) {
+            // From now on only the session's end is decided.
+            match session::begin_closing(&mut self.store, self.session, &self.row).await? {
+                Transition::Done(row) => self.row = row,
+                Transition::Refused(row) => self.refused(row)?,
+            }
+            return Ok(true);
         }
-        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row, self.dependency);
+        let mut batch = self.batch();
         let (paths, touched) = match plan::end(self.session, part.clone(), &mut batch).await {
             Ok(planned) => planned,
             Err(PlanError::Failed(error)) => return Err(error),
@@ -489,20 +432,13 @@ impl Turn<'_> {
             request: 0,
             ..submitted.clone()
         };
-        let time_ms = self.writer.clock.now().0 as i64;
-        batch.add(
-            &unnumbered,
-            time_ms,
-            Ok((Effect::Delete { paths }, touched)),
-        );
+        let planned = Ok((Effect::Delete { paths }, touched));
+        batch.add(&unnumbered, self.now_ms(), planned);
         if self.commit(batch).await? {
             for path in &part {
                 // Some entries named no znode of this session. The session is closing and creates
                 // no more.
-                self.writer
-                    .ephemerals
-                    .discard(self.session, path, &mut self.dependency)
-                    .await?;
+                ephemerals::discard(&mut self.store, self.session, path).await?;
             }
         }
         Ok(true)
@@ -512,19 +448,14 @@ impl Turn<'_> {
     /// decided meanwhile precede the next part. Otherwise a large end would fill the distributor's
     /// queue as one block. If the distributor is delayed, the end continues after a while.
     async fn wait_for_part(&mut self) -> Result<()> {
-        if self.row.state != State::Closing || self.writer.mutant.breaks(Broken::EndsInOneGo) {
+        if self.row.state != State::Closing || self.writer.env.breaks(Broken::EndsInOneGo) {
             return Ok(());
         }
         let mut wait = *PART_APPLIED_WAITS.start();
         while self.row.applied < self.row.sequence && wait <= *PART_APPLIED_WAITS.end() {
-            self.writer.clock.sleep(wait).await;
+            self.writer.env.parts.clock.sleep(wait).await;
             wait *= 2;
-            match self
-                .writer
-                .sessions
-                .get(self.session, &mut self.dependency)
-                .await?
-            {
+            match session::get(&mut self.store, self.session).await? {
                 Some(row) if row.fence == self.row.fence => self.row = row,
                 row => return self.refused(row),
             }
@@ -532,20 +463,18 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Moves the session to closing: from now on only its end is decided.
-    async fn begin_closing(&mut self) -> Result<()> {
-        match self
-            .writer
-            .sessions
-            .begin_closing(self.session, &self.row, &mut self.dependency)
-            .await?
-        {
-            Transition::Done(row) => {
-                self.row = row;
-                Ok(())
-            }
-            Transition::Refused(row) => self.refused(row),
-        }
+    /// An empty batch of requests after the decided ones.
+    fn batch(&self) -> Batch<'writer> {
+        let locking = &self.writer.locking;
+        Batch::new(locking, self.session, &self.row, self.store.clone())
+    }
+
+    fn now_ms(&self) -> i64 {
+        self.writer.env.parts.clock.now().0 as i64
+    }
+
+    fn item_bytes_max(&self) -> usize {
+        self.store.store().limits().item_bytes_max
     }
 }
 

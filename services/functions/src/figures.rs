@@ -49,12 +49,6 @@ struct Seen {
     last: String,
 }
 
-impl Seen {
-    fn count(&self, of: impl Fn(&Backlog) -> u64) -> u64 {
-        self.backlogs.values().map(of).sum()
-    }
-}
-
 impl QueueWatch {
     pub(crate) fn new(context: Arc<Context>) -> Self {
         Self {
@@ -66,10 +60,11 @@ impl QueueWatch {
     /// The figures now, with the backlogs of the last poll; returns at once.
     pub(crate) fn figures(&self) -> Figures {
         let seen = self.seen.lock();
+        let backlogs = seen.backlogs.values();
         Figures {
             deployed: self.context.lookup.catalogue.functions().len() as u64,
-            events_waiting: seen.count(|backlog| backlog.messages),
-            dead_letters: seen.count(|backlog| backlog.dead_letters),
+            events_waiting: backlogs.clone().map(|backlog| backlog.messages).sum(),
+            dead_letters: backlogs.map(|backlog| backlog.dead_letters).sum(),
             runtime: self.context.parts.runtime.figures(),
         }
     }

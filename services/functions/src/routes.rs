@@ -9,7 +9,10 @@
 //! Invariant: of two routes of the same shape in a table, whose parameters may have different
 //! names, at most one takes a given method by name, and at most one takes any method.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 /// The methods a route may name. A route without a method takes all of them.
 pub const METHODS: [&str; 7] = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
@@ -26,26 +29,23 @@ pub(crate) struct Route {
     function: String,
 }
 
+/// The pattern of a route's paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pattern {
     text: String,
+    /// Its shape.
     segments: Vec<Segment>,
+    /// The names of its parameters, in order.
+    names: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A segment, in the order of precedence.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Segment {
     Literal(String),
     /// Any segment but the empty one.
-    Parameter(String),
-    /// The rest of the path, which must not be empty.
-    Greedy(String),
-}
-
-/// A segment without its parameter name, in the order of precedence.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Shape<'a> {
-    Literal(&'a str),
     Parameter,
+    /// The rest of the path, which must not be empty.
     Greedy,
 }
 
@@ -112,14 +112,14 @@ impl Route {
 
     /// Whether both have the same method and shape.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.method == other.method && self.pattern.shape().eq(other.pattern.shape())
+        self.method == other.method && self.pattern.segments == other.pattern.segments
     }
 
     /// Whether both have the same shape and some request matches both.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let methods = self.method.zip(other.method);
         methods.is_none_or(|(one, another)| one == another)
-            && self.pattern.shape().eq(other.pattern.shape())
+            && self.pattern.segments == other.pattern.segments
     }
 
     fn takes(&self, method: &str) -> bool {
@@ -141,99 +141,79 @@ impl Pattern {
                 "must have {PATTERN_BYTES_MAX} bytes at most"
             )));
         }
-        let segments: Vec<_> = path.split('/').map(Segment::parse).collect::<Option<_>>().ok_or_else(|| {
+        let parts: Option<Vec<_>> = path.split('/').map(Segment::parse).collect();
+        let parts = parts.ok_or_else(|| {
             wrong(
                 "must consist of segments that are letters, digits and -._~:@$, or {name}, or at the end {name+}, \
                  whose names are letters, digits, _ and -",
             )
         })?;
+        let (segments, names): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         if segments.len() > SEGMENTS_MAX {
             return Err(wrong(&format!("must have {SEGMENTS_MAX} segments at most")));
         }
         if segments.len() > 1 && segments.contains(&Segment::Literal(String::new())) {
             return Err(wrong("must have no empty segment"));
         }
-        let (_, before) = segments
-            .split_last()
-            .expect("split gives one part at least");
-        if before
-            .iter()
-            .any(|segment| matches!(segment, Segment::Greedy(_)))
-        {
+        if segments[..segments.len() - 1].contains(&Segment::Greedy) {
             return Err(wrong("must have {name+} at its end only"));
         }
-        let mut names: Vec<_> = segments.iter().filter_map(Segment::name).collect();
-        names.sort_unstable();
-        if names.windows(2).any(|pair| pair[0] == pair[1]) {
+        let names: Vec<_> = names.into_iter().flatten().map(str::to_owned).collect();
+        if names.iter().collect::<BTreeSet<_>>().len() < names.len() {
             return Err(wrong("must name each parameter differently"));
         }
         Ok(Self {
             text: text.to_owned(),
             segments,
-        })
-    }
-
-    fn shape(&self) -> impl Iterator<Item = Shape<'_>> {
-        self.segments.iter().map(|segment| match segment {
-            Segment::Literal(text) => Shape::Literal(text),
-            Segment::Parameter(_) => Shape::Parameter,
-            Segment::Greedy(_) => Shape::Greedy,
+            names,
         })
     }
 
     fn matches(&self, path: &[String]) -> bool {
         let is_long_enough = match self.segments.last() {
-            Some(Segment::Greedy(_)) => path.len() >= self.segments.len(),
+            Some(Segment::Greedy) => path.len() >= self.segments.len(),
             _ => path.len() == self.segments.len(),
         };
         let fits = |(segment, found): (&Segment, &String)| match segment {
             Segment::Literal(text) => text == found,
-            Segment::Parameter(_) | Segment::Greedy(_) => !found.is_empty(),
+            Segment::Parameter | Segment::Greedy => !found.is_empty(),
         };
         is_long_enough && self.segments.iter().zip(path).all(fits)
     }
 
     /// The parameters' values in a path that [matches](Self::matches).
     fn parameters(&self, path: &[String]) -> BTreeMap<String, String> {
-        let named = self
-            .segments
-            .iter()
-            .enumerate()
-            .filter_map(|(place, segment)| match segment {
-                Segment::Literal(_) => None,
-                Segment::Parameter(name) => Some((name.clone(), path[place].clone())),
-                Segment::Greedy(name) => Some((name.clone(), path[place..].join("/"))),
-            });
-        named.collect()
+        let segments = self.segments.iter().enumerate();
+        let values = segments.filter_map(|(place, segment)| match segment {
+            Segment::Literal(_) => None,
+            Segment::Parameter => Some(path[place].clone()),
+            Segment::Greedy => Some(path[place..].join("/")),
+        });
+        self.names.iter().cloned().zip(values).collect()
     }
 }
 
 impl Segment {
-    fn parse(text: &str) -> Option<Self> {
+    /// A segment, and the name of a parameter.
+    fn parse(text: &str) -> Option<(Self, Option<&str>)> {
         let is_name = |name: &str| {
             let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
             !name.is_empty() && name.bytes().all(is_good)
         };
-        if let Some(inner) = text
+        let inner = text
             .strip_prefix('{')
-            .and_then(|rest| rest.strip_suffix('}'))
-        {
-            return match inner.strip_suffix('+') {
-                Some(name) => is_name(name).then(|| Self::Greedy(name.to_owned())),
-                None => is_name(inner).then(|| Self::Parameter(inner.to_owned())),
+            .and_then(|rest| rest.strip_suffix('}'));
+        if let Some(inner) = inner {
+            let (segment, name) = match inner.strip_suffix('+') {
+                Some(name) => (Self::Greedy, name),
+                None => (Self::Parameter, inner),
             };
+            return is_name(name).then_some((segment, Some(name)));
         }
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:@$".contains(&byte);
         // Clients remove these two from a path before they send it.
         let is_literal = text.bytes().all(is_plain) && !matches!(text, "." | "..");
-        is_literal.then(|| Self::Literal(text.to_owned()))
-    }
-
-    fn name(&self) -> Option<&str> {
-        match self {
-            Self::Literal(_) => None,
-            Self::Parameter(name) | Self::Greedy(name) => Some(name),
-        }
+        is_literal.then(|| (Self::Literal(text.to_owned()), None))
     }
 }
 
@@ -323,9 +303,9 @@ impl RouteTable {
 impl OwnedRoute {
     /// Its order in the table. The owner decides where two processes have deployed the same route
     /// on one store.
-    fn rank(&self) -> (Vec<Shape<'_>>, bool, &str) {
+    fn rank(&self) -> (&[Segment], bool, &str) {
         (
-            self.route.pattern.shape().collect(),
+            &self.route.pattern.segments,
             self.route.method.is_none(),
             &self.application,
         )

@@ -147,7 +147,7 @@ pub enum Broken {
     /// T11: a conflict with a commit that is still to be written is answered at once.
     RefusesBeforeSlot,
     /// T-3: only the elected sequencer finishes half-done marks.
-    OfficeAloneFinishesMarks,
+    LeaderAloneFinishesMarks,
     /// T-4: a successor trims the log below its own seal.
     TrimsBelowOwnSeal,
     /// T12: read-only transactions are validated like the others.

@@ -19,7 +19,7 @@ use crate::{
     Config, Error,
     cache::{data_cache::DataCache, recent_commits::RecentCommits, version_index::Index},
     model::{Attempt, NodeId},
-    storage::{frontier::Heard, records::CommitRecord},
+    storage::{frontier::Frontier, records::CommitRecord},
 };
 
 /// The memory of one process; it is emptied when its node restarts.
@@ -35,12 +35,12 @@ pub(crate) struct Contents {
     pub(crate) data: DataCache,
     pub(crate) recent: RecentCommits,
     /// The applied frontier: everything up to here is in the index.
-    pub(crate) heard: Arc<Heard>,
+    pub(crate) applied: Arc<Frontier>,
     /// The slots up to which deletions may be gone from the store.
-    pub(crate) dropped: Arc<Heard>,
+    pub(crate) dropped: Arc<Frontier>,
     /// The frontier that every node has applied, including all its open transactions. Empty for a
     /// single node.
-    pub(crate) agreed: Heard,
+    pub(crate) agreed: Frontier,
     /// The slot of the own log up to which superseded versions are collected.
     pub(crate) collected: u64,
     /// The approximate number of bytes that the commits known here have superseded.
@@ -54,9 +54,9 @@ impl Cache {
             index: Index::new(config.index_bytes_max),
             data: DataCache::new(config.data_cache_bytes_max),
             recent: RecentCommits::new(config.recent_bytes_max),
-            heard: Arc::default(),
+            applied: Arc::default(),
             dropped: Arc::default(),
-            agreed: Heard::default(),
+            agreed: Frontier::default(),
             collected: 0,
             superseded_bytes: 0,
         }))
@@ -73,12 +73,12 @@ impl Cache {
     }
 
     /// `node` serves from now on, with its initial frontier and the deletions that may be gone.
-    pub(crate) fn start(&self, node: NodeId, heard: Heard, dropped: Heard) {
+    pub(crate) fn start(&self, node: NodeId, applied: Frontier, dropped: Frontier) {
         let mut contents = self.lock();
         contents.serving = Some(node);
-        contents.heard = Arc::new(heard);
+        contents.applied = Arc::new(applied);
         contents.dropped = Arc::new(dropped);
-        contents.agreed = Heard::default();
+        contents.agreed = Frontier::default();
     }
 
     /// No node serves. Running loads end with `why`.
@@ -92,9 +92,9 @@ impl Cache {
     }
 
     /// The applied frontier, and the bytes superseded by then.
-    pub(crate) fn frontier(&self) -> (Arc<Heard>, u64) {
+    pub(crate) fn frontier(&self) -> (Arc<Frontier>, u64) {
         let contents = self.lock();
-        (Arc::clone(&contents.heard), contents.superseded_bytes)
+        (Arc::clone(&contents.applied), contents.superseded_bytes)
     }
 }
 
@@ -102,7 +102,7 @@ impl Contents {
     /// A commit of this node has its decision row: its versions are visible.
     pub(crate) fn install(&mut self, record: &Arc<CommitRecord>) {
         self.superseded_bytes += self.index.superseded_by(record);
-        self.index.hear(record);
+        self.index.apply(record);
         self.recent.note(record.position.slot, record);
     }
 
@@ -110,11 +110,11 @@ impl Contents {
     /// merged before, and their versions may be collected.
     pub(crate) fn merge(&mut self, own: NodeId, records: &[Arc<CommitRecord>]) {
         for record in records {
-            if self.heard.contains(record.position) {
+            if self.applied.contains(record.position) {
                 continue;
             }
             self.superseded_bytes += self.index.superseded_by(record);
-            self.index.hear(record);
+            self.index.apply(record);
             let collected = self.collected;
             let is_mine =
                 |other: &CommitRecord| other.position.log == own && other.position.slot > collected;
@@ -126,7 +126,7 @@ impl Contents {
 
     /// Everything in `log` up to `slot` is applied.
     pub(crate) fn advance(&mut self, log: NodeId, slot: u64) {
-        Arc::make_mut(&mut self.heard).advance(log, slot);
+        Arc::make_mut(&mut self.applied).advance(log, slot);
     }
 
     /// The sequencer's log was sealed in slot `sealed`, and everything before it is visible.

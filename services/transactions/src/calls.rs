@@ -5,6 +5,7 @@ pub(crate) mod begin;
 pub(crate) mod commit;
 pub(crate) mod forward;
 pub mod list;
+mod peer_server;
 pub(crate) mod plain_write;
 pub(crate) mod read;
 mod send;

@@ -7,7 +7,7 @@ mod agreement;
 mod announce;
 mod announcement_batch;
 mod ask;
-mod follow;
+pub(crate) mod follow;
 pub(crate) mod forwarded;
 mod lease;
 pub mod membership;
@@ -23,8 +23,8 @@ use crate::{
     attempts::open_attempts::Attempts,
     cache::Cache,
     cluster::{
-        announcement_batch::Gathered, membership::Membership, neighbours::Neighbours, peers::Peers,
-        probe::Looks,
+        announcement_batch::AnnouncementBatch, membership::Membership, neighbours::Neighbours,
+        peers::Peers, probe::Probes,
     },
     context::Context,
     model::NodeId,
@@ -40,7 +40,7 @@ pub(crate) struct Cluster {
     /// The transport to the other nodes; `None` for a single node.
     pub(crate) peers: Option<Arc<dyn Peers>>,
     /// The liveness probes under way.
-    pub(crate) looks: Looks,
+    pub(crate) probes: Probes,
     pub(crate) state: Mutex<ClusterState>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct ClusterState {
     serving: Option<NodeId>,
     pub(crate) neighbours: Neighbours,
     /// Announcements that are not merged yet.
-    pub(crate) gathered: Gathered,
+    pub(crate) batch: AnnouncementBatch,
 }
 
 impl Cluster {

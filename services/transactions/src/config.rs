@@ -53,7 +53,7 @@ pub struct Config {
     pub read_wait_max: Duration,
     /// The longest time for which announcements of other nodes are gathered before they become
     /// visible together.
-    pub gathered_for: Duration,
+    pub batch_wait: Duration,
     /// Memory for this node's recent commits; beyond it the collector reads the oldest back from
     /// the store.
     pub recent_bytes_max: usize,
@@ -130,7 +130,7 @@ impl Default for Config {
             node_buffer_bytes_max: 256 << 20,
             read_bytes_max: 256 << 20,
             read_wait_max: Duration::from_secs(3),
-            gathered_for: Duration::from_millis(500),
+            batch_wait: Duration::from_millis(500),
             recent_bytes_max: 16 << 20,
             index_bytes_max: 128 << 20,
             data_cache_bytes_max: 256 << 20,

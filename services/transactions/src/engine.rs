@@ -20,7 +20,7 @@ use crate::{
         forwarded::{Asked, Said, not_understood},
         membership::Membership,
         peers::Peers,
-        probe::Looks,
+        probe::Probes,
     },
     collection::Collection,
     context::{Context, Tasks},
@@ -176,7 +176,7 @@ impl Engine {
     /// Errors: `NoSuchQueue`, `NoSuchFunction`, `Unavailable`, `OutcomeUnknown`.
     pub async fn send_now(&self, effect: Effect, id: Bytes) -> Result<()> {
         self.calls.effects.send_one(effect, id).await?;
-        self.calls.context.counters.sent();
+        self.calls.context.counters.lock().effects_sent += 1;
         Ok(())
     }
 
@@ -270,7 +270,7 @@ impl Engine {
     /// The figures of this engine.
     pub fn figures(&self) -> Figures {
         let node = self.calls.serving.current();
-        let figures = self.calls.context.counters.figures();
+        let figures = *self.calls.context.counters.lock();
         let (effects_unsent, effects_failing) = self.calls.effects.outbox.counts();
         let (packs, packs_bytes) = node.as_ref().map_or((0, 0), |node| node.packs.sums());
         let (index_bytes, data_cache_bytes) = {
@@ -279,12 +279,15 @@ impl Engine {
         };
         let (ahead, members_unheard) = {
             let cluster = self.calls.cluster.lock();
-            (cluster.neighbours.ahead(), cluster.neighbours.unheard())
+            (
+                cluster.neighbours.ahead(),
+                cluster.neighbours.silent_members(),
+            )
         };
         Figures {
             packs,
             packs_bytes,
-            starting_over: self.calls.serving.has_fallen(),
+            starting_over: self.calls.serving.is_fenced(),
             open: self.calls.attempts.lock().len() as u64,
             slots: node.as_ref().map_or(0, |node| node.log.slots()),
             index_bytes,
@@ -315,7 +318,7 @@ fn compose(
         attempts: attempts.clone(),
         membership,
         peers,
-        looks: Looks::default(),
+        probes: Probes::default(),
         state: Mutex::default(),
     });
     let idempotency_keys = Arc::new(IdempotencyKeys::new(context.clone()));

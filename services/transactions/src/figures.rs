@@ -1,6 +1,6 @@
 //! Counters and gauges of an engine. The status shows them unchanged, so a published name stays.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -74,125 +74,74 @@ pub struct Figures {
     pub members_unheard: u64,
 }
 
-/// Counters of events.
+/// Counters of events; gauges are filled in by the engine.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
-    begun: AtomicU64,
-    committed: AtomicU64,
-    aborted: AtomicU64,
-    expired: AtomicU64,
-    no_valid_version: AtomicU64,
-    conflicts: AtomicU64,
-    loads: AtomicU64,
-    buffered_bytes: AtomicUsize,
-    spilled_bytes: AtomicU64,
-    effects_sent: AtomicU64,
-    collected_versions: AtomicU64,
-    collected_bytes: AtomicU64,
-    overtaken: AtomicU64,
-    log_slots: AtomicU64,
-    swept: AtomicU64,
-    packed: AtomicU64,
-    packed_bytes: AtomicU64,
-    compacted: AtomicU64,
-}
+pub(crate) struct Counters(Mutex<Figures>);
 
 impl Counters {
-    pub(crate) fn begun(&self) {
-        self.begun.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Figures> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn ended(&self, outcome: Option<Outcome>) {
-        let counter = match outcome {
-            Some(Outcome::Committed) => &self.committed,
-            Some(Outcome::Expired) => &self.expired,
-            Some(Outcome::Aborted | Outcome::BegunAnew) => &self.aborted,
-            Some(Outcome::Open | Outcome::Committing) | None => return,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn no_valid_version(&self) {
-        self.no_valid_version.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn conflict(&self) {
-        self.conflicts.fetch_add(1, Ordering::Relaxed);
+        let mut figures = self.lock();
+        match outcome {
+            Some(Outcome::Committed) => figures.committed += 1,
+            Some(Outcome::Expired) => figures.expired += 1,
+            Some(Outcome::Aborted | Outcome::BegunAnew) => figures.aborted += 1,
+            Some(Outcome::Open | Outcome::Committing) | None => {}
+        }
     }
 
     pub(crate) fn loaded(&self) {
-        self.loads.fetch_add(1, Ordering::Relaxed);
+        self.lock().loads += 1;
     }
 
     pub(crate) fn spilled(&self, bytes: u64) {
-        self.spilled_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn sent(&self) {
-        self.effects_sent.fetch_add(1, Ordering::Relaxed);
+        self.lock().spilled_bytes += bytes;
     }
 
     pub(crate) fn collected(&self, bytes: u64) {
-        self.collected_versions.fetch_add(1, Ordering::Relaxed);
-        self.collected_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut figures = self.lock();
+        figures.collected_versions += 1;
+        figures.collected_bytes += bytes;
     }
 
     pub(crate) fn overtaken(&self) {
-        self.overtaken.fetch_add(1, Ordering::Relaxed);
+        self.lock().overtaken += 1;
     }
 
     pub(crate) fn log_slots(&self, slots: u64) {
-        self.log_slots.store(slots, Ordering::Relaxed);
+        self.lock().log_slots = slots;
     }
 
     pub(crate) fn swept(&self) {
-        self.swept.fetch_add(1, Ordering::Relaxed);
+        self.lock().swept += 1;
     }
 
     pub(crate) fn packed(&self, bytes: u64) {
-        self.packed.fetch_add(1, Ordering::Relaxed);
-        self.packed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut figures = self.lock();
+        figures.packed += 1;
+        figures.packed_bytes += bytes;
     }
 
     pub(crate) fn compacted(&self) {
-        self.compacted.fetch_add(1, Ordering::Relaxed);
+        self.lock().compacted += 1;
     }
 
     /// Reserves memory for buffered bytes. Returns false if it would exceed `bytes_max`.
     pub(crate) fn buffer(&self, bytes: usize, bytes_max: usize) -> bool {
-        let fits = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= bytes_max);
-        self.buffered_bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
-            .is_ok()
+        let buffered = &mut self.lock().buffered_bytes;
+        let sum = buffered.saturating_add(bytes as u64);
+        let fits = sum <= bytes_max as u64;
+        if fits {
+            *buffered = sum;
+        }
+        fits
     }
 
     /// Releases memory.
     pub(crate) fn unbuffer(&self, bytes: usize) {
-        self.buffered_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn figures(&self) -> Figures {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Figures {
-            begun: count(&self.begun),
-            committed: count(&self.committed),
-            aborted: count(&self.aborted),
-            expired: count(&self.expired),
-            no_valid_version: count(&self.no_valid_version),
-            conflicts: count(&self.conflicts),
-            loads: count(&self.loads),
-            spilled_bytes: count(&self.spilled_bytes),
-            effects_sent: count(&self.effects_sent),
-            buffered_bytes: self.buffered_bytes.load(Ordering::Relaxed) as u64,
-            collected_versions: count(&self.collected_versions),
-            collected_bytes: count(&self.collected_bytes),
-            overtaken: count(&self.overtaken),
-            log_slots: count(&self.log_slots),
-            swept: count(&self.swept),
-            packed: count(&self.packed),
-            packed_bytes: count(&self.packed_bytes),
-            compacted: count(&self.compacted),
-            ..Figures::default()
-        }
+        self.lock().buffered_bytes -= bytes as u64;
     }
 }

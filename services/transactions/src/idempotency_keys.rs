@@ -117,7 +117,7 @@ impl IdempotencyKeys {
         let end = end_of_period(now, window);
         self.keep_until(node, chosen, now, end).await?;
         let random_window = self.context.config.random_window.min(window);
-        let age = (window - random_window).as_millis() as u64;
+        let age = window.saturating_sub(random_window).as_millis() as u64;
         let end = end_of_period(now, random_window).saturating_sub(age);
         self.keep_until(node, random, now, end).await
     }

@@ -15,9 +15,9 @@
 //!
 //! The parts, from the top. Each owns its state and its lock, and knows only those below it:
 //!
-//! - [`engine`] is the public API. It composes the parts. [`peer_server`] answers other nodes.
+//! - [`engine`] is the public API. It composes the parts.
 //! - [`recovery`] starts and ends nodes, and takes over from dead ones.
-//! - [`calls`] has one module for each call of the API.
+//! - [`calls`] has one module for each call of the API, and answers other nodes.
 //! - [`collection`] keeps the store small: it deletes superseded versions and expired rows and
 //!   slots, and sweeps.
 //! - [`loader`] reads committed versions and values, from memory or from the store.
@@ -61,7 +61,6 @@ pub mod model;
 mod node;
 pub mod packing;
 mod packs;
-mod peer_server;
 mod presence;
 mod recovery;
 mod sequencer;

@@ -74,8 +74,8 @@ pub(crate) struct Pin<'a> {
 impl<'a> Pin<'a> {
     pub(crate) fn new(loader: &'a Loader) -> Self {
         let mut attempts = loader.attempts.lock();
-        let (heard, superseded_bytes) = loader.cache.frontier();
-        let place = attempts.pin(heard, superseded_bytes);
+        let (applied, superseded_bytes) = loader.cache.frontier();
+        let place = attempts.pin(applied, superseded_bytes);
         drop(attempts);
         Self { loader, place }
     }
@@ -125,9 +125,9 @@ impl Loader {
         self.cluster.may_answer(node)?;
         // A single node reads its registration; among several, the lease decides.
         if self.context.is_alone() && !node_registry::is_live(&node.store, node.id).await? {
-            node.store.fall();
+            node.store.fence();
         }
-        node.store.standing()
+        node.store.check_fence()
     }
 
     /// The value of `key` as acknowledged by any node until now, even beyond this node's frontier.
@@ -272,8 +272,8 @@ impl Loader {
                     cache.index.finish_load(&key, &records, point);
                     // Their writes to other keys may be news, too.
                     for record in &records {
-                        if !cache.heard.contains(record.position) {
-                            cache.index.hear(record);
+                        if !cache.applied.contains(record.position) {
+                            cache.index.apply(record);
                         }
                     }
                 }

@@ -30,10 +30,10 @@
 //!   for its own.
 
 pub(crate) mod followed;
+pub(crate) mod proposal;
 #[cfg(test)]
 mod tests;
 pub(crate) mod validation;
-pub(crate) mod wish;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -48,8 +48,9 @@ use validation::{Batch, LastWriters, Observed, Trace, Verdict};
 use primitives::Mutant;
 
 use crate::{
-    Config, Error, Result,
+    Error, Result,
     broken::Broken,
+    context::Context,
     model::{Attempt, NodeId, Outcome, TransactionId},
     storage::{
         frontier::Progress,
@@ -62,7 +63,7 @@ use crate::{
     },
 };
 
-pub(crate) use self::{followed::Followed, wish::Wish};
+pub(crate) use self::{followed::Followed, proposal::Proposal};
 
 /// The most decisions in one slot.
 pub(crate) const DECISIONS_MAX: usize = 4_096;
@@ -71,18 +72,18 @@ pub(crate) const SLOTS_UNTRIMMED_MAX: u64 = 64;
 /// The most decisions that are remembered although their rows are settled.
 pub(crate) const SETTLED_MAX: usize = 8_192;
 
-/// The answer to a wish; `None` if the caller must read the row again.
-pub(crate) type Answer = Option<Result<Arc<CommitRecord>>>;
+/// The answer to a proposal; `None` if the caller must read the row again.
+pub(crate) type Sequenced = Option<Result<Arc<CommitRecord>>>;
 
-/// A wish in the queue.
+/// A proposal in the queue.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub(crate) wish: Wish,
+    pub(crate) proposal: Proposal,
     /// Its writes.
     pub(crate) writes: Vec<Write>,
     /// The generation at which its row was known to be handed over and undecided.
     pub(crate) seen: u64,
-    pub(crate) told: oneshot::Sender<Answer>,
+    pub(crate) told: oneshot::Sender<Sequenced>,
 }
 
 /// The decision about an attempt in the log.
@@ -124,8 +125,6 @@ pub(crate) struct Ordering {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// The slot that it sealed when it took over.
-    pub(crate) sealed: u64,
     pub(crate) decided: BTreeMap<Attempt, Decided>,
     pub(crate) settled_count: usize,
     /// How often decisions were forgotten. A row that was read before that must be read again.
@@ -144,12 +143,11 @@ impl Sequencer {
     /// before, the table of last writers is built from its slots, which stay. A single node has no
     /// reader from before.
     pub(crate) async fn take_over(
+        context: &Context,
         store: &Arc<Store>,
-        clock: Arc<dyn Clock>,
-        config: &Config,
-        slot_bytes_max: usize,
         is_alone: bool,
-    ) -> Result<(Self, Vec<(u64, SequencedSlot)>)> {
+    ) -> Result<Self> {
+        let config = &context.config;
         let log = FencedLog::new(store.key_value().clone(), layout::sequencer_log());
         let mut start = store.again(|| log.start()).await?;
         let seals = !config.mutant.breaks(Broken::SequencerDoesNotSeal);
@@ -187,7 +185,6 @@ impl Sequencer {
             "the sequencer's log is taken over"
         );
         let state = State {
-            sealed,
             decided: BTreeMap::new(),
             settled_count: 0,
             generation: 0,
@@ -196,22 +193,21 @@ impl Sequencer {
             tended: sealed,
             trimmed: if is_alone { sealed } else { start.next.0 - 1 },
         };
-        let sequencer = Self {
+        Ok(Self {
             store: Arc::clone(store),
-            clock,
+            clock: Arc::clone(&context.clock),
             log,
             epoch,
             sealed,
             mutant: config.mutant,
-            slot_bytes_max,
+            slot_bytes_max: context.slot_bytes_max(),
             waiting: Mutex::default(),
             ordering: sync::Mutex::new(Ordering {
                 writer,
                 last_writers,
             }),
             state: Mutex::new(state),
-        };
-        Ok((sequencer, slots))
+        })
     }
 
     /// The position after all decisions of its predecessors.
@@ -237,7 +233,7 @@ impl Sequencer {
         let mut waiting = lock(&self.waiting);
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while let Some(next) = waiting.front() {
-            bytes += next.wish.bytes_len();
+            bytes += next.proposal.bytes_len();
             if batch.len() == DECISIONS_MAX || bytes > self.slot_bytes_max && !batch.is_empty() {
                 break;
             }
@@ -246,14 +242,14 @@ impl Sequencer {
         batch
     }
 
-    /// Answers a wish without a slot if possible; `None`: the slot decides.
+    /// Answers a proposal without a slot if possible; `None`: the slot decides.
     pub(crate) fn judge(
         &self,
         waiting: &Waiting,
         batch: &Batch<'_>,
         ordered: &BTreeSet<Attempt>,
-    ) -> Option<Answer> {
-        let attempt = waiting.wish.attempt();
+    ) -> Option<Sequenced> {
+        let attempt = waiting.proposal.attempt;
         {
             let state = self.state();
             if let Some(decided) = state.decided.get(&attempt) {
@@ -263,7 +259,7 @@ impl Sequencer {
                 return Some(None);
             }
         }
-        let request = waiting.wish.request()?;
+        let request = waiting.proposal.request.as_ref()?;
         match batch.validate(request.observed.as_ref()) {
             Verdict::Conflicts if !self.mutant.breaks(Broken::SkipsValidation) => {
                 Some(Some(Err(Error::Conflict)))
@@ -338,7 +334,7 @@ impl Sequencer {
             // Slots before its own seal belong to an earlier epoch, and a start of the present
             // epoch before them would void them.
             let is_below_seal =
-                through < state.sealed && !self.mutant.breaks(Broken::TrimsBelowOwnSeal);
+                through < self.sealed && !self.mutant.breaks(Broken::TrimsBelowOwnSeal);
             if is_below_seal || through < state.trimmed + SLOTS_UNTRIMMED_MAX {
                 return Ok(());
             }
@@ -357,31 +353,24 @@ impl Sequencer {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
-}
 
-impl Sequencer {
     /// The attempts decided before the last round whose rows are not settled.
     pub(crate) fn lately_unsettled(&self) -> Vec<Attempt> {
         let mut state = self.state();
-        let unsettled = state
-            .decided
-            .iter()
-            .filter(|(_, decided)| !decided.is_settled);
-        let unsettled = unsettled.filter(|(_, decided)| decided.slot <= state.tended);
+        let is_due = |decided: &Decided| !decided.is_settled && decided.slot <= state.tended;
+        let unsettled = state.decided.iter().filter(|(_, decided)| is_due(decided));
         let unsettled = unsettled.map(|(attempt, _)| *attempt).collect();
         state.tended = state.last;
         unsettled
     }
 
     /// Writes the id of the sequencer's node.
-    pub(crate) async fn say_who(&self, by: NodeId) -> Result<(u64, SequencedSlot)> {
+    pub(crate) async fn say_who(&self, by: NodeId) -> Result<()> {
         let mut ordering = self.ordering.lock().await;
-        let settled = self.state().settled.through();
-        let written_ms = self.clock.now().0;
         let slot = SequencedSlot {
-            written_ms,
+            written_ms: self.clock.now().0,
             by,
-            settled,
+            settled: self.state().settled.through(),
             commits: Vec::new(),
             closed: Vec::new(),
         };
@@ -390,7 +379,7 @@ impl Sequencer {
             .append_resting(&mut ordering.writer, encode(&slot))
             .await?;
         self.note(index, &slot, &[]);
-        Ok((index, slot))
+        Ok(())
     }
 }
 

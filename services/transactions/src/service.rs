@@ -129,13 +129,6 @@ impl Service {
         Self::builder(parts).build(config)
     }
 
-    /// As [`Service::new`], with effects, which go to `destinations`.
-    pub fn with_destinations(parts: Parts, destinations: Destinations, config: Config) -> Self {
-        Self::builder(parts)
-            .destinations(destinations)
-            .build(config)
-    }
-
     /// Takes a node id, finishes the work that earlier starts left unless other nodes do, and
     /// begins to serve. After an error it may be called again.
     pub async fn start(&self) -> Result<()> {
@@ -151,8 +144,8 @@ impl Service {
         let mut outage: Option<Outage> = None;
         loop {
             let began = calls.context.clock.monotonic();
-            while !calls.serving.has_fallen() {
-                calls.serving.fell.notified().await;
+            while !calls.serving.is_fenced() {
+                calls.serving.on_fence.notified().await;
             }
             if calls.context.clock.monotonic().since(began) >= SERVED_WELL {
                 outage = None;

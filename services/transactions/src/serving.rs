@@ -15,7 +15,7 @@ use crate::{Error, Result, node::Node};
 pub(crate) struct Serving {
     node: Mutex<Option<Arc<Node>>>,
     /// Woken when the node is fenced.
-    pub(crate) fell: Arc<Notify>,
+    pub(crate) on_fence: Arc<Notify>,
 }
 
 impl Serving {
@@ -40,14 +40,13 @@ impl Serving {
         let node = self
             .current()
             .ok_or_else(|| Error::unavailable("the node starts"))?;
-        node.store.look()?;
+        node.store.check_incarnation()?;
         Ok(node)
     }
 
     /// Whether no node serves, or the serving one is fenced.
-    pub(crate) fn has_fallen(&self) -> bool {
-        self.current()
-            .is_none_or(|node| node.store.standing().is_err())
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.current().is_none_or(|node| node.store.is_fenced())
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Node>>> {

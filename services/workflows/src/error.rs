@@ -127,10 +127,11 @@ impl Error {
         use transactions::Error as E;
         match self {
             Self::Port(error) => !self.is_transient() && error.kind() != ErrorKind::Lost,
-            Self::State(E::Invalid(_) | E::TooLarge(_) | E::Corrupt(_)) => true,
-            Self::State(E::NoSuchQueue | E::NoSuchFunction) => true,
-            Self::Invalid(_) | Self::TooLarge(_) => true,
-            _ => false,
+            Self::State(error) => match error {
+                E::Invalid(_) | E::TooLarge(_) | E::Corrupt(_) => true,
+                error => matches!(error, E::NoSuchQueue | E::NoSuchFunction),
+            },
+            _ => matches!(self, Self::Invalid(_) | Self::TooLarge(_)),
         }
     }
 
@@ -138,9 +139,11 @@ impl Error {
     pub(crate) fn is_transient(&self) -> bool {
         use transactions::Error as E;
         match self {
-            Self::Port(error) => error.is_retryable() || matches!(error.kind(), ErrorKind::NoRoom),
-            Self::State(E::Unavailable(_) | E::OutcomeUnknown | E::NoRoom) => true,
-            Self::State(E::TooManyOpen | E::TooMuchBuffered) => true,
+            Self::Port(error) => error.is_retryable() || error.kind() == ErrorKind::NoRoom,
+            Self::State(error) => match error {
+                E::Unavailable(_) | E::OutcomeUnknown | E::NoRoom => true,
+                error => matches!(error, E::TooManyOpen | E::TooMuchBuffered),
+            },
             _ => false,
         }
     }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use coordination::{
     config::DataPlacement,
-    dependency::Dependency,
+    dependency::TrackedStore,
     path,
     records::Payload,
     storage::{
-        session::{CLIENT_SHARDS, Sessions},
+        session::{CLIENT_SHARDS, Rows},
         user_store::UserStore,
     },
 };
@@ -20,11 +20,11 @@ use simulated::World;
 /// and its event queue must be gone. The objects must be exactly those that znodes name.
 pub async fn nothing_is_left(world: &World) -> Vec<String> {
     let mut left = Vec::new();
-    let sessions = Sessions::new(world.key_value());
+    let system = TrackedStore::new(world.key_value());
     for shard in CLIENT_SHARDS {
-        let mut pages = sessions.rows(shard);
+        let mut pages = Rows::of(shard);
         while let Some(rows) = pages
-            .next_page(&mut Dependency::default())
+            .next_page(&mut system.clone())
             .await
             .expect("the world is healed")
         {

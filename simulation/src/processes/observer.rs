@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ports::Monotonic;
 use transactions::{
-    membership::{Membership, Office},
+    membership::{Election, Membership},
     model::NodeId,
 };
 
@@ -16,7 +16,7 @@ pub struct Observer {
     /// The members that each node has known.
     known: BTreeMap<NodeId, Vec<NodeId>>,
     /// The leaders of each election, in order.
-    led: BTreeMap<Office, Vec<NodeId>>,
+    led: BTreeMap<Election, Vec<NodeId>>,
     /// The violations.
     pub violations: Vec<String>,
 }
@@ -36,7 +36,7 @@ impl Observer {
             ));
         }
         self.acts(node, now, membership);
-        for office in [Office::Collector, Office::Sequencer] {
+        for office in [Election::Collector, Election::Sequencer] {
             if membership.leads(office) {
                 self.leads(node, now, office);
             }
@@ -53,7 +53,7 @@ impl Observer {
         *known = nodes.into_keys().filter(|other| *other != node).collect();
     }
 
-    fn leads(&mut self, node: NodeId, now: Monotonic, office: Office) {
+    fn leads(&mut self, node: NodeId, now: Monotonic, office: Election) {
         let led = self.led.entry(office).or_default();
         match led.iter().position(|leader| *leader == node) {
             None => led.push(node),

@@ -15,7 +15,7 @@ use ports::{
     Clock, DurabilityPoint, Error, Item, Key, KeyValue, Monotonic, Queue, Receipt, Result,
     Timestamp, Update,
     decorate::{Decorator, KeyValueDecorator, QueueDecorator},
-    key_value::{Batch, Batched, Page, Read, Scan, Transacted, Updated},
+    key_value::{Page, Read, Scan, Transacted, Updated},
     queue::{Delivery, Handle, Message, QueueOptions},
 };
 use tokio::sync::Notify;
@@ -138,10 +138,6 @@ impl KeyValueDecorator for PartitionableKeyValue {
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         self.control.call(self.inner.transact(updates)).await
-    }
-
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.control.call(self.inner.write_batch(batch)).await
     }
 }
 

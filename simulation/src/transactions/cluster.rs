@@ -244,7 +244,9 @@ impl Cluster {
                 (service.objects(self.objects(&life)).build(config), None)
             }
             None => (
-                Service::with_destinations(parts, destinations, config),
+                Service::builder(parts)
+                    .destinations(destinations)
+                    .build(config),
                 None,
             ),
             Some(Among {

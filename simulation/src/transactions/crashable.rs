@@ -18,7 +18,7 @@ use std::{
 use ports::{
     DurabilityPoint, Item, Key, KeyValue, Result, Update,
     decorate::{Decorator, KeyValueDecorator},
-    key_value::{Batch, Batched, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
+    key_value::{Page, Read, Scan, SharedKeyValue, Transacted, Updated},
 };
 use tokio::{sync::Notify, time::Instant};
 
@@ -205,10 +205,6 @@ impl KeyValueDecorator for CrashableKeyValue {
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         self.life.live_through(self.inner.transact(updates)).await
-    }
-
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.life.live_through(self.inner.write_batch(batch)).await
     }
 }
 

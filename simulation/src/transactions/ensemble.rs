@@ -16,7 +16,7 @@ use ports::{Clock, Monotonic};
 use tokio::sync::watch;
 use transactions::{
     Error, Result,
-    membership::{Address, Members, Membership, Office},
+    membership::{Address, Election, Members, Membership},
     model::NodeId,
 };
 
@@ -265,7 +265,7 @@ impl Membership for Seat {
         })
     }
 
-    fn leads(&self, _: Office) -> bool {
+    fn leads(&self, _: Election) -> bool {
         let node = self.inner().node;
         let may_answer = self
             .may_answer_until()

@@ -14,7 +14,7 @@ use std::{
 use ports::{
     Clock, DurabilityPoint, Entropy, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
     decorate::{Decorator, KeyValueDecorator},
-    key_value::{Batch, Batched, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
+    key_value::{Page, Read, Scan, SharedKeyValue, Transacted, Updated},
 };
 use simulated::World;
 
@@ -281,10 +281,5 @@ impl KeyValueDecorator for FarStore {
             });
         }
         self.travel(fault, self.inner.transact(updates)).await
-    }
-
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.travel(self.fault(&[]), self.inner.write_batch(batch))
-            .await
     }
 }

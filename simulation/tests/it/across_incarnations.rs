@@ -11,12 +11,12 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use coordination::{
-    Client, Config, ConnectError, Gateway, Parts, Region, Service,
+    Client, Config, ConnectError, Gateway, Parts, Service,
     broken::Broken,
-    dependency::Dependency,
+    dependency::TrackedStore,
     model::{Connect, Lifetime, Output, Password, Request, SessionId, Watching, Zxid},
     queue_names,
-    storage::{session::Sessions, temporary::Temporaries},
+    storage::{session, temporary},
 };
 use ports::{
     Event, Handler, Key, KeyValue, Update,
@@ -176,15 +176,17 @@ fn remembering_lost_silence_is_caught() {
 /// connection in its place, which the store then lost.
 async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
     let world = World::new(1);
-    let (store, mut basis) = (world.key_value(), Dependency::default());
-    let sessions = Sessions::new(store.clone());
+    let store = world.key_value();
+    let mut sessions = TrackedStore::new(store.clone());
     let (session, password) = (SessionId(7), Password([7; 16]));
-    let created = sessions
-        .create(session, password, TIMEOUT, &mut basis)
+    let created = session::create(&mut sessions, session, password, TIMEOUT)
         .await
         .expect("a calm world");
     assert!(created, "it is the first");
-    sessions.externalize(&basis).await.expect("a calm world");
+    store
+        .externalize(sessions.point())
+        .await
+        .expect("a calm world");
     // Named by `coordination::storage::temporary`, for the first connection.
     let object = ObjectPath::from(format!("temporary/{:016x}-1-1", session.0));
     world
@@ -192,8 +194,7 @@ async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
         .put(&object, PutPayload::from_static(b"data"))
         .await
         .expect("a calm world");
-    sessions
-        .attach(session, password, TIMEOUT, &mut basis)
+    session::attach(&mut sessions, session, password, TIMEOUT)
         .await
         .expect("a calm world");
     let faults = Arc::new(Script::of(
@@ -201,19 +202,16 @@ async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
         [Fault::DelayAnswer(ON_ITS_WAY)],
     ));
     let slow = Arc::new(FaultyKeyValue::new(store.clone(), faults, world.clock()));
-    let temporaries = Temporaries::new(
-        world.objects(),
-        Sessions::new(slow),
-        vec![store],
-        broken.into(),
-    );
+    let swept_parts = Parts {
+        system: slow,
+        ..parts(&world)
+    };
     let losing = async {
         world.clock().sleep(ON_ITS_WAY / 2).await;
         world.fall_back();
     };
-    let (swept, ()) = tokio::join!(temporaries.sweep(), losing);
-    let row = sessions
-        .get(session, &mut Dependency::default())
+    let (swept, ()) = tokio::join!(temporary::sweep(&swept_parts, broken.into()), losing);
+    let row = session::get(&mut TrackedStore::new(store), session)
         .await
         .expect("a calm world");
     assert_eq!(
@@ -375,10 +373,6 @@ async fn receives_a_lost_change(broken: Option<Broken>) -> bool {
         },
     );
     let (items, slow) = slow_store(&world, "key_value.externalize");
-    let regions = vec![Region {
-        items,
-        objects: world.objects(),
-    }];
     let config = Config {
         mutant: broken.into(),
         ..Config::default()
@@ -386,7 +380,7 @@ async fn receives_a_lost_change(broken: Option<Broken>) -> bool {
     let [first, second] = two_processes(
         &world,
         Parts {
-            regions,
+            items,
             ..parts(&world)
         },
         config,

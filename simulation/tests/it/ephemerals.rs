@@ -7,9 +7,9 @@ use coordination::{
     Config,
     broken::Broken,
     config::DataPlacement,
-    dependency::Dependency,
+    dependency::TrackedStore,
     model::{Lifetime, Request},
-    storage::ephemerals::Ephemerals,
+    storage::ephemerals,
 };
 use ports::faults::Calm;
 use simulated::World;
@@ -33,10 +33,9 @@ fn any_deletion_of_an_ephemeral_removes_it_from_the_index() {
         follow(&service);
         let mut owner = connect(&service.gateway()).await.expect("a calm world");
         let mut other = connect(&service.gateway()).await.expect("a calm world");
-        let (index, session) = (Ephemerals::new(world.key_value()), owner.session());
+        let (index, session) = (TrackedStore::new(world.key_value()), owner.session());
         let indexed = async || {
-            index
-                .all(session, &mut Dependency::default())
+            ephemerals::first(&mut index.clone(), session, usize::MAX)
                 .await
                 .expect("a calm world")
         };

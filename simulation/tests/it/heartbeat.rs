@@ -10,10 +10,10 @@ use std::{
 
 use coordination::{
     Client, Config, ConnectError, Gateway, Parts,
-    dependency::Dependency,
+    dependency::TrackedStore,
     model::{Connect, Password, Request, SessionId, Zxid},
     queue_names,
-    storage::session::Sessions,
+    storage::session,
 };
 use ports::{
     Functions, Key, Update,
@@ -234,9 +234,8 @@ fn a_failed_run_keeps_the_knowledge_of_its_instance() {
 
 /// Whether the row of `session` is gone.
 async fn has_ended(world: &World, session: SessionId) -> bool {
-    let sessions = Sessions::new(world.key_value());
-    sessions
-        .get(session, &mut Dependency::default())
+    let sessions = TrackedStore::new(world.key_value());
+    session::get(&mut sessions.clone(), session)
         .await
         .expect("it can be read")
         .is_none()

@@ -11,9 +11,9 @@ use std::{
 use coordination::{
     Config, Ended, Parts,
     broken::Broken,
-    dependency::Dependency,
+    dependency::TrackedStore,
     model::{Lifetime, Output, Request, SessionId, Watching},
-    storage::session::{Sessions, State, Transition},
+    storage::session::{self, State, Transition},
 };
 use futures_util::future::join;
 use ports::{
@@ -54,10 +54,8 @@ impl KeyValueDecorator for RenewsBehindTheJudge {
             None
         };
         if let Some((session, attach)) = due {
-            let sessions = Sessions::new(Arc::clone(&self.honest));
-            let renewed = sessions
-                .renew(session, attach, &mut Dependency::default())
-                .await?;
+            let sessions = TrackedStore::new(Arc::clone(&self.honest));
+            let renewed = session::renew(&mut sessions.clone(), session, attach).await?;
             assert!(
                 matches!(renewed, Transition::Done(_)),
                 "it was open: {renewed:?}"
@@ -96,15 +94,13 @@ async fn lives_by_a_late_renewal(broken: Option<Broken>) -> bool {
         world.clock().sleep(Duration::from_secs(1)).await;
     }
     world.clock().sleep(TIMEOUT / 2).await;
-    let sessions = Sessions::new(world.key_value());
-    let row = sessions
-        .get(session, &mut Dependency::default())
+    let sessions = TrackedStore::new(world.key_value());
+    let row = session::get(&mut sessions.clone(), session)
         .await
         .expect("a calm world");
     let is_open = row.is_some_and(|row| row.state == State::Open);
     world.clock().sleep(TIMEOUT).await;
-    let row = sessions
-        .get(session, &mut Dependency::default())
+    let row = session::get(&mut sessions.clone(), session)
         .await
         .expect("a calm world");
     assert!(row.is_none(), "no process has renewed it again: {row:?}");
@@ -140,15 +136,14 @@ async fn end_of_the_replaced(broken: Option<Broken>) -> Option<Ended> {
     .await;
     follow(&service);
     let mut client = connect(&service.gateway()).await.expect("a calm world");
-    let sessions = Sessions::new(world.key_value());
-    let attached = sessions
-        .attach(
-            client.session(),
-            client.password(),
-            TIMEOUT,
-            &mut Dependency::default(),
-        )
-        .await;
+    let sessions = TrackedStore::new(world.key_value());
+    let attached = session::attach(
+        &mut sessions.clone(),
+        client.session(),
+        client.password(),
+        TIMEOUT,
+    )
+    .await;
     assert!(
         matches!(attached, Ok(Transition::Done(_))),
         "it is open: {attached:?}"
@@ -160,8 +155,7 @@ async fn end_of_the_replaced(broken: Option<Broken>) -> Option<Ended> {
         end = client.pump(&mut Vec::new()).await.err();
         world.clock().sleep(Duration::from_secs(1)).await;
     }
-    let row = sessions
-        .get(client.session(), &mut Dependency::default())
+    let row = session::get(&mut sessions.clone(), client.session())
         .await
         .expect("a calm world");
     assert!(
@@ -376,8 +370,8 @@ async fn outlives_its_last_request(
         }
     };
     let ends = async {
-        let sessions = Sessions::new(world.key_value());
-        while let Ok(Some(_)) = sessions.get(session, &mut Dependency::default()).await {
+        let sessions = TrackedStore::new(world.key_value());
+        while let Ok(Some(_)) = session::get(&mut sessions.clone(), session).await {
             world.clock().sleep(Duration::from_millis(100)).await;
         }
         world.clock().monotonic().since(begun)
@@ -436,14 +430,11 @@ fn taking_a_session_up_renews_it() {
         let (session, password) = (client.session(), client.password());
         drop(client);
         world.clock().sleep(TIMEOUT * 9 / 10).await;
-        let sessions = Sessions::new(world.key_value());
-        let attached = sessions
-            .attach(session, password, TIMEOUT, &mut Dependency::default())
-            .await;
+        let sessions = TrackedStore::new(world.key_value());
+        let attached = session::attach(&mut sessions.clone(), session, password, TIMEOUT).await;
         assert!(matches!(attached, Ok(Transition::Done(_))), "{attached:?}");
         world.clock().sleep(TIMEOUT * 9 / 10).await;
-        let row = sessions
-            .get(session, &mut Dependency::default())
+        let row = session::get(&mut sessions.clone(), session)
             .await
             .expect("a calm world");
         assert!(
@@ -462,25 +453,20 @@ fn a_session_is_taken_up_by_its_password_alone_and_not_once_it_is_closing() {
         follow(&service);
         let client = connect(&service.gateway()).await.expect("a calm world");
         let (session, password) = (client.session(), client.password());
-        let sessions = Sessions::new(world.key_value());
+        let sessions = TrackedStore::new(world.key_value());
         let attach = async |password| {
-            let attached = sessions
-                .attach(session, password, TIMEOUT, &mut Dependency::default())
-                .await;
+            let attached = session::attach(&mut sessions.clone(), session, password, TIMEOUT).await;
             matches!(attached.expect("a calm world"), Transition::Done(_))
         };
         let mut wrong = password;
         wrong.0[15] ^= 1;
         assert!(!attach(wrong).await, "one bit is another");
         assert!(attach(password).await);
-        let row = sessions
-            .get(session, &mut Dependency::default())
+        let row = session::get(&mut sessions.clone(), session)
             .await
             .expect("a calm world");
         let renewals = row.expect("it is open").renewals;
-        let condemned = sessions
-            .expire(session, renewals, &mut Dependency::default())
-            .await;
+        let condemned = session::expire(&mut sessions.clone(), session, renewals).await;
         assert!(
             matches!(condemned, Ok(Transition::Done(_))),
             "{condemned:?}"
@@ -555,9 +541,7 @@ async fn lives_while_it_reads(takes_answers: bool) -> bool {
         }
         world.clock().sleep(Duration::from_secs(1)).await;
     }
-    let row = Sessions::new(world.key_value())
-        .get(client.session(), &mut Dependency::default())
-        .await;
+    let row = session::get(&mut TrackedStore::new(world.key_value()), client.session()).await;
     row.expect("a calm world")
         .is_some_and(|row| row.state == State::Open)
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use coordination::{
-    Client, Config, Parts, Region,
+    Client, Config, Parts,
     broken::Broken,
     model::{Lifetime, Output, Request, Watching},
 };
@@ -89,10 +89,9 @@ async fn shown_of_the_lost(broken: Option<Broken>) -> Vec<Output> {
     ));
     let made_of = Parts {
         system: items.clone(),
-        regions: vec![Region {
-            items,
-            objects: world.objects(),
-        }],
+        items,
+        objects: world.objects(),
+
         functions: Arc::new(FaultyFunctions::new(
             world.functions(),
             slow.clone(),

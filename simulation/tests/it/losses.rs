@@ -11,12 +11,12 @@ use std::{
 
 use bytes::Bytes;
 use coordination::{
-    Client, Config, Gateway, Parts, Region,
+    Client, Config, Gateway, Parts,
     broken::Broken,
     config::DataPlacement,
-    dependency::Dependency,
+    dependency::TrackedStore,
     model::{Connect, Lifetime, Request, Response, Watching, Zxid},
-    storage::session::{Row, Sessions, State},
+    storage::session::{self, Row, State},
 };
 use ports::faults::{Calm, Fault, FaultSchedule, FaultyKeyValue};
 use simulated::{Options, World};
@@ -206,14 +206,10 @@ async fn end_that_was_lost(broken: Option<Broken>) -> Option<Row> {
         away.clone(),
         world.clock(),
     ));
-    let regions = vec![Region {
-        items,
-        objects: world.objects(),
-    }];
     let service = started_with(
         &world,
         Parts {
-            regions,
+            items,
             ..parts(&world)
         },
         config,
@@ -232,10 +228,9 @@ async fn end_that_was_lost(broken: Option<Broken>) -> Option<Row> {
         .await
         .expect("the session lives");
     clock.sleep(SOON).await;
-    let (sessions, session) = (Sessions::new(store.clone()), client.session());
+    let (sessions, session) = (TrackedStore::new(store.clone()), client.session());
     let row = async || {
-        sessions
-            .get(session, &mut Dependency::default())
+        session::get(&mut sessions.clone(), session)
             .await
             .expect("the world is healed")
     };

@@ -7,11 +7,11 @@ use coordination::{
     Config, Error,
     broken::Broken,
     config::DataPlacement,
-    dependency::Dependency,
+    dependency::TrackedStore,
     model::{Lifetime, Output, Request, Response, Watching},
     queue_names,
     records::{Decided, Effect, Payload, UpdateId, encode},
-    storage::session::Sessions,
+    storage::session,
 };
 use ports::{Incarnation, faults::Calm, queue::Message};
 use simulated::World;
@@ -124,9 +124,7 @@ async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response,
     };
     set("/other").await;
     set("/named").await;
-    let row = Sessions::new(world.key_value())
-        .get(client.session(), &mut Dependency::default())
-        .await;
+    let row = session::get(&mut TrackedStore::new(world.key_value()), client.session()).await;
     let id = UpdateId {
         session: client.session(),
         sequence: row.expect("calm").expect("open").applied,

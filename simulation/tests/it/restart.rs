@@ -7,9 +7,9 @@ use std::{
 
 use coordination::{
     Config, Parts,
-    dependency::Dependency,
+    dependency::TrackedStore,
     model::{Lifetime, Request, Watching},
-    storage::session::Sessions,
+    storage::session,
 };
 use ports::faults::{Calm, Fault, FaultyQueue, Script};
 use simulated::World;
@@ -81,8 +81,7 @@ fn a_decision_not_pushed_before_a_crash_is_applied_without_another_request() {
             .await
             .expect("the session lives");
         world.clock().sleep(SOON).await;
-        let row = Sessions::new(world.key_value())
-            .get(client.session(), &mut Dependency::default())
+        let row = session::get(&mut TrackedStore::new(world.key_value()), client.session())
             .await
             .expect("a calm world");
         assert_eq!(

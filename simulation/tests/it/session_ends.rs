@@ -6,12 +6,12 @@ use std::{sync::Arc, time::Duration};
 use coordination::{
     Client, Config, ConnectError, Ended, Gateway,
     broken::Broken,
-    dependency::Dependency,
+    dependency::TrackedStore,
     model::{
         Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching,
         Zxid,
     },
-    storage::session::Sessions,
+    storage::session,
 };
 use fastrand::Rng;
 use simulated::{Options, World};
@@ -373,9 +373,9 @@ fn parts_waiting(seed: u64, broken: Option<Broken>) -> (usize, u64) {
         }
         FaultProfile::Slow.strike(&world);
         client.submit(1, Request::Close);
-        let (rows, session) = (Sessions::new(world.key_value()), client.session());
+        let (rows, session) = (TrackedStore::new(world.key_value()), client.session());
         let row = async || {
-            rows.get(session, &mut Dependency::default())
+            session::get(&mut rows.clone(), session)
                 .await
                 .expect("it reads")
         };

@@ -9,7 +9,7 @@ use std::{
 };
 
 use coordination::{
-    Client, Config, ConnectError, Error, Gateway, Parts, Region, Service,
+    Client, Config, ConnectError, Error, Gateway, Parts, Service,
     model::{Acl, Connect, Lifetime, Naming, Output, Request, Response, Zxid},
 };
 use ports::faults::{Fault, FaultSchedule, FaultyKeyValue};
@@ -43,15 +43,11 @@ pub(crate) async fn started(
         faults,
         world.clock(),
     ));
-    let regions = vec![Region {
-        items: items.clone(),
-        objects: world.objects(),
-    }];
     started_with(
         world,
         Parts {
-            system: items,
-            regions,
+            system: items.clone(),
+            items,
             ..parts(world)
         },
         config,
@@ -73,10 +69,9 @@ pub(crate) async fn started_with(world: &World, parts: Parts, config: Config) ->
 pub(crate) fn parts(world: &World) -> Parts {
     Parts {
         system: world.key_value(),
-        regions: vec![Region {
-            items: world.key_value(),
-            objects: world.objects(),
-        }],
+        items: world.key_value(),
+        objects: world.objects(),
+
         queue: world.queue(),
         functions: world.functions(),
         clock: world.clock(),

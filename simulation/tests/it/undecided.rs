@@ -9,7 +9,7 @@ use std::{
 };
 
 use coordination::{
-    Config, Error, Parts, Region,
+    Config, Error, Parts,
     broken::Broken,
     model::{Lifetime, Request, Response},
 };
@@ -45,7 +45,7 @@ const AWAY_FOR: Duration = Duration::from_secs(25);
 enum What {
     /// The user store of a region: decisions are not applied, and the row of their session fills
     /// up.
-    Region,
+    Items,
     /// The store, only where requests are decided.
     Decisions,
     /// The queue to the distributor: decisions are not pushed, and their messages are not
@@ -100,14 +100,13 @@ fn is_decision(update: &Update) -> bool {
 fn parts_of(world: &World, what: What, is_away: &Arc<AtomicBool>) -> Parts {
     let parts = parts(world);
     match what {
-        What::Region => {
+        What::Items => {
             let away = Away::new("key_value.transact", 0, is_away);
             let items = Arc::new(FaultyKeyValue::new(world.key_value(), away, world.clock()));
             Parts {
-                regions: vec![Region {
-                    items,
-                    objects: world.objects(),
-                }],
+                items,
+                objects: world.objects(),
+
                 ..parts
             }
         }
@@ -181,7 +180,7 @@ fn given_up(what: What, broken: Option<Broken>) -> Vec<usize> {
 /// P1: a region, store or queue that returns is no reason to fail a request.
 #[test]
 fn a_request_that_is_held_up_by_others_is_not_given_up() {
-    for what in [What::Region, What::Decisions, What::DistributorQueue] {
+    for what in [What::Items, What::Decisions, What::DistributorQueue] {
         assert_eq!(given_up(what, None), Vec::<usize>::new(), "{what:?}");
     }
 }
@@ -189,7 +188,7 @@ fn a_request_that_is_held_up_by_others_is_not_given_up() {
 /// P1, broken.
 #[test]
 fn counting_planned_requests_as_failures_is_caught() {
-    for what in [What::Region, What::Decisions] {
+    for what in [What::Items, What::Decisions] {
         assert_eq!(
             given_up(what, Some(Broken::CountsSuccessfulPlannings)).len(),
             1,

@@ -5,16 +5,16 @@ use std::{
     io::{self, Write as _},
     net::TcpListener,
     path::{Path, PathBuf},
-    process::Command,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use embedded::{Inspection, OpenError as EmbeddedError, RecoveryReport};
 use http_frontend::Status;
+use nix::sys::statvfs::statvfs;
 use redis_provider::{OpenError, Redis};
 use sandbox::process::Enforcement;
 
-use super::{Finding, Verdict};
+use super::{Finding, Verdict, fail, ok, warn};
 use crate::{
     commands::{request::Target, status},
     config::{Listen, Settings, StoreSettings},
@@ -36,143 +36,128 @@ const CLOCK_SECONDS_MIN: u64 = 1_767_225_600;
 /// How far the time of a file may be ahead of the clock.
 const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(2);
 
-/// Every check for a start with `settings`. A running server may respond at `target`.
-pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
+const NOTHING_YET: &str = "nothing is kept there yet";
+const NO_RIGHTS: &str = "give this user the right to read and write it";
+
+/// Every check for a start with `settings`, and with `verify` that of the stored bytes. A running
+/// server may respond at `target`.
+pub(super) fn all(settings: &Settings, target: &Target, verify: bool) -> Vec<Finding> {
     let target = target.or_at(&settings.http);
     let running = target
         .get("/v1/status")
-        .ok()
-        .and_then(|body| status::read(&body).ok());
-    let place = existing(&settings.data_dir);
-    let mut findings = vec![Finding::ok(
-        "configuration",
-        format!(
-            "{} worker threads, data in {}",
-            settings.threads,
-            settings.place()
-        ),
-    )];
+        .and_then(|body| status::read(&body));
+    let running = running.as_ref().ok();
+    let (threads, kept) = (settings.threads, settings.place());
+    let mut findings =
+        vec![ok(format!("{threads} worker threads, data in {kept}")).of("configuration")];
     match &settings.store {
-        StoreSettings::Embedded => {
-            findings.push(writable(&settings.data_dir, &place));
-            findings.push(lock(&settings.data_dir, running.as_ref()));
-            let format = format(&settings.data_dir);
-            if format.verdict == Verdict::Ok {
-                findings.extend([format, journal(&settings.data_dir)]);
-            } else {
-                findings.push(format);
-            }
-            findings.push(free_space(&place));
-            findings.push(sync_latency(&place));
-        }
-        StoreSettings::Redis(config) => findings.push(redis(config)),
+        StoreSettings::Embedded => findings.extend(of_data_dir(&settings.data_dir, running)),
+        StoreSettings::Redis(config) => findings.push(redis(config).of("store")),
     }
-    findings.push(port(
-        "port zookeeper",
-        "--zookeeper",
-        settings.zookeeper,
-        running.as_ref(),
-    ));
-    findings.push(port("port http", "--http", settings.http, running.as_ref()));
-    findings.push(files());
-    findings.push(functions());
-    findings.push(clock(&settings.data_dir));
-    findings.push(match running {
-        Some(status) => Finding::ok(
-            "server",
-            format!("{} answers at {}", status.version, target.url()),
-        ),
-        None => Finding::ok("server", format!("none answers at {}", target.url())),
-    });
+    let zookeeper = port("--zookeeper", settings.zookeeper, running);
+    let url = target.url();
+    findings.extend([
+        zookeeper.of("port zookeeper"),
+        port("--http", settings.http, running).of("port http"),
+        files().of("open files"),
+        functions().of("functions"),
+        clock(&settings.data_dir).of("clock"),
+        match running {
+            Some(status) => ok(format!("{} answers at {url}", status.version)),
+            None => ok(format!("none answers at {url}")),
+        }
+        .of("server"),
+    ]);
+    if verify {
+        findings.push(stored_bytes(settings).of("stored bytes"));
+    }
+    findings
+}
+
+fn of_data_dir(data_dir: &Path, running: Option<&Status>) -> Vec<Finding> {
+    let place = existing(data_dir);
+    let format = format(data_dir);
+    let is_readable = format.verdict == Verdict::Ok;
+    let mut findings = vec![
+        writable(data_dir, &place).of("data directory"),
+        lock(data_dir, running).of("lock"),
+        format.of("format"),
+    ];
+    if is_readable {
+        findings.push(journal(data_dir).of("journal"));
+    }
+    findings.push(free_space(&place).of("free space"));
+    findings.push(sync_latency(&place).of("fsync"));
     findings
 }
 
 /// The limits that this machine can impose on functions.
 fn functions() -> Finding {
-    const NAME: &str = "functions";
     let program = std::env::current_exe().unwrap_or_else(|_| "landfast".into());
     let enforcement = Enforcement::probe(&program);
-    let lacking: Vec<_> = enforcement
-        .measures()
-        .into_iter()
-        .filter_map(|measure| Some(format!("{}: {}", measure.what, measure.lacks.as_ref()?)))
-        .collect();
+    let measures = enforcement.measures();
     enforcement.remove();
+    let lacking = measures
+        .iter()
+        .filter_map(|measure| Some(format!("{}: {}", measure.what, measure.lacks.as_ref()?)));
+    let lacking: Vec<_> = lacking.collect();
     if lacking.is_empty() {
-        let whats: Vec<_> = enforcement
-            .measures()
-            .into_iter()
-            .map(|measure| measure.what)
-            .collect();
-        return Finding::ok(NAME, format!("held to {}", whats.join(", ")));
+        let whats: Vec<_> = measures.iter().map(|measure| measure.what).collect();
+        return ok(format!("held to {}", whats.join(", ")));
     }
     let advice = "run functions of people you trust alone, or let this user do it";
-    Finding::warn(NAME, lacking.join("; "), advice)
+    warn(lacking.join("; "), advice)
 }
 
 /// Whether the store is reachable and as durable as configured.
 fn redis(config: &redis_provider::Config) -> Finding {
-    const NAME: &str = "store";
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let inspected = match runtime {
         Ok(runtime) => runtime.block_on(Redis::inspect(config)),
-        Err(error) => {
-            return Finding::fail(NAME, error.to_string(), "look at the limits of this user");
-        }
+        Err(error) => return fail(error.to_string(), "look at the limits of this user"),
     };
     let acknowledged = config.acknowledged.name();
-    match inspected {
-        Ok(warnings) if warnings.is_empty() => Finding::ok(
-            NAME,
-            format!("{config} keeps what is acknowledged as {acknowledged}"),
-        ),
-        Ok(warnings) => Finding::warn(
-            NAME,
-            format!("{config}, acknowledged as {acknowledged}"),
-            format!("{}; see docs/redis.md", warnings.join("; ")),
-        ),
-        Err(error @ OpenError::Unreachable { .. }) => Finding::fail(
-            NAME,
-            error.to_string(),
-            "start the server, or correct --store",
-        ),
-        Err(error @ OpenError::Unfit { .. }) => Finding::fail(
-            NAME,
-            error.to_string(),
-            "change that setting, or ask for less with ?acknowledged=; see docs/redis.md",
-        ),
-        Err(error) => Finding::fail(NAME, error.to_string(), "correct --store"),
-    }
+    let error = match inspected {
+        Ok(warnings) if warnings.is_empty() => {
+            let found = format!("{config} keeps what is acknowledged as {acknowledged}");
+            return ok(found);
+        }
+        Ok(warnings) => {
+            let found = format!("{config}, acknowledged as {acknowledged}");
+            return warn(found, warnings.join("; ") + "; see docs/redis.md");
+        }
+        Err(error) => error,
+    };
+    let advice = match error {
+        OpenError::Unreachable { .. } => "start the server, or correct --store",
+        OpenError::Unfit { .. } => {
+            "change that setting, or ask for less with ?acknowledged=; see docs/redis.md"
+        }
+        _ => "correct --store",
+    };
+    fail(error.to_string(), advice)
 }
 
 /// The nearest existing directory at or above `data_dir`.
 fn existing(data_dir: &Path) -> PathBuf {
     let absolute = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
-    let there = absolute
-        .ancestors()
-        .find(|path| path.is_dir())
-        .map(Path::to_owned);
-    there.unwrap_or_else(|| PathBuf::from("/"))
+    let there = absolute.ancestors().find(|path| path.is_dir());
+    there.unwrap_or(Path::new("/")).to_owned()
 }
 
 fn writable(data_dir: &Path, place: &Path) -> Finding {
-    const NAME: &str = "data directory";
     if let Some(path) = embedded::in_the_way(data_dir) {
-        return Finding::fail(
-            NAME,
+        return fail(
             format!("{} is there and is not a directory", path.display()),
             "choose another --data-dir, or move it away",
         );
     }
     match probe_file(place) {
-        Ok(_) if data_dir.is_dir() => {
-            Finding::ok(NAME, format!("{} is writable", data_dir.display()))
-        }
-        Ok(_) => Finding::ok(NAME, format!("{} will be created", data_dir.display())),
-        Err(error) => Finding::fail(
-            NAME,
+        Ok(_) if data_dir.is_dir() => ok(format!("{} is writable", data_dir.display())),
+        Ok(_) => ok(format!("{} will be created", data_dir.display())),
+        Err(error) => fail(
             format!("{}: {error}", place.display()),
             "choose another --data-dir, or give this user the right to write there",
         ),
@@ -180,121 +165,88 @@ fn writable(data_dir: &Path, place: &Path) -> Finding {
 }
 
 fn lock(data_dir: &Path, running: Option<&Status>) -> Finding {
-    const NAME: &str = "lock";
     let file = match File::open(data_dir.join("LOCK")) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Finding::ok(NAME, "free: nothing has run there yet");
+            return ok("free: nothing has run there yet");
         }
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            return Finding::fail(NAME, error.to_string(), "see the data directory above");
+            return fail(error.to_string(), "see the data directory above");
         }
         Err(error) => {
-            return Finding::warn(NAME, error.to_string(), "check the directory's permissions");
+            return warn(error.to_string(), "check the directory's permissions");
         }
     };
     match (file.try_lock(), running) {
-        (Ok(()), _) => Finding::ok(NAME, "free"),
-        (Err(TryLockError::WouldBlock), Some(_)) => Finding::ok(NAME, "held by a running server"),
-        (Err(TryLockError::WouldBlock), None) => Finding::warn(
-            NAME,
+        (Ok(()), _) => ok("free"),
+        (Err(TryLockError::WouldBlock), Some(_)) => ok("held by a running server"),
+        (Err(TryLockError::WouldBlock), None) => warn(
             "held by another process",
             "a server may use this directory with another --http address: set LANDFAST_URL to it, or stop it",
         ),
-        (Err(TryLockError::Error(error)), _) => Finding::fail(
-            NAME,
-            error.to_string(),
-            "use a file system that supports locks",
-        ),
+        (Err(TryLockError::Error(error)), _) => {
+            fail(error.to_string(), "use a file system that supports locks")
+        }
     }
 }
 
 /// Whether this release can read the stored data.
 fn format(data_dir: &Path) -> Finding {
-    const NAME: &str = "format";
-    if !data_dir.is_dir() {
-        return Finding::ok(NAME, "nothing is kept there yet");
-    }
     match embedded::format_of(data_dir) {
-        Ok(Some(format)) => Finding::ok(NAME, format!("{format}, which this release reads")),
-        Ok(None) => Finding::ok(NAME, "nothing is kept there yet"),
-        Err(error) => Finding::fail(
-            NAME,
-            error.to_string(),
-            "do so before the next start, which would refuse it",
-        ),
+        _ if !data_dir.is_dir() => ok(NOTHING_YET),
+        Ok(Some(format)) => ok(format!("{format}, which this release reads")),
+        Ok(None) => ok(NOTHING_YET),
+        Err(error) => {
+            let advice = "do so before the next start, which would refuse it";
+            fail(error.to_string(), advice)
+        }
     }
 }
 
 /// Whether the next start would accept the journal.
 fn journal(data_dir: &Path) -> Finding {
-    const NAME: &str = "journal";
     if !data_dir.is_dir() {
-        return Finding::ok(NAME, "nothing is kept there yet");
+        return ok(NOTHING_YET);
     }
-    match embedded::inspect_journal(data_dir) {
-        Ok(None) => Finding::ok(NAME, "nothing is kept there yet"),
-        Ok(Some(Inspection {
-            torn_head: Some(file),
-            ..
-        })) => Finding::warn(
-            NAME,
-            format!(
-                "one of the two heads of {} is not whole, torn by a crash or damaged",
-                file.display()
-            ),
+    let Inspection {
+        torn_head, journal, ..
+    } = match embedded::inspect_journal(data_dir) {
+        Ok(Some(inspection)) => inspection,
+        Ok(None) => return ok(NOTHING_YET),
+        Err(EmbeddedError::Locked { .. }) => {
+            return ok("in use; it was read when the server started");
+        }
+        Err(error) if is_about_rights(&error) => return fail(error.to_string(), NO_RIGHTS),
+        Err(error) => {
+            let advice =
+                "restore the whole data directory from a copy; the next start refuses this one";
+            return fail(error.to_string(), advice);
+        }
+    };
+    if let Some(file) = torn_head {
+        let file = file.display();
+        return warn(
+            format!("one of the two heads of {file} is not whole, torn by a crash or damaged"),
             "nothing: the next start goes by the other one, and writes both again; if that was no crash, look after the disk",
-        ),
-        Ok(Some(Inspection {
-            journal: RecoveryReport { records, cut: None },
-            ..
-        })) => Finding::ok(NAME, format!("{records} records, each whole")),
-        Ok(Some(Inspection {
-            journal:
-                RecoveryReport {
-                    records,
-                    cut: Some(cut),
-                },
-            ..
-        })) if cut.missing > 0 => Finding::warn(
-            NAME,
+        );
+    }
+    let RecoveryReport { records, cut, .. } = journal;
+    let Some(cut) = cut else {
+        return ok(format!("{records} records, each whole"));
+    };
+    let (file, missing, bytes) = (cut.file.display(), cut.missing, cut.bytes);
+    if missing > 0 {
+        return warn(
             format!(
-                "{records} whole records, and {} bytes missing behind them in {}: it was longer when it was made",
-                cut.missing,
-                cut.file.display()
+                "{records} whole records, and {missing} bytes missing behind them in {file}: it was longer when it was made"
             ),
             "restore the whole data directory from a copy if there is one that is not older: no crash makes a file of the journal shorter, and the next start goes on with what there is",
-        ),
-        Ok(Some(Inspection {
-            journal:
-                RecoveryReport {
-                    records,
-                    cut: Some(cut),
-                },
-            ..
-        })) => Finding::warn(
-            NAME,
-            format!(
-                "{records} whole records, and {} torn bytes behind them in {}",
-                cut.bytes,
-                cut.file.display()
-            ),
-            "nothing: a write that a crash has broken off was never acknowledged, and the next start cuts it",
-        ),
-        Err(EmbeddedError::Locked { .. }) => {
-            Finding::ok(NAME, "in use; it was read when the server started")
-        }
-        Err(error) if is_about_rights(&error) => Finding::fail(
-            NAME,
-            error.to_string(),
-            "give this user the right to read and write it",
-        ),
-        Err(error) => Finding::fail(
-            NAME,
-            error.to_string(),
-            "restore the whole data directory from a copy; the next start refuses this one",
-        ),
+        );
     }
+    warn(
+        format!("{records} whole records, and {bytes} torn bytes behind them in {file}"),
+        "nothing: a write that a crash has broken off was never acknowledged, and the next start cuts it",
+    )
 }
 
 /// Whether the permissions of the data are the only thing that may be wrong.
@@ -303,72 +255,51 @@ fn is_about_rights(error: &EmbeddedError) -> bool {
 }
 
 /// Whether all blocks of the checkpoint store are intact. The journal is checked in any case.
-pub(super) fn stored_bytes(settings: &Settings) -> Finding {
-    const NAME: &str = "stored bytes";
+fn stored_bytes(settings: &Settings) -> Finding {
     if !matches!(settings.store, StoreSettings::Embedded) {
-        return Finding::ok(NAME, "nothing is kept here but by the store");
+        return ok("nothing is kept here but by the store");
     }
     match embedded::verify(&settings.data_dir) {
-        Ok(Some(records)) => Finding::ok(
-            NAME,
-            format!("{records} records, each read back as it was written"),
-        ),
-        Ok(None) => Finding::ok(NAME, "nothing is kept there yet"),
+        Ok(Some(records)) => ok(format!(
+            "{records} records, each read back as it was written"
+        )),
+        Ok(None) => ok(NOTHING_YET),
         Err(error @ EmbeddedError::Locked { .. }) => {
-            Finding::warn(NAME, error.to_string(), "stop the server, then ask again")
+            warn(error.to_string(), "stop the server, then ask again")
         }
-        Err(error) if is_about_rights(&error) => Finding::fail(
-            NAME,
-            error.to_string(),
-            "give this user the right to read and write it",
-        ),
-        Err(error) => Finding::fail(
-            NAME,
+        Err(error) if is_about_rights(&error) => fail(error.to_string(), NO_RIGHTS),
+        Err(error) => fail(
             error.to_string(),
             "restore the whole data directory from a copy; where a start still takes it, what is damaged is refused and the rest is served",
         ),
     }
 }
 
-/// Asks `df`, so that no system call needs unsafe code here.
 fn free_space(place: &Path) -> Finding {
-    const NAME: &str = "free space";
-    let output = Command::new("df").arg("-Pk").arg(place).output();
-    let text = output
-        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
-        .unwrap_or_default();
-    let available = text
-        .lines()
-        .nth(1)
-        .and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok());
-    let Some(bytes) = available.map(|kib| kib.saturating_mul(1024)) else {
-        return Finding::warn(NAME, "unknown: df did not tell", "look for yourself");
+    let bytes = match statvfs(place) {
+        Ok(found) => found
+            .blocks_available()
+            .saturating_mul(found.fragment_size()),
+        Err(error) => return warn(format!("unknown: {error}"), "look for yourself"),
     };
     let found = format!("{} MiB in {}", bytes / (1024 * 1024), place.display());
     match bytes {
-        0..FREE_BYTES_FAIL => Finding::fail(NAME, found, "make room: writes fail on a full disk"),
-        FREE_BYTES_FAIL..FREE_BYTES_WARN => Finding::warn(NAME, found, "make room soon"),
-        _ => Finding::ok(NAME, found),
+        0..FREE_BYTES_FAIL => fail(found, "make room: writes fail on a full disk"),
+        FREE_BYTES_FAIL..FREE_BYTES_WARN => warn(found, "make room soon"),
+        _ => ok(found),
     }
 }
 
-fn port(check: &'static str, flag: &str, listen: Listen, running: Option<&Status>) -> Finding {
+fn port(flag: &str, listen: Listen, running: Option<&Status>) -> Finding {
     let Listen::At(address) = listen else {
-        return Finding::ok(check, "off");
+        return ok("off");
     };
-    let ours = |status: &Status| {
-        status
-            .listeners
-            .values()
-            .any(|own| *own == address.to_string())
-    };
+    let shown = address.to_string();
+    let ours = |status: &Status| status.listeners.values().any(|own| *own == shown);
     match TcpListener::bind(address) {
-        Ok(_) => Finding::ok(check, format!("{address} is free")),
-        Err(_) if running.is_some_and(ours) => {
-            Finding::ok(check, format!("{address} is the running server's"))
-        }
-        Err(error) => Finding::fail(
-            check,
+        Ok(_) => ok(format!("{address} is free")),
+        Err(_) if running.is_some_and(ours) => ok(format!("{address} is the running server's")),
+        Err(error) => fail(
             format!("{address}: {error}"),
             format!("stop what listens there, or choose another address with {flag}"),
         ),
@@ -376,30 +307,20 @@ fn port(check: &'static str, flag: &str, listen: Listen, running: Option<&Status
 }
 
 fn sync_latency(place: &Path) -> Finding {
-    const NAME: &str = "fsync";
     let measured = probe_file(place).and_then(|mut file| measure(&mut file));
     let (median, longest) = match measured {
         Ok(times) => times,
-        Err(error) => {
-            return Finding::fail(NAME, error.to_string(), "see the data directory above");
-        }
+        Err(error) => return fail(error.to_string(), "see the data directory above"),
     };
     let found = format!("{median:.1?} median, {longest:.1?} longest of {SYNC_ROUNDS}");
-    if median > SYNC_SLOW {
-        Finding::warn(
-            NAME,
-            found,
-            "every write waits for this: use a local disk with a write cache it can trust",
-        )
+    let advice = if median > SYNC_SLOW {
+        "every write waits for this: use a local disk with a write cache it can trust"
     } else if median < SYNC_IMPLAUSIBLE {
-        Finding::warn(
-            NAME,
-            found,
-            "too fast for a disk: memory does not survive a power cut; fine for a trial",
-        )
+        "too fast for a disk: memory does not survive a power cut; fine for a trial"
     } else {
-        Finding::ok(NAME, found)
-    }
+        return ok(found);
+    };
+    warn(found, advice)
 }
 
 fn measure(file: &mut File) -> io::Result<(Duration, Duration)> {
@@ -424,54 +345,33 @@ fn probe_file(place: &Path) -> io::Result<File> {
 }
 
 fn files() -> Finding {
-    const NAME: &str = "open files";
     let advice = "each client takes one: raise it with `ulimit -n 65536` or LimitNOFILE=65536";
     match open_files::limit() {
-        Some(count @ 0..FILES_FAIL) => Finding::fail(NAME, format!("at most {count}"), advice),
-        Some(count @ FILES_FAIL..FILES_WARN) => {
-            Finding::warn(NAME, format!("at most {count}"), advice)
-        }
-        Some(usize::MAX) => Finding::ok(NAME, "unlimited"),
-        Some(count) => Finding::ok(NAME, format!("at most {count}")),
-        None => Finding::warn(
-            NAME,
-            "unknown: this system does not tell",
-            "look at `ulimit -n`",
-        ),
+        Some(count @ 0..FILES_FAIL) => fail(format!("at most {count}"), advice),
+        Some(count @ FILES_FAIL..FILES_WARN) => warn(format!("at most {count}"), advice),
+        Some(usize::MAX) => ok("unlimited"),
+        Some(count) => ok(format!("at most {count}")),
+        None => warn("unknown: this system does not tell", "look at `ulimit -n`"),
     }
 }
 
 /// Sessions and ephemerals depend on the clock. A clock behind the files was set wrongly.
 fn clock(data_dir: &Path) -> Finding {
-    const NAME: &str = "clock";
     let now = SystemTime::now();
-    let seconds = now
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
-    if seconds < CLOCK_SECONDS_MIN {
-        return Finding::fail(
-            NAME,
-            format!("{seconds} s since 1970"),
-            "it was never set: switch on NTP",
-        );
+    let since_1970 = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let found = format!("{} s since 1970", since_1970.as_secs());
+    if since_1970.as_secs() < CLOCK_SECONDS_MIN {
+        return fail(found, "it was never set: switch on NTP");
     }
     let entries = fs::read_dir(data_dir).into_iter().flatten().flatten();
-    let newest = entries
-        .filter_map(|entry| entry.metadata().ok()?.modified().ok())
-        .max();
-    let ahead = newest
-        .and_then(|time| time.duration_since(now).ok())
-        .unwrap_or_default();
+    let changed = entries.filter_map(|entry| entry.metadata().ok()?.modified().ok());
+    let ahead = changed.max().and_then(|time| time.duration_since(now).ok());
+    let ahead = ahead.unwrap_or_default();
     if ahead > CLOCK_AHEAD_MAX {
-        let found = format!(
-            "{} s behind the newest file in the data directory",
-            ahead.as_secs()
-        );
-        return Finding::warn(
-            NAME,
-            found,
-            "it was set back: switch on NTP, and expect sessions to last longer",
-        );
+        let ahead = ahead.as_secs();
+        let found = format!("{ahead} s behind the newest file in the data directory");
+        let advice = "it was set back: switch on NTP, and expect sessions to last longer";
+        return warn(found, advice);
     }
-    Finding::ok(NAME, format!("plausible, {seconds} s since 1970"))
+    ok(format!("plausible, {found}"))
 }

@@ -1,21 +1,23 @@
 //! The dead letters of a function, which no caller was told of: list, redrive, purge.
 
-use std::{fmt::Write as _, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Args;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::commands::{
     print,
-    request::{Request, Target, segment},
+    request::{Request, Target, parsed, segment},
 };
 
 /// The time to redrive or purge all of them: 10,000 of each queue.
 const SETTLE_MAX: Duration = Duration::from_mins(10);
 /// The characters of a payload in a list.
 const PAYLOAD_SHOWN: usize = 200;
+
+const A_LIST: &str = "a list of dead letters";
 
 /// The letters, and the action.
 #[derive(Debug, Args)]
@@ -72,8 +74,8 @@ impl DeadLetters {
         let mut after = None;
         loop {
             let path = self.path("after", after.as_deref());
-            let Letters { letters, next } = serde_json::from_str(&self.target.get(&path)?)
-                .context("the answer is not a list of dead letters")?;
+            let body = self.target.get(&path)?;
+            let Letters { letters, next } = parsed(body.as_bytes(), A_LIST)?;
             for letter in letters {
                 let shown = self.shown(&letter)?;
                 if shown.is_empty() {
@@ -102,54 +104,40 @@ impl DeadLetters {
             wait_max: SETTLE_MAX,
             ..Request::get(&path)
         };
-        let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
+        let answer = self.target.send(&request)?;
         if self.json {
             return print(&format!("{}\n", String::from_utf8_lossy(&answer.body)));
         }
-        let Settled { count } = serde_json::from_slice(&answer.body)
-            .context("the answer is not a number of dead letters")?;
+        let Settled { count } = parsed(&answer.body, "a number of dead letters")?;
         print(&format!("{done}: {count}\n"))
     }
 
     fn path(&self, parameter: &str, value: Option<&str>) -> String {
         let query = value.map(|value| format!("?{parameter}={}", segment(value)));
-        format!(
-            "/v1/functions/{}/dead-letters{}",
-            segment(&self.name),
-            query.unwrap_or_default()
-        )
+        let (name, query) = (segment(&self.name), query.unwrap_or_default());
+        format!("/v1/functions/{name}/dead-letters{query}")
     }
 
     /// A letter, as the server sends it.
     fn shown(&self, letter: &RawValue) -> anyhow::Result<String> {
-        let shown: Letter = serde_json::from_str(letter.get())
-            .context("the answer is not a list of dead letters")?;
+        let shown: Letter = parsed(letter.get().as_bytes(), A_LIST)?;
         if self.id.as_ref().is_some_and(|id| *id != shown.id) {
             return Ok(String::new());
         }
         if self.json {
             return Ok(format!("{letter}\n"));
         }
-        let Letter {
-            id,
-            queue,
-            request_id,
-            attempts,
-            reason,
-            payload,
-            payload_bytes,
-        } = shown;
-        let what = match (queue, request_id) {
+        let (id, attempts) = (shown.id, shown.attempts);
+        let what = match (shown.queue, shown.request_id) {
             (Some(queue), _) => format!("message of {queue}"),
             (None, Some(id)) => format!("event {id}"),
             (None, None) => "event".to_owned(),
         };
-        let mut text = format!(
-            "{id}  {what}, given {attempts} times\n    {}\n",
-            in_one_line(&reason)
-        );
-        writeln!(text, "    {}", beginning(&payload, payload_bytes))?;
-        Ok(text)
+        let reason = in_one_line(&shown.reason);
+        let payload = beginning(&shown.payload, shown.payload_bytes);
+        Ok(format!(
+            "{id}  {what}, given {attempts} times\n    {reason}\n    {payload}\n"
+        ))
     }
 }
 

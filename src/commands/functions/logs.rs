@@ -7,21 +7,15 @@
 //! Invariants
 //! - No line is shown twice.
 
-use std::{
-    io::{self, Write as _},
-    process::ExitCode,
-    thread,
-    time::Duration,
-};
+use std::{process::ExitCode, thread, time::Duration};
 
-use anyhow::Context as _;
 use clap::Args;
 use ports::logs::Line;
 use serde::Deserialize;
 
 use crate::commands::{
-    print,
-    request::{Request, Target, Unavailable, segment},
+    print, print_aside,
+    request::{Request, Target, Unavailable, parsed, segment},
 };
 
 /// How long one request waits for lines on the server, in seconds.
@@ -67,20 +61,14 @@ impl Shown {
     /// lost its logs begins a new one, where the numbers belong to other lines.
     fn is_of(&self, lines: &[Line]) -> bool {
         let Some(last) = &self.last else { return true };
-        lines
-            .first()
-            .is_some_and(|first| first.number > last.number || first == last)
+        let is_next = |first: &Line| first.number > last.number || first == last;
+        lines.first().is_some_and(is_next)
     }
 
     /// The shown lines are all that existed before another log began.
     fn begin_anew(&mut self) {
-        let until_ms = self.last.take().map_or(0, |last| last.at_ms);
-        *self = Self {
-            next: 0,
-            last: None,
-            until_ms,
-            ..*self
-        };
+        self.next = 0;
+        self.until_ms = self.last.take().map_or(0, |last| last.at_ms);
     }
 }
 
@@ -114,19 +102,18 @@ impl Logs {
 
     /// Returns once the server responds again, with the lines to show. Errors: it refuses.
     fn wait_for_the_server(&self, why: &anyhow::Error, shown: &mut Shown) -> anyhow::Result<()> {
-        // If stderr is closed, the lines are still shown.
         let url = self.target.url();
-        let _ = writeln!(
-            io::stderr(),
-            "landfast: {url} does not answer, and this goes on once it does: {why:#}"
-        );
+        print_aside(&format!(
+            "landfast: {url} does not answer, and this goes on once it does: {why:#}\n"
+        ));
         loop {
             thread::sleep(ASK_AGAIN);
             let last = shown.last.as_ref().map_or(shown.next, |last| last.number);
             match self.page(last, 0) {
-                Ok(page) if shown.is_of(&page.lines) => return Ok(()),
-                Ok(_) => {
-                    shown.begin_anew();
+                Ok(page) => {
+                    if !shown.is_of(&page.lines) {
+                        shown.begin_anew();
+                    }
                     return Ok(());
                 }
                 Err(error) if error.is::<Unavailable>() => {}
@@ -145,24 +132,21 @@ impl Logs {
             wait_max: Duration::from_secs(2 * WAIT_S),
             ..Request::get(&path)
         };
-        let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
-        serde_json::from_slice(&answer.body).context("the answer is not a list of lines")
+        parsed(&self.target.send(&request)?.body, "a list of lines")
     }
 
     fn line(&self, line: &Line) -> anyhow::Result<String> {
         if self.json {
             return Ok(format!("{}\n", serde_json::to_string(line)?));
         }
-        let seconds = line.at_ms / 1000 % 86_400;
+        let Line {
+            at_ms, id, text, ..
+        } = line;
+        let (seconds, ms) = (at_ms / 1000 % 86_400, at_ms % 1000);
         let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        let time = format!(
-            "{hours:02}:{minutes:02}:{seconds:02}.{:03}",
-            line.at_ms % 1000
-        );
+        let id = if id.is_empty() { "-" } else { id };
         Ok(format!(
-            "{time} {:.8} {}\n",
-            if line.id.is_empty() { "-" } else { &line.id },
-            line.text
+            "{hours:02}:{minutes:02}:{seconds:02}.{ms:03} {id:.8} {text}\n"
         ))
     }
 }

@@ -27,7 +27,6 @@ const LEFT_OUT: [&str; 4] = ["__pycache__", ".git", ".venv", ".DS_Store"];
 /// The interval of checks for changed files.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 
-/// A package.
 #[derive(Debug)]
 pub(super) struct Package {
     /// The name of the application.
@@ -35,20 +34,20 @@ pub(super) struct Package {
     pub(super) content: Vec<u8>,
 }
 
-/// The modification time, length and mode of each file: making a file executable does not change
-/// its contents.
+/// What tells that a file was changed: its modification time, length and mode. Making a file
+/// executable does not change its contents.
+type Stamp = (Option<SystemTime>, u64, u32);
+
+/// The stamp of each file, if it exists.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct State(Vec<(PathBuf, Option<SystemTime>, u64, u32)>);
+pub(super) struct State(Vec<(PathBuf, Option<Stamp>)>);
 
 impl Package {
     /// Packs the application whose manifest lies at `path`.
     pub(super) fn make(path: &Path) -> anyhow::Result<Self> {
         let (text, manifest) = read(path)?;
-        let stem = path
-            .file_stem()
-            .map(|stem| stem.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        let name = manifest.name.clone().unwrap_or(stem);
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let name = manifest.name.clone().unwrap_or(stem.into_owned());
         let mut content = Vec::new();
         let encoder = GzBuilder::new()
             .mtime(0)
@@ -61,11 +60,7 @@ impl Package {
         header.set_mode(0o644);
         builder.append_data(&mut header, FILE_NAME, text.as_bytes())?;
         let home = folder_of(path);
-        let folders: BTreeSet<_> = manifest
-            .functions
-            .values()
-            .map(|table| table.code.as_str())
-            .collect();
+        let folders = folders(&manifest);
         for folder in outermost(&folders) {
             append(&mut builder, &home.join(folder), Path::new(folder))?;
         }
@@ -88,31 +83,27 @@ impl State {
     pub(super) fn of(path: &Path) -> anyhow::Result<Self> {
         let (_, manifest) = read(path)?;
         let home = folder_of(path);
-        let folders: BTreeSet<_> = manifest
-            .functions
-            .values()
-            .map(|table| table.code.as_str())
-            .collect();
+        let folders = folders(&manifest);
         let mut files = vec![path.to_owned()];
         for folder in outermost(&folders) {
             files_in(&home.join(folder), &mut files)?;
         }
         files.sort();
         let state = |path: PathBuf| {
-            let metadata = fs::symlink_metadata(&path).ok();
-            let length = metadata.as_ref().map_or(0, fs::Metadata::len);
-            let mode = metadata
-                .as_ref()
-                .map_or(0, |metadata| metadata.permissions().mode());
-            (
-                path,
-                metadata.and_then(|metadata| metadata.modified().ok()),
-                length,
-                mode,
-            )
+            let found = fs::symlink_metadata(&path).ok();
+            let found = found.map(|found| {
+                let mode = found.permissions().mode();
+                (found.modified().ok(), found.len(), mode)
+            });
+            (path, found)
         };
         Ok(Self(files.into_iter().map(state).collect()))
     }
+}
+
+fn folders(manifest: &Manifest) -> BTreeSet<&str> {
+    let tables = manifest.functions.values();
+    tables.map(|table| table.code.as_str()).collect()
 }
 
 /// The state of an application that may be in the middle of an edit.
@@ -129,10 +120,8 @@ impl Seen {
         match State::of(path) {
             Ok(state) => Self::Whole(state),
             Err(error) => {
-                let changed = fs::metadata(path)
-                    .and_then(|metadata| metadata.modified())
-                    .ok();
-                Self::Broken(changed, format!("{error:#}"))
+                let changed = fs::metadata(path).and_then(|found| found.modified());
+                Self::Broken(changed.ok(), format!("{error:#}"))
             }
         }
     }
@@ -172,16 +161,11 @@ fn folder_of(path: &Path) -> PathBuf {
 fn outermost<'a>(folders: &BTreeSet<&'a str>) -> Vec<&'a str> {
     // A manifest's own folder is `.`, which is no prefix of a path.
     let is_in = |folder: &str, other: &str| other == "." || Path::new(folder).starts_with(other);
-    let is_in_another = |folder: &str| {
-        folders
-            .iter()
-            .any(|other| *other != folder && is_in(folder, other))
+    let is_outermost = |folder: &&str| {
+        let mut others = folders.iter().filter(|other| *other != folder);
+        !others.any(|other| is_in(folder, other))
     };
-    folders
-        .iter()
-        .copied()
-        .filter(|folder| !is_in_another(folder))
-        .collect()
+    folders.iter().copied().filter(is_outermost).collect()
 }
 
 fn append<W: std::io::Write>(
@@ -201,12 +185,9 @@ fn append<W: std::io::Write>(
             "{}: it is no file, folder or link, and nothing else can be deployed: remove it, or move it out of the folder",
             file.display()
         );
-        let inside = file.strip_prefix(from).expect("it was found there");
-        let place = to.join(inside);
-        let place: PathBuf = place
-            .components()
-            .filter(|part| part.as_os_str() != ".")
-            .collect();
+        let place = to.join(file.strip_prefix(from).expect("it was found there"));
+        let parts = place.components();
+        let place: PathBuf = parts.filter(|part| part.as_os_str() != ".").collect();
         // The package has its manifest there, under any local name.
         if place == Path::new(FILE_NAME) {
             continue;
@@ -244,29 +225,20 @@ fn install_requirements<W: std::io::Write>(
     folder: &str,
 ) -> anyhow::Result<()> {
     let requirements = home.join(folder).join(REQUIREMENTS);
-    let python = manifest
-        .functions
-        .values()
-        .find(|table| table.code == folder && table.runtime == Kind::Python3);
+    let mut tables = manifest.functions.values();
+    let python = tables.find(|table| table.code == folder && table.runtime == Kind::Python3);
     let Some(python) = python.filter(|_| requirements.is_file()) else {
         return Ok(());
     };
     let python = python.python.clone().unwrap_or_else(|| "python3".into());
-    let installed =
-        std::env::temp_dir().join(format!("landfast-requirements-{}", std::process::id()));
+    let name = format!("landfast-requirements-{}", std::process::id());
+    let installed = std::env::temp_dir().join(name);
     if installed.exists() {
         fs::remove_dir_all(&installed)?;
     }
     let output = Command::new(&python)
-        .args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-compile",
-            "--target",
-        ])
+        .args(["-m", "pip", "install", "--quiet", "--no-compile"])
+        .args(["--disable-pip-version-check", "--target"])
         .arg(&installed)
         .arg("--requirement")
         .arg(&requirements)

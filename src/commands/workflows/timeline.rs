@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 /// The width of the bars, in characters.
 const COLUMNS: u64 = 48;
@@ -12,7 +13,6 @@ const ROW: u64 = 26;
 /// Where the bars begin.
 const LEFT: u64 = 200;
 
-/// A step that counts.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Step {
     pub(crate) path: String,
@@ -25,7 +25,7 @@ pub(crate) struct Step {
 /// Why a run failed. The failed step is not among those that count.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Failure {
+struct Failure {
     /// Empty if no step is at fault, such as when the run took too long.
     #[serde(default)]
     step: String,
@@ -35,31 +35,44 @@ pub(crate) struct Failure {
     error_message: String,
 }
 
-impl Failure {
-    fn line(&self) -> String {
-        let Self {
+/// A run in the server's JSON.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Shown {
+    pub(crate) run: String,
+    pub(crate) status: String,
+    output: Option<Box<RawValue>>,
+    error: Option<Box<RawValue>>,
+    pub(crate) began_ms: u64,
+    pub(crate) ended_ms: Option<u64>,
+}
+
+impl Shown {
+    /// Its output or its error, once it has ended.
+    pub(crate) fn came_to(&self) -> Option<&str> {
+        let came_to = self.output.as_deref().or(self.error.as_deref());
+        came_to.map(RawValue::get)
+    }
+
+    /// Why it failed, if the error has the usual form.
+    fn failure(&self) -> Option<String> {
+        let Failure {
             step,
             error_type,
             error_message,
-        } = self;
-        let what = if step.is_empty() { "the run" } else { step };
-        format!(
-            "{what} failed: {error_type}: {}",
-            error_message.lines().next().unwrap_or_default()
-        )
+        } = serde_json::from_str(self.error.as_ref()?.get()).ok()?;
+        let what = if step.is_empty() { "the run" } else { &step };
+        let why = error_message.lines().next().unwrap_or_default();
+        Some(format!("{what} failed: {error_type}: {why}"))
     }
 }
 
-/// A run.
 #[derive(Debug)]
 pub(crate) struct Timeline {
-    pub(crate) name: String,
-    pub(crate) began_ms: u64,
-    pub(crate) ended_ms: Option<u64>,
+    pub(crate) workflow: String,
+    pub(crate) run: Shown,
     /// When its output arrived: then all of it is durable.
     pub(crate) durable_ms: Option<u64>,
     pub(crate) steps: Vec<Step>,
-    pub(crate) failure: Option<Failure>,
 }
 
 /// A bar: its label, its begin and end, and whether it is the wait for durability.
@@ -71,117 +84,80 @@ struct Bar {
 }
 
 impl Timeline {
-    fn bars(&self) -> Vec<Bar> {
-        let since = |at: u64| at.saturating_sub(self.began_ms);
-        let mut bars: Vec<Bar> = self
-            .steps
-            .iter()
-            .map(|step| {
-                let tries = if step.tries > 1 {
-                    format!(" (try {})", step.tries)
-                } else {
-                    String::new()
-                };
-                let name = format!("{} {}{tries}", step.path, step.function);
-                Bar {
-                    name,
-                    from_ms: since(step.began_ms),
-                    until_ms: since(step.ended_ms),
-                    is_barrier: false,
-                }
-            })
-            .collect();
-        if let (Some(ended), Some(durable)) = (self.ended_ms, self.durable_ms) {
-            let (from_ms, until_ms) = (since(ended), since(durable.max(ended)));
-            bars.push(Bar {
-                name: "until durable".to_owned(),
-                from_ms,
-                until_ms,
-                is_barrier: true,
-            });
-        }
-        bars
-    }
-
-    fn longest(bars: &[Bar]) -> u64 {
-        bars.iter()
-            .map(|bar| bar.until_ms)
-            .max()
-            .unwrap_or(0)
-            .max(1)
+    /// The bars, and the end of the last one.
+    fn bars(&self) -> (Vec<Bar>, u64) {
+        let since = |at: u64| at.saturating_sub(self.run.began_ms);
+        let steps = self.steps.iter().map(|step| {
+            let tries = match step.tries {
+                0 | 1 => String::new(),
+                tries => format!(" (try {tries})"),
+            };
+            Bar {
+                name: format!("{} {}{tries}", step.path, step.function),
+                from_ms: since(step.began_ms),
+                until_ms: since(step.ended_ms),
+                is_barrier: false,
+            }
+        });
+        let durable = self.run.ended_ms.zip(self.durable_ms);
+        let barrier = durable.map(|(ended, durable)| Bar {
+            name: "until durable".to_owned(),
+            from_ms: since(ended),
+            until_ms: since(durable.max(ended)),
+            is_barrier: true,
+        });
+        let bars: Vec<Bar> = steps.chain(barrier).collect();
+        let longest = bars.iter().map(|bar| bar.until_ms).max();
+        (bars, longest.unwrap_or(0).max(1))
     }
 
     /// A line for each step, and one for the failure of the run.
     pub(crate) fn text(&self) -> Result<String, fmt::Error> {
-        let bars = self.bars();
-        let longest = Self::longest(&bars);
+        let (bars, longest) = self.bars();
         let mut text = String::new();
         for bar in &bars {
-            let (from, until) = (
-                bar.from_ms * COLUMNS / longest,
-                bar.until_ms * COLUMNS / longest,
-            );
-            let drawn =
-                if bar.is_barrier { "░" } else { "█" }.repeat((until - from).max(1) as usize);
+            let from = bar.from_ms * COLUMNS / longest;
+            let until = bar.until_ms * COLUMNS / longest;
+            let block = if bar.is_barrier { "░" } else { "█" };
+            let drawn = block.repeat((until - from).max(1) as usize);
             let before = " ".repeat(from.min(COLUMNS - 1) as usize);
-            writeln!(
-                text,
-                "{:<26.26} {before}{drawn}  {} ms",
-                bar.name,
-                bar.until_ms - bar.from_ms
-            )?;
+            let took = bar.until_ms - bar.from_ms;
+            writeln!(text, "{:<26.26} {before}{drawn}  {took} ms", bar.name)?;
         }
-        if let Some(failure) = &self.failure {
-            writeln!(text, "{}", failure.line())?;
+        if let Some(failure) = self.run.failure() {
+            writeln!(text, "{failure}")?;
         }
         Ok(text)
     }
 
-    /// A picture.
     pub(crate) fn svg(&self) -> Result<String, fmt::Error> {
-        let bars = self.bars();
-        let longest = Self::longest(&bars);
+        let (bars, longest) = self.bars();
         let (width, height) = (LEFT + WIDTH + 100, ROW * (bars.len() as u64 + 2));
-        let mut svg = String::new();
-        writeln!(
-            svg,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\">"
-        )?;
-        writeln!(svg, "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>")?;
-        writeln!(
-            svg,
-            "<text x=\"8\" y=\"18\" font-weight=\"bold\">{}</text>",
-            escaped(&self.name)
-        )?;
+        let title = escaped(&format!("{} {}", self.workflow, self.run.run));
+        let mut svg = format!(
+            r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="13">
+<rect width="100%" height="100%" fill="white"/>
+<text x="8" y="18" font-weight="bold">{title}</text>
+"#
+        );
         for (row, bar) in (1..).zip(&bars) {
-            let y = row * ROW;
+            let (text_y, bar_y, bar_height) = (row * ROW + 17, row * ROW + 4, ROW - 8);
             let (x, end) = (
                 LEFT + bar.from_ms * WIDTH / longest,
                 LEFT + bar.until_ms * WIDTH / longest,
             );
             let color = if bar.is_barrier { "#f0b429" } else { "#2f6f9f" };
-            writeln!(
+            let (name, drawn) = (escaped(&bar.name), (end - x).max(2));
+            let (took, took_x) = (bar.until_ms - bar.from_ms, x + drawn + 6);
+            write!(
                 svg,
-                "<text x=\"8\" y=\"{}\">{}</text>",
-                y + 17,
-                escaped(&bar.name)
-            )?;
-            let drawn = (end - x).max(2);
-            writeln!(
-                svg,
-                "<rect x=\"{x}\" y=\"{}\" width=\"{drawn}\" height=\"{}\" fill=\"{color}\"/>",
-                y + 4,
-                ROW - 8
-            )?;
-            let took = bar.until_ms - bar.from_ms;
-            writeln!(
-                svg,
-                "<text x=\"{}\" y=\"{}\" fill=\"#555\">{took} ms</text>",
-                x + drawn + 6,
-                y + 17
+                r##"<text x="8" y="{text_y}">{name}</text>
+<rect x="{x}" y="{bar_y}" width="{drawn}" height="{bar_height}" fill="{color}"/>
+<text x="{took_x}" y="{text_y}" fill="#555">{took} ms</text>
+"##
             )?;
         }
-        writeln!(svg, "</svg>")?;
+        svg.push_str("</svg>\n");
         Ok(svg)
     }
 }
@@ -205,12 +181,17 @@ mod tests {
             ended_ms,
         };
         Timeline {
-            name: "w run".to_owned(),
-            began_ms: 1_000,
-            ended_ms: Some(1_050),
+            workflow: "w".to_owned(),
+            run: Shown {
+                run: "run".to_owned(),
+                status: "succeeded".to_owned(),
+                output: None,
+                error: None,
+                began_ms: 1_000,
+                ended_ms: Some(1_050),
+            },
             durable_ms: Some(1_100),
             steps: vec![step("0", 1_000, 1_020), step("1", 1_020, 1_050)],
-            failure: None,
         }
     }
 
@@ -232,13 +213,9 @@ mod tests {
     #[test]
     fn the_step_that_a_run_failed_of_is_named_behind_those_that_count() {
         let failed = |error: &str| {
-            let failure = Some(serde_json::from_str(error).expect("a failure"));
-            let text = Timeline {
-                failure,
-                ..timeline()
-            }
-            .text()
-            .expect("text");
+            let mut timeline = timeline();
+            timeline.run.error = Some(serde_json::from_str(error).expect("a failure"));
+            let text = timeline.text().expect("text");
             text.lines().last().expect("a line").to_owned()
         };
         let said =
@@ -255,7 +232,6 @@ mod tests {
         assert_eq!(svg.matches("<rect").count(), 4);
         let nothing = Timeline {
             steps: Vec::new(),
-            ended_ms: None,
             durable_ms: None,
             ..timeline()
         };

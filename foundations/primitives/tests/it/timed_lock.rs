@@ -1,11 +1,11 @@
 //! S1 to S5: the lock under clocks that disagree, pauses, and lost answers.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ports::{
-    Clock, ErrorKind, Key, Timestamp, Update,
-    key_value::{Action, Operation, OperationId, SharedKeyValue, Version},
+    ErrorKind, Key, Timestamp, Update,
+    key_value::{Action, Operation, OperationId, Version},
 };
 use primitives::{Acquired, DRIFT_MS_MAX, Guarded, Held, Holder, TimedLock, Token};
 use simulated::{Chance, World, percent, run};
@@ -290,46 +290,6 @@ fn nothing_is_written_under_a_lock_that_was_given_back() {
     });
 }
 
-/// S3: a caller that decided about an expired holder takes the lock only from that holder.
-#[test]
-fn an_expired_lock_can_be_left_alone_until_its_holder_is_decided() {
-    run(async {
-        let world = World::new(1);
-        let (key_value, clock): (SharedKeyValue, Arc<dyn Clock>) =
-            (world.key_value(), world.clock());
-        let lock = TimedLock::new(key_value, HOLD_MS);
-        held(
-            lock.acquire(&key(), &owner("dead"), clock.now())
-                .await
-                .expect("calm"),
-        );
-        clock.sleep(Duration::from_mins(1)).await;
-        let now = clock.now();
-        let Acquired::Busy(dead, _) = lock
-            .acquire_free(&key(), &owner("a"), now)
-            .await
-            .expect("calm")
-        else {
-            panic!("only a free lock is taken");
-        };
-        assert!(lock.is_expired(&dead, now));
-        held(
-            lock.take_over(&key(), &dead, &owner("b"), now)
-                .await
-                .expect("calm"),
-        );
-        let late = lock
-            .take_over(&key(), &dead, &owner("a"), now)
-            .await
-            .expect("calm");
-        let Acquired::Busy(holder, _) = late else {
-            panic!("b was faster")
-        };
-        assert_eq!(holder.owner, owner("b"));
-        assert!(!lock.is_expired(&holder, now));
-    });
-}
-
 /// S2, S3, D4: a store that has lost a lock gives its token to the next holder; the first one
 /// changes nothing.
 #[test]
@@ -361,53 +321,6 @@ fn a_holder_outlives_the_loss_of_its_lock_and_changes_nothing() {
             .await
             .expect("calm");
         assert!(matches!(update, Guarded::Done { .. }));
-    });
-}
-
-/// S5: for every way to take a lock. If the response was lost, the next attempt reports the lock as
-/// held.
-#[test]
-fn whichever_way_a_lock_was_asked_for_its_owner_may_ask_again() {
-    run(async {
-        let world = World::new(1);
-        let (clock, lock) = (world.clock(), TimedLock::new(world.key_value(), HOLD_MS));
-        let first = held(
-            lock.acquire_free(&key(), &owner("a"), clock.now())
-                .await
-                .expect("calm"),
-        );
-        let again = held(
-            lock.acquire_free(&key(), &owner("a"), clock.now())
-                .await
-                .expect("calm"),
-        );
-        assert!(again.token > first.token);
-        let holder = Holder::of(&again.item).expect("it is held");
-        let taken = held(
-            lock.take_over(&key(), &holder, &owner("b"), clock.now())
-                .await
-                .expect("calm"),
-        );
-        let again = held(
-            lock.take_over(&key(), &holder, &owner("b"), clock.now())
-                .await
-                .expect("calm"),
-        );
-        assert!(again.token > taken.token);
-        let other = lock
-            .take_over(&key(), &holder, &owner("c"), clock.now())
-            .await
-            .expect("calm");
-        assert!(
-            matches!(other, Acquired::Busy(by, _) if by.owner == owner("b")),
-            "another was faster"
-        );
-        lock.release(&again, vec![]).await.expect("calm");
-        held(
-            lock.take_over(&key(), &holder, &owner("c"), clock.now())
-                .await
-                .expect("calm"),
-        );
     });
 }
 

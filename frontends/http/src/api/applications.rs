@@ -4,23 +4,21 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Json, Router,
+    Router,
     body::Body,
-    extract::State,
-    http::{StatusCode, Uri},
-    response::IntoResponse,
     routing::{get, put},
 };
 use ports::logs::{Line, Page};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     backend::Backend,
     body,
-    problem::{Kind, Problem},
-    request::{query, refuse_query, text},
-    response::{self, Answer},
+    problem::Problem,
+    request::Request,
+    response::{self, Answer, no_content},
 };
 
 /// The place of the name in a path.
@@ -50,32 +48,26 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/v1/functions/{name}/timer", put(arm).delete(disarm))
 }
 
-async fn deploy(State(backend): State<Arc<Backend>>, uri: Uri, body: Body) -> Answer {
-    refuse_query(&uri)?;
-    let functions = backend.functions()?;
-    let name = text(&uri, NAME, "an application or function")?;
-    let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
+async fn deploy(request: Request, body: Body) -> Answer {
+    request.refuse_query()?;
+    let functions = request.backend.functions()?;
+    let name = request.name(NAME)?;
+    let whole = request.read(body, request.backend.value_bytes_max).await?;
     let deployed = functions.deploy(&name, whole.bytes.clone()).await?;
-    Ok(response::json(
-        serde_json::to_vec(&deployed).expect("strings and numbers always serialise"),
-    ))
+    Ok(response::json(&deployed))
 }
 
-async fn remove(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+async fn remove(request: Request) -> Answer {
     // A name whose `?` was not encoded would be another application's.
-    refuse_query(&uri)?;
-    backend
-        .functions()?
-        .remove(&text(&uri, NAME, "an application or function")?)
-        .await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    request.refuse_query()?;
+    let (functions, name) = (request.backend.functions()?, request.name(NAME)?);
+    functions.remove(&name).await?;
+    Ok(no_content())
 }
 
-async fn list(State(backend): State<Arc<Backend>>) -> Answer {
-    let all = backend.functions()?.functions();
-    Ok(response::json(
-        serde_json::to_vec(&all).expect("strings and numbers always serialise"),
-    ))
+async fn list(request: Request) -> Answer {
+    let functions = request.backend.functions()?.functions();
+    Ok(response::json(&functions))
 }
 
 #[derive(Deserialize)]
@@ -96,27 +88,22 @@ struct Lines {
     next: u64,
 }
 
-async fn lines(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
-    let functions = backend.functions()?;
-    let name = text(&uri, NAME, "an application or function")?;
-    let Wanted { from, wait } = query(&uri, "?from=NUMBER&wait=SECONDS")?;
+async fn lines(request: Request) -> Answer {
+    let (functions, name) = (request.backend.functions()?, request.name(NAME)?);
+    let Wanted { from, wait } = request.query("?from=NUMBER&wait=SECONDS")?;
     let page = Page {
         from,
         lines_max: LINES_MAX,
         bytes_max: LINES_BYTES_MAX,
     };
-    let until = tokio::time::Instant::now() + Duration::from_secs(wait).min(WAIT_MAX);
+    let until = Instant::now() + Duration::from_secs(wait).min(WAIT_MAX);
     loop {
         let lines = functions.lines(&name, page).await?;
-        let is_over = tokio::time::Instant::now() >= until;
-        if !lines.is_empty()
-            || is_over
-            || tokio::time::timeout_at(until, functions.more_lines(&name, from))
-                .await
-                .is_err()
-        {
+        let is_over = !lines.is_empty() || Instant::now() >= until;
+        let more = functions.more_lines(&name, from);
+        if is_over || timeout_at(until, more).await.is_err() {
             let next = lines.last().map_or(from, |line| line.number + 1);
-            return Ok(Json(Lines { lines, next }).into_response());
+            return Ok(response::json(&Lines { lines, next }));
         }
     }
 }
@@ -128,16 +115,11 @@ struct Behind {
     after: Option<String>,
 }
 
-async fn letters(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
-    let Behind { after } = query(&uri, "?after=ID")?;
-    let letters = backend
-        .functions()?
-        .dead_letters(
-            &text(&uri, NAME, "an application or function")?,
-            after.as_deref(),
-        )
-        .await?;
-    Ok(Json(letters).into_response())
+async fn letters(request: Request) -> Answer {
+    let Behind { after } = request.query("?after=ID")?;
+    let (functions, name) = (request.backend.functions()?, request.name(NAME)?);
+    let letters = functions.dead_letters(&name, after.as_deref()).await?;
+    Ok(response::json(&letters))
 }
 
 #[derive(Deserialize)]
@@ -147,30 +129,20 @@ struct Which {
     id: Option<String>,
 }
 
-async fn redrive(State(backend): State<Arc<Backend>>, uri: Uri, body: Body) -> Answer {
-    let Which { id } = query(&uri, "?id=ID")?;
+async fn redrive(request: Request, body: Body) -> Answer {
+    let Which { id } = request.query("?id=ID")?;
     body::refuse(body, LETTER_IN_A_BODY).await?;
-    let redriven = backend
-        .functions()?
-        .redrive(
-            &text(&uri, NAME, "an application or function")?,
-            id.as_deref(),
-        )
-        .await?;
-    Ok(Json(json!({ "redriven": redriven })).into_response())
+    let (functions, name) = (request.backend.functions()?, request.name(NAME)?);
+    let redriven = functions.redrive(&name, id.as_deref()).await?;
+    Ok(response::json(&json!({ "redriven": redriven })))
 }
 
-async fn purge(State(backend): State<Arc<Backend>>, uri: Uri, body: Body) -> Answer {
-    let Which { id } = query(&uri, "?id=ID")?;
+async fn purge(request: Request, body: Body) -> Answer {
+    let Which { id } = request.query("?id=ID")?;
     body::refuse(body, LETTER_IN_A_BODY).await?;
-    let purged = backend
-        .functions()?
-        .purge(
-            &text(&uri, NAME, "an application or function")?,
-            id.as_deref(),
-        )
-        .await?;
-    Ok(Json(json!({ "purged": purged })).into_response())
+    let (functions, name) = (request.backend.functions()?, request.name(NAME)?);
+    let purged = functions.purge(&name, id.as_deref()).await?;
+    Ok(response::json(&json!({ "purged": purged })))
 }
 
 #[derive(Deserialize)]
@@ -179,42 +151,30 @@ struct Timer {
     every_s: u64,
 }
 
-async fn arm(State(backend): State<Arc<Backend>>, uri: Uri, body: Body) -> Answer {
-    refuse_query(&uri)?;
-    let functions = backend.functions()?;
-    let whole = body::read(body, TIMER_BYTES_MAX, &backend.budget).await?;
-    let refuse = |why: String| Problem::new(Kind::InvalidRequest, why);
-    let said = |why: String| refuse(format!("{{\"every_s\": SECONDS}}: {why}"));
+async fn arm(request: Request, body: Body) -> Answer {
+    request.refuse_query()?;
+    let functions = request.backend.functions()?;
+    let whole = request.read(body, TIMER_BYTES_MAX).await?;
+    let said = |why: String| Problem::invalid(format!("{{\"every_s\": SECONDS}}: {why}"));
     // serde would accept a list of the members in their order.
-    if whole
-        .bytes
-        .trim_ascii_start()
-        .first()
-        .is_some_and(|first| *first != b'{')
-    {
+    let first = whole.bytes.trim_ascii_start().first();
+    if first.is_some_and(|first| *first != b'{') {
         return Err(said("it is a JSON object".to_owned()));
     }
     let Timer { every_s } =
         serde_json::from_slice(&whole.bytes).map_err(|error| said(error.to_string()))?;
     if every_s == 0 {
-        return Err(refuse(
-            "every_s is to be 1 or more; DELETE disarms".to_owned(),
-        ));
+        let why = "every_s is to be 1 or more; DELETE disarms";
+        return Err(Problem::invalid(why));
     }
-    functions
-        .arm(
-            &text(&uri, NAME, "an application or function")?,
-            Some(Duration::from_secs(every_s)),
-        )
-        .await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    let every = Some(Duration::from_secs(every_s));
+    functions.arm(&request.name(NAME)?, every).await?;
+    Ok(no_content())
 }
 
-async fn disarm(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
-    refuse_query(&uri)?;
-    backend
-        .functions()?
-        .arm(&text(&uri, NAME, "an application or function")?, None)
-        .await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+async fn disarm(request: Request) -> Answer {
+    request.refuse_query()?;
+    let (functions, name) = (request.backend.functions()?, request.name(NAME)?);
+    functions.arm(&name, None).await?;
+    Ok(no_content())
 }

@@ -6,25 +6,18 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Router,
-    body::Body,
-    extract::State,
-    http::{HeaderMap, StatusCode, Uri},
-    response::IntoResponse,
-    routing::post,
-};
+use axum::{Router, body::Body, http::Uri, routing::post};
 use bytes::Bytes;
 use transactions::Effect;
 
 use super::transactions::call;
 use crate::{
     backend::Backend,
-    body::{self, Whole},
+    body::Whole,
     headers,
     problem::{Kind, Problem},
-    request::{EFFECT_BYTES_MAX, json_or_empty, refuse_query, text},
-    response::Answer,
+    request::{EFFECT_BYTES_MAX, Request, json_or},
+    response::{Answer, no_content},
     segment,
 };
 
@@ -37,79 +30,64 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/v1/transactions/{id}/invocations/{function}", post(invoke))
 }
 
-async fn send(
-    State(backend): State<Arc<Backend>>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    headers::refuse_conditions(&headers)?;
-    let (queue, group) = (text(&uri, NAME, "a queue")?, group(&uri)?);
-    let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
-    let effect = Effect::Message {
-        queue,
-        group,
-        body: whole.bytes.clone(),
-    };
-    take(&backend, &uri, &headers, effect, &whole).await
+async fn send(request: Request, body: Body) -> Answer {
+    let (effect, whole) = message(&request, NAME, body).await?;
+    take(&request, effect, &whole).await
 }
 
-async fn invoke(
-    State(backend): State<Arc<Backend>>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    headers::refuse_conditions(&headers)?;
-    refuse_query(&uri)?;
-    let function = text(&uri, NAME, "a function")?;
-    let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
-    let payload = payload(&whole)?;
-    let effect = Effect::Invocation { function, payload };
-    take(&backend, &uri, &headers, effect, &whole).await
+async fn invoke(request: Request, body: Body) -> Answer {
+    let (effect, whole) = invocation(&request, NAME, body).await?;
+    take(&request, effect, &whole).await
 }
 
-/// The payload of an invocation, as Lambda takes it: JSON, and `{}` if it is empty. A function
-/// could never run with anything else.
-pub(crate) fn payload(body: &Whole) -> Result<Bytes, Problem> {
-    json_or_empty(&body.bytes).map_err(|error| {
-        Problem::new(
-            Kind::InvalidRequest,
-            format!("the payload of an invocation is JSON: {error}"),
-        )
-    })
+/// The message that a request asks for, to the queue at a place of the path; and its body.
+pub(super) async fn message(
+    request: &Request,
+    place: usize,
+    body: Body,
+) -> Result<(Effect, Whole), Problem> {
+    request.refuse_conditions()?;
+    let (queue, group) = (request.name(place)?, group(&request.uri)?);
+    let whole = request.read(body, EFFECT_BYTES_MAX).await?;
+    let body = whole.bytes.clone();
+    Ok((Effect::Message { queue, group, body }, whole))
+}
+
+/// The invocation that a request asks for, of the function at a place of the path; and its body.
+/// As with Lambda, the payload is JSON, and `{}` if it is empty.
+pub(super) async fn invocation(
+    request: &Request,
+    place: usize,
+    body: Body,
+) -> Result<(Effect, Whole), Problem> {
+    request.refuse_conditions()?;
+    request.refuse_query()?;
+    let function = request.name(place)?;
+    let whole = request.read(body, EFFECT_BYTES_MAX).await?;
+    let payload = json_or("{}", &whole.bytes).map_err(|error| {
+        Problem::invalid(format!("the payload of an invocation is JSON: {error}"))
+    })?;
+    Ok((Effect::Invocation { function, payload }, whole))
 }
 
 /// The body counts against the budget until the engine has it.
-async fn take(
-    backend: &Backend,
-    uri: &Uri,
-    headers: &HeaderMap,
-    effect: Effect,
-    _: &Whole,
-) -> Answer {
-    let engine = backend.transactions()?;
-    let (call, place) = (call(uri, headers)?, headers::effect(headers)?);
-    backend
-        .in_time(Kind::Unavailable, engine.send(&call, effect, place))
-        .await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+async fn take(request: &Request, effect: Effect, _: &Whole) -> Answer {
+    let engine = request.backend.transactions()?;
+    let (call, place) = (call(request)?, headers::effect(&request.headers)?);
+    let (backend, sent) = (&request.backend, engine.send(&call, effect, place));
+    backend.in_time(0, Kind::Unavailable, sent).await?;
+    Ok(no_content())
 }
 
 /// The message group; without a parameter the empty group.
-pub(crate) fn group(uri: &Uri) -> Result<Bytes, Problem> {
+fn group(uri: &Uri) -> Result<Bytes, Problem> {
     let Some(query) = uri.query().filter(|query| !query.is_empty()) else {
         return Ok(Bytes::new());
-    };
-    let refuse = || {
-        Problem::new(
-            Kind::InvalidRequest,
-            "a message takes one parameter: ?group=, percent-encoded",
-        )
     };
     let group = query
         .strip_prefix("group=")
         .filter(|group| !group.contains('&'))
-        .ok_or_else(refuse)?;
-    Ok(segment::decode(group).ok_or_else(refuse)?.into())
+        .and_then(segment::decode);
+    let refuse = || Problem::invalid("a message takes one parameter: ?group=, percent-encoded");
+    Ok(group.ok_or_else(refuse)?.into())
 }

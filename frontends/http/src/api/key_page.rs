@@ -12,11 +12,7 @@ use transactions::{
     model::Key,
 };
 
-use crate::{
-    problem::{Kind, Problem},
-    response::json,
-    segment,
-};
+use crate::{problem::Problem, response::json, segment};
 
 /// The default of `limit`: how many keys a page looks at.
 const KEYS_DEFAULT: usize = 100;
@@ -40,18 +36,13 @@ struct Listed {
 /// Parses the query. Unknown parameters are refused: a misspelt prefix must not list everything.
 pub(crate) fn parse(uri: &Uri) -> Result<Listing, Problem> {
     let shape = || {
-        let say = format!(
+        Problem::invalid(format!(
             "?prefix=KEY&after=KEY&limit=1..{KEYS_MAX}, each at most once, keys percent-encoded"
-        );
-        Problem::new(Kind::InvalidRequest, say)
+        ))
     };
     let (mut prefix, mut after, mut limit) = (None, None, None);
-    for part in uri
-        .query()
-        .unwrap_or_default()
-        .split('&')
-        .filter(|part| !part.is_empty())
-    {
+    let parts = uri.query().unwrap_or_default().split('&');
+    for part in parts.filter(|part| !part.is_empty()) {
         let (name, value) = part.split_once('=').ok_or_else(shape)?;
         let value = Bytes::from(segment::decode(value).ok_or_else(shape)?);
         let place = match name {
@@ -67,12 +58,13 @@ pub(crate) fn parse(uri: &Uri) -> Result<Listing, Problem> {
     let keys_max = match limit {
         None => KEYS_DEFAULT,
         Some(limit) => {
-            let is_number = limit.iter().all(u8::is_ascii_digit);
-            let limit = std::str::from_utf8(&limit).ok().filter(|_| is_number);
-            let limit = limit.and_then(|limit| limit.parse().ok());
-            limit
-                .filter(|limit| (1..=KEYS_MAX).contains(limit))
-                .ok_or_else(shape)?
+            // `parse` would take a plus sign.
+            let digits = std::str::from_utf8(&limit)
+                .ok()
+                .filter(|text| !text.starts_with('+'));
+            let limit = digits.and_then(|digits| digits.parse().ok());
+            let limit = limit.filter(|limit| (1..=KEYS_MAX).contains(limit));
+            limit.ok_or_else(shape)?
         }
     };
     // A prefix that is too long for a key has no keys.
@@ -95,9 +87,6 @@ pub(crate) fn response(page: &Page) -> Response {
             .map(|value| BASE64_STANDARD.encode(value)),
     });
     let next = page.next.as_ref().map(|key| segment::encode(key.name()));
-    let page = Keys {
-        keys: keys.collect(),
-        next,
-    };
-    json(serde_json::to_vec(&page).expect("strings and numbers always serialise"))
+    let keys = keys.collect();
+    json(&Keys { keys, next })
 }

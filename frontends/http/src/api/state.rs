@@ -3,25 +3,17 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Extension, Router,
-    body::Body,
-    extract::State,
-    http::{HeaderMap, StatusCode, Uri},
-    response::IntoResponse,
-    routing::get,
-};
+use axum::{Router, body::Body, routing::get};
 use bytes::Bytes;
 use transactions::model::{Committed, Key};
 
 use super::key_page;
 use crate::{
     backend::Backend,
-    body, headers,
+    headers,
     problem::Kind,
-    request::key,
-    response::{Answer, value},
-    scope::OfRun,
+    request::Request,
+    response::{Answer, no_content, value},
 };
 
 /// The place of the key in a path.
@@ -36,92 +28,55 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/v1/state/", key())
 }
 
-async fn read(
-    State(backend): State<Arc<Backend>>,
-    of: OfRun,
-    headers: HeaderMap,
-    uri: Uri,
-) -> Answer {
+async fn read(request: Request) -> Answer {
+    let backend = &request.backend;
     let engine = backend.transactions()?;
-    let key = key(&uri, KEY)?;
-    if let Some(Extension(scope)) = of {
-        return value(
-            backend
-                .workflows()?
-                .get(&scope.of(&backend, &headers)?, key.name())
-                .await?,
-        );
+    let key = request.key(KEY)?;
+    if request.scope.is_some() {
+        let token = request.token()?;
+        return value(backend.workflows()?.get(&token, key.name()).await?);
     }
-    let found = backend.durable(engine, engine.get_now(&key)).await?;
-    value(found)
+    value(backend.durable(engine, engine.get_now(&key)).await?)
 }
 
-async fn list(
-    State(backend): State<Arc<Backend>>,
-    of: OfRun,
-    headers: HeaderMap,
-    uri: Uri,
-) -> Answer {
+async fn list(request: Request) -> Answer {
+    let backend = &request.backend;
     let engine = backend.transactions()?;
-    let listing = key_page::parse(&uri)?;
-    if let Some(Extension(scope)) = of {
-        return Ok(key_page::response(
-            &backend
-                .workflows()?
-                .list_keys(&scope.of(&backend, &headers)?, &listing)
-                .await?,
-        ));
-    }
-    Ok(key_page::response(
-        &backend.durable(engine, engine.list_now(&listing)).await?,
-    ))
+    let listing = key_page::parse(&request.uri)?;
+    let page = if request.scope.is_some() {
+        let token = request.token()?;
+        backend.workflows()?.list_keys(&token, &listing).await?
+    } else {
+        backend.durable(engine, engine.list_now(&listing)).await?
+    };
+    Ok(key_page::response(&page))
 }
 
-async fn write(
-    State(backend): State<Arc<Backend>>,
-    of: OfRun,
-    headers: HeaderMap,
-    uri: Uri,
-    body: Body,
-) -> Answer {
-    headers::refuse_conditions(&headers)?;
-    backend.transactions()?;
-    let key = key(&uri, KEY)?;
-    let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
-    set(&backend, (of, &headers), key, Some(whole.bytes.clone())).await
+async fn write(request: Request, body: Body) -> Answer {
+    request.refuse_conditions()?;
+    request.backend.transactions()?;
+    let key = request.key(KEY)?;
+    let whole = request.read(body, request.backend.value_bytes_max).await?;
+    set(&request, key, Some(whole.bytes.clone())).await
 }
 
-async fn delete(
-    State(backend): State<Arc<Backend>>,
-    of: OfRun,
-    headers: HeaderMap,
-    uri: Uri,
-) -> Answer {
-    headers::refuse_conditions(&headers)?;
-    set(&backend, (of, &headers), key(&uri, KEY)?, None).await
+async fn delete(request: Request) -> Answer {
+    request.refuse_conditions()?;
+    set(&request, request.key(KEY)?, None).await
 }
 
-async fn set(
-    backend: &Backend,
-    (of, headers): (OfRun, &HeaderMap),
-    key: Key,
-    value: Option<Bytes>,
-) -> Answer {
-    if let Some(Extension(scope)) = of {
-        backend
-            .workflows()?
-            .put(&scope.of(backend, headers)?, key.name().clone(), value)
-            .await?;
-        return Ok(StatusCode::NO_CONTENT.into_response());
+async fn set(request: &Request, key: Key, value: Option<Bytes>) -> Answer {
+    let backend = &request.backend;
+    if request.scope.is_some() {
+        let token = request.token()?;
+        let put = backend.workflows()?.put(&token, key.name().clone(), value);
+        put.await?;
+        return Ok(no_content());
     }
     let engine = backend.transactions()?;
     let bytes = value.as_ref().map_or(0, Bytes::len);
     let put = engine.put_now(key, value);
-    let Committed { after } = backend
-        .in_time_for(bytes, Kind::OutcomeUnknown, put)
-        .await?;
-    Ok(headers::with_after(
-        StatusCode::NO_CONTENT.into_response(),
-        after,
-    ))
+    let in_time = backend.in_time(bytes, Kind::OutcomeUnknown, put);
+    let Committed { after } = in_time.await?;
+    Ok(headers::with_after(no_content(), after))
 }

@@ -8,25 +8,21 @@ use std::sync::Arc;
 use axum::{
     Router,
     body::Body,
-    extract::State,
-    http::{HeaderMap, StatusCode, Uri},
+    http::StatusCode,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use transactions::model::{
-    After, Attempt, Begin, Begun, Call, Committed, Isolation, TransactionId,
-};
+use transactions::model::{After, Begin, Begun, Call, Committed, Isolation, TransactionId};
 use workflows::RESERVED_NAMES;
 
 use crate::{
     backend::Backend,
-    body, headers,
+    headers,
     problem::{Kind, Problem},
-    request::{BODY_BYTES_MAX, key, refuse_any_query, refuse_query},
-    response::{Answer, json, value},
-    scope::{self, OfRun},
+    request::{BODY_BYTES_MAX, Request},
+    response::{Answer, json, no_content, value},
     segment,
 };
 
@@ -54,55 +50,46 @@ struct BeginBody {
     isolation: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct BegunBody<'a> {
-    id: &'a str,
+/// The response to a begin, a commit, or a query for the status: the members that apply.
+#[derive(Debug, Default, Serialize)]
+struct Shown<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<&'static str>,
+    status: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     after: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct StatusBody {
-    status: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    after: Option<String>,
-}
-
-async fn begin(
-    State(backend): State<Arc<Backend>>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    let engine = backend.transactions()?;
-    headers::refuse_conditions(&headers)?;
-    refuse_any_query(
-        &uri,
+async fn begin(request: Request, body: Body) -> Answer {
+    let engine = request.backend.transactions()?;
+    request.refuse_conditions()?;
+    request.refuse_any_query(
         r#"a begin takes no query: what it asks for is its body, {"id": ..., "isolation": ...}"#,
     )?;
-    let whole = body::read(body, BODY_BYTES_MAX, &backend.budget).await?;
+    let whole = request.read(body, BODY_BYTES_MAX).await?;
     let begin = Begin {
-        after: headers::after(&headers)?,
+        after: headers::after(&request.headers)?,
         ..asked_for(&whole.bytes)?
     };
-    match backend.durable(engine, engine.begin(begin)).await? {
+    match request.backend.durable(engine, engine.begin(begin)).await? {
         Begun::Open { id, attempt } => {
-            Ok((StatusCode::CREATED, opened(&id, attempt)).into_response())
+            let opened = Shown {
+                id: id.as_str(),
+                attempt: Some(attempt.to_string()),
+                ..Shown::default()
+            };
+            Ok((StatusCode::CREATED, json(&opened)).into_response())
         }
-        Begun::Committed { id, after } => {
-            Ok(headers::with_after(committed_before(&id, after), after))
-        }
+        Begun::Committed { id, after } => Ok(committed(id.as_str(), after)),
     }
 }
 
 /// Parses the body of a begin. An empty one asks for the defaults.
 fn asked_for(body: &[u8]) -> Result<Begin, Problem> {
-    let refuse =
-        |why: &str| Problem::new(Kind::InvalidRequest, format!("the body of a begin: {why}"));
+    let refuse = |why: &str| Problem::invalid(format!("the body of a begin: {why}"));
     let asked: BeginBody = match body.trim_ascii_start().first() {
         None if body.is_empty() => BeginBody::default(),
         Some(b'{') => serde_json::from_slice(body).map_err(|error| refuse(&error.to_string()))?,
@@ -121,101 +108,78 @@ fn asked_for(body: &[u8]) -> Result<Begin, Problem> {
     })
 }
 
-fn opened(id: &TransactionId, attempt: Attempt) -> Response {
-    json(written(&BegunBody {
-        id: name(id),
-        attempt: Some(attempt.to_string()),
-        status: None,
-        after: None,
-    }))
-}
-
-fn committed_before(id: &TransactionId, after: Option<After>) -> Response {
-    let after = after.as_ref().map(ToString::to_string);
-    json(written(&BegunBody {
-        id: name(id),
-        attempt: None,
-        status: Some("committed"),
-        after,
-    }))
-}
-
-async fn status(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
-    let engine = backend.transactions()?;
-    refuse_query(&uri)?;
-    let call = call(&uri, &headers)?;
-    let outcome = backend.durable(engine, engine.status_of(&call)).await?;
-    Ok(json(written(&StatusBody {
-        status: outcome.to_string(),
-        after: None,
-    })))
-}
-
-async fn read(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
-    let engine = backend.transactions()?;
-    let (call, key) = (call(&uri, &headers)?, key(&uri, KEY)?);
-    let found = backend.durable(engine, engine.get(&call, &key)).await?;
-    value(found)
-}
-
-async fn write(
-    State(backend): State<Arc<Backend>>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    let engine = backend.transactions()?;
-    headers::refuse_conditions(&headers)?;
-    let (call, key) = (call(&uri, &headers)?, key(&uri, KEY)?);
-    let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
-    let put = engine.put(&call, key, whole.bytes.clone());
-    backend
-        .in_time_for(whole.bytes.len(), Kind::Unavailable, put)
-        .await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-async fn delete(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
-    let engine = backend.transactions()?;
-    headers::refuse_conditions(&headers)?;
-    let (call, key) = (call(&uri, &headers)?, key(&uri, KEY)?);
-    backend
-        .in_time(Kind::Unavailable, engine.delete(&call, key))
-        .await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-async fn commit(
-    State(backend): State<Arc<Backend>>,
-    of: OfRun,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Answer {
-    let engine = backend.transactions()?;
-    headers::refuse_conditions(&headers)?;
-    refuse_query(&uri)?;
-    let call = call(&uri, &headers)?;
-    // The commit takes effect at once, and may contain data that the step read from a far store.
-    scope::settle(&backend, of.as_deref(), &headers).await?;
-    let Committed { after } = backend
-        .in_time(Kind::OutcomeUnknown, engine.commit(&call))
-        .await?;
-    let body = StatusBody {
-        status: "committed".to_owned(),
+/// The response to a begin of a committed id, or to a commit.
+fn committed(id: Option<&str>, after: Option<After>) -> Response {
+    let body = Shown {
+        id,
+        status: Some("committed".to_owned()),
         after: after.as_ref().map(ToString::to_string),
+        ..Shown::default()
     };
-    Ok(headers::with_after(json(written(&body)), after))
+    headers::with_after(json(&body), after)
 }
 
-async fn abort(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
+async fn status(request: Request) -> Answer {
+    let engine = request.backend.transactions()?;
+    request.refuse_query()?;
+    let call = call(&request)?;
+    let outcome = engine.status_of(&call);
+    let outcome = request.backend.durable(engine, outcome).await?;
+    Ok(json(&Shown {
+        status: Some(outcome.to_string()),
+        ..Shown::default()
+    }))
+}
+
+async fn read(request: Request) -> Answer {
+    let engine = request.backend.transactions()?;
+    let (call, key) = (call(&request)?, request.key(KEY)?);
+    let found = engine.get(&call, &key);
+    value(request.backend.durable(engine, found).await?)
+}
+
+async fn write(request: Request, body: Body) -> Answer {
+    let backend = &request.backend;
     let engine = backend.transactions()?;
-    headers::refuse_conditions(&headers)?;
-    refuse_query(&uri)?;
-    let call = call(&uri, &headers)?;
-    backend
-        .in_time(Kind::OutcomeUnknown, engine.abort(&call))
-        .await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    request.refuse_conditions()?;
+    let (call, key) = (call(&request)?, request.key(KEY)?);
+    let whole = request.read(body, backend.value_bytes_max).await?;
+    let put = engine.put(&call, key, whole.bytes.clone());
+    let bytes = whole.bytes.len();
+    backend.in_time(bytes, Kind::Unavailable, put).await?;
+    Ok(no_content())
+}
+
+async fn delete(request: Request) -> Answer {
+    let engine = request.backend.transactions()?;
+    request.refuse_conditions()?;
+    let (call, key) = (call(&request)?, request.key(KEY)?);
+    let (backend, deleted) = (&request.backend, engine.delete(&call, key));
+    backend.in_time(0, Kind::Unavailable, deleted).await?;
+    Ok(no_content())
+}
+
+async fn commit(request: Request) -> Answer {
+    let engine = request.backend.transactions()?;
+    request.refuse_conditions()?;
+    request.refuse_query()?;
+    let call = call(&request)?;
+    // The commit takes effect at once, and may contain data that the step read from a far store.
+    request.settle().await?;
+    let commit = engine.commit(&call);
+    let in_time = request.backend.in_time(0, Kind::OutcomeUnknown, commit);
+    let Committed { after } = in_time.await?;
+    Ok(committed(None, after))
+}
+
+async fn abort(request: Request) -> Answer {
+    let engine = request.backend.transactions()?;
+    request.refuse_conditions()?;
+    request.refuse_query()?;
+    let call = call(&request)?;
+    let (backend, abort) = (&request.backend, engine.abort(&call));
+    backend.in_time(0, Kind::OutcomeUnknown, abort).await?;
+    Ok(no_content())
 }
 
 /// The id of a client's transaction. The ids of steps are reserved: no client may begin, use or end
@@ -230,20 +194,9 @@ fn id(bytes: impl Into<Bytes>) -> Result<TransactionId, Problem> {
 }
 
 /// The transaction and the attempt that a call is for.
-pub(crate) fn call(uri: &Uri, headers: &HeaderMap) -> Result<Call, Problem> {
-    let id = id(segment::bytes(uri, ID)?)?;
+pub(crate) fn call(request: &Request) -> Result<Call, Problem> {
     Ok(Call {
-        id,
-        attempt: headers::attempt(headers)?,
+        id: id(segment::bytes(&request.uri, ID)?)?,
+        attempt: headers::attempt(&request.headers)?,
     })
-}
-
-/// An id that came in JSON, so it is text.
-fn name(id: &TransactionId) -> &str {
-    id.as_str()
-        .expect("ids that begins name or are given are text")
-}
-
-fn written(body: &impl Serialize) -> String {
-    serde_json::to_string(body).expect("strings always serialise")
 }

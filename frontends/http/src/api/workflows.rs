@@ -2,28 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{
-    Router,
-    body::Body,
-    extract::{Request, State},
-    http::{HeaderMap, StatusCode, Uri},
-    response::{IntoResponse, Response},
-    routing::get,
-};
-use bytes::Bytes;
+use axum::{Router, body::Body, http::StatusCode, response::IntoResponse, routing::get};
 use functions::manifest::workflow::place_of;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use workflows::{RunView, Status, StepView};
 
 use super::key_page;
 use crate::{
     backend::Backend,
-    body,
-    problem::{Kind, Problem},
-    request::{INPUT_BYTES_MAX, key, query, text},
+    problem::Problem,
+    request::{INPUT_BYTES_MAX, Request, json_or},
     response::{Answer, json, value},
-    scope::{self, OfRun},
 };
 
 /// The places of the workflow's name, and of the run or key, in a path.
@@ -54,40 +43,29 @@ struct Listed {
     far: Option<String>,
 }
 
-async fn workflows(State(backend): State<Arc<Backend>>) -> Answer {
-    let deployed = backend.workflows()?.deployed().into_iter();
-    let workflows = deployed.map(|(name, workflow)| {
-        let functions = workflow
+async fn workflows(request: Request) -> Answer {
+    let deployed = request.backend.workflows()?.deployed().into_iter();
+    let listed = deployed.map(|(name, workflow)| Listed {
+        name,
+        functions: workflow
             .functions()
             .into_iter()
             .map(str::to_owned)
-            .collect();
-        let far = workflow.far.as_deref().map(place_of);
-        Listed {
-            name,
-            functions,
-            far,
-        }
+            .collect(),
+        far: workflow.far.as_deref().map(place_of),
     });
-    let workflows = Workflows {
-        workflows: workflows.collect(),
-    };
-    Ok(json(
-        serde_json::to_vec(&workflows).expect("strings always serialise"),
-    ))
+    let workflows = listed.collect();
+    Ok(json(&Workflows { workflows }))
 }
 
 /// The time to wait.
 fn seconds(wait: f64) -> Result<Duration, Problem> {
     if wait.is_nan() {
-        return Err(Problem::new(
-            Kind::InvalidRequest,
-            "?wait=SECONDS: NaN is no number of seconds",
-        ));
+        let why = "?wait=SECONDS: NaN is no number of seconds";
+        return Err(Problem::invalid(why));
     }
-    Ok(Duration::try_from_secs_f64(wait.max(0.0))
-        .unwrap_or(WAIT_MAX)
-        .min(WAIT_MAX))
+    let wait = Duration::try_from_secs_f64(wait.max(0.0));
+    Ok(wait.unwrap_or(WAIT_MAX).min(WAIT_MAX))
 }
 
 #[derive(Deserialize)]
@@ -99,42 +77,24 @@ struct Begin {
     id: Option<String>,
 }
 
-async fn begin(State(backend): State<Arc<Backend>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let workflows = backend.workflows()?;
-    let name = text(&parts.uri, NAME, "a workflow or run")?;
-    let Begin { wait, id } = query(&parts.uri, "?wait=SECONDS&id=ID")?;
-    let input = input(&backend, body).await?;
+async fn begin(request: Request, body: Body) -> Answer {
+    let workflows = request.backend.workflows()?;
+    let name = request.name(NAME)?;
+    let Begin { wait, id } = request.query("?wait=SECONDS&id=ID")?;
+    let whole = request.read(body, INPUT_BYTES_MAX).await?;
+    let input = json_or("null", &whole.bytes)
+        .map_err(|error| Problem::invalid(format!("the input is to be JSON: {error}")))?;
+    drop(whole);
     // A run that a step begins is outside of the step's own run.
-    scope::settle(&backend, parts.extensions.get(), &parts.headers).await?;
+    request.settle().await?;
     let wait = seconds(wait)?;
     let run = workflows.begin(&name, id.as_deref(), input).await?;
     let view = workflows.wait_for_begun(&name, &run, wait).await?;
-    let status = if view.status == Status::Running {
-        StatusCode::ACCEPTED
-    } else {
-        StatusCode::OK
+    let status = match view.status {
+        Status::Running => StatusCode::ACCEPTED,
+        _ => StatusCode::OK,
     };
-    Ok((status, shown(&view)).into_response())
-}
-
-/// The input of a run: JSON, and `null` if it is empty.
-async fn input(backend: &Backend, body: Body) -> Result<Bytes, Problem> {
-    let whole = body::read(body, INPUT_BYTES_MAX, &backend.budget).await?;
-    if whole.bytes.is_empty() {
-        return Ok(Bytes::from_static(b"null"));
-    }
-    match serde_json::from_slice::<&RawValue>(&whole.bytes) {
-        Ok(_) => Ok(whole.bytes.clone()),
-        Err(error) => Err(Problem::new(
-            Kind::InvalidRequest,
-            format!("the input is to be JSON: {error}"),
-        )),
-    }
-}
-
-fn shown(view: &RunView) -> Response {
-    json(serde_json::to_vec(view).expect("strings and numbers always serialise"))
+    Ok((status, json(&view)).into_response())
 }
 
 #[derive(Deserialize)]
@@ -144,19 +104,12 @@ struct Wait {
     wait: f64,
 }
 
-async fn show(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
-    let Wait { wait } = query(&uri, "?wait=SECONDS")?;
+async fn show(request: Request) -> Answer {
+    let Wait { wait } = request.query("?wait=SECONDS")?;
     let wait = seconds(wait)?;
-    Ok(shown(
-        &backend
-            .workflows()?
-            .wait(
-                &text(&uri, NAME, "a workflow or run")?,
-                &text(&uri, RUN, "a workflow or run")?,
-                wait,
-            )
-            .await?,
-    ))
+    let (name, run) = (request.name(NAME)?, request.name(RUN)?);
+    let view = request.backend.workflows()?.wait(&name, &run, wait).await?;
+    Ok(json(&view))
 }
 
 #[derive(Deserialize)]
@@ -174,46 +127,30 @@ struct Runs {
     next: Option<String>,
 }
 
-async fn list(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
-    let Wanted { status, after } = query(&uri, "?status=STATUS&after=RUN")?;
-    let unknown = || {
-        Problem::new(
-            Kind::InvalidRequest,
-            "a status is running, succeeded, failed or cancelled",
-        )
-    };
+async fn list(request: Request) -> Answer {
+    let Wanted { status, after } = request.query("?status=STATUS&after=RUN")?;
+    let unknown = || Problem::invalid("a status is running, succeeded, failed or cancelled");
     let status = status
         .map(|name| Status::named(&name).ok_or_else(unknown))
         .transpose()?;
-    let (runs, next) = backend
-        .workflows()?
-        .runs(
-            &text(&uri, NAME, "a workflow or run")?,
-            status,
-            after.as_deref(),
-        )
-        .await?;
-    Ok(json(
-        serde_json::to_vec(&Runs { runs, next }).expect("strings and numbers always serialise"),
-    ))
+    let (workflows, name) = (request.backend.workflows()?, request.name(NAME)?);
+    let (runs, next) = workflows.runs(&name, status, after.as_deref()).await?;
+    Ok(json(&Runs { runs, next }))
 }
 
-async fn cancel(
-    State(backend): State<Arc<Backend>>,
-    of: OfRun,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Answer {
-    scope::settle(&backend, of.as_deref(), &headers).await?;
-    Ok(shown(
-        &backend
-            .workflows()?
-            .cancel(
-                &text(&uri, NAME, "a workflow or run")?,
-                &text(&uri, RUN, "a workflow or run")?,
-            )
-            .await?,
-    ))
+async fn cancel(request: Request) -> Answer {
+    request.settle().await?;
+    let (name, run) = (request.name(NAME)?, request.name(RUN)?);
+    let view = request.backend.workflows()?.cancel(&name, &run).await?;
+    Ok(json(&view))
+}
+
+async fn steps(request: Request) -> Answer {
+    let workflows = request.backend.workflows()?;
+    let (name, run) = (request.name(NAME)?, request.name(RUN)?);
+    workflows.run(&name, &run).await?;
+    let steps = workflows.steps(&name, &run).await?;
+    Ok(json(&Steps { steps }))
 }
 
 #[derive(Serialize)]
@@ -221,35 +158,15 @@ struct Steps {
     steps: Vec<StepView>,
 }
 
-async fn steps(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
-    let workflows = backend.workflows()?;
-    let (name, run) = (
-        text(&uri, NAME, "a workflow or run")?,
-        text(&uri, RUN, "a workflow or run")?,
-    );
-    workflows.run(&name, &run).await?;
-    let steps = workflows.steps(&name, &run).await?;
-    Ok(json(
-        serde_json::to_vec(&Steps { steps }).expect("strings and numbers always serialise"),
-    ))
+async fn read(request: Request) -> Answer {
+    let (key, name) = (request.key(RUN)?, request.name(NAME)?);
+    let workflows = request.backend.workflows()?;
+    value(workflows.state(&name, key.name()).await?)
 }
 
-async fn read(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
-    let key = key(&uri, RUN)?;
-    value(
-        backend
-            .workflows()?
-            .state(&text(&uri, NAME, "a workflow or run")?, key.name())
-            .await?,
-    )
-}
-
-async fn list_state(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
-    let listing = key_page::parse(&uri)?;
-    Ok(key_page::response(
-        &backend
-            .workflows()?
-            .list_state(&text(&uri, NAME, "a workflow or run")?, &listing)
-            .await?,
-    ))
+async fn list_state(request: Request) -> Answer {
+    let (listing, name) = (key_page::parse(&request.uri)?, request.name(NAME)?);
+    let workflows = request.backend.workflows()?;
+    let page = workflows.list_state(&name, &listing).await?;
+    Ok(key_page::response(&page))
 }

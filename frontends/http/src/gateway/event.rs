@@ -5,7 +5,7 @@
 //! prefix. Path parameters are decoded.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     net::SocketAddr,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -17,59 +17,14 @@ use axum::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use functions::Routed;
-use serde::Serialize;
+use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 use super::{is_of_the_connection, raw_path};
-use crate::problem::{Kind, Problem};
+use crate::problem::Problem;
 
 /// The only stage.
 const STAGE: &str = "$default";
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Event<'a> {
-    version: &'a str,
-    route_key: &'a str,
-    raw_path: &'a str,
-    raw_query_string: &'a str,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    cookies: Vec<String>,
-    headers: BTreeMap<&'a str, String>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    query_string_parameters: BTreeMap<String, String>,
-    request_context: Context<'a>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    path_parameters: &'a BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body: Option<String>,
-    is_base64_encoded: bool,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Context<'a> {
-    account_id: &'a str,
-    api_id: &'a str,
-    domain_name: &'a str,
-    domain_prefix: &'a str,
-    http: Http<'a>,
-    request_id: &'a str,
-    route_key: &'a str,
-    stage: &'a str,
-    time: String,
-    time_epoch: u64,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Http<'a> {
-    method: &'a str,
-    path: &'a str,
-    protocol: String,
-    source_ip: String,
-    user_agent: &'a str,
-}
 
 /// The event of a request. Errors: its query is malformed.
 pub(super) fn encode(
@@ -81,61 +36,59 @@ pub(super) fn encode(
 ) -> Result<Bytes, Problem> {
     let (uri, headers) = (&parts.uri, &parts.headers);
     let (body, is_base64_encoded) = encode_body(headers, body);
-    let event = Event {
-        version: "2.0",
-        route_key: &routed.key,
-        raw_path: raw_path(uri),
-        raw_query_string: uri.query().unwrap_or_default(),
-        cookies: cookies(headers),
-        headers: forwarded(joined(headers), caller),
-        query_string_parameters: query(parts)?,
-        request_context: context(parts, routed, id, caller),
-        path_parameters: &routed.parameters,
-        body,
-        is_base64_encoded,
-    };
-    Ok(Bytes::from(
-        serde_json::to_vec(&event).expect("strings and numbers always serialise"),
-    ))
+    let mut event = json!({
+        "version": "2.0",
+        "routeKey": routed.key,
+        "rawPath": raw_path(uri),
+        "rawQueryString": uri.query().unwrap_or_default(),
+        "headers": forwarded(joined(headers), caller),
+        "requestContext": context(parts, routed, id, caller),
+        "isBase64Encoded": is_base64_encoded,
+    });
+    let (cookies, query) = (cookies(headers), query(parts)?);
+    if !cookies.is_empty() {
+        event["cookies"] = cookies.into();
+    }
+    if !query.is_empty() {
+        event["queryStringParameters"] = json!(query);
+    }
+    if !routed.parameters.is_empty() {
+        event["pathParameters"] = json!(routed.parameters);
+    }
+    if let Some(body) = body {
+        event["body"] = Value::String(body);
+    }
+    Ok(event.to_string().into())
 }
 
 /// The context of a request: its connection, its route and the time.
-fn context<'a>(
-    parts: &'a Parts,
-    routed: &'a Routed,
-    id: &'a str,
-    caller: Option<SocketAddr>,
-) -> Context<'a> {
+fn context(parts: &Parts, routed: &Routed, id: &str, caller: Option<SocketAddr>) -> Value {
     let text = |name| {
         let value = parts.headers.get(name);
-        value
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default()
+        value.map_or("", |value| value.to_str().unwrap_or_default())
     };
-    let now_ms = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64);
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_ms = since_1970.unwrap_or_default().as_millis() as u64;
     let domain_name = text(header::HOST);
-    Context {
-        account_id: "000000000000",
-        api_id: "landfast",
-        domain_name,
-        domain_prefix: domain_name.split(['.', ':']).next().unwrap_or_default(),
-        http: Http {
-            method: parts.method.as_str(),
-            path: raw_path(&parts.uri),
-            protocol: format!("{:?}", parts.version),
-            source_ip: caller
-                .map(|address| address.ip().to_string())
-                .unwrap_or_default(),
-            user_agent: text(header::USER_AGENT),
+    let source_ip = caller.map(|address| address.ip().to_string());
+    json!({
+        "accountId": "000000000000",
+        "apiId": "landfast",
+        "domainName": domain_name,
+        "domainPrefix": domain_name.split(['.', ':']).next(),
+        "http": {
+            "method": parts.method.as_str(),
+            "path": raw_path(&parts.uri),
+            "protocol": format!("{:?}", parts.version),
+            "sourceIp": source_ip.unwrap_or_default(),
+            "userAgent": text(header::USER_AGENT),
         },
-        request_id: id,
-        route_key: &routed.key,
-        stage: STAGE,
-        time: common_log_time(now_ms),
-        time_epoch: now_ms,
-    }
+        "requestId": id,
+        "routeKey": routed.key,
+        "stage": STAGE,
+        "time": common_log_time(now_ms),
+        "timeEpoch": now_ms,
+    })
 }
 
 /// All headers but cookies and those of the connection. Bytes of a value that are not UTF-8 are
@@ -147,15 +100,17 @@ fn joined(headers: &HeaderMap) -> BTreeMap<&str, String> {
             continue;
         }
         let value = String::from_utf8_lossy(value.as_bytes());
-        joined
-            .entry(name.as_str())
-            .and_modify(|before| {
-                before.push(',');
-                before.push_str(&value);
-            })
-            .or_insert_with(|| value.into_owned());
+        join(&mut joined, name.as_str(), ",", &value);
     }
     joined
+}
+
+/// Adds a value to those of its name.
+fn join<K: Ord>(values: &mut BTreeMap<K, String>, name: K, separator: &str, value: &str) {
+    match values.entry(name) {
+        Entry::Vacant(vacant) => drop(vacant.insert(value.to_owned())),
+        Entry::Occupied(mut before) => before.get_mut().extend([separator, value]),
+    }
 }
 
 /// The headers, and those that API Gateway adds about the connection. A proxy in front of the
@@ -167,26 +122,17 @@ fn forwarded(
 ) -> BTreeMap<&str, String> {
     if let Some(caller) = caller {
         let address = caller.ip().to_string();
-        headers
-            .entry("x-forwarded-for")
-            .and_modify(|before| {
-                before.push_str(", ");
-                before.push_str(&address);
-            })
-            .or_insert(address);
+        join(&mut headers, "x-forwarded-for", ", ", &address);
     }
     let is_https = headers
         .entry("x-forwarded-proto")
         .or_insert_with(|| "http".to_owned())
         .eq_ignore_ascii_case("https");
-    let host = headers
-        .get("host")
-        .and_then(|host| host.parse::<Authority>().ok());
-    if let Some(host) = host {
+    let host = headers.get("host").map(|host| host.parse::<Authority>());
+    if let Some(Ok(host)) = host {
         let port = host.port_u16().unwrap_or(if is_https { 443 } else { 80 });
-        headers
-            .entry("x-forwarded-port")
-            .or_insert_with(|| port.to_string());
+        let forwarded = headers.entry("x-forwarded-port");
+        forwarded.or_insert_with(|| port.to_string());
     }
     headers
 }
@@ -194,30 +140,22 @@ fn forwarded(
 fn cookies(headers: &HeaderMap) -> Vec<String> {
     let lines = headers.get_all(header::COOKIE).iter();
     let texts = lines.map(|line| String::from_utf8_lossy(line.as_bytes()).into_owned());
-    let cookies = texts.flat_map(|text| {
-        text.split(';')
-            .map(|one| one.trim().to_owned())
-            .collect::<Vec<_>>()
-    });
-    cookies.filter(|cookie| !cookie.is_empty()).collect()
+    let text = texts.collect::<Vec<_>>().join(";");
+    let cookies = text.split(';').map(str::trim);
+    cookies
+        .filter(|cookie| !cookie.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 fn query(parts: &Parts) -> Result<BTreeMap<String, String>, Problem> {
-    let pairs = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri).map_err(|error| {
-        Problem::new(
-            Kind::InvalidRequest,
-            format!("the query is malformed: {}", error.body_text()),
-        )
+    let pairs = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
+    let pairs = pairs.map_err(|error| {
+        Problem::invalid(format!("the query is malformed: {}", error.body_text()))
     })?;
     let mut joined: BTreeMap<String, String> = BTreeMap::new();
     for (name, value) in pairs.0 {
-        joined
-            .entry(name)
-            .and_modify(|before| {
-                before.push(',');
-                before.push_str(&value);
-            })
-            .or_insert(value);
+        join(&mut joined, name, ",", &value);
     }
     Ok(joined)
 }
@@ -275,7 +213,6 @@ fn common_log_time(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use axum::http::Request;
-    use serde_json::{Value, json};
 
     use super::*;
 

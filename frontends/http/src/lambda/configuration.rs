@@ -7,16 +7,15 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::{Query, State},
-    http::Uri,
     response::{IntoResponse, Response},
     routing::get,
 };
 use functions::Summary;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use super::{Refusal, arn, name, services, with_request_id};
-use crate::{backend::Backend, response::json};
+use super::{INVALID, Refusal, arn, name, query, with_request_id};
+use crate::{backend::Backend, request::Request, response};
 
 /// Functions in one response: Lambda's limit.
 const PAGE_MAX: usize = 50;
@@ -32,64 +31,25 @@ pub(super) fn routes() -> Router<Arc<Backend>> {
         )
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Configuration {
-    function_name: String,
-    function_arn: String,
-    runtime: &'static str,
-    handler: String,
-    timeout: u64,
-    memory_size: u64,
-    version: &'static str,
-    revision_id: String,
-    package_type: &'static str,
-    state: &'static str,
-    last_update_status: &'static str,
-}
-
-impl From<Summary> for Configuration {
-    fn from(summary: Summary) -> Self {
-        Self {
-            function_arn: arn(&summary.name),
-            function_name: summary.name,
-            // Lambda's names without a version, because the machine determines the version.
-            runtime: match summary.runtime {
-                "node" => "nodejs",
-                "executable" => "provided",
-                other => other,
-            },
-            handler: summary.handler,
-            timeout: summary.timeout_s,
-            memory_size: summary.memory_mb,
-            version: "$LATEST",
-            revision_id: summary.revision,
-            package_type: "Zip",
-            state: "Active",
-            last_update_status: "Successful",
-        }
-    }
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Page {
-    functions: Vec<Configuration>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_marker: Option<String>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Function {
-    configuration: Configuration,
-    concurrency: Concurrency,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Concurrency {
-    reserved_concurrent_executions: usize,
+fn described(function: &Summary) -> Value {
+    json!({
+        "FunctionName": function.name,
+        "FunctionArn": arn(&function.name),
+        // Lambda's names without a version, because the machine determines the version.
+        "Runtime": match function.runtime {
+            "node" => "nodejs",
+            "executable" => "provided",
+            other => other,
+        },
+        "Handler": function.handler,
+        "Timeout": function.timeout_s,
+        "MemorySize": function.memory_mb,
+        "Version": "$LATEST",
+        "RevisionId": function.revision,
+        "PackageType": "Zip",
+        "State": "Active",
+        "LastUpdateStatus": "Successful",
+    })
 }
 
 #[derive(Deserialize)]
@@ -101,58 +61,45 @@ struct Wanted {
     max_items: Option<usize>,
 }
 
-async fn list(State(backend): State<Arc<Backend>>, uri: Uri) -> Response {
-    answered(page(&backend, &uri))
+async fn list(request: Request) -> Response {
+    answered(page(&request))
 }
 
-async fn function(State(backend): State<Arc<Backend>>, uri: Uri) -> Response {
-    let function = summary(&backend, &uri).map(|summary| {
-        let concurrency = Concurrency {
-            reserved_concurrent_executions: summary.concurrency,
-        };
-        Function {
-            configuration: summary.into(),
-            concurrency,
-        }
-    });
-    answered(function)
+async fn function(request: Request) -> Response {
+    let function = summary(&request);
+    answered(function.map(|function| {
+        let concurrency = json!({ "ReservedConcurrentExecutions": function.concurrency });
+        json!({ "Configuration": described(&function), "Concurrency": concurrency })
+    }))
 }
 
-async fn configuration(State(backend): State<Arc<Backend>>, uri: Uri) -> Response {
-    answered(summary(&backend, &uri).map(Configuration::from))
+async fn configuration(request: Request) -> Response {
+    answered(summary(&request).map(|function| described(&function)))
 }
 
-fn page(backend: &Backend, uri: &Uri) -> Result<Page, Refusal> {
-    let Query(Wanted { marker, max_items }) =
-        Query::try_from_uri(uri).map_err(|error| Refusal::invalid(error.body_text()))?;
+fn page(request: &Request) -> Result<Value, Refusal> {
+    let Wanted { marker, max_items } = query(&request.uri)?;
     let items_max = max_items.unwrap_or(PAGE_MAX);
     if items_max == 0 {
-        return Err(Refusal::invalid("MaxItems is to be 1 or more"));
+        return Err(Refusal::new(INVALID, "MaxItems is to be 1 or more"));
     }
-    let mut all = services(backend)?.functions();
+    let mut all = request.backend.functions()?.functions();
     all.retain(|summary| summary.name > marker);
     let has_more = all.len() > items_max.min(PAGE_MAX);
     all.truncate(items_max.min(PAGE_MAX));
-    let next_marker = all
-        .last()
-        .filter(|_| has_more)
-        .map(|last| last.name.clone());
-    Ok(Page {
-        functions: all.into_iter().map(Configuration::from).collect(),
-        next_marker,
-    })
+    let mut page = json!({ "Functions": all.iter().map(described).collect::<Vec<_>>() });
+    if let Some(last) = all.last().filter(|_| has_more) {
+        page["NextMarker"] = last.name.as_str().into();
+    }
+    Ok(page)
 }
 
-fn summary(backend: &Backend, uri: &Uri) -> Result<Summary, Refusal> {
-    let name = name(uri)?;
-    Ok(services(backend)?.function(&name)?)
+fn summary(request: &Request) -> Result<Summary, Refusal> {
+    let name = name(&request.uri)?;
+    Ok(request.backend.functions()?.function(&name)?)
 }
 
-fn answered(answer: Result<impl Serialize, Refusal>) -> Response {
-    with_request_id(match answer {
-        Ok(document) => {
-            json(serde_json::to_vec(&document).expect("strings and numbers always serialise"))
-        }
-        Err(refusal) => refusal.into_response(),
-    })
+fn answered(answer: Result<Value, Refusal>) -> Response {
+    let response = answer.map(|document| response::json(&document));
+    with_request_id(response.into_response())
 }

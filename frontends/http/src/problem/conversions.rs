@@ -50,13 +50,7 @@ impl From<functions::Error> for Problem {
             E::Invalid(_) => Kind::InvalidRequest,
             E::TooLarge(_) => Kind::TooLarge,
             E::Conflict(_) => Kind::DeploymentConflict,
-            E::Port(port) => match port.kind() {
-                ports::ErrorKind::Invalid => Kind::InvalidRequest,
-                ports::ErrorKind::NoRoom => Kind::NoRoom,
-                ports::ErrorKind::OutcomeUnknown => Kind::OutcomeUnknown,
-                ports::ErrorKind::Corrupt => Kind::Corrupt,
-                _ => Kind::Unavailable,
-            },
+            E::Port(port) => of_port(port),
             // This front end does not know every future error, and cannot serve those.
             _ => Kind::Unavailable,
         };
@@ -71,7 +65,10 @@ impl From<workflows::Error> for Problem {
         let kind = match error {
             E::State(error) => return error.into(),
             E::OutcomeUnknown { ref run, .. } => {
-                return Self::new(Kind::OutcomeUnknown, error.to_string()).about(run.clone());
+                return Self {
+                    id: Some(run.clone()),
+                    ..Self::new(Kind::OutcomeUnknown, error.to_string())
+                };
             }
             E::NoSuchWorkflow(_) => Kind::NoSuchWorkflow,
             E::NoSuchRun(_) => Kind::NoSuchRun,
@@ -79,17 +76,21 @@ impl From<workflows::Error> for Problem {
             E::TooLarge(_) => Kind::TooLarge,
             E::TooManyRuns => Kind::TooManyRuns,
             E::AttemptEnded | E::RunEnded => Kind::AttemptEnded,
-            E::Port(ref port) => match port.kind() {
-                ports::ErrorKind::Invalid => Kind::InvalidRequest,
-                ports::ErrorKind::NoRoom => Kind::NoRoom,
-                ports::ErrorKind::OutcomeUnknown => Kind::OutcomeUnknown,
-                ports::ErrorKind::Corrupt => Kind::Corrupt,
-                _ => Kind::Unavailable,
-            },
+            E::Port(ref port) => of_port(port),
             // This front end does not know every future error, and cannot serve those.
             _ => Kind::Unavailable,
         };
         Self::new(kind, error.to_string())
+    }
+}
+
+fn of_port(error: &ports::Error) -> Kind {
+    match error.kind() {
+        ports::ErrorKind::Invalid => Kind::InvalidRequest,
+        ports::ErrorKind::NoRoom => Kind::NoRoom,
+        ports::ErrorKind::OutcomeUnknown => Kind::OutcomeUnknown,
+        ports::ErrorKind::Corrupt => Kind::Corrupt,
+        _ => Kind::Unavailable,
     }
 }
 

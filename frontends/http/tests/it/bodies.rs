@@ -317,7 +317,7 @@ async fn a_body_that_breaks_off_writes_nothing() {
 /// end after the response, and the next request would be lost.
 #[tokio::test]
 async fn a_function_that_is_refused_has_its_body_read() {
-    let inside = InProcessRouter::new(Arc::default(), Limits::default());
+    let inside = InProcessRouter::new(Arc::default(), &Limits::default());
     for (path, expected) in [("/v1/run/messages/q", 400), ("/v1/nothing", 404)] {
         let read = Arc::<AtomicUsize>::default();
         let counted = Arc::clone(&read);
@@ -338,7 +338,7 @@ async fn a_function_that_is_refused_has_its_body_read() {
 /// The document that lists every route is not served to functions either.
 #[tokio::test]
 async fn a_function_is_told_what_is_not_served_to_functions() {
-    let inside = InProcessRouter::new(Arc::default(), Limits::default());
+    let inside = InProcessRouter::new(Arc::default(), &Limits::default());
     let request = Request::get("/v1/status")
         .body(Body::empty())
         .expect("a request");

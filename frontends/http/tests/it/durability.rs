@@ -119,7 +119,7 @@ async fn a_functions_result_depends_on_durable_state_only() {
     let engine = Engine::on(stalling(&disk), config).await;
     let services = Arc::<Services>::default();
     services.provide_transactions((*engine).clone());
-    let inside = InProcessRouter::new(services, Limits::default());
+    let inside = InProcessRouter::new(services, &Limits::default());
     let keeps = move |_: &str, _: Bytes| {
         let inside = inside.clone();
         async move {

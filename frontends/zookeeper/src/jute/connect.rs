@@ -10,14 +10,10 @@ use coordination::model::{Connect, Password, SessionId, Zxid};
 
 use super::{FrameWriter, Malformed, Reader};
 
-/// Opens a session, or resumes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// The highest zxid the client has seen.
     pub last_zxid_seen: Zxid,
-    /// The requested timeout, in milliseconds.
     pub timeout_ms: i32,
-    /// The session to resume, or zero for a new one.
     pub session: SessionId,
     /// The password of that session. None if it does not have sixteen bytes and therefore cannot be
     /// right.
@@ -63,14 +59,10 @@ impl ConnectRequest {
     }
 }
 
-/// Answers a [`ConnectRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectResponse {
-    /// The granted timeout, in milliseconds.
     pub timeout_ms: i32,
-    /// The session.
     pub session: SessionId,
-    /// Its password.
     pub password: Password,
     /// Whether the client sent the `readOnly` byte and therefore expects one.
     pub has_read_only: bool,
@@ -87,7 +79,6 @@ impl ConnectResponse {
         }
     }
 
-    /// Writes the record as a frame.
     pub fn encode(&self, buffer: &mut BytesMut) {
         let mut frame = FrameWriter::begin(buffer, 37);
         frame.int(0);

@@ -2,32 +2,25 @@
 
 /// The operation of a request, as far as decoding and answering differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Operation {
-    /// Creates a znode and returns its path.
+    /// Returns the new znode's path.
     Create,
-    /// Creates a znode and returns its path and Stat.
+    /// Returns the new znode's path and Stat.
     Create2,
-    /// Deletes a znode.
     Delete,
-    /// Returns a znode's Stat.
     Exists,
-    /// Returns a znode's data and Stat.
     GetData,
-    /// Sets a znode's data and returns its Stat.
     SetData,
-    /// Returns the names of a znode's children.
+    /// Returns the names of the children.
     GetChildren,
-    /// Returns the names of a znode's children, and its Stat.
+    /// Returns the names of the children, and the Stat of their parent.
     GetChildren2,
-    /// Returns once all earlier updates are applied.
     Sync,
-    /// Keeps the session alive.
     Ping,
-    /// Ends the session.
     CloseSession,
-    /// Sets watches again.
     SetWatches,
-    /// Sets watches again, with lists of persistent watches.
+    /// As `SetWatches`, with lists of persistent watches.
     SetWatches2,
     /// ZooKeeper has it, this server does not. It is answered with an error and the connection
     /// stays open, so that the client's other requests are not lost.
@@ -41,26 +34,6 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All operations, in the order of [`Operation::index`].
-    pub const ALL: [Self; 16] = [
-        Self::Create,
-        Self::Create2,
-        Self::Delete,
-        Self::Exists,
-        Self::GetData,
-        Self::SetData,
-        Self::GetChildren,
-        Self::GetChildren2,
-        Self::Sync,
-        Self::Ping,
-        Self::CloseSession,
-        Self::SetWatches,
-        Self::SetWatches2,
-        Self::NotOffered,
-        Self::Authenticate,
-        Self::Unknown,
-    ];
-
     /// The operation of an opcode.
     pub fn of(opcode: i32) -> Self {
         match opcode {
@@ -82,45 +55,6 @@ impl Operation {
             // addWatch, whoAmI. Not `check`, which is unknown outside a multi in ZooKeeper too.
             6 | 7 | 14 | 16..=22 | 103 | 104 | 106 | 107 => Self::NotOffered,
             _ => Self::Unknown,
-        }
-    }
-
-    /// Its index in [`Operation::ALL`].
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Its name in ZooKeeper's terms, for logs and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Create2 => "create2",
-            Self::Delete => "delete",
-            Self::Exists => "exists",
-            Self::GetData => "getData",
-            Self::SetData => "setData",
-            Self::GetChildren => "getChildren",
-            Self::GetChildren2 => "getChildren2",
-            Self::Sync => "sync",
-            Self::Ping => "ping",
-            Self::CloseSession => "closeSession",
-            Self::SetWatches => "setWatches",
-            Self::SetWatches2 => "setWatches2",
-            Self::NotOffered => "notOffered",
-            Self::Authenticate => "authenticate",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_index_is_the_position_in_the_list() {
-        for (place, operation) in Operation::ALL.into_iter().enumerate() {
-            assert_eq!(operation.index(), place, "{}", operation.name());
         }
     }
 }

@@ -34,7 +34,6 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads a frame's body.
     pub fn new(frame: &'a Bytes) -> Self {
         Self {
             block: frame,
@@ -59,7 +58,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Number of bytes left in the frame.
     pub fn remaining(&self) -> usize {
         self.end - self.position
     }
@@ -69,12 +67,10 @@ impl<'a> Reader<'a> {
         Ok(self.array::<1>()?[0] != 0)
     }
 
-    /// A 32-bit number.
     pub fn int(&mut self) -> Result<i32, Malformed> {
         self.array().map(i32::from_be_bytes)
     }
 
-    /// A 64-bit number.
     pub fn long(&mut self) -> Result<i64, Malformed> {
         self.array().map(i64::from_be_bytes)
     }
@@ -130,7 +126,6 @@ impl<'a> Reader<'a> {
         Ok(Some(items))
     }
 
-    /// The bytes of a string or buffer, or `None` for null.
     fn sized(&mut self) -> Result<Option<Range<usize>>, Malformed> {
         let length = match self.int()? {
             -1 => return Ok(None),

@@ -12,14 +12,12 @@ use coordination::{
 use super::{FrameWriter, Operation};
 use crate::error_codes;
 
-/// The xid of an event.
 pub const EVENT_XID: i32 = -1;
 /// The xid of the answer to every ping.
 pub const PING_XID: i32 = -2;
 /// Takes the place of a missing zxid.
 pub const NO_ZXID: Zxid = Zxid(-1);
 
-/// The size of a reply header on the wire.
 const HEADER_BYTES: usize = 16;
 /// `SyncConnected`, the only possible state of a server that answers.
 const STATE_CONNECTED: i32 = 3;
@@ -54,7 +52,6 @@ pub fn encode(
     frame.finish();
 }
 
-/// Writes a watch event as a frame.
 pub fn encode_event(zxid: Option<Zxid>, kind: EventKind, path: &str, buffer: &mut BytesMut) {
     let mut frame = FrameWriter::begin(buffer, HEADER_BYTES + 12 + path.len());
     frame.reply_header(EVENT_XID, zxid.unwrap_or(NO_ZXID).0, error_codes::OK);
@@ -92,10 +89,7 @@ fn body(frame: &mut FrameWriter<'_>, operation: Operation, response: &Response) 
         | (Operation::Ping, Response::Pong)
         | (Operation::SetWatches | Operation::SetWatches2, Response::WatchesSet)
         | (Operation::CloseSession, Response::Closed) => {}
-        (operation, _) => panic!(
-            "{} was given the answer to another operation",
-            operation.name()
-        ),
+        (operation, _) => panic!("{operation:?} was given the answer to another operation"),
     }
 }
 

@@ -15,14 +15,12 @@ const STRING_BYTES_MIN: usize = 4;
 /// An ACL entry takes at least its permissions and two length fields.
 const ACL_BYTES_MIN: usize = 12;
 
-/// One request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decoded {
     /// The client's number for it, which the reply repeats. Special numbers are echoed too.
     pub xid: i32,
     /// The operation, which determines the form of the reply.
     pub operation: Operation,
-    /// The service's form of the request.
     pub request: Request,
     /// Why it is refused, if no client sends such a request.
     pub fault: Option<Fault>,
@@ -30,13 +28,12 @@ pub struct Decoded {
 
 /// A request that no client sends and that is answered nevertheless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum Fault {
     /// The body does not match the operation.
-    #[error("{}: {malformed}", operation.name())]
+    #[error("{operation:?}: {malformed}")]
     Body {
-        /// The operation in the header.
         operation: Operation,
-        /// The error in the body.
         malformed: Malformed,
     },
     /// An unknown operation. The connection closes.

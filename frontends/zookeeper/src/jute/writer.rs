@@ -11,7 +11,6 @@ pub struct FrameWriter<'a> {
 }
 
 impl<'a> FrameWriter<'a> {
-    /// The length field of a frame.
     pub const LENGTH_BYTES: usize = 4;
 
     /// Begins a frame at the end of the buffer. `body_bytes` is a hint of its size.
@@ -30,22 +29,18 @@ impl<'a> FrameWriter<'a> {
             .copy_from_slice(&length.to_be_bytes());
     }
 
-    /// One byte.
     pub fn bool(&mut self, value: bool) {
         self.buffer.put_u8(u8::from(value));
     }
 
-    /// A 32-bit number.
     pub fn int(&mut self, value: i32) {
         self.buffer.put_i32(value);
     }
 
-    /// A 64-bit number.
     pub fn long(&mut self, value: i64) {
         self.buffer.put_i64(value);
     }
 
-    /// A buffer, or null.
     pub fn buffer(&mut self, value: Option<&[u8]>) {
         match value {
             None => self.int(-1),
@@ -56,12 +51,10 @@ impl<'a> FrameWriter<'a> {
         }
     }
 
-    /// A string.
     pub fn string(&mut self, value: &str) {
         self.buffer(Some(value.as_bytes()));
     }
 
-    /// A vector of strings.
     pub fn strings<S: AsRef<str>>(&mut self, values: &[S]) {
         self.length(values.len());
         for value in values {
@@ -69,7 +62,6 @@ impl<'a> FrameWriter<'a> {
         }
     }
 
-    /// The header of a reply or event.
     pub fn reply_header(&mut self, xid: i32, zxid: i64, code: i32) {
         let mut header = [0; 16];
         header[..4].copy_from_slice(&xid.to_be_bytes());
@@ -95,7 +87,6 @@ impl<'a> FrameWriter<'a> {
         self.buffer.put_slice(&bytes);
     }
 
-    /// The size of a Stat on the wire.
     pub const STAT_BYTES: usize = 68;
 
     fn length(&mut self, length: usize) {

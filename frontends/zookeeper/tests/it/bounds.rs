@@ -3,7 +3,7 @@
 
 use std::{io::Result, time::Duration};
 
-use zookeeper_frontend::{Config, jute::Operation};
+use zookeeper_frontend::Config;
 
 use crate::fixture::{Fixture, get, set};
 
@@ -19,12 +19,8 @@ fn config() -> Config {
     Config::new(([127, 0, 0, 1], 0).into())
 }
 
-fn taken(fixture: &Fixture, operation: Operation) -> usize {
-    let of_operation = fixture
-        .statistics
-        .requests()
-        .find(|(each, _)| *each == operation);
-    of_operation.map_or(0, |(_, count)| count as usize)
+fn taken(fixture: &Fixture) -> usize {
+    fixture.statistics.requests.get() as usize
 }
 
 #[tokio::test]
@@ -38,12 +34,13 @@ async fn no_more_requests_are_read_than_may_be_in_flight() -> Result<()> {
     let fixture = Fixture::new(config, coordination::Config::default()).await?;
     let mut client = fixture.client_with_a_znode(TIMEOUT_MS, VALUE_BYTES).await?;
     let held_up = fixture.hold_the_writer_up().await;
+    let before = taken(&fixture);
     let requests: Vec<u8> = (1..=SENT).flat_map(|xid| set(xid, 1)).collect();
     assert_eq!(
         fixture.press(&client.peer, &requests).await?,
         requests.len()
     );
-    assert_eq!(taken(&fixture, Operation::SetData), IN_FLIGHT);
+    assert_eq!(taken(&fixture) - before, IN_FLIGHT);
     drop(held_up);
     client.peer.replies(&[], 1..=SENT).await?;
     Ok(())
@@ -55,9 +52,10 @@ async fn no_more_bytes_of_requests_are_read_than_may_wait() -> Result<()> {
     let fixture = Fixture::with_defaults().await?;
     let mut client = fixture.client_with_a_znode(TIMEOUT_MS, VALUE_BYTES).await?;
     let held_up = fixture.hold_the_writer_up().await;
+    let before = taken(&fixture);
     let requests: Vec<u8> = (1..=SENT).flat_map(|xid| set(xid, VALUE_BYTES)).collect();
     let sent = fixture.press(&client.peer, &requests).await?;
-    let taken = taken(&fixture, Operation::SetData);
+    let taken = taken(&fixture) - before;
     assert_eq!(
         taken,
         REQUEST_BYTES_MAX.div_ceil(VALUE_BYTES),
@@ -73,11 +71,11 @@ async fn no_more_answers_are_computed_than_may_be_unread() -> Result<()> {
     const SENT: i32 = 900;
     let fixture = Fixture::with_defaults().await?;
     let mut deaf = fixture.client_with_a_znode(TIMEOUT_MS, VALUE_BYTES).await?;
-    let (read_before, sent_before) = (fixture.reads(), fixture.statistics.bytes_sent());
+    let (read_before, sent_before) = (fixture.reads(), fixture.statistics.bytes_sent.get());
     let requests: Vec<u8> = (1..=SENT).flat_map(get).collect();
     assert_eq!(fixture.press(&deaf.peer, &requests).await?, requests.len());
     let made = (fixture.reads() - read_before) * VALUE_BYTES;
-    let sent = (fixture.statistics.bytes_sent() - sent_before) as usize;
+    let sent = (fixture.statistics.bytes_sent.get() - sent_before) as usize;
     assert!(
         made - sent <= ANSWER_BYTES_MAX + VALUE_BYTES,
         "{} bytes wait",
@@ -102,7 +100,7 @@ async fn a_peer_that_reads_nothing_for_its_timeout_is_disconnected() -> Result<(
     fixture.press(&deaf.peer, &requests).await?;
     fixture.all_gone().await;
     assert!(
-        fixture.statistics.bytes_sent() < 900 * VALUE_BYTES as u64,
+        fixture.statistics.bytes_sent.get() < 900 * VALUE_BYTES as u64,
         "the server did not wait for it"
     );
     Ok(())

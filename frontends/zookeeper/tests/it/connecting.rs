@@ -5,7 +5,7 @@
 
 use std::{future::pending, io::Result, sync::Arc, time::Duration};
 
-use coordination::{Parts, Region, Service, dependency::Dependency, storage::session::Sessions};
+use coordination::{Parts, Service, dependency::TrackedStore, storage::session};
 use ports::{
     Clock,
     faults::{Fault, FaultSchedule, FaultyKeyValue},
@@ -44,10 +44,8 @@ fn service() -> Service {
     ));
     let parts = Parts {
         system: silent.clone(),
-        regions: vec![Region {
-            items: silent,
-            objects: world.objects(),
-        }],
+        items: silent,
+        objects: world.objects(),
         queue: world.queue(),
         functions: world.functions(),
         clock,
@@ -77,7 +75,7 @@ async fn a_connection_whose_session_cannot_be_opened_in_time_is_closed() -> Resu
         answer, b"",
         "the server does not report a session in an unknown state"
     );
-    assert_eq!(statistics.sessions_refused(), 1);
+    assert_eq!(statistics.sessions_refused.get(), 1);
     serving.abort();
     Ok(())
 }
@@ -90,10 +88,9 @@ const PING: &[u8] = b"\0\0\0\x08\xff\xff\xff\xfe\0\0\0\x0b";
 async fn a_peer_that_disconnects_leaves_its_session_renewed() -> Result<()> {
     let fixture = Fixture::with_defaults().await?;
     let mut client = fixture.client(10_000).await?;
-    let sessions = Sessions::new(fixture.world.key_value());
+    let sessions = TrackedStore::new(fixture.world.key_value());
     let renewals = async || {
-        let row = sessions
-            .get(client.session, &mut Dependency::default())
+        let row = session::get(&mut sessions.clone(), client.session)
             .await
             .expect("no fault is injected");
         row.expect("it is open").renewals

@@ -21,11 +21,11 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use coordination::{
-    Parts, Region, Service,
-    dependency::Dependency,
+    Parts, Service,
+    dependency::TrackedStore,
     model::{Acl, Lifetime, Naming, Request, SessionId, Watching},
     queue_names,
-    storage::session::Sessions,
+    storage::session,
 };
 use ports::{
     Event, Handler,
@@ -75,10 +75,8 @@ impl Fixture {
         let items = FaultyKeyValue::new(world.key_value(), reads.clone(), world.clock());
         let parts = Parts {
             system: world.key_value(),
-            regions: vec![Region {
-                items: Arc::new(items),
-                objects: world.objects(),
-            }],
+            items: Arc::new(items),
+            objects: world.objects(),
             queue: world.queue(),
             functions: world.functions(),
             clock: world.clock(),
@@ -198,10 +196,9 @@ impl Fixture {
 
     /// Waits until a session has ended.
     pub(crate) async fn session_gone(&self, session: SessionId) {
-        let sessions = Sessions::new(self.world.key_value());
+        let mut sessions = TrackedStore::new(self.world.key_value());
         let gone = async {
-            while sessions
-                .get(session, &mut Dependency::default())
+            while session::get(&mut sessions, session)
                 .await
                 .expect("no fault is injected")
                 .is_some()
@@ -217,8 +214,8 @@ impl Fixture {
     pub(crate) async fn press(&self, peer: &Peer, bytes: &[u8]) -> Result<usize> {
         let progress = || {
             (
-                self.statistics.bytes_received(),
-                self.statistics.bytes_sent(),
+                self.statistics.bytes_received.get(),
+                self.statistics.bytes_sent.get(),
                 self.reads(),
             )
         };

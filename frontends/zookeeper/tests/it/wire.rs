@@ -550,7 +550,7 @@ fn only_requests_that_no_client_sends_are_faults() {
         .expect("it does not decode");
     assert_eq!(
         fault.to_string(),
-        "getData: a length does not fit the frame"
+        "GetData: a length does not fit the frame"
     );
     let (path, multi) = (string("/x"), 14);
     let create = |flags| [path.clone(), string(""), world(), int(flags)];

@@ -92,14 +92,11 @@ pub const BROKEN: &[Broken<Subject>] = &[
         "CoversNoUnchangedTransaction",
         answers::of_an_unchanged_transaction,
     ),
-    Broken::new("D6", "CoversNoBatch", answers::of_a_batch),
-    Broken::new("D6", "CoversNoRepeatedBatch", answers::of_a_repeated_batch),
     Broken::new(
         "D6",
         "CoversNoTransactionsConflict",
         answers::of_a_transactions_conflict,
     ),
-    Broken::new("D6", "CoversNoEarlyBatch", answers::of_an_early_batch),
     Broken::new("D6", "CoversNoCreation", |honest| {
         answers::of_queues(honest, Given::Creation)
     }),

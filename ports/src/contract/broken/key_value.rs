@@ -1,7 +1,6 @@
-//! Key-value stores that break K1 to K12. [`super::durability`] breaks D5, on crashes and transient
+//! Key-value stores that break K1 to K11. [`super::durability`] breaks D5, on crashes and transient
 //! updates.
 
-mod costs;
 mod repeats;
 mod scans;
 mod single;
@@ -57,12 +56,6 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("K6", "TearsPages", |subject| {
         altered(subject, scans::TearsPages)
     }),
-    Broken::new("K7", "ReappliesBatches", |subject| {
-        altered(subject, repeats::ReappliesBatches)
-    }),
-    Broken::new("K7", "SkipsGaps", |subject| {
-        altered(subject, repeats::SkipsGaps)
-    }),
     Broken::new("K8", "ForgetsOperations", |subject| {
         altered(subject, repeats::ForgetsOperations)
     }),
@@ -83,21 +76,6 @@ pub const BROKEN: &[Broken<Subject>] = &[
     }),
     Broken::new("K11", "SaysThereIsNone", |subject| {
         altered(subject, transient::SaysThereIsNone)
-    }),
-    Broken::new("K12", "BillsRefusalsAsWrites", |subject| {
-        altered(subject, costs::Misbills::refusals)
-    }),
-    Broken::new("K12", "BillsWhatWasBefore", |subject| {
-        altered(subject, costs::Misbills::growth)
-    }),
-    Broken::new("K12", "BillsNoRepeats", |subject| {
-        altered(subject, costs::Misbills::repeats)
-    }),
-    Broken::new("K12", "BillsTheFirstAlone", |subject| {
-        altered(subject, costs::Misbills::transactions)
-    }),
-    Broken::new("K12", "BillsTheCursorAlone", |subject| {
-        altered(subject, costs::Misbills::batches)
     }),
 ];
 

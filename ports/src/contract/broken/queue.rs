@@ -76,9 +76,6 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("Q8", "CarriesIdsOnce", |subject| {
         altered(subject, delivering::CarriesIdsOnce)
     }),
-    Broken::new("Q9", "BillsCalls", |subject| {
-        altered(subject, sending::BillsCalls)
-    }),
     Broken::new("Q10", "CountsWhatItGives", |subject| {
         let queue = Arc::clone(&subject.queue);
         let admin = Arc::new(admin::CountsWhatItGives {

@@ -12,8 +12,7 @@ use super::{
 use crate::{
     Condition, DurabilityPoint, Key, Update,
     key_value::{
-        Action, Batch, Batched, Change, OperationId, Outcome, Scan, SharedKeyValue, Test,
-        Transacted, Updated, Version,
+        Action, OperationId, Outcome, Scan, SharedKeyValue, Test, Transacted, Updated, Version,
     },
     queue::{OnFailure, QueueOptions, SharedQueue},
 };
@@ -190,38 +189,6 @@ pub(super) async fn the_point_of_a_transaction_that_changes_nothing_covers_what_
     .await;
 }
 
-/// D6, K7.
-pub(super) async fn the_point_of_a_batch_covers_it_and_so_does_a_repeats(subject: Subject) {
-    let batch = async |store: &SharedKeyValue, place: &Key| {
-        let changes = vec![(
-            place.clone(),
-            Change::Modify(vec![Action::Add("n".into(), 1)]),
-        )];
-        let batch = Batch {
-            lane: place.sort(),
-            sequence: 1,
-            changes,
-        };
-        store.write_batch(batch).await.expect("write_batch answers")
-    };
-    covers(
-        subject,
-        async |store, place| {
-            let beside = Key::new("answers beside", place.sort());
-            let earlier = write(store, beside, 1).await;
-            match batch(store, place).await {
-                Batched::Done(receipt) if receipt.point >= earlier => receipt.point,
-                other => panic!("{other:?} after {earlier:?}"),
-            }
-        },
-        async |store, place| match batch(store, place).await {
-            Batched::Repeat(receipt) => receipt.point,
-            other => panic!("{other:?}"),
-        },
-    )
-    .await;
-}
-
 /// D6, K5.
 pub(super) async fn the_point_of_a_transactions_conflict_covers_the_item_it_shows(
     subject: Subject,
@@ -245,34 +212,6 @@ pub(super) async fn the_point_of_a_transactions_conflict_covers_the_item_it_show
                 } => receipt.point,
                 other => panic!("{other:?}"),
             }
-        },
-    )
-    .await;
-}
-
-/// D6, K7: a writer whose batch is early continues from the returned cursor.
-pub(super) async fn the_point_of_an_early_batch_covers_the_batches_before_it(subject: Subject) {
-    let batch = async |store: &SharedKeyValue, place: &Key, sequence| {
-        let changes = vec![(
-            place.clone(),
-            Change::Modify(vec![Action::Add("n".into(), 1)]),
-        )];
-        let batch = Batch {
-            lane: place.sort(),
-            sequence,
-            changes,
-        };
-        store.write_batch(batch).await.expect("write_batch answers")
-    };
-    covers(
-        subject,
-        async |store, place| match batch(store, place, 1).await {
-            Batched::Done(receipt) => receipt.point,
-            other => panic!("{other:?}"),
-        },
-        async |store, place| match batch(store, place, 3).await {
-            Batched::Early { cursor: 1, receipt } => receipt.point,
-            other => panic!("{other:?}"),
         },
     )
     .await;

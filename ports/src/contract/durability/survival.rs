@@ -9,9 +9,7 @@ use super::{Subject, eventually};
 use crate::{
     Condition, DurabilityPoint, Key, Update,
     contract::pause,
-    key_value::{
-        Action, Batch, Batched, Change, OperationId, Outcome, SharedKeyValue, Transacted, Version,
-    },
+    key_value::{Action, OperationId, Outcome, SharedKeyValue, Transacted, Version},
     objects::{ObjectError, ObjectPath, ObjectStoreExt, PutMode},
     queue::{Message, OnFailure, QueueOptions, SharedQueue},
 };
@@ -346,55 +344,6 @@ pub(super) async fn remembered_operations_survive(subject: Subject) {
         Some(1),
         "the repeated delete spares what was made since"
     );
-}
-
-/// D1, K7.
-pub(super) async fn a_lanes_cursor_survives(subject: Subject) {
-    let batch = |sequence| Batch {
-        lane: Bytes::from_static(b"lane"),
-        sequence,
-        changes: vec![(
-            Key::new("lane", "item"),
-            Change::Modify(vec![Action::Add("n".into(), 1)]),
-        )],
-    };
-    let store = subject.key_value();
-    for sequence in 1..=3 {
-        store
-            .write_batch(batch(sequence))
-            .await
-            .expect("write_batch answers");
-    }
-    store
-        .externalize(store.point())
-        .await
-        .expect("externalize answers");
-    drop(store);
-    let subject = subject.crash_and_reopen().await;
-    let store = subject.key_value();
-    for sequence in 1..=3 {
-        let batched = store
-            .write_batch(batch(sequence))
-            .await
-            .expect("write_batch answers");
-        assert!(
-            matches!(batched, Batched::Repeat(_)),
-            "{sequence}: {batched:?}"
-        );
-    }
-    let early = store
-        .write_batch(batch(5))
-        .await
-        .expect("write_batch answers");
-    assert!(
-        matches!(early, Batched::Early { cursor: 3, .. }),
-        "{early:?}"
-    );
-    store
-        .write_batch(batch(4))
-        .await
-        .expect("write_batch answers");
-    assert_eq!(read(&store, &Key::new("lane", "item")).await, Some(4));
 }
 
 /// D1, O1.

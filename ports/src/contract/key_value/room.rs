@@ -1,13 +1,7 @@
 //! A full store: K11.
 
-use bytes::Bytes;
-
 use super::{Subject, key, refusal};
-use crate::{
-    ErrorKind, Update,
-    contract::eventually,
-    key_value::{Action, Batch},
-};
+use crate::{ErrorKind, Update, contract::eventually, key_value::Action};
 
 /// Enough to fill any disk that a test provides.
 const FILLERS_MAX: usize = 10_000;
@@ -104,18 +98,6 @@ pub(super) async fn a_full_store_refuses_every_kind_of_update(subject: Subject) 
     let refused = fill(&subject).await;
     let both = || vec![Update::put(beside.clone(), vec![]), filler(refused)];
     assert_eq!(refusal(store.transact(both()).await), ErrorKind::NoRoom);
-    let changes = || {
-        both()
-            .into_iter()
-            .map(|update| (update.key, update.change))
-            .collect()
-    };
-    let batch = || Batch {
-        lane: Bytes::from_static(b"full"),
-        sequence: 1,
-        changes: changes(),
-    };
-    assert_eq!(refusal(store.write_batch(batch()).await), ErrorKind::NoRoom);
     for place in [&beside, &filler(refused).key] {
         assert_eq!(subject.get(place).await, None, "{place:?}");
     }
@@ -126,9 +108,6 @@ pub(super) async fn a_full_store_refuses_every_kind_of_update(subject: Subject) 
         async || store.has_room().then_some(()),
     )
     .await;
-    store
-        .write_batch(batch())
-        .await
-        .expect("its place was kept");
+    store.transact(both()).await.expect("there is room again");
     assert!(subject.get(&beside).await.is_some());
 }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Key, Update,
     contract::pause,
-    key_value::{Batch, Change, Name, Scan, Value},
+    key_value::{Name, Scan, Value},
 };
 
 /// Sort keys that a careless encoding or comparison would put in the wrong order.
@@ -125,21 +125,10 @@ pub(super) async fn a_page_holds_no_more_than_the_limit(subject: Subject) {
     let places: Vec<Key> = (0..total)
         .map(|n| key("page", &format!("{n:06}")))
         .collect();
-    for (index, places) in places.chunks(limits.batch_items_max).enumerate() {
-        let changes = places
-            .iter()
-            .map(|place| (place.clone(), Change::Put(vec![])))
-            .collect();
-        let batch = Batch {
-            lane: Bytes::from_static(b"page"),
-            sequence: index as u64 + 1,
-            changes,
-        };
-        subject
-            .store
-            .write_batch(batch)
-            .await
-            .expect("write_batch answers");
+    for places in places.chunks(limits.transact_items_max) {
+        let put = |place: &Key| Update::put(place.clone(), vec![]);
+        let transacted = subject.store.transact(places.iter().map(put).collect());
+        transacted.await.expect("transact answers");
     }
     let pages = subject.pages(Scan::partition("page", usize::MAX)).await;
     assert!(pages.iter().all(|page| page.len() <= limits.page_items_max));

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{GRAIN_MS, LONG_MS, Subject, bodies, message, text};
 use crate::{
-    Cost, ErrorKind, Key, Update,
+    ErrorKind, Key, Update,
     queue::{DEDUPLICATION_BYTES_MAX, GROUP_BYTES_MAX, Message, OnFailure, QueueOptions},
 };
 
@@ -276,59 +276,4 @@ pub(super) async fn one_point_covers_queue_and_store_where_they_share_a_journal(
         last = done;
     }
     assert!(store.point() >= last && subject.queue.point() >= last);
-}
-
-/// Q9: also for repeats.
-pub(super) async fn a_call_costs_a_write_for_each_message_it_names(subject: Subject) {
-    let queue = &subject.queue;
-    let cost = |writes, bytes| Cost {
-        reads: 0,
-        writes,
-        bytes,
-    };
-    for _ in 0..2 {
-        let created = queue
-            .create("costs", QueueOptions::default())
-            .await
-            .expect("create answers");
-        assert_eq!(created.cost, cost(1, 0), "made, or made again");
-    }
-    for _ in 0..2 {
-        let messages = vec![
-            with_id("group", "three bytes more", "one"),
-            with_id("group", "body", "two"),
-        ];
-        let sent = queue.send("costs", messages).await.expect("send answers");
-        assert_eq!(sent.cost, cost(2, 20), "sent, or known by their ids");
-    }
-    let line = super::Line {
-        subject: &subject,
-        queue: "costs",
-    };
-    let mut handles = vec![];
-    for _ in 0..2 {
-        let delivery = line.next(1).await.remove(0);
-        let released = queue
-            .release("costs", &delivery.handle, 0, "again")
-            .await
-            .expect("release answers");
-        assert_eq!(released.cost, cost(1, 0), "given back");
-        handles.push(delivery.handle);
-    }
-    let stale = queue
-        .acknowledge("costs", &handles)
-        .await
-        .expect("acknowledge answers");
-    assert_eq!(stale.cost, cost(2, 0), "handles of earlier deliveries");
-    let handles: Vec<_> = line
-        .next(2)
-        .await
-        .into_iter()
-        .map(|delivery| delivery.handle)
-        .collect();
-    let done = queue
-        .acknowledge("costs", &handles)
-        .await
-        .expect("acknowledge answers");
-    assert_eq!(done.cost, cost(handles.len() as u32, 0), "done");
 }

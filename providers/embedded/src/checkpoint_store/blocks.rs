@@ -31,7 +31,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, io,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -56,24 +56,12 @@ const HEADS: [u64; 2] = [0, 8192];
 const BLOCKS_START: u64 = 16384;
 
 /// Stored bytes that differ from the written ones.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{} is damaged at byte {offset}", file.display())]
 pub(crate) struct Damage {
     pub(crate) file: PathBuf,
     pub(crate) offset: u64,
 }
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} is damaged at byte {}",
-            self.file.display(),
-            self.offset
-        )
-    }
-}
-
-impl std::error::Error for Damage {}
 
 impl Damage {
     /// The damage that caused an error of redb's, if damage did.

@@ -21,16 +21,13 @@ use redb::{
     Builder, Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
     StorageBackend, TableDefinition, TableError,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{
     config::Config,
     directory::{format::Format, layout},
     error::OpenError,
-    records::{
-        Record, RecordKey, Table,
-        codec::{Reader, Write},
-        overlay::Slot,
-    },
+    records::{self, Record, RecordKey, Table, overlay::Slot},
     storage::{Storage, is_about_room},
 };
 
@@ -72,7 +69,7 @@ impl Expiring {
 }
 
 /// The point in the journal up to which a checkpoint covers everything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct CheckpointEnd {
     /// The last mutation it covers.
     pub(crate) position: u64,
@@ -208,11 +205,7 @@ impl CheckpointStore {
 
     /// A view of the last checkpoint; none before the first one.
     pub(crate) fn view(&self) -> Result<Option<View>, StoreError> {
-        let guard = self.database.lock();
-        let database = guard
-            .as_ref()
-            .ok_or_else(|| boxed(redb::Error::PreviousIo))?;
-        let read = database.begin_read().map_err(boxed)?;
+        let read = self.with_database(|database| database.begin_read().map_err(boxed))?;
         let Some(checkpoint_end) = checkpoint_end_in(&read)? else {
             return Ok(None);
         };
@@ -231,63 +224,23 @@ impl CheckpointStore {
         checkpoint_end: CheckpointEnd,
         expiring: Expiring,
     ) -> Result<(), StoreError> {
-        self.transact(records, checkpoint_end, expiring)
+        self.with_database(|database| transact(database, records, checkpoint_end, expiring))
             .inspect_err(|error| self.note_damage(error))
     }
 
-    fn transact<'records>(
+    fn with_database<T>(
         &self,
-        folded: impl Iterator<Item = (&'records RecordKey, &'records Slot)>,
-        checkpoint_end: CheckpointEnd,
-        expiring: Expiring,
-    ) -> Result<(), StoreError> {
-        let now_ms = expiring.now_ms;
+        act: impl FnOnce(&Database) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let guard = self.database.lock();
-        let database = guard
+        act(guard
             .as_ref()
-            .ok_or_else(|| boxed(redb::Error::PreviousIo))?;
-        let mut write = database.begin_write().map_err(boxed)?;
-        write.set_durability(Durability::Immediate).map_err(boxed)?;
-        write.set_quick_repair(true);
-        {
-            let mut records = write.open_table(RECORDS).map_err(boxed)?;
-            let mut expiries = write.open_table(EXPIRIES).map_err(boxed)?;
-            let (mut key, mut value) = (Vec::new(), Vec::new());
-            for (record_key, slot) in folded {
-                key.clear();
-                record_key.write(&mut key);
-                let Some(record) = slot
-                    .record
-                    .as_ref()
-                    .filter(|record| !is_expired(record, now_ms))
-                else {
-                    records.remove(&*key).map_err(boxed)?;
-                    continue;
-                };
-                value.clear();
-                record.encode(&mut value);
-                records.insert(&*key, &*value).map_err(boxed)?;
-                if let Some(expiry) = expiry_of(record) {
-                    expiries
-                        .insert(&*expiry_key(expiry, &key), ())
-                        .map_err(boxed)?;
-                }
-            }
-            expire(&mut records, &mut expiries, expiring)?;
-            let mut meta = write.open_table(META).map_err(boxed)?;
-            meta.insert(CHECKPOINT_END, &*encode_end(checkpoint_end))
-                .map_err(boxed)?;
-        }
-        write.commit().map_err(boxed)
+            .ok_or_else(|| boxed(redb::Error::PreviousIo))?)
     }
 
     /// How many allocated bytes of disk are free inside the store. Reads the whole store.
     pub(crate) fn room(&self) -> Result<u64, StoreError> {
-        let guard = self.database.lock();
-        let database = guard
-            .as_ref()
-            .ok_or_else(|| boxed(redb::Error::PreviousIo))?;
-        let write = database.begin_write().map_err(boxed)?;
+        let write = self.with_database(|database| database.begin_write().map_err(boxed))?;
         let stats = write.stats().map_err(boxed)?;
         write.abort().map_err(boxed)?;
         let disk = self
@@ -309,6 +262,49 @@ fn database_in(backend: impl StorageBackend, cache_bytes: usize) -> Result<Datab
         .set_cache_size(cache_bytes)
         .create_with_backend(backend)
         .map_err(boxed)
+}
+
+fn transact<'records>(
+    database: &Database,
+    folded: impl Iterator<Item = (&'records RecordKey, &'records Slot)>,
+    checkpoint_end: CheckpointEnd,
+    expiring: Expiring,
+) -> Result<(), StoreError> {
+    let now_ms = expiring.now_ms;
+    let mut write = database.begin_write().map_err(boxed)?;
+    write.set_durability(Durability::Immediate).map_err(boxed)?;
+    write.set_quick_repair(true);
+    {
+        let mut stored = write.open_table(RECORDS).map_err(boxed)?;
+        let mut expiries = write.open_table(EXPIRIES).map_err(boxed)?;
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        for (record_key, slot) in folded {
+            key.clear();
+            record_key.write(&mut key);
+            let Some(record) = slot
+                .record
+                .as_ref()
+                .filter(|record| !is_expired(record, now_ms))
+            else {
+                stored.remove(&*key).map_err(boxed)?;
+                continue;
+            };
+            value.clear();
+            record.encode(&mut value);
+            stored.insert(&*key, &*value).map_err(boxed)?;
+            if let Some(expiry) = expiry_of(record) {
+                expiries
+                    .insert(&*expiry_key(expiry, &key), ())
+                    .map_err(boxed)?;
+            }
+        }
+        expire(&mut stored, &mut expiries, expiring)?;
+        let mut meta = write.open_table(META).map_err(boxed)?;
+        value.clear();
+        records::put(&checkpoint_end, &mut value);
+        meta.insert(CHECKPOINT_END, &*value).map_err(boxed)?;
+    }
+    write.commit().map_err(boxed)
 }
 
 fn is_expired(record: &Record, now_ms: u64) -> bool {
@@ -356,14 +352,6 @@ fn expire(
     Ok(())
 }
 
-fn encode_end(checkpoint_end: CheckpointEnd) -> Vec<u8> {
-    let mut buffer = Vec::new();
-    buffer.put_varint(checkpoint_end.position);
-    buffer.put_varint(checkpoint_end.sequence);
-    buffer.put_varint(checkpoint_end.incarnation);
-    buffer
-}
-
 /// The end of the last checkpoint; none before the first one.
 fn checkpoint_end_in(read: &ReadTransaction) -> Result<Option<CheckpointEnd>, StoreError> {
     match read.open_table(RECORDS) {
@@ -373,19 +361,10 @@ fn checkpoint_end_in(read: &ReadTransaction) -> Result<Option<CheckpointEnd>, St
     }
     let meta = read.open_table(META).map_err(boxed)?;
     let encoded = meta.get(CHECKPOINT_END).map_err(boxed)?;
-    let checkpoint_end = encoded.and_then(|checkpoint_end| decode_end(checkpoint_end.value()));
+    let checkpoint_end = encoded.and_then(|encoded| records::read(encoded.value()));
     checkpoint_end
         .map(Some)
         .ok_or_else(|| boxed(redb::Error::Corrupted("no checkpoint end".to_owned())))
-}
-
-fn decode_end(bytes: &[u8]) -> Option<CheckpointEnd> {
-    let mut reader = Reader::new(Bytes::copy_from_slice(bytes));
-    Some(CheckpointEnd {
-        position: reader.varint()?,
-        sequence: reader.varint()?,
-        incarnation: reader.varint()?,
-    })
 }
 
 /// The state as of one checkpoint.
@@ -411,24 +390,21 @@ impl View {
     }
 }
 
-/// Records of a view, in order.
+/// Records of a view, in order, with their values still encoded.
 pub(crate) struct ViewRange {
     range: redb::Range<'static, Bytewise, Bytewise>,
 }
 
-impl ViewRange {
-    /// The next record, with its value still encoded.
-    pub(crate) fn next(&mut self) -> Result<Option<(RecordKey, Bytes)>, StoreError> {
-        let Some(entry) = self.range.next() else {
-            return Ok(None);
-        };
-        let (key, value) = entry.map_err(boxed)?;
-        let key = RecordKey::read(key.value()).ok_or_else(|| {
-            boxed(redb::Error::Corrupted(
-                "a key without a known table".to_owned(),
-            ))
-        })?;
-        Ok(Some((key, Bytes::copy_from_slice(value.value()))))
+impl Iterator for ViewRange {
+    type Item = Result<(RecordKey, Bytes), StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let entry = self.range.next()?.map_err(boxed);
+        Some(entry.and_then(|(key, value)| {
+            let unknown = || boxed(redb::Error::Corrupted("a key without a table".to_owned()));
+            let key = RecordKey::read(key.value()).ok_or_else(unknown)?;
+            Ok((key, Bytes::copy_from_slice(value.value())))
+        }))
     }
 }
 

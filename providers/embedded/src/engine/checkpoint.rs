@@ -25,7 +25,7 @@ use crate::{
     checkpoint_store::{self, CheckpointEnd, Expiring, StoreError},
     journal::usage::Folded,
     records::overlay::Generation,
-    store::{now_ms, refresh_cache},
+    store::{Store, now_ms, refresh_cache},
 };
 
 mod parts;
@@ -70,6 +70,21 @@ struct Inner {
     count: u64,
     /// Consecutive failures.
     outage: LogThrottle,
+}
+
+impl Job {
+    /// Freezes the state, all of which the journal holds durably. `journal` is its whole length.
+    pub(crate) fn freeze(store: &mut Store, journal: Folded) -> Self {
+        Self {
+            generation: store.overlay.freeze(),
+            checkpoint_end: CheckpointEnd {
+                position: store.position,
+                sequence: journal.sequence,
+                incarnation: store.incarnation,
+            },
+            journal,
+        }
+    }
 }
 
 impl Checkpoints {
@@ -181,24 +196,13 @@ pub(crate) fn finish(engine: &Engine) {
     }
     let job = {
         let mut state = engine.state();
-        let (position, incarnation) = (state.store.position, state.store.incarnation);
         if state.health != crate::status::Health::Serving
             || engine.parts.durability.durable() != state.store.point()
             || state.store.overlay.frozen().is_some()
         {
             return;
         }
-        let journal = engine.parts.usage.whole();
-        let checkpoint_end = CheckpointEnd {
-            position,
-            sequence: journal.sequence,
-            incarnation,
-        };
-        Job {
-            generation: state.store.overlay.freeze(),
-            checkpoint_end,
-            journal,
-        }
+        Job::freeze(&mut state.store, engine.parts.usage.whole())
     };
     if let Err(error) = fold(engine, &job) {
         tracing::warn!(%error, "no checkpoint was made at close; the journal holds everything");

@@ -14,8 +14,8 @@ use bytes::Bytes;
 
 use crate::records::{
     Record, RecordKey, Table,
-    codec::Write,
     overlay::{ENTRY_BYTES, Group},
+    put,
 };
 
 /// The bytes of a frame's header.
@@ -47,7 +47,7 @@ pub(crate) fn encode(header: Header, group: &Group, salt: u32, buffer: &mut Vec<
     for (key, record) in group {
         buffer.push(if record.is_some() { PUT } else { DELETE });
         buffer.push(key.table as u8);
-        buffer.put_bytes(&key.key);
+        put(&key.key, buffer);
         if let Some(record) = record {
             // Four bytes for the length, which is known once the record is encoded.
             buffer.extend_from_slice(&[0; 4]);
@@ -159,11 +159,9 @@ pub(crate) fn decode(
     let mut rest = payload;
     while !rest.is_empty() {
         let (kind, table) = (*rest.first()?, Table::from_byte(*rest.get(1)?)?);
-        let (length, used) = key_length(&rest[2..])?;
-        let key_start = 2 + used;
-        let key_end = key_start.checked_add(length)?;
-        let key = RecordKey::new(table, Bytes::copy_from_slice(rest.get(key_start..key_end)?));
-        rest = &rest[key_end..];
+        let (key, after) = postcard::take_from_bytes(&rest[2..]).ok()?;
+        let key = RecordKey::new(table, key);
+        rest = after;
         match kind {
             DELETE => apply(key, None),
             PUT => {
@@ -179,18 +177,6 @@ pub(crate) fn decode(
         }
     }
     Some(())
-}
-
-/// The length of a key, and the number of bytes that encode the length.
-fn key_length(bytes: &[u8]) -> Option<(usize, usize)> {
-    let mut length = 0usize;
-    for (index, byte) in bytes.iter().take(4).enumerate() {
-        length |= usize::from(byte & 0x7f) << (7 * index);
-        if byte & 0x80 == 0 {
-            return Some((length, index + 1));
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@
 
 use std::{
     io,
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -178,6 +179,19 @@ struct OpenedSegment {
     header: SegmentHeader,
 }
 
+impl OpenedSegment {
+    fn unreadable(&self) -> impl FnOnce(io::Error) -> OpenError {
+        OpenError::io(format!("read {}", self.path.display()))
+    }
+
+    fn damaged(&self, offset: u64) -> OpenError {
+        OpenError::Damaged {
+            file: self.path.clone(),
+            offset,
+        }
+    }
+}
+
 /// Errors: the checkpoint store is missing, although only it holds the records of removed segments.
 /// A start must not create another one.
 pub(crate) fn check_for_checkpoint(
@@ -321,18 +335,13 @@ impl Reading {
 
     /// Reads a segment with a successor: every byte up to `end` belongs to records.
     fn closed_segment(&mut self, opened: &OpenedSegment, end: u64) -> Result<(), OpenError> {
-        let attempted = || OpenError::io(format!("read {}", opened.path.display()));
-        let damaged = |offset: u64| OpenError::Damaged {
-            file: opened.path.clone(),
-            offset,
-        };
-        let length = opened.file.len().map_err(attempted())?;
+        let length = opened.file.len().map_err(opened.unreadable())?;
         if length < end {
-            return Err(damaged(length));
+            return Err(opened.damaged(length));
         }
         let reached = self.records(opened, end)?.0;
         if reached != end {
-            return Err(damaged(reached));
+            return Err(opened.damaged(reached));
         }
         self.recovered.closed.push(ClosedSegment {
             number: opened.header.number,
@@ -348,17 +357,13 @@ impl Reading {
         opened: &OpenedSegment,
         trusted: Option<TrustedEnd>,
     ) -> Result<Option<u64>, OpenError> {
-        let attempted = || OpenError::io(format!("read {}", opened.path.display()));
-        let size = opened.file.len().map_err(attempted())?;
+        let size = opened.file.len().map_err(opened.unreadable())?;
         let until = trusted.map_or(size, |trusted| trusted.offset);
         let (end, last) = self.records(opened, until)?;
         if trusted.is_some() && end < until {
-            return Err(OpenError::Damaged {
-                file: opened.path.clone(),
-                offset: end,
-            });
+            return Err(opened.damaged(end));
         }
-        let tail = nonzero_end(&*opened.file, end, until).map_err(attempted())?;
+        let tail = nonzero_end(&*opened.file, end, until).map_err(opened.unreadable())?;
         // After a trusted end nothing can be missing.
         let missing = if trusted.is_some() {
             0
@@ -366,7 +371,7 @@ impl Reading {
             opened.header.bytes.saturating_sub(size)
         };
         if tail > end || missing > 0 {
-            self.cut(opened, end, tail, missing)?;
+            self.cut(opened, end..until, tail, missing)?;
         }
         self.recovered.appendable = tail == end && missing == 0 && trusted.is_none();
         self.recovered.current = Some(CurrentSegment {
@@ -384,20 +389,21 @@ impl Reading {
     fn cut(
         &mut self,
         opened: &OpenedSegment,
-        end: u64,
+        Range {
+            start: end,
+            end: until,
+        }: Range<u64>,
         tail: u64,
         missing: u64,
     ) -> Result<(), OpenError> {
-        let mut rest = vec![0; (tail - end) as usize];
+        // A frame may end in zeros, so they belong to the search.
+        let mut rest = vec![0; (until - end) as usize];
         opened
             .file
             .read_at(&mut rest, end)
-            .map_err(OpenError::io(format!("read {}", opened.path.display())))?;
+            .map_err(opened.unreadable())?;
         if frame::is_within(&rest, self.recovered.sequence, self.salt) {
-            return Err(OpenError::Damaged {
-                file: opened.path.clone(),
-                offset: end,
-            });
+            return Err(opened.damaged(end));
         }
         let cut = Cut {
             file: opened.path.clone(),
@@ -416,13 +422,8 @@ impl Reading {
         opened: &OpenedSegment,
         until: u64,
     ) -> Result<(u64, Option<u64>), OpenError> {
-        let attempted = || OpenError::io(format!("read {}", opened.path.display()));
-        let damaged = |offset: u64| OpenError::Damaged {
-            file: opened.path.clone(),
-            offset,
-        };
         if opened.header.first_sequence != self.recovered.sequence + 1 {
-            return Err(damaged(0));
+            return Err(opened.damaged(0));
         }
         let (mut at, mut last) = (SEGMENT_HEADER_BYTES, None);
         let mut window = Window {
@@ -434,20 +435,20 @@ impl Reading {
         loop {
             let header = window
                 .at(at, frame::HEADER_BYTES as u64)
-                .map_err(attempted())?;
+                .map_err(opened.unreadable())?;
             let Some(length) = frame::length(header, self.salt) else {
                 break;
             };
             let length = length.min(until - at);
-            let bytes = window.at(at, length).map_err(attempted())?;
+            let bytes = window.at(at, length).map_err(opened.unreadable())?;
             let Some(frame) = frame::read(bytes, self.salt) else {
                 break;
             };
             if frame.header.sequence != self.recovered.sequence + 1 {
-                return Err(damaged(at));
+                return Err(opened.damaged(at));
             }
             self.apply(frame.header, frame.payload)
-                .ok_or_else(|| damaged(at))?;
+                .ok_or_else(|| opened.damaged(at))?;
             last = Some(at);
             at += length;
         }

@@ -15,13 +15,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ports::{
     key_value::{
-        Item, Name, Value, Version,
+        Item,
         evaluate::{Memory, Stored},
     },
-    queue::{DeadLetter, LetterId, OnFailure, QueueOptions, Retention, Sequence},
+    queue::{DeadLetter, QueueOptions},
 };
-
-use super::codec::{Reader, Write, unzigzag, zigzag};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// The kind of record that a key names; the first byte of the encoded key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,7 +91,7 @@ impl RecordKey {
 }
 
 /// An item with its operation memory.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct StoredItem {
     pub(crate) stored: Stored,
     /// When a deleted item that remembers operations expires, in milliseconds since the epoch.
@@ -111,14 +110,14 @@ impl StoredItem {
 }
 
 /// A queue's definition.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct QueueRecord {
     pub(crate) id: u32,
     pub(crate) options: QueueOptions,
 }
 
 /// How often a message was delivered and failed.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Attempts {
     pub(crate) deliveries: u32,
     pub(crate) failures: u32,
@@ -166,215 +165,50 @@ impl Record {
     /// Appends the encoded form.
     pub(crate) fn encode(&self, buffer: &mut Vec<u8>) {
         match self {
-            Self::Incarnations(ends) => {
-                buffer.put_varint(ends.len() as u64);
-                for (incarnation, end) in ends.iter() {
-                    buffer.put_varint(*incarnation);
-                    buffer.put_varint(*end);
-                }
-            }
-            Self::Item(item) => encode_item(item, buffer),
-            Self::Lane(number) | Self::Deduplication(number) => buffer.put_varint(*number),
-            Self::Queue(queue) => {
-                buffer.put_varint(u64::from(queue.id));
-                buffer.put_varint(queue.options.visibility_timeout_ms);
-                buffer.put_varint(u64::from(queue.options.attempts_max));
-                buffer.push(match queue.options.on_failure {
-                    OnFailure::Block => 0,
-                    OnFailure::DeadLetter => 1,
-                });
-                buffer.push(match queue.options.retention {
-                    Retention::Durable => 0,
-                    Retention::Transient => 1,
-                });
-            }
+            Self::Incarnations(ends) => put(ends, buffer),
+            Self::Item(item) => put(item, buffer),
+            Self::Lane(number) | Self::Deduplication(number) => put(number, buffer),
+            Self::Queue(queue) => put(queue, buffer),
             Self::Message(bytes) | Self::MessageId(bytes) => buffer.extend_from_slice(bytes),
-            Self::Attempts(attempts) => {
-                buffer.put_varint(u64::from(attempts.deliveries));
-                buffer.put_varint(u64::from(attempts.failures));
-                buffer.put_bytes(attempts.reason.as_bytes());
-            }
-            Self::DeadLetter(letter) => {
-                buffer.extend_from_slice(&letter.id.0.to_le_bytes());
-                buffer.put_bytes(&letter.group);
-                buffer.put_varint(letter.sequence.0);
-                buffer.put_varint(u64::from(letter.attempts));
-                buffer.put_bytes(letter.reason.as_bytes());
-                buffer.push(u8::from(letter.deduplication.is_some()));
-                if let Some(id) = &letter.deduplication {
-                    buffer.put_bytes(id);
-                }
-                buffer.extend_from_slice(&letter.body);
-            }
+            Self::Attempts(attempts) => put(attempts, buffer),
+            Self::DeadLetter(letter) => put(letter, buffer),
         }
     }
 
-    /// Decodes a record of `table` from `bytes`, which the payloads share; none if the bytes are no
-    /// such record.
+    /// Decodes a record of `table` from `bytes`, which a message's body shares; none if the bytes
+    /// are no such record.
     pub(crate) fn decode(table: Table, bytes: Bytes) -> Option<Self> {
-        let mut reader = Reader::new(bytes);
-        let record = match table {
-            Table::Incarnations => {
-                let count = reader.count()?;
-                let mut ends = Vec::with_capacity(count.min(4096));
-                for _ in 0..count {
-                    ends.push((reader.varint()?, reader.varint()?));
-                }
-                Self::Incarnations(Arc::new(ends))
-            }
-            Table::Item => Self::Item(Arc::new(decode_item(&mut reader)?)),
-            Table::Lane => Self::Lane(reader.varint()?),
-            Table::Deduplication => Self::Deduplication(reader.varint()?),
-            Table::Queue => Self::Queue(Arc::new(decode_queue(&mut reader)?)),
-            Table::Message => return Some(Self::Message(reader.rest())),
-            Table::MessageId => return Some(Self::MessageId(reader.rest())),
-            Table::Attempts => Self::Attempts(Arc::new(Attempts {
-                deliveries: u32::try_from(reader.varint()?).ok()?,
-                failures: u32::try_from(reader.varint()?).ok()?,
-                reason: reader.text()?,
-            })),
-            Table::DeadLetter => {
-                return decode_letter(reader).map(|letter| Self::DeadLetter(Arc::new(letter)));
-            }
-        };
-        reader.is_empty().then_some(record)
+        Some(match table {
+            Table::Incarnations => Self::Incarnations(read(&bytes)?),
+            Table::Item => Self::Item(read(&bytes)?),
+            Table::Lane => Self::Lane(read(&bytes)?),
+            Table::Deduplication => Self::Deduplication(read(&bytes)?),
+            Table::Queue => Self::Queue(read(&bytes)?),
+            Table::Message => Self::Message(bytes),
+            Table::MessageId => Self::MessageId(bytes),
+            Table::Attempts => Self::Attempts(read(&bytes)?),
+            Table::DeadLetter => Self::DeadLetter(read(&bytes)?),
+        })
     }
 }
 
-fn decode_letter(mut reader: Reader) -> Option<DeadLetter> {
-    Some(DeadLetter {
-        id: LetterId(u128::from_le_bytes(reader.take(16)?[..].try_into().ok()?)),
-        group: reader.bytes()?,
-        sequence: Sequence(reader.varint()?),
-        attempts: u32::try_from(reader.varint()?).ok()?,
-        reason: reader.text()?,
-        deduplication: match reader.byte()? {
-            0 => None,
-            1 => Some(reader.bytes()?),
-            _ => return None,
-        },
-        body: reader.rest(),
-    })
+const ENCODES: &str = "records hold only values that postcard encodes";
+
+/// Appends the encoded form of `value`.
+pub(crate) fn put<T: Serialize>(value: &T, buffer: &mut Vec<u8>) {
+    postcard::to_io(value, buffer).expect(ENCODES);
 }
 
-fn decode_queue(reader: &mut Reader) -> Option<QueueRecord> {
-    Some(QueueRecord {
-        id: u32::try_from(reader.varint()?).ok()?,
-        options: QueueOptions {
-            visibility_timeout_ms: reader.varint()?,
-            attempts_max: u32::try_from(reader.varint()?).ok()?,
-            on_failure: match reader.byte()? {
-                0 => OnFailure::Block,
-                1 => OnFailure::DeadLetter,
-                _ => return None,
-            },
-            retention: match reader.byte()? {
-                0 => Retention::Durable,
-                1 => Retention::Transient,
-                _ => return None,
-            },
-        },
-    })
+/// The value that `bytes` encode, if they encode nothing else.
+pub(crate) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let (value, rest) = postcard::take_from_bytes(bytes).ok()?;
+    rest.is_empty().then_some(value)
 }
 
 /// The encoded length of an item's operation memory.
 fn memory_bytes(stored: &Stored) -> usize {
     let bytes = |memory: &Memory| postcard::experimental::serialized_size(memory).expect(ENCODES);
     stored.memory.as_deref().map_or(0, bytes)
-}
-
-const ENCODES: &str = "a memory is plain numbers, which always encode";
-
-const HAS_ITEM: u8 = 1;
-const HAS_MEMORY: u8 = 2;
-
-fn encode_item(item: &StoredItem, buffer: &mut Vec<u8>) {
-    let stored = &item.stored;
-    let flags =
-        u8::from(stored.item.is_some()) * HAS_ITEM + u8::from(stored.memory.is_some()) * HAS_MEMORY;
-    buffer.push(flags);
-    buffer.put_varint(stored.version.0);
-    match &stored.item {
-        None => buffer.put_varint(item.expires_ms),
-        Some(present) => {
-            buffer.put_varint(present.version.0);
-            buffer.put_varint(present.attributes().len() as u64);
-            for (name, value) in present.attributes() {
-                buffer.put_bytes(name.as_str().as_bytes());
-                encode_value(value, buffer);
-            }
-        }
-    }
-    if let Some(memory) = &stored.memory {
-        let memory = postcard::to_stdvec(&**memory).expect(ENCODES);
-        buffer.extend_from_slice(&memory);
-    }
-}
-
-fn encode_value(value: &Value, buffer: &mut Vec<u8>) {
-    match value {
-        Value::Bytes(bytes) => {
-            buffer.push(0);
-            buffer.put_bytes(bytes);
-        }
-        Value::Integer(integer) => {
-            buffer.push(1);
-            buffer.put_varint(zigzag(*integer));
-        }
-        Value::List(elements) => {
-            buffer.push(2);
-            buffer.put_varint(elements.len() as u64);
-            for element in elements.iter() {
-                buffer.put_bytes(element);
-            }
-        }
-    }
-}
-
-fn decode_item(reader: &mut Reader) -> Option<StoredItem> {
-    let flags = reader.byte()?;
-    let version = Version(reader.varint()?);
-    let (mut item, mut expires_ms) = (None, 0);
-    if flags & HAS_ITEM == 0 {
-        expires_ms = reader.varint()?;
-    } else {
-        let item_version = Version(reader.varint()?);
-        let count = reader.count()?;
-        let mut attributes = Vec::with_capacity(count);
-        for _ in 0..count {
-            attributes.push((Name::from(reader.text()?), decode_value(reader)?));
-        }
-        item = Some(Arc::new(Item::from_parts(item_version, attributes)));
-    }
-    let mut memory = None;
-    if flags & HAS_MEMORY != 0 {
-        let bytes = std::mem::replace(reader, Reader::new(Bytes::new())).rest();
-        memory = Some(Box::new(postcard::from_bytes::<Memory>(&bytes).ok()?));
-    }
-    Some(StoredItem {
-        stored: Stored {
-            item,
-            version,
-            memory,
-        },
-        expires_ms,
-    })
-}
-
-fn decode_value(reader: &mut Reader) -> Option<Value> {
-    Some(match reader.byte()? {
-        0 => Value::Bytes(reader.bytes()?),
-        1 => Value::Integer(unzigzag(reader.varint()?)),
-        2 => {
-            let count = reader.count()?;
-            let mut elements = Vec::with_capacity(count.min(4096));
-            for _ in 0..count {
-                elements.push(reader.bytes()?);
-            }
-            Value::List(elements.into())
-        }
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

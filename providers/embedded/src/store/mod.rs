@@ -16,7 +16,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result};
+use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Receipt, Result};
 use quick_cache::{Weighter, sync::Cache};
 
 use crate::{
@@ -160,6 +160,13 @@ impl Store {
         DurabilityPoint {
             incarnation: Incarnation(self.incarnation),
             position: Position(self.position),
+        }
+    }
+
+    /// A receipt for the last ordered point.
+    pub(crate) fn receipt(&self) -> Receipt {
+        Receipt {
+            point: self.point(),
         }
     }
 

@@ -44,21 +44,26 @@ impl Store {
         until: &RecordKey,
         mut visit: impl FnMut(RecordKey, Visited<'_>) -> Result<bool>,
     ) -> Result<(), Stopped> {
-        let mut below = Below::start(range)?;
+        let mut below = range.into_iter().flatten().peekable();
         for (key, record) in self.overlay.range(from, until) {
-            while let Some((clean_key, clean)) = below.before(key)? {
+            // A failed read is taken at once, and ends the walk.
+            while let Some(next) =
+                below.next_if(|next| next.as_ref().map_or(true, |(clean, _)| clean < key))
+            {
+                let (clean_key, clean) = next?;
                 if !visit(clean_key, Visited::Clean(clean))? {
                     return Ok(());
                 }
             }
-            below.skip(key)?;
+            below.next_if(|next| next.as_ref().is_ok_and(|(clean, _)| clean == key));
             if let Some(record) = record
                 && !visit(key.clone(), Visited::Changed(record))?
             {
                 return Ok(());
             }
         }
-        while let Some((clean_key, clean)) = below.take()? {
+        for next in below {
+            let (clean_key, clean) = next?;
             if !visit(clean_key, Visited::Clean(clean))? {
                 return Ok(());
             }
@@ -101,43 +106,5 @@ impl Visited<'_> {
             Self::Changed(record) => Ok(record.clone()),
             Self::Clean(bytes) => Record::decode(key.table, bytes).ok_or_else(|| undecodable(key)),
         }
-    }
-}
-
-/// The checkpoint store's side of a merge, read one record ahead.
-struct Below {
-    range: Option<ViewRange>,
-    ahead: Option<(RecordKey, Bytes)>,
-}
-
-impl Below {
-    fn start(range: Option<ViewRange>) -> Result<Self, StoreError> {
-        let mut below = Self { range, ahead: None };
-        below.take()?;
-        Ok(below)
-    }
-
-    /// Returns the record read ahead, and reads the next one.
-    fn take(&mut self) -> Result<Option<(RecordKey, Bytes)>, StoreError> {
-        let next = match &mut self.range {
-            None => None,
-            Some(range) => range.next()?,
-        };
-        Ok(std::mem::replace(&mut self.ahead, next))
-    }
-
-    fn before(&mut self, key: &RecordKey) -> Result<Option<(RecordKey, Bytes)>, StoreError> {
-        if self.ahead.as_ref().is_some_and(|(ahead, _)| ahead < key) {
-            self.take()
-        } else {
-            Ok(None)
-        }
-    }
-
-    fn skip(&mut self, key: &RecordKey) -> Result<(), StoreError> {
-        if self.ahead.as_ref().is_some_and(|(ahead, _)| ahead == key) {
-            self.take()?;
-        }
-        Ok(())
     }
 }

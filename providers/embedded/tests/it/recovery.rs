@@ -77,7 +77,11 @@ fn with_last_record(path: &Path) -> (Image, usize, usize) {
         settle(&store.key_value()).await;
         drop(store);
         let after = fs::read(segment(path, 1)).expect("the segment reads");
-        let (start, end) = difference(&before, &after);
+        let (start, _) = difference(&before, &after);
+        // The record may end in zeros, so its own length says where it ends: 40 bytes of header,
+        // then the payload.
+        let length = after[start + 4..start + 8].try_into().expect("four bytes");
+        let end = start + 40 + u32::from_le_bytes(length) as usize;
         (image(path), start, end)
     })
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use embedded::Embedded;
 use ports::{
     ErrorKind, KeyValue, Update,
-    key_value::{Action, Batch, Batched, Change, OperationId, Transacted, Version},
+    key_value::{Action, OperationId, Transacted, Version},
 };
 
 use crate::{
@@ -122,43 +122,5 @@ fn only_deletions_may_use_the_reserve_without_a_claim_to_it() {
         let both = vec![Update::delete(key("first")), Update::delete(key("second"))];
         let done = kv.transact(both).await.expect("both free their items");
         assert!(matches!(done, Transacted::Done { .. }), "{done:?}");
-    });
-}
-
-/// P6: the cursor of a new lane stays, and a batch that only moves a cursor frees nothing.
-#[test]
-fn a_batch_of_deletions_may_use_the_reserve_if_its_lane_is_known() {
-    let directory = directory();
-    let (faults, config) = faulty(directory.path());
-    block_on(async {
-        let store = Embedded::open(config).await.expect("the store opens");
-        let kv = store.key_value();
-        let batch = |lane: &'static str, sequence, changes| Batch {
-            lane: Bytes::from_static(lane.as_bytes()),
-            sequence,
-            changes,
-        };
-        let deletes = |name: &str| vec![(key(name), Change::Delete)];
-        kv.write_batch(batch("known", 1, Vec::new()))
-            .await
-            .expect("there is room");
-        durably(&kv, set("freed", 1_000)).await;
-        faults.capacity.store(faults.used(), Ordering::SeqCst);
-        fill_to_the_reserve(&kv).await;
-        for refused in [
-            batch("new", 1, deletes("freed")),
-            batch("known", 2, Vec::new()),
-        ] {
-            let refused = kv
-                .write_batch(refused)
-                .await
-                .expect_err("it frees too little");
-            assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
-        }
-        let done = kv
-            .write_batch(batch("known", 2, deletes("freed")))
-            .await
-            .expect("it frees enough");
-        assert!(matches!(done, Batched::Done(_)), "{done:?}");
     });
 }

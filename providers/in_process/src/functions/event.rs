@@ -4,8 +4,6 @@
 //! second event. A failure carries the id in its body, because events of two functions may have the
 //! same id and the same exception handler.
 
-use std::slice;
-
 use bytes::Bytes;
 use ports::{Error, Result, functions::Event};
 use serde::{Deserialize, Serialize};
@@ -15,22 +13,9 @@ use serde::{Deserialize, Serialize};
 pub(super) enum Envelope {
     /// An event that a client sent.
     Call(Bytes),
-    /// An event without an id that another function gave up on.
+    /// An event that functions gave up on, in this order. Each was the exception handler of the one
+    /// before it.
     Failed {
-        function: String,
-        payload: Bytes,
-        reason: String,
-    },
-    /// The same with an id.
-    FailedWithId {
-        function: String,
-        id: Bytes,
-        payload: Bytes,
-        reason: String,
-    },
-    /// An event that several functions gave up on, in this order. Each was the exception handler of
-    /// the one before it.
-    Forwarded {
         functions: Vec<String>,
         id: Option<Bytes>,
         payload: Bytes,
@@ -54,55 +39,28 @@ impl Envelope {
     pub(super) fn failed_functions(&self) -> &[String] {
         match self {
             Self::Call(_) => &[],
-            Self::Failed { function, .. } | Self::FailedWithId { function, .. } => {
-                slice::from_ref(function)
-            }
-            Self::Forwarded { functions, .. } => functions,
+            Self::Failed { functions, .. } => functions,
         }
     }
 
     /// The event for the exception handler after `function` gave up on this one, which arrived with
     /// `id`. If the function was itself an exception handler, the original event is forwarded.
     pub(super) fn failed(self, function: &str, id: Option<Bytes>, reason: &str) -> Self {
-        let (function, reason) = (function.to_owned(), reason.to_owned());
-        let (mut functions, inner, payload) = match self {
-            Self::Call(payload) => {
-                return match id {
-                    None => Self::Failed {
-                        function,
-                        payload,
-                        reason,
-                    },
-                    Some(id) => Self::FailedWithId {
-                        function,
-                        id,
-                        payload,
-                        reason,
-                    },
-                };
-            }
+        let (mut functions, id, payload) = match self {
+            Self::Call(payload) => (Vec::new(), id, payload),
             Self::Failed {
-                function, payload, ..
-            } => (vec![function], None, payload),
-            Self::FailedWithId {
-                function,
-                id,
-                payload,
-                ..
-            } => (vec![function], Some(id), payload),
-            Self::Forwarded {
                 functions,
-                id,
+                id: original,
                 payload,
                 ..
-            } => (functions, id, payload),
+            } => (functions, id.or(original), payload),
         };
-        functions.push(function);
-        Self::Forwarded {
+        functions.push(function.to_owned());
+        Self::Failed {
             functions,
-            id: id.or(inner),
+            id,
             payload,
-            reason,
+            reason: reason.to_owned(),
         }
     }
 
@@ -111,27 +69,6 @@ impl Envelope {
         match self {
             Self::Call(payload) => Event::Call { id, payload },
             Self::Failed {
-                function,
-                payload,
-                reason,
-            } => Event::Failed {
-                function,
-                id: None,
-                payload,
-                reason,
-            },
-            Self::FailedWithId {
-                function,
-                id,
-                payload,
-                reason,
-            } => Event::Failed {
-                function,
-                id: Some(id),
-                payload,
-                reason,
-            },
-            Self::Forwarded {
                 mut functions,
                 id,
                 payload,
@@ -149,15 +86,6 @@ impl Envelope {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Events may stay in queues during an upgrade, so old encodings must stay readable.
-    #[test]
-    fn envelopes_of_earlier_builds_are_readable() {
-        let bytes = b"\x02\x01f\x02id\x07payload\x06reason";
-        let read = Envelope::decode(bytes).expect("it is read");
-        assert_eq!(read.failed_functions(), ["f"]);
-        assert_eq!(read.encode().expect("it is written"), &bytes[..]);
-    }
 
     #[test]
     fn a_forwarded_event_names_the_functions_that_gave_up() {

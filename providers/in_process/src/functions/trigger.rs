@@ -19,17 +19,16 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use ports::{
-    ErrorKind, Receipt, Result,
+    ErrorKind, Result,
     functions::{Definition, Event, Failure, Permit, QueueTrigger},
-    queue::{Delivery, Handle, SharedQueue},
+    queue::{Delivery, Handle},
 };
 use tokio::sync::Notify;
 
-use super::{event::Envelope, invocation::Invocation};
+use super::{Inner, event::Envelope, invocation::Invocation};
 
 /// The most concurrent invocations of one trigger; further groups wait in the queue.
 const INVOCATIONS_MAX: usize = 1024;
@@ -62,27 +61,6 @@ pub(super) enum Visibility {
     Extended(Duration),
 }
 
-/// The part of the registry that triggers use.
-#[async_trait]
-pub(super) trait Registry: Send + Sync {
-    /// The queues of all triggers.
-    fn queue(&self) -> &SharedQueue;
-
-    /// How messages are hidden from other processes.
-    fn visibility(&self) -> Visibility;
-
-    /// The registered function of this name.
-    fn definition(&self, function: &str) -> Option<Arc<Definition>>;
-
-    /// Queues an event for `function`, and arms its event queue.
-    async fn send_event(
-        self: Arc<Self>,
-        function: &str,
-        id: Option<Bytes>,
-        envelope: &Envelope,
-    ) -> Result<Receipt>;
-}
-
 /// How many extensions fit into one visibility timeout.
 const EXTENSIONS_PER_TIMEOUT: u32 = 3;
 
@@ -108,7 +86,7 @@ type Run<'task> = Pin<Box<dyn Future<Output = ()> + Send + 'task>>;
 
 /// Receives messages until stopped, then lets the running invocations finish.
 pub(super) async fn run(
-    registry: Arc<dyn Registry>,
+    registry: Arc<Inner>,
     trigger: QueueTrigger,
     kind: MessageKind,
     stop: Arc<Stop>,
@@ -164,6 +142,16 @@ enum Progress {
     Failed,
 }
 
+impl<'task> Step<'task> {
+    fn new(receives: bool, future: impl Future<Output = Progress> + Send + 'task) -> Self {
+        Self {
+            receives,
+            has_asked: false,
+            future: Box::pin(future),
+        }
+    }
+}
+
 impl Future for Step<'_> {
     type Output = Progress;
 
@@ -176,7 +164,7 @@ impl Future for Step<'_> {
 /// The state that the runs of one trigger share.
 #[derive(Clone, Copy)]
 struct Task<'task> {
-    registry: &'task Arc<dyn Registry>,
+    registry: &'task Arc<Inner>,
     trigger: &'task QueueTrigger,
     kind: MessageKind,
 }
@@ -204,30 +192,22 @@ impl<'task> Task<'task> {
     /// Waits until the queue may have messages, or until the pause after an error is over.
     fn wait(self) -> Step<'task> {
         let future = async move {
-            let ready = self.registry.queue().ready(&self.trigger.queue).await;
+            let ready = self.registry.queue.ready(&self.trigger.queue).await;
             self.or_pause(ready.map(|()| Progress::Ready)).await
         };
-        Step {
-            receives: false,
-            has_asked: false,
-            future: Box::pin(future),
-        }
+        Step::new(false, future)
     }
 
     /// Waits until the function has capacity for one more invocation.
     fn ask_for_room(self) -> Step<'task> {
         let future = async move { Progress::Permit(self.definition().handler.permit().await) };
-        Step {
-            receives: false,
-            has_asked: false,
-            future: Box::pin(future),
-        }
+        Step::new(false, future)
     }
 
     /// Receives the messages of one group, if one is available.
     fn receive(self, permit: Permit) -> Step<'task> {
         let future = async move {
-            let hidden = match self.registry.visibility() {
+            let hidden = match self.registry.visibility {
                 Visibility::BeyondTimeout => self.definition().options.timeout + VISIBILITY_MARGIN,
                 Visibility::Extended(hidden) => hidden,
             };
@@ -235,17 +215,13 @@ impl<'task> Task<'task> {
             let batch = self.trigger.batch_messages_max.max(1);
             let received = self
                 .registry
-                .queue()
+                .queue
                 .receive_hidden(&self.trigger.queue, batch, Some(hidden_ms))
                 .await;
             self.or_pause(received.map(|deliveries| Progress::Batch(permit, deliveries)))
                 .await
         };
-        Step {
-            receives: true,
-            has_asked: false,
-            future: Box::pin(future),
-        }
+        Step::new(true, future)
     }
 
     async fn or_pause(self, progress: Result<Progress>) -> Progress {
@@ -269,7 +245,7 @@ impl<'task> Task<'task> {
 
     fn definition(self) -> Arc<Definition> {
         self.registry
-            .definition(&self.trigger.function)
+            .registered(&self.trigger.function)
             .expect("only registered functions are armed, and they stay registered")
     }
 
@@ -300,7 +276,7 @@ impl<'task> Task<'task> {
         if completed > 0
             && let Err(error) = self
                 .registry
-                .queue()
+                .queue
                 .acknowledge(queue, &handles[..completed])
                 .await
         {
@@ -398,14 +374,14 @@ impl<'task> Task<'task> {
 
     async fn acknowledge_event(self, handle: Handle) {
         let queue = &self.trigger.queue;
-        if let Err(error) = self.registry.queue().acknowledge(queue, &[handle]).await {
+        if let Err(error) = self.registry.queue.acknowledge(queue, &[handle]).await {
             tracing::warn!(%error, queue, "a handled event will be delivered again");
         }
     }
 
     /// Runs the invocation to its end, with the batch of `handle` hidden from others.
     async fn run_hidden(self, handle: &Handle, invocation: Invocation) -> Result<Bytes, Failure> {
-        let Visibility::Extended(hidden) = self.registry.visibility() else {
+        let Visibility::Extended(hidden) = self.registry.visibility else {
             return invocation.await;
         };
         let extend = async {
@@ -413,7 +389,7 @@ impl<'task> Task<'task> {
                 tokio::time::sleep(hidden / EXTENSIONS_PER_TIMEOUT).await;
                 let queue = &self.trigger.queue;
                 let hidden_ms = hidden.as_millis() as u64;
-                if let Err(error) = self.registry.queue().extend(queue, handle, hidden_ms).await {
+                if let Err(error) = self.registry.queue.extend(queue, handle, hidden_ms).await {
                     tracing::debug!(%error, queue, "the visibility timeout of messages could not be extended; another process may receive them");
                 }
             }
@@ -430,8 +406,7 @@ impl<'task> Task<'task> {
     async fn send_to_exception_handler(self, handler: &str, failed: &Envelope) -> bool {
         // Send first, then acknowledge: a crash in between sends it twice, but never loses it.
         for attempts_left in (0..FORWARD_ATTEMPTS).rev() {
-            let registry = Arc::clone(self.registry);
-            match registry.send_event(handler, None, failed).await {
+            match self.registry.send_event(handler, None, failed).await {
                 Ok(_) => return true,
                 Err(error) if attempts_left == 0 || error.kind() == ErrorKind::Invalid => {
                     tracing::warn!(%error, handler, "an event could not be sent to its exception handler yet");
@@ -463,7 +438,7 @@ impl<'task> Task<'task> {
         }
         if let Err(error) = self
             .registry
-            .queue()
+            .queue
             .release(queue, handle, delay_ms, &failure.reason)
             .await
         {
@@ -481,7 +456,7 @@ impl<'task> Task<'task> {
             attempt,
             "an event or a message failed permanently"
         );
-        if let Err(error) = self.registry.queue().give_up(queue, handle, reason).await {
+        if let Err(error) = self.registry.queue.give_up(queue, handle, reason).await {
             tracing::warn!(%error, queue, "a permanently failed event or message stays hidden until its timeout");
         }
     }

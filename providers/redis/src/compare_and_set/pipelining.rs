@@ -17,10 +17,8 @@ use bytes::Bytes;
 use quick_cache::{Weighter, sync::Cache};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::{
-    codec::stamp,
-    compare_and_set::target::{Target, Write},
-};
+use super::{Target, Write};
+use crate::codec::stamp;
 
 /// The number of locks; keys share them by hash.
 const LOCK_STRIPES: usize = 4096;

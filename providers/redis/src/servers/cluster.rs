@@ -31,11 +31,12 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use ports::{DurabilityPoint, LogThrottle, Monotonic};
 use redis::{
-    Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ServerErrorKind, Value, cmd, pipe,
+    Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ServerErrorKind, Value, aio::PubSub,
+    cmd, pipe,
 };
 
 use crate::{
-    config::{Acknowledged, Config},
+    config::Config,
     error::{Effect, Failure, OpenError},
     redis_keys::{SLOTS, fence_key_for, slot},
     servers::{
@@ -59,14 +60,14 @@ const FENCE_KEY_LIFETIME_MS: u64 = 60_000;
 /// The servers of a cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    config: Config,
+    pub(crate) config: Config,
     seeds: Vec<ConnectionInfo>,
     routes: RwLock<Arc<Routes>>,
     opened: Instant,
     /// Held during a lookup of the slots; throttles the log while it fails.
     refreshing: tokio::sync::Mutex<LogThrottle>,
     durability_wait: DurabilityWait,
-    warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     scripts: Scripts,
 }
 
@@ -147,14 +148,6 @@ impl Cluster {
         })
     }
 
-    pub(crate) fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
-
-    pub(crate) fn acknowledged(&self) -> Acknowledged {
-        self.config.acknowledged
-    }
-
     /// Each server that takes writes, and why its last use failed, if it did.
     pub(crate) fn health(&self) -> Vec<(String, Option<String>)> {
         self.routes
@@ -183,26 +176,24 @@ impl Cluster {
 
     /// The bytes under `name`.
     pub(crate) async fn get(&self, name: &Bytes) -> Result<(DurabilityPoint, Bytes), Failure> {
-        match self
-            .send(name, cmd("GET").arg(&name[..]), Effect::Reads)
-            .await?
-        {
-            Value::Nil => Ok((DurabilityPoint::DURABLE, Bytes::new())),
-            value => Ok((DurabilityPoint::DURABLE, reply::bytes(value)?)),
-        }
+        let bytes = match self.value(name).await? {
+            Value::Nil => Bytes::new(),
+            value => reply::bytes(value)?,
+        };
+        Ok((DurabilityPoint::DURABLE, bytes))
     }
 
-    /// Any server that takes writes, for commands without a key.
-    pub(crate) fn any_node(
-        &self,
-        rotation: usize,
-    ) -> Option<impl std::ops::Deref<Target = Node> + use<>> {
-        let routes = self.routes.read();
-        let primary = routes
-            .primaries
-            .values()
-            .nth(rotation % routes.primaries.len().max(1))?;
-        Some(PrimaryNode(Arc::clone(primary)))
+    pub(crate) async fn value(&self, name: &Bytes) -> Result<Value, Failure> {
+        let command = cmd("GET").arg(&name[..]).clone();
+        self.send(name, &command, Effect::Reads).await
+    }
+
+    /// The messages published on `channel`, received through one of the servers.
+    pub(crate) async fn subscribe(&self, channel: &str, rotation: usize) -> Option<PubSub> {
+        let routes = Arc::clone(&self.routes.read());
+        let index = rotation % routes.primaries.len().max(1);
+        let primary = routes.primaries.values().nth(index)?;
+        primary.node.subscribe(channel).await.ok()
     }
 
     async fn send(&self, name: &Bytes, command: &Cmd, effect: Effect) -> Result<Value, Failure> {
@@ -281,7 +272,7 @@ impl Cluster {
         let port = port
             .parse()
             .map_err(|_| Failure::UnexpectedReply(format!("{address:?} is not an address")))?;
-        primary(&self.config, &self.seeds[0], host, port).map(Arc::new)
+        primary_at(&self.config, &self.seeds, host, port)
     }
 
     /// Looks up the slots again, unless another call did so since lookup `number`.
@@ -309,16 +300,6 @@ impl Cluster {
                 }
             }
         }
-    }
-}
-
-/// A server that stays alive while the caller uses it.
-struct PrimaryNode(Arc<Primary>);
-
-impl std::ops::Deref for PrimaryNode {
-    type Target = Node;
-    fn deref(&self) -> &Node {
-        &self.0.node
     }
 }
 
@@ -442,19 +423,22 @@ fn as_no_reply(failure: Failure) -> Failure {
     }
 }
 
-fn primary(
-    config: &Config,
-    like: &ConnectionInfo,
-    host: &str,
-    port: u16,
-) -> Result<Primary, Failure> {
-    let info = like
-        .clone()
-        .set_addr(ConnectionAddr::Tcp(host.to_owned(), port));
-    Ok(Primary {
+fn primary(config: &Config, info: ConnectionInfo) -> Result<Arc<Primary>, Failure> {
+    Ok(Arc::new(Primary {
         node: Node::new(info, config)?,
         run_marker: tokio::sync::Mutex::new(None),
-    })
+    }))
+}
+
+/// The server at an address, reached like the configured ones.
+fn primary_at(
+    config: &Config,
+    seeds: &[ConnectionInfo],
+    host: &str,
+    port: u16,
+) -> Result<Arc<Primary>, Failure> {
+    let address = ConnectionAddr::Tcp(host.to_owned(), port);
+    primary(config, seeds[0].clone().set_addr(address))
 }
 
 /// Asks the servers, one after the other, for the slots. Known servers keep their connections.
@@ -463,17 +447,14 @@ async fn discover(
     seeds: &[ConnectionInfo],
     present: &Routes,
 ) -> Result<Routes, Failure> {
+    let seeds_now = seeds.iter().map(|seed| primary(config, seed.clone()));
+    let known = present
+        .primaries
+        .values()
+        .map(|known| Ok(Arc::clone(known)));
     let mut last = unassigned_slot();
-    for primary in present.primaries.values() {
-        match primary.node.command(cmd("CLUSTER").arg("SLOTS")).await {
-            Ok(slots_reply) => {
-                return routes(config, seeds, present, primary.node.address(), slots_reply);
-            }
-            Err(failure) => last = failure,
-        }
-    }
-    for seed in seeds {
-        let node = Node::new(seed.clone(), config)?;
+    for primary in known.chain(seeds_now) {
+        let node = &primary?.node;
         match node.command(cmd("CLUSTER").arg("SLOTS")).await {
             Ok(slots_reply) => return routes(config, seeds, present, node.address(), slots_reply),
             Err(failure) => last = failure,
@@ -520,7 +501,7 @@ fn routes(
             .cloned();
         let primary = match known {
             Some(primary) => primary,
-            None => Arc::new(primary(config, &seeds[0], host, port)?),
+            None => primary_at(config, seeds, host, port)?,
         };
         routes.primaries.insert(address, Arc::clone(&primary));
         let (first, last) = (

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, Value, pipe};
+use redis::{Cmd, Value, pipe};
 
 use crate::{
     error::Failure,
@@ -48,26 +48,18 @@ impl DurabilityWait {
     async fn run_once(self, node: &Node, fence: Cmd, timeout: Duration) -> Result<Value, Failure> {
         let mut pipeline = pipe();
         pipeline.add_command(fence);
-        let has_wait = self.add_to(&mut pipeline, timeout);
-        let mut answers = node
-            .fence(&pipeline, 1 + usize::from(has_wait))
-            .await?
-            .into_iter();
+        let timeout_ms = timeout.as_millis() as u64;
+        match self {
+            Self::Never | Self::Synced => {}
+            Self::AppendOnlyFile => _ = pipeline.cmd("WAITAOF").arg(1).arg(0).arg(timeout_ms),
+            Self::Replicas(count) => _ = pipeline.cmd("WAIT").arg(count).arg(timeout_ms),
+        }
+        let mut answers = node.fence(&pipeline, pipeline.len()).await?.into_iter();
         let fenced = answers.next().unwrap_or(Value::Nil);
         if let Some(confirmed) = answers.next() {
             self.check_confirmed(confirmed)?;
         }
         Ok(fenced)
-    }
-
-    fn add_to(self, pipeline: &mut Pipeline, timeout: Duration) -> bool {
-        let timeout_ms = timeout.as_millis() as u64;
-        match self {
-            Self::Never | Self::Synced => return false,
-            Self::AppendOnlyFile => pipeline.cmd("WAITAOF").arg(1).arg(0).arg(timeout_ms),
-            Self::Replicas(count) => pipeline.cmd("WAIT").arg(count).arg(timeout_ms),
-        };
-        true
     }
 
     /// A confirmation that is late may still arrive, so the outcome is unknown.

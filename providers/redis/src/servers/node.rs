@@ -6,7 +6,7 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -25,67 +25,16 @@ pub(crate) struct Node {
     client: Client,
     commands: LazyConnection,
     fences: LazyConnection,
-    health: Health,
+    created: Instant,
+    health: Mutex<Health>,
 }
 
 /// Why the last use of the server failed. Until the server has answered once, the error goes to the
 /// caller alone, which reports it. A store that cannot be opened is retried with new nodes.
+#[derive(Default)]
 struct Health {
-    address: String,
-    created: Instant,
-    has_answered: AtomicBool,
-    is_failing: AtomicBool,
-    outage: Mutex<LogThrottle>,
-}
-
-impl Health {
-    fn of(address: String) -> Self {
-        let (has_answered, is_failing) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self {
-            address,
-            created: Instant::now(),
-            has_answered,
-            is_failing,
-            outage: Mutex::default(),
-        }
-    }
-
-    fn record<T>(&self, answered: Result<T, Failure>) -> Result<T, Failure> {
-        match &answered {
-            Err(Failure::NotSent(error) | Failure::NoReply(error)) => {
-                let mut outage = self.outage.lock();
-                self.is_failing.store(true, Ordering::Relaxed);
-                if let Some(lasts) = outage.failed(self.now(), &error.to_string())
-                    && self.has_answered.load(Ordering::Relaxed)
-                {
-                    tracing::warn!(server = self.address, %error, ?lasts, "a redis server cannot be used; trying again");
-                }
-            }
-            // A refusal is a reply too.
-            _ if self.is_failing.load(Ordering::Relaxed)
-                || !self.has_answered.load(Ordering::Relaxed) =>
-            {
-                let mut outage = self.outage.lock();
-                self.is_failing.store(false, Ordering::Relaxed);
-                if let Some(lasted) = outage.ended(self.now())
-                    && self.has_answered.load(Ordering::Relaxed)
-                {
-                    tracing::info!(
-                        server = self.address,
-                        ?lasted,
-                        "the redis server is usable again"
-                    );
-                }
-                self.has_answered.store(true, Ordering::Relaxed);
-            }
-            _ => {}
-        }
-        answered
-    }
-
-    fn now(&self) -> Monotonic {
-        Monotonic(self.created.elapsed())
-    }
+    has_answered: bool,
+    outage: LogThrottle,
 }
 
 impl fmt::Debug for Node {
@@ -109,13 +58,13 @@ impl Node {
             response_timeout,
         };
         let fences = connection(config.response_timeout + config.durability_timeout);
-        let health = Health::of(address.clone());
         Ok(Self {
             address,
             client,
             commands: connection(config.response_timeout),
             fences,
-            health,
+            created: Instant::now(),
+            health: Mutex::default(),
         })
     }
 
@@ -126,16 +75,36 @@ impl Node {
 
     /// Host and port, and why the last use failed, if it did.
     pub(crate) fn health(&self) -> (String, Option<String>) {
-        (
-            self.address.clone(),
-            self.health.outage.lock().reason().map(str::to_owned),
-        )
+        let reason = self.health.lock().outage.reason().map(str::to_owned);
+        (self.address.clone(), reason)
+    }
+
+    fn record<T>(&self, answered: Result<T, Failure>) -> Result<T, Failure> {
+        let now = || Monotonic(self.created.elapsed());
+        let mut health = self.health.lock();
+        let (server, is_known) = (&self.address, health.has_answered);
+        if let Err(Failure::NotSent(error) | Failure::NoReply(error)) = &answered {
+            if let Some(lasts) = health.outage.failed(now(), &error.to_string())
+                && is_known
+            {
+                tracing::warn!(server, %error, ?lasts, "a redis server cannot be used; trying again");
+            }
+        } else {
+            // A refusal is a reply too.
+            health.has_answered = true;
+            if let Some(lasted) = health.outage.ended(now())
+                && is_known
+            {
+                tracing::info!(server, ?lasted, "the redis server is usable again");
+            }
+        }
+        drop(health);
+        answered
     }
 
     /// Runs one command.
     pub(crate) async fn command(&self, command: &Cmd) -> Result<Value, Failure> {
-        self.health
-            .record(self.commands.command(&self.client, command).await)
+        self.record(self.commands.command(&self.client, command).await)
     }
 
     /// Pipelines commands on one connection. If one fails, the call returns its error.
@@ -144,7 +113,7 @@ impl Node {
         pipeline: &Pipeline,
         answers: usize,
     ) -> Result<Vec<Value>, Failure> {
-        self.health.record(
+        self.record(
             self.commands
                 .pipeline(&self.client, pipeline, answers)
                 .await,
@@ -157,8 +126,7 @@ impl Node {
         pipeline: &Pipeline,
         answers: usize,
     ) -> Result<Vec<Value>, Failure> {
-        self.health
-            .record(self.fences.pipeline(&self.client, pipeline, answers).await)
+        self.record(self.fences.pipeline(&self.client, pipeline, answers).await)
     }
 
     /// The messages published on `channel`, on a separate connection.

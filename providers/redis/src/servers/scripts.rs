@@ -39,65 +39,37 @@ pub(crate) enum Script {
 const PRELUDE: &str = include_str!("scripts/prelude.lua");
 const QUEUE: &str = include_str!("scripts/queue.lua");
 
+macro_rules! texts_of {
+    ($($script:ident $file:literal,)*) => {
+        [$((Script::$script, include_str!(concat!("scripts/", $file, ".lua"))),)*]
+    };
+}
+
 /// The queue operations, one text each. They are loaded as one script, because the scripts of every
 /// incarnation stay in the server's memory until it restarts.
-const QUEUE_OPERATIONS: [(Script, &str); 13] = [
-    (
-        Script::QueueCreate,
-        include_str!("scripts/queue_create.lua"),
-    ),
-    (Script::QueueSend, include_str!("scripts/queue_send.lua")),
-    (
-        Script::QueueReceive,
-        include_str!("scripts/queue_receive.lua"),
-    ),
-    (
-        Script::QueueAcknowledge,
-        include_str!("scripts/queue_acknowledge.lua"),
-    ),
-    (
-        Script::QueueRelease,
-        include_str!("scripts/queue_release.lua"),
-    ),
-    (
-        Script::QueueGiveUp,
-        include_str!("scripts/queue_give_up.lua"),
-    ),
-    (
-        Script::QueueExtend,
-        include_str!("scripts/queue_extend.lua"),
-    ),
-    (
-        Script::QueueOutlook,
-        include_str!("scripts/queue_outlook.lua"),
-    ),
-    (Script::QueueDead, include_str!("scripts/queue_dead.lua")),
-    (
-        Script::QueueRedrive,
-        include_str!("scripts/queue_redrive.lua"),
-    ),
-    (Script::QueuePurge, include_str!("scripts/queue_purge.lua")),
-    (
-        Script::QueueBlocked,
-        include_str!("scripts/queue_blocked.lua"),
-    ),
-    (
-        Script::QueueBacklog,
-        include_str!("scripts/queue_backlog.lua"),
-    ),
-];
+const QUEUE_OPERATIONS: [(Script, &str); 13] = texts_of! {
+    QueueCreate "queue_create",
+    QueueSend "queue_send",
+    QueueReceive "queue_receive",
+    QueueAcknowledge "queue_acknowledge",
+    QueueRelease "queue_release",
+    QueueGiveUp "queue_give_up",
+    QueueExtend "queue_extend",
+    QueueOutlook "queue_outlook",
+    QueueDead "queue_dead",
+    QueueRedrive "queue_redrive",
+    QueuePurge "queue_purge",
+    QueueBlocked "queue_blocked",
+    QueueBacklog "queue_backlog",
+};
 
 /// The first line of a script that runs even at `maxmemory` (Redis 7.0).
-const ALLOW_OOM: &str = "#!lua flags=allow-oom";
+const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
 
 /// The number of loaded texts.
 const TEXT_COUNT: usize = 6;
 
 impl Script {
-    fn name(self) -> String {
-        format!("{self:?}")
-    }
-
     /// The index of the loaded text that contains it.
     fn text(self) -> usize {
         match self {
@@ -115,14 +87,8 @@ impl Script {
 fn texts(started: u64) -> Vec<String> {
     let mut queue = format!("{PRELUDE}\n{QUEUE}\n");
     for (script, body) in QUEUE_OPERATIONS {
-        queue += &[
-            "operations['",
-            &script.name(),
-            "'] = function()\n",
-            body,
-            "\nend\n",
-        ]
-        .concat();
+        let head = format!("operations['{script:?}'] = function()\n");
+        queue.extend([head.as_str(), body, "\nend\n"]);
     }
     queue.push_str("return operations[ARGV[#ARGV]]()");
     [
@@ -133,17 +99,17 @@ fn texts(started: u64) -> Vec<String> {
         [PRELUDE, include_str!("scripts/apply.lua")].join("\n"),
         queue,
     ]
-    .map(|text| format!("local STARTED = {started}\n{text}"))
     .into_iter()
     .enumerate()
-    // The script advances the clock before it deletes. Without this flag a full server would refuse
-    // that.
     .map(|(place, text)| {
-        if place == Script::Delete.text() {
-            format!("{ALLOW_OOM}\n{text}")
+        // The script advances the clock before it deletes. Without this flag a full server would
+        // refuse that.
+        let flags = if place == Script::Delete.text() {
+            ALLOW_OOM
         } else {
-            text
-        }
+            ""
+        };
+        format!("{flags}local STARTED = {started}\n{text}")
     })
     .collect()
 }
@@ -206,7 +172,7 @@ impl Scripts {
             command.arg(part.as_ref());
         }
         if script.text() == TEXT_COUNT - 1 {
-            command.arg(script.name());
+            command.arg(format!("{script:?}"));
         }
         command
     }

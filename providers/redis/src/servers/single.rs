@@ -50,17 +50,23 @@ const READ_ATTEMPTS_MAX: usize = 3;
 /// One server and its progress.
 #[derive(Debug)]
 pub(crate) struct SingleServer {
-    pub(crate) node: Node,
-    clock: Bytes,
-    ends: Bytes,
-    durability_wait: DurabilityWait,
-    warnings: Vec<String>,
-    acknowledged: Acknowledged,
-    timeout: Duration,
+    clock: Clock,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) acknowledged: Acknowledged,
     scripts: RwLock<Arc<Scripts>>,
     beginning: tokio::sync::Mutex<()>,
     fencing: tokio::sync::Mutex<()>,
     progress: Mutex<Progress>,
+}
+
+/// The clock in the store: where it is, and how its changes become durable.
+#[derive(Debug)]
+struct Clock {
+    node: Node,
+    key: Bytes,
+    ends: Bytes,
+    durability_wait: DurabilityWait,
+    timeout: Duration,
 }
 
 /// The last known state of the server's clock.
@@ -76,7 +82,7 @@ struct Progress {
 }
 
 /// The connection on which a command is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum Connection {
     Commands,
     /// The blocking one, for commands that wait until all earlier ones are durable.
@@ -105,32 +111,26 @@ impl SingleServer {
         preflight: Preflight,
         config: &Config,
     ) -> Result<Self, Failure> {
-        let (clock, ends) = (keys.clock(), keys.ends());
-        let (
-            Preflight {
-                durability_wait,
-                warnings,
-            },
-            timeout,
-        ) = (preflight, config.durability_timeout);
-        let (scripts, began) =
-            match join_incarnation(&node, &clock, &ends, durability_wait, timeout).await? {
-                Some(joined) => joined,
-                None => begin_incarnation(&node, &clock, &ends, durability_wait, timeout).await?,
-            };
+        let clock = Clock {
+            node,
+            key: keys.clock(),
+            ends: keys.ends(),
+            durability_wait: preflight.durability_wait,
+            timeout: config.durability_timeout,
+        };
+        let (scripts, began) = match clock.join().await? {
+            Some(joined) => joined,
+            None => clock.begin().await?,
+        };
         let progress = Progress {
             latest: began,
             durable: began,
             ends: BTreeMap::new(),
         };
         Ok(Self {
-            node,
             clock,
-            ends,
-            durability_wait,
-            warnings,
+            warnings: preflight.warnings,
             acknowledged: config.acknowledged,
-            timeout,
             scripts: RwLock::new(Arc::new(scripts)),
             beginning: tokio::sync::Mutex::default(),
             fencing: tokio::sync::Mutex::default(),
@@ -138,16 +138,8 @@ impl SingleServer {
         })
     }
 
-    pub(crate) fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
-
-    pub(crate) fn acknowledged(&self) -> Acknowledged {
-        self.acknowledged
-    }
-
-    pub(crate) fn health(&self) -> (String, Option<String>) {
-        self.node.health()
+    pub(crate) fn node(&self) -> &Node {
+        &self.clock.node
     }
 
     /// Runs a script over `keys`.
@@ -158,75 +150,54 @@ impl SingleServer {
         arguments: &[Bytes],
         effect: Effect,
     ) -> Result<(DurabilityPoint, Vec<Value>), Failure> {
-        let keys: Vec<&Bytes> = std::iter::once(&self.clock).chain(keys).collect();
-        let mut reads = 0;
-        loop {
-            let command = |scripts: &Scripts| scripts.command(script, &keys, arguments);
-            match self.send(command, Connection::Commands).await {
-                Err(Failure::NoReply(_))
-                    if effect == Effect::Reads && reads + 1 < READ_ATTEMPTS_MAX =>
-                {
-                    reads += 1;
-                }
-                Err(failure) => return Err(failure),
-                Ok(value) => {
-                    let reply = Reply::parse(value)?;
-                    return Ok((self.observe(&reply), reply.rest));
-                }
-            }
-        }
+        let keys: Vec<&Bytes> = std::iter::once(&self.clock.key).chain(keys).collect();
+        let send = || {
+            self.send(Connection::Commands, |scripts| {
+                scripts.command(script, &keys, arguments)
+            })
+        };
+        let reply = match effect {
+            Effect::Reads => Reply::parse(repeat_read(send).await?)?,
+            Effect::Changes => Reply::parse(send().await?)?,
+        };
+        Ok((self.observe(&reply), reply.rest))
     }
 
     /// The bytes under `name`, and a point at or after everything they depend on (rule P4).
     pub(crate) async fn get(&self, name: &Bytes) -> Result<(DurabilityPoint, Bytes), Failure> {
-        let mut reads = 0;
-        loop {
-            let mut pipeline = pipe();
-            pipeline.cmd("GET").arg(&name[..]);
-            pipeline
-                .cmd("HMGET")
-                .arg(&self.clock[..])
-                .arg("incarnation")
-                .arg("position");
-            let answers = match self.node.pipeline(&pipeline, 2).await {
-                Err(Failure::NoReply(_)) if reads + 1 < READ_ATTEMPTS_MAX => {
-                    reads += 1;
-                    continue;
-                }
-                answers => answers?,
-            };
-            let mut answers = answers.into_iter();
-            let found = match answers.next() {
-                None | Some(Value::Nil) => Bytes::new(),
-                Some(value) => reply::bytes(value)?,
-            };
-            let point = self.observe(&Reply::parse(answers.next().unwrap_or(Value::Nil))?);
-            return Ok((point, found));
-        }
+        let mut pipeline = pipe();
+        pipeline.cmd("GET").arg(&name[..]);
+        pipeline
+            .cmd("HMGET")
+            .arg(&self.clock.key[..])
+            .arg("incarnation")
+            .arg("position");
+        let answers = repeat_read(|| self.node().pipeline(&pipeline, 2)).await?;
+        let mut answers = answers.into_iter();
+        let found = match answers.next() {
+            None | Some(Value::Nil) => Bytes::new(),
+            Some(value) => reply::bytes(value)?,
+        };
+        let point = self.observe(&Reply::parse(answers.next().unwrap_or(Value::Nil))?);
+        Ok((point, found))
     }
 
     /// Sends the command that `command` builds with the present scripts. If the server has lost the
-    /// scripts, joins or begins an incarnation first.
+    /// scripts, joins or begins an incarnation first. A fence also waits until it is durable.
     async fn send(
         &self,
-        command: impl Fn(&Scripts) -> Cmd,
         connection: Connection,
+        command: impl Fn(&Scripts) -> Cmd,
     ) -> Result<Value, Failure> {
         for _ in 0..BEGIN_ATTEMPTS_MAX {
             let scripts = Arc::clone(&self.scripts.read());
             let command = command(&scripts);
             let reply = match connection {
-                Connection::Commands => self.node.command(&command).await,
-                Connection::Fences => {
-                    self.durability_wait
-                        .run(&self.node, command, self.timeout)
-                        .await
-                }
+                Connection::Commands => self.node().command(&command).await,
+                Connection::Fences => self.clock.fence(command).await,
             };
             match reply {
-                Err(failure)
-                    if failure.is_no_script() || failure.code() == Some("LANDFASTSTALE") =>
-                {
+                Err(failure) if has_restarted(&failure) => {
                     self.join_or_begin(scripts.started)
                         .await
                         .map_err(Failure::before_sending)?;
@@ -244,18 +215,14 @@ impl SingleServer {
         if self.scripts.read().started != forgotten {
             return Ok(());
         }
-        let (node, clock, ends) = (&self.node, &self.clock, &self.ends);
-        let joined =
-            join_incarnation(node, clock, ends, self.durability_wait, self.timeout).await?;
+        let joined = self.clock.join().await?;
         // A server restored from a backup may name an earlier incarnation.
         let (scripts, began) = match joined.filter(|(scripts, _)| scripts.started > forgotten) {
             Some(joined) => joined,
-            None => {
-                begin_incarnation(node, clock, ends, self.durability_wait, self.timeout).await?
-            }
+            None => self.clock.begin().await?,
         };
         tracing::warn!(
-            server = self.node.address(),
+            server = self.node().address(),
             incarnation = began.incarnation.0,
             "the server restarted; writes that it had not persisted are lost"
         );
@@ -270,7 +237,7 @@ impl SingleServer {
         let point = point(reply.incarnation, reply.position);
         let mut progress = self.progress.lock();
         progress.latest = progress.latest.max(point);
-        if self.durability_wait == DurabilityWait::Synced {
+        if self.clock.durability_wait == DurabilityWait::Synced {
             progress.durable = progress.durable.max(point);
         }
         point
@@ -321,19 +288,8 @@ impl SingleServer {
         &self,
         earlier: Incarnation,
     ) -> Result<(DurabilityPoint, Option<Position>), Failure> {
-        let arguments = [
-            earlier.0.to_string(),
-            if self.durability_wait.needs_write() {
-                "w"
-            } else {
-                ""
-            }
-            .to_owned(),
-        ];
-        let command = |scripts: &Scripts| {
-            scripts.command(Script::Fence, &[&self.clock, &self.ends], &arguments)
-        };
-        let reply = Reply::parse(self.send(command, Connection::Fences).await?)?;
+        let fence = |scripts: &Scripts| self.clock.fence_command(scripts, earlier);
+        let reply = Reply::parse(self.send(Connection::Fences, fence).await?)?;
         let now = point(reply.incarnation, reply.position);
         let ended = reply::text(reply.into_value()?)?;
         let end = ended
@@ -360,79 +316,105 @@ fn point(incarnation: u64, position: u64) -> DurabilityPoint {
     }
 }
 
-/// The present incarnation and its durable point, if the server has not restarted since it began. A
-/// store that opens beside others, or notices a restart late, thereby disturbs none of them.
-async fn join_incarnation(
-    node: &Node,
-    clock: &Bytes,
-    ends: &Bytes,
-    durability_wait: DurabilityWait,
-    timeout: Duration,
-) -> Result<Option<(Scripts, DurabilityPoint)>, Failure> {
-    let present = node
-        .command(cmd("HGET").arg(&clock[..]).arg("incarnation"))
-        .await?;
-    let started = if present == Value::Nil {
-        return Ok(None);
-    } else {
-        reply::number(&present)?
-    };
-    let Some(scripts) = Scripts::loaded(node, started).await? else {
-        return Ok(None);
-    };
-    let writes = if durability_wait.needs_write() {
-        "w"
-    } else {
-        ""
-    };
-    let fence = scripts.command(Script::Fence, &[clock, ends], &["0", writes]);
-    match durability_wait.run(node, fence, timeout).await {
-        Ok(fenced) => {
-            let reply = Reply::parse(fenced)?;
-            Ok(Some((scripts, point(reply.incarnation, reply.position))))
+impl Clock {
+    /// The present incarnation and its durable point, if the server has not restarted since it
+    /// began. A store that opens beside others, or notices a restart late, thereby disturbs none of
+    /// them.
+    async fn join(&self) -> Result<Option<(Scripts, DurabilityPoint)>, Failure> {
+        let present = self
+            .node
+            .command(cmd("HGET").arg(&self.key[..]).arg("incarnation"))
+            .await?;
+        if present == Value::Nil {
+            return Ok(None);
         }
-        // The server has restarted since.
-        Err(failure) if failure.is_no_script() || failure.code() == Some("LANDFASTSTALE") => {
-            Ok(None)
+        let started = reply::number(&present)?;
+        let Some(scripts) = Scripts::loaded(&self.node, started).await? else {
+            return Ok(None);
+        };
+        match self
+            .fence(self.fence_command(&scripts, Incarnation(0)))
+            .await
+        {
+            Ok(fenced) => {
+                let reply = Reply::parse(fenced)?;
+                Ok(Some((scripts, point(reply.incarnation, reply.position))))
+            }
+            Err(failure) if has_restarted(&failure) => Ok(None),
+            Err(failure) => Err(failure),
         }
-        Err(failure) => Err(failure),
+    }
+
+    /// Begins an incarnation, durably. Its scripts are loaded first, and one of them begins it. If
+    /// the server restarts in between, it has lost the scripts, and no lost write is taken for a
+    /// kept one.
+    async fn begin(&self) -> Result<(Scripts, DurabilityPoint), Failure> {
+        let mut number_min = 1;
+        for _ in 0..BEGIN_ATTEMPTS_MAX {
+            let started = server_time_us(&self.node).await?.max(number_min);
+            let scripts = Scripts::load(&self.node, started).await?;
+            let (keys, arguments) = ([&self.key, &self.ends], [ENDS_MAX.to_string()]);
+            match self
+                .fence(scripts.command(Script::Begin, &keys, &arguments))
+                .await
+            {
+                Ok(position) => return Ok((scripts, point(started, reply::number(&position)?))),
+                Err(Failure::Refused(error)) if error.code() == Some("LANDFASTBEHIND") => {
+                    number_min = error
+                        .detail()
+                        .and_then(|number| number.parse().ok())
+                        .unwrap_or(started)
+                        + 1;
+                }
+                // The incarnation may have begun, so the next attempt uses a higher number.
+                Err(Failure::NoReply(error)) if error.is_connection_dropped() => {
+                    number_min = started + 1;
+                }
+                Err(failure) if failure.is_no_script() => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        Err(Failure::UnexpectedReply(
+            "a clock that other processes keep moving ahead".to_owned(),
+        ))
+    }
+
+    /// The command that returns the present point, and the final position of `earlier`.
+    fn fence_command(&self, scripts: &Scripts, earlier: Incarnation) -> Cmd {
+        let writes = if self.durability_wait.needs_write() {
+            "w"
+        } else {
+            ""
+        };
+        let arguments = [earlier.0.to_string(), writes.to_owned()];
+        scripts.command(Script::Fence, &[&self.key, &self.ends], &arguments)
+    }
+
+    /// Runs `command`, and waits until it and all earlier commands are durable.
+    async fn fence(&self, command: Cmd) -> Result<Value, Failure> {
+        self.durability_wait
+            .run(&self.node, command, self.timeout)
+            .await
     }
 }
 
-/// Begins an incarnation, durably. Its scripts are loaded first, and one of them begins it. If the
-/// server restarts in between, it has lost the scripts, and no lost write is taken for a kept one.
-async fn begin_incarnation(
-    node: &Node,
-    clock: &Bytes,
-    ends: &Bytes,
-    durability_wait: DurabilityWait,
-    timeout: Duration,
-) -> Result<(Scripts, DurabilityPoint), Failure> {
-    let mut number_min = 1;
-    for _ in 0..BEGIN_ATTEMPTS_MAX {
-        let started = server_time_us(node).await?.max(number_min);
-        let scripts = Scripts::load(node, started).await?;
-        let command = scripts.command(Script::Begin, &[clock, ends], &[ENDS_MAX.to_string()]);
-        match durability_wait.run(node, command, timeout).await {
-            Ok(position) => return Ok((scripts, point(started, reply::number(&position)?))),
-            Err(Failure::Refused(error)) if error.code() == Some("LANDFASTBEHIND") => {
-                number_min = error
-                    .detail()
-                    .and_then(|number| number.parse().ok())
-                    .unwrap_or(started)
-                    + 1;
-            }
-            // The incarnation may have begun, so the next attempt uses a higher number.
-            Err(Failure::NoReply(error)) if error.is_connection_dropped() => {
-                number_min = started + 1;
-            }
-            Err(failure) if failure.is_no_script() => {}
-            Err(failure) => return Err(failure),
+/// Whether the server has restarted since the scripts of the command were loaded.
+fn has_restarted(failure: &Failure) -> bool {
+    failure.is_no_script() || failure.code() == Some("LANDFASTSTALE")
+}
+
+/// Sends a read again if its reply was lost.
+async fn repeat_read<T, F>(read: impl Fn() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    for _ in 1..READ_ATTEMPTS_MAX {
+        match read().await {
+            Err(Failure::NoReply(_)) => {}
+            answered => return answered,
         }
     }
-    Err(Failure::UnexpectedReply(
-        "a clock that other processes keep moving ahead".to_owned(),
-    ))
+    read().await
 }
 
 async fn server_time_us(node: &Node) -> Result<u64, Failure> {

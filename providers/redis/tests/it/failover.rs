@@ -2,10 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use ports::{
     ErrorKind, Key, KeyValue, Update,
-    key_value::{Action, Batch, Batched, Change, Scan},
+    key_value::{Action, Scan},
 };
 use redis_provider::{Acknowledged, Config};
 
@@ -273,48 +272,5 @@ fn writers_continue_while_their_slot_moves() {
         write_items(&store, "test", 2).await;
         moving.await.expect("the slot moves");
         assert_items(&store, "test", 2).await;
-    });
-}
-
-/// K7: a repeat of a batch finishes an attempt that died between two partitions, and applies
-/// nothing twice.
-#[test]
-fn a_repeat_finishes_a_batch_over_several_partitions() {
-    let cluster = Cluster::bare(Persistence::Memory);
-    block_on(async {
-        let in_memory = Config {
-            acknowledged: Acknowledged::InMemory,
-            ..Config::cluster(cluster.urls())
-        };
-        let store = open(&in_memory).await.key_value();
-        let add = || Change::Modify(vec![Action::Add("n".into(), 1)]);
-        let changes: Vec<_> = (0..12).map(|n| (partition(n), add())).collect();
-        let batch = Batch {
-            lane: Bytes::from_static(b"lane"),
-            sequence: 1,
-            changes,
-        };
-        for attempt in 0..40 {
-            let (store, batch) = (Arc::clone(&store), batch.clone());
-            let running = tokio::spawn(async move { store.write_batch(batch).await });
-            for _ in 0..attempt {
-                tokio::task::yield_now().await;
-            }
-            running.abort();
-            drop(running.await);
-        }
-        let last = store.write_batch(batch).await.expect("write_batch answers");
-        assert!(
-            matches!(last, Batched::Done(_) | Batched::Repeat(_)),
-            "{last:?}"
-        );
-        for n in 0..12 {
-            let item = store.get(&partition(n)).await.expect("get answers").value;
-            assert_eq!(
-                item.and_then(|item| item.integer("n")),
-                Some(1),
-                "partition {n}"
-            );
-        }
     });
 }

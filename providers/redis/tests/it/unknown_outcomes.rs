@@ -1,9 +1,9 @@
-//! Lost replies: the outcome is unknown, and a repeat is recognised (K3, K7, K8, Q4).
+//! Lost replies: the outcome is unknown, and a repeat is recognised (K3, K8, Q4).
 
 use bytes::Bytes;
 use ports::{
     ErrorKind, Key, Update,
-    key_value::{Action, Batch, Batched, Change, OperationId, Outcome, Transacted, Version},
+    key_value::{Action, OperationId, Outcome, Transacted, Version},
     queue::{Message, QueueOptions},
 };
 use redis_provider::Config;
@@ -84,9 +84,9 @@ fn a_transaction_whose_reply_is_lost_is_unknown_and_its_repeat_applies_once() {
     });
 }
 
-/// K7, Q4.
+/// Q4.
 #[test]
-fn a_batch_and_a_message_whose_replies_are_lost_are_recognised_when_repeated() {
+fn a_message_whose_reply_is_lost_is_recognised_when_repeated() {
     let server = shared();
     block_on(async {
         let proxy = Proxy::to(server.port()).await;
@@ -95,23 +95,7 @@ fn a_batch_and_a_message_whose_replies_are_lost_are_recognised_when_repeated() {
             ..Config::single(proxy.url())
         };
         let redis = open(&config).await;
-        let (store, queue) = (redis.key_value(), redis.queue());
-        let add = Change::Modify(vec![Action::Add("n".into(), 1)]);
-        let batch = Batch {
-            lane: Bytes::from_static(b"lane"),
-            sequence: 1,
-            changes: vec![(key("n"), add)],
-        };
-        proxy.set_fault(Fault::LosesReply);
-        let lost = store
-            .write_batch(batch.clone())
-            .await
-            .expect_err("its reply is lost");
-        assert_eq!(lost.kind(), ErrorKind::OutcomeUnknown, "{lost}");
-        let repeat = store.write_batch(batch).await.expect("the repeat answers");
-        assert!(matches!(repeat, Batched::Repeat(_)), "{repeat:?}");
-        assert_eq!(count(&store, "n").await, 1);
-
+        let queue = redis.queue();
         queue
             .create("queue", QueueOptions::default())
             .await

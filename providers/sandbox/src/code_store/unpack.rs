@@ -185,7 +185,6 @@ struct Unpacking<'a> {
     bounds: Bounds,
     bytes: u64,
     entries: usize,
-    /// The created folders, by their paths in the archive.
     made: BTreeSet<PathBuf>,
 }
 

@@ -4,7 +4,7 @@
 //! its output and waits for its end. When the process ends, for any reason, everything of it ends:
 //! its children, its listener, its folder.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use hyper::header::HeaderValue;
 use ports::runtime::Function;
@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     code_store::Archives,
+    figures::Counters,
     logs::Logs,
     order::{Launch, Network},
     process::{Launcher, Running},
@@ -36,6 +37,9 @@ pub(crate) struct Shared {
     pub(crate) archives: Arc<Archives>,
     pub(crate) logs: Arc<Logs>,
     pub(crate) prewarmed: Arc<Prewarmed>,
+    pub(crate) counters: Counters,
+    /// How long an idle instance lives.
+    pub(crate) idle_max: Duration,
 }
 
 /// A process that runs a function.

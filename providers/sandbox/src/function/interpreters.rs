@@ -16,7 +16,6 @@ use std::{
 
 use parking_lot::Mutex;
 
-use self::probe::Trusted;
 use crate::{order::is_of_the_system, process::Launcher};
 
 #[derive(Debug)]
@@ -58,8 +57,11 @@ impl Interpreters {
     }
 
     async fn query_inside(&self, program: &Path, query: &[&str]) -> Result<Vec<u8>, String> {
-        let trusted = Trusted::find(&on_path(program), &self.own)?;
-        trusted.query(&self.launcher, &self.runtime, query).await
+        let program = on_path(program);
+        let folders = probe::trusted(&program, &self.own)?;
+        let mut command = vec![program.into_os_string()];
+        command.extend(query.iter().map(OsString::from));
+        probe::query(&self.launcher, &self.runtime, folders, command).await
     }
 }
 

@@ -45,7 +45,6 @@ const PREFIX: &str = "/2018-06-01/runtime/";
 const ERROR_TYPE: &str = "lambda-runtime-function-error-type";
 /// The error, in base64, in that trailer.
 const ERROR_BODY: &str = "lambda-runtime-function-error-body";
-/// The type of an error without one.
 const UNKNOWN: &str = "Runtime.Unknown";
 
 /// A response, of the Runtime API or of the server's own [`Api`].
@@ -216,9 +215,7 @@ fn whole_body(bytes: Bytes) -> UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>
         .boxed_unsync()
 }
 
-/// Why a body is not an answer.
 enum Unfit {
-    /// It is too long, with this many bytes.
     TooLong(usize),
     /// It breaks off, so its part must not count as the whole (U3).
     BrokenOff,

@@ -64,7 +64,6 @@ struct Shown {
     to: PathBuf,
 }
 
-/// Builds the root for `order` and enters it.
 pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
     private()?;
     let shown = open_all(order)?;

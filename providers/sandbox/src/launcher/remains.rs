@@ -21,7 +21,6 @@ use crate::{machine::descendants_of, system::ended_child};
 const SWEEPS_MAX: usize = 2000;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The launcher's hold on all that the function leaves.
 #[derive(Debug)]
 pub(super) struct Remains {
     signals: SigSet,

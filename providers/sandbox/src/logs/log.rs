@@ -15,10 +15,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
@@ -44,17 +41,10 @@ pub(crate) struct Log {
     bytes: AtomicUsize,
     has_room: Notify,
     /// Lost lines that the log does not mention yet.
-    pub(crate) lost: Mutex<Option<Lost>>,
+    pub(crate) lost: AtomicUsize,
     /// The number after the last line that was written since the log is known.
     next: watch::Sender<u64>,
     end: Mutex<End>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Lost {
-    /// The last invocation that lost lines.
-    pub(crate) id: Arc<str>,
-    pub(crate) lines: usize,
 }
 
 #[derive(Debug, Default)]
@@ -80,7 +70,7 @@ impl Log {
             path: directory.join(format!("{function}.log")),
             bytes: AtomicUsize::new(0),
             has_room: Notify::new(),
-            lost: Mutex::default(),
+            lost: AtomicUsize::new(0),
             next: watch::Sender::new(0),
             end: Mutex::default(),
         }
@@ -109,37 +99,25 @@ impl Log {
         }
     }
 
-    pub(super) fn lose(&self, id: &Arc<str>, lines: usize) {
-        let mut lost = self.lost.lock();
-        let before = lost.take().map_or(0, |lost| lost.lines);
-        *lost = Some(Lost {
-            id: Arc::clone(id),
-            lines: before + lines,
-        });
-    }
-
     /// Writes `lines`, after the number of those that were lost before.
     ///
     /// Errors: lines were lost just now. Lines that are lost in the pause after that cause no
     /// error.
     pub(super) fn write(&self, lines: &[Lines], now: Instant) -> io::Result<()> {
         let mut end = self.end.lock();
-        let lost = self.lost.lock().take();
-        if lines.is_empty() && lost.is_none() {
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lines.is_empty() && lost == 0 {
             return Ok(());
         }
         let pauses = end.again_at.is_some_and(|again_at| now < again_at);
         let written = if pauses {
             Ok(())
         } else {
-            self.append(&mut end, lost.as_ref(), lines)
+            self.append(&mut end, lost, lines)
         };
         if pauses || written.is_err() {
-            let before = lost.iter().map(|lost| (&lost.id, lost.lines));
-            let lines = lines.iter().map(|lines| (&lines.id, lines.count()));
-            before
-                .chain(lines)
-                .for_each(|(id, lines)| self.lose(id, lines));
+            let lost = lost + lines.iter().map(Lines::count).sum::<usize>();
+            self.lost.fetch_add(lost, Ordering::Relaxed);
         }
         if written.is_err() {
             end.again_at = Some(now + PAUSE);
@@ -147,7 +125,7 @@ impl Log {
         written
     }
 
-    fn append(&self, end: &mut End, lost: Option<&Lost>, lines: &[Lines]) -> io::Result<()> {
+    fn append(&self, end: &mut End, lost: usize, lines: &[Lines]) -> io::Result<()> {
         let mut file = self.open()?;
         let (mut bytes, mut next) = match end.known.take() {
             Some(known) => known,
@@ -166,9 +144,9 @@ impl Log {
             text.push(b'\n');
             next += 1;
         };
-        if let Some(Lost { id, lines }) = lost {
-            let said =
-                format!("({lines} lines of this invocation, or before it, could not be kept)");
+        if lost > 0 {
+            let id = lines.first().map_or("", |lines| &*lines.id);
+            let said = format!("({lost} lines before this one could not be kept)");
             add(id, now_ms(), &said);
         }
         for lines in lines {
@@ -358,7 +336,7 @@ mod tests {
         log.write(&[], now + 2 * PAUSE).expect("there is room");
         log.write(&[lines("d", "last")], now + 2 * PAUSE)
             .expect("written");
-        let lost = "(104 lines of this invocation, or before it, could not be kept)";
+        let lost = "(104 lines before this one could not be kept)";
         let all = [
             (0, "first".to_owned()),
             (1, lost.to_owned()),

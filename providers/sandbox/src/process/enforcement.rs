@@ -169,7 +169,6 @@ impl Enforcement {
         }
     }
 
-    /// Why a function has no `/tmp` of its own.
     fn lacks_scratch(&self) -> Option<&'static str> {
         (!self.has_namespaces()).then_some(
             "there are no namespaces: /tmp is this machine's, which functions share with each other and with all users; nothing bounds what \
@@ -177,7 +176,6 @@ impl Enforcement {
         )
     }
 
-    /// Why a function reaches the files and processes of the server's user.
     fn lacks_users(&self) -> Option<&'static str> {
         (!self.has_namespaces() && !self.may_choose_users).then_some(
             "there are no namespaces, and functions run as this server's user: each may change its own code and that of others, which is run until \

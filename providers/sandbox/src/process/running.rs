@@ -21,7 +21,6 @@ pub(crate) struct Running {
     frost: Mutex<Frost>,
 }
 
-/// How far the process is frozen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Frost {
     None,

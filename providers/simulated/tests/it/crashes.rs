@@ -1,8 +1,7 @@
 //! A crash of the store: which data it loses, and which it keeps.
 
 use ports::{
-    DurabilityPoint, ErrorKind, Incarnation, Position, Update,
-    key_value::{Action, Batch, Batched, Change},
+    DurabilityPoint, ErrorKind, Incarnation, Position, Update, key_value::Action,
     queue::QueueOptions,
 };
 use simulated::{Options, World, run};
@@ -202,44 +201,6 @@ fn a_crash_undoes_messages_and_acknowledgements_and_keeps_their_order() {
             3,
             "the stale handles removed nothing"
         );
-    });
-}
-
-/// K7, D2.
-#[test]
-fn a_crash_undoes_a_lane_with_its_batch() {
-    run(async {
-        let world = World::new(1);
-        let key_value = world.key_value();
-        let batch = |sequence| Batch {
-            lane: "lane".into(),
-            sequence,
-            changes: vec![(key("a"), Change::Modify(vec![Action::Add("n".into(), 1)]))],
-        };
-        let Batched::Done(receipt) = key_value.write_batch(batch(1)).await.expect("calm") else {
-            panic!("the first batch is applied");
-        };
-        key_value
-            .externalize(receipt.point)
-            .await
-            .expect("it is there");
-        key_value.write_batch(batch(2)).await.expect("calm");
-        world.crash();
-        assert_eq!(integer(&*key_value, &key("a"), "n").await, 1);
-        let early = key_value.write_batch(batch(3)).await.expect("calm");
-        assert!(
-            matches!(early, Batched::Early { cursor: 1, .. }),
-            "{early:?}"
-        );
-        assert!(matches!(
-            key_value.write_batch(batch(2)).await.expect("calm"),
-            Batched::Done(_)
-        ));
-        assert!(matches!(
-            key_value.write_batch(batch(1)).await.expect("calm"),
-            Batched::Repeat(_)
-        ));
-        assert_eq!(integer(&*key_value, &key("a"), "n").await, 2);
     });
 }
 

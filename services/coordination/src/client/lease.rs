@@ -18,7 +18,7 @@
 //! - A record of silence refers to one renewal. From then on the lease also counts from the peer's
 //!   last message, so it runs out before a detector that reads the record can expire the session.
 
-use std::{fmt, future::Future, pin::Pin, time::Duration};
+use std::{future::Future, pin::Pin, time::Duration};
 
 use ports::Monotonic;
 
@@ -26,14 +26,13 @@ use super::Client;
 use crate::{
     broken::Broken,
     error::Ended,
-    storage::session::{RENEWALS_PER_TIMEOUT, Transition},
+    storage::session::{self, RENEWALS_PER_TIMEOUT, Transition},
 };
 
 /// A peer that sent nothing for this many renewal periods is recorded as silent.
 const SILENT_PERIODS: u32 = 2;
 
 /// How long a client may act for its session, and whether its peer has been active.
-#[derive(Debug)]
 pub(super) struct Lease {
     pub(super) renewed_at: Monotonic,
     /// The renewal count in the row.
@@ -59,14 +58,13 @@ impl Lease {
     /// A lease that was requested at `renewed_at` as renewal number `renewals`, with the peer's
     /// last message at `active_at`.
     pub(super) fn granted(renewed_at: Monotonic, active_at: Monotonic, renewals: i64) -> Self {
-        let (is_peer_active, has_activity, is_recorded_silent) = (false, false, false);
         Self {
             renewed_at,
             renewals,
-            is_peer_active,
-            has_activity,
+            is_peer_active: false,
+            has_activity: false,
             active_at,
-            is_recorded_silent,
+            is_recorded_silent: false,
             timer: None,
         }
     }
@@ -88,12 +86,6 @@ impl Lease {
     }
 }
 
-impl fmt::Debug for Timer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.due)
-    }
-}
-
 impl Client {
     /// Counts the peer as active although it sent no request, unless it is closing.
     pub(crate) fn note_activity(&mut self) {
@@ -111,7 +103,7 @@ impl Client {
     /// timeout after its peer's last message. A renewal that was not due yet is made now; if it
     /// fails, only this session's timeout is affected.
     pub async fn disconnect(&mut self) {
-        let now = self.shared.clock.monotonic();
+        let now = self.tail.env.parts.clock.monotonic();
         if self.is_closing || now >= self.lease_until() {
             return;
         }
@@ -138,7 +130,7 @@ impl Client {
 
     /// Renews the lease if that is due. Fails if it has run out.
     pub(super) async fn keep_lease(&mut self) -> Result<(), Ended> {
-        let now = self.shared.clock.monotonic();
+        let now = self.tail.env.parts.clock.monotonic();
         if now >= self.lease_until() {
             return Err(Ended::LeaseLost);
         }
@@ -148,14 +140,14 @@ impl Client {
         }
         if !self.lease.is_peer_active {
             self.record_silence().await;
-            let has_expired = self.shared.clock.monotonic() >= self.lease_until();
+            let has_expired = self.tail.env.parts.clock.monotonic() >= self.lease_until();
             return if has_expired {
                 Err(Ended::LeaseLost)
             } else {
                 Ok(())
             };
         }
-        if self.shared.queue.point().incarnation != self.incarnation {
+        if self.tail.env.parts.queue.point().incarnation != self.incarnation {
             // Earlier requests may be lost, and only the peer can send them again.
             return Err(ports::Error::unavailable(
                 "wait for answers from a store that has restarted",
@@ -167,15 +159,11 @@ impl Client {
                 if self.sent > 0 {
                     // A slow answer may have been missed if no other client makes this process read
                     // the log.
-                    self.shared.tail.poll_soon();
+                    self.tail.poll_soon();
                 }
-                let is_late = self
-                    .shared
-                    .config
-                    .mutant
-                    .breaks(Broken::CountsLeasesFromTheirAnswer);
+                let is_late = self.tail.env.breaks(Broken::CountsLeasesFromTheirAnswer);
                 let renewed_at = if is_late {
-                    self.shared.clock.monotonic()
+                    self.tail.env.parts.clock.monotonic()
                 } else {
                     now
                 };
@@ -193,21 +181,12 @@ impl Client {
     }
 
     async fn renew(&mut self) -> Result<Transition, ports::Error> {
-        let sessions = &self.shared.sessions;
-        let renewed = sessions
-            .renew(self.session, self.attach, &mut self.dependency)
-            .await?;
+        let renewed = session::renew(&mut self.store, self.session, self.attach).await?;
         match renewed {
             Transition::Refused(Some(row))
-                if self
-                    .shared
-                    .config
-                    .mutant
-                    .breaks(Broken::RenewsForItsReplacement) =>
+                if self.tail.env.breaks(Broken::RenewsForItsReplacement) =>
             {
-                sessions
-                    .renew(self.session, row.attach, &mut self.dependency)
-                    .await
+                session::renew(&mut self.store, self.session, row.attach).await
             }
             renewed => Ok(renewed),
         }
@@ -227,37 +206,25 @@ impl Client {
         } = self.lease;
         let before = renewed_at.since(active_at);
         self.lease.renewed_at = renewed_at.min(active_at);
-        let sessions = &self.shared.sessions;
-        let said = sessions
-            .record_silence(
-                self.session,
-                self.attach,
-                renewals,
-                before,
-                &mut self.dependency,
-            )
-            .await;
+        let (session, attach) = (self.session, self.attach);
+        let said =
+            session::record_silence(&mut self.store, session, attach, renewals, before).await;
         if let Err(error) = said {
             tracing::debug!(session = ?self.session, %error, "could not record a session as silent");
         }
     }
 
     pub(super) fn lease_has_run_out(&self) -> bool {
-        self.shared.clock.monotonic() >= self.lease_until()
-            && !self
-                .shared
-                .config
-                .mutant
-                .breaks(Broken::AnswersAfterItsLease)
+        self.tail.env.parts.clock.monotonic() >= self.lease_until()
+            && !self.tail.env.breaks(Broken::AnswersAfterItsLease)
     }
 
-    /// Sets the timer to the next due time.
     pub(super) fn set_lease_timer(&mut self) {
         let due = self.lease_due();
         if self.lease.timer.as_ref().map(|timer| timer.due) == due {
             return;
         }
-        let clock = &self.shared.clock;
+        let clock = &self.tail.env.parts.clock;
         self.lease.timer = due.map(|due| {
             let clock = clock.clone();
             Timer {

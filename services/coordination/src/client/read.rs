@@ -29,12 +29,10 @@ use ports::Result;
 use crate::{
     Error,
     broken::Broken,
-    client::Shared,
     model::{EventKind, Output, Request, Response, Watching, Zxid},
     path::split,
-    records::Payload,
     storage::user_store::Node,
-    tail::{Connection, DeliveredChange, ReadTarget, watches::Aspect},
+    tail::{Connection, DeliveredChange, ReadTarget, Tail, watches::Aspect},
 };
 
 /// How often a read starts again because it fell behind the kept changes, before other work gets a
@@ -65,9 +63,7 @@ pub(crate) struct ReadResult {
 enum Correction {
     /// None: the result contains its own zxid, or does not concern a znode.
     NotNeeded,
-    /// Whether the missing znode was created.
     Missing(String),
-    /// Which children were created and deleted.
     Children(String),
 }
 
@@ -83,16 +79,10 @@ impl ReadResult {
         }
     }
 
-    fn with_correction(self, correction: Correction) -> Self {
-        Self { correction, ..self }
-    }
-
     fn with_target(self, path: &str, watch: Option<Aspect>) -> Self {
+        let path = path.to_owned();
         Self {
-            target: Some(ReadTarget {
-                path: path.to_owned(),
-                watch,
-            }),
+            target: Some(ReadTarget { path, watch }),
             ..self
         }
     }
@@ -100,17 +90,17 @@ impl ReadResult {
     /// Corrects the result to be true at one zxid, `floor` or later, and returns that zxid. Returns
     /// `None` if more changes were delivered meanwhile than are kept. The view must have reached
     /// `zxid`.
-    pub(crate) fn settle(&mut self, shared: &Shared, floor: Zxid) -> Option<Zxid> {
-        if self.must_restart(shared) {
+    pub(crate) fn settle(&mut self, tail: &Tail, floor: Zxid) -> Option<Zxid> {
+        if self.must_restart(tail) {
             return None;
         }
         let at = floor.max(self.zxid);
         match &self.correction {
             Correction::NotNeeded => Some(at),
-            _ if shared.config.mutant.breaks(Broken::ReturnsUncorrectedReads) => Some(at),
+            _ if tail.env.breaks(Broken::ReturnsUncorrectedReads) => Some(at),
             Correction::Missing(path) => {
                 let comes_and_goes = [EventKind::NodeCreated, EventKind::NodeDeleted];
-                let changes = shared.tail.changes(self.since, at, |change| {
+                let changes = tail.changes(self.since, at, |change| {
                     let is_its = comes_and_goes.contains(&change.kind) && change.path == *path;
                     is_its.then_some((change.zxid, change.kind))
                 })?;
@@ -127,7 +117,7 @@ impl ReadResult {
                 if stat.pzxid <= self.since {
                     return Some(at);
                 }
-                let changes = shared.tail.changes(self.since, at, |change| {
+                let changes = tail.changes(self.since, at, |change| {
                     let (of, name) = split(&change.path)?;
                     (of == parent).then(|| (change.kind, name.to_owned()))
                 })?;
@@ -146,8 +136,8 @@ impl ReadResult {
     }
 
     /// Whether the znode's changes were delivered meanwhile, in the mutants that then start again.
-    fn must_restart(&self, shared: &Shared) -> bool {
-        let mutant = shared.config.mutant;
+    fn must_restart(&self, tail: &Tail) -> bool {
+        let mutant = tail.env.config.mutant;
         let begins_again = mutant.breaks(Broken::RestartsReadsForever)
             || mutant.breaks(Broken::ForgetsRestoredWatches);
         if !begins_again {
@@ -157,22 +147,19 @@ impl ReadResult {
             return false;
         };
         let is_its = |change: &DeliveredChange| (change.path == *path).then_some(());
-        let changes = shared
-            .tail
-            .changes(self.since, shared.tail.applied(), is_its);
+        let changes = tail.changes(self.since, tail.applied(), is_its);
         changes.is_none_or(|changes| !changes.is_empty())
     }
 
     /// Arms the requested watch as of `at`. Returns false if more changes were delivered since than
     /// are kept, so it is unknown whether the watch has fired.
-    pub(crate) fn arm_watch(&self, shared: &Shared, client: Connection, at: Zxid) -> bool {
+    pub(crate) fn arm_watch(&self, tail: &Tail, client: Connection, at: Zxid) -> bool {
         // The observed state did not change up to `since`.
         self.target
             .as_ref()
-            .is_none_or(|target| shared.tail.arm_watch(target, at.max(self.since), client))
+            .is_none_or(|target| tail.arm_watch(target, at.max(self.since), client))
     }
 
-    /// Whether the request is complete.
     pub(crate) fn is_whole(&self) -> bool {
         self.result.is_some()
     }
@@ -191,35 +178,28 @@ impl ReadResult {
     }
 }
 
-/// Runs `request` against the store.
-pub(crate) async fn run(shared: &Shared, request: &Request) -> Result<ReadResult> {
-    let since = shared.tail.applied();
+pub(crate) async fn run(tail: &Tail, request: &Request) -> Result<ReadResult> {
+    let since = tail.applied();
     match request {
         Request::Exists { path, watching } => {
-            let NodeRead {
-                node,
-                zxid,
-                correction,
-            } = node(shared, path).await?;
-            let result = if path.contains('\0') {
-                Err(Error::BadArguments)
-            } else {
-                node.map(|node| Response::Stat(node.meta.stat()))
-                    .ok_or(Error::NoNode)
+            let (node, zxid, correction) = node(tail, path).await?;
+            let result = match node {
+                _ if path.contains('\0') => Err(Error::BadArguments),
+                Some(node) => Ok(Response::Stat(node.meta.stat())),
+                None => Err(Error::NoNode),
             };
-            Ok(ReadResult::of(since, zxid, result)
-                .with_correction(correction)
-                .with_target(path, aspect(*watching, Aspect::Data)))
+            let found = ReadResult {
+                correction,
+                ..ReadResult::of(since, zxid, result)
+            };
+            Ok(found.with_target(path, aspect(*watching, Aspect::Data)))
         }
-        Request::GetData { path, watching } => read_data(shared, path, *watching).await,
-        Request::GetChildren { path, watching } => read_children(shared, path, *watching).await,
+        Request::GetData { path, watching } => read_data(tail, path, *watching).await,
+        Request::GetChildren { path, watching } => read_children(tail, path, *watching).await,
         Request::Sync { path } => {
-            let (cursor, _) = shared.region.cursor().await?.value;
-            Ok(ReadResult::of(
-                since,
-                cursor.applying,
-                Ok(Response::Synced { path: path.clone() }),
-            ))
+            let (cursor, _) = tail.region.cursor().await?.value;
+            let result = Ok(Response::Synced { path: path.clone() });
+            Ok(ReadResult::of(since, cursor.applying, result))
         }
         Request::Ping => Ok(ReadResult::of(since, Zxid(0), Ok(Response::Pong))),
         Request::Refuse(error) => Ok(ReadResult::of(since, Zxid(0), Err(*error))),
@@ -229,7 +209,7 @@ pub(crate) async fn run(shared: &Shared, request: &Request) -> Result<ReadResult
             exists,
             children,
         } => match next_watch(data, exists, children) {
-            Some((watch, path)) => restore_watch(shared, *relative, watch, path).await,
+            Some((watch, path)) => restore_watch(tail, *relative, watch, path).await,
             None => Ok(ReadResult::of(since, Zxid(0), Ok(Response::WatchesSet))),
         },
         Request::Create { .. }
@@ -247,100 +227,75 @@ fn aspect(watching: Watching, aspect: Aspect) -> Option<Aspect> {
 }
 
 /// A znode or its absence, and the zxid that the view must reach before it is shown.
-struct NodeRead {
-    node: Option<Node>,
-    zxid: Zxid,
-    correction: Correction,
-}
-
-async fn node(shared: &Shared, path: &str) -> Result<NodeRead> {
-    if let Some(node) = shared.region.get(path).await? {
+async fn node(tail: &Tail, path: &str) -> Result<(Option<Node>, Zxid, Correction)> {
+    if let Some(node) = tail.region.get(path).await? {
         let zxid = node.meta.zxid();
-        return Ok(NodeRead {
-            node: Some(node),
-            zxid,
-            correction: Correction::NotNeeded,
-        });
+        return Ok((Some(node), zxid, Correction::NotNeeded));
     }
-    let zxid = shared.region.cursor().await?.value.0.applying;
-    Ok(NodeRead {
-        node: None,
-        zxid,
-        correction: Correction::Missing(path.to_owned()),
-    })
+    let zxid = tail.region.cursor().await?.value.0.applying;
+    Ok((None, zxid, Correction::Missing(path.to_owned())))
 }
 
-async fn read_data(shared: &Shared, path: &str, watching: Watching) -> Result<ReadResult> {
-    let since = shared.tail.applied();
+/// The result for a missing znode, which sets no watch.
+fn missing(since: Zxid, zxid: Zxid, path: &str, correction: Correction) -> ReadResult {
+    let found = ReadResult::of(since, zxid, Err(Error::NoNode)).with_target(path, None);
+    ReadResult {
+        correction,
+        ..found
+    }
+}
+
+async fn read_data(tail: &Tail, path: &str, watching: Watching) -> Result<ReadResult> {
+    let since = tail.applied();
     let mut gone = None;
     loop {
-        let NodeRead {
-            node,
-            zxid,
-            correction,
-        } = node(shared, path).await?;
+        let (node, zxid, correction) = node(tail, path).await?;
         let Some(node) = node else {
-            return Ok(ReadResult::of(since, zxid, Err(Error::NoNode))
-                .with_correction(correction)
-                .with_target(path, None));
+            return Ok(missing(since, zxid, path, correction));
         };
-        let Some(data) = shared.region.load(&node.data).await? else {
+        let Some(data) = tail.region.load(&node.data).await? else {
             // The znode changed and names another object now, because an object is only removed
             // after such a change.
-            check_object(path, &node.data, &mut gone)?;
+            // If it names the same object again, the data is damaged.
+            if gone.as_ref() == Some(&node.data) {
+                return Err(ports::Error::corrupt(format!(
+                    "read the data of {path:?}: its object is missing"
+                )));
+            }
+            gone = Some(node.data);
             continue;
         };
-        let response = Response::Data {
-            data,
-            stat: node.meta.stat(),
-        };
-        return Ok(ReadResult::of(since, zxid, Ok(response))
-            .with_target(path, aspect(watching, Aspect::Data)));
+        let stat = node.meta.stat();
+        return Ok(
+            ReadResult::of(since, zxid, Ok(Response::Data { data, stat }))
+                .with_target(path, aspect(watching, Aspect::Data)),
+        );
     }
 }
 
-/// Records a missing object. If the znode still names an object that was missing before, the data
-/// is damaged.
-fn check_object(path: &str, data: &Payload, gone: &mut Option<Payload>) -> Result<()> {
-    if gone.as_ref() == Some(data) {
-        return Err(ports::Error::corrupt(format!(
-            "read the data of {path:?}: its object is missing"
-        )));
-    }
-    *gone = Some(data.clone());
-    Ok(())
-}
-
-async fn read_children(shared: &Shared, path: &str, watching: Watching) -> Result<ReadResult> {
+async fn read_children(tail: &Tail, path: &str, watching: Watching) -> Result<ReadResult> {
     for _ in 0..LISTS_MAX {
-        let since = shared.tail.applied();
-        let children = shared.region.children(path).await?;
-        let NodeRead {
-            node,
-            zxid,
-            correction,
-        } = node(shared, path).await?;
+        let since = tail.applied();
+        let children = tail.region.children(path).await?;
+        let (node, zxid, correction) = node(tail, path).await?;
         let Some(node) = node else {
-            return Ok(ReadResult::of(since, zxid, Err(Error::NoNode))
-                .with_correction(correction)
-                .with_target(path, None));
+            return Ok(missing(since, zxid, path, correction));
         };
         let stat = node.meta.stat();
         if stat.pzxid <= since && children.len() != stat.num_children as usize {
             continue;
         }
-        let found = ReadResult::of(since, zxid, Ok(Response::Children { children, stat }));
-        let watch = aspect(watching, Aspect::Children);
-        return Ok(found
-            .with_correction(Correction::Children(path.to_owned()))
-            .with_target(path, watch));
+        let found = ReadResult {
+            correction: Correction::Children(path.to_owned()),
+            ..ReadResult::of(since, zxid, Ok(Response::Children { children, stat }))
+        };
+        return Ok(found.with_target(path, aspect(watching, Aspect::Children)));
     }
     Err(ports::Error::corrupt(format!(
         "list the children of {path:?}: their number differs from its count"
     )))
 }
 
-/// A kind of watch that a client had before it reconnected.
 #[derive(Debug, Clone, Copy)]
 enum Watched {
     Data,
@@ -364,20 +319,15 @@ pub(crate) fn reverse_watches(request: &mut Request) {
     }
 }
 
-/// The next watch of reversed lists.
 fn next_watch<'request>(
     data: &'request [String],
     exists: &'request [String],
     children: &'request [String],
 ) -> Option<(Watched, &'request str)> {
-    let lists = [
-        (Watched::Data, data),
-        (Watched::Existence, exists),
-        (Watched::Children, children),
-    ];
-    lists
-        .into_iter()
-        .find_map(|(watched, paths)| paths.last().map(|path| (watched, path.as_str())))
+    let next = |watched, paths: &'request [String]| Some((watched, paths.last()?.as_str()));
+    next(Watched::Data, data)
+        .or_else(|| next(Watched::Existence, exists))
+        .or_else(|| next(Watched::Children, children))
 }
 
 /// Removes the watch that was processed last: it is armed, or its event is delivered.
@@ -400,17 +350,14 @@ pub(crate) fn remove_last_watch(request: &mut Request) {
 /// As in ZooKeeper, the empty path means the root here too. But a watch on the empty path misses
 /// later changes, because their events name `/`.
 async fn restore_watch(
-    shared: &Shared,
+    tail: &Tail,
     relative: Zxid,
     watched: Watched,
     path: &str,
 ) -> Result<ReadResult> {
-    let since = shared.tail.applied();
-    let NodeRead {
-        node,
-        zxid,
-        correction,
-    } = node(shared, if path.is_empty() { "/" } else { path }).await?;
+    let since = tail.applied();
+    let shown = if path.is_empty() { "/" } else { path };
+    let (node, zxid, correction) = node(tail, shown).await?;
     let meta = node.map(|node| node.meta);
     let (aspect, missed) = match (watched, meta) {
         (Watched::Existence, meta) => (Aspect::Data, meta.map(|_| EventKind::NodeCreated)),
@@ -429,14 +376,13 @@ async fn restore_watch(
         path: path.to_owned(),
         watch: missed.is_none().then_some(aspect),
     });
-    let missed = missed.map(|kind| (kind, path.to_owned()));
     Ok(ReadResult {
         since,
         zxid,
         correction,
         result: None,
         target,
-        missed,
+        missed: missed.map(|kind| (kind, path.to_owned())),
     })
 }
 

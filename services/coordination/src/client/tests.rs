@@ -8,7 +8,7 @@ use super::*;
 use crate::{
     Config,
     storage::session::RENEWALS_PER_TIMEOUT,
-    test_fixture::{Fixture, TIMEOUT},
+    tests::{Fixture, TIMEOUT},
 };
 
 /// C-6, D4: the client's requests were lost with the queues' store, which is separate from the
@@ -17,17 +17,22 @@ use crate::{
 fn a_client_whose_queue_has_restarted_must_reconnect() {
     simulated::run(async {
         let fixture = Fixture::new(Options::default(), Config::default()).await;
-        let (queues, shared) = (World::new(2), fixture.shared(fixture.store()).await);
-        let mut shared = Arc::into_inner(shared).expect("it is the only reference");
-        shared.queue = queues.queue();
-        let shared = Arc::new(shared);
-        let mut client = fixture.client(&shared, 1).await;
+        let queues = World::new(2);
+        let env = fixture.env(fixture.store());
+        let Environment { mut parts, config } = Arc::into_inner(env).expect("the only reference");
+        parts.queue = queues.queue();
+        let tail = Fixture::tail_of(Arc::new(Environment { parts, config })).await;
+        let mut client = fixture.client(&tail, 1).await;
         for restarts in [false, true] {
             if restarts {
                 queues.fall_back();
             }
             client.note_activity();
-            shared.clock.sleep(TIMEOUT / RENEWALS_PER_TIMEOUT).await;
+            fixture
+                .world
+                .clock()
+                .sleep(TIMEOUT / RENEWALS_PER_TIMEOUT)
+                .await;
             let pumped = client.pump(&mut Vec::new()).await;
             assert_eq!(
                 matches!(pumped, Err(Ended::Store(_))),
@@ -44,28 +49,22 @@ fn a_client_whose_queue_has_restarted_must_reconnect() {
 fn the_lease_of_a_silent_client_lasts_one_timeout_from_its_last_message() {
     simulated::run(async {
         let fixture = Fixture::new(Options::default(), Config::default()).await;
-        let shared = fixture.shared(fixture.store()).await;
-        let mut client = fixture.client(&shared, 1).await;
-        let (began, eighth) = (
-            shared.clock.monotonic(),
-            TIMEOUT / (2 * RENEWALS_PER_TIMEOUT),
-        );
-        client.shared.clock.sleep(eighth).await;
+        let (tail, clock) = (fixture.tail(fixture.store()).await, fixture.world.clock());
+        let mut client = fixture.client(&tail, 1).await;
+        let (began, eighth) = (clock.monotonic(), TIMEOUT / (2 * RENEWALS_PER_TIMEOUT));
+        clock.sleep(eighth).await;
         client.note_activity();
         // Active after an eighth, renewed after two, recorded as silent after six.
         for eighths in [1, 2, 6, 8] {
             let due = began + eighth * eighths;
-            shared
-                .clock
-                .sleep(due.since(shared.clock.monotonic()))
-                .await;
+            clock.sleep(due.since(clock.monotonic())).await;
             client.pump(&mut Vec::new()).await.expect("its lease holds");
         }
         assert_eq!(
             fixture.row(client.session()).await.silent_before,
             Some(eighth)
         );
-        shared.clock.sleep(eighth).await;
+        clock.sleep(eighth).await;
         let pumped = client.pump(&mut Vec::new()).await;
         assert!(matches!(pumped, Err(Ended::LeaseLost)), "{pumped:?}");
     });

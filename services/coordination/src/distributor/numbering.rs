@@ -1,15 +1,13 @@
 //! Step 2: the changes that a batch of decided requests makes to the tree, once each request has
 //! its zxid.
 //!
-//! The changes are computed per region, because each region has its own items and objects. The
-//! answers and events are the same in all regions and are taken from the first. A znode that
-//! changes several times in one batch is written once, in its last state, because a slot is applied
-//! completely or not at all.
+//! A znode that changes several times in one batch is written once, in its last state, because a
+//! slot is applied completely or not at all.
 //!
 //! New states are absolute. They are computed from the decided request and the znode's earlier
 //! state so that a successor gets the same result over a partly applied slot. The garbage is not
 //! the same then: an object that the slot itself put already looks like one to replace. The list is
-//! right only if nothing of the slot was applied before, and only then is it recorded in the region
+//! right only if nothing of the slot was applied before, and only then is it recorded
 //! ([`UserStore::apply`]).
 
 use std::collections::BTreeMap;
@@ -24,94 +22,79 @@ use crate::{
     storage::user_store::{Meta, Node, NodeChange, UserStore, encode_acl},
 };
 
-/// A batch with its zxids.
+/// The most data that one slot applies, in bytes. While the slot is applied, all of it is in memory
+/// and in one request to a store.
+const SLOT_DATA_BYTES_MAX: usize = 32 << 20;
+
 #[derive(Debug)]
 pub(super) struct Numbered {
-    /// The slot for the log.
     pub(super) slot: Slot,
-    /// The changes of znodes, per region.
-    pub(super) changes: Vec<Vec<NodeChange>>,
-    /// Objects that no znode names once the slot is applied, per region. Valid only if nothing of
-    /// the slot was applied there before.
-    pub(super) garbage: Vec<Vec<Bytes>>,
+    pub(super) changes: Vec<NodeChange>,
+    /// Objects that no znode names once the slot is applied. Valid only if nothing of the slot was
+    /// applied before.
+    pub(super) garbage: Vec<Bytes>,
 }
 
-/// The bounds of a slot.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SlotLimits {
-    /// Paths that are changed or deleted, in bytes. The slot contains each of them up to three
-    /// times.
-    pub(super) path_bytes_max: usize,
-    /// Data in bytes. While the slot is applied, all of it is in memory and in one request to a
-    /// store.
-    pub(super) data_bytes_max: usize,
-}
-
-impl SlotLimits {
-    /// How many of `ordered` go into the next slot. At least one, because each fits alone.
-    pub(super) fn count(self, ordered: &[Decided]) -> usize {
-        let (mut path_bytes, mut data_bytes) = (0, 0);
-        let fits = |decided: &&Decided| {
-            path_bytes += decided.path_bytes();
-            data_bytes += decided.data().map_or(0, Payload::bytes_len) as usize;
-            path_bytes <= self.path_bytes_max && data_bytes <= self.data_bytes_max
-        };
-        ordered.iter().take_while(fits).count().max(1)
-    }
+/// How many of `ordered` go into the next slot. At least one, because each fits alone.
+pub(super) fn slot_len(ordered: &[Decided], path_bytes_max: usize) -> usize {
+    let (mut path_bytes, mut data_bytes) = (0, 0);
+    let fits = |decided: &&Decided| {
+        path_bytes += decided.path_bytes();
+        data_bytes += decided.data().map_or(0, Payload::bytes_len) as usize;
+        path_bytes <= path_bytes_max && data_bytes <= SLOT_DATA_BYTES_MAX
+    };
+    ordered.iter().take_while(fits).count().max(1)
 }
 
 /// Numbers the requests in `ordered`, beginning with `first`.
 pub(super) async fn number(
-    regions: &[UserStore],
+    region: &UserStore,
     first: Zxid,
     ordered: &[Decided],
 ) -> Result<Numbered> {
     let mut entries = Vec::with_capacity(ordered.len());
-    let mut changes = Vec::with_capacity(regions.len());
-    let mut garbage = Vec::with_capacity(regions.len());
-    for (index, region) in regions.iter().enumerate() {
-        let mut working = Working {
-            leader: &regions[0],
-            region,
-            nodes: BTreeMap::new(),
-            garbage: Vec::new(),
-        };
-        for (decided, zxid) in ordered.iter().zip(first.0..) {
-            let entry = working.apply(Zxid(zxid), decided).await?;
-            if index == 0 {
-                entries.push(entry);
-                let temporary = decided.temporary.as_deref();
-                working
-                    .garbage
-                    .extend(temporary.map(|name| Bytes::copy_from_slice(name.as_bytes())));
-            }
-        }
-        changes.push(working.nodes.into_iter().collect());
-        working.garbage.sort_unstable();
-        working.garbage.dedup();
-        garbage.push(working.garbage);
+    let mut working = Working {
+        region,
+        nodes: BTreeMap::new(),
+        garbage: Vec::new(),
+    };
+    for (decided, zxid) in ordered.iter().zip(first.0..) {
+        entries.push(working.apply(Zxid(zxid), decided).await?);
+        let temporary = decided.temporary.as_deref();
+        let temporary = temporary.map(|name| Bytes::copy_from_slice(name.as_bytes()));
+        working.garbage.extend(temporary);
     }
+    working.garbage.sort_unstable();
+    working.garbage.dedup();
     Ok(Numbered {
         slot: Slot { first, entries },
-        changes,
-        garbage,
+        changes: working.nodes.into_iter().collect(),
+        garbage: working.garbage,
     })
 }
 
-/// The znodes of one region as the batch changes them.
-struct Working<'regions> {
-    /// The region that holds the temporary objects.
-    leader: &'regions UserStore,
-    region: &'regions UserStore,
+struct Working<'region> {
+    region: &'region UserStore,
     nodes: BTreeMap<String, Option<Node>>,
     garbage: Vec<Bytes>,
 }
 
+/// A request with its zxid, and the events that it causes.
+struct Numbering<'request> {
+    zxid: Zxid,
+    decided: &'request Decided,
+    events: Vec<(EventKind, String)>,
+}
+
 impl Working<'_> {
     async fn apply(&mut self, zxid: Zxid, decided: &Decided) -> Result<LogEntry> {
-        let mut events = Vec::new();
+        let mut request = Numbering {
+            zxid,
+            decided,
+            events: Vec::new(),
+        };
         let answer = match &decided.outcome {
-            Ok(effect) => Ok(self.effect(zxid, decided, effect, &mut events).await?),
+            Ok(effect) => Ok(self.effect(&mut request, effect).await?),
             Err(error) => Err(*error),
         };
         Ok(LogEntry {
@@ -119,44 +102,40 @@ impl Working<'_> {
             attach: decided.attach,
             request: decided.request,
             answer,
-            events,
+            events: request.events,
         })
     }
 
     async fn effect(
         &mut self,
-        zxid: Zxid,
-        decided: &Decided,
+        request: &mut Numbering<'_>,
         effect: &Effect,
-        events: &mut Vec<(EventKind, String)>,
     ) -> Result<UpdateAnswer> {
+        let decided = request.decided;
         match effect {
             Effect::Create { path, data, acl } => {
                 let owner = state_of(decided, path)
                     .and_then(|state| state.owner)
                     .map_or(0, |owner| owner.session.0);
+                let (time_ms, acl) = (decided.time_ms, encode_acl(acl));
                 let data = self.place_data(decided, data).await?;
-                let node = Node::created(zxid, decided.time_ms, owner, data, encode_acl(acl));
+                let node = Node::created(request.zxid, time_ms, owner, data, acl);
                 let stat = node.meta.stat();
                 let before = self.node(path).await?;
                 self.replace(path, before.as_ref(), Some(node));
-                events.push((EventKind::NodeCreated, path.clone()));
-                self.touch_parent(zxid, decided, path, events).await?;
-                Ok(UpdateAnswer::Created {
-                    path: path.clone(),
-                    stat,
-                })
+                let path = path.clone();
+                request.events.push((EventKind::NodeCreated, path.clone()));
+                self.touch_parent(request, &path).await?;
+                Ok(UpdateAnswer::Created { path, stat })
             }
-            Effect::SetData { path, data } => {
-                self.set_data(zxid, decided, path, data, events).await
-            }
+            Effect::SetData { path, data } => self.set_data(request, path, data).await,
             Effect::Delete { paths } => {
-                self.delete(zxid, decided, paths, events).await?;
+                self.delete(request, paths).await?;
                 Ok(UpdateAnswer::Deleted)
             }
             Effect::Attach => Ok(UpdateAnswer::Attached),
             Effect::Close { paths } => {
-                self.delete(zxid, decided, paths, events).await?;
+                self.delete(request, paths).await?;
                 Ok(UpdateAnswer::Closed)
             }
         }
@@ -164,12 +143,11 @@ impl Working<'_> {
 
     async fn set_data(
         &mut self,
-        zxid: Zxid,
-        decided: &Decided,
+        request: &mut Numbering<'_>,
         path: &str,
         data: &Payload,
-        events: &mut Vec<(EventKind, String)>,
     ) -> Result<UpdateAnswer> {
+        let decided = request.decided;
         let data = self.place_data(decided, data).await?;
         let Some(before) = self.node(path).await? else {
             // Only when a partly applied slot is computed again: a later request of the same slot
@@ -177,12 +155,11 @@ impl Working<'_> {
             return Ok(UpdateAnswer::Deleted);
         };
         let version = state_of(decided, path).map_or(before.meta.version, |state| state.version);
-        let data_length = data.bytes_len() as i32;
         let meta = Meta {
-            mzxid: zxid,
+            mzxid: request.zxid,
             mtime: decided.time_ms,
             version,
-            data_length,
+            data_length: data.bytes_len() as i32,
             ..before.meta
         };
         let after = Node {
@@ -191,44 +168,35 @@ impl Working<'_> {
             acl: before.acl.clone(),
         };
         self.replace(path, Some(&before), Some(after));
-        events.push((EventKind::NodeDataChanged, path.to_owned()));
+        let event = (EventKind::NodeDataChanged, path.to_owned());
+        request.events.push(event);
         Ok(UpdateAnswer::Set(meta.stat()))
     }
 
-    async fn delete(
-        &mut self,
-        zxid: Zxid,
-        decided: &Decided,
-        paths: &[String],
-        events: &mut Vec<(EventKind, String)>,
-    ) -> Result<()> {
+    async fn delete(&mut self, request: &mut Numbering<'_>, paths: &[String]) -> Result<()> {
         for path in paths {
             let before = self.node(path).await?;
             self.replace(path, before.as_ref(), None);
-            events.push((EventKind::NodeDeleted, path.clone()));
-            self.touch_parent(zxid, decided, path, events).await?;
+            request.events.push((EventKind::NodeDeleted, path.clone()));
+            self.touch_parent(request, path).await?;
         }
         Ok(())
     }
 
-    async fn touch_parent(
-        &mut self,
-        zxid: Zxid,
-        decided: &Decided,
-        path: &str,
-        events: &mut Vec<(EventKind, String)>,
-    ) -> Result<()> {
+    async fn touch_parent(&mut self, request: &mut Numbering<'_>, path: &str) -> Result<()> {
         let Some((parent, _)) = path::split(path) else {
             return Ok(());
         };
-        if let (Some(mut node), Some(state)) = (self.node(parent).await?, state_of(decided, parent))
+        if let Some(state) = state_of(request.decided, parent)
+            && let Some(mut node) = self.node(parent).await?
         {
-            node.meta.pzxid = zxid;
+            node.meta.pzxid = request.zxid;
             node.meta.creates = state.creates;
             node.meta.children = state.children;
             self.nodes.insert(parent.to_owned(), Some(node));
         }
-        events.push((EventKind::NodeChildrenChanged, parent.to_owned()));
+        let event = (EventKind::NodeChildrenChanged, parent.to_owned());
+        request.events.push(event);
         Ok(())
     }
 
@@ -242,9 +210,9 @@ impl Working<'_> {
 
     /// Replaces `before` with `after`. An object that only `before` named becomes garbage.
     fn replace(&mut self, path: &str, before: Option<&Node>, after: Option<Node>) {
-        let object = |node: Option<&Node>| match node.map(|node| &node.data) {
-            Some(Payload::Object { name, .. }) => Some(Bytes::copy_from_slice(name.as_bytes())),
-            _ => None,
+        let object = |node: Option<&Node>| {
+            let name = node.and_then(|node| node.data.object());
+            name.map(|name| Bytes::copy_from_slice(name.as_bytes()))
         };
         let (old, new) = (object(before), object(after.as_ref()));
         if old != new {
@@ -253,11 +221,11 @@ impl Working<'_> {
         self.nodes.insert(path.to_owned(), after);
     }
 
-    /// Loads data from its temporary object if it has one, and puts it where this region stores it.
+    /// Loads data from its temporary object if it has one, and puts it where the znode's data belongs.
     async fn place_data(&self, decided: &Decided, data: &Payload) -> Result<Payload> {
         let data = match data {
             Payload::Object { name, .. } => {
-                let loaded = self.leader.load(data).await?.flatten();
+                let loaded = self.region.load(data).await?.flatten();
                 Payload::Inline(
                     loaded
                         .ok_or_else(|| Error::corrupt(format!("read temporary object {name}")))?,

@@ -14,101 +14,67 @@
 //! restarted since, the object is left too.
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
 use ports::Result;
 
-use super::{Dependencies, Distributor};
-use crate::records::{Decided, Effect};
+use super::{Distributor, WarmState};
+use crate::{
+    dependency::TrackedStore,
+    records::{Decided, Effect},
+    storage::session,
+};
 
 impl Distributor {
-    /// Removes the unnamed objects of each region, once everything applied so far is durable in
-    /// every region. Until then a distributor that applies it again reads them (rule P5, for a
-    /// delete in another store).
+    /// Removes unnamed objects once everything applied so far is durable. Until then a distributor
+    /// that applies it again reads them (rule P5, for a delete in another store).
     pub(super) async fn collect_garbage(
         &self,
-        garbage: &[Vec<Bytes>],
-        dependencies: &mut Dependencies,
+        garbage: &[Bytes],
+        items: &mut TrackedStore,
     ) -> Result<()> {
-        if garbage.iter().all(Vec::is_empty) {
+        if garbage.is_empty() {
             return Ok(());
         }
-        let regions = self.regions.iter().zip(&mut dependencies.regions);
-        try_join_all(
-            regions.map(|(region, dependency)| region.items().externalize(dependency.point())),
-        )
-        .await?;
-        let regions = self
-            .regions
-            .iter()
-            .zip(garbage)
-            .zip(&mut dependencies.regions);
-        let collecting = regions.map(async |((region, garbage), dependency)| {
-            if garbage.is_empty() {
-                Ok(())
-            } else {
-                region.collect_garbage(garbage, dependency).await
-            }
-        });
-        try_join_all(collecting).await?;
-        Ok(())
+        items.externalize().await?;
+        self.region.collect_garbage(items, garbage).await
     }
 
     /// Removes the objects of applied requests in `decided` whose znodes do not name them.
     pub(super) async fn remove_late_objects(
         &self,
         decided: &[Decided],
-        dependencies: &mut Dependencies,
+        warm: &mut WarmState,
     ) -> Result<()> {
-        let mut late = Vec::new();
-        self.add_late_objects(decided, &mut late, dependencies)
-            .await?;
-        self.collect_garbage(&late, dependencies).await
+        let late = self.late_objects(decided, warm).await?;
+        self.collect_garbage(&late, &mut warm.items).await
     }
 
-    /// Adds to `garbage` the objects of applied requests in `decided` whose znodes do not name
-    /// them.
-    pub(super) async fn add_late_objects(
+    /// The objects of applied requests in `decided` whose znodes do not name them.
+    pub(super) async fn late_objects(
         &self,
         decided: &[Decided],
-        garbage: &mut Vec<Vec<Bytes>>,
-        dependencies: &mut Dependencies,
-    ) -> Result<()> {
-        garbage.resize(self.regions.len(), Vec::new());
+        warm: &mut WarmState,
+    ) -> Result<Vec<Bytes>> {
+        let mut late = Vec::new();
         for decided in decided {
             let Ok(Effect::Create { path, data, .. } | Effect::SetData { path, data }) =
                 &decided.outcome
             else {
                 continue;
             };
-            if !self
-                .regions
-                .iter()
-                .any(|region| region.belongs_in_object(data))
-            {
+            if !self.region.belongs_in_object(data) {
                 continue;
             }
-            let row = self
-                .sessions
-                .get(decided.id.session, &mut dependencies.system)
-                .await?;
+            let row = session::get(&mut warm.system, decided.id.session).await?;
             if row.is_some_and(|row| row.applied < decided.id.sequence) {
                 continue;
             }
-            let regions = self
-                .regions
-                .iter()
-                .zip(&mut *garbage)
-                .zip(&mut dependencies.regions);
-            for ((region, garbage), dependency) in
-                regions.filter(|((region, _), _)| region.belongs_in_object(data))
-            {
-                garbage.extend(
-                    region
-                        .unreferenced_object(decided.id, path, dependency)
-                        .await?,
-                );
-            }
+            let items = &mut warm.items;
+            late.extend(
+                self.region
+                    .unreferenced_object(items, decided.id, path)
+                    .await?,
+            );
         }
-        Ok(())
+        Ok(late)
     }
 }

@@ -12,10 +12,11 @@ use ports::Result;
 use super::Stopped;
 use crate::{
     broken::Broken,
-    dependency::Dependency,
+    dependency::TrackedStore,
+    environment::Environment,
     model::SessionId,
     records::{Decided, UpdateId},
-    storage::{node::Nodes, session::Sessions},
+    storage::session,
     writer,
 };
 
@@ -26,10 +27,8 @@ pub(super) struct Applied {
     through: BTreeMap<SessionId, Through>,
 }
 
-/// How far one session is numbered.
 #[derive(Debug, Clone, Copy)]
 struct Through {
-    /// The last numbered sequence.
     sequence: u64,
     /// The last sequence that another instance numbered. This instance does not know whether it was
     /// announced.
@@ -46,17 +45,11 @@ impl Through {
 }
 
 impl Applied {
-    /// How far `session` is numbered.
-    async fn through(
-        &mut self,
-        sessions: &Sessions,
-        session: SessionId,
-        dependency: &mut Dependency,
-    ) -> Result<Through> {
+    async fn through(&mut self, system: &mut TrackedStore, session: SessionId) -> Result<Through> {
         if let Some(through) = self.through.get(&session) {
             return Ok(*through);
         }
-        match sessions.get(session, dependency).await? {
+        match session::get(system, session).await? {
             Some(row) => {
                 self.through
                     .insert(session, Through::by_others(row.applied));
@@ -66,7 +59,6 @@ impl Applied {
         }
     }
 
-    /// Whether this instance numbered `id`.
     fn is_own(&self, id: UpdateId) -> bool {
         let through = self.through.get(&id.session);
         through.is_some_and(|through| {
@@ -83,7 +75,6 @@ impl Applied {
         through.sequence = sequence;
     }
 
-    /// Forgets a session whose row is removed.
     pub(super) fn forget(&mut self, session: SessionId) {
         self.through.remove(&session);
     }
@@ -92,7 +83,6 @@ impl Applied {
 /// The arrived requests, sorted by their progress.
 #[derive(Debug, Default)]
 pub(super) struct Ordered {
-    /// The requests to number now, in order.
     pub(super) next: Vec<Decided>,
     /// The requests that are numbered already, as they were decided.
     pub(super) known: Vec<Decided>,
@@ -111,33 +101,31 @@ pub(super) struct Arrived {
 }
 
 /// Removes the requests that the store has lost from `arrived`. A request that was planned in this
-/// incarnation of the store, and pushed before the observation in `dependency`, is decided and
+/// incarnation of the store, and pushed before the last observation of `system`, is decided and
 /// installed. For the others, the session's row decides. A queue keeps pushed messages even if
 /// their decision is lost, and the session's next request then gets the same id. Or the decision
 /// survives without its installation; then it is installed here, because it must not leave its
 /// outbox before that (rule C-3).
 pub(super) async fn without_lost(
-    sessions: &Sessions,
-    nodes: &Nodes,
+    env: &Environment,
+    system: &mut TrackedStore,
     arrived: Vec<Decided>,
-    dependency: &mut Dependency,
 ) -> Result<Arrived> {
-    let incarnation = dependency.incarnation();
+    let incarnation = system.incarnation();
     let mut remaining = Arrived::default();
     for decided in arrived {
         if decided.incarnation == incarnation {
             remaining.decided.push(decided);
             continue;
         }
-        match sessions.get(decided.id.session, dependency).await? {
+        match session::get(system, decided.id.session).await? {
             Some(row) if decided.id.sequence > row.applied => {
                 if let Some(decided) = row.decided(decided.id.sequence)? {
-                    writer::install(nodes, &row.decided_under(decided.holder())?, dependency)
-                        .await?;
+                    writer::install(system, &row.decided_under(decided.holder())?).await?;
                     remaining.decided.push(decided);
                 }
             }
-            _ if nodes.mutant.breaks(Broken::ChecksObjectsOfLostDecisions) => {
+            _ if env.breaks(Broken::ChecksObjectsOfLostDecisions) => {
                 remaining.decided.push(decided);
             }
             _ => remaining.numbered.push(decided.id),
@@ -149,11 +137,9 @@ pub(super) async fn without_lost(
 /// Sorts `arrived`: removes requests that are numbered already, and puts the others after all
 /// requests that they must follow.
 pub(super) async fn ordered(
-    sessions: &Sessions,
-    nodes: &Nodes,
+    system: &mut TrackedStore,
     applied: &mut Applied,
     arrived: Arrived,
-    dependency: &mut Dependency,
 ) -> Result<Ordered, Stopped> {
     let has_foreign = arrived.numbered.iter().any(|id| !applied.is_own(*id));
     let mut ordered = Ordered {
@@ -163,19 +149,15 @@ pub(super) async fn ordered(
     for decided in arrived.decided {
         let mut waiting = vec![decided];
         while let Some(top) = waiting.last() {
-            let through = applied
-                .through(sessions, top.id.session, dependency)
-                .await?;
+            let through = applied.through(system, top.id.session).await?;
             if top.id.sequence <= through.sequence {
                 let known = waiting.pop().expect("the loop holds it");
                 ordered.has_foreign |= known.id.sequence <= through.by_others;
                 ordered.known.push(known);
                 continue;
             }
-            if let Some(missing) =
-                missing(sessions, applied, top, through.sequence, dependency).await?
-            {
-                waiting.push(fetch(sessions, nodes, missing, dependency).await?);
+            if let Some(missing) = missing(system, applied, top, through.sequence).await? {
+                waiting.push(fetch(system, missing).await?);
             } else {
                 let next = waiting.pop().expect("the loop holds it");
                 applied.advance(next.id.session, next.id.sequence);
@@ -188,31 +170,24 @@ pub(super) async fn ordered(
 
 /// Removes only requests that were numbered before, and fetches no missing ones. A mutant.
 pub(super) fn unordered(applied: &mut Applied, arrived: Vec<Decided>) -> Ordered {
-    let mut is_new = |decided: &Decided| {
-        let through = applied
-            .through
-            .entry(decided.id.session)
-            .or_insert(Through::by_others(0));
-        let is_new = decided.id.sequence > through.sequence;
-        through.sequence = decided.id.sequence.max(through.sequence);
-        is_new
-    };
-    Ordered {
-        next: arrived
-            .into_iter()
-            .filter(|decided| is_new(decided))
-            .collect(),
-        ..Ordered::default()
+    let mut ordered = Ordered::default();
+    for decided in arrived {
+        let through = applied.through.entry(decided.id.session);
+        let through = through.or_insert(Through::by_others(0));
+        if decided.id.sequence > through.sequence {
+            through.sequence = decided.id.sequence;
+            ordered.next.push(decided);
+        }
     }
+    ordered
 }
 
 /// The first update that `decided` must wait for.
 async fn missing(
-    sessions: &Sessions,
+    system: &mut TrackedStore,
     applied: &mut Applied,
     decided: &Decided,
     through: u64,
-    dependency: &mut Dependency,
 ) -> Result<Option<UpdateId>> {
     if decided.id.sequence > through + 1 {
         return Ok(Some(UpdateId {
@@ -221,12 +196,7 @@ async fn missing(
         }));
     }
     for follows in decided.touched.iter().filter_map(|touched| touched.follows) {
-        if follows.sequence
-            > applied
-                .through(sessions, follows.session, dependency)
-                .await?
-                .sequence
-        {
+        if follows.sequence > applied.through(system, follows.session).await?.sequence {
             return Ok(Some(follows));
         }
     }
@@ -235,17 +205,10 @@ async fn missing(
 
 /// Fetches a decided request that the queue has not delivered. Its writer may have died before
 /// installing it. A request that is no longer in its outbox was numbered by another distributor.
-async fn fetch(
-    sessions: &Sessions,
-    nodes: &Nodes,
-    id: UpdateId,
-    dependency: &mut Dependency,
-) -> Result<Decided, Stopped> {
-    let row = sessions
-        .get(id.session, dependency)
-        .await?
-        .ok_or(Stopped::Overtaken)?;
+async fn fetch(system: &mut TrackedStore, id: UpdateId) -> Result<Decided, Stopped> {
+    let row = session::get(system, id.session).await?;
+    let row = row.ok_or(Stopped::Overtaken)?;
     let decided = row.decided(id.sequence)?.ok_or(Stopped::Overtaken)?;
-    writer::install(nodes, &row.decided_under(decided.holder())?, dependency).await?;
+    writer::install(system, &row.decided_under(decided.holder())?).await?;
     Ok(decided)
 }

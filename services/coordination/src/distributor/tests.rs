@@ -8,11 +8,11 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::{
-    config::DataPlacement,
+    config::{Config, DataPlacement},
     model::Lifetime,
     records::{Operation, Payload, UpdateId},
     storage::temporary,
-    test_fixture::{Call, Fixture, Interrupted, Side, create, is_of_row, set},
+    tests::{Call, Fixture, Interrupted, Side, create, is_of_row, set},
 };
 
 /// The error of a distributor that dies at a call.
@@ -272,7 +272,7 @@ fn the_temporary_object_of_a_request_is_removed_once_it_is_applied() {
     simulated::run(async {
         let (fixture, data) = (in_items().await, Bytes::from("large"));
         let (session, objects) = (fixture.open(1).await, fixture.world.objects());
-        let data = temporary::put(&*objects, session, 1, 1, data)
+        let data = temporary::put(&*objects, (session, 1), 1, data)
             .await
             .expect("no fault is injected");
         let set = Operation::SetData {
@@ -425,13 +425,8 @@ fn a_decision_of_an_earlier_incarnation_is_installed_before_it_is_numbered() {
             .handle(&message)
             .await
             .expect("no fault is injected");
-        let (nodes, mut dependency) = (
-            fixture.nodes(fixture.world.key_value()),
-            Dependency::default(),
-        );
         assert!(
-            nodes
-                .is_there("/a", &mut dependency)
+            crate::storage::node::is_there(&mut fixture.system(), "/a")
                 .await
                 .expect("no fault is injected")
         );

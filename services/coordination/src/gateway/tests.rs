@@ -7,7 +7,7 @@ use simulated::Options;
 use super::*;
 use crate::{
     Config,
-    test_fixture::{Call, Fixture, Side, TIMEOUT},
+    tests::{Call, Fixture, Side, TIMEOUT},
 };
 
 const SLOW: Duration = Duration::from_secs(5);
@@ -21,7 +21,7 @@ fn a_lease_counts_from_before_its_session_was_opened_or_resumed() {
             None,
         );
         let store = fixture.store();
-        let gateway = Gateway::new(fixture.shared(store.clone()).await);
+        let gateway = Gateway::new(fixture.tail(store.clone()).await);
         for attach in [1, 2] {
             let clock = fixture.world.clock();
             let begun = clock.monotonic();

@@ -12,138 +12,111 @@
 //! that its writer pushes it again. No other request follows an end, and the message for it may be
 //! lost.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use ports::{Clock, ErrorKind, Queue, Result, queue::Message};
-use primitives::Mutant;
+use ports::{ErrorKind, Result};
 
 use crate::{
     broken::Broken,
-    dependency::Dependency,
+    dependency::TrackedStore,
+    environment::Environment,
     heartbeat::last_heartbeat::{LastHeartbeats, Moment},
     model::SessionId,
     queue_names,
     records::{Operation, Submitted, encode},
-    storage::session::{RENEWALS_PER_TIMEOUT, Row, Sessions, State, Transition},
+    storage::session::{self, RENEWALS_PER_TIMEOUT, Row, Rows, State, Transition},
 };
 
-/// Finds expired sessions and requests their end.
-#[derive(Debug, Clone)]
-pub(crate) struct FailureDetector {
-    pub(crate) sessions: Sessions,
-    /// The queue to the writer.
-    pub(crate) queue: Arc<dyn Queue>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) mutant: Mutant<Broken>,
+/// Checks every session of a shard against the observations in `before`, and records the new ones
+/// in `heartbeats`. Returns the rows.
+pub(crate) async fn check_shard(
+    env: &Environment,
+    store: &mut TrackedStore,
+    shard: u8,
+    before: &LastHeartbeats,
+    heartbeats: &mut LastHeartbeats,
+) -> Result<Vec<(SessionId, Row)>> {
+    let mut checked = Vec::new();
+    let mut pages = Rows::of(shard);
+    while let Some(rows) = pages.next_page(store).await? {
+        let seen_at = moment(env);
+        for (session, row) in &rows {
+            let silence = before.silence(*session, row.renewals, heartbeats, seen_at);
+            let has_expired = match has_expired(env, store, *session, row, silence).await {
+                // Its client could not have resumed it either, so its timeout starts again.
+                Err(error) if error.kind() == ErrorKind::NoRoom => {
+                    heartbeats.reset(*session, moment(env));
+                    false
+                }
+                checked => checked?,
+            };
+            if has_expired {
+                end(env, *session, row).await?;
+                heartbeats.reset(*session, moment(env));
+            }
+        }
+        checked.extend(rows);
+    }
+    Ok(checked)
 }
 
-impl FailureDetector {
-    /// Checks every session of a shard against the observations in `before`, and records the new
-    /// ones in `heartbeats`. Returns the rows.
-    pub(crate) async fn check_shard(
-        &self,
-        shard: u8,
-        before: &LastHeartbeats,
-        heartbeats: &mut LastHeartbeats,
-        dependency: &mut Dependency,
-    ) -> Result<Vec<(SessionId, Row)>> {
-        let mut checked = Vec::new();
-        let mut pages = self.sessions.rows(shard);
-        while let Some(rows) = pages.next_page(dependency).await? {
-            let seen_at = self.moment();
-            for (session, row) in &rows {
-                let silence = before.silence(*session, row.renewals, heartbeats, seen_at);
-                let has_expired = match self.has_expired(*session, row, silence, dependency).await {
-                    // Its client could not have resumed it either, so its timeout starts again.
-                    Err(error) if error.kind() == ErrorKind::NoRoom => {
-                        heartbeats.reset(*session, self.moment());
-                        false
-                    }
-                    checked => checked?,
-                };
-                if has_expired {
-                    self.end(*session, row).await?;
-                    heartbeats.reset(*session, self.moment());
-                }
+/// Whether the session's end must be requested. This holds in three cases: the session expires now;
+/// it expired a whole timeout ago and the detector died before it requested the end; or its end is
+/// decided and the store lost the message that would apply it.
+async fn has_expired(
+    env: &Environment,
+    store: &mut TrackedStore,
+    session: SessionId,
+    row: &Row,
+    silence: Duration,
+) -> Result<bool> {
+    let is_rash = env.breaks(Broken::ExpiresAtFirstSilence);
+    let is_silent = silence > silence_max(env, session, row) || is_rash && silence > Duration::ZERO;
+    match row.state {
+        State::Open if is_silent => {
+            let mut condemned = session::expire(store, session, row.renewals).await?;
+            if let Transition::Refused(Some(row)) = &condemned
+                && env.breaks(Broken::ExpiresRenewedSessions)
+            {
+                condemned = session::expire(store, session, row.renewals).await?;
             }
-            checked.extend(rows);
+            Ok(matches!(condemned, Transition::Done(_)))
         }
-        Ok(checked)
+        State::Closed if env.breaks(Broken::PushesEndsOnce) => Ok(false),
+        State::Closing | State::Closed => Ok(is_silent),
+        State::Open => Ok(false),
     }
+}
 
-    /// Whether the session's end must be requested. This holds in three cases: the session expires
-    /// now; it expired a whole timeout ago and the detector died before it requested the end; or
-    /// its end is decided and the store lost the message that would apply it.
-    async fn has_expired(
-        &self,
-        session: SessionId,
-        row: &Row,
-        silence: Duration,
-        dependency: &mut Dependency,
-    ) -> Result<bool> {
-        let is_rash = self.mutant.breaks(Broken::ExpiresAtFirstSilence);
-        let is_silent =
-            silence > self.silence_max(session, row) || is_rash && silence > Duration::ZERO;
-        match row.state {
-            State::Open if is_silent => {
-                let mut condemned = self
-                    .sessions
-                    .expire(session, row.renewals, dependency)
-                    .await?;
-                if let Transition::Refused(Some(row)) = &condemned
-                    && self.mutant.breaks(Broken::ExpiresRenewedSessions)
-                {
-                    condemned = self
-                        .sessions
-                        .expire(session, row.renewals, dependency)
-                        .await?;
-                }
-                Ok(matches!(condemned, Transition::Done(_)))
-            }
-            State::Closed if self.mutant.breaks(Broken::PushesEndsOnce) => Ok(false),
-            State::Closing | State::Closed => Ok(is_silent),
-            State::Open => Ok(false),
-        }
+fn silence_max(env: &Environment, session: SessionId, row: &Row) -> Duration {
+    let is_exact = session.is_members() || row.state != State::Open;
+    if is_exact || env.breaks(Broken::TreatsRowsAsExact) {
+        return row.timeout;
     }
-
-    /// The longest silence before the session expires.
-    fn silence_max(&self, session: SessionId, row: &Row) -> Duration {
-        let is_exact = session.is_members() || row.state != State::Open;
-        if is_exact || self.mutant.breaks(Broken::TreatsRowsAsExact) {
-            return row.timeout;
-        }
-        match row.silent_before {
-            Some(before) => row.timeout.saturating_sub(before),
-            None => row.timeout + row.timeout / RENEWALS_PER_TIMEOUT,
-        }
+    match row.silent_before {
+        Some(before) => row.timeout.saturating_sub(before),
+        None => row.timeout + row.timeout / RENEWALS_PER_TIMEOUT,
     }
+}
 
-    async fn end(&self, session: SessionId, row: &Row) -> Result<()> {
-        tracing::info!(?session, "session expired");
-        let submitted = Submitted {
-            session,
-            attach: row.attach,
-            request: 0,
-            operation: Operation::Expire,
-        };
-        let group = queue_names::request_group(session);
-        let message = Message {
-            group,
-            deduplication: None,
-            body: encode(&submitted),
-        };
-        self.queue
-            .send(queue_names::REQUEST_QUEUE, vec![message])
-            .await
-            .map(|_| ())
-    }
+async fn end(env: &Environment, session: SessionId, row: &Row) -> Result<()> {
+    tracing::info!(?session, "session expired");
+    let submitted = Submitted {
+        session,
+        attach: row.attach,
+        request: 0,
+        operation: Operation::Expire,
+    };
+    let group = queue_names::request_group(session);
+    let body = encode(&submitted);
+    let queue = &*env.parts.queue;
+    queue_names::send(queue, queue_names::REQUEST_QUEUE, group, &[body]).await
+}
 
-    /// The current time on both clocks.
-    pub(crate) fn moment(&self) -> Moment {
-        let clock = &self.clock;
-        Moment {
-            own_ms: clock.monotonic().0.as_millis() as i64,
-            wall_ms: clock.now().0 as i64,
-        }
+pub(crate) fn moment(env: &Environment) -> Moment {
+    let clock = &env.parts.clock;
+    Moment {
+        own_ms: clock.monotonic().0.as_millis() as i64,
+        wall_ms: clock.now().0 as i64,
     }
 }

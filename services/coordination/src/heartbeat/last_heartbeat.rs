@@ -41,20 +41,17 @@ pub(crate) const UNWITNESSED_PERIODS_MAX: u32 = 1;
 
 /// A moment on the clocks of one instance, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Moment {
+pub(crate) struct Moment {
     /// The instance's monotonic clock, which other instances cannot read.
-    pub own_ms: i64,
-    /// The wall clock.
-    pub wall_ms: i64,
+    pub(crate) own_ms: i64,
+    pub(crate) wall_ms: i64,
 }
 
-/// The timing of heartbeats.
 #[derive(Debug, Clone, Copy)]
-pub struct Timing {
-    /// Time from one run of the heartbeat to the next.
-    pub period: Duration,
+pub(crate) struct Timing {
+    pub(crate) period: Duration,
     /// The largest difference between the wall clocks of two machines.
-    pub clocks_apart_max: Duration,
+    pub(crate) clocks_apart_max: Duration,
 }
 
 /// The last observed renewal of a session.
@@ -69,10 +66,8 @@ struct Sighting {
 
 /// The observations of one run, passed on to the next.
 #[derive(Debug, Clone, Default)]
-pub struct LastHeartbeats {
-    /// The incarnation of the store that holds these sessions.
+pub(crate) struct LastHeartbeats {
     incarnation: Incarnation,
-    /// When the run began.
     begun: Moment,
     /// How far the wall clock was set since the run before; negative if it was set back.
     set_ms: i64,
@@ -84,11 +79,9 @@ pub struct LastHeartbeats {
     sightings: BTreeMap<SessionId, Sighting>,
 }
 
-/// Observations in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredHeartbeats {
-    /// The incarnation of the store that holds these sessions.
-    pub incarnation: Incarnation,
+pub(crate) struct StoredHeartbeats {
+    pub(crate) incarnation: Incarnation,
     begun_ms: i64,
     swept_ms: i64,
     /// Session, renewals, and the wall-clock time of the observation.
@@ -97,7 +90,7 @@ pub struct StoredHeartbeats {
 
 impl LastHeartbeats {
     /// Empty observations for the first run in an incarnation of the store.
-    pub fn first(now: Moment, incarnation: Incarnation) -> Self {
+    pub(crate) fn first(now: Moment, incarnation: Incarnation) -> Self {
         Self {
             incarnation,
             begun: now,
@@ -107,7 +100,7 @@ impl LastHeartbeats {
     }
 
     /// Continues from the stored observations of another instance.
-    pub fn from_stored(stored: StoredHeartbeats, now: Moment, timing: Timing) -> Self {
+    pub(crate) fn from_stored(stored: StoredHeartbeats, now: Moment, timing: Timing) -> Self {
         let apart = ms(timing.clocks_apart_max);
         let age_max = ms(timing.period) * i64::from(UNWITNESSED_PERIODS_MAX) + apart;
         let passed = now.wall_ms - stored.begun_ms;
@@ -134,18 +127,17 @@ impl LastHeartbeats {
         }
     }
 
-    /// The incarnation of the store that holds these sessions.
-    pub fn incarnation(&self) -> Incarnation {
+    pub(crate) fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
     /// Whether the instance that made these observations may continue with them.
-    pub fn are_fresh(&self, now: Moment, timing: Timing) -> bool {
+    pub(crate) fn are_fresh(&self, now: Moment, timing: Timing) -> bool {
         now.own_ms - self.begun.own_ms <= ms(timing.period) * i64::from(OWN_PERIODS_MAX)
     }
 
     /// Empty observations for a run that begins now and follows this one.
-    pub fn next(&self, now: Moment) -> Self {
+    pub(crate) fn next(&self, now: Moment) -> Self {
         let (by_own, by_wall) = (
             now.own_ms - self.begun.own_ms,
             now.wall_ms - self.begun.wall_ms,
@@ -163,7 +155,7 @@ impl LastHeartbeats {
 
     /// How long `session` had had this many renewals when the run of `next` began. Records the
     /// observation in `next`, as of `now`.
-    pub fn silence(
+    pub(crate) fn silence(
         &self,
         session: SessionId,
         renewals: i64,
@@ -188,20 +180,19 @@ impl LastHeartbeats {
     }
 
     /// Counts the silence of `session` from zero again.
-    pub fn reset(&mut self, session: SessionId, now: Moment) {
+    pub(crate) fn reset(&mut self, session: SessionId, now: Moment) {
         if let Some(sighting) = self.sightings.get_mut(&session) {
             (sighting.own_ms, sighting.wall_ms) = (now.own_ms, now.wall_ms);
         }
     }
 
-    /// Number of observed sessions.
-    pub fn session_count(&self) -> usize {
+    pub(crate) fn session_count(&self) -> usize {
         self.sightings.len()
     }
 
     /// Whether the last sweep of temporary objects is at least `period` ago. If so, records a sweep
     /// now.
-    pub fn sweep_is_due(&mut self, period: Duration) -> bool {
+    pub(crate) fn sweep_is_due(&mut self, period: Duration) -> bool {
         let is_due = self.begun.wall_ms - self.swept_ms >= ms(period);
         if is_due {
             self.swept_ms = self.begun.wall_ms;
@@ -211,7 +202,11 @@ impl LastHeartbeats {
 
     /// The observations to store, if that is due: the sessions that have been silent for longest,
     /// at most `sessions_max`. The others only lose time.
-    pub fn to_store(&mut self, timing: Timing, sessions_max: usize) -> Option<StoredHeartbeats> {
+    pub(crate) fn stored_if_due(
+        &mut self,
+        timing: Timing,
+        sessions_max: usize,
+    ) -> Option<StoredHeartbeats> {
         let lasting = ms(timing.period) * i64::from(STORED_ONCE_IN_PERIODS);
         if self
             .stored_ms

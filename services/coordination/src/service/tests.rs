@@ -5,7 +5,7 @@ use simulated::Options;
 use super::*;
 use crate::{
     model::Lifetime,
-    test_fixture::{Fixture, create},
+    tests::{Fixture, create},
 };
 
 /// A generous bound; the work takes milliseconds.
@@ -33,10 +33,8 @@ fn a_process_starts_despite_an_outbox_that_does_not_decode() {
         let world = &fixture.world;
         let parts = Parts {
             system: world.key_value(),
-            regions: vec![Region {
-                items: world.key_value(),
-                objects: world.objects(),
-            }],
+            items: world.key_value(),
+            objects: world.objects(),
             queue: world.queue(),
             functions: world.functions(),
             clock: world.clock(),

@@ -21,10 +21,8 @@ use sha2::{Digest, Sha256};
 /// the prefix.
 const PLAIN_BYTES_MAX: usize = 1000;
 
-/// Marks a digest.
 const DIGEST_MARKER: u8 = 0xff;
 
-/// The attribute that holds the text of a digest.
 const TEXT: &str = "long_name";
 
 /// `kind` and the text: a key, or the first or last part of one.

@@ -30,11 +30,11 @@ use primitives::{Backoff, Mutant};
 use crate::{
     broken::Broken,
     config::{Config, LockOptions},
-    dependency::Dependency,
+    dependency::TrackedStore,
     records::{Holder, NodeState, decode, encode},
     storage::{
         keys,
-        session::{Sessions, Transition},
+        session::{self, Transition},
     },
 };
 
@@ -57,7 +57,6 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// The lock of `holder`.
     pub fn of(holder: Holder) -> Self {
         Self {
             holder,
@@ -65,7 +64,6 @@ impl Lock {
         }
     }
 
-    /// The lock's holder.
     pub fn holder(&self) -> Holder {
         self.holder
     }
@@ -79,28 +77,18 @@ enum Attempt {
     Held(Option<Arc<Item>>),
 }
 
-/// The node rows of one system store.
 #[derive(Debug, Clone)]
-pub struct Nodes {
-    system: Arc<dyn KeyValue>,
-    sessions: Sessions,
+pub struct Locking {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     options: LockOptions,
     pub(crate) mutant: Mutant<Broken>,
 }
 
-impl Nodes {
-    /// The rows in `system`. `clock` and `entropy` time the retries.
-    pub fn new(
-        system: Arc<dyn KeyValue>,
-        clock: Arc<dyn Clock>,
-        entropy: Arc<dyn Entropy>,
-        config: &Config,
-    ) -> Self {
+impl Locking {
+    /// Measures times with `clock`, and spreads retries with `entropy`.
+    pub fn new(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>, config: &Config) -> Self {
         Self {
-            sessions: Sessions::new(system.clone()),
-            system,
             clock,
             entropy,
             options: config.locks,
@@ -112,24 +100,20 @@ impl Nodes {
     /// holder has the lock.
     pub async fn lock(
         &self,
+        store: &mut TrackedStore,
         path: &str,
         lock: &Lock,
-        dependency: &mut Dependency,
     ) -> Result<Option<NodeState>> {
-        let LockOptions {
-            wait_min: first,
-            wait_max: longest,
-            ..
-        } = self.options;
+        let longest = self.options.wait_max;
         let mut delays = Backoff {
-            first,
+            first: self.options.wait_min,
             longest,
             attempts_max: u32::MAX,
         }
         .delays();
         let mut watched: Option<(Holder, Monotonic)> = None;
         loop {
-            let item = match self.attempt(path, lock, dependency).await? {
+            let item = match self.attempt(store, path, lock).await? {
                 Attempt::Locked(state) => return Ok(state),
                 Attempt::Held(item) => item,
             };
@@ -139,7 +123,7 @@ impl Nodes {
             };
             let other: Holder = decode(found, "a lock")?;
             if self.may_break(&item, other, lock.holder) {
-                self.break_lock(path, other, dependency).await?;
+                self.break_lock(store, path, other).await?;
                 continue;
             }
             let now = self.clock.monotonic();
@@ -158,25 +142,24 @@ impl Nodes {
     /// Locks the row without waiting. Returns `None` if another holder has the lock.
     pub async fn try_lock(
         &self,
+        store: &mut TrackedStore,
         path: &str,
         lock: &Lock,
-        dependency: &mut Dependency,
     ) -> Result<Option<Option<NodeState>>> {
-        match self.attempt(path, lock, dependency).await? {
+        match self.attempt(store, path, lock).await? {
             Attempt::Locked(state) => Ok(Some(state)),
             Attempt::Held(_) => Ok(None),
         }
     }
 
-    async fn attempt(
-        &self,
-        path: &str,
-        lock: &Lock,
-        dependency: &mut Dependency,
-    ) -> Result<Attempt> {
+    async fn attempt(&self, store: &mut TrackedStore, path: &str, lock: &Lock) -> Result<Attempt> {
+        let locked = vec![
+            Action::set(LOCK, lock.encoded.clone()),
+            Action::set_integer(LOCKED_AT, self.clock.now().0 as i64),
+        ];
         let free = Condition::attribute(LOCK, Test::Absent);
-        match self
-            .update(self.locking(path, lock).when(free), dependency)
+        match store
+            .update(Update::modify(key(path), locked).when(free))
             .await?
         {
             Outcome::Done(item) => state_of(item.as_ref()).map(Attempt::Locked),
@@ -185,91 +168,6 @@ impl Nodes {
             }
             Outcome::Conflict(item) => Ok(Attempt::Held(item)),
         }
-    }
-
-    /// Whether a znode exists at `path`. The read takes no lock, so the answer may be outdated on
-    /// return.
-    pub async fn is_there(&self, path: &str, dependency: &mut Dependency) -> Result<bool> {
-        let row = self.read(path, dependency).await?;
-        Ok(row.is_some_and(|row| row.bytes(STATE).is_some()))
-    }
-
-    /// Whether `path` has neither a znode nor a lock, under which one may be created. While the
-    /// caller holds the lock of the parent this stays true, because creating a znode requires that
-    /// lock.
-    pub async fn is_vacant(&self, path: &str, dependency: &mut Dependency) -> Result<bool> {
-        let row = self.read(path, dependency).await?;
-        Ok(row.is_none_or(|row| row.bytes(STATE).is_none() && row.bytes(LOCK).is_none()))
-    }
-
-    async fn read(&self, path: &str, dependency: &mut Dependency) -> Result<Option<Arc<Item>>> {
-        dependency.get(&*self.system, &key(path)).await
-    }
-
-    /// Unlocks the row of `path` and leaves its state unchanged.
-    pub async fn unlock(
-        &self,
-        path: &str,
-        lock: &Lock,
-        state: Option<NodeState>,
-        dependency: &mut Dependency,
-    ) -> Result<()> {
-        let update = match state {
-            Some(_) => Update::modify(
-                key(path),
-                vec![Action::unset(LOCK), Action::unset(LOCKED_AT)],
-            ),
-            None => Update::delete(key(path)),
-        };
-        self.update(update.when(held_by(lock)), dependency)
-            .await
-            .map(|_| ())
-    }
-
-    /// Installs the state decided under `lock` and unlocks the row. Does nothing if the state is
-    /// installed already.
-    pub async fn install(
-        &self,
-        path: &str,
-        lock: &Lock,
-        becomes: Option<&NodeState>,
-        dependency: &mut Dependency,
-    ) -> Result<()> {
-        let update = match becomes {
-            Some(state) => {
-                let state = Action::set(STATE, encode(state));
-                Update::modify(
-                    key(path),
-                    vec![state, Action::unset(LOCK), Action::unset(LOCKED_AT)],
-                )
-            }
-            None => Update::delete(key(path)),
-        };
-        self.update(update.when(held_by(lock)), dependency)
-            .await
-            .map(|_| ())
-    }
-
-    /// Creates the row of a built-in znode if it does not exist.
-    pub async fn put_if_absent(&self, path: &str, state: NodeState) -> Result<()> {
-        let update = Update::modify(key(path), vec![Action::set(STATE, encode(&state))])
-            .when(Condition::Absent);
-        self.system.update(update).await.map(|_| ())
-    }
-
-    async fn update(&self, update: Update, dependency: &mut Dependency) -> Result<Outcome> {
-        dependency.update(&*self.system, update).await
-    }
-
-    fn locking(&self, path: &str, lock: &Lock) -> Update {
-        let now = self.clock.now().0 as i64;
-        Update::modify(
-            key(path),
-            vec![
-                Action::set(LOCK, lock.encoded.clone()),
-                Action::set_integer(LOCKED_AT, now),
-            ],
-        )
     }
 
     /// Whether the lock of `other` is past its time, or was left by an earlier writer of the
@@ -285,52 +183,90 @@ impl Nodes {
 
     /// Frees the row of `path` from a lock past its time. If the lock's request was decided,
     /// installs its outcome. If not, makes sure that the request is never decided under this lock.
-    async fn break_lock(
-        &self,
-        path: &str,
-        holder: Holder,
-        dependency: &mut Dependency,
-    ) -> Result<()> {
+    async fn break_lock(&self, store: &mut TrackedStore, path: &str, holder: Holder) -> Result<()> {
         let lock = Lock::of(holder);
-        if self.mutant.breaks(Broken::BreaksLocksUnasked) {
-            return self.discard(path, &lock, dependency).await;
-        }
-        let session = holder.request.session;
-        let row = match self
-            .sessions
-            .fence_out(session, holder.request.sequence, holder.fence, dependency)
-            .await?
+        if !self.mutant.breaks(Broken::BreaksLocksUnasked)
+            && let Transition::Refused(Some(row)) = session::fence_out(store, holder).await?
         {
-            Transition::Done(_) | Transition::Refused(None) => {
-                return self.discard(path, &lock, dependency).await;
+            let decided = row.decided_under(holder)?;
+            let mut touches = decided.iter().flat_map(|decided| &decided.touched);
+            if let Some(last) = touches.rfind(|touched| touched.path == path) {
+                return install(store, path, &lock, last.becomes.as_ref()).await;
             }
-            Transition::Refused(Some(row)) => row,
-        };
-        let decided = row.decided_under(holder)?;
-        let touches = decided.iter().flat_map(|decided| &decided.touched);
-        match touches.filter(|touched| touched.path == path).last() {
-            Some(last) => {
-                self.install(path, &lock, last.becomes.as_ref(), dependency)
-                    .await
-            }
-            None => self.discard(path, &lock, dependency).await,
         }
+        // Nothing was decided under it, so the state stays as it is.
+        let current = read(store, path).await?;
+        unlock(store, path, &lock, state_of(current.as_ref())?).await
     }
+}
 
-    /// Removes a lock under which nothing was decided, and leaves the state unchanged.
-    async fn discard(&self, path: &str, lock: &Lock, dependency: &mut Dependency) -> Result<()> {
-        let current = self.read(path, dependency).await?;
-        self.unlock(path, lock, state_of(current.as_ref())?, dependency)
-            .await
-    }
+/// Whether a znode exists at `path`. The read takes no lock, so the answer may be outdated on
+/// return.
+pub async fn is_there(store: &mut TrackedStore, path: &str) -> Result<bool> {
+    let row = read(store, path).await?;
+    Ok(row.is_some_and(|row| row.bytes(STATE).is_some()))
+}
+
+/// Whether `path` has neither a znode nor a lock, under which one may be created. While the caller
+/// holds the lock of the parent this stays true, because creating a znode requires that lock.
+pub async fn is_vacant(store: &mut TrackedStore, path: &str) -> Result<bool> {
+    let row = read(store, path).await?;
+    Ok(row.is_none_or(|row| row.bytes(STATE).is_none() && row.bytes(LOCK).is_none()))
+}
+
+async fn read(store: &mut TrackedStore, path: &str) -> Result<Option<Arc<Item>>> {
+    store.get(&key(path)).await
+}
+
+/// Unlocks the row of `path` and leaves its state unchanged.
+pub async fn unlock(
+    store: &mut TrackedStore,
+    path: &str,
+    lock: &Lock,
+    state: Option<NodeState>,
+) -> Result<()> {
+    free(store, path, lock, state.map(|_| Vec::new())).await
+}
+
+/// Installs the state decided under `lock` and unlocks the row. Does nothing if the state is
+/// installed already.
+pub async fn install(
+    store: &mut TrackedStore,
+    path: &str,
+    lock: &Lock,
+    becomes: Option<&NodeState>,
+) -> Result<()> {
+    let change = becomes.map(|state| vec![Action::set(STATE, encode(state))]);
+    free(store, path, lock, change).await
+}
+
+/// Unlocks a row with this change, or removes it if there is none.
+async fn free(
+    store: &mut TrackedStore,
+    path: &str,
+    lock: &Lock,
+    change: Option<Vec<Action>>,
+) -> Result<()> {
+    let update = match change {
+        Some(mut actions) => {
+            actions.extend([Action::unset(LOCK), Action::unset(LOCKED_AT)]);
+            Update::modify(key(path), actions)
+        }
+        None => Update::delete(key(path)),
+    };
+    let is_held = Condition::attribute(LOCK, Test::is(lock.encoded.clone()));
+    store.update(update.when(is_held)).await.map(|_| ())
+}
+
+/// Creates the row of a built-in znode if it does not exist.
+pub async fn put_if_absent(store: &dyn KeyValue, path: &str, state: NodeState) -> Result<()> {
+    let state = vec![Action::set(STATE, encode(&state))];
+    let update = Update::modify(key(path), state).when(Condition::Absent);
+    store.update(update).await.map(|_| ())
 }
 
 fn key(path: &str) -> Key {
     Key::new(keys::encode("node:", path), [])
-}
-
-fn held_by(lock: &Lock) -> Condition {
-    Condition::attribute(LOCK, Test::is(lock.encoded.clone()))
 }
 
 fn state_of(item: Option<&Arc<Item>>) -> Result<Option<NodeState>> {

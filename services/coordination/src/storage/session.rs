@@ -16,7 +16,7 @@
 //!   next.
 //! - `state` only moves from open to closing to closed. A closed session decides nothing. A closing
 //!   session decides only its end and accepts no connection.
-//! - Every transition depends on the state that led to it ([`Dependency`]), because a store that
+//! - Every transition depends on the state that led to it ([`TrackedStore`]), because a store that
 //!   rolled back assigns the same numbers again.
 //!
 //! From FaaSKeeper, section 4.1 (a session's item in system storage). The outbox, the numbers and
@@ -30,12 +30,12 @@ use std::{
 
 use bytes::Bytes;
 use ports::{
-    Condition, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
+    Condition, Error, Item, Key, Result, Update,
     key_value::{Action, Name, Outcome, Scan, Test, Value},
 };
 
 use crate::{
-    dependency::Dependency,
+    dependency::TrackedStore,
     model::{Password, SessionId},
     records::{Decided, Holder, UpdateId, decode},
 };
@@ -64,43 +64,33 @@ pub const CLIENT_SHARDS: Range<u8> = 0..CLIENT_SHARD_COUNT;
 /// ([`crate::member`]).
 pub const MEMBER_SHARD: u8 = CLIENT_SHARD_COUNT;
 
-/// All partitions.
 pub const ALL_SHARDS: RangeInclusive<u8> = 0..=MEMBER_SHARD;
 
 /// Renewals per timeout while the peer is active.
 pub const RENEWALS_PER_TIMEOUT: u32 = 4;
 
-/// Rows per page of [`Rows`].
 const PAGE_ITEMS: usize = 256;
 
-/// The life cycle of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Requests are decided.
-    Open,
+    Open = 0,
     /// Only the session's end is decided. Either the failure detector found the session silent, or
     /// its client closed it and the end takes several parts.
-    Closing,
-    /// Its end is decided.
-    Closed,
+    Closing = 1,
+    Closed = 2,
 }
 
 impl State {
+    /// Its number in the row.
     fn number(self) -> i64 {
-        match self {
-            Self::Open => 0,
-            Self::Closing => 1,
-            Self::Closed => 2,
-        }
+        self as i64
     }
 }
 
 /// A session's row as it was read.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Its place in the life cycle.
     pub state: State,
-    /// The attach number of the latest connection.
     pub attach: u64,
     /// The number of the last request decided under that attach.
     pub request: u64,
@@ -108,17 +98,14 @@ pub struct Row {
     pub sequence: u64,
     /// The sequence of the last request applied to the user store.
     pub applied: u64,
-    /// The fencing number of the writer that may decide.
     pub fence: u64,
     /// Noted planning attempts of the next request that did not succeed.
     pub planning_attempts: u64,
-    /// Number of lease renewals.
     pub renewals: i64,
     /// Time between the client's last message and the last renewal, if the client is known to be
     /// silent since that renewal. If `None`, the client may have sent messages for up to one
     /// renewal period after it.
     pub silent_before: Option<Duration>,
-    /// The granted timeout.
     pub timeout: Duration,
     item: Arc<Item>,
 }
@@ -161,7 +148,6 @@ impl Row {
         self.item.list(OUTBOX)
     }
 
-    /// The outbox, decoded.
     pub fn outbox_decoded(&self) -> Result<Vec<Decided>> {
         self.outbox()
             .iter()
@@ -186,22 +172,16 @@ impl Row {
     }
 }
 
-/// Requests that are decided together.
 #[derive(Debug)]
 pub struct Decision {
     /// The id of the first request. The ids of the others follow without a gap.
     pub first: UpdateId,
-    /// The fencing number that the row must have.
     pub fence: u64,
-    /// The attach number that the row must have.
     pub attach: u64,
-    /// The state that the row must have.
     pub expected: State,
     /// The number of the attach's last request in this decision.
     pub request: u64,
-    /// Whether the decision closes the session.
     pub closes: bool,
-    /// The encoded outcomes, in order.
     pub outcomes: Vec<Bytes>,
 }
 
@@ -214,344 +194,254 @@ pub enum Transition {
     Refused(Option<Row>),
 }
 
-/// The session rows of one system store.
-#[derive(Debug, Clone)]
-pub struct Sessions {
-    system: Arc<dyn KeyValue>,
+pub async fn get(store: &mut TrackedStore, session: SessionId) -> Result<Option<Row>> {
+    let item = store.get(&key(session)).await?;
+    item.as_ref().map(Row::read).transpose()
 }
 
-impl Sessions {
-    /// The rows in `system`.
-    pub fn new(system: Arc<dyn KeyValue>) -> Self {
-        Self { system }
+/// Creates the row of a new session. Returns false if the id is taken.
+///
+/// Errors: `NoRoom` once the store's reserve is used up.
+pub async fn create(
+    store: &mut TrackedStore,
+    session: SessionId,
+    password: Password,
+    timeout: Duration,
+) -> Result<bool> {
+    let mut attributes = vec![(
+        Name::from(PASSWORD),
+        Value::Bytes(Bytes::copy_from_slice(&password.0)),
+    )];
+    for (name, value) in [
+        (STATE, State::Open.number()),
+        (ATTACH, 1),
+        (REQUEST, 0),
+        (SEQUENCE, 0),
+        (APPLIED, 0),
+        (FENCE, 0),
+        (RENEWALS, 0),
+        (TIMEOUT, timeout.as_millis() as i64),
+    ] {
+        attributes.push((name.into(), Value::Integer(value)));
     }
+    let update = Update::put(key(session), attributes).when(Condition::Absent);
+    Ok(matches!(
+        transition(store, update).await?,
+        Transition::Done(_)
+    ))
+}
 
-    /// The dependency of work on the rows that begins now.
-    pub fn dependency(&self) -> Dependency {
-        Dependency::now(&*self.system)
+/// Hands an open session to a new connection: raises its attach number and renews its lease.
+///
+/// Errors: `NoRoom` once the store's reserve is used up.
+pub async fn attach(
+    store: &mut TrackedStore,
+    session: SessionId,
+    password: Password,
+    timeout: Duration,
+) -> Result<Transition> {
+    let actions = vec![
+        Action::Add(ATTACH.into(), 1),
+        Action::set_integer(REQUEST, 0),
+        Action::unset(PLANNING_ATTEMPTS),
+        Action::Add(RENEWALS.into(), 1),
+        Action::unset(SILENT),
+        Action::set_integer(TIMEOUT, timeout.as_millis() as i64),
+    ];
+    let is_owner = Condition::attribute(PASSWORD, Test::is(Bytes::copy_from_slice(&password.0)));
+    let condition = Condition::All(vec![is(STATE, State::Open.number()), is_owner]);
+    transition(store, modify(session, actions, condition)).await
+}
+
+/// Renews the lease of an open session for the connection with this attach number.
+///
+/// The write is transient. After a crash of the store all silence is counted from zero again, and a
+/// full disk must not prevent a session from staying alive.
+pub async fn renew(
+    store: &mut TrackedStore,
+    session: SessionId,
+    attach: u64,
+) -> Result<Transition> {
+    let condition = Condition::All(vec![
+        is(STATE, State::Open.number()),
+        is(ATTACH, attach as i64),
+    ]);
+    let actions = vec![Action::Add(RENEWALS.into(), 1), Action::unset(SILENT)];
+    transition(store, modify(session, actions, condition).transient()).await
+}
+
+/// Records that the client of an open session has been silent since the renewal number `renewals`,
+/// and for `before` ahead of it. Only the connection with this attach number may record that. The
+/// write is transient, like renewals.
+pub async fn record_silence(
+    store: &mut TrackedStore,
+    session: SessionId,
+    attach: u64,
+    renewals: i64,
+    before: Duration,
+) -> Result<Transition> {
+    let condition = Condition::All(vec![
+        is(STATE, State::Open.number()),
+        is(ATTACH, attach as i64),
+        is(RENEWALS, renewals),
+    ]);
+    let silent = vec![Action::set_integer(SILENT, before.as_millis() as i64)];
+    transition(store, modify(session, silent, condition).transient()).await
+}
+
+/// Moves a silent session to closing, unless it was renewed since `renewals` was read (rule C-6).
+///
+/// Errors: `NoRoom` once the store's reserve is used up.
+pub async fn expire(
+    store: &mut TrackedStore,
+    session: SessionId,
+    renewals: i64,
+) -> Result<Transition> {
+    let condition = Condition::All(vec![
+        is(STATE, State::Open.number()),
+        is(RENEWALS, renewals),
+    ]);
+    let closing = vec![Action::set_integer(STATE, State::Closing.number())];
+    transition(store, modify(session, closing, condition)).await
+}
+
+/// Moves an open session to closing for the writer that took it over as `row`. Its client asked for
+/// the end, and the end takes more than one decision.
+pub async fn begin_closing(
+    store: &mut TrackedStore,
+    session: SessionId,
+    row: &Row,
+) -> Result<Transition> {
+    let condition = Condition::All(vec![
+        is(STATE, State::Open.number()),
+        is_unchanged_since(row),
+    ]);
+    let closing = vec![Action::set_integer(STATE, State::Closing.number())];
+    transition(store, modify(session, closing, condition)).await
+}
+
+/// Notes that the writer that took over the session as `row` is about to plan the next request.
+///
+/// The write is transient. A crash of the store that loses the note also loses the request, or
+/// restarts its delivery count at one.
+pub async fn begin_planning(
+    store: &mut TrackedStore,
+    session: SessionId,
+    row: &Row,
+) -> Result<Transition> {
+    let note = vec![Action::Add(PLANNING_ATTEMPTS.into(), 1)];
+    let update = modify(session, note, is_unchanged_since(row));
+    transition(store, update.transient()).await
+}
+
+/// Removes these notes. The request has been planned, so a later failure is not caused by its
+/// planning.
+pub async fn end_planning(
+    store: &mut TrackedStore,
+    session: SessionId,
+    row: &Row,
+) -> Result<Transition> {
+    let notes = vec![Action::unset(PLANNING_ATTEMPTS)];
+    let update = modify(session, notes, is_unchanged_since(row));
+    transition(store, update.transient()).await
+}
+
+/// Takes over a session for writing. The row then has a fencing number that shuts out earlier
+/// writers.
+pub async fn acquire(store: &mut TrackedStore, session: SessionId) -> Result<Transition> {
+    let fence = vec![Action::Add(FENCE.into(), 1)];
+    transition(store, modify(session, fence, Condition::Exists)).await
+}
+
+/// Prevents the writer of `holder` from deciding under its locks, so that these may be broken.
+pub async fn fence_out(store: &mut TrackedStore, holder: Holder) -> Result<Transition> {
+    let UpdateId { session, sequence } = holder.request;
+    let condition = Condition::All(vec![
+        is(SEQUENCE, sequence as i64 - 1),
+        is(FENCE, holder.fence as i64),
+    ]);
+    let fence = vec![Action::Add(FENCE.into(), 1)];
+    transition(store, modify(session, fence, condition)).await
+}
+
+/// The commit point (rule C-1): advances the session's numbers and appends the outcomes to its
+/// outbox.
+pub async fn decide(store: &mut TrackedStore, decision: Decision) -> Result<Transition> {
+    let first = decision.first;
+    let last = first.sequence + decision.outcomes.len() as u64 - 1;
+    let mut actions = vec![
+        Action::set_integer(SEQUENCE, last as i64),
+        Action::set_integer(REQUEST, decision.request as i64),
+        Action::unset(PLANNING_ATTEMPTS),
+        Action::Append(OUTBOX.into(), decision.outcomes),
+    ];
+    if decision.closes {
+        actions.push(Action::set_integer(STATE, State::Closed.number()));
     }
+    let condition = Condition::All(vec![
+        is(STATE, decision.expected.number()),
+        is(ATTACH, decision.attach as i64),
+        is(SEQUENCE, first.sequence as i64 - 1),
+        is(FENCE, decision.fence as i64),
+    ]);
+    transition(store, modify(first.session, actions, condition)).await
+}
 
-    /// Whether the store that holds the rows takes additions.
-    pub fn has_room(&self) -> bool {
-        self.system.has_room()
+/// Records that all requests in (`from`, `through`] are applied, and removes them from the outbox.
+pub async fn applied(
+    store: &mut TrackedStore,
+    session: SessionId,
+    from: u64,
+    through: u64,
+) -> Result<()> {
+    let actions = vec![
+        Action::set_integer(APPLIED, through as i64),
+        Action::RemoveFirst(OUTBOX.into(), (through - from) as usize),
+    ];
+    let update = modify(session, actions, is(APPLIED, from as i64));
+    store.update(update).await.map(|_| ())
+}
+
+/// Removes the row of a session whose end is applied.
+pub async fn remove(store: &mut TrackedStore, session: SessionId) -> Result<()> {
+    let update = Update::delete(key(session)).when(is(STATE, State::Closed.number()));
+    store.update(update).await.map(|_| ())
+}
+
+fn modify(session: SessionId, actions: Vec<Action>, condition: Condition) -> Update {
+    Update::modify(key(session), actions).when(condition)
+}
+
+async fn transition(store: &mut TrackedStore, update: Update) -> Result<Transition> {
+    match store.update(update).await? {
+        Outcome::Done(Some(item)) => Row::read(&item).map(Transition::Done),
+        Outcome::Done(None) => Err(Error::corrupt("change a session's row, which disappeared")),
+        Outcome::Conflict(item) => Ok(Transition::Refused(
+            item.as_ref().map(Row::read).transpose()?,
+        )),
     }
+}
 
-    /// The row of `session`.
-    pub async fn get(
-        &self,
-        session: SessionId,
-        dependency: &mut Dependency,
-    ) -> Result<Option<Row>> {
-        let item = dependency.get(&*self.system, &key(session)).await?;
-        item.as_ref().map(Row::read).transpose()
-    }
+/// The rows of a shard, read page by page. A row that cannot be decoded is logged and skipped, so
+/// that it does not block work on the other sessions.
+#[derive(Debug)]
+pub struct Rows {
+    partition: String,
+    from: Option<Bytes>,
+}
 
-    /// Creates the row of a new session. Returns false if the id is taken.
-    ///
-    /// Errors: `NoRoom` once the store's reserve is used up.
-    pub async fn create(
-        &self,
-        session: SessionId,
-        password: Password,
-        timeout: Duration,
-        dependency: &mut Dependency,
-    ) -> Result<bool> {
-        let integer = |name: &'static str, value: i64| (Name::from(name), Value::Integer(value));
-        let attributes = vec![
-            integer(STATE, State::Open.number()),
-            integer(ATTACH, 1),
-            integer(REQUEST, 0),
-            integer(SEQUENCE, 0),
-            integer(APPLIED, 0),
-            integer(FENCE, 0),
-            integer(RENEWALS, 0),
-            integer(TIMEOUT, timeout.as_millis() as i64),
-            (
-                PASSWORD.into(),
-                Value::Bytes(Bytes::copy_from_slice(&password.0)),
-            ),
-        ];
-        let update = Update::put(key(session), attributes).when(Condition::Absent);
-        match self.transition(update, dependency).await? {
-            Transition::Done(_) => Ok(true),
-            Transition::Refused(_) => Ok(false),
-        }
-    }
-
-    /// Hands an open session to a new connection: raises its attach number and renews its lease.
-    ///
-    /// Errors: `NoRoom` once the store's reserve is used up.
-    pub async fn attach(
-        &self,
-        session: SessionId,
-        password: Password,
-        timeout: Duration,
-        dependency: &mut Dependency,
-    ) -> Result<Transition> {
-        let actions = vec![
-            Action::Add(ATTACH.into(), 1),
-            Action::set_integer(REQUEST, 0),
-            Action::unset(PLANNING_ATTEMPTS),
-            Action::Add(RENEWALS.into(), 1),
-            Action::unset(SILENT),
-            Action::set_integer(TIMEOUT, timeout.as_millis() as i64),
-        ];
-        let condition = Condition::All(vec![
-            is(STATE, State::Open.number()),
-            Condition::attribute(PASSWORD, Test::is(Bytes::copy_from_slice(&password.0))),
-        ]);
-        self.transition(
-            Update::modify(key(session), actions).when(condition),
-            dependency,
-        )
-        .await
-    }
-
-    /// Renews the lease of an open session for the connection with this attach number.
-    ///
-    /// The write is transient. After a crash of the store all silence is counted from zero again,
-    /// and a full disk must not prevent a session from staying alive.
-    pub async fn renew(
-        &self,
-        session: SessionId,
-        attach: u64,
-        dependency: &mut Dependency,
-    ) -> Result<Transition> {
-        let condition = Condition::All(vec![
-            is(STATE, State::Open.number()),
-            is(ATTACH, attach as i64),
-        ]);
-        let actions = vec![Action::Add(RENEWALS.into(), 1), Action::unset(SILENT)];
-        let update = Update::modify(key(session), actions).when(condition);
-        self.transition(update.transient(), dependency).await
-    }
-
-    /// Records that the client of an open session has been silent since the renewal number
-    /// `renewals`, and for `before` ahead of it. Only the connection with this attach number may
-    /// record that. The write is transient, like renewals.
-    pub async fn record_silence(
-        &self,
-        session: SessionId,
-        attach: u64,
-        renewals: i64,
-        before: Duration,
-        dependency: &mut Dependency,
-    ) -> Result<Transition> {
-        let condition = Condition::All(vec![
-            is(STATE, State::Open.number()),
-            is(ATTACH, attach as i64),
-            is(RENEWALS, renewals),
-        ]);
-        let silent = Action::set_integer(SILENT, before.as_millis() as i64);
-        let update = Update::modify(key(session), vec![silent]).when(condition);
-        self.transition(update.transient(), dependency).await
-    }
-
-    /// Moves a silent session to closing, unless it was renewed since `renewals` was read (rule
-    /// C-6).
-    ///
-    /// Errors: `NoRoom` once the store's reserve is used up.
-    pub async fn expire(
-        &self,
-        session: SessionId,
-        renewals: i64,
-        dependency: &mut Dependency,
-    ) -> Result<Transition> {
-        let condition = Condition::All(vec![
-            is(STATE, State::Open.number()),
-            is(RENEWALS, renewals),
-        ]);
-        let actions = vec![Action::set_integer(STATE, State::Closing.number())];
-        self.transition(
-            Update::modify(key(session), actions).when(condition),
-            dependency,
-        )
-        .await
-    }
-
-    /// Moves an open session to closing for the writer that took it over as `row`. Its client asked
-    /// for the end, and the end takes more than one decision.
-    pub async fn begin_closing(
-        &self,
-        session: SessionId,
-        row: &Row,
-        dependency: &mut Dependency,
-    ) -> Result<Transition> {
-        let actions = vec![Action::set_integer(STATE, State::Closing.number())];
-        let condition = Condition::All(vec![
-            is(STATE, State::Open.number()),
-            is_unchanged_since(row),
-        ]);
-        self.transition(
-            Update::modify(key(session), actions).when(condition),
-            dependency,
-        )
-        .await
-    }
-
-    /// Notes that the writer that took over the session as `row` is about to plan the next request.
-    ///
-    /// The write is transient. A crash of the store that loses the note also loses the request, or
-    /// restarts its delivery count at one.
-    pub async fn begin_planning(
-        &self,
-        session: SessionId,
-        row: &Row,
-        dependency: &mut Dependency,
-    ) -> Result<Transition> {
-        let update = Update::modify(key(session), vec![Action::Add(PLANNING_ATTEMPTS.into(), 1)])
-            .when(is_unchanged_since(row));
-        self.transition(update.transient(), dependency).await
-    }
-
-    /// Removes these notes. The request has been planned, so a later failure is not caused by its
-    /// planning.
-    pub async fn end_planning(
-        &self,
-        session: SessionId,
-        row: &Row,
-        dependency: &mut Dependency,
-    ) -> Result<Transition> {
-        let update = Update::modify(key(session), vec![Action::unset(PLANNING_ATTEMPTS)])
-            .when(is_unchanged_since(row));
-        self.transition(update.transient(), dependency).await
-    }
-
-    /// Takes over a session for writing. The row then has a fencing number that shuts out earlier
-    /// writers.
-    pub async fn acquire(
-        &self,
-        session: SessionId,
-        dependency: &mut Dependency,
-    ) -> Result<Transition> {
-        let update = Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)])
-            .when(Condition::Exists);
-        self.transition(update, dependency).await
-    }
-
-    /// Prevents the writer with `fence` from deciding `sequence`, so that its locks may be broken.
-    pub async fn fence_out(
-        &self,
-        session: SessionId,
-        sequence: u64,
-        fence: u64,
-        dependency: &mut Dependency,
-    ) -> Result<Transition> {
-        let condition = Condition::All(vec![
-            is(SEQUENCE, sequence as i64 - 1),
-            is(FENCE, fence as i64),
-        ]);
-        let update =
-            Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)]).when(condition);
-        self.transition(update, dependency).await
-    }
-
-    /// The commit point (rule C-1): advances the session's numbers and appends the outcomes to its
-    /// outbox.
-    pub async fn decide(
-        &self,
-        decision: Decision,
-        dependency: &mut Dependency,
-    ) -> Result<Transition> {
-        let Decision {
-            first,
-            fence,
-            attach,
-            expected,
-            request,
-            closes,
-            outcomes,
-        } = decision;
-        let last = first.sequence + outcomes.len() as u64 - 1;
-        let mut actions = vec![
-            Action::set_integer(SEQUENCE, last as i64),
-            Action::set_integer(REQUEST, request as i64),
-            Action::unset(PLANNING_ATTEMPTS),
-            Action::Append(OUTBOX.into(), outcomes),
-        ];
-        if closes {
-            actions.push(Action::set_integer(STATE, State::Closed.number()));
-        }
-        let condition = Condition::All(vec![
-            is(STATE, expected.number()),
-            is(ATTACH, attach as i64),
-            is(SEQUENCE, first.sequence as i64 - 1),
-            is(FENCE, fence as i64),
-        ]);
-        self.transition(
-            Update::modify(key(first.session), actions).when(condition),
-            dependency,
-        )
-        .await
-    }
-
-    /// Records that all requests up to `through` are applied, and removes them from the outbox.
-    pub async fn applied(
-        &self,
-        session: SessionId,
-        from: u64,
-        through: u64,
-        dependency: &mut Dependency,
-    ) -> Result<()> {
-        let actions = vec![
-            Action::set_integer(APPLIED, through as i64),
-            Action::RemoveFirst(OUTBOX.into(), (through - from) as usize),
-        ];
-        let update = Update::modify(key(session), actions).when(is(APPLIED, from as i64));
-        dependency.update(&*self.system, update).await.map(|_| ())
-    }
-
-    /// Removes the row of a session whose end is applied.
-    pub async fn remove(&self, session: SessionId, dependency: &mut Dependency) -> Result<()> {
-        let update = Update::delete(key(session)).when(is(STATE, State::Closed.number()));
-        dependency.update(&*self.system, update).await.map(|_| ())
-    }
-
-    /// The rows of a shard, page by page. A row that cannot be decoded is logged and skipped, so
-    /// that it does not block work on the other sessions.
-    pub fn rows(&self, shard: u8) -> Rows<'_> {
-        Rows {
-            sessions: self,
+impl Rows {
+    pub fn of(shard: u8) -> Self {
+        Self {
             partition: partition(shard),
             from: Some(Bytes::new()),
         }
     }
 
-    /// Waits until everything that `dependency` has observed of the rows is durable.
-    pub async fn externalize(&self, dependency: &Dependency) -> Result<()> {
-        if self.system.is_durable(dependency.point()) {
-            return Ok(());
-        }
-        self.system.externalize(dependency.point()).await
-    }
-
-    async fn transition(&self, update: Update, dependency: &mut Dependency) -> Result<Transition> {
-        match dependency.update(&*self.system, update).await? {
-            Outcome::Done(Some(item)) => Row::read(&item).map(Transition::Done),
-            Outcome::Done(None) => Err(Error::new(
-                ErrorKind::Corrupt,
-                "change a session's row, which disappeared",
-            )),
-            Outcome::Conflict(item) => Ok(Transition::Refused(
-                item.as_ref().map(Row::read).transpose()?,
-            )),
-        }
-    }
-}
-
-/// The rows of a shard that have not been read yet.
-#[derive(Debug)]
-pub struct Rows<'sessions> {
-    sessions: &'sessions Sessions,
-    partition: String,
-    from: Option<Bytes>,
-}
-
-impl Rows<'_> {
     /// The next page, or `None` at the end.
     pub async fn next_page(
         &mut self,
-        dependency: &mut Dependency,
+        store: &mut TrackedStore,
     ) -> Result<Option<Vec<(SessionId, Row)>>> {
         let Some(from) = self.from.take() else {
             return Ok(None);
@@ -560,20 +450,18 @@ impl Rows<'_> {
             from,
             ..Scan::partition(self.partition.clone(), PAGE_ITEMS)
         };
-        let page = dependency.scan(&*self.sessions.system, &scan).await?;
-        let mut rows = Vec::with_capacity(page.items.len());
-        for (sort, item) in &page.items {
+        let page = store.scan(&scan).await?;
+        self.from = page.next;
+        let decoded = page.items.iter().filter_map(|(sort, item)| {
             let id = <[u8; 8]>::try_from(sort.as_ref())
                 .map_err(|_| Error::corrupt("read the key of a session's row"));
-            match id.and_then(|id| Ok((SessionId(i64::from_be_bytes(id)), Row::read(item)?))) {
-                Ok(row) => rows.push(row),
-                Err(error) => {
+            id.and_then(|id| Ok((SessionId(i64::from_be_bytes(id)), Row::read(item)?)))
+                .inspect_err(|error| {
                     tracing::error!(%error, key = ?sort, "skipped a session row that does not decode");
-                }
-            }
-        }
-        self.from = page.next;
-        Ok(Some(rows))
+                })
+                .ok()
+        });
+        Ok(Some(decoded.collect()))
     }
 }
 

@@ -16,25 +16,28 @@
 //! - These facts and the applied slots are durable before an object is removed. A store that lost
 //!   them would apply the slots again, from the objects (rule P5).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use ports::{
-    Error, ErrorKind, KeyValue, Result,
-    objects::{ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _},
+    Error, ErrorKind, Result,
+    objects::{ObjectPath, ObjectStore},
 };
 use primitives::Mutant;
 
 use crate::{
     broken::Broken,
-    dependency::Dependency,
+    dependency::TrackedStore,
+    environment::Parts,
     model::SessionId,
     records::Payload,
-    storage::{session::Sessions, user_store::put_object},
+    storage::{
+        session,
+        user_store::{put_object, remove_object},
+    },
 };
 
-/// The common prefix of their names.
 const PREFIX: &str = "temporary";
 
 /// The most objects that one sweep removes; the next sweep continues. The sweep checks every
@@ -44,8 +47,7 @@ const SWEEP_OBJECTS_MAX: usize = 10_000;
 /// Stores `bytes` as the temporary object of a request and returns the reference.
 pub(crate) async fn put(
     objects: &dyn ObjectStore,
-    session: SessionId,
-    attach: u64,
+    (session, attach): (SessionId, u64),
     request: u64,
     bytes: Bytes,
 ) -> Result<Payload> {
@@ -62,105 +64,77 @@ fn owner(object: &ObjectPath) -> Option<(SessionId, u64)> {
     Some((SessionId(number()? as i64), number()?))
 }
 
-/// The temporary objects of one service.
-#[derive(Debug, Clone)]
-pub struct Temporaries {
-    objects: Arc<dyn ObjectStore>,
-    sessions: Sessions,
-    /// The stores to which decided requests are applied, and the store of the session rows.
-    stores: Vec<Arc<dyn KeyValue>>,
-    mutant: Mutant<Broken>,
+/// Removes all objects that no request can need, and returns their number.
+pub async fn sweep(parts: &Parts, mutant: Mutant<Broken>) -> Result<usize> {
+    let Parts {
+        system,
+        items,
+        objects,
+        ..
+    } = parts;
+    let stores = [system, items];
+    let mut observed = stores.map(|store| TrackedStore::now(store.clone()));
+    let garbage = garbage(parts, mutant).await?;
+    if garbage.is_empty() {
+        return Ok(0);
+    }
+    for (store, observed) in stores.into_iter().zip(&mut observed) {
+        if mutant.breaks(Broken::SweepsByLostRows) {
+            *observed = TrackedStore::now(store.clone());
+        }
+        observed.observe_now()?;
+        observed.externalize().await?;
+    }
+    for object in &garbage {
+        remove_object(&**objects, object).await?;
+    }
+    Ok(garbage.len())
 }
 
-impl Temporaries {
-    /// The temporary objects in `objects`, of requests of `sessions`. `stores` must contain all
-    /// user stores and the store of the session rows.
-    pub fn new(
-        objects: Arc<dyn ObjectStore>,
-        sessions: Sessions,
-        stores: Vec<Arc<dyn KeyValue>>,
-        mutant: Mutant<Broken>,
-    ) -> Self {
-        Self {
-            objects,
-            sessions,
-            stores,
-            mutant,
+async fn garbage(parts: &Parts, mutant: Mutant<Broken>) -> Result<Vec<ObjectPath>> {
+    let prefix = ObjectPath::from(PREFIX);
+    let mut listed = parts.objects.list(Some(&prefix));
+    let mut settled: BTreeMap<SessionId, u64> = BTreeMap::new();
+    let mut garbage = Vec::new();
+    while let Some(object) = listed.next().await
+        && garbage.len() < SWEEP_OBJECTS_MAX
+    {
+        let object = object
+            .map_err(|cause| Error::unavailable("list objects").caused_by(cause))?
+            .location;
+        let Some((session, attach)) = owner(&object) else {
+            continue;
+        };
+        // The row is read after the list, so every listed object had its row before. A row read for
+        // an earlier object stays valid: connections made since then have higher attach numbers,
+        // and it does not settle their objects.
+        let until = match settled.get(&session) {
+            Some(until) => *until,
+            None => *settled
+                .entry(session)
+                .or_insert(settled_until(parts, mutant, session).await?),
+        };
+        if attach < until {
+            garbage.push(object);
         }
     }
+    Ok(garbage)
+}
 
-    /// Removes all objects that no request can need, and returns their number.
-    pub async fn sweep(&self) -> Result<usize> {
-        let observed = |store: &Arc<dyn KeyValue>| Dependency::now(&**store);
-        let mut observed: Vec<Dependency> = self.stores.iter().map(observed).collect();
-        let garbage = self.garbage().await?;
-        if garbage.is_empty() {
-            return Ok(0);
+/// The attach number of the first connection of `session` whose requests may still be decided or
+/// applied.
+async fn settled_until(parts: &Parts, mutant: Mutant<Broken>, session: SessionId) -> Result<u64> {
+    let is_hasty = mutant.breaks(Broken::SweepsUnappliedObjects);
+    let mut system = TrackedStore::new(parts.system.clone());
+    match session::get(&mut system, session).await {
+        Ok(None) => Ok(u64::MAX),
+        Ok(Some(row)) if row.outbox().is_empty() || is_hasty => Ok(row.attach),
+        Ok(Some(_)) => Ok(0),
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            tracing::error!(?session, %error, "cannot read the session's row; keeping its temporary objects");
+            Ok(0)
         }
-        for (store, observed) in self.stores.iter().zip(&mut observed) {
-            if self.mutant.breaks(Broken::SweepsByLostRows) {
-                *observed = Dependency::now(&**store);
-            }
-            observed.observe_store(&**store)?;
-            store.externalize(observed.point()).await?;
-        }
-        for object in &garbage {
-            match self.objects.delete(object).await {
-                Ok(()) | Err(ObjectError::NotFound { .. }) => {}
-                Err(cause) => {
-                    return Err(
-                        Error::unavailable(format!("delete object {object}")).caused_by(cause)
-                    );
-                }
-            }
-        }
-        Ok(garbage.len())
-    }
-
-    async fn garbage(&self) -> Result<Vec<ObjectPath>> {
-        let prefix = ObjectPath::from(PREFIX);
-        let mut listed = self.objects.list(Some(&prefix));
-        let mut settled_until: BTreeMap<SessionId, u64> = BTreeMap::new();
-        let mut garbage = Vec::new();
-        while let Some(object) = listed.next().await
-            && garbage.len() < SWEEP_OBJECTS_MAX
-        {
-            let object = object
-                .map_err(|cause| Error::unavailable("list objects").caused_by(cause))?
-                .location;
-            let Some((session, attach)) = owner(&object) else {
-                continue;
-            };
-            // The row is read after the list, so every listed object had its row before. A row read
-            // for an earlier object stays valid: connections made since then have higher attach
-            // numbers, and it does not settle their objects.
-            let until = match settled_until.get(&session) {
-                Some(until) => *until,
-                None => *settled_until
-                    .entry(session)
-                    .or_insert(self.settled_until(session).await?),
-            };
-            if attach < until {
-                garbage.push(object);
-            }
-        }
-        Ok(garbage)
-    }
-
-    /// The attach number of the first connection of `session` whose requests may still be decided
-    /// or applied.
-    async fn settled_until(&self, session: SessionId) -> Result<u64> {
-        let is_hasty = self.mutant.breaks(Broken::SweepsUnappliedObjects);
-        match self.sessions.get(session, &mut Dependency::default()).await {
-            Ok(None) => Ok(u64::MAX),
-            Ok(Some(row)) if row.outbox().is_empty() || is_hasty => Ok(row.attach),
-            Ok(Some(_)) => Ok(0),
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                tracing::error!(?session, %error, "cannot read the session's row; keeping its temporary objects");
-                Ok(0)
-            }
-            Err(error) => Err(error),
-        }
+        Err(error) => Err(error),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The user store: the znodes that clients read, apart from the system store, once per region.
+//! The user store: the znodes that clients read, apart from the system store.
 //!
 //! Each znode is one item under its name in its parent's partition, so that a page of a partition
 //! is a page of children. The item holds the Stat, the ACL, and either the data or the name of the
@@ -28,7 +28,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     config::DataPlacement,
-    dependency::Dependency,
+    dependency::TrackedStore,
+    environment::{Environment, Parts},
     model::{Acl, Stat, Zxid},
     path,
     records::{Payload, UpdateId, decode, encode},
@@ -46,13 +47,11 @@ const ZXID: &str = "zxid";
 const APPLYING: &str = "applying";
 const GARBAGE: &str = "garbage";
 
-/// Children per page.
 const PAGE_ITEMS: usize = 1000;
 
 /// A znode as clients read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Everything but data and ACL.
     pub meta: Meta,
     /// Its data, or the object that holds the data.
     pub data: Payload,
@@ -60,28 +59,19 @@ pub struct Node {
     pub acl: Bytes,
 }
 
-/// The fields from which Stat is computed.
+/// The fields from which [`Stat`] is computed. The owner is a session, or zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
-    /// See [`Stat`].
     pub czxid: Zxid,
-    /// See [`Stat`].
     pub mzxid: Zxid,
-    /// See [`Stat`].
     pub pzxid: Zxid,
-    /// See [`Stat`].
     pub ctime: i64,
-    /// See [`Stat`].
     pub mtime: i64,
-    /// See [`Stat`].
     pub version: i32,
     /// Number of children ever created.
     pub creates: i32,
-    /// Number of children.
     pub children: i32,
-    /// The owning session, or zero.
     pub owner: i64,
-    /// Length of the data in bytes.
     pub data_length: i32,
 }
 
@@ -131,29 +121,24 @@ impl Node {
         let meta = item
             .bytes(META)
             .ok_or_else(|| Error::corrupt("read a znode without its meta attribute"))?;
+        let meta: Meta = decode(meta, "a znode")?;
         let data = match item.attribute(DATA) {
             None => Payload::Null,
             Some(Value::Bytes(bytes)) => Payload::Inline(bytes.clone()),
             Some(Value::List(pointer)) => {
-                let name = pointer
-                    .first()
-                    .and_then(|name| std::str::from_utf8(name).ok());
-                let name = name
-                    .ok_or_else(|| Error::corrupt("read the object name of a znode's data"))?
-                    .to_owned();
-                let meta: Meta = decode(meta, "a znode")?;
+                let name = pointer.first().map(|name| std::str::from_utf8(name));
+                let Some(Ok(name)) = name else {
+                    return Err(Error::corrupt("read the object name of a znode's data"));
+                };
                 Payload::Object {
-                    name,
+                    name: name.to_owned(),
                     bytes_len: meta.data_length as u64,
                 }
             }
             Some(Value::Integer(_)) => return Err(Error::corrupt("read a znode's data")),
         };
-        Ok(Self {
-            meta: decode(meta, "a znode")?,
-            data,
-            acl: item.bytes(ACL).cloned().unwrap_or_default(),
-        })
+        let acl = item.bytes(ACL).cloned().unwrap_or_default();
+        Ok(Self { meta, data, acl })
     }
 
     /// The attributes of the item at `path`.
@@ -182,7 +167,7 @@ pub fn encode_acl(acl: &[Acl]) -> Bytes {
     encode(&acl)
 }
 
-/// The position of a region's store in the distributor's log.
+/// The position of the user store in the distributor's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
     /// The last slot applied completely, or zero before the first.
@@ -198,7 +183,7 @@ pub struct Cursor {
 /// The change of one znode by one slot: its path, and its new state or `None` if it is deleted.
 pub type NodeChange = (String, Option<Node>);
 
-/// One region's user store.
+/// The user store.
 #[derive(Debug, Clone)]
 pub struct UserStore {
     items: Arc<dyn KeyValue>,
@@ -207,7 +192,7 @@ pub struct UserStore {
 }
 
 impl UserStore {
-    /// A store of znodes in `items`. `placement` says where their data is.
+    /// The znodes in `items`. `placement` says where their data is.
     pub fn new(
         items: Arc<dyn KeyValue>,
         objects: Arc<dyn ObjectStore>,
@@ -218,6 +203,11 @@ impl UserStore {
             objects,
             placement,
         }
+    }
+
+    pub(crate) fn of(env: &Environment) -> Self {
+        let Parts { items, objects, .. } = env.parts.clone();
+        Self::new(items, objects, env.config.placement)
     }
 
     /// The key-value store, for durability points.
@@ -305,51 +295,35 @@ impl UserStore {
     }
 
     /// Removes objects that no item names, and drops them from the cursor's garbage list.
-    pub async fn collect_garbage(
-        &self,
-        garbage: &[Bytes],
-        dependency: &mut Dependency,
-    ) -> Result<()> {
+    pub async fn collect_garbage(&self, items: &mut TrackedStore, garbage: &[Bytes]) -> Result<()> {
         for name in garbage {
-            self.remove_object(&String::from_utf8_lossy(name)).await?;
+            let name = ObjectPath::from(&*String::from_utf8_lossy(name));
+            remove_object(&*self.objects, &name).await?;
         }
         let actions = vec![Action::RemoveElements(GARBAGE.into(), garbage.to_vec())];
         let update = Update::modify(cursor_key(), actions);
-        dependency.update(&*self.items, update).await.map(|_| ())
+        items.update(update).await.map(|_| ())
     }
 
     /// The object of an applied update, if the znode at `path` does not name it.
     pub async fn unreferenced_object(
         &self,
+        items: &mut TrackedStore,
         update: UpdateId,
         path: &str,
-        dependency: &mut Dependency,
     ) -> Result<Option<Bytes>> {
         let (node, name) = (self.get(path).await?, object_name(update));
-        dependency.observe_store(&*self.items)?;
-        let names =
-            |node: Node| matches!(node.data, Payload::Object { name: named, .. } if named == name);
-        Ok((!node.is_some_and(names)).then(|| Bytes::copy_from_slice(name.as_bytes())))
-    }
-
-    async fn remove_object(&self, name: &str) -> Result<()> {
-        match self.objects.delete(&ObjectPath::from(name)).await {
-            Ok(()) | Err(ObjectError::NotFound { .. }) => Ok(()),
-            Err(cause) => Err(Error::unavailable(format!("delete object {name}")).caused_by(cause)),
-        }
+        items.observe_now()?;
+        let is_named = node.is_some_and(|node| node.data.object() == Some(name.as_str()));
+        Ok((!is_named).then(|| Bytes::from(name)))
     }
 
     /// The cursor, and the objects that [`UserStore::collect_garbage`] removes once the current slot is
     /// applied completely.
     pub async fn cursor(&self) -> Result<Read<(Cursor, Vec<Bytes>)>> {
         let Read { value: item, point } = self.items.get(&cursor_key()).await?;
-        let Some(item) = item else {
-            return Ok(Read {
-                value: (Cursor::default(), Vec::new()),
-                point,
-            });
-        };
-        let number = |name| item.integer(name).unwrap_or_default();
+        let number = |name| item.as_ref().and_then(|item| item.integer(name));
+        let number = |name| number(name).unwrap_or_default();
         let zxid = Zxid(number(ZXID));
         let cursor = Cursor {
             slot: number(SLOT) as u64,
@@ -357,8 +331,9 @@ impl UserStore {
             zxid,
             applying: zxid.max(Zxid(number(APPLYING))),
         };
+        let garbage = item.map(|item| item.list(GARBAGE).to_vec());
         Ok(Read {
-            value: (cursor, item.list(GARBAGE).to_vec()),
+            value: (cursor, garbage.unwrap_or_default()),
             point,
         })
     }
@@ -381,19 +356,19 @@ impl UserStore {
     /// in use and must be discarded, because the distributor that began recorded the right list.
     pub async fn apply(
         &self,
+        items: &mut TrackedStore,
         step: Step,
         changes: &[NodeChange],
         garbage: &[Bytes],
-        dependency: &mut Dependency,
     ) -> Result<bool> {
-        dependency.observe_store(&*self.items)?;
+        items.observe_now()?;
         let per_part = self.items.limits().transact_items_max - 1;
         let parts = changes.len().div_ceil(per_part).max(1);
         let mut has_begun = false;
         for part in 0..parts {
             let changes = &changes[part * per_part..changes.len().min((part + 1) * per_part)];
             let mut updates = Vec::with_capacity(changes.len() + 1);
-            updates.push(move_cursor(step, part, parts, garbage).depends_on(dependency.point()));
+            updates.push(move_cursor(step, part, parts, garbage).depends_on(items.point()));
             for (path, node) in changes {
                 let key = key(path)
                     .ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;
@@ -402,37 +377,33 @@ impl UserStore {
                     None => Update::delete(key),
                 });
             }
-            let is_done_here = self.apply_part(step, part, updates, dependency).await?;
+            let is_done_here = apply_part(items, step, part, updates).await?;
             has_begun |= part == 0 && is_done_here;
         }
         Ok(has_begun)
     }
+}
 
-    /// Returns whether this call applied the part. False if a slow predecessor did.
-    async fn apply_part(
-        &self,
-        step: Step,
-        part: usize,
-        updates: Vec<Update>,
-        dependency: &mut Dependency,
-    ) -> Result<bool> {
-        match self.items.transact(updates).await? {
-            Transacted::Done { receipt, .. } => dependency.observe(receipt.point).map(|()| true),
-            Transacted::Conflict { item, receipt, .. } => {
-                let number = |name| {
-                    item.as_ref()
-                        .and_then(|item| item.integer(name))
-                        .unwrap_or_default()
-                };
-                let (applied, parts) = (number(SLOT) as u64, number(PART) as usize);
-                if applied >= step.slot || (applied == step.previous && parts > part) {
-                    return dependency.observe(receipt.point).map(|()| false);
-                }
-                Err(Error::corrupt(format!(
-                    "apply part {part} of slot {} with the cursor at slot {applied}",
-                    step.slot
-                )))
+/// Returns whether this call applied the part. False if a slow predecessor did.
+async fn apply_part(
+    items: &mut TrackedStore,
+    step: Step,
+    part: usize,
+    updates: Vec<Update>,
+) -> Result<bool> {
+    match items.store().transact(updates).await? {
+        Transacted::Done { receipt, .. } => items.observe(receipt.point).map(|()| true),
+        Transacted::Conflict { item, receipt, .. } => {
+            let number = |name| item.as_ref().and_then(|item| item.integer(name));
+            let applied = number(SLOT).unwrap_or_default() as u64;
+            let parts = number(PART).unwrap_or_default() as usize;
+            if applied >= step.slot || (applied == step.previous && parts > part) {
+                return items.observe(receipt.point).map(|()| false);
             }
+            Err(Error::corrupt(format!(
+                "apply part {part} of slot {} with the cursor at slot {applied}",
+                step.slot
+            )))
         }
     }
 }
@@ -442,11 +413,9 @@ impl UserStore {
 pub struct Step {
     /// The slot applied before this one, or zero if there is none.
     pub previous: u64,
-    /// The slot.
     pub slot: u64,
     /// The epoch of the distributor that logged it.
     pub epoch: u64,
-    /// Its last zxid.
     pub last: Zxid,
 }
 
@@ -525,6 +494,14 @@ pub async fn put_object(objects: &dyn ObjectStore, name: &str, bytes: Bytes) -> 
             let is_there = failure.kind() == ErrorKind::NoRoom && objects.head(&path).await.is_ok();
             if is_there { Ok(()) } else { Err(failure) }
         }
+    }
+}
+
+/// Removes an object. Succeeds if it does not exist.
+pub(crate) async fn remove_object(objects: &dyn ObjectStore, object: &ObjectPath) -> Result<()> {
+    match objects.delete(object).await {
+        Ok(()) | Err(ObjectError::NotFound { .. }) => Ok(()),
+        Err(cause) => Err(Error::unavailable(format!("delete object {object}")).caused_by(cause)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The event queue of a client: answers and events that the tail delivers to it, in order.
 
 use std::sync::{
-    Mutex,
+    Mutex, MutexGuard,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -19,28 +19,20 @@ use crate::{
 /// again. The bound is about 50,000 events with short paths.
 const EVENT_BYTES_MAX: usize = 8 << 20;
 
-/// A delivery to a client.
 #[derive(Debug)]
 pub(crate) enum ClientEvent {
     /// One of the client's updates was applied or refused.
     Answer {
-        /// The zxid of the update.
         zxid: Zxid,
-        /// The number of the request.
         request: u64,
-        /// The result.
         answer: Result<UpdateAnswer, Error>,
     },
     /// One of the client's watches fired.
     Event {
-        /// The zxid of the change.
         zxid: Zxid,
-        /// The kind of change.
         kind: EventKind,
-        /// The znode.
         path: String,
     },
-    /// The session has expired.
     Expired,
     /// Another connection acts for the session.
     Moved,
@@ -77,7 +69,6 @@ struct QueuedEvents {
     has_overflown: bool,
 }
 
-/// The queue of one client.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     queued: Mutex<QueuedEvents>,
@@ -86,12 +77,15 @@ pub(crate) struct EventQueue {
 }
 
 impl EventQueue {
+    fn queued(&self) -> MutexGuard<'_, QueuedEvents> {
+        self.queued
+            .lock()
+            .expect("no panic while the queue is locked")
+    }
+
     /// Appends an event. The client sees it after the next [`EventQueue::wake`].
     pub(crate) fn put(&self, event: ClientEvent) {
-        let mut queued = self
-            .queued
-            .lock()
-            .expect("no panic while the queue is locked");
+        let mut queued = self.queued();
         if queued.has_overflown {
             return;
         }
@@ -107,10 +101,7 @@ impl EventQueue {
     /// Inserts an event at its zxid, unless it is queued already. The client asked for this event
     /// after it had happened. As in ZooKeeper, the event of a znode precedes that of its parent.
     pub(crate) fn put_late(&self, zxid: Zxid, kind: EventKind, path: &str) {
-        let mut queued = self
-            .queued
-            .lock()
-            .expect("no panic while the queue is locked");
+        let mut queued = self.queued();
         let is_it = |event: &ClientEvent| matches!(event, ClientEvent::Event { zxid: of, kind: what, path: at } if (*of, *what, at.as_str()) == (zxid, kind, path));
         if queued.has_overflown || queued.waiting.iter().any(is_it) {
             return;
@@ -137,47 +128,33 @@ impl EventQueue {
         self.is_eager.store(is_eager, Ordering::Release);
     }
 
-    /// Whether the client can use an event before it is durable.
     pub(crate) fn is_eager(&self) -> bool {
         self.is_eager.load(Ordering::Acquire)
     }
 
-    /// Whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
-        self.queued
-            .lock()
-            .expect("no panic while the queue is locked")
-            .waiting
-            .is_empty()
+        self.queued().waiting.is_empty()
     }
 
-    /// Wakes the client.
     pub(crate) fn wake(&self) {
         self.arrived.notify_one();
     }
 
     /// The next event if its zxid is at most `until`. The end of the connection is always returned.
     pub(crate) fn take(&self, until: Zxid) -> Option<ClientEvent> {
-        let mut queued = self
-            .queued
-            .lock()
-            .expect("no panic while the queue is locked");
+        let mut queued = self.queued();
         let is_due = |event: &ClientEvent| event.zxid().is_none_or(|zxid| zxid <= until);
         if let Some(event) = queued.waiting.pop_front_if(is_due) {
             return Some(event);
         }
-        let has_expired = queued
-            .waiting
-            .back()
-            .is_some_and(|event| event.zxid().is_none());
-        if has_expired {
+        let has_expired = |last: &ClientEvent| last.zxid().is_none();
+        if queued.waiting.back().is_some_and(has_expired) {
             queued.waiting.pop_back()
         } else {
             None
         }
     }
 
-    /// Returns once there may be an event.
     pub(crate) async fn arrived(&self) {
         self.arrived.notified().await;
     }
@@ -193,12 +170,7 @@ mod tests {
     fn a_client_that_reads_no_events_is_disconnected_at_the_bound() {
         for path_len in [1, 1000] {
             let (queue, mut put) = (EventQueue::default(), 0);
-            while !queue
-                .queued
-                .lock()
-                .expect("no panic while the queue is locked")
-                .has_overflown
-            {
+            while !queue.queued().has_overflown {
                 let path = "p".repeat(path_len);
                 queue.put(ClientEvent::Event {
                     zxid: Zxid(1),

@@ -13,7 +13,6 @@ use ports::Monotonic;
 /// The delay of the first poll for an awaited answer.
 const FIRST: Duration = Duration::from_millis(4);
 
-/// When to poll next.
 #[derive(Debug)]
 pub(super) struct PollSchedule {
     period: Duration,

@@ -1,6 +1,9 @@
 //! The clients connected to one process, their watches, and the most recent deliveries.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
 
 use ports::DurabilityPoint;
 
@@ -20,7 +23,6 @@ const RECENT_CHANGES_MAX: usize = 1024;
 /// The most bytes of paths in the kept changes; longer paths mean fewer changes.
 const RECENT_BYTES_MAX: usize = 4 << 20;
 
-/// The connected clients and their watches.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     /// Number of positions so far. From each position everything was delivered until it was lost.
@@ -63,16 +65,13 @@ impl Registry {
         eager: &mut BTreeMap<SessionId, Arc<EventQueue>>,
     ) {
         let session = later.session;
-        if self
-            .clients
-            .get(&session)
-            .is_none_or(|client| client.attach >= later.attach)
-        {
-            return;
-        }
-        let Some(Registered { event_queue, .. }) = self.clients.remove(&session) else {
+        let Entry::Occupied(client) = self.clients.entry(session) else {
             return;
         };
+        if client.get().attach >= later.attach {
+            return;
+        }
+        let event_queue = client.remove().event_queue;
         self.watches.disarm_all(session);
         self.waiting.remove(&session);
         event_queue.put(ClientEvent::Moved);
@@ -122,14 +121,13 @@ impl Registry {
             return;
         };
         client.event_queue.put(event);
-        if client.event_queue.is_eager() {
+        let woken = if client.event_queue.is_eager() {
             eager
-                .entry(session)
-                .or_insert_with(|| client.event_queue.clone());
         } else {
-            self.waiting
-                .entry(session)
-                .or_insert_with(|| client.event_queue.clone());
-        }
+            &mut self.waiting
+        };
+        woken
+            .entry(session)
+            .or_insert_with(|| client.event_queue.clone());
     }
 }

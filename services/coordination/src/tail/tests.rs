@@ -4,9 +4,7 @@ use ports::Position;
 use simulated::Options;
 
 use super::*;
-use crate::{
-    distributor::LOG_PARTITION, records::UpdateId, storage::user_store::Step, test_fixture::Fixture,
-};
+use crate::{Config, records::UpdateId, storage::user_store::Step, tests::Fixture};
 
 const SESSION: SessionId = SessionId(4);
 const STRANGER: SessionId = SessionId(8);
@@ -17,9 +15,7 @@ async fn fixture() -> Fixture {
 
 /// A tail with a position that follows nothing: the test makes its deliveries.
 async fn positioned(fixture: &Fixture) -> Tail {
-    let (store, clock) = (fixture.world.key_value(), fixture.world.clock());
-    let log = FencedLog::new(store.clone(), LOG_PARTITION);
-    let tail = Tail::new(fixture.region(store), log, clock, &Config::default());
+    let tail = Tail::new(fixture.env(fixture.world.key_value()));
     tail.start().await.expect("no fault is injected");
     tail
 }
@@ -119,12 +115,7 @@ fn changes_of_a_lost_position_are_dropped() {
         };
         let applied = tail
             .region
-            .apply(
-                step,
-                &[],
-                &[],
-                &mut crate::dependency::Dependency::default(),
-            )
+            .apply(&mut fixture.system(), step, &[], &[])
             .await;
         assert!(applied.expect("no fault is injected"));
         tail.start().await.expect("no fault is injected");

@@ -6,7 +6,7 @@ use crate::model::{EventKind, SessionId};
 
 /// The aspect of a znode that a watch observes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Aspect {
+pub(crate) enum Aspect {
     /// Its data and existence: armed by get data and exists.
     Data,
     /// Its children: armed by get children.
@@ -24,21 +24,19 @@ impl Aspect {
     }
 }
 
-/// One-shot watches of the clients of one gateway.
 #[derive(Debug, Default)]
-pub struct Watches {
+pub(crate) struct Watches {
     by_path: BTreeMap<(Aspect, String), BTreeSet<SessionId>>,
     by_session: BTreeMap<SessionId, BTreeSet<(Aspect, String)>>,
 }
 
 impl Watches {
-    /// Number of armed watches.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.by_session.values().map(BTreeSet::len).sum()
     }
 
     /// Arms a watch. Arming it twice has no effect.
-    pub fn arm(&mut self, session: SessionId, aspect: Aspect, path: &str) {
+    pub(crate) fn arm(&mut self, session: SessionId, aspect: Aspect, path: &str) {
         let watched = (aspect, path.to_owned());
         if self
             .by_session
@@ -51,7 +49,7 @@ impl Watches {
     }
 
     /// Disarms the watches that this change fires. Returns their sessions, each once.
-    pub fn fire(&mut self, kind: EventKind, path: &str) -> BTreeSet<SessionId> {
+    pub(crate) fn fire(&mut self, kind: EventKind, path: &str) -> BTreeSet<SessionId> {
         if self.by_path.is_empty() {
             return BTreeSet::new();
         }
@@ -70,7 +68,7 @@ impl Watches {
     }
 
     /// Disarms all watches of a client that disconnected.
-    pub fn disarm_all(&mut self, session: SessionId) {
+    pub(crate) fn disarm_all(&mut self, session: SessionId) {
         for watched in self.by_session.remove(&session).unwrap_or_default() {
             if let Some(sessions) = self.by_path.get_mut(&watched) {
                 sessions.remove(&session);

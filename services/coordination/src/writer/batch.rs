@@ -23,37 +23,25 @@ use ports::Result;
 use crate::{
     Error,
     broken::Broken,
-    dependency::Dependency,
+    dependency::TrackedStore,
     model::SessionId,
     records::{Decided, Effect, Holder, NodeState, Submitted, Touched, UpdateId, encode_sized},
     storage::{
-        ephemerals::Ephemerals,
-        node::{Lock, Nodes},
+        ephemerals,
+        node::{self, Lock, Locking},
         session::{Decision, Row, State},
     },
 };
 
 /// Why a request has no plan.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum PlanError {
-    /// The request is refused, which is its outcome.
-    Refused(Error),
-    /// Another writer holds a lock that this writer must not wait for.
+    #[error("the request is refused: {0}")]
+    Refused(#[from] Error),
+    #[error("another writer holds a lock that this writer must not wait for")]
     Contended,
-    /// A store failed.
-    Failed(ports::Error),
-}
-
-impl From<Error> for PlanError {
-    fn from(refusal: Error) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl From<ports::Error> for PlanError {
-    fn from(failure: ports::Error) -> Self {
-        Self::Failed(failure)
-    }
+    #[error("a store failed: {0}")]
+    Failed(#[from] ports::Error),
 }
 
 /// A znode locked for the batch.
@@ -68,13 +56,12 @@ struct Held {
     planned_by: Option<usize>,
 }
 
-/// Requests that will be decided together.
 #[derive(Debug)]
 pub(super) struct Batch<'writer> {
-    nodes: &'writer Nodes,
+    locking: &'writer Locking,
     lock: Lock,
-    /// Everything observed so far, in particular the locks. The decision depends on it.
-    dependency: Dependency,
+    /// The decision depends on everything observed here, in particular the locks.
+    store: TrackedStore,
     attach: u64,
     state: State,
     held: BTreeMap<String, Held>,
@@ -90,22 +77,22 @@ pub(super) struct Batch<'writer> {
 impl<'writer> Batch<'writer> {
     /// An empty batch of requests after those that `row` has decided.
     pub(super) fn new(
-        nodes: &'writer Nodes,
+        locking: &'writer Locking,
         session: SessionId,
         row: &Row,
-        dependency: Dependency,
+        store: TrackedStore,
     ) -> Self {
         let request = UpdateId {
             session,
             sequence: row.sequence + 1,
         };
         Self {
-            nodes,
+            locking,
             lock: Lock::of(Holder {
                 request,
                 fence: row.fence,
             }),
-            dependency,
+            store,
             attach: row.attach,
             state: row.state,
             held: BTreeMap::new(),
@@ -125,7 +112,6 @@ impl<'writer> Batch<'writer> {
         self.outcomes.len()
     }
 
-    /// The encoded size of the outcomes in bytes.
     pub(super) fn bytes_len(&self) -> usize {
         self.bytes_len
     }
@@ -135,7 +121,6 @@ impl<'writer> Batch<'writer> {
         self.request
     }
 
-    /// The update id of the next request.
     pub(super) fn next_id(&self) -> UpdateId {
         let first = self.lock.holder().request;
         UpdateId {
@@ -153,12 +138,10 @@ impl<'writer> Batch<'writer> {
             return Ok(held.becomes);
         }
         let found = if self.is_empty() {
-            self.nodes
-                .lock(path, &self.lock, &mut self.dependency)
-                .await?
+            self.locking.lock(&mut self.store, path, &self.lock).await?
         } else {
-            self.nodes
-                .try_lock(path, &self.lock, &mut self.dependency)
+            self.locking
+                .try_lock(&mut self.store, path, &self.lock)
                 .await?
                 .ok_or(PlanError::Contended)?
         };
@@ -172,10 +155,8 @@ impl<'writer> Batch<'writer> {
     /// every held znode in any case.
     async fn wait_for(&mut self, path: &str) -> Result<(), PlanError> {
         self.release_all().await?;
-        let found = self
-            .nodes
-            .lock(path, &self.lock, &mut self.dependency)
-            .await?;
+        let locking = self.locking;
+        let found = locking.lock(&mut self.store, path, &self.lock).await?;
         hold(&mut self.held, path, found, None);
         Ok(())
     }
@@ -200,7 +181,11 @@ impl<'writer> Batch<'writer> {
 
     /// Adds to the znodes that a session's end touches the other znodes that it was planned from.
     pub(super) fn touch_planned_from(&self, touched: &mut Vec<Touched>) {
-        if self.nodes.mutant.breaks(Broken::EndsBeforeForeignDeletions) {
+        if self
+            .locking
+            .mutant
+            .breaks(Broken::EndsBeforeForeignDeletions)
+        {
             return;
         }
         let is_touched: BTreeSet<&str> = touched
@@ -220,7 +205,6 @@ impl<'writer> Batch<'writer> {
             .for_each(|held| held.planned_by = None);
     }
 
-    /// Adds a request with its outcome.
     pub(super) fn add(
         &mut self,
         submitted: &Submitted,
@@ -246,7 +230,7 @@ impl<'writer> Batch<'writer> {
         }
         let decided = Decided {
             id,
-            incarnation: self.dependency.incarnation(),
+            incarnation: self.store.incarnation(),
             fence: self.lock.holder().fence,
             locks: self.lock.holder().request.sequence,
             attach: self.attach,
@@ -280,7 +264,7 @@ impl<'writer> Batch<'writer> {
             let is_own = create.session == self.lock.holder().request.session;
             if is_own
                 || self
-                    .nodes
+                    .locking
                     .mutant
                     .breaks(Broken::DropsIndexEntriesWhenDecided)
             {
@@ -292,12 +276,10 @@ impl<'writer> Batch<'writer> {
         foreign_ephemeral
     }
 
-    /// The dependency of the batch.
-    pub(super) fn dependency(&mut self) -> &mut Dependency {
-        &mut self.dependency
+    pub(super) fn store(&mut self) -> &mut TrackedStore {
+        &mut self.store
     }
 
-    /// The update of the session's row that decides this batch.
     pub(super) fn decision(&self) -> Decision {
         Decision {
             first: self.lock.holder().request,
@@ -316,45 +298,31 @@ impl<'writer> Batch<'writer> {
     /// session's end follows all its updates anyway. The distributor removes the entries of other
     /// sessions once the deletions are applied. A crash before this leaves entries that the
     /// session's end checks and removes.
-    pub(super) async fn install(
-        mut self,
-        ephemerals: &Ephemerals,
-    ) -> Result<(Vec<Bytes>, Dependency)> {
+    pub(super) async fn install(mut self) -> Result<(Vec<Bytes>, TrackedStore)> {
+        let store = &mut self.store;
         for (create, path) in &self.deleted {
-            ephemerals
-                .remove(*create, path, &mut self.dependency)
-                .await?;
+            ephemerals::remove(store, *create, path).await?;
         }
         for (path, held) in &self.held {
             if held.is_touched {
-                self.nodes
-                    .install(
-                        path,
-                        &self.lock,
-                        held.becomes.as_ref(),
-                        &mut self.dependency,
-                    )
-                    .await?;
+                node::install(store, path, &self.lock, held.becomes.as_ref()).await?;
             } else {
-                self.nodes
-                    .unlock(path, &self.lock, held.found, &mut self.dependency)
-                    .await?;
+                node::unlock(store, path, &self.lock, held.found).await?;
             }
         }
-        Ok((self.outcomes, self.dependency))
+        Ok((self.outcomes, self.store))
     }
 
     /// Releases all locks. Nothing was decided under them, and nothing will be.
-    pub(super) async fn release(mut self) -> Result<()> {
-        self.release_all().await
+    pub(super) async fn release(mut self) -> Result<TrackedStore> {
+        self.release_all().await?;
+        Ok(self.store)
     }
 
     /// Releases all locks to take others.
     pub(super) async fn release_all(&mut self) -> Result<()> {
         for (path, held) in std::mem::take(&mut self.held) {
-            self.nodes
-                .unlock(&path, &self.lock, held.found, &mut self.dependency)
-                .await?;
+            node::unlock(&mut self.store, &path, &self.lock, held.found).await?;
         }
         Ok(())
     }
@@ -379,11 +347,7 @@ fn hold(
 
 /// Installs requests that were decided together under the same locks, in case their writer died
 /// before it did. Installed states stay unchanged.
-pub(crate) async fn install(
-    nodes: &Nodes,
-    together: &[Decided],
-    dependency: &mut Dependency,
-) -> Result<()> {
+pub(crate) async fn install(store: &mut TrackedStore, together: &[Decided]) -> Result<()> {
     let Some(first) = together.first() else {
         return Ok(());
     };
@@ -393,22 +357,15 @@ pub(crate) async fn install(
         .map(|touched| (touched.path.as_str(), touched))
         .collect();
     for (path, touched) in last {
-        nodes
-            .install(path, &lock, touched.becomes.as_ref(), dependency)
-            .await?;
+        node::install(store, path, &lock, touched.becomes.as_ref()).await?;
     }
     Ok(())
 }
 
-/// Installs everything in a row's outbox.
-pub(crate) async fn install_outbox(
-    nodes: &Nodes,
-    row: &Row,
-    dependency: &mut Dependency,
-) -> Result<()> {
+pub(crate) async fn install_outbox(store: &mut TrackedStore, row: &Row) -> Result<()> {
     let decided = row.outbox_decoded()?;
     for together in decided.chunk_by(|one, next| one.holder() == next.holder()) {
-        install(nodes, together, dependency).await?;
+        install(store, together).await?;
     }
     Ok(())
 }

@@ -6,36 +6,25 @@
 //! for it.
 
 use bytes::Bytes;
-use ports::{ErrorKind, Queue, Result, queue::Message};
+use ports::{ErrorKind, Queue, Result};
 
 use super::install_outbox;
-use crate::{
-    dependency::Dependency,
-    model::SessionId,
-    queue_names,
-    storage::{node::Nodes, session::Row},
-};
+use crate::{dependency::TrackedStore, model::SessionId, queue_names, storage::session::Row};
 
 /// Installs and pushes a row's whole outbox.
-pub(crate) async fn finish(
-    nodes: &Nodes,
-    queue: &dyn Queue,
-    row: &Row,
-    dependency: &mut Dependency,
-) -> Result<()> {
-    install_outbox(nodes, row, dependency).await?;
-    push(queue, row.outbox().to_vec()).await
+pub(crate) async fn finish(store: &mut TrackedStore, queue: &dyn Queue, row: &Row) -> Result<()> {
+    install_outbox(store, row).await?;
+    push(queue, row.outbox()).await
 }
 
 /// Finishes the outbox of one session among many. An outbox that does not decode is logged and left
 /// unchanged, for an operator to examine.
 pub(crate) async fn finish_or_skip(
-    nodes: &Nodes,
+    store: &mut TrackedStore,
     queue: &dyn Queue,
     (session, row): (SessionId, &Row),
-    dependency: &mut Dependency,
 ) -> Result<()> {
-    match finish(nodes, queue, row, dependency).await {
+    match finish(store, queue, row).await {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             tracing::error!(?session, %error, "cannot read the session's outbox; leaving its decisions unfinished");
             Ok(())
@@ -45,20 +34,7 @@ pub(crate) async fn finish_or_skip(
 }
 
 /// Pushes decided requests to the distributor, in order.
-pub(super) async fn push(queue: &dyn Queue, outcomes: Vec<Bytes>) -> Result<()> {
-    let batch_messages_max = queue.limits().batch_messages_max.max(1);
-    for outcomes in outcomes.chunks(batch_messages_max) {
-        let message = |body: &Bytes| Message {
-            group: queue_names::distributor_group(),
-            deduplication: None,
-            body: body.clone(),
-        };
-        queue
-            .send(
-                queue_names::DISTRIBUTOR_QUEUE,
-                outcomes.iter().map(message).collect(),
-            )
-            .await?;
-    }
-    Ok(())
+pub(super) async fn push(queue: &dyn Queue, outcomes: &[Bytes]) -> Result<()> {
+    let group = queue_names::distributor_group();
+    queue_names::send(queue, queue_names::DISTRIBUTOR_QUEUE, group, outcomes).await
 }

@@ -3,26 +3,22 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    Writer,
-    batch::{Batch, PlanError},
-};
+use super::batch::{Batch, PlanError};
 use crate::{
     Error,
     model::{Acl, Lifetime, Naming, SessionId},
     path,
     records::{Effect, Operation, Payload, Touched},
+    storage::ephemerals,
     writer::tree::{self, Locked},
 };
 
-/// An effect and the znodes it touches.
 pub(super) type Planned = (Effect, Vec<Touched>);
 
-/// A plan or the reason why there is none.
 pub(super) type Plan = Result<Planned, PlanError>;
 
 /// Plans one request after those already in `batch`.
-pub(super) async fn plan(writer: &Writer, operation: &Operation, batch: &mut Batch<'_>) -> Plan {
+pub(super) async fn plan(operation: &Operation, batch: &mut Batch<'_>) -> Plan {
     match operation {
         Operation::Create {
             path,
@@ -30,24 +26,14 @@ pub(super) async fn plan(writer: &Writer, operation: &Operation, batch: &mut Bat
             acl,
             lifetime,
             naming,
-        } => create(writer, path, data, acl, *lifetime, *naming, batch).await,
+        } => create(path, data, acl, *lifetime, *naming, batch).await,
         Operation::Delete { path, version } => {
             let parent = tree::check_delete(path)?;
-            let parent = Locked {
-                path: parent,
-                state: batch.lock(parent).await?,
-            };
-            let node = Locked {
-                path,
-                state: batch.lock(path).await?,
-            };
+            let parent = locked(parent, batch).await?;
+            let node = locked(path, batch).await?;
             let touched = tree::delete(batch.next_id(), parent, node, *version)?;
-            Ok((
-                Effect::Delete {
-                    paths: vec![path.clone()],
-                },
-                touched,
-            ))
+            let paths = vec![path.clone()];
+            Ok((Effect::Delete { paths }, touched))
         }
         Operation::SetData {
             path,
@@ -55,32 +41,31 @@ pub(super) async fn plan(writer: &Writer, operation: &Operation, batch: &mut Bat
             version,
         } => {
             tree::check_set_data(path)?;
-            let node = Locked {
-                path,
-                state: batch.lock(path).await?,
-            };
+            let node = locked(path, batch).await?;
             let touched = tree::set_data(batch.next_id(), node, *version)?;
-            Ok((
-                Effect::SetData {
-                    path: path.clone(),
-                    data: data.clone(),
-                },
-                touched,
-            ))
+            let (path, data) = (path.clone(), data.clone());
+            Ok((Effect::SetData { path, data }, touched))
         }
         Operation::Refuse(error) => Err(PlanError::Refused(*error)),
         Operation::Attach => Ok((Effect::Attach, Vec::new())),
         Operation::Close | Operation::Expire => {
             let session = batch.next_id().session;
-            let paths = writer.ephemerals.all(session, batch.dependency()).await?;
+            let paths = ephemerals::first(batch.store(), session, usize::MAX).await?;
             let (paths, touched) = end(session, paths, batch).await?;
             Ok((Effect::Close { paths }, touched))
         }
     }
 }
 
+async fn locked<'path>(
+    path: &'path str,
+    batch: &mut Batch<'_>,
+) -> Result<Locked<'path>, PlanError> {
+    let state = batch.lock(path).await?;
+    Ok(Locked { path, state })
+}
+
 async fn create(
-    writer: &Writer,
     path: &str,
     data: &Payload,
     acl: &[Acl],
@@ -89,25 +74,17 @@ async fn create(
     batch: &mut Batch<'_>,
 ) -> Plan {
     let parent_path = tree::check_create(path, acl, naming)?;
-    let parent = Locked {
-        path: parent_path,
-        state: batch.lock(parent_path).await?,
-    };
+    let parent = locked(parent_path, batch).await?;
     let parent_state = parent.state.ok_or(Error::NoNode)?;
     tree::check_access(parent_path)?;
     let whole = tree::name(path, naming, parent_state)?;
-    let child = Locked {
-        path: &whole,
-        state: batch.lock(&whole).await?,
-    };
+    let child = locked(&whole, batch).await?;
     let touched = tree::create(batch.next_id(), parent, child, lifetime)?;
     if lifetime == Lifetime::Ephemeral {
         // Before the decision: the session's end checks superfluous entries, but cannot find a
         // missing one.
-        writer
-            .ephemerals
-            .add(batch.next_id(), &whole, batch.dependency())
-            .await?;
+        let id = batch.next_id();
+        ephemerals::add(batch.store(), id, &whole).await?;
     }
     Ok((
         Effect::Create {
@@ -130,11 +107,11 @@ pub(super) async fn end(
     ephemerals: Vec<String>,
     batch: &mut Batch<'_>,
 ) -> Result<(Vec<String>, Vec<Touched>), PlanError> {
-    let parents = ephemerals
+    let parents: BTreeSet<String> = ephemerals
         .iter()
         .filter_map(|path| path::split(path))
-        .map(|(parent, _)| parent.to_owned());
-    let parents: BTreeSet<String> = parents.collect();
+        .map(|(parent, _)| parent.to_owned())
+        .collect();
     let mut paths: BTreeSet<String> = ephemerals
         .into_iter()
         .chain(parents.iter().cloned())
@@ -142,16 +119,12 @@ pub(super) async fn end(
     let locked = loop {
         let mut locked = Vec::with_capacity(paths.len());
         for path in &paths {
-            locked.push(Locked {
-                path,
-                state: batch.lock(path).await?,
-            });
+            locked.push(self::locked(path, batch).await?);
         }
-        let missing: Vec<&Locked<'_>> = locked.iter().filter(|node| node.state.is_none()).collect();
-        let missing = missing
+        let missing = locked
             .iter()
-            .map(|node| node.path)
-            .filter(|path| parents.contains(*path));
+            .filter(|node| node.state.is_none() && parents.contains(node.path))
+            .map(|node| node.path);
         match batch.lock_ancestors(missing).await? {
             Some(waited_for) => {
                 batch.release_all().await?;

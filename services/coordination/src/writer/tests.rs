@@ -10,10 +10,11 @@ use simulated::Options;
 
 use super::*;
 use crate::{
+    config::Config,
     model::Lifetime,
     records::{Holder, UpdateId},
-    storage::node::Lock,
-    test_fixture::{Call, Fixture, Interrupted, PASSWORD, Side, TIMEOUT, create, is_of_row, set},
+    storage::node::{self, Lock},
+    tests::{Call, Fixture, Interrupted, PASSWORD, Side, TIMEOUT, create, is_of_row, set},
 };
 
 /// The largest item: a session's row holds a few of the requests below.
@@ -64,9 +65,9 @@ async fn is_free(fixture: &Fixture, path: &str) -> bool {
         sequence: 1,
     };
     let lock = Lock::of(Holder { request, fence: 1 });
-    let nodes = fixture.nodes(fixture.world.key_value());
-    nodes
-        .try_lock(path, &lock, &mut Dependency::default())
+    fixture
+        .locking()
+        .try_lock(&mut fixture.system(), path, &lock)
         .await
         .expect("no fault is injected")
         .is_some()
@@ -115,12 +116,10 @@ fn the_locks_of_a_failed_planning_are_released() {
 fn the_locks_of_a_refused_decision_are_released() {
     simulated::run(async {
         let (fixture, made) = (fixture().await, create("/a", Lifetime::Persistent));
-        let (session, store, sessions) =
-            (fixture.open(1).await, fixture.store(), fixture.sessions());
+        let (session, store, mut sessions) =
+            (fixture.open(1).await, fixture.store(), fixture.system());
         store.once(Side::Before, is_decision, async move {
-            let attached = sessions
-                .attach(session, PASSWORD, TIMEOUT, &mut Dependency::default())
-                .await?;
+            let attached = session::attach(&mut sessions, session, PASSWORD, TIMEOUT).await?;
             assert!(matches!(attached, Transition::Done(_)));
             Ok(())
         });
@@ -222,19 +221,15 @@ fn an_open_session_does_not_expire() {
 fn a_writer_that_is_fenced_out_while_it_waits_ends_nothing() {
     simulated::run(async {
         let fixture = fixture().await;
-        let (session, store, sessions) =
-            (fixture.open(1).await, fixture.store(), fixture.sessions());
+        let (session, store, mut sessions) =
+            (fixture.open(1).await, fixture.store(), fixture.system());
         fixture.decided(session, vec![Operation::Attach]).await;
-        let condemned = sessions
-            .expire(session, 0, &mut Dependency::default())
-            .await;
+        let condemned = session::expire(&mut sessions, session, 0).await;
         assert!(matches!(condemned, Ok(Transition::Done(_))));
         let is_look =
             move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, session);
         store.once(Side::Before, is_look, async move {
-            let taken_up = sessions
-                .acquire(session, &mut Dependency::default())
-                .await?;
+            let taken_up = session::acquire(&mut sessions, session).await?;
             assert!(matches!(taken_up, Transition::Done(_)));
             Ok(())
         });
@@ -254,9 +249,10 @@ fn an_outbox_that_does_not_decode_is_left_unchanged() {
         let session = fixture.open(1).await;
         let damaged = fixture.damage_outbox(session).await;
         let store = fixture.store();
-        let (nodes, queue) = (fixture.nodes(store.clone()), fixture.world.queue());
+        let queue = fixture.world.queue();
         let finished = async |row: &Row| {
-            finish_or_skip(&nodes, &*queue, (session, row), &mut Dependency::default()).await
+            let mut system = TrackedStore::new(store.clone());
+            finish_or_skip(&mut system, &*queue, (session, row)).await
         };
         finished(&damaged).await.expect("it is left");
         assert_eq!(fixture.row(session).await.outbox(), damaged.outbox());

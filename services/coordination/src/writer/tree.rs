@@ -99,10 +99,18 @@ pub(super) fn name(path: &str, naming: Naming, parent: NodeState) -> Result<Stri
 /// A znode with its state when it was locked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Locked<'path> {
-    /// Its path.
     pub(super) path: &'path str,
-    /// Its state, or `None` if it does not exist.
     pub(super) state: Option<NodeState>,
+}
+
+impl Locked<'_> {
+    fn becomes(self, becomes: Option<NodeState>) -> Touched {
+        Touched {
+            path: self.path.to_owned(),
+            follows: self.state.map(|state| state.last),
+            becomes,
+        }
+    }
 }
 
 /// Creates `child` in `parent`.
@@ -119,10 +127,7 @@ pub(super) fn create(
     if before.owner.is_some() {
         return Err(Error::NoChildrenForEphemerals);
     }
-    let owner = match lifetime {
-        Lifetime::Ephemeral => Some(id),
-        Lifetime::Persistent => None,
-    };
+    let owner = (lifetime == Lifetime::Ephemeral).then_some(id);
     let parent_after = NodeState {
         creates: before.creates.wrapping_add(1),
         children: before.children + 1,
@@ -137,16 +142,8 @@ pub(super) fn create(
         last: id,
     };
     Ok(vec![
-        Touched {
-            path: parent.path.to_owned(),
-            follows: Some(before.last),
-            becomes: Some(parent_after),
-        },
-        Touched {
-            path: child.path.to_owned(),
-            follows: None,
-            becomes: Some(child_after),
-        },
+        parent.becomes(Some(parent_after)),
+        child.becomes(Some(child_after)),
     ])
 }
 
@@ -170,18 +167,7 @@ pub(super) fn delete(
         last: id,
         ..parent_before
     };
-    Ok(vec![
-        Touched {
-            path: parent.path.to_owned(),
-            follows: Some(parent_before.last),
-            becomes: Some(parent_after),
-        },
-        Touched {
-            path: node.path.to_owned(),
-            follows: Some(before.last),
-            becomes: None,
-        },
-    ])
+    Ok(vec![parent.becomes(Some(parent_after)), node.becomes(None)])
 }
 
 /// Replaces the data of `node`.
@@ -197,11 +183,7 @@ pub(super) fn set_data(
         last: id,
         ..before
     };
-    Ok(vec![Touched {
-        path: node.path.to_owned(),
-        follows: Some(before.last),
-        becomes: Some(after),
-    }])
+    Ok(vec![node.becomes(Some(after))])
 }
 
 /// Deletes all znodes in `locked` that `session` owns. Their parents in `locked` remain, with fewer
@@ -240,11 +222,7 @@ pub(super) fn close(
         } else {
             continue;
         };
-        touched.push(Touched {
-            path: node.path.to_owned(),
-            follows: Some(before.last),
-            becomes,
-        });
+        touched.push(node.becomes(becomes));
     }
     (touched, deleted.into_iter().map(str::to_owned).collect())
 }

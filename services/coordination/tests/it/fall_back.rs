@@ -4,10 +4,10 @@
 use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
 use coordination::{
-    Client, Config, Parts, Region, Service,
-    dependency::Dependency,
+    Client, Config, Parts, Service,
+    dependency::TrackedStore,
     model::{Acl, Connect, Lifetime, Naming, Output, Request, Response, Watching, Zxid},
-    storage::session::Sessions,
+    storage::session,
 };
 use embedded::{Embedded, Health};
 use in_process::{Functions, SystemClock, SystemEntropy};
@@ -77,14 +77,11 @@ async fn house(directory: &Path, faults: &Arc<Faults>) -> (Embedded, Arc<Service
         ..embedded::Config::new(directory)
     };
     let store = Embedded::open(config).await.expect("the store opens");
-    let regions = vec![Region {
-        items: store.key_value_with_reserve(),
-        objects: store.objects(),
-    }];
     let functions = Arc::new(Functions::new(store.queue()));
     let parts = Parts {
         system: store.key_value_with_reserve(),
-        regions,
+        items: store.key_value_with_reserve(),
+        objects: store.objects(),
         queue: store.queue(),
         functions: Arc::clone(&functions) as Arc<_>,
         clock: Arc::new(SystemClock),
@@ -108,14 +105,12 @@ async fn lose_updates(
     faults: &Faults,
     mut client: Client,
 ) -> Client {
-    let sessions = Sessions::new(store.key_value());
-    let (session, resume) = (
+    let (id, resume) = (
         client.session(),
         Some((client.session(), client.password())),
     );
     let applied = async || {
-        let row = sessions
-            .get(session, &mut Dependency::default())
+        let row = session::get(&mut TrackedStore::new(store.key_value()), id)
             .await
             .expect("the store serves");
         row.expect("the session lives").applied

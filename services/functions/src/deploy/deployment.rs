@@ -30,7 +30,6 @@ const PAGE_ITEMS: usize = 100;
 const MANIFEST: &str = "manifest";
 const ARCHIVE: &str = "archive";
 const GENERATION: &str = "generation";
-/// Absent in rows of earlier builds.
 const DEPLOYED: &str = "deployed";
 /// The prefix of the attributes with the timer periods of functions, in milliseconds; 0: disarmed.
 const TIMER: &str = "timer/";
@@ -131,15 +130,11 @@ pub(crate) fn digest(content: &[u8]) -> String {
 
 #[derive(Debug)]
 pub(crate) struct Deployments {
-    key_value: SharedKeyValue,
-    objects: Arc<dyn ObjectStore>,
+    pub(super) key_value: SharedKeyValue,
+    pub(super) objects: Arc<dyn ObjectStore>,
 }
 
 impl Deployments {
-    pub(crate) fn new(key_value: SharedKeyValue, objects: Arc<dyn ObjectStore>) -> Self {
-        Self { key_value, objects }
-    }
-
     pub(crate) async fn all(&self) -> Result<BTreeMap<String, Deployment>> {
         let mut all = BTreeMap::new();
         let mut scan = Scan::partition(Bytes::from_static(PARTITION.as_bytes()), PAGE_ITEMS);
@@ -318,9 +313,7 @@ fn decode(item: &Item) -> Result<Deployment, String> {
         }
     });
     let timers = timers.collect();
-    let deployed = item
-        .integer(DEPLOYED)
-        .map_or(generation, |deployed| deployed as u64);
+    let deployed = item.integer(DEPLOYED).ok_or("it has no deployment")? as u64;
     let (manifest, text) = (Manifest::parse(&manifest)?, manifest);
     Ok(Deployment {
         manifest,

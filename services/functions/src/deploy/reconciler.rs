@@ -46,9 +46,12 @@ pub(crate) struct Reconciler {
 
 impl Reconciler {
     pub(crate) fn new(context: Arc<Context>) -> Self {
-        let (rows, objects) = (&context.parts.key_value, &context.parts.objects);
+        let deployments = Deployments {
+            key_value: Arc::clone(&context.parts.key_value),
+            objects: Arc::clone(&context.parts.objects),
+        };
         Self {
-            deployments: Deployments::new(Arc::clone(rows), Arc::clone(objects)),
+            deployments,
             unnamed: parking_lot::Mutex::default(),
             context,
         }

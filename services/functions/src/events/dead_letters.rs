@@ -89,9 +89,7 @@ struct Source {
 pub(crate) struct DeadLetters<'service>(pub(crate) &'service Context);
 
 impl DeadLetters<'_> {
-    /// A page of the dead letters of `function`, after the one with the id `after`.
-    ///
-    /// Errors: `NoSuchFunction`; `Invalid` if `after` is not an id; `Port`.
+    /// As [`Service::dead_letters`](crate::Service::dead_letters).
     pub(crate) async fn page(&self, function: &str, after: Option<&str>) -> Result<DeadLetterPage> {
         let sources = self.sources(function)?;
         let (from, mut after) = match after.map(parsed).transpose()? {
@@ -131,11 +129,7 @@ impl DeadLetters<'_> {
         })
     }
 
-    /// Sends again or removes the dead letter `id` of `function`, or all of them. Returns how many
-    /// once that is durable. Dead letters that another caller settles at the same moment count too.
-    ///
-    /// Errors: as [`Self::page`], and `NoSuchDeadLetter`. Some may have been settled before the
-    /// error; none is lost.
+    /// As [`Service::redrive`](crate::Service::redrive), or [`Service::purge`](crate::Service::purge).
     pub(crate) async fn settle(
         &self,
         function: &str,

@@ -20,9 +20,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::{ids::hexadecimal, lenient_json::Members};
 
-/// The region and account in every ARN.
 const PLACE: &str = "us-east-1:000000000000";
-/// The account alone.
 const ACCOUNT: &str = "000000000000";
 
 /// A batch of `queue` that was received `now`, in SQS's format.

@@ -72,7 +72,6 @@ struct Refusals {
     outage: Mutex<LogThrottle>,
 }
 
-/// One refused attempt.
 struct Refused<'of>(&'of Refusals);
 
 impl Refusals {
@@ -81,7 +80,6 @@ impl Refusals {
         Refused(self)
     }
 
-    /// Waits until there are none.
     async fn over(&self) {
         // No error: the sender lives as long as `self`.
         let _ = self.count.subscribe().wait_for(|count| *count == 0).await;

@@ -22,9 +22,9 @@ use tokio::sync;
 
 use crate::{
     Config, Error, Result,
-    attempts::transaction::{Answer, Transaction, outcome},
+    attempts::transaction::{CommitAnswer, Transaction, outcome},
     model::{Attempt, Call, NodeId, Outcome, TransactionId},
-    storage::frontier::Heard,
+    storage::frontier::Frontier,
 };
 
 /// Held while a client id is begun, so that two begins of one id have the same order in memory as
@@ -71,9 +71,9 @@ pub(crate) struct Open {
     order: BTreeMap<u64, Arc<Transaction>>,
     /// The readers that keep versions from collection, each with its frontier and the bytes
     /// superseded at its begin.
-    readers: BTreeMap<u64, (Arc<Heard>, u64)>,
+    readers: BTreeMap<u64, (Arc<Frontier>, u64)>,
     places: u64,
-    lately: BTreeMap<TransactionId, (Attempt, Answer)>,
+    lately: BTreeMap<TransactionId, (Attempt, CommitAnswer)>,
     lately_order: VecDeque<(Monotonic, TransactionId, Attempt)>,
     beginning: BTreeMap<TransactionId, BeginLock>,
 }
@@ -84,7 +84,7 @@ pub(crate) enum Found {
     /// It has not ended.
     Here(Arc<Transaction>),
     /// It ended lately.
-    Ended(Answer),
+    Ended(CommitAnswer),
     /// It is not the latest.
     BegunAnew,
     Nothing,
@@ -118,7 +118,7 @@ impl Open {
     }
 
     /// The frontier of the oldest reader, and the bytes superseded then; `None` without readers.
-    pub(crate) fn horizon(&self) -> Option<&(Arc<Heard>, u64)> {
+    pub(crate) fn horizon(&self) -> Option<&(Arc<Frontier>, u64)> {
         self.readers.values().next()
     }
 
@@ -133,10 +133,10 @@ impl Open {
         self.readers.remove(&transaction.start.place);
     }
 
-    /// Keeps the versions that a reader at frontier `heard` may need, until [`Open::unpin`].
-    pub(crate) fn pin(&mut self, heard: Arc<Heard>, superseded_bytes: u64) -> u64 {
+    /// Keeps the versions that a reader at frontier `applied` may need, until [`Open::unpin`].
+    pub(crate) fn pin(&mut self, applied: Arc<Frontier>, superseded_bytes: u64) -> u64 {
         let place = self.next_place();
-        self.readers.insert(place, (heard, superseded_bytes));
+        self.readers.insert(place, (applied, superseded_bytes));
         place
     }
 
@@ -153,7 +153,7 @@ impl Open {
         let start = &transaction.start;
         self.readers.insert(
             start.place,
-            (Arc::clone(&start.heard), start.superseded_bytes),
+            (Arc::clone(&start.applied), start.superseded_bytes),
         );
         self.latest
             .insert(transaction.id.clone(), Arc::clone(transaction))
@@ -197,7 +197,7 @@ impl Open {
     pub(crate) fn end(
         &mut self,
         transaction: &Transaction,
-        answer: &Answer,
+        answer: &CommitAnswer,
         now: Monotonic,
         config: &Config,
     ) {

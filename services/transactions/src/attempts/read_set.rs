@@ -33,7 +33,7 @@ use primitives::Mutant;
 use crate::{
     broken::Broken,
     model::{Attempt, Key, Position, Timestamp},
-    storage::{frontier::Heard, records::CommitRecord},
+    storage::{frontier::Frontier, records::CommitRecord},
 };
 
 /// The result of reading a key.
@@ -57,24 +57,24 @@ pub(crate) struct Read {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen<'a> {
     /// The applied frontier when the attempt began.
-    pub begin_heard: &'a Heard,
+    pub begin_frontier: &'a Frontier,
     /// The positions up to which logs are no longer retained: deletions announced there may be
     /// dropped.
-    pub dropped: &'a Heard,
+    pub dropped: &'a Frontier,
 }
 
 impl Seen<'_> {
     /// Whether a version announced at `position` may be gone, together with a deletion that
     /// superseded it.
     fn is_gone(&self, position: Position) -> bool {
-        self.begin_heard.contains(position) && self.dropped.contains(position)
+        self.begin_frontier.contains(position) && self.dropped.contains(position)
     }
 
     /// Whether one of `versions` was within the frontier when the attempt began.
     fn has_any(&self, versions: &[Arc<CommitRecord>]) -> bool {
         versions
             .iter()
-            .any(|record| self.begin_heard.contains(record.position))
+            .any(|record| self.begin_frontier.contains(record.position))
     }
 }
 
@@ -134,7 +134,7 @@ impl ReadSet {
             .take_while(|record| record.version >= at_least);
         for candidate in newest_first {
             let is_valid = mutant.breaks(Broken::SkipsCowrittenOfCandidate);
-            if is_valid || self.admits(candidate, seen.begin_heard, mutant) {
+            if is_valid || self.admits(candidate, seen.begin_frontier, mutant) {
                 return Ok(Choice::Version(Arc::clone(candidate)));
             }
         }
@@ -156,13 +156,13 @@ impl ReadSet {
     fn admits(
         &self,
         candidate: &CommitRecord,
-        begin_heard: &Heard,
+        begin_frontier: &Frontier,
         mutant: Mutant<Broken>,
     ) -> bool {
         let admits = |read: &Read| match &read.choice {
             Choice::Version(record) => record.version >= candidate.version,
             Choice::Absent if mutant.breaks(Broken::AbsenceIsVersionZero) => false,
-            Choice::Absent => begin_heard.contains(candidate.position),
+            Choice::Absent => begin_frontier.contains(candidate.position),
         };
         if candidate.writes.len() <= self.reads.len() {
             candidate

@@ -24,11 +24,11 @@ use crate::{
     },
     node::Node,
     packs,
-    storage::frontier::Heard,
+    storage::frontier::Frontier,
 };
 
 /// The answer to a commit of an ended attempt.
-pub(crate) type Answer = Result<Committed>;
+pub(crate) type CommitAnswer = Result<Committed>;
 
 #[derive(Debug)]
 pub(crate) struct Transaction {
@@ -47,7 +47,7 @@ pub(crate) struct Transaction {
     state: Mutex<State>,
     /// Its commit is decided; the point it depends on may not be durable yet.
     decided: watch::Sender<Option<Shown<Committed>>>,
-    ended: watch::Sender<Option<Answer>>,
+    ended: watch::Sender<Option<CommitAnswer>>,
 }
 
 /// What a begin requested and was granted.
@@ -65,7 +65,7 @@ pub(crate) struct Start {
     /// Its number among the begins of this node.
     pub(crate) place: u64,
     /// The applied frontier at the begin: all commits within it are visible to the attempt.
-    pub(crate) heard: Arc<Heard>,
+    pub(crate) applied: Arc<Frontier>,
     /// The bytes superseded on this node until the begin.
     pub(crate) superseded_bytes: u64,
     pub(crate) at: Monotonic,
@@ -86,7 +86,7 @@ pub(crate) struct State {
 pub(crate) enum Phase {
     Open,
     Committing,
-    Ended(Answer),
+    Ended(CommitAnswer),
 }
 
 impl Transaction {
@@ -164,7 +164,7 @@ impl Transaction {
     /// The slot of the sequencer's log at which it reads; `None` if it is read-atomic.
     pub(crate) fn read_at(&self) -> Option<u64> {
         self.is_serializable()
-            .then(|| self.start.heard.through(NodeId::SEQUENCER))
+            .then(|| self.start.applied.through(NodeId::SEQUENCER))
     }
 
     /// Errors: `Invalid` if `key` is in a keyspace that a serializable transaction did not declare.
@@ -191,7 +191,7 @@ impl Transaction {
     }
 
     /// Sets its outcome and drops its read set and buffers. Returns how many bytes were buffered.
-    pub(crate) fn end(&self, state: &mut State, answer: &Answer) -> usize {
+    pub(crate) fn end(&self, state: &mut State, answer: &CommitAnswer) -> usize {
         state.phase = Phase::Ended(answer.clone());
         state.reads = ReadSet::default();
         let (buffer, effects) = state.take_written();
@@ -206,7 +206,7 @@ impl Transaction {
         }
     }
 
-    pub(crate) async fn ended(&self) -> Answer {
+    pub(crate) async fn ended(&self) -> CommitAnswer {
         let mut ended = self.ended.subscribe();
         let answer = ended
             .wait_for(Option::is_some)
@@ -246,7 +246,7 @@ impl State {
 }
 
 /// The outcome that an answer to a commit implies; `None` if it is uncertain.
-pub(crate) fn outcome(answer: &Answer) -> Option<Outcome> {
+pub(crate) fn outcome(answer: &CommitAnswer) -> Option<Outcome> {
     match answer {
         Ok(_) => Some(Outcome::Committed),
         Err(Error::TransactionFinished(outcome)) => Some(*outcome),
@@ -256,7 +256,7 @@ pub(crate) fn outcome(answer: &Answer) -> Option<Outcome> {
 }
 
 /// The refusal of a read or write after this answer.
-pub(crate) fn refusal(answer: &Answer) -> Error {
+pub(crate) fn refusal(answer: &CommitAnswer) -> Error {
     match answer {
         Ok(_) => Error::TransactionFinished(Outcome::Committed),
         Err(Error::Conflict | Error::SnapshotTooOld) => {

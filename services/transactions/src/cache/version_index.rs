@@ -37,7 +37,7 @@ use tokio::sync::watch;
 use crate::{
     Error,
     model::{Attempt, Key},
-    storage::{frontier::Heard, records::CommitRecord},
+    storage::{frontier::Frontier, records::CommitRecord},
 };
 
 /// The overhead of an entry beside its versions.
@@ -109,7 +109,7 @@ pub(crate) type Loaded = Option<Result<Arc<Entry>, Error>>;
 
 #[derive(Debug)]
 struct Load {
-    heard: Vec<Arc<CommitRecord>>,
+    applied: Vec<Arc<CommitRecord>>,
     /// Versions that were collected meanwhile: the load may have read them.
     dropped: BTreeSet<Attempt>,
     done: watch::Sender<Loaded>,
@@ -163,7 +163,7 @@ impl Index {
         self.loads.insert(
             key.clone(),
             Load {
-                heard: Vec::new(),
+                applied: Vec::new(),
                 dropped: BTreeSet::new(),
                 done,
             },
@@ -183,7 +183,7 @@ impl Index {
             return;
         };
         let mut entry = Entry::new(key, point);
-        for record in records.iter().chain(&load.heard) {
+        for record in records.iter().chain(&load.applied) {
             entry.merge(&self.in_use.share(record));
         }
         entry.drop_versions(&load.dropped);
@@ -200,11 +200,11 @@ impl Index {
     }
 
     /// A commit is known (I2).
-    pub(crate) fn hear(&mut self, record: &Arc<CommitRecord>) {
+    pub(crate) fn apply(&mut self, record: &Arc<CommitRecord>) {
         let record = &self.in_use.share(record);
         for write in &record.writes {
             if let Some(load) = self.loads.get_mut(&write.key) {
-                load.heard.push(Arc::clone(record));
+                load.applied.push(Arc::clone(record));
             } else if let Some(mut entry) = self.entries.get_mut(&write.key) {
                 Arc::make_mut(&mut entry).merge(record);
             }
@@ -254,7 +254,7 @@ impl Index {
     pub(crate) fn prune(
         &mut self,
         key: &Key,
-        agreed: &Heard,
+        agreed: &Frontier,
         is_mine: impl Fn(&CommitRecord) -> bool,
     ) {
         let Some(entry) = self.entries.peek(key) else {

@@ -12,7 +12,7 @@ use crate::{
     Error, Result,
     attempts::{
         open_attempts::Found,
-        transaction::{Answer, Phase, State, Transaction, outcome},
+        transaction::{CommitAnswer, Phase, State, Transaction, outcome},
     },
     calls::Calls,
     effects::{Effect, outbox},
@@ -30,7 +30,7 @@ impl Calls {
             Found::Here(transaction) => self.abort_here(&transaction).await,
             Found::Ended(answer) => answer,
             Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
-            Found::Nothing => self.answer_of(call).await,
+            Found::Nothing => Box::pin(self.answer_of(call)).await,
         };
         match answer {
             Ok(_) => Err(Error::TransactionFinished(Outcome::Committed)),
@@ -43,7 +43,7 @@ impl Calls {
         }
     }
 
-    async fn abort_here(self: &Arc<Self>, transaction: &Arc<Transaction>) -> Answer {
+    async fn abort_here(self: &Arc<Self>, transaction: &Arc<Transaction>) -> CommitAnswer {
         {
             let mut state = transaction.state();
             if state.phase == Phase::Open {
@@ -62,7 +62,7 @@ impl Calls {
         self: &Arc<Self>,
         transaction: &Arc<Transaction>,
         state: &mut State,
-        answer: &Answer,
+        answer: &CommitAnswer,
     ) {
         self.context.counters.ended(outcome(answer));
         self.context
@@ -123,16 +123,16 @@ impl Calls {
             // will be.
             node.store.settle_aborted(id, *attempt).await?;
         }
-        if transaction.is_named() {
-            node.store.close_named(id, *attempt).await?;
-        } else if slot.is_some() {
-            node.store.close_generated(id, *attempt).await?;
+        if transaction.is_named() || slot.is_some() {
+            node.store
+                .close(id, *attempt, transaction.is_named())
+                .await?;
         } else if is_sequenced {
             // No entry announced this generated id, so nothing else would ever delete its row.
             node.store.drop_aborted(id, *attempt).await?;
         }
         if let Some(slot) = slot {
-            self.hear_own(node, slot);
+            self.apply_own(node, slot);
         }
         for write in writes {
             node.store.delete_version(&write.key, *attempt).await?;

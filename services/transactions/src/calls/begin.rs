@@ -59,10 +59,7 @@ impl Calls {
         }
         let terms = Box::pin(self.agree(&node, &begin)).await?;
         let Some(id) = begin.id else {
-            let attempt = node.next_attempt();
-            let random = self.context.entropy.next_u64() as u16;
-            let id = TransactionId::generate(self.context.clock.now(), attempt, random);
-            self.open(&node, &id, attempt, None, terms)?;
+            let (id, attempt) = self.open_generated(&node, terms)?;
             return Ok(Shown::durable(Begun::Open { id, attempt }));
         };
         let calls = Arc::clone(self);
@@ -70,17 +67,26 @@ impl Calls {
         self.context
             .spawn_and_wait(async move {
                 let _at_work = at_work;
-                let lock = calls.attempts.lock().begin_lock(&id);
-                let held = Arc::clone(&lock);
-                let begun = {
-                    let _alone = held.lock().await;
-                    Box::pin(calls.begin_named(&node, &id, terms)).await
-                };
-                drop(held);
-                calls.attempts.lock().end_begin(&id, lock);
-                begun
+                let begin = Box::pin(calls.begin_named(&node, &id, terms));
+                calls.alone_with(&id, begin).await
             })
             .await
+    }
+
+    /// Runs `future` while nothing else begins or looks up the same id here.
+    pub(crate) async fn alone_with<T>(
+        &self,
+        id: &TransactionId,
+        future: impl Future<Output = T>,
+    ) -> T {
+        let lock = self.attempts.lock().begin_lock(id);
+        let held = Arc::clone(&lock);
+        let alone = held.lock().await;
+        let output = future.await;
+        drop(alone);
+        drop(held);
+        self.attempts.lock().end_begin(id, lock);
+        output
     }
 
     /// The answer to a begin of an id that has committed, which needs no capacity. `None` if it has
@@ -115,28 +121,28 @@ impl Calls {
             return Ok(Timestamp::default());
         };
         let After { version, position } = after;
-        let mut is_heard = self.cache.lock().heard.contains(position);
-        if !is_heard
+        let mut is_applied = self.cache.lock().applied.contains(position);
+        if !is_applied
             && self
                 .cluster
                 .lock()
-                .received(&self.cache.lock().heard, position.log)
+                .received(&self.cache.lock().applied, position.log)
                 >= position.slot
         {
             // Merges the gathered announcements now, so that the begin need not wait for the end of
             // their interval.
-            self.cluster.lock().merge_gathered(node, &self.cache);
-            is_heard = self.cache.lock().heard.contains(position);
+            self.cluster.lock().merge_batch(node, &self.cache);
+            is_applied = self.cache.lock().applied.contains(position);
         }
-        if !is_heard
+        if !is_applied
             && !self.context.is_alone()
             && position.log != node.id
             && position.log <= NodeId::MAX
         {
-            is_heard = self.cluster.follow(node, position.log).await? >= position.slot;
-        } else if !is_heard && !self.context.is_alone() && position.log == NodeId::SEQUENCER {
+            is_applied = self.cluster.follow(node, position.log).await? >= position.slot;
+        } else if !is_applied && !self.context.is_alone() && position.log == NodeId::SEQUENCER {
             self.serializable.follow_sequencer(node).await?;
-            is_heard = self.cache.lock().heard.contains(position);
+            is_applied = self.cache.lock().applied.contains(position);
         }
         let is_known = match version.slot() {
             Some(slot) => {
@@ -145,9 +151,9 @@ impl Calls {
                         log: NodeId::SEQUENCER,
                         slot,
                     }
-                    && is_heard
+                    && is_applied
             }
-            None => position.log == node.id || is_heard,
+            None => position.log == node.id || is_applied,
         };
         // A forged token must not push the clock far ahead.
         let timestamp = version.timed();
@@ -311,7 +317,7 @@ impl Calls {
                 | Err(Error::Unavailable(_) | Error::TooMuchBuffered) => {}
                 Ok(Some(_)) | Err(_) => return Ok(()),
             }
-            node.store.standing()?;
+            node.store.check_fence()?;
             if self.context.clock.monotonic().since(asked)
                 > self.context.config.commit_answer_timeout
             {
@@ -341,7 +347,7 @@ impl Calls {
                 "a client id was refused by a row that is not committed".into(),
             ));
         };
-        self.hear_committed(node, id, *attempt, stored, point)
+        self.apply_committed(node, id, *attempt, stored, point)
             .await?;
         Ok(Shown {
             value: Begun::Committed {
@@ -355,7 +361,7 @@ impl Calls {
     /// A caller that learns of a commit sees it from then on (T5), even while the commit still
     /// waits for its answer from the store. Commits within the applied frontier are skipped: their
     /// versions may be collected already.
-    pub(crate) async fn hear_committed(
+    pub(crate) async fn apply_committed(
         &self,
         node: &Arc<Node>,
         id: &TransactionId,
@@ -363,19 +369,32 @@ impl Calls {
         stored: &StoredRecord,
         point: DurabilityPoint,
     ) -> Result<()> {
-        if self.cache.lock().heard.contains(stored.position) {
+        if self.cache.lock().applied.contains(stored.position) {
             return Ok(());
         }
         let record = Arc::new(node.store.record(id, attempt, stored, point).await?);
         if let Some(mut cache) = self.cache.of(node.id) {
-            cache.index.hear(&record);
+            cache.index.apply(&record);
         }
         Ok(())
     }
 
+    /// Opens an attempt under an id that no other caller knows.
+    pub(crate) fn open_generated(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        terms: Terms,
+    ) -> Result<(TransactionId, Attempt)> {
+        let attempt = node.next_attempt();
+        let random = self.context.entropy.next_u64() as u16;
+        let id = TransactionId::generate(self.context.clock.now(), attempt, random);
+        self.open(node, &id, attempt, None, terms)?;
+        Ok((id, attempt))
+    }
+
     /// Opens an attempt. From here on the horizon is at most the present frontier. The earlier
     /// attempt of its id ends.
-    pub(crate) fn open(
+    fn open(
         self: &Arc<Self>,
         node: &Arc<Node>,
         id: &TransactionId,
@@ -390,10 +409,10 @@ impl Calls {
                 return Err(Error::unavailable("the node restarts"));
             }
             attempts.check_room(&self.context.config, Some(id))?;
-            let (heard, superseded_bytes) = self.cache.frontier();
+            let (applied, superseded_bytes) = self.cache.frontier();
             let start = Start {
                 place: attempts.next_place(),
-                heard,
+                applied,
                 superseded_bytes,
                 at: now,
             };
@@ -403,7 +422,7 @@ impl Calls {
             let earlier = attempts.insert(&transaction);
             (transaction, earlier)
         };
-        self.context.counters.begun();
+        self.context.counters.lock().begun += 1;
         self.arm_timer();
         if let Some(earlier) = earlier {
             self.begin_anew(&earlier, &transaction);

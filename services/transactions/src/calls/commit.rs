@@ -32,7 +32,7 @@ use crate::{
         open_attempts::Found,
         snapshot,
         spills::Spills,
-        transaction::{Answer, Phase, Transaction},
+        transaction::{CommitAnswer, Phase, Transaction},
         write_buffer::{Buffered, Held, WriteBuffer},
     },
     broken::Broken,
@@ -40,7 +40,10 @@ use crate::{
     calls::{Calls, spill::delete_spilled},
     collection::delete::Superseded,
     effects::Effect,
-    model::{Attempt, Call, Committed, NodeId, Outcome, Position, Shown, Timestamp, Version},
+    model::{
+        Attempt, Call, Committed, NodeId, Outcome, Position, Shown, Timestamp, TransactionId,
+        Version,
+    },
     node::Node,
     packs::OnTheirWay,
     serializable::keyspace::Order,
@@ -114,13 +117,13 @@ impl Calls {
             }
             Found::Ended(answer) => answer.map(Committing::Ended),
             Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
-            Found::Nothing => self.answer_of(call).await.map(Committing::Ended),
+            Found::Nothing => Box::pin(self.answer_of(call)).await.map(Committing::Ended),
         }
     }
 
     /// Waits for a committing attempt to end, up to a limit. The commit continues until its outcome
     /// is known.
-    pub(crate) async fn wait_for_end(&self, transaction: &Transaction) -> Answer {
+    pub(crate) async fn wait_for_end(&self, transaction: &Transaction) -> CommitAnswer {
         tokio::select! {
             biased;
             answer = transaction.ended() => answer,
@@ -168,7 +171,7 @@ impl Calls {
     }
 
     /// Applies `slot` of the own log, whose commit is decided.
-    pub(crate) fn hear_own(&self, node: &Arc<Node>, slot: u64) {
+    pub(crate) fn apply_own(&self, node: &Arc<Node>, slot: u64) {
         let cache = self.cache.of(node.id);
         let through = node.log.decided(slot);
         if let Some(mut cache) = cache {
@@ -194,7 +197,7 @@ impl Calls {
 
 /// Step 0: nothing was written. A client id keeps a row for its repeats; a generated id stores
 /// nothing.
-async fn commit_nothing(transaction: &Transaction) -> Answer {
+async fn commit_nothing(transaction: &Transaction) -> CommitAnswer {
     let Transaction {
         id,
         attempt,
@@ -217,11 +220,11 @@ async fn commit_nothing(transaction: &Transaction) -> Answer {
         effects: 0,
     };
     let answer = match node.store.commit(id, *attempt, true, &record).await {
-        Ok(Decided::Done(point)) => answer_durable(node, point, None).await,
+        Ok(Decided::Done(point)) => answer_durable(node, point, Committed { after: None }).await,
         Ok(Decided::Refused(decision, _)) => Err(refused(decision.as_ref(), id, *attempt)),
         Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
         Err(error) => {
-            node.store.close_named(id, *attempt).await?;
+            node.store.close(id, *attempt, true).await?;
             Err(error)
         }
     };
@@ -230,19 +233,13 @@ async fn commit_nothing(transaction: &Transaction) -> Answer {
 }
 
 /// Steps 5 and 6.
-async fn answer_durable(
-    node: &Node,
-    point: DurabilityPoint,
-    record: Option<&CommitRecord>,
-) -> Answer {
+async fn answer_durable(node: &Node, point: DurabilityPoint, committed: Committed) -> CommitAnswer {
     // After any failure the row is written still, and tells the outcome once it can be read.
     node.store
         .externalize(point)
         .await
         .map_err(|_| Error::OutcomeUnknown)?;
-    Ok(Committed {
-        after: record.and_then(CommitRecord::after),
-    })
+    Ok(committed)
 }
 
 impl<'a> Commit<'a> {
@@ -285,12 +282,17 @@ impl<'a> Commit<'a> {
         }
     }
 
+    fn names(&self) -> (&'a TransactionId, Attempt, &'a Arc<Node>) {
+        let transaction = self.transaction;
+        (&transaction.id, transaction.attempt, &transaction.node)
+    }
+
     /// Errors: a value could not be spilled.
     fn may_begin(&mut self) -> Result<()> {
         self.spills.failed.take().map_or(Ok(()), Err)
     }
 
-    async fn run(mut self) -> Answer {
+    async fn run(mut self) -> CommitAnswer {
         if let Err(error) = self.may_begin() {
             return self.give_up(None, error);
         }
@@ -320,28 +322,26 @@ impl<'a> Commit<'a> {
     }
 
     /// Steps 4 to 6, after the row was written or refused.
-    async fn end(mut self, placed: Placed, decided: Result<Decided>) -> Answer {
+    async fn end(mut self, placed: Placed, decided: Result<Decided>) -> CommitAnswer {
         let point = match decided {
             Ok(Decided::Done(point)) => point,
             Ok(Decided::Refused(decision, point)) => {
-                let Transaction {
-                    id, attempt, node, ..
-                } = &**self.transaction;
+                let (id, attempt, node) = self.names();
                 node.store
                     .externalize(point)
                     .await
                     .map_err(|_| Error::OutcomeUnknown)?;
-                return self.give_up(Some(placed.slot), refused(decision.as_ref(), id, *attempt));
+                return self.give_up(Some(placed.slot), refused(decision.as_ref(), id, attempt));
             }
             Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
             Err(error) => return self.give_up(Some(placed.slot), error),
         };
         let record = self.install(self.record(placed, point));
-        self.calls.hear_own(&self.transaction.node, placed.slot);
-        let Transaction { node, attempt, .. } = &**self.transaction;
+        self.calls.apply_own(&self.transaction.node, placed.slot);
+        let (_, attempt, node) = self.names();
         self.calls
             .effects
-            .dispatch(node, *attempt, self.effects.len(), point);
+            .dispatch(node, attempt, self.effects.len(), point);
         if self.calls.context.breaks(Broken::DropsTombstonesAtOnce) {
             self.drop_tombstones(&record).await?;
         }
@@ -349,18 +349,14 @@ impl<'a> Commit<'a> {
         self.calls
             .leave_no_replaced(self.transaction, std::mem::take(&mut self.spills), &record);
         self.calls.publish(&self.transaction.node);
+        let committed = Committed {
+            after: record.after(),
+        };
         if self.calls.context.breaks(Broken::AnswersBeforeDurable) {
-            return Ok(Committed {
-                after: record.after(),
-            });
+            return Ok(committed);
         }
-        self.transaction.decide(
-            Committed {
-                after: record.after(),
-            },
-            point,
-        );
-        answer_durable(&self.transaction.node, point, Some(&record)).await
+        self.transaction.decide(committed, point);
+        answer_durable(node, point, committed).await
     }
 
     /// Step 1, with `data` as the items written beside the entry. Errors carry the slot of the
@@ -376,22 +372,22 @@ impl<'a> Commit<'a> {
             &self.writes,
             self.calls.context.config.write_set_inline_bytes_max,
         );
+        let (_, attempt, node) = self.names();
+        let announced = node.log.append(self.draft());
         let (placed, data) = if parts.is_empty() {
-            futures_util::join!(self.announce(), data)
+            let (placed, data) = futures_util::join!(announced, data);
+            (placed.map_err(|error| (None, error))?, data)
         } else {
-            let placed = self.announce().await;
-            let data = async {
-                self.write_parts(&parts).await?;
-                data.await
+            let placed = announced.await.map_err(|error| (None, error))?;
+            let parts = node.store.put_write_set(attempt, &parts).await;
+            let data = match parts {
+                Ok(()) => data.await,
+                Err(error) => Err(error),
             };
-            let data = if placed.is_ok() { data.await } else { Ok(()) };
             (placed, data)
         };
-        match (data, placed) {
-            (Ok(()), Ok(placed)) => Ok(placed),
-            (_, Err(error)) => Err((None, error)),
-            (Err(error), Ok(placed)) => Err((Some(placed.slot), error)),
-        }
+        data.map_err(|error| (Some(placed.slot), error))?;
+        Ok(placed)
     }
 
     /// Breaks a rule, for tests: deletes tombstones while older versions of the keys may exist or
@@ -411,22 +407,10 @@ impl<'a> Commit<'a> {
             .await
     }
 
-    async fn write_parts(&self, parts: &[Vec<Write>]) -> Result<()> {
-        self.transaction
-            .node
-            .store
-            .put_write_set(self.transaction.attempt, parts)
-            .await
-    }
-
-    async fn announce(&self) -> Result<Placed> {
-        self.transaction.node.log.append(self.draft()).await
-    }
-
     fn draft(&self) -> Draft {
-        let Transaction { id, attempt, .. } = &**self.transaction;
+        let (id, attempt, _) = self.names();
         let named = self.transaction.is_named();
-        Draft::committing(id.clone(), *attempt, named, self.set.clone(), self.floor)
+        Draft::committing(id.clone(), attempt, named, self.set.clone(), self.floor)
     }
 
     async fn write_data(&self) -> Result<()> {
@@ -453,14 +437,12 @@ impl<'a> Commit<'a> {
     }
 
     async fn put_versions(&self, packing: &OnTheirWay) -> Result<()> {
-        let Transaction {
-            id, attempt, node, ..
-        } = &**self.transaction;
+        let (id, attempt, node) = self.names();
         stream::iter(self.unwritten().map(Ok))
             .try_for_each_concurrent(WRITES_AT_ONCE, |(write, buffered)| {
                 node.store.put_version(
                     id,
-                    *attempt,
+                    attempt,
                     write,
                     buffered.value().cloned(),
                     packing.located(write),
@@ -470,44 +452,36 @@ impl<'a> Commit<'a> {
     }
 
     async fn write_effects(&self) -> Result<()> {
-        let Transaction {
-            id, attempt, node, ..
-        } = &**self.transaction;
+        let (id, attempt, node) = self.names();
         let inline_bytes_max = self.calls.context.config.effects_inline_bytes_max;
         node.store
-            .put_effects(id, *attempt, &self.effects, inline_bytes_max)
+            .put_effects(id, attempt, &self.effects, inline_bytes_max)
             .await
     }
 
     /// Step 3.
     async fn decide(&self, placed: Placed) -> Result<Decided> {
-        let Transaction {
-            id, attempt, node, ..
-        } = &**self.transaction;
+        let (id, attempt, node) = self.names();
         let record = self.record(placed, DurabilityPoint::DURABLE);
-        let (version, position) = (record.version, record.position);
-        let effects = self.effects.len() as u32;
         let stored = StoredRecord {
-            version,
-            position,
+            version: record.version,
+            position: record.position,
             writes: self.set.clone(),
-            effects,
+            effects: self.effects.len() as u32,
         };
         if self.calls.context.breaks(Broken::CommitsAnyAttempt) {
-            return node.store.commit_any_attempt(id, *attempt, &stored).await;
+            return node.store.commit_any_attempt(id, attempt, &stored).await;
         }
         node.store
-            .commit(id, *attempt, self.transaction.is_named(), &stored)
+            .commit(id, attempt, self.transaction.is_named(), &stored)
             .await
     }
 
     fn record(&self, placed: Placed, point: DurabilityPoint) -> CommitRecord {
-        let Transaction {
-            id, attempt, node, ..
-        } = &**self.transaction;
+        let (id, attempt, node) = self.names();
         CommitRecord {
             id: id.clone(),
-            attempt: *attempt,
+            attempt,
             version: Version {
                 timestamp: placed.timestamp,
                 node: node.id,
@@ -542,7 +516,7 @@ impl<'a> Commit<'a> {
 
     /// The attempt does not commit, because no other node would finish it, so this is answered at
     /// once. If the clean-up fails, its entry stays unsettled and the log's resolver repeats it.
-    fn give_up(&mut self, slot: Option<u64>, error: Error) -> Answer {
+    fn give_up(&mut self, slot: Option<u64>, error: Error) -> CommitAnswer {
         let (calls, transaction) = (Arc::clone(self.calls), Arc::clone(self.transaction));
         let (writes, set, effects) = (self.writes.clone(), self.set.clone(), self.effects.clone());
         let spills = std::mem::take(&mut self.spills);

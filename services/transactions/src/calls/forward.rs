@@ -26,10 +26,10 @@ use crate::{
     broken::Broken,
     calls::Calls,
     cluster::{
-        forwarded::{Asked, Forwarded, Said},
+        forwarded::{Asked, Forwarded, Said, not_understood},
         messages::{Answer, Message},
         owner::Owner,
-        peers::Unheard,
+        peers::Unanswered,
     },
     model::Call,
 };
@@ -69,7 +69,8 @@ impl Calls {
         let Some(owner) = self.owner_elsewhere(call).await? else {
             return Ok(None);
         };
-        let said = self.forward(&owner, call, asked()).await?;
+        // Boxed: its future is large, and most calls are of transactions of this node.
+        let said = Box::pin(self.forward(&owner, call, asked())).await?;
         if said.is_none() {
             tracing::debug!(
                 ?owner,
@@ -98,16 +99,16 @@ impl Calls {
         let outlives_late_writes = self.context.breaks(Broken::OutlivesLateWrites);
         match answer {
             Ok(Answer::Reply(reply)) => reply.map(Some).map_err(Error::from),
-            Ok(_) => Ok(None),
-            Err(Unheard::Late(_)) if asked.must_not_come_late() && !outlives_late_writes => {
-                Err(Box::pin(self.ended_with_its_node(owner, call)).await)
+            Ok(_) if asked.is_only_there() => Err(not_understood()),
+            Err(Unanswered::Late(_)) if asked.must_not_come_late() && !outlives_late_writes => {
+                Err(self.ended_with_its_node(owner, call).await)
             }
-            Err(Unheard::Refused(why) | Unheard::Late(why)) => Err(asked.refused(why)),
-            Err(Unheard::Silence(Error::Unavailable(_))) if asked.is_only_there() => {
-                Err(Box::pin(self.ended_with_its_node(owner, call)).await)
+            Err(Unanswered::Refused(why) | Unanswered::Late(why)) => Err(asked.refused(why)),
+            Err(Unanswered::Silence(Error::Unavailable(_))) if asked.is_only_there() => {
+                Err(self.ended_with_its_node(owner, call).await)
             }
-            Err(Unheard::Silence(Error::Unavailable(_))) => Ok(None),
-            Err(Unheard::Silence(error)) => Err(error),
+            Ok(_) | Err(Unanswered::Silence(Error::Unavailable(_))) => Ok(None),
+            Err(Unanswered::Silence(error)) => Err(error),
         }
     }
 

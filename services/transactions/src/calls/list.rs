@@ -93,7 +93,7 @@ pub struct Page {
 
 /// A key that has versions.
 #[derive(Debug)]
-struct Found {
+struct KeyVersions {
     key: Key,
     versions: Vec<(Attempt, VersionItem)>,
     /// Whether these are all its versions in the store.
@@ -104,7 +104,7 @@ struct Found {
 #[derive(Debug)]
 struct Bucket {
     number: u8,
-    found: VecDeque<Found>,
+    found: VecDeque<KeyVersions>,
     /// Where the unread part begins. `None` if all was read.
     rest: Option<Bytes>,
 }
@@ -116,7 +116,7 @@ impl Calls {
         let _pin = (!self.context.breaks(Broken::ListsUnpinned)).then(|| Pin::new(&self.loader));
         let (found, has_more, mut point) = find(&node.store, listing).await?;
         let last = found.last().map(|found| found.key.clone());
-        let begins = |found: &Found| found.key.name().starts_with(&listing.prefix);
+        let begins = |found: &KeyVersions| found.key.name().starts_with(&listing.prefix);
         let wanted = found
             .into_iter()
             .filter(begins)
@@ -151,9 +151,9 @@ impl Calls {
     async fn newest(
         self: &Arc<Self>,
         node: &Arc<Node>,
-        found: Found,
+        found: KeyVersions,
     ) -> Result<Shown<Option<Listed>>> {
-        let Found {
+        let KeyVersions {
             key,
             versions,
             is_whole,
@@ -270,7 +270,10 @@ impl Calls {
 
 /// The first keys after `after`, in stored order; whether more may follow; and the point that this
 /// depends on.
-async fn find(store: &Store, listing: &Listing) -> Result<(Vec<Found>, bool, DurabilityPoint)> {
+async fn find(
+    store: &Store,
+    listing: &Listing,
+) -> Result<(Vec<KeyVersions>, bool, DurabilityPoint)> {
     let keys_max = listing.keys_max.clamp(1, KEYS_MAX);
     let (first, until) = layout::places_of(&listing.prefix);
     let from = listing
@@ -359,7 +362,7 @@ impl Bucket {
                     last.versions.push((attempt, item));
                 } else {
                     let versions = vec![(attempt, item)];
-                    self.found.push_back(Found {
+                    self.found.push_back(KeyVersions {
                         key,
                         versions,
                         is_whole: true,

@@ -17,7 +17,7 @@ use crate::{
     attempts::transaction::Terms,
     broken::Broken,
     calls::{Calls, commit::Committing},
-    model::{Call, Committed, Key, Timestamp, TransactionId},
+    model::{Call, Committed, Key, Timestamp},
     node::Node,
 };
 
@@ -31,22 +31,11 @@ impl Calls {
         let node = self.serving.node()?;
         self.cluster.check_clock()?;
         let after = self.newest_acknowledged(&node, &key).await?;
-        let attempt = node.next_attempt();
-        let id = TransactionId::generate(
-            self.context.clock.now(),
-            attempt,
-            self.context.entropy.next_u64() as u16,
-        );
-        self.open(
-            &node,
-            &id,
-            attempt,
-            None,
-            Terms {
-                after,
-                ..Terms::default()
-            },
-        )?;
+        let terms = Terms {
+            after,
+            ..Terms::default()
+        };
+        let (id, attempt) = self.open_generated(&node, terms)?;
         let call = Call {
             id,
             attempt: Some(attempt),

@@ -25,7 +25,7 @@ use crate::{
     loader::{Fetched, Pin, STALE_MAX, damaged, wait_for_load},
     model::{Attempt, Call, Key, Shown},
     node::Node,
-    storage::{frontier::Heard, records::Write},
+    storage::{frontier::Frontier, records::Write},
 };
 
 /// The result of a look at memory.
@@ -75,7 +75,7 @@ impl Calls {
                 self.loader.still_counts(node).await?;
             }
             if *error == Error::NoValidVersion {
-                self.context.counters.no_valid_version();
+                self.context.counters.lock().no_valid_version += 1;
             }
         }
         read
@@ -182,7 +182,7 @@ impl Calls {
     ) -> Result<Looked> {
         let mut state = transaction.state();
         state.touch(self.context.clock.monotonic())?;
-        transaction.node.store.standing()?;
+        transaction.node.store.check_fence()?;
         if let Some(own) = state.buffer.get(key) {
             return Ok(match &own.held {
                 Held::Stored => Looked::Spilled(Write {
@@ -239,11 +239,11 @@ impl Calls {
         let choice = if let Some(slot) = transaction.read_at() {
             snapshot::choose(&entry.versions, slot)
         } else {
-            let nothing = Heard::default();
+            let nothing = Frontier::default();
             let revives = self.context.breaks(Broken::RevivesCollected);
             let dropped = if revives { &nothing } else { &*cache.dropped };
             let seen = Seen {
-                begin_heard: &transaction.start.heard,
+                begin_frontier: &transaction.start.applied,
                 dropped,
             };
             let chosen = reads.choose(key, &entry.versions, &seen, self.context.config.mutant);

@@ -29,7 +29,7 @@ impl Calls {
         }
         let mut state = transaction.state();
         state.touch(self.context.clock.monotonic())?;
-        transaction.node.store.standing()?;
+        transaction.node.store.check_fence()?;
         let bytes = effect.bytes_len();
         if !self
             .context

@@ -21,7 +21,7 @@ use crate::{
     Error, Result,
     attempts::{
         open_attempts::Found,
-        transaction::{Answer, outcome},
+        transaction::{CommitAnswer, outcome},
     },
     broken::Broken,
     calls::Calls,
@@ -40,7 +40,7 @@ impl Calls {
             Found::Here(transaction) => return Ok(Shown::durable(transaction.state().outcome())),
             Found::BegunAnew => return Ok(Shown::durable(Outcome::BegunAnew)),
             Found::Ended(answer) => answer,
-            Found::Nothing => self.answer_of(call).await,
+            Found::Nothing => Box::pin(self.answer_of(call)).await,
         };
         match (outcome(&answer), answer) {
             (Some(outcome), _) => Ok(Shown::durable(outcome)),
@@ -52,22 +52,15 @@ impl Calls {
 
     /// The answer to a commit whose attempt is unknown here. It runs as a task of the engine, and
     /// excludes begins of the same id.
-    pub(crate) async fn answer_of(self: &Arc<Self>, call: &Call) -> Answer {
+    pub(crate) async fn answer_of(self: &Arc<Self>, call: &Call) -> CommitAnswer {
         let (calls, asked) = (Arc::clone(self), call.clone());
         let call = call.clone();
         let answer = self
             .context
             .spawn_and_wait(async move {
                 let node = calls.serving.node()?;
-                let lock = calls.attempts.lock().begin_lock(&call.id);
-                let held = Arc::clone(&lock);
-                let answer = {
-                    let _alone = held.lock().await;
-                    calls.look_up(&node, &call).await
-                };
-                drop(held);
-                calls.attempts.lock().end_begin(&call.id, lock);
-                answer
+                let look_up = calls.look_up(&node, &call);
+                calls.alone_with(&call.id, look_up).await
             })
             .await;
         if answer == Err(Error::NoSuchTransaction)
@@ -99,7 +92,7 @@ impl Calls {
         }
     }
 
-    async fn look_up(self: &Arc<Self>, node: &Arc<Node>, call: &Call) -> Answer {
+    async fn look_up(self: &Arc<Self>, node: &Arc<Node>, call: &Call) -> CommitAnswer {
         if !matches!(self.find(call), Found::Nothing) {
             return Err(Error::unavailable("the transaction is being begun"));
         }
@@ -125,7 +118,7 @@ impl Calls {
         match decision.state {
             _ if !is_asked => Err(Error::TransactionFinished(Outcome::BegunAnew)),
             State::Committed(stored) => {
-                self.hear_committed(node, &call.id, decision.attempt, &stored, point)
+                self.apply_committed(node, &call.id, decision.attempt, &stored, point)
                     .await?;
                 Ok(Committed {
                     after: stored.after(),
@@ -158,14 +151,19 @@ impl Calls {
         self.idempotency_keys
             .keep_names(node, vec![(id.clone(), attempt)])
             .await?;
-        node.store.close_generated(id, attempt).await?;
+        node.store.close(id, attempt, false).await?;
         Ok(true)
     }
 
     /// There is no row. A generated id then never committed, or its row was dropped; the same holds
     /// for an attempt of a random id. Otherwise a client that repeats the commit would assume it
     /// had never happened, and do the work again.
-    async fn answer_without_row(&self, node: &Node, call: &Call, point: DurabilityPoint) -> Answer {
+    async fn answer_without_row(
+        &self,
+        node: &Node,
+        call: &Call,
+        point: DurabilityPoint,
+    ) -> CommitAnswer {
         if let Some(attempt) = call.attempt.filter(|_| call.id.is_random())
             && self.is_dropped(node, attempt).await?
         {
@@ -218,7 +216,7 @@ impl Calls {
             return Ok((decision, point));
         }
         match decision.state {
-            State::Undecided => match node.store.close_named(id, decision.attempt).await? {
+            State::Undecided => match node.store.close(id, decision.attempt, true).await? {
                 Decided::Done(point) => Ok((
                     Decision {
                         state: State::Aborted,

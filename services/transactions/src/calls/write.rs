@@ -101,7 +101,7 @@ impl Calls {
     ) -> Result<Option<Leaving>> {
         let mut state = transaction.state();
         state.touch(self.context.clock.monotonic())?;
-        transaction.node.store.standing()?;
+        transaction.node.store.check_fence()?;
         let buffer = &mut state.buffer;
         if buffer.get(key).is_none() && buffer.len() >= self.context.config.keys_written_max {
             return Err(Error::TooLarge("the transaction writes too many keys"));
@@ -134,7 +134,7 @@ impl Calls {
             Found::Here(transaction) => Ok(transaction),
             Found::Ended(answer) => Err(refusal(&answer)),
             Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
-            Found::Nothing => Err(refusal(&self.answer_of(call).await)),
+            Found::Nothing => Err(refusal(&Box::pin(self.answer_of(call)).await)),
         }
     }
 }

@@ -12,14 +12,14 @@ use crate::{
     model::NodeId,
     node::Node,
     storage::{
-        frontier::Heard,
+        frontier::Frontier,
         node_registry::{self, NodeRow},
     },
 };
 
 impl Cluster {
     /// The agreed minimum frontier of all open transactions, here and elsewhere.
-    pub(crate) fn horizon(&self, node: &Node) -> Heard {
+    pub(crate) fn horizon(&self, node: &Node) -> Frontier {
         let own = self.own_horizon(node);
         if self.context.is_alone() {
             return own;
@@ -29,24 +29,24 @@ impl Cluster {
 
     /// The minimum frontier of this node's open transactions; the applied frontier if there is
     /// none.
-    pub(crate) fn own_horizon(&self, node: &Node) -> Heard {
+    pub(crate) fn own_horizon(&self, node: &Node) -> Frontier {
         let attempts = self.attempts.lock();
         let through = node.log.decided_through();
         let mut cache = self.cache.lock();
-        if through > cache.heard.through(node.id) {
+        if through > cache.applied.through(node.id) {
             cache.advance(node.id, through);
         }
         match attempts.horizon() {
-            Some((heard, _)) if !self.context.breaks(Broken::CollectsAboveHorizon) => {
-                (**heard).clone()
+            Some((applied, _)) if !self.context.breaks(Broken::CollectsAboveHorizon) => {
+                (**applied).clone()
             }
-            _ => (*cache.heard).clone(),
+            _ => (*cache.applied).clone(),
         }
     }
 
     /// The horizon that all nodes could agree on now; `None` if the state of a counted node is
     /// unknown.
-    fn agreeable(&self, node: &Node) -> Option<Heard> {
+    fn agreeable(&self, node: &Node) -> Option<Frontier> {
         let own = self.own_horizon(node);
         if self.context.breaks(Broken::CollectsByOwnHorizon) {
             return Some(own);
@@ -59,7 +59,7 @@ impl Cluster {
     }
 
     /// The horizon that the members could agree on now.
-    pub(crate) fn agreeable_to_members(&self, node: &Node) -> Option<Heard> {
+    pub(crate) fn agreeable_to_members(&self, node: &Node) -> Option<Frontier> {
         let own = self.own_horizon(node);
         let others = self.others(node);
         let others = self
@@ -71,11 +71,11 @@ impl Cluster {
 
     /// The slot of the sequencer's log below which no node needs anything.
     pub(crate) async fn agreed_of_sequencer(&self, node: &Node) -> Result<u64> {
-        let through = |heard: &Heard| heard.through(NodeId::SEQUENCER);
+        let through = |applied: &Frontier| applied.through(NodeId::SEQUENCER);
         let agreed = through(&self.cache.lock().agreed);
         let is_more = self
             .agreeable_to_members(node)
-            .is_some_and(|heard| through(&heard) > agreed);
+            .is_some_and(|applied| through(&applied) > agreed);
         if is_more {
             self.count(node).await?;
         }
@@ -92,8 +92,8 @@ impl Cluster {
         let rows = node_registry::list_from(&node.store, first).await?;
         let is_live = |row: &NodeRow| row.node == node.id && !row.is_resolved;
         if !rows.iter().any(is_live) {
-            node.store.fall();
-            node.store.standing()?;
+            node.store.fence();
+            node.store.check_fence()?;
         }
         self.lock().neighbours.count(&rows);
         if let (Some(before), Some(after)) = (before, self.agreeable(node)) {

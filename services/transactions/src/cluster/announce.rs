@@ -32,9 +32,9 @@ use crate::{
     broken::Broken,
     cluster::{
         Cluster,
-        announcement_batch::{Told, prune},
+        announcement_batch::{Received, prune},
         lease::AHEAD_MAX,
-        messages::{Announcement, Answer, Message, Standing},
+        messages::{Announcement, Answer, Message, NodeState},
     },
     model::{Address, NodeId},
     node::Node,
@@ -50,7 +50,7 @@ const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// A member that has not sent its state for this long is logged. A dead node is no longer a member
 /// by then.
-const UNHEARD_MAX: Duration = Duration::from_secs(10);
+const SILENT_LOGGED_AFTER: Duration = Duration::from_secs(10);
 /// The approximate memory of one message's commits.
 const ANNOUNCED_BYTES_MAX: usize = 1 << 20;
 /// A larger commit is omitted, and the receiver reads it in the store.
@@ -95,7 +95,7 @@ impl Cluster {
     fn announce_to_all(self: &Arc<Self>, node: &Arc<Node>) {
         let others = self.others(node);
         let now = self.context.clock.monotonic();
-        let (mut free, mut unheard) = (Vec::new(), Vec::new());
+        let (mut free, mut silent) = (Vec::new(), Vec::new());
         {
             let mut cluster = self.lock();
             let neighbours = &mut cluster.neighbours;
@@ -106,10 +106,10 @@ impl Cluster {
                 let peer = neighbours.peer(id, now);
                 peer.was_member = true;
                 let is_silent = now.since(peer.announced) >= SILENCE_MAX;
-                if now.since(peer.stood) >= UNHEARD_MAX
-                    && let Some(lasts) = peer.unheard.failed(now, "it does not send its state")
+                if now.since(peer.stood) >= SILENT_LOGGED_AFTER
+                    && let Some(lasts) = peer.silence.failed(now, "it does not send its state")
                 {
-                    unheard.push((id, address.clone(), lasts));
+                    silent.push((id, address.clone(), lasts));
                 }
                 if !std::mem::replace(&mut peer.is_being_told, true) {
                     free.push((id, address));
@@ -120,8 +120,8 @@ impl Cluster {
             }
         }
         node.following.notify_one();
-        for (id, address, lasts) in unheard {
-            let lasts = UNHEARD_MAX + lasts;
+        for (id, address, lasts) in silent {
+            let lasts = SILENT_LOGGED_AFTER + lasts;
             tracing::warn!(
                 node = id.0,
                 ?address,
@@ -148,21 +148,21 @@ impl Cluster {
             if !self.context.key_value.is_durable(point) {
                 node.store.externalize(point).await?;
             }
-            let (dropped, through) = (announcement.standing.dropped.clone(), announcement.through);
+            let (dropped, through) = (announcement.state.dropped.clone(), announcement.through);
             let message = Message::Announce(announcement);
-            let Answer::Standing(standing) = self.ask(node, to, address, &message).await? else {
+            let Answer::NodeState(state) = self.ask(node, to, address, &message).await? else {
                 return Err(Error::unavailable("unexpected kind of answer"));
             };
-            let has_heard = standing.heard.through(node.id) >= through;
+            let has_applied = state.applied.through(node.id) >= through;
             let all = {
                 let mut cluster = self.lock();
                 let now = self.context.clock.monotonic();
                 let peer = cluster.neighbours.peer(to, now);
-                let is_first = peer.heard.is_none();
+                let is_first = peer.applied.is_none();
                 peer.told_dropped.merge(&dropped);
                 drop(cluster);
-                let all = !is_first && (!has_heard || through >= node.log.decided_through());
-                self.hear_standing(node, to, &standing);
+                let all = !is_first && (!has_applied || through >= node.log.decided_through());
+                self.receive_state(node, to, &state);
                 all
             };
             if all {
@@ -173,19 +173,19 @@ impl Cluster {
 
     /// The commits of the own log after `to`'s frontier, and the point that they depend on.
     fn announcement(&self, node: &Node, to: NodeId) -> (Announcement, DurabilityPoint) {
-        let standing = self.standing(node);
+        let state = self.own_state(node);
         let (decided, last) = (node.log.decided_through(), node.log.last());
         let now = self.context.clock.monotonic();
-        let heard = self.lock().neighbours.peer(to, now).heard.clone();
+        let applied = self.lock().neighbours.peer(to, now).applied.clone();
         let cache = self.cache.lock();
         // For a node that has not sent its frontier, only its absence is known.
-        let from = heard
+        let from = applied
             .as_ref()
-            .map_or(decided, |heard| heard.through(node.id))
+            .map_or(decided, |applied| applied.through(node.id))
             .saturating_add(1);
         let from = from.max(cache.recent.complete_from());
         let mut announcement = Announcement {
-            standing,
+            state,
             from,
             through: decided.max(from - 1),
             last,
@@ -213,7 +213,9 @@ impl Cluster {
         let will_hear = |record: &CommitRecord| {
             let position = record.position;
             let is_in_range = position.log == node.id && position.slot <= through;
-            let is_known = heard.as_ref().is_some_and(|heard| heard.contains(position));
+            let is_known = applied
+                .as_ref()
+                .is_some_and(|applied| applied.contains(position));
             is_in_range || is_known || self.context.breaks(Broken::PrunesByItself)
         };
         records = prune(records, |key, version| {
@@ -228,18 +230,18 @@ impl Cluster {
     }
 
     /// The state of this node.
-    pub(crate) fn standing(&self, node: &Node) -> Standing {
+    pub(crate) fn own_state(&self, node: &Node) -> NodeState {
         let horizon = self.own_horizon(node);
         let cluster = self.lock();
         let cache = self.cache.lock();
-        let mut received = (*cache.heard).clone();
-        for (log, slot) in cluster.gathered.through() {
+        let mut received = (*cache.applied).clone();
+        for (log, slot) in cluster.batch.through() {
             received.advance(log, slot);
         }
-        Standing {
+        NodeState {
             wall_ms: self.context.clock.now().0,
             timestamp: node.log.highest(),
-            heard: received,
+            applied: received,
             horizon,
             dropped: (*cache.dropped).clone(),
             noted: node.packs.noted(),
@@ -247,17 +249,17 @@ impl Cluster {
     }
 
     /// Receives the state of another node.
-    pub(crate) fn hear_standing(&self, node: &Node, from: NodeId, standing: &Standing) {
-        node.log.observe(standing.timestamp);
+    pub(crate) fn receive_state(&self, node: &Node, from: NodeId, state: &NodeState) {
+        node.log.observe(state.timestamp);
         let (now, wall) = (self.context.clock.monotonic(), self.context.clock.now());
         let members = self.membership.members().nodes;
         let Some(mut cluster) = self.of(node.id) else {
             return;
         };
         let mut cache = self.cache.lock();
-        Arc::make_mut(&mut cache.dropped).merge(&standing.dropped);
+        Arc::make_mut(&mut cache.dropped).merge(&state.dropped);
         // Members announce their own logs, so what others have applied of those is on its way.
-        let behind = cache.heard.behind(&standing.heard);
+        let behind = cache.applied.behind(&state.applied);
         drop(cache);
         let neighbours = &mut cluster.neighbours;
         for log in behind {
@@ -266,21 +268,19 @@ impl Cluster {
             }
         }
         let peer = neighbours.peer(from, now);
-        peer.ahead_ms = standing.wall_ms as i64 - wall.0 as i64;
-        peer.heard.get_or_insert_default().merge(&standing.heard);
-        peer.horizon
-            .get_or_insert_default()
-            .merge(&standing.horizon);
-        if standing.noted > peer.noted {
-            peer.noted = standing.noted;
+        peer.ahead_ms = state.wall_ms as i64 - wall.0 as i64;
+        peer.applied.get_or_insert_default().merge(&state.applied);
+        peer.horizon.get_or_insert_default().merge(&state.horizon);
+        if state.noted > peer.noted {
+            peer.noted = state.noted;
             node.packs.more_is_noted();
         }
         peer.stood = now;
-        let heard_again = peer.unheard.ended(now);
+        let heard_again = peer.silence.ended(now);
         let is_behind = !neighbours.behind.is_empty();
         drop(cluster);
         if let Some(lasted) = heard_again {
-            let lasted = UNHEARD_MAX + lasted;
+            let lasted = SILENT_LOGGED_AFTER + lasted;
             tracing::info!(node = from.0, ?lasted, "a member announces again");
         }
         node.work.notify_one();
@@ -290,20 +290,20 @@ impl Cluster {
     }
 
     /// Receives another node's announcement.
-    pub(crate) fn hear_announced(
+    pub(crate) fn receive_announcement(
         self: &Arc<Self>,
         node: &Arc<Node>,
         from: NodeId,
         announcement: Announcement,
     ) {
         let Announcement {
-            standing,
+            state,
             from: first,
             through,
             last,
             records,
         } = announcement;
-        self.hear_standing(node, from, &standing);
+        self.receive_state(node, from, &state);
         let records: Vec<_> = records.into_iter().map(Arc::new).collect();
         // Later commits here get higher timestamps (T-1), even before the announcement is merged.
         for record in &records {
@@ -314,7 +314,7 @@ impl Cluster {
             let Some(mut cluster) = self.of(node.id) else {
                 return;
             };
-            let received = cluster.received(&self.cache.lock().heard, from);
+            let received = cluster.received(&self.cache.lock().applied, from);
             let is_next = first <= received.saturating_add(1)
                 || self.context.breaks(Broken::AdvancesOverGaps);
             if is_next {
@@ -333,12 +333,12 @@ impl Cluster {
             }
             (is_next, through > received || !records.is_empty())
         };
-        let told = Told {
+        let told = Received {
             from,
             through: is_next.then_some(through),
             records,
         };
-        self.gather(node, from, is_news.then_some(told));
+        self.add_to_batch(node, from, is_news.then_some(told));
         if !is_next {
             node.following.notify_one();
         }

@@ -2,7 +2,7 @@
 //! replace cached ones.
 //!
 //! ```text
-//!  announcements ──▶ gathered: until every member has sent one, or for a bounded time
+//!  announcements ──▶ a batch: until every member has sent one, or for a bounded time
 //!                      the newest version of each key that is read here
 //!                        ──▶ its value, from the store into the cache
 //!                      all of them at one instant ──▶ index, applied frontier
@@ -18,12 +18,12 @@
 //! Invariants
 //! - Gathered announcements are not applied: begins, horizons and commit tokens use the merged
 //!   frontier. This node reports them as received
-//!   ([`Standing`](crate::cluster::messages::Standing)), so no node sends them again. A later
+//!   ([`NodeState`](crate::cluster::messages::NodeState)), so no node sends them again. A later
 //!   announcement may omit what they supersede, because it is merged no earlier.
 //! - Announcements are merged in the order in which they arrived.
 //! - A batch is pruned like one message: a commit is passed over if every key of it has a newer
 //!   version there.
-//! - None waits longer than [`Config::gathered_for`] and [`READ_AHEAD_MAX`], whether or not the
+//! - None waits longer than [`Config::batch_wait`] and [`READ_AHEAD_MAX`], whether or not the
 //!   store answers. A commit is therefore visible everywhere within an announcement's second plus
 //!   that time.
 
@@ -41,7 +41,7 @@ use crate::{
     model::{Attempt, Key, NodeId, Version},
     node::Node,
     storage::{
-        frontier::Heard,
+        frontier::Frontier,
         records::{CommitRecord, Place, Write},
     },
 };
@@ -54,12 +54,12 @@ const READ_AHEAD_MAX: Duration = Duration::from_millis(250);
 /// The most values prefetched at a time, and the most in all for one batch.
 const AT_ONCE: usize = 64;
 const VALUES_MAX: usize = 4_096;
-/// The approximate memory for gathered announcements; beyond it they are merged at once.
+/// The approximate memory for a batch; beyond it they are merged at once.
 const BYTES_MAX: usize = 16 << 20;
 
 /// An announcement of a node's log.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Received {
     pub(crate) from: NodeId,
     /// Everything up to here is decided, and announced or applied; `None` if an earlier slot was
     /// missing.
@@ -69,8 +69,8 @@ pub(crate) struct Told {
 
 /// Announcements of others that are not merged yet.
 #[derive(Debug, Default)]
-pub(crate) struct Gathered {
-    told: VecDeque<Told>,
+pub(crate) struct AnnouncementBatch {
+    told: VecDeque<Received>,
     /// How many were merged before these.
     merged: u64,
     /// The slots up to which logs are announced, beyond the applied frontier.
@@ -82,8 +82,8 @@ pub(crate) struct Gathered {
     is_awaited: bool,
 }
 
-impl Gathered {
-    fn push(&mut self, told: Told) {
+impl AnnouncementBatch {
+    fn push(&mut self, told: Received) {
         if let Some(through) = told.through {
             let known = self.through.entry(told.from).or_default();
             *known = through.max(*known);
@@ -102,9 +102,9 @@ impl Gathered {
     }
 
     /// The first ones, up to `end`.
-    fn take(&mut self, end: u64) -> Vec<Told> {
+    fn take(&mut self, end: u64) -> Vec<Received> {
         let count = end.saturating_sub(self.merged) as usize;
-        let taken: Vec<Told> = self.told.drain(..count.min(self.told.len())).collect();
+        let taken: Vec<Received> = self.told.drain(..count.min(self.told.len())).collect();
         self.merged += taken.len() as u64;
         self.announced.clear();
         self.bytes -= taken.iter().map(bytes_of).sum::<usize>();
@@ -112,35 +112,36 @@ impl Gathered {
     }
 }
 
-fn bytes_of(told: &Told) -> usize {
+fn bytes_of(told: &Received) -> usize {
     told.records.iter().map(|record| record.bytes_len()).sum()
 }
 
 impl Cluster {
     /// Gathers a node's announcement, if it has any commits, and ensures that it is merged.
-    pub(crate) fn gather(self: &Arc<Self>, node: &Arc<Node>, from: NodeId, told: Option<Told>) {
+    pub(crate) fn add_to_batch(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        from: NodeId,
+        told: Option<Received>,
+    ) {
         let others = self.others(node);
         let Some(mut cluster) = self.of(node.id) else {
             return;
         };
-        let gathered = &mut cluster.gathered;
-        gathered.announced.insert(from);
+        let batch = &mut cluster.batch;
+        batch.announced.insert(from);
         if let Some(told) = told {
-            gathered.push(told);
+            batch.push(told);
         }
-        if gathered.told.is_empty() {
+        if batch.told.is_empty() {
             return;
         }
-        if gathered.bytes > BYTES_MAX
-            || others
-                .keys()
-                .all(|other| gathered.announced.contains(other))
-        {
+        if batch.bytes > BYTES_MAX || others.keys().all(|other| batch.announced.contains(other)) {
             node.all_told.notify_one();
         }
-        let is_awaited = std::mem::replace(&mut gathered.is_awaited, true);
-        if gathered.bytes > 2 * BYTES_MAX {
-            cluster.merge_gathered(node, &self.cache);
+        let is_awaited = std::mem::replace(&mut batch.is_awaited, true);
+        if batch.bytes > 2 * BYTES_MAX {
+            cluster.merge_batch(node, &self.cache);
         }
         drop(cluster);
         if !is_awaited {
@@ -150,16 +151,16 @@ impl Cluster {
         }
     }
 
-    /// Merges until nothing is gathered.
+    /// Merges until the batch is empty.
     async fn merge_in_time(&self, node: &Arc<Node>) {
-        let mut wait = self.context.config.gathered_for;
+        let mut wait = self.context.config.batch_wait;
         loop {
             tokio::select! {
                 biased;
                 () = node.all_told.notified() => {}
                 () = self.context.clock.sleep(wait) => {}
             }
-            let end = self.lock().gathered.end();
+            let end = self.lock().batch.end();
             // Later arrivals wait until the next round, which begins only once this one's values
             // are read.
             let closed = self.context.clock.monotonic();
@@ -172,13 +173,13 @@ impl Cluster {
                 return;
             };
             cluster.merge_until(node, &self.cache, end);
-            if cluster.gathered.told.is_empty() {
-                cluster.gathered.is_awaited = false;
+            if cluster.batch.told.is_empty() {
+                cluster.batch.is_awaited = false;
                 return;
             }
             drop(cluster);
             let has_waited = self.context.clock.monotonic().since(closed);
-            wait = self.context.config.gathered_for.saturating_sub(has_waited);
+            wait = self.context.config.batch_wait.saturating_sub(has_waited);
         }
     }
 
@@ -231,45 +232,45 @@ pub(crate) fn prune(
 }
 
 impl ClusterState {
-    /// The slot up to which `log` is applied, by the frontier `heard`, or announced.
-    pub(crate) fn received(&self, heard: &Heard, log: NodeId) -> u64 {
-        let gathered = self.gathered.through.get(&log).copied().unwrap_or(0);
-        heard.through(log).max(gathered)
+    /// The slot up to which `log` is applied, by the frontier `applied`, or announced.
+    pub(crate) fn received(&self, applied: &Frontier, log: NodeId) -> u64 {
+        let batch = self.batch.through.get(&log).copied().unwrap_or(0);
+        applied.through(log).max(batch)
     }
 
-    /// Merges all that is gathered.
-    pub(crate) fn merge_gathered(&mut self, node: &Node, cache: &Cache) {
-        self.merge_until(node, cache, self.gathered.end());
+    /// Merges the whole batch.
+    pub(crate) fn merge_batch(&mut self, node: &Node, cache: &Cache) {
+        self.merge_until(node, cache, self.batch.end());
     }
 
     fn merge_until(&mut self, node: &Node, cache: &Cache, end: u64) {
-        let told = self.gathered.take(end);
+        let told = self.batch.take(end);
         let mut cache = cache.lock();
         let through: Vec<_> = told
             .iter()
             .filter_map(|told| Some((told.from, told.through?)))
             .collect();
-        let unheard = told.into_iter().flat_map(|told| told.records);
-        let unheard = unheard
-            .filter(|record| !cache.heard.contains(record.position))
+        let unapplied = told.into_iter().flat_map(|told| told.records);
+        let unapplied = unapplied
+            .filter(|record| !cache.applied.contains(record.position))
             .collect();
-        let news = prune(unheard, |_, _| false);
+        let news = prune(unapplied, |_, _| false);
         node.observe(&news);
         cache.merge(node.id, &news);
         for (log, through) in through {
             cache.advance(log, through);
         }
-        self.gathered
+        self.batch
             .through
-            .retain(|log, slot| *slot > cache.heard.through(*log));
+            .retain(|log, slot| *slot > cache.applied.through(*log));
     }
 
     /// The newest values gathered up to `end` that follow warm ones, and their warmth.
     fn wanted(&self, cache: &Cache, end: u64) -> Vec<(Attempt, Write, u8)> {
-        let count = end.saturating_sub(self.gathered.merged) as usize;
+        let count = end.saturating_sub(self.batch.merged) as usize;
         let mut newest = BTreeMap::new();
         for record in self
-            .gathered
+            .batch
             .told
             .iter()
             .take(count)

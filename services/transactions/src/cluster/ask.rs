@@ -12,7 +12,7 @@ use crate::{
     cluster::{
         Cluster, Peers,
         messages::{Answer, Message, Way, understood},
-        peers::{CALL_MAX, NoAnswer, Unheard, message_bytes_max, more_time_for},
+        peers::{CALL_MAX, NoAnswer, Unanswered, message_bytes_max, more_time_for},
     },
     model::{Address, NodeId},
     node::Node,
@@ -57,21 +57,23 @@ impl Cluster {
         to: NodeId,
         address: &Address,
         message: &Message,
-    ) -> Result<Answer, Unheard> {
-        let (peers, message) = self.envelope(node, to, message).map_err(Unheard::Silence)?;
+    ) -> Result<Answer, Unanswered> {
+        let (peers, message) = self
+            .envelope(node, to, message)
+            .map_err(Unanswered::Silence)?;
         let wait_max = AT_LENGTH_MAX + more_time_for(message.len());
         let answered = tokio::select! {
             biased;
             answered = peers.call(address, message) => answered,
-            why = self.silence_of(node, to, address) => return Err(Unheard::Silence(why)),
+            why = self.silence_of(node, to, address) => return Err(Unanswered::Silence(why)),
             () = self.context.clock.sleep(wait_max) => {
-                return Err(Unheard::Late(NoAnswer::Unavailable("it takes too long".into())));
+                return Err(Unanswered::Late(NoAnswer::Unavailable("it takes too long".into())));
             }
         };
         match answered {
-            Ok(answer) => understood(&answer).map_err(Unheard::Silence),
-            Err(NoAnswer::Silence(why)) => Err(Unheard::Silence(Error::unavailable(&why))),
-            Err(refused) => Err(Unheard::Refused(refused)),
+            Ok(answer) => understood(&answer).map_err(Unanswered::Silence),
+            Err(NoAnswer::Silence(why)) => Err(Unanswered::Silence(Error::unavailable(&why))),
+            Err(refused) => Err(Unanswered::Refused(refused)),
         }
     }
 

@@ -28,7 +28,7 @@ use crate::{
     storage::{
         layout, node_registry,
         records::{CommitRecord, Entry, StoredSlot, decode},
-        store::{Decision, State, Store},
+        store::{State, Store},
     },
 };
 
@@ -51,13 +51,13 @@ impl Cluster {
         // Read first: if it is sealed, the slots read afterwards are all there will ever be.
         let row = node_registry::get(&node.store, log).await?;
         let fenced = FencedLog::new(node.store.key_value().clone(), layout::log(log));
-        let heard = self.cache.lock().heard.through(log);
-        if heard == u64::MAX {
-            return Ok(heard);
+        let applied = self.cache.lock().applied.through(log);
+        if applied == u64::MAX {
+            return Ok(applied);
         }
         // A node's log has one writer, which writes its slots in order, so none of them is void.
         let mut cursor = Cursor {
-            next: SlotIndex(heard + 1),
+            next: SlotIndex(applied + 1),
             epoch: Epoch(0),
         };
         let mut is_decided = true;
@@ -88,7 +88,7 @@ impl Cluster {
             }
             let is_whole = is_decided && row.is_some_and(|row| row.is_resolved);
             if is_whole && let Some(mut cache) = self.cache.of(node.id) {
-                Arc::make_mut(&mut cache.heard).finish(log, log);
+                Arc::make_mut(&mut cache.applied).finish(log, log);
             }
             self.lock()
                 .neighbours
@@ -97,26 +97,19 @@ impl Cluster {
         }
     }
 
+    /// Errors: `Unavailable` if a slot was trimmed there. All counted nodes had applied it, so this
+    /// node is no longer one of them.
     pub(crate) async fn read_on(
         &self,
         node: &Node,
         log: &FencedLog,
         cursor: Cursor,
     ) -> Result<Slots> {
-        let read = || async {
-            match log.read(cursor, SLOTS_AT_ONCE).await {
-                Err(error) if error.kind() == ErrorKind::Invalid => Ok(None),
-                read => read.map(Some),
-            }
-        };
-        let Some(read) = node.store.again(read).await? else {
-            // A trimmed slot was applied by all counted nodes, so this node is no longer one of
-            // them.
-            node.store.fall();
-            return Err(Error::unavailable("the node was presumed dead"));
-        };
-        node.store.seen(read.point)?;
-        Ok(read)
+        if let Some(read) = try_read_on(node, log, cursor).await? {
+            return Ok(read);
+        }
+        node.store.fence();
+        Err(Error::unavailable("the node was presumed dead"))
     }
 
     /// The outcome of a slot's commits: the records, and whether all are decided.
@@ -153,27 +146,41 @@ impl Cluster {
     }
 }
 
+/// The slots from `cursor` on; `None` if one of them was trimmed.
+pub(crate) async fn try_read_on(
+    node: &Node,
+    log: &FencedLog,
+    cursor: Cursor,
+) -> Result<Option<Slots>> {
+    let read = || async {
+        match log.read(cursor, SLOTS_AT_ONCE).await {
+            Err(error) if error.kind() == ErrorKind::Invalid => Ok(None),
+            read => read.map(Some),
+        }
+    };
+    let read = node.store.again(read).await?;
+    if let Some(read) = &read {
+        node.store.seen(read.point)?;
+    }
+    Ok(read)
+}
+
 /// The outcome of an attempt.
 async fn announced(store: &Store, id: TransactionId, attempt: Attempt) -> Result<Announced> {
     let (decision, point) = store.decision(&id).await?;
     let Some(decision) = decision else {
         return Ok(Announced::Undecided);
     };
-    Ok(match decision {
-        Decision {
-            attempt: other,
-            state: State::Committed(stored),
-            ..
-        } if other == attempt => {
+    // The row of a later attempt of the id: this one cannot commit any more.
+    if decision.attempt != attempt {
+        return Ok(Announced::Aborted);
+    }
+    Ok(match decision.state {
+        State::Committed(stored) => {
             let record = store.record(&id, attempt, &stored, point).await?;
             Announced::Committed(Arc::new(record))
         }
-        Decision {
-            attempt: other,
-            state: State::Undecided | State::Prepared,
-            ..
-        } if other == attempt => Announced::Undecided,
-        // Closed, or the row of a later attempt of the id: this one cannot commit any more.
-        _ => Announced::Aborted,
+        State::Undecided | State::Prepared => Announced::Undecided,
+        State::Aborted => Announced::Aborted,
     })
 }

@@ -26,9 +26,9 @@ impl Cluster {
             .may_answer_until()
             .is_some_and(|until| self.context.clock.monotonic() >= until);
         if is_over && !self.context.breaks(Broken::AnswersWithoutLease) {
-            node.store.fall();
+            node.store.fence();
         }
-        node.store.standing()
+        node.store.check_fence()
     }
 
     /// Errors: `Unavailable` while this machine's clock is so far ahead that every other node would

@@ -40,7 +40,7 @@ pub struct Members {
 
 /// A role that one elected node fills for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Office {
+pub enum Election {
     /// Decides up to where superseded versions may be collected, and resolves the logs of dead
     /// nodes.
     Collector,
@@ -72,44 +72,34 @@ pub trait Membership: Debug + Send + Sync {
     /// the past.
     fn may_answer_until(&self) -> Option<Monotonic>;
 
-    /// Whether this node leads `office`. Acts of a leader are valid only while it may answer.
-    fn leads(&self, office: Office) -> bool;
+    /// Whether this node leads `election`. Acts of a leader are valid only while it may answer.
+    fn leads(&self, election: Election) -> bool;
 }
 
 /// The only node of a store: its lock is the lease.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Alone {
     members: watch::Sender<Members>,
 }
 
-impl Default for Alone {
-    fn default() -> Self {
-        Self {
-            members: watch::Sender::new(Members::default()),
-        }
+impl Alone {
+    fn change(&self, nodes: BTreeMap<NodeId, Address>) {
+        self.members.send_modify(|members| {
+            members.view += 1;
+            members.nodes = nodes;
+        });
     }
 }
 
 #[async_trait]
 impl Membership for Alone {
     async fn join(&self, node: NodeId) -> Result<()> {
-        self.members.send_modify(|members| {
-            let nodes = BTreeMap::from([(node, Address::default())]);
-            *members = Members {
-                view: members.view + 1,
-                nodes,
-            };
-        });
+        self.change(BTreeMap::from([(node, Address::default())]));
         Ok(())
     }
 
     async fn leave(&self) {
-        self.members.send_modify(|members| {
-            *members = Members {
-                view: members.view + 1,
-                nodes: BTreeMap::new(),
-            };
-        });
+        self.change(BTreeMap::new());
     }
 
     fn members(&self) -> Members {
@@ -126,7 +116,7 @@ impl Membership for Alone {
         None
     }
 
-    fn leads(&self, _: Office) -> bool {
+    fn leads(&self, _: Election) -> bool {
         true
     }
 }
@@ -156,7 +146,7 @@ mod tests {
             }
         );
         assert_eq!(now(alone.changed(2)), None, "nothing has changed since");
-        assert!(alone.leads(Office::Collector) && alone.leads(Office::Sequencer));
+        assert!(alone.leads(Election::Collector) && alone.leads(Election::Sequencer));
         assert_eq!(alone.may_answer_until(), None);
         now(alone.leave()).expect("at once");
         assert_eq!(

@@ -16,9 +16,9 @@ use crate::{
         peers::MESSAGE_BYTES_MAX,
     },
     model::{Attempt, Call, KeyspaceId, NodeId, Timestamp, TransactionId, Version},
-    sequencer::Wish,
+    sequencer::Proposal,
     storage::{
-        frontier::Heard,
+        frontier::Frontier,
         records::{CommitRecord, decode, encode, encode_behind},
         secret::Secret,
     },
@@ -36,8 +36,8 @@ pub(crate) enum Message {
     Announce(Announcement),
     /// A call for a transaction of the receiver.
     Forward(Forwarded),
-    /// A wish for the receiver to decide as the sequencer.
-    Sequence(Wish),
+    /// A proposal for the receiver to decide as the sequencer.
+    Sequence(Proposal),
     /// Requests that the receiver gives no more timestamps in that keyspace.
     StopTimestamps(KeyspaceId),
 }
@@ -47,14 +47,14 @@ pub(crate) enum Message {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     /// The state of the node, in answer to a request for it or to an announcement.
-    Standing(Standing),
+    NodeState(NodeState),
     /// The answer to a call.
     Reply(Reply),
     /// The addressed node is not here, or no longer.
     NotHere,
     /// The kind of the message is unknown.
     Unknown(u8),
-    /// The answer to a wish.
+    /// The answer to a proposal.
     Ordered(Ordered),
     /// The node gives no timestamps in that keyspace, and the commits that had one are decided.
     Stopped,
@@ -70,17 +70,17 @@ pub(crate) struct Way {
 
 /// The state of a node. All fields except its clock only grow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Standing {
+pub(crate) struct NodeState {
     /// Its wall clock, in milliseconds.
     pub(crate) wall_ms: u64,
     /// The highest timestamp that it has given or seen.
     pub(crate) timestamp: Timestamp,
     /// Its applied frontier.
-    pub(crate) heard: Heard,
+    pub(crate) applied: Frontier,
     /// The oldest frontier of its open transactions.
-    pub(crate) horizon: Heard,
+    pub(crate) horizon: Frontier,
     /// Up to where deletions may be dropped.
-    pub(crate) dropped: Heard,
+    pub(crate) dropped: Frontier,
     /// How often it has noted dead values in packs of other owners.
     pub(crate) noted: u64,
 }
@@ -88,7 +88,7 @@ pub(crate) struct Standing {
 /// The slots of a node's log after the receiver's frontier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Announcement {
-    pub(crate) standing: Standing,
+    pub(crate) state: NodeState,
     /// The first slot it covers.
     pub(crate) from: u64,
     /// The slot up to which everything is decided.
@@ -149,17 +149,17 @@ pub fn messages_of_a_stranger(from: NodeId, to: NodeId) -> Vec<Bytes> {
         to,
         secret: Secret(0),
     };
-    let all = Heard::everything();
-    let standing = Standing {
+    let all = Frontier::everything();
+    let state = NodeState {
         wall_ms: u64::MAX,
         timestamp: Timestamp(u64::MAX - 1),
-        heard: all.clone(),
+        applied: all.clone(),
         horizon: all.clone(),
         dropped: all,
         noted: u64::MAX,
     };
     let announcement = Announcement {
-        standing,
+        state,
         from: 1,
         through: u64::MAX - 1,
         last: u64::MAX,
@@ -167,7 +167,7 @@ pub fn messages_of_a_stranger(from: NodeId, to: NodeId) -> Vec<Bytes> {
     };
     let id = TransactionId::new("a stranger's").expect("a name");
     let forwarded = Forwarded::commit(&Call::latest(id.clone()));
-    let wish = Wish::to_close(
+    let proposal = Proposal::to_close(
         &id,
         Attempt {
             node: to,
@@ -178,7 +178,7 @@ pub fn messages_of_a_stranger(from: NodeId, to: NodeId) -> Vec<Bytes> {
         Message::Ask,
         Message::Announce(announcement),
         Message::Forward(forwarded),
-        Message::Sequence(wish),
+        Message::Sequence(proposal),
         Message::StopTimestamps(KeyspaceId::default()),
     ];
     messages.iter().map(|message| message.encode(way)).collect()
@@ -210,15 +210,15 @@ mod tests {
         storage::records::{Place, Write},
     };
 
-    fn standing() -> Standing {
-        let mut heard = Heard::default();
-        heard.finish(NodeId(1), NodeId(4));
-        heard.advance(NodeId(6), 9);
-        let (horizon, dropped) = (heard.clone(), Heard::default());
-        Standing {
+    fn state() -> NodeState {
+        let mut applied = Frontier::default();
+        applied.finish(NodeId(1), NodeId(4));
+        applied.advance(NodeId(6), 9);
+        let (horizon, dropped) = (applied.clone(), Frontier::default());
+        NodeState {
             wall_ms: 5,
             timestamp: Timestamp(6),
-            heard,
+            applied,
             horizon,
             dropped,
             noted: 7,
@@ -250,7 +250,7 @@ mod tests {
         };
         let records = vec![record.clone()];
         let announcement = Announcement {
-            standing: standing(),
+            state: state(),
             from: 8,
             through: 9,
             last: 11,
@@ -261,7 +261,7 @@ mod tests {
             attempt: Some(attempt),
         });
         let stop = Message::StopTimestamps(KeyspaceId(7));
-        let sequence = Message::Sequence(Wish::to_close(&record.id, attempt));
+        let sequence = Message::Sequence(Proposal::to_close(&record.id, attempt));
         vec![
             Message::Ask,
             Message::Announce(announcement),
@@ -283,7 +283,7 @@ mod tests {
         }
         let ordered = Answer::Ordered(Ok(Version::sequenced(7, 1)));
         for answer in [
-            Answer::Standing(standing()),
+            Answer::NodeState(state()),
             ordered,
             Answer::Stopped,
             Answer::NotHere,

@@ -16,23 +16,23 @@ use primitives::Mutant;
 use crate::{
     broken::Broken,
     model::NodeId,
-    storage::{frontier::Heard, node_registry::NodeRow},
+    storage::{frontier::Frontier, node_registry::NodeRow},
 };
 
 /// The last known state of another node.
 #[derive(Debug)]
 pub(super) struct Peer {
     /// Its applied frontier; `None` if it has not sent one yet.
-    pub(crate) heard: Option<Heard>,
+    pub(crate) applied: Option<Frontier>,
     /// The oldest frontier of its open transactions; `None` as above.
-    pub(crate) horizon: Option<Heard>,
+    pub(crate) horizon: Option<Frontier>,
     /// The deletions that it knows may be gone.
-    pub(crate) told_dropped: Heard,
+    pub(crate) told_dropped: Frontier,
     /// When its own announcements last brought this node up to date with them.
     pub(crate) announced: Monotonic,
     /// When it last sent its state, and whether the silence since was logged.
     pub(crate) stood: Monotonic,
-    pub(crate) unheard: LogThrottle,
+    pub(crate) silence: LogThrottle,
     /// How far its wall clock is ahead of this node's, in milliseconds.
     pub(crate) ahead_ms: i64,
     /// The slot up to which it has decided, if more slots follow, and since when.
@@ -60,12 +60,12 @@ pub(crate) struct Neighbours {
 impl Neighbours {
     pub(super) fn peer(&mut self, node: NodeId, now: Monotonic) -> &mut Peer {
         self.peers.entry(node).or_insert_with(|| Peer {
-            heard: None,
+            applied: None,
             horizon: None,
-            told_dropped: Heard::default(),
+            told_dropped: Frontier::default(),
             announced: now,
             stood: now,
-            unheard: LogThrottle::default(),
+            silence: LogThrottle::default(),
             ahead_ms: 0,
             undecided: None,
             noted: 0,
@@ -82,16 +82,16 @@ impl Neighbours {
 
     /// The number of members without a recent state. Until they send one, nothing is collected that
     /// they may need.
-    pub(crate) fn unheard(&self) -> u64 {
+    pub(crate) fn silent_members(&self) -> u64 {
         self.peers
             .values()
-            .filter(|peer| peer.unheard.reason().is_some())
+            .filter(|peer| peer.silence.reason().is_some())
             .count() as u64
     }
 
     /// The minimum frontier of all open transactions on counted nodes, which are all live ones
     /// except `own`. `None` if the state of one is unknown.
-    pub(crate) fn minimum(&self, own: NodeId, mutant: Mutant<Broken>) -> Option<Heard> {
+    pub(crate) fn minimum(&self, own: NodeId, mutant: Mutant<Broken>) -> Option<Frontier> {
         self.minimum_of(self.live.iter().filter(|live| **live != own), mutant)
     }
 
@@ -100,8 +100,8 @@ impl Neighbours {
         &self,
         nodes: impl Iterator<Item = &'node NodeId>,
         mutant: Mutant<Broken>,
-    ) -> Option<Heard> {
-        let mut minimum: Option<Heard> = None;
+    ) -> Option<Frontier> {
+        let mut minimum: Option<Frontier> = None;
         for live in nodes {
             let horizon = self.peers.get(live).and_then(|peer| peer.horizon.as_ref());
             let Some(horizon) = horizon else {
@@ -113,7 +113,7 @@ impl Neighbours {
             minimum =
                 Some(minimum.map_or_else(|| horizon.clone(), |minimum| minimum.minimum(horizon)));
         }
-        Some(minimum.unwrap_or_else(Heard::everything))
+        Some(minimum.unwrap_or_else(Frontier::everything))
     }
 
     /// The first node from which the registry must be listed: all before have ended. A node that

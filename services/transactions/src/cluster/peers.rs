@@ -29,7 +29,7 @@ pub const MESSAGE_BYTES_MAX: usize = (64 << 20) + (64 << 10);
 /// The longest announcement: its commits up to one of the largest, and the state of its node.
 const ANNOUNCEMENT_BYTES_MAX: usize = 20 << 20;
 
-/// The longest wish to a sequencer: a transaction's reads, with a number for each key, and its
+/// The longest proposal to a sequencer: a transaction's reads, with a number for each key, and its
 /// writes.
 const SEQUENCE_BYTES_MAX: usize = 2 << 20;
 
@@ -79,7 +79,7 @@ pub enum NoAnswer {
 
 /// Why the result of a request at length is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unheard {
+pub(crate) enum Unanswered {
     /// Its node is gone, or answers nothing.
     Silence(Error),
     /// Its node is alive, and will do nothing more for it.

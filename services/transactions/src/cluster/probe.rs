@@ -2,13 +2,13 @@
 //!
 //! Many requests may wait for one busy node, and separate probes would tell none of them more. One
 //! probe therefore serves all requests that wait for the same node. It runs from the first of them
-//! until none waits any more, and asks once in [`LOOK_EVERY`] at most. Later requests join it:
+//! until none waits any more, and asks once in [`PROBE_EVERY`] at most. Later requests join it:
 //! silence is a property of the node, not of a request.
 //!
 //! Invariants
 //! - One question at a time is under way to each node, however many requests wait for it.
-//! - A node counts as silent only if it left [`LOOKS`] questions in a row unanswered, which began
-//!   at least [`LOOK_EVERY`] apart.
+//! - A node counts as silent only if it left [`PROBES`] questions in a row unanswered, which began
+//!   at least [`PROBE_EVERY`] apart.
 
 use std::{
     collections::BTreeMap,
@@ -33,34 +33,35 @@ use crate::{
 };
 
 /// How long a node may be silent before it is probed, and the least time between two probes.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// How many probes in a row must fail before a node counts as silent. The lease of a dead node has
 /// expired by then too.
-const LOOKS: usize = 2;
+const PROBES: usize = 2;
 
 /// Resolves with the reason once a node is silent or gone.
 pub(crate) type Silence = Shared<BoxFuture<'static, Error>>;
 
 /// The running probes. Each waiting request holds its probe, which ends with the last of them.
 #[derive(Debug, Default)]
-pub(crate) struct Looks(Mutex<BTreeMap<NodeId, WeakShared<BoxFuture<'static, Error>>>>);
+pub(crate) struct Probes(Mutex<BTreeMap<NodeId, WeakShared<BoxFuture<'static, Error>>>>);
 
-impl Looks {
+impl Probes {
     /// Joins the running probe of `to`, or starts one.
-    fn join(&self, to: NodeId, look: impl FnOnce() -> BoxFuture<'static, Error>) -> Silence {
-        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn join(&self, to: NodeId, probe: impl FnOnce() -> BoxFuture<'static, Error>) -> Silence {
+        let mut probes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A probe that has ended is stale.
-        let under_way = |look: &WeakShared<_>| {
-            look.upgrade()
-                .filter(|look: &Silence| look.peek().is_none())
+        let under_way = |probe: &WeakShared<_>| {
+            probe
+                .upgrade()
+                .filter(|probe: &Silence| probe.peek().is_none())
         };
-        looks.retain(|_, look| under_way(look).is_some());
-        if let Some(look) = looks.get(&to).and_then(under_way) {
-            return look;
+        probes.retain(|_, probe| under_way(probe).is_some());
+        if let Some(probe) = probes.get(&to).and_then(under_way) {
+            return probe;
         }
-        let look = look().shared();
-        looks.extend(look.downgrade().map(|weak| (to, weak)));
-        look
+        let probe = probe().shared();
+        probes.extend(probe.downgrade().map(|weak| (to, weak)));
+        probe
     }
 }
 
@@ -72,24 +73,24 @@ impl Cluster {
         to: NodeId,
         address: &Address,
     ) -> Silence {
-        self.looks.join(to, || {
+        self.probes.join(to, || {
             let (this, node, address) = (Arc::clone(self), Arc::clone(node), address.clone());
-            Box::pin(async move { this.look_until_silence(&node, to, &address).await })
+            Box::pin(async move { this.probe_until_silence(&node, to, &address).await })
         })
     }
 
-    async fn look_until_silence(&self, node: &Node, to: NodeId, address: &Address) -> Error {
+    async fn probe_until_silence(&self, node: &Node, to: NodeId, address: &Address) -> Error {
         let mut unanswered = 0;
         let mut last = self.context.clock.monotonic();
         loop {
             self.context
                 .clock
-                .sleep(LOOK_EVERY.saturating_sub(self.context.clock.monotonic().since(last)))
+                .sleep(PROBE_EVERY.saturating_sub(self.context.clock.monotonic().since(last)))
                 .await;
             last = self.context.clock.monotonic();
             match self.lives(node, to, address).await {
                 Ok(()) => unanswered = 0,
-                Err(_) if unanswered + 1 < LOOKS => unanswered += 1,
+                Err(_) if unanswered + 1 < PROBES => unanswered += 1,
                 Err(why) => return why,
             }
         }

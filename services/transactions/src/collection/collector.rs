@@ -51,7 +51,7 @@ use crate::{
     model::{Attempt, Key, NodeId},
     node::Node,
     storage::{
-        frontier::Heard,
+        frontier::Frontier,
         node_registry,
         records::{CommitRecord, Entry, StoredSlot, decode},
     },
@@ -70,7 +70,10 @@ const SLOTS_UNNOTED_MAX: u64 = 1_000;
 
 /// Plans which versions of `entries` to delete; `horizon` is the oldest frontier of all running
 /// transactions.
-pub(crate) fn plan(entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> Vec<Superseded> {
+pub(crate) fn plan(
+    entries: &BTreeMap<Key, Arc<IndexEntry>>,
+    horizon: &Frontier,
+) -> Vec<Superseded> {
     let mut plan = Vec::new();
     for (key, entry) in entries {
         let Some(floor) = entry
@@ -235,7 +238,11 @@ impl Collection {
         Ok((until > tended.collected).then_some(Next { commits, until }))
     }
 
-    fn plan(&self, entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> Vec<Superseded> {
+    fn plan(
+        &self,
+        entries: &BTreeMap<Key, Arc<IndexEntry>>,
+        horizon: &Frontier,
+    ) -> Vec<Superseded> {
         let mut plan = plan(entries, horizon);
         if self.context.breaks(Broken::CollectsWholeTransactions) {
             plan.retain(|superseded| is_wholly_superseded(&superseded.record, entries));
@@ -283,7 +290,11 @@ impl Collection {
 /// that not all nodes have applied: it may have been omitted from an announcement, so no other node
 /// would delete it. It must also wait if not all nodes have applied the slot that decided it, which
 /// is in another log for a sequenced commit: then the versions that it supersedes are still needed.
-fn waits(record: &CommitRecord, entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> bool {
+fn waits(
+    record: &CommitRecord,
+    entries: &BTreeMap<Key, Arc<IndexEntry>>,
+    horizon: &Frontier,
+) -> bool {
     if !horizon.contains(record.position) {
         return true;
     }

@@ -17,7 +17,7 @@ use primitives::FencedLog;
 use crate::{
     Result,
     broken::Broken,
-    cluster::membership::Office,
+    cluster::membership::Election,
     collection::{
         Collection, retention,
         sweep::Sweep,
@@ -27,7 +27,7 @@ use crate::{
     model::NodeId,
     node::Node,
     storage::{
-        frontier::Heard,
+        frontier::Frontier,
         layout,
         node_registry::{self, NodeRow},
         records::CommitRecord,
@@ -65,7 +65,7 @@ struct Housekeeping {
     names_listed_next: Option<Monotonic>,
     /// The frontier at the last listing, and whether it was unchanged since the one before: then no
     /// node adds keys until the frontier advances.
-    names_heard: (Heard, bool),
+    names_heard: (Frontier, bool),
 }
 
 impl Collection {
@@ -83,7 +83,7 @@ impl Collection {
             sweep_from: node.started + self.context.config.life_max + LATE_WRITE,
             is_in_office: self.context.is_alone(),
             names_listed_next: None,
-            names_heard: (Heard::default(), false),
+            names_heard: (Frontier::default(), false),
             node,
         };
         if !self.context.breaks(Broken::SweepsNothing) {
@@ -132,7 +132,7 @@ impl Housekeeping {
                     wait
                 }
                 Err(error) => {
-                    if self.node.store.standing().is_err() || self.node.is_leaving() {
+                    if self.node.store.is_fenced() || self.node.is_leaving() {
                         return;
                     }
                     if let Some(lasts) = outage.failed(now, &error.to_string()) {
@@ -154,7 +154,7 @@ impl Housekeeping {
                 () = self.node.work.notified() => clock.sleep(GATHERING).await,
                 () = due => {}
             }
-            if self.node.store.standing().is_err() || self.node.is_leaving() {
+            if self.node.store.is_fenced() || self.node.is_leaving() {
                 return;
             }
         }
@@ -163,7 +163,7 @@ impl Housekeeping {
     /// Runs one pass, for a bounded time. Returns the time until the next one may have work, unless
     /// it is woken sooner.
     async fn pass(&mut self) -> Result<Option<Duration>> {
-        self.node.store.look()?;
+        self.node.store.check_incarnation()?;
         let node = Arc::clone(&self.node);
         let _at_work = node.at_work()?;
         self.collection.overtake();
@@ -230,7 +230,10 @@ impl Housekeeping {
         let left = self.node.take_left_behind();
         let was_in_office = std::mem::replace(
             &mut self.is_in_office,
-            self.collection.cluster.membership.leads(Office::Collector),
+            self.collection
+                .cluster
+                .membership
+                .leads(Election::Collector),
         );
         if self.is_in_office {
             if !was_in_office || !left.is_empty() {
@@ -259,10 +262,10 @@ impl Housekeeping {
             self.names_listed_next = None;
         }
         if self.names_listing_due() == Some(Duration::ZERO) {
-            let heard = (*self.collection.cache.lock().heard).clone();
+            let applied = (*self.collection.cache.lock().applied).clone();
             keys.list_periods(&self.node).await?;
-            let is_quiet = heard == self.names_heard.0;
-            self.names_heard = (heard, is_quiet);
+            let is_quiet = applied == self.names_heard.0;
+            self.names_heard = (applied, is_quiet);
             self.names_listed_next = Some(context.clock.monotonic() + keys.names_listing());
         }
         Ok(())
@@ -270,8 +273,8 @@ impl Housekeeping {
 
     fn names_listing_due(&self) -> Option<Duration> {
         let next = self.names_listed_next?;
-        let (heard, is_quiet) = &self.names_heard;
-        if *is_quiet && *heard == *self.collection.cache.lock().heard {
+        let (applied, is_quiet) = &self.names_heard;
+        if *is_quiet && *applied == *self.collection.cache.lock().applied {
             return None;
         }
         Some(next.since(self.now()))

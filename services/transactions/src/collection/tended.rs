@@ -3,7 +3,7 @@
 use ports::Monotonic;
 use primitives::{Cursor, FencedLog};
 
-use crate::{model::NodeId, storage::frontier::Heard};
+use crate::{model::NodeId, storage::frontier::Frontier};
 
 #[derive(Debug)]
 pub(crate) struct Tended {
@@ -25,7 +25,7 @@ pub(crate) struct Tended {
     /// began to serve.
     pub(crate) since: Monotonic,
     /// The frontier common to all nodes at the last look, among several nodes.
-    pub(crate) looked: Heard,
+    pub(crate) looked: Frontier,
 }
 
 impl Tended {
@@ -41,13 +41,13 @@ impl Tended {
             young_until: None,
             dropped: 0,
             since,
-            looked: Heard::default(),
+            looked: Frontier::default(),
         }
     }
 }
 
 /// The slot up to which a log can be collected.
-pub(crate) fn collectable(tended: &Tended, horizon: &Heard) -> u64 {
+pub(crate) fn collectable(tended: &Tended, horizon: &Frontier) -> u64 {
     tended
         .last
         .unwrap_or(u64::MAX)

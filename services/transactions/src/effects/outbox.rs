@@ -129,7 +129,7 @@ impl Outbox {
     /// node sends them.
     fn insert(&self, node: &Node, attempt: Attempt, effects: usize) {
         let mut all = self.unsent();
-        if node.store.standing().is_ok() {
+        if !node.store.is_fenced() {
             let unsent = all.entry((node.id, attempt)).or_default();
             unsent.effects = effects;
         }
@@ -332,7 +332,7 @@ impl Effects {
     async fn deliver(&self, node: &Node, attempt: Attempt, point: DurabilityPoint) {
         let mut delays = SEND_AGAIN.delays();
         let mut is_durable = self.context.breaks(Broken::SendsBeforeDurable);
-        while node.store.standing().is_ok() {
+        while !node.store.is_fenced() {
             let sent = async {
                 let permit = self.outbox.sending.acquire().await;
                 let _permit = permit.expect("it is never closed");
@@ -376,7 +376,7 @@ impl Effects {
                 effect_id(&row.id, place)
             };
             self.send_one(effect, id).await?;
-            self.context.counters.sent();
+            self.context.counters.lock().effects_sent += 1;
             if place + 1 < count || row.parts() > 0 {
                 store.mark_sent(attempt, place + 1).await?;
             }

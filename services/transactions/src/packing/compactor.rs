@@ -146,7 +146,7 @@ impl Packing {
                 }
                 Ok(true)
             }
-            Err(error) if node.store.standing().is_err() => Err(error),
+            Err(error) if node.store.is_fenced() => Err(error),
             // Collection continues whether or not the object store can be reached.
             Err(error) => {
                 if let Some(lasts) = pause(&node.packs, now, &error) {

@@ -133,7 +133,7 @@ impl Packing {
         let objects = self.objects()?;
         let mut delays = Store::delays();
         loop {
-            store.standing()?;
+            store.check_fence()?;
             let put = objects.put_opts(path, payload.clone(), PutMode::Create.into());
             let put = match put.await {
                 Ok(_) => Ok(true),

@@ -36,7 +36,7 @@ impl Packing {
         if self.objects.is_none() {
             // Another node was given an object store since this one began. A node that cannot read
             // all values must not serve.
-            node.store.fall();
+            node.store.fence();
             return Err(Error::unavailable(
                 "the store keeps values in an object store, and none is configured",
             ));

@@ -24,11 +24,11 @@ use std::{
 };
 
 use ports::{LogThrottle, Monotonic};
-use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
+use primitives::{Backoff, Cursor, Delays, Epoch, FencedLog, SlotIndex};
 
 use crate::{
     Error, Result,
-    cluster::membership::Office,
+    cluster::membership::Election,
     model::NodeId,
     node::Node,
     recovery::{Recovery, resolve::Closing},
@@ -41,11 +41,15 @@ use crate::{
 };
 
 /// The interval between two checks of the membership, which call no port.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// How long a non-member must be missing before it is presumed dead.
 const MISSING_MIN: Duration = Duration::from_secs(1);
-/// The longest wait before a damaged log is tried again.
-const DAMAGED_WAIT_MAX: Duration = Duration::from_mins(5);
+/// The waits before a damaged log is tried again: each try leaves a seal there.
+const DAMAGED_AGAIN: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_mins(5),
+    attempts_max: u32::MAX,
+};
 /// A commit that is undecided for this long is closed.
 const HANGING_MAX: Duration = Duration::from_secs(30);
 
@@ -58,34 +62,8 @@ struct Seen {
     missing: BTreeMap<NodeId, Monotonic>,
     /// Dead nodes that are processed.
     gone: BTreeSet<NodeId>,
-    /// Nodes whose logs are damaged: each try leaves a seal there.
-    damaged: BTreeMap<NodeId, Damaged>,
-}
-
-/// The growing delays between tries of a damaged log.
-#[derive(Debug)]
-struct Damaged {
-    error: Error,
-    wait: Duration,
-    next: Monotonic,
-}
-
-impl Seen {
-    fn put_off(&mut self, node: NodeId, error: &Error, now: Monotonic) {
-        let before = self
-            .damaged
-            .get(&node)
-            .map_or(LOOK_EVERY, |damaged| damaged.wait);
-        let wait = (2 * before).min(DAMAGED_WAIT_MAX);
-        self.damaged.insert(
-            node,
-            Damaged {
-                error: error.clone(),
-                wait,
-                next: now + wait,
-            },
-        );
-    }
+    /// Nodes whose logs are damaged, with the error and the time of the next try.
+    damaged: BTreeMap<NodeId, (Error, Monotonic, Delays)>,
 }
 
 impl Recovery {
@@ -96,8 +74,8 @@ impl Recovery {
             let mut seen = Seen::default();
             let (mut of_the_gone, mut of_hanging) =
                 (LogThrottle::default(), LogThrottle::default());
-            while node.store.standing().is_ok() {
-                if recovery.calls.cluster.membership.leads(Office::Collector) {
+            while !node.store.is_fenced() {
+                if recovery.calls.cluster.membership.leads(Election::Collector) {
                     let seen_to = recovery.see_to_the_gone(&node, &mut seen).await;
                     recovery.say(&node, &mut of_the_gone, seen_to, "recovery of dead nodes");
                     let closed = recovery.close_hanging(&node).await;
@@ -105,7 +83,7 @@ impl Recovery {
                 } else {
                     seen = Seen::default();
                 }
-                recovery.calls.context.clock.sleep(LOOK_EVERY).await;
+                recovery.calls.context.clock.sleep(CHECK_EVERY).await;
             }
         });
     }
@@ -119,7 +97,7 @@ impl Recovery {
                     tracing::info!(?lasted, "{what} succeeds again");
                 }
             }
-            Err(_) if node.store.standing().is_err() => {}
+            Err(_) if node.store.is_fenced() => {}
             Err(error) => {
                 if let Some(lasts) = outage.failed(now, &error.to_string()) {
                     tracing::warn!(%error, ?lasts, "{what} is incomplete at the moment");
@@ -150,12 +128,10 @@ impl Recovery {
                     continue;
                 }
             }
-            if let Some(damaged) = seen
-                .damaged
-                .get(&row.node)
-                .filter(|damaged| damaged.next > now)
+            if let Some((error, next, _)) = seen.damaged.get(&row.node)
+                && *next > now
             {
-                all = all.and(Err(damaged.error.clone()));
+                all = all.and(Err(error.clone()));
                 continue;
             }
             match self.take_over(node, row).await {
@@ -165,10 +141,15 @@ impl Recovery {
                     seen.gone.insert(row.node);
                 }
                 Err(error) => {
-                    node.store.standing()?;
+                    node.store.check_fence()?;
                     tracing::debug!(%error, gone = row.node.0, "a dead node cannot be recovered at the moment");
                     if let Error::Corrupt(_) = error {
-                        seen.put_off(row.node, &error, now);
+                        let before = seen.damaged.remove(&row.node);
+                        let mut delays =
+                            before.map_or_else(|| DAMAGED_AGAIN.delays(), |(.., delays)| delays);
+                        let wait = delays.next_delay(&*self.calls.context.entropy);
+                        let next = now + wait.unwrap_or_default();
+                        seen.damaged.insert(row.node, (error.clone(), next, delays));
                     }
                     all = all.and(Err(error));
                 }
@@ -188,7 +169,11 @@ impl Recovery {
         };
         self.calls.cluster.follow(node, row.node).await?;
         if !row.is_sent {
-            let left = self.calls.effects.find_unsent_of(&node.store, row.node).await?;
+            let left = self
+                .calls
+                .effects
+                .find_unsent_of(&node.store, row.node)
+                .await?;
             self.calls.effects.hand_over(node, vec![left]);
         }
         if !row.is_trimmed || !row.is_swept {
@@ -222,10 +207,8 @@ impl Recovery {
                     {
                         let (decision, _) = node.store.decision(&id).await?;
                         let is_open = decision.as_ref().is_none_or(Decision::is_undecided);
-                        if is_open && named {
-                            node.store.close_named(&id, attempt).await?;
-                        } else if is_open {
-                            node.store.close_generated(&id, attempt).await?;
+                        if is_open {
+                            node.store.close(&id, attempt, named).await?;
                         }
                     }
                 }

@@ -33,13 +33,13 @@ use primitives::FencedLog;
 
 use crate::{
     Error, Result,
-    cluster::messages::{Answer, Message, Standing},
+    cluster::messages::{Answer, Message, NodeState},
     model::NodeId,
     node::Node,
     recovery::Recovery,
     serializable::keyspace,
     storage::{
-        frontier::Heard,
+        frontier::Frontier,
         hybrid_clock::HybridClock,
         layout,
         node_log::NodeLog,
@@ -74,11 +74,11 @@ impl Recovery {
         );
         let node = Arc::new(Node::new(&self.calls.context, id, store, log, Some(secret)));
         self.calls.packing.pass_packs(&node).await?;
-        let (heard, dropped) = self.heard_by_all(&node, !marked.is_empty()).await?;
-        node.store.look()?;
+        let (applied, dropped) = self.initial_frontier(&node, !marked.is_empty()).await?;
+        node.store.check_incarnation()?;
         {
             self.calls.cluster.start(node.id);
-            self.calls.cache.start(node.id, heard, dropped);
+            self.calls.cache.start(node.id, applied, dropped);
             self.calls.serializable.keyspaces.start(node.id, &marked);
             self.calls.attempts.start(node.id);
             self.calls.serving.start(&node);
@@ -97,31 +97,31 @@ impl Recovery {
 
     /// The initial frontier of a new node, since its index is empty, and the deletions that may be
     /// gone.
-    async fn heard_by_all(
+    async fn initial_frontier(
         self: &Arc<Self>,
         node: &Arc<Node>,
         is_any_marked: bool,
-    ) -> Result<(Heard, Heard)> {
+    ) -> Result<(Frontier, Frontier)> {
         let rows = node_registry::list(&node.store).await?;
-        let mut heard = Heard::default();
-        let mut dropped = Heard::default();
+        let mut applied = Frontier::default();
+        let mut dropped = Frontier::default();
         for row in &rows {
             node.log.observe(row.timestamp);
             // The commits of a resolved log are decided, and the index is empty.
             if row.is_resolved {
-                heard.finish(row.node, row.node);
+                applied.finish(row.node, row.node);
             }
             if row.is_trimmed {
                 dropped.finish(row.node, row.node);
             }
         }
         let told = self.ask_others(node).await?;
-        for standing in &told {
-            node.log.observe(standing.timestamp);
-            heard.merge(&standing.heard);
-            dropped.merge(&standing.dropped);
+        for state in &told {
+            node.log.observe(state.timestamp);
+            applied.merge(&state.applied);
+            dropped.merge(&state.dropped);
         }
-        if is_any_marked || heard.through(NodeId::SEQUENCER) > 0 {
+        if is_any_marked || applied.through(NodeId::SEQUENCER) > 0 {
             let start = FencedLog::new(
                 Arc::clone(&self.calls.context.key_value),
                 layout::sequencer_log(),
@@ -129,7 +129,7 @@ impl Recovery {
             let start = node.store.again(|| start.start()).await?;
             dropped.advance(NodeId::SEQUENCER, start.next.0 - 1);
             self.calls.serializable.follow_sequencer(node).await?;
-            heard.advance(NodeId::SEQUENCER, node.followed.through());
+            applied.advance(NodeId::SEQUENCER, node.followed.through());
         }
         if told.is_empty() {
             for row in rows
@@ -137,7 +137,7 @@ impl Recovery {
                 .filter(|row| !row.is_resolved && row.node != node.id)
             {
                 match self
-                    .hear_log(node, row.node, &mut heard, &mut dropped)
+                    .frontier_of_log(node, row.node, &mut applied, &mut dropped)
                     .await
                 {
                     // The leader keeps logging it; a damaged log does not prevent serving the
@@ -150,12 +150,12 @@ impl Recovery {
                             .members()
                             .nodes
                             .contains_key(&row.node) => {}
-                    heard => heard?,
+                    applied => applied?,
                 }
             }
         }
-        heard.advance(node.id, node.log.decided_through());
-        Ok((heard, dropped))
+        applied.advance(node.id, node.log.decided_through());
+        Ok((applied, dropped))
     }
 
     /// A new member with a row.
@@ -175,7 +175,7 @@ impl Recovery {
     }
 
     /// The states of the other members that answer.
-    async fn ask_others(self: &Arc<Self>, node: &Arc<Node>) -> Result<Vec<Standing>> {
+    async fn ask_others(self: &Arc<Self>, node: &Arc<Node>) -> Result<Vec<NodeState>> {
         let others = self.calls.cluster.others(node);
         let asked = others.into_iter().map(|(other, address)| {
             let (recovery, node) = (Arc::clone(self), Arc::clone(node));
@@ -188,21 +188,21 @@ impl Recovery {
             }
         });
         let answers = futures_util::future::join_all(asked).await;
-        let standing = answers.into_iter().filter_map(|answer| match answer {
-            Ok(Answer::Standing(standing)) => Some(standing),
+        let state = answers.into_iter().filter_map(|answer| match answer {
+            Ok(Answer::NodeState(state)) => Some(state),
             _ => None,
         });
-        node.store.standing()?;
-        Ok(standing.collect())
+        node.store.check_fence()?;
+        Ok(state.collect())
     }
 
     /// Applies every commit of a log that is decided by now: the index holds none of it yet.
-    async fn hear_log(
+    async fn frontier_of_log(
         &self,
         node: &Node,
         log: NodeId,
-        heard: &mut Heard,
-        dropped: &mut Heard,
+        applied: &mut Frontier,
+        dropped: &mut Frontier,
     ) -> Result<()> {
         let fenced = FencedLog::new(Arc::clone(&self.calls.context.key_value), layout::log(log));
         let mut cursor = node.store.again(|| fenced.start()).await?;
@@ -217,11 +217,11 @@ impl Recovery {
                     is_decided = self.calls.cluster.outcomes(node, stored).await?.1;
                 }
                 if is_decided {
-                    heard.advance(log, slot.index.0);
+                    applied.advance(log, slot.index.0);
                 }
             }
             if is_decided {
-                heard.advance(log, read.cursor.next.0 - 1);
+                applied.advance(log, read.cursor.next.0 - 1);
             }
             if read.is_tail {
                 return Ok(());

@@ -95,9 +95,7 @@ impl Recovery {
         node_registry::mark_resolved(store, row).await?;
         Ok(row)
     }
-}
 
-impl Recovery {
     /// Decides an entry whose owner is gone, and deletes uncommitted data.
     async fn resolve_entry(
         self: &Arc<Self>,
@@ -180,12 +178,7 @@ impl Recovery {
             .as_ref()
             .is_none_or(|decision| decision.state == State::Undecided);
         let decision = if is_undecided {
-            let closed = if named {
-                store.close_named(id, attempt).await?
-            } else {
-                store.close_generated(id, attempt).await?
-            };
-            match closed {
+            match store.close(id, attempt, named).await? {
                 Decided::Done(_) => return Ok(false),
                 Decided::Refused(decision, _) => decision,
             }

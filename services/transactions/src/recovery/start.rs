@@ -25,7 +25,7 @@ use crate::{
     recovery::{Recovery, resolve::Closing},
     serializable::keyspace,
     storage::{
-        frontier::Heard,
+        frontier::Frontier,
         hybrid_clock::HybridClock,
         layout,
         node_log::NodeLog,
@@ -46,13 +46,13 @@ impl Recovery {
             Arc::clone(&self.calls.context.clock),
             Arc::clone(&self.calls.context.entropy),
         );
-        let fell = Arc::clone(&self.calls.serving.fell);
+        let on_fence = Arc::clone(&self.calls.serving.on_fence);
         let store = Arc::new(Store::new(
             Arc::clone(&self.calls.context.key_value),
             self.calls.context.config.buckets,
             clock,
             entropy,
-            fell,
+            on_fence,
         ));
         store.check_format().await?;
         if let Err(error) = self.calls.packing.find_home(&store).await {
@@ -110,13 +110,13 @@ impl Recovery {
             self.calls.context.slot_bounds(),
             self.calls.context.config.mutant,
         );
-        let mut heard = Heard::default();
-        heard.finish(NodeId(1), NodeId(id.0 - 1));
-        store.look()?;
+        let mut applied = Frontier::default();
+        applied.finish(NodeId(1), NodeId(id.0 - 1));
+        store.check_incarnation()?;
         let node = Arc::new(Node::new(&self.calls.context, id, store, log, None));
         self.calls.packing.pass_packs(&node).await?;
         self.calls.effects.hand_over(&node, unsent);
-        self.calls.cache.start(node.id, heard, trimmed(&rows));
+        self.calls.cache.start(node.id, applied, trimmed(&rows));
         self.calls.serializable.keyspaces.start(node.id, &marked);
         if let Some(sequencer) = sequencer {
             self.calls.cache.lock().pass_sealed(sequencer.last());
@@ -142,7 +142,7 @@ impl Recovery {
         let why = Error::unavailable("the node restarts");
         let open = {
             if let Some(node) = self.calls.serving.stop() {
-                node.store.fall();
+                node.store.fence();
                 node.work.notify_one();
                 node.following.notify_one();
             }
@@ -199,8 +199,8 @@ impl Recovery {
 }
 
 /// The logs of which nothing is kept.
-fn trimmed(rows: &[NodeRow]) -> Heard {
-    let mut trimmed = Heard::default();
+fn trimmed(rows: &[NodeRow]) -> Frontier {
+    let mut trimmed = Frontier::default();
     for row in rows.iter().filter(|row| row.is_trimmed) {
         trimmed.finish(row.node, row.node);
     }

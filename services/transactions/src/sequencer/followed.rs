@@ -72,28 +72,20 @@ impl Followed {
 impl State {
     pub(crate) fn note(&mut self, index: u64, slot: &SequencedSlot, records: &[Arc<CommitRecord>]) {
         self.writer = Some(slot.by);
-        while self
+        while let Some((_, attempts)) = self
             .slots
-            .front()
-            .is_some_and(|(settled, _)| *settled <= slot.settled)
+            .pop_front_if(|(settled, _)| *settled <= slot.settled)
         {
-            for attempt in self
-                .slots
-                .pop_front()
-                .map(|(_, attempts)| attempts)
-                .unwrap_or_default()
-            {
+            for attempt in attempts {
                 self.unsettled.remove(&attempt);
             }
         }
         if !records.is_empty() {
             self.slots
                 .push_back((index, records.iter().map(|record| record.attempt).collect()));
-            self.unsettled.extend(
-                records
-                    .iter()
-                    .map(|record| (record.attempt, Arc::clone(record))),
-            );
+            let unsettled = records.iter().cloned();
+            self.unsettled
+                .extend(unsettled.map(|record| (record.attempt, record)));
         }
     }
 }

@@ -4,7 +4,7 @@ use futures_util::poll;
 use ports::faults::{Fault, FaultSchedule, FaultyKeyValue};
 use simulated::World;
 
-use crate::{Parts, Service, model::KeyspaceId, sequencer::wish::Request};
+use crate::{Config, Parts, Service, model::KeyspaceId, sequencer::proposal::Request};
 
 use super::*;
 
@@ -23,14 +23,14 @@ impl FaultSchedule for LateAnswers {
     }
 }
 
-fn commit(node: NodeId, sequence: u64) -> Wish {
+fn commit(node: NodeId, sequence: u64) -> Proposal {
     let id = TransactionId::new(format!("t{sequence}")).expect("a name");
     let request = Request {
         observed: None,
         set: WriteSet::Inline(Vec::new()),
         effects: 0,
     };
-    Wish::to_commit(&id, Attempt { node, sequence }, request)
+    Proposal::to_commit(&id, Attempt { node, sequence }, request)
 }
 
 /// T11: no writer takes the slot of a dropped writer for its own. It would report a commit while
@@ -55,10 +55,10 @@ fn what_a_dropped_writer_left_is_nobody_elses_slot() {
             .expect("a calm world");
         let sequencer = node.sequencer().expect("it is alone");
         let order = |sequence| {
-            let (wish, seen) = (commit(node.id, sequence), sequencer.generation());
+            let (proposal, seen) = (commit(node.id, sequence), sequencer.generation());
             Box::pin(
                 core.serializable
-                    .order(&node, sequencer, wish, Vec::new(), seen),
+                    .order(&node, sequencer, proposal, Vec::new(), seen),
             )
         };
         faults.0.store(true, Ordering::Relaxed);
@@ -71,6 +71,6 @@ fn what_a_dropped_writer_left_is_nobody_elses_slot() {
             matches!(answer, Some(Err(Error::Unavailable(_)))),
             "{answer:?}"
         );
-        assert!(node.store.standing().is_err(), "it starts over");
+        assert!(node.store.is_fenced(), "it starts over");
     });
 }

@@ -29,7 +29,7 @@ use crate::{
     },
     model::{Attempt, NodeId, Outcome, Position, TransactionId, Version},
     node::Node,
-    sequencer::{Sequencer, Wish},
+    sequencer::{Proposal, Sequencer},
     serializable::Serializable,
     storage::{
         records::{CommitRecord, StoredRecord, Write},
@@ -47,7 +47,7 @@ impl Serializable {
     pub(crate) async fn sequence(
         self: &Arc<Self>,
         node: &Arc<Node>,
-        wish: &Wish,
+        proposal: &Proposal,
         writes: &[Write],
         seen: Option<u64>,
         wanted_until: Option<Monotonic>,
@@ -56,12 +56,16 @@ impl Serializable {
         let asked = self.context.clock.monotonic();
         let mut is_said = false;
         loop {
-            if wanted_until.is_some_and(|until| self.context.clock.monotonic() >= until) {
-                return self.close_unwanted(node, wish).await;
-            }
-            let answered = match node.sequencer() {
-                Some(sequencer) => self.decide_here(node, sequencer, wish, writes, seen).await,
-                None => self.ask_sequencer(node, wish, writes).await,
+            let now = self.context.clock.monotonic();
+            let is_wanted = wanted_until.is_none_or(|until| now < until);
+            let answered = if !is_wanted {
+                let closed = self.close_with_sequencer(node, &proposal.closing()).await;
+                closed.map(|()| None)
+            } else if let Some(sequencer) = node.sequencer() {
+                let decided = self.decide_here(node, sequencer, proposal, writes, seen);
+                decided.await.map(Some)
+            } else {
+                self.ask_sequencer(node, proposal, writes).await.map(Some)
             };
             let is_final = |error: &Error| {
                 matches!(
@@ -70,53 +74,26 @@ impl Serializable {
                 )
             };
             match answered {
-                Ok(record) => return Ok(record),
+                Ok(Some(record)) => return Ok(record),
+                // It has committed, or never will: the log or its row tells which.
+                Ok(None) => {}
                 Err(error) if is_final(&error) => return Err(error),
                 // No other node knows of it.
-                Err(error @ (Error::NoRoom | Error::Corrupt(_))) if node.sequencer().is_some() => {
+                Err(error @ (Error::NoRoom | Error::Corrupt(_)))
+                    if is_wanted && node.sequencer().is_some() =>
+                {
                     return Err(error);
                 }
                 Err(error) => {
-                    let is_long = self.context.clock.monotonic().since(asked)
-                        >= self.context.config.commit_answer_timeout;
+                    let is_long = now.since(asked) >= self.context.config.commit_answer_timeout;
                     if is_long && !std::mem::replace(&mut is_said, true) {
                         warn_of_sequencer(node, &error);
                     }
                     tracing::debug!(%error, "the sequencer is asked again");
                 }
             }
-            node.store.standing()?;
-            if let Some(known) = self.look_for(node, wish).await? {
-                return known;
-            }
-            node.store.pause(&mut delays).await;
-        }
-    }
-
-    /// Closes an attempt whose client was told that its outcome is unknown, however long it takes.
-    /// After that it has committed, or never will. Errors: `TransactionFinished`; `Unavailable`
-    /// once the node cannot go on.
-    async fn close_unwanted(
-        self: &Arc<Self>,
-        node: &Arc<Node>,
-        wish: &Wish,
-    ) -> Result<Arc<CommitRecord>> {
-        let mut delays = Store::delays();
-        let mut is_said = false;
-        let closing = wish.closing();
-        loop {
-            let closed = match node.sequencer() {
-                Some(sequencer) => self.close_here(node, sequencer, &closing).await,
-                None => self.ask_to_close(node, &closing).await,
-            };
-            if let Err(error) = closed {
-                if !std::mem::replace(&mut is_said, true) {
-                    warn_of_sequencer(node, &error);
-                }
-                tracing::debug!(%error, "the sequencer is asked again to close an attempt of unknown outcome");
-            }
-            node.store.standing()?;
-            if let Some(known) = self.look_for(node, wish).await? {
+            node.store.check_fence()?;
+            if let Some(known) = self.find_outcome(node, proposal).await? {
                 return known;
             }
             node.store.pause(&mut delays).await;
@@ -137,20 +114,15 @@ impl Serializable {
             return node.store.decision(id).await;
         }
         let is_noted_now = self.note_closing(node, id, attempt).await?;
-        let wish = Wish::to_close(id, attempt);
-        let closed = if let Some(sequencer) = node.sequencer() {
-            self.close_here(node, sequencer, &wish).await
-        } else {
-            if node.followed.writer().is_none() {
-                self.follow_sequencer(node).await?;
-            }
-            let closed = self.ask_to_close(node, &wish).await;
-            if closed.is_err() {
-                // There may be a successor.
-                self.follow_sequencer(node).await?;
-            }
-            closed
-        };
+        let proposal = Proposal::to_close(id, attempt);
+        if node.sequencer().is_none() && node.followed.writer().is_none() {
+            self.follow_sequencer(node).await?;
+        }
+        let closed = self.close_with_sequencer(node, &proposal).await;
+        if closed.is_err() && node.sequencer().is_none() {
+            // There may be a successor.
+            self.follow_sequencer(node).await?;
+        }
         closed?;
         if node.has_closed(attempt) && !is_noted_now {
             // The client id whose row was undecided may have been dropped by now.
@@ -206,34 +178,36 @@ impl Serializable {
     }
 
     /// The outcome of an attempt in the log or its row; `None` if there is none yet.
-    async fn look_for(
+    async fn find_outcome(
         &self,
         node: &Arc<Node>,
-        wish: &Wish,
+        proposal: &Proposal,
     ) -> Result<Option<Result<Arc<CommitRecord>>>> {
         match self.follow_sequencer(node).await {
-            Err(Error::Unavailable(_)) if node.store.standing().is_ok() => return Ok(None),
+            Err(Error::Unavailable(_)) if !node.store.is_fenced() => return Ok(None),
             followed => followed?,
         }
-        if let Some(record) = node.followed.unsettled(wish.attempt) {
+        if let Some(record) = node.followed.unsettled(proposal.attempt) {
             return Ok(Some(Ok(record)));
         }
-        let (decision, point) = node.store.decision(&wish.id).await?;
+        let (decision, point) = node.store.decision(&proposal.id).await?;
         let own = decision
             .as_ref()
-            .filter(|decision| decision.attempt == wish.attempt);
+            .filter(|decision| decision.attempt == proposal.attempt);
         Ok(match own.map(|decision| &decision.state) {
             Some(State::Prepared | State::Undecided) => None,
             Some(State::Committed(stored)) => {
                 let record = node
                     .store
-                    .record(&wish.id, wish.attempt, stored, point)
+                    .record(&proposal.id, proposal.attempt, stored, point)
                     .await?;
                 Some(Ok(Arc::new(record)))
             }
-            Some(State::Aborted) | None => {
-                Some(Err(refused(decision.as_ref(), &wish.id, wish.attempt)))
-            }
+            Some(State::Aborted) | None => Some(Err(refused(
+                decision.as_ref(),
+                &proposal.id,
+                proposal.attempt,
+            ))),
         })
     }
 
@@ -242,7 +216,7 @@ impl Serializable {
         &self,
         node: &Arc<Node>,
         sequencer: &Sequencer,
-        wish: &Wish,
+        proposal: &Proposal,
         writes: &[Write],
         mut seen: Option<u64>,
     ) -> Result<Arc<CommitRecord>> {
@@ -260,27 +234,27 @@ impl Serializable {
                 seen
             } else {
                 let generation = sequencer.generation();
-                let (decision, point) = node.store.decision(&wish.id).await?;
+                let (decision, point) = node.store.decision(&proposal.id).await?;
                 let own = decision
                     .as_ref()
-                    .filter(|decision| decision.attempt == wish.attempt);
+                    .filter(|decision| decision.attempt == proposal.attempt);
                 match own.map(|decision| &decision.state) {
                     Some(State::Prepared) => generation,
                     Some(State::Committed(stored)) => {
                         let record = node
                             .store
-                            .record(&wish.id, wish.attempt, stored, point)
+                            .record(&proposal.id, proposal.attempt, stored, point)
                             .await?;
                         return Ok(Arc::new(record));
                     }
                     // The asking node handed it over before.
                     Some(State::Undecided | State::Aborted) | None => {
-                        return Err(refused(decision.as_ref(), &wish.id, wish.attempt));
+                        return Err(refused(decision.as_ref(), &proposal.id, proposal.attempt));
                     }
                 }
             };
             if let Some(answer) = self
-                .order(node, sequencer, wish.clone(), writes.to_vec(), seen)
+                .order(node, sequencer, proposal.clone(), writes.to_vec(), seen)
                 .await
             {
                 return answer;
@@ -289,9 +263,14 @@ impl Serializable {
     }
 
     /// Closes an attempt in this node's log, and settles its row accordingly.
-    async fn close_here(&self, node: &Arc<Node>, sequencer: &Sequencer, wish: &Wish) -> Result<()> {
-        match self.decide_here(node, sequencer, wish, &[], None).await {
-            Ok(_) | Err(Error::TransactionFinished(_)) => sequencer.settle(wish.attempt).await,
+    async fn close_here(
+        &self,
+        node: &Arc<Node>,
+        sequencer: &Sequencer,
+        proposal: &Proposal,
+    ) -> Result<()> {
+        match self.decide_here(node, sequencer, proposal, &[], None).await {
+            Ok(_) | Err(Error::TransactionFinished(_)) => sequencer.settle(proposal.attempt).await,
             Err(error) => Err(error),
         }
     }
@@ -300,15 +279,18 @@ impl Serializable {
     async fn ask_sequencer(
         &self,
         node: &Arc<Node>,
-        wish: &Wish,
+        proposal: &Proposal,
         writes: &[Write],
     ) -> Result<Arc<CommitRecord>> {
-        let version = self.ask_writer(node, wish).await?.map_err(Error::from)?;
-        let stored = wish.stored(version);
+        let version = self
+            .ask_writer(node, proposal)
+            .await?
+            .map_err(Error::from)?;
+        let stored = proposal.stored(version);
         let stored = stored.ok_or_else(|| Error::unavailable("unexpected kind of answer"))?;
         let record = Arc::new(CommitRecord {
-            id: wish.id.clone(),
-            attempt: wish.attempt,
+            id: proposal.id.clone(),
+            attempt: proposal.attempt,
             version,
             position: stored.position,
             writes: writes.to_vec(),
@@ -324,14 +306,17 @@ impl Serializable {
         Ok(record)
     }
 
-    async fn ask_to_close(&self, node: &Arc<Node>, wish: &Wish) -> Result<()> {
-        match self.ask_writer(node, wish).await?.map_err(Error::from) {
+    async fn close_with_sequencer(&self, node: &Arc<Node>, proposal: &Proposal) -> Result<()> {
+        if let Some(sequencer) = node.sequencer() {
+            return self.close_here(node, sequencer, proposal).await;
+        }
+        match self.ask_writer(node, proposal).await?.map_err(Error::from) {
             Ok(_) | Err(Error::TransactionFinished(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    async fn ask_writer(&self, node: &Arc<Node>, wish: &Wish) -> Result<Ordered> {
+    async fn ask_writer(&self, node: &Arc<Node>, proposal: &Proposal) -> Result<Ordered> {
         let no_sequencer = || Error::unavailable("there is no sequencer at the moment");
         let writer = node
             .followed
@@ -348,7 +333,7 @@ impl Serializable {
             .ok_or_else(no_sequencer)?;
         match self
             .cluster
-            .ask(node, writer, &address, &Message::Sequence(wish.clone()))
+            .ask(node, writer, &address, &Message::Sequence(proposal.clone()))
             .await?
         {
             Answer::Ordered(ordered) => Ok(ordered),
@@ -357,30 +342,34 @@ impl Serializable {
     }
 
     /// Another node asks this one's sequencer.
-    pub(crate) async fn serve_sequence(self: &Arc<Self>, node: &Arc<Node>, wish: Wish) -> Ordered {
+    pub(crate) async fn serve_sequence(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        proposal: Proposal,
+    ) -> Ordered {
         let (serializable, node) = (Arc::clone(self), Arc::clone(node));
         let ordered = self
             .context
-            .spawn_and_wait(async move { serializable.decide_for_another(&node, &wish).await });
+            .spawn_and_wait(async move { serializable.decide_for_another(&node, &proposal).await });
         ordered.await.map_err(Refused::from)
     }
 
     async fn decide_for_another(
         self: &Arc<Self>,
         node: &Arc<Node>,
-        wish: &Wish,
+        proposal: &Proposal,
     ) -> Result<Version> {
         let sequencer = node
             .sequencer()
             .ok_or_else(|| Error::unavailable("this is not the sequencer"))?;
-        let Some(request) = wish.request() else {
-            self.close_here(node, sequencer, wish).await?;
+        let Some(request) = &proposal.request else {
+            self.close_here(node, sequencer, proposal).await?;
             // The row is settled, too.
             return Err(Error::TransactionFinished(Outcome::Aborted));
         };
-        let writes = node.store.write_set(wish.attempt, &request.set).await?;
+        let writes = node.store.write_set(proposal.attempt, &request.set).await?;
         let record = self
-            .decide_here(node, sequencer, wish, &writes, None)
+            .decide_here(node, sequencer, proposal, &writes, None)
             .await?;
         node.store.externalize(record.point).await?;
         let is_sequenced = matches!(

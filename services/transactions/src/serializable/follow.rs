@@ -16,11 +16,12 @@ use std::{
     time::Duration,
 };
 
-use ports::{DurabilityPoint, ErrorKind};
+use ports::DurabilityPoint;
 use primitives::{Cursor, FencedLog, SlotIndex, Slots};
 
 use crate::{
     Error, Result,
+    cluster::follow::try_read_on,
     model::NodeId,
     node::Node,
     sequencer::{decode_slot, records},
@@ -34,15 +35,13 @@ use crate::{
 
 /// The wait before reading again after the log could not be read.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Slots read at a time.
-const SLOTS_AT_ONCE: usize = 64;
 
 impl Serializable {
     /// Starts to read what the announcements of others do not bring.
     pub(crate) fn follow_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
         let (serializable, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
-            while node.store.standing().is_ok() {
+            while !node.store.is_fenced() {
                 let behind = serializable.cluster.lock().neighbours.take_behind();
                 for log in behind {
                     let read = if log == NodeId::SEQUENCER {
@@ -71,7 +70,7 @@ impl Serializable {
         let _reading = followed.reading.lock().await;
         if followed.done.load(Ordering::SeqCst) > asked {
             // Another task's read began after this call.
-            return node.store.standing();
+            return node.store.check_fence();
         }
         let number = followed.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let log = FencedLog::new(node.store.key_value().clone(), layout::sequencer_log());
@@ -88,16 +87,16 @@ impl Serializable {
             for slot in &read.slots {
                 let stored = decode_slot(&slot.payload)?;
                 let records = records_of(node, slot.index.0, &stored, read.point).await?;
-                self.hear_slot(node, slot.cursor(), &stored, &records);
+                self.apply_slot(node, slot.cursor(), &stored, &records);
             }
             self.pass_sequenced(node, read.cursor);
             if node
                 .sequencer()
                 .is_some_and(|sequencer| read.cursor.epoch > sequencer.epoch)
             {
-                node.store.fall();
+                node.store.fence();
             }
-            node.store.standing()?;
+            node.store.check_fence()?;
             if read.is_tail {
                 break;
             }
@@ -143,7 +142,7 @@ impl Serializable {
                     records.push(Arc::new(record));
                 }
             }
-            self.hear_slot(node, cursor, &slot, &records);
+            self.apply_slot(node, cursor, &slot, &records);
         }
         self.pass_sequenced(node, cursor);
         Ok(())
@@ -153,27 +152,20 @@ impl Serializable {
     async fn read_behind(&self, node: &Node, log: &FencedLog) -> Result<Slots> {
         loop {
             let cursor = node.followed.cursor().expect("its start is known");
-            let read = || async {
-                match log.read(cursor, SLOTS_AT_ONCE).await {
-                    Err(error) if error.kind() == ErrorKind::Invalid => Ok(None),
-                    read => read.map(Some),
-                }
-            };
-            if let Some(read) = node.store.again(read).await? {
-                node.store.seen(read.point)?;
+            if let Some(read) = try_read_on(node, log, cursor).await? {
                 return Ok(read);
             }
             if node.followed.cursor() <= Some(cursor) {
                 // A trimmed slot was applied by all counted nodes, or settled by this node's
                 // successor, so this node is fenced.
-                node.store.fall();
+                node.store.fence();
                 return Err(Error::unavailable("the node was presumed dead"));
             }
         }
     }
 
     /// The slot before `cursor` is decided: from now on every reader here sees its commits.
-    pub(super) fn hear_slot(
+    pub(super) fn apply_slot(
         &self,
         node: &Arc<Node>,
         cursor: Cursor,
@@ -191,11 +183,9 @@ impl Serializable {
             }
             state.note(index, slot, records);
         }
-        {
-            if let Some(mut cache) = self.cache.of(node.id) {
-                node.observe(records);
-                cache.merge(node.id, records);
-            }
+        if let Some(mut cache) = self.cache.of(node.id) {
+            node.observe(records);
+            cache.merge(node.id, records);
         }
         self.pass_sequenced(node, cursor);
     }

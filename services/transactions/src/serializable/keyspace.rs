@@ -35,8 +35,9 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use ports::{
-    Condition, DurabilityPoint, Update,
+    Condition, DurabilityPoint, Item, Update,
     key_value::{Action, Name, Scan, Test, Value},
 };
 use tokio::sync::watch;
@@ -64,20 +65,15 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 
 /// Every marked keyspace, and whether it is sequenced already.
 pub(crate) async fn list_marked(store: &Store) -> Result<BTreeMap<KeyspaceId, bool>> {
-    let mut scan = Scan::partition(layout::KEYSPACES, PAGE_ROWS);
-    let mut marked = BTreeMap::new();
-    loop {
-        let page = store.scan(&scan).await?.value;
-        for (sort, row) in page.items {
-            let keyspace = layout::keyspace_of(&sort);
-            let keyspace = keyspace.ok_or_else(|| Error::Corrupt("decode a keyspace".into()))?;
-            marked.insert(keyspace, row.integer(STATE) == Some(SEQUENCED));
-        }
-        match page.next {
-            Some(next) => scan.from = next,
-            None => return Ok(marked),
-        }
-    }
+    let (rows, _) = store
+        .scan_all(Scan::partition(layout::KEYSPACES, PAGE_ROWS))
+        .await?;
+    let decode = |(sort, row): (Bytes, Arc<Item>)| {
+        let keyspace = layout::keyspace_of(&sort);
+        let keyspace = keyspace.ok_or_else(|| Error::Corrupt("decode a keyspace".into()))?;
+        Ok((keyspace, row.integer(STATE) == Some(SEQUENCED)))
+    };
+    rows.into_iter().map(decode).collect()
 }
 
 /// Whether `keyspace` is sequenced, so that no node gives timestamps there any more.
@@ -276,7 +272,7 @@ impl Serializable {
         }
         self.stop_timestamps(node, keyspace).await?;
         if !self.context.is_alone() {
-            self.hear_what_is_timed(node).await?;
+            self.apply_timestamped(node).await?;
         }
         let mut known = self.keyspaces.lock();
         if known.serving != Some(node.id) {
@@ -289,8 +285,8 @@ impl Serializable {
     /// A single node that has just marked its first keyspace is the sequencer from now on.
     async fn take_over_alone(&self, node: &Arc<Node>) -> Result<()> {
         if !node_registry::is_live(&node.store, node.id).await? {
-            node.store.fall();
-            node.store.standing()?;
+            node.store.fence();
+            node.store.check_fence()?;
         }
         if node.sequencer().is_none() {
             let sequencer = self.take_over_sequencer(&node.store, node.id).await?;
@@ -317,7 +313,7 @@ impl Serializable {
             let _ = changed.changed().await;
         }
         // Commits of a node that cannot go on are decided once its log is resolved.
-        node.store.standing()
+        node.store.check_fence()
     }
 
     /// Makes every other node stop giving timestamps there.
@@ -355,9 +351,9 @@ impl Serializable {
 
     /// Merges everything that others committed with timestamps. The index may lack some of it, and
     /// nothing newer will come.
-    async fn hear_what_is_timed(&self, node: &Arc<Node>) -> Result<()> {
+    async fn apply_timestamped(&self, node: &Arc<Node>) -> Result<()> {
         for row in node_registry::list(&node.store).await? {
-            if row.node != node.id && !self.cache.lock().heard.is_whole(row.node) {
+            if row.node != node.id && !self.cache.lock().applied.is_whole(row.node) {
                 self.cluster.follow(node, row.node).await?;
             }
         }

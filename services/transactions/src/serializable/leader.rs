@@ -12,12 +12,12 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Error, Result, broken::Broken, cluster::membership::Office, node::Node, sequencer::Sequencer,
+    Error, Result, broken::Broken, cluster::membership::Election, node::Node, sequencer::Sequencer,
     serializable::Serializable,
 };
 
 /// The interval between two rounds, of which most call no port.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const CHECK_EVERY: Duration = Duration::from_millis(250);
 /// A node that does not lead finishes marks that stay half done for this long: only if the node
 /// that began them is gone.
 const OTHERS_FINISH_AFTER: Duration = Duration::from_secs(2);
@@ -30,19 +30,27 @@ impl Serializable {
         let (serializable, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
             let mut half_marked_for = Duration::ZERO;
-            while node.store.standing().is_ok() {
+            while !node.store.is_fenced() {
                 let may_answer = serializable.cluster.may_answer(&node).is_ok();
-                let has_office =
-                    serializable.cluster.membership.leads(Office::Sequencer) && may_answer;
+                let is_leader =
+                    serializable.cluster.membership.leads(Election::Sequencer) && may_answer;
                 let has_work = serializable.keyspaces.lock().are_any_sequenced();
-                let is_held =
-                    !(has_office && has_work) || serializable.hold_office(&node).await.is_ok();
-                let finishes = has_office && is_held
+                let mut is_held = true;
+                if is_leader
+                    && has_work
+                    && let Err(error) = serializable.order_for_all(&node).await
+                {
+                    tracing::debug!(%error, "commits cannot be ordered at the moment");
+                    is_held = false;
+                }
+                let finishes = is_leader && is_held
                     || may_answer
-                        && serializable.others_finish()
+                        && !serializable
+                            .context
+                            .breaks(Broken::LeaderAloneFinishesMarks)
                         && half_marked_for >= OTHERS_FINISH_AFTER;
                 let is_half_marked = serializable.finish_marks(&node, finishes);
-                let wait = if is_held { LOOK_EVERY } else { AGAIN_AFTER };
+                let wait = if is_held { CHECK_EVERY } else { AGAIN_AFTER };
                 serializable.context.clock.sleep(wait).await;
                 half_marked_for = if is_half_marked {
                     half_marked_for + wait
@@ -51,14 +59,6 @@ impl Serializable {
                 };
             }
         });
-    }
-
-    async fn hold_office(self: &Arc<Self>, node: &Arc<Node>) -> Result<()> {
-        let held = self.order_for_all(node).await;
-        if let Err(error) = &held {
-            tracing::debug!(%error, "commits cannot be ordered at the moment");
-        }
-        held
     }
 
     async fn order_for_all(self: &Arc<Self>, node: &Arc<Node>) -> Result<()> {
@@ -73,10 +73,6 @@ impl Serializable {
         }
         let agreed = self.cluster.agreed_of_sequencer(node).await?;
         sequencer.trim(agreed).await
-    }
-
-    fn others_finish(&self) -> bool {
-        !self.context.breaks(Broken::OfficeAloneFinishesMarks)
     }
 
     /// Whether a mark is half done; with `finishes`, finishes it unless a task here is at it.
@@ -98,12 +94,7 @@ impl Serializable {
     /// Takes the log over from the previous leader.
     async fn become_sequencer(self: &Arc<Self>, node: &Arc<Node>) -> Result<()> {
         self.follow_sequencer(node).await?;
-        let clock = Arc::clone(&self.context.clock);
-        let bytes_max = self.context.slot_bytes_max();
-        let taken =
-            Sequencer::take_over(&node.store, clock, &self.context.config, bytes_max, false)
-                .await?;
-        let (sequencer, _) = taken;
+        let sequencer = Sequencer::take_over(&self.context, &node.store, false).await?;
         sequencer.say_who(node.id).await?;
         // Reads the last decisions of its predecessor, and its own slot.
         self.follow_sequencer(node).await?;

@@ -1,4 +1,4 @@
-//! The sequencer of this node orders commits: it validates waiting wishes in turn and writes them
+//! The sequencer of this node orders commits: it validates waiting proposals in turn and writes them
 //! as one slot.
 //!
 //! The module joins the pure decisions of the [`sequencer`](crate::sequencer) with the index and
@@ -15,7 +15,9 @@ use crate::{
     broken::Broken,
     model::{NodeId, Outcome},
     node::Node,
-    sequencer::{Answer, Ordering, Sequencer, Waiting, Wish, lock, records, validation::Trace},
+    sequencer::{
+        Ordering, Proposal, Sequenced, Sequencer, Waiting, lock, records, validation::Trace,
+    },
     serializable::Serializable,
     storage::{
         node_registry,
@@ -33,23 +35,15 @@ impl Serializable {
         store: &Arc<Store>,
         own: NodeId,
     ) -> Result<Sequencer> {
-        let clock = Arc::clone(&self.context.clock);
-        let taken = Sequencer::take_over(
-            store,
-            clock,
-            &self.context.config,
-            self.context.slot_bytes_max(),
-            true,
-        )
-        .await?;
+        let sequencer = Sequencer::take_over(&self.context, store, true).await?;
         let is_last = node_registry::list_from(store, NodeId(own.0 + 1))
             .await?
             .is_empty();
         if !is_last && !self.context.breaks(Broken::OrdersBehindSuccessor) {
-            store.fall();
-            store.standing()?;
+            store.fence();
+            store.check_fence()?;
         }
-        Ok(taken.0)
+        Ok(sequencer)
     }
 
     /// Has this node's sequencer decide. `None`: the caller must read the row again.
@@ -57,20 +51,20 @@ impl Serializable {
         &self,
         node: &Arc<Node>,
         sequencer: &Sequencer,
-        wish: Wish,
+        proposal: Proposal,
         writes: Vec<Write>,
         seen: u64,
-    ) -> Answer {
+    ) -> Sequenced {
         let (told, mut decided) = oneshot::channel();
         lock(&sequencer.waiting).push_back(Waiting {
-            wish,
+            proposal,
             writes,
             seen,
             told,
         });
         loop {
             let mut ordering = sequencer.ordering.lock().await;
-            // The task that ordered before may have ordered this wish as well.
+            // The task that ordered before may have ordered this proposal as well.
             match decided.try_recv() {
                 Ok(decided) => return decided,
                 Err(oneshot::error::TryRecvError::Closed) => {
@@ -83,7 +77,7 @@ impl Serializable {
         }
     }
 
-    /// Decides the waiting wishes, up to the bound of a slot, and answers their callers.
+    /// Decides the waiting proposals, up to the bound of a slot, and answers their callers.
     async fn order_waiting(
         &self,
         node: &Arc<Node>,
@@ -106,9 +100,9 @@ impl Serializable {
                     continue;
                 }
             }
-            ordered.insert(waiting.wish.attempt());
+            ordered.insert(waiting.proposal.attempt);
             batch.admit(waiting.writes.iter().map(|write| Trace::of(&write.key)));
-            if waiting.wish.request().is_some() {
+            if waiting.proposal.request.is_some() {
                 commits.push(waiting);
             } else {
                 closed.push(waiting);
@@ -125,9 +119,12 @@ impl Serializable {
             settled: sequencer.state().settled.through(),
             commits: commits
                 .iter()
-                .filter_map(|waiting| waiting.wish.commit())
+                .filter_map(|waiting| waiting.proposal.commit())
                 .collect(),
-            closed: closed.iter().map(|waiting| waiting.wish.name()).collect(),
+            closed: closed
+                .iter()
+                .map(|Waiting { proposal, .. }| (proposal.id.clone(), proposal.attempt))
+                .collect(),
         };
         let writing = sequencer.store.writing();
         let appended = sequencer
@@ -144,7 +141,7 @@ impl Serializable {
                 next: SlotIndex(index + 1),
                 epoch: sequencer.epoch,
             };
-            self.hear_slot(node, cursor, &slot, &records);
+            self.apply_slot(node, cursor, &slot, &records);
             records
         });
         self.refuse(conflicting, records.is_ok());
@@ -165,13 +162,13 @@ impl Serializable {
         }
     }
 
-    /// Answers the wishes that conflict with the writes of the batch. If the slot was not written,
+    /// Answers the proposals that conflict with the writes of the batch. If the slot was not written,
     /// the next batch validates them again.
     fn refuse(&self, conflicting: Vec<Waiting>, is_written: bool) {
         let is_final = is_written || self.context.breaks(Broken::RefusesBeforeSlot);
         for waiting in conflicting {
             if is_final {
-                self.context.counters.conflict();
+                self.context.counters.lock().conflicts += 1;
             }
             let _ = waiting.told.send(is_final.then_some(Err(Error::Conflict)));
         }

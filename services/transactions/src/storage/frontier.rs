@@ -1,7 +1,7 @@
 //! The applied frontier of a node: positions in logs, without a clock.
 //!
 //! Invariants
-//! - [`Heard`] only grows. A log that is not in it is unapplied.
+//! - [`Frontier`] only grows. A log that is not in it is unapplied.
 //! - A node's own log is applied up to the slot before the first whose entries are not all decided.
 //!   [`Progress`] finds it, in any order of decisions.
 //!
@@ -14,24 +14,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{NodeId, Position};
 
-/// The most logs that [`Heard::behind`] returns of those applied to their ends.
+/// The most logs that [`Frontier::behind`] returns of those applied to their ends.
 const BEHIND_MAX: usize = 1_000;
 
 /// For each log, the slot up to which everything is decided and applied here.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Heard {
+pub(crate) struct Frontier {
     /// Logs applied to their end, as ranges of node ids, first to last; ids grow, so ranges merge.
     whole: BTreeMap<u32, u32>,
     /// The others.
     logs: BTreeMap<NodeId, u64>,
 }
 
-impl Heard {
+impl Frontier {
     /// The frontier of every slot of every log, present and future.
     pub(crate) fn everything() -> Self {
-        let mut heard = Self::default();
-        heard.finish(NodeId(0), NodeId(u32::MAX));
-        heard
+        let mut applied = Self::default();
+        applied.finish(NodeId(0), NodeId(u32::MAX));
+        applied
     }
 
     /// The slot up to which `log` is applied.
@@ -99,7 +99,7 @@ impl Heard {
             while next <= *last && behind.len() < BEHIND_MAX {
                 match self.whole.range(..=next).next_back() {
                     Some((_, &u32::MAX)) => break,
-                    Some((_, heard)) if *heard >= next => next = heard + 1,
+                    Some((_, applied)) if *applied >= next => next = applied + 1,
                     _ => {
                         behind.push(NodeId(next));
                         next += 1;
@@ -185,30 +185,30 @@ mod tests {
 
     const LOGS: u32 = 12;
 
-    fn random_heard(random: &mut fastrand::Rng) -> (Heard, BTreeMap<u32, u64>) {
-        let (mut heard, mut model) = (Heard::default(), BTreeMap::new());
+    fn random_frontier(random: &mut fastrand::Rng) -> (Frontier, BTreeMap<u32, u64>) {
+        let (mut applied, mut model) = (Frontier::default(), BTreeMap::new());
         for _ in 0..random.usize(0..8) {
             if random.bool() {
                 let (log, slot) = (random.u32(0..LOGS), random.u64(1..5));
-                heard.advance(NodeId(log), slot);
+                applied.advance(NodeId(log), slot);
                 let known = model.entry(log).or_insert(0);
                 *known = slot.max(*known);
             } else {
                 let first = random.u32(0..LOGS);
                 let last = random.u32(first..LOGS);
-                heard.finish(NodeId(first), NodeId(last));
+                applied.finish(NodeId(first), NodeId(last));
                 model.extend((first..=last).map(|log| (log, u64::MAX)));
             }
         }
-        (heard, model)
+        (applied, model)
     }
 
     #[test]
     fn it_is_a_slot_for_each_log() {
         let mut random = fastrand::Rng::with_seed(2);
         for _ in 0..5_000 {
-            let (left, left_model) = random_heard(&mut random);
-            let (right, right_model) = random_heard(&mut random);
+            let (left, left_model) = random_frontier(&mut random);
+            let (right, right_model) = random_frontier(&mut random);
             let minimum = left.minimum(&right);
             for log in 0..LOGS {
                 let of = |model: &BTreeMap<u32, u64>| model.get(&log).copied().unwrap_or(0);
@@ -230,23 +230,23 @@ mod tests {
 
     #[test]
     fn ranges_that_touch_are_one() {
-        let mut heard = Heard::default();
-        heard.finish(NodeId(1), NodeId(3));
-        heard.finish(NodeId(5), NodeId(5));
-        heard.advance(NodeId(4), 7);
-        heard.finish(NodeId(4), NodeId(4));
+        let mut applied = Frontier::default();
+        applied.finish(NodeId(1), NodeId(3));
+        applied.finish(NodeId(5), NodeId(5));
+        applied.advance(NodeId(4), 7);
+        applied.finish(NodeId(4), NodeId(4));
         assert_eq!(
-            heard,
-            Heard {
+            applied,
+            Frontier {
                 whole: [(1, 5)].into(),
                 logs: BTreeMap::new()
             }
         );
-        assert!(!heard.contains(Position {
+        assert!(!applied.contains(Position {
             log: NodeId(6),
             slot: 1
         }));
-        assert!(heard.contains(Position {
+        assert!(applied.contains(Position {
             log: NodeId(6),
             slot: 0
         }));

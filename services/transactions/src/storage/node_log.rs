@@ -594,7 +594,7 @@ mod tests {
             drop(writer);
             assert_eq!(other.await, Err(Error::OutcomeUnknown));
             assert!(matches!(plain.await, Err(Error::Unavailable(_))));
-            assert!(node.store.standing().is_err(), "it starts over");
+            assert!(node.store.is_fenced(), "it starts over");
         });
     }
 }

@@ -10,6 +10,9 @@
 //!   and only while no other node has taken over its log.
 //! - Rows are noted as dropped before they are dropped.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use ports::{
     Condition, Item, Update,
     key_value::{Action, Outcome, Scan, Test},
@@ -109,19 +112,13 @@ pub(crate) async fn list(store: &Store) -> Result<Vec<NodeRow>> {
 pub(crate) async fn list_from(store: &Store, first: NodeId) -> Result<Vec<NodeRow>> {
     let mut scan = Scan::partition(layout::NODES, PAGE_ROWS);
     scan.from = layout::node(first).sort().clone();
-    let mut rows = Vec::new();
-    loop {
-        let page = store.scan(&scan).await?.value;
-        for (sort, item) in page.items {
-            let node = layout::node_of(&sort)
-                .ok_or_else(|| Error::Corrupt("decode a node's key".into()))?;
-            rows.push(NodeRow::decode(node, &item));
-        }
-        match page.next {
-            Some(next) => scan.from = next,
-            None => return Ok(rows),
-        }
-    }
+    let (items, _) = store.scan_all(scan).await?;
+    let decode = |(sort, item): (Bytes, Arc<Item>)| {
+        let node = layout::node_of(&sort);
+        let node = node.ok_or_else(|| Error::Corrupt("decode a node's key".into()))?;
+        Ok(NodeRow::decode(node, &item))
+    };
+    items.into_iter().map(decode).collect()
 }
 
 /// Publishes how far a live node's log is done, so that its successor need not read it from the
@@ -138,10 +135,7 @@ pub(crate) async fn publish(store: &Store, row: NodeRow) -> Result<()> {
 pub(crate) async fn mark_resolved(store: &Store, row: NodeRow) -> Result<()> {
     let mut actions = progress(row);
     actions.push(Action::set_integer(STATE, RESOLVED));
-    store
-        .finish(&Update::modify(layout::node(row.node), actions).when(Condition::Exists))
-        .await
-        .map(drop)
+    note(store, row.node, actions).await
 }
 
 /// Notes that a node's outbox is empty, and that nothing will be added to it.
@@ -239,13 +233,12 @@ fn progress(row: NodeRow) -> Vec<Action> {
 impl NodeRow {
     /// The row of a node whose log is done up to a point.
     pub(crate) fn new(node: NodeId, done: Cursor, timestamp: Timestamp) -> Self {
-        let (is_resolved, is_sent, is_trimmed, is_swept) = (false, false, false, false);
         Self {
             node,
-            is_resolved,
-            is_sent,
-            is_trimmed,
-            is_swept,
+            is_resolved: false,
+            is_sent: false,
+            is_trimmed: false,
+            is_swept: false,
             collected: None,
             done,
             timestamp,

@@ -6,7 +6,7 @@
 //! - Every write can be repeated, so a lost answer is resolved by asking again. No operation ids
 //!   are needed.
 //! - An answer from a later incarnation of the store than the node began on ends the node: data
-//!   that were not durable are gone, with everything that depends on them. [`Store::fall`] fences
+//!   that were not durable are gone, with everything that depends on them. [`Store::fence`] fences
 //!   the node and wakes the task that starts the next one.
 
 mod chunks;
@@ -71,9 +71,9 @@ pub(crate) struct Store {
     incarnation: Incarnation,
     /// The last position seen in it.
     reached: AtomicU64,
-    fallen: AtomicBool,
+    fenced: AtomicBool,
     /// Woken when the node is fenced.
-    fell: Arc<Notify>,
+    on_fence: Arc<Notify>,
     /// The bytes that died in each pack since the last query.
     freed: Mutex<BTreeMap<PackId, u64>>,
 }
@@ -93,7 +93,7 @@ impl Writing<'_> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        self.0.fall();
+        self.0.fence();
     }
 }
 
@@ -103,13 +103,13 @@ impl Store {
         buckets: Buckets,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
-        fell: Arc<Notify>,
+        on_fence: Arc<Notify>,
     ) -> Self {
         let DurabilityPoint {
             incarnation,
             position,
         } = key_value.point();
-        let (fallen, reached) = (AtomicBool::new(false), AtomicU64::new(position.0));
+        let (fenced, reached) = (AtomicBool::new(false), AtomicU64::new(position.0));
         let freed = Mutex::default();
         Self {
             key_value,
@@ -118,8 +118,8 @@ impl Store {
             entropy,
             incarnation,
             reached,
-            fallen,
-            fell,
+            fenced,
+            on_fence,
             freed,
         }
     }
@@ -139,33 +139,37 @@ impl Store {
     }
 
     /// Fences the node: it cannot go on, and another must replace it.
-    pub(crate) fn fall(&self) {
-        if !self.fallen.swap(true, Ordering::SeqCst) {
-            self.fell.notify_one();
+    pub(crate) fn fence(&self) {
+        if !self.fenced.swap(true, Ordering::SeqCst) {
+            self.on_fence.notify_one();
         }
     }
 
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::SeqCst)
+    }
+
     /// Errors: `Unavailable` once the node is fenced.
-    pub(crate) fn standing(&self) -> Result<()> {
-        if self.fallen.load(Ordering::SeqCst) {
+    pub(crate) fn check_fence(&self) -> Result<()> {
+        if self.is_fenced() {
             return Err(Error::unavailable("the node restarts"));
         }
         Ok(())
     }
 
     /// Checks, without a call or a wait, that the store is still the one the node began on.
-    pub(crate) fn look(&self) -> Result<()> {
+    pub(crate) fn check_incarnation(&self) -> Result<()> {
         self.seen(self.key_value.point()).map(drop)
     }
 
     /// Notes that an answer depends on `point`.
     pub(crate) fn seen(&self, point: DurabilityPoint) -> Result<DurabilityPoint> {
         if point.incarnation > self.incarnation {
-            self.fall();
+            self.fence();
         } else if point.incarnation == self.incarnation {
             self.reached.fetch_max(point.position.0, Ordering::SeqCst);
         }
-        self.standing().map(|()| point)
+        self.check_fence().map(|()| point)
     }
 
     /// Waits until `point` is durable.
@@ -175,7 +179,7 @@ impl Store {
             Ok(()) => Ok(()),
             Err(error) => {
                 if error.kind() == ErrorKind::Lost {
-                    self.fall();
+                    self.fence();
                 }
                 Err(error.into())
             }
@@ -242,6 +246,22 @@ impl Store {
         Ok(read)
     }
 
+    /// All items of `scan`, page by page, and the point that they depend on.
+    pub(crate) async fn scan_all(
+        &self,
+        mut scan: Scan,
+    ) -> Result<(Vec<(Bytes, Arc<Item>)>, DurabilityPoint)> {
+        let mut items = Vec::new();
+        loop {
+            let page = self.scan(&scan).await?;
+            items.extend(page.value.items);
+            match page.value.next {
+                Some(next) => scan.from = next,
+                None => return Ok((items, page.point)),
+            }
+        }
+    }
+
     /// Changes an item, repeating the call as often as needed; the change must be idempotent.
     /// Errors: `NoRoom` and `Corrupt`: nothing changed. `Unavailable` once the node cannot go on:
     /// it may have changed.
@@ -264,7 +284,7 @@ impl Store {
         // that shows its outcome ends this.
         let mut is_uncertain = false;
         loop {
-            self.standing()?;
+            self.check_fence()?;
             match self
                 .key_value
                 .update(update.clone().depends_on(self.basis()))
@@ -281,8 +301,8 @@ impl Store {
                     self.pause(&mut delays).await;
                 }
                 Err(error) if error.kind() == ErrorKind::Lost || is_uncertain => {
-                    self.fall();
-                    self.standing()?;
+                    self.fence();
+                    self.check_fence()?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -322,7 +342,7 @@ impl Store {
     ) -> Result<(u64, DurabilityPoint)> {
         let mut delays = Self::delays();
         loop {
-            self.standing()?;
+            self.check_fence()?;
             // First resolves what a lost answer left: appended again, it would be there twice. Its
             // slot is certain, so only that answer resolves it, even for lack of space.
             let (appended, is_certain) = match writer.settle().await {
@@ -332,9 +352,9 @@ impl Store {
             };
             match appended {
                 Ok(Appended::At(slot, point)) => return Ok((slot.0, self.seen(point)?)),
-                Ok(Appended::Fenced) => self.fall(),
-                Err(error) if error.kind() == ErrorKind::Lost => self.fall(),
-                Err(error) if !is_certain && !error.is_retryable() => self.fall(),
+                Ok(Appended::Fenced) => self.fence(),
+                Err(error) if error.kind() == ErrorKind::Lost => self.fence(),
+                Err(error) if !is_certain && !error.is_retryable() => self.fence(),
                 Err(error) if is_certain && error.kind() == ErrorKind::NoRoom => {
                     return Err(Error::NoRoom);
                 }
@@ -353,7 +373,7 @@ impl Store {
         payload: Bytes,
         changes: Vec<Update>,
     ) -> Result<Option<(u64, DurabilityPoint)>> {
-        self.standing()?;
+        self.check_fence()?;
         let basis = self.basis();
         let changes = changes
             .into_iter()
@@ -390,8 +410,8 @@ impl Store {
     ) -> Result<(u64, DurabilityPoint)> {
         if let Err(error) = writer.depend_on(self.basis()).await {
             if error.kind() == ErrorKind::Lost {
-                self.fall();
-                self.standing()?;
+                self.fence();
+                self.check_fence()?;
             }
             return Err(error.into());
         }

@@ -34,7 +34,12 @@ impl Node {
     }
 
     pub(crate) async fn sending(parts: Parts, destinations: Destinations, config: Config) -> Self {
-        Self::of(Service::with_destinations(parts, destinations, config)).await
+        Self::of(
+            Service::builder(parts)
+                .destinations(destinations)
+                .build(config),
+        )
+        .await
     }
 
     pub(crate) async fn of(service: Service) -> Self {

@@ -40,7 +40,7 @@ pub(crate) async fn node(world: &World, config: Config) -> Node {
 /// A node, and a meter of its calls to the object store.
 pub(crate) async fn metered(world: &World, config: Config) -> (Node, Arc<Meter>) {
     let meter = Arc::new(Meter::default());
-    let objects = Arc::new(MeteredObjects::new(world.objects(), Arc::clone(&meter)));
+    let objects = MeteredObjects::around(world.objects(), Arc::clone(&meter));
     (Node::of(service(world, objects, config)).await, meter)
 }
 

@@ -139,7 +139,7 @@ impl Attempt {
         match self.overlay.get(key)? {
             Written::Value(value) => Ok(Some(value)),
             Written::Deleted => Ok(None),
-            Written::Nothing => self.far_call(self.run.get(key)).await,
+            Written::Nothing => self.far_call(Box::pin(self.run.get(key))).await,
         }
     }
 

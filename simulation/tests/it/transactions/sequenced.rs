@@ -440,7 +440,7 @@ fn an_interrupted_mark_is_finished() {
 #[test]
 fn leaving_marks_to_the_leader_is_caught() {
     assert!(!simulated::run(write_after_an_interrupted_mark(Some(
-        Broken::OfficeAloneFinishesMarks
+        Broken::LeaderAloneFinishesMarks
     ))));
 }
 

@@ -13,7 +13,7 @@ use crate::{
     contract::durability::Subject,
     decorate::{KeyValueDecorator, QueueDecorator},
     decorates,
-    key_value::{Batch, Batched, Outcome, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
+    key_value::{Outcome, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
     queue::{Handle, QueueOptions, SharedQueue},
 };
 
@@ -40,12 +40,6 @@ enum Answer {
     RepeatedTransaction,
     /// To a transaction that changed nothing.
     UnchangedTransaction,
-    /// To a batch that was applied.
-    Batch,
-    /// To a batch that had been applied before.
-    RepeatedBatch,
-    /// To a batch that came early.
-    EarlyBatch,
 }
 
 /// Returns the point that needs no waiting with answers of one kind.
@@ -73,10 +67,7 @@ covering_nothing! {
     of_an_unchanged_item, Unchanged;
     of_a_repeated_transaction, RepeatedTransaction;
     of_an_unchanged_transaction, UnchangedTransaction;
-    of_a_batch, Batch;
-    of_a_repeated_batch, RepeatedBatch;
     of_a_transactions_conflict, TransactionsConflict;
-    of_an_early_batch, EarlyBatch;
 }
 
 impl CoversNothing {
@@ -144,20 +135,6 @@ impl KeyValueDecorator for CoversNothing {
             }
         }
         Ok(transacted)
-    }
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        let spoiled = |answer, mut receipt: Receipt| {
-            self.spoil(answer, &mut receipt.point);
-            receipt
-        };
-        Ok(match self.honest.write_batch(batch).await? {
-            Batched::Done(receipt) => Batched::Done(spoiled(Answer::Batch, receipt)),
-            Batched::Repeat(receipt) => Batched::Repeat(spoiled(Answer::RepeatedBatch, receipt)),
-            Batched::Early { cursor, receipt } => Batched::Early {
-                cursor,
-                receipt: spoiled(Answer::EarlyBatch, receipt),
-            },
-        })
     }
 }
 
@@ -237,7 +214,6 @@ impl QueueCoversNothing {
         if given == self.of {
             Receipt {
                 point: DurabilityPoint::DURABLE,
-                ..receipt
             }
         } else {
             receipt

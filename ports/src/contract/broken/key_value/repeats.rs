@@ -1,4 +1,4 @@
-//! K7 to K9, broken.
+//! K8 and K9, broken.
 
 use std::{
     collections::BTreeMap,
@@ -9,53 +9,8 @@ use crate::{
     ErrorKind, Item, Key, KeyValue, Receipt, Result, Update,
     decorate::KeyValueDecorator,
     decorates,
-    key_value::{
-        Batch, Batched, Change, Outcome, Read, SharedKeyValue, Transacted, Updated, Version,
-    },
+    key_value::{Change, Outcome, Read, SharedKeyValue, Transacted, Updated, Version},
 };
-
-async fn apply(store: &SharedKeyValue, changes: Vec<(Key, Change)>) -> Result<()> {
-    for (key, change) in changes {
-        store.update(Update::of(key, change)).await?;
-    }
-    Ok(())
-}
-
-/// Applies a repeated batch again (K7).
-#[derive(Debug)]
-pub(super) struct ReappliesBatches(pub(super) SharedKeyValue);
-
-decorates!(ReappliesBatches, dyn KeyValue, 0);
-
-impl KeyValueDecorator for ReappliesBatches {
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        let changes = batch.changes.clone();
-        let batched = self.0.write_batch(batch).await?;
-        if let Batched::Repeat(_) = batched {
-            apply(&self.0, changes).await?;
-        }
-        Ok(batched)
-    }
-}
-
-/// Applies an early batch at once (K7).
-#[derive(Debug)]
-pub(super) struct SkipsGaps(pub(super) SharedKeyValue);
-
-decorates!(SkipsGaps, dyn KeyValue, 0);
-
-impl KeyValueDecorator for SkipsGaps {
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        let changes = batch.changes.clone();
-        match self.0.write_batch(batch).await? {
-            Batched::Early { .. } => {
-                apply(&self.0, changes).await?;
-                Ok(Batched::Done(Receipt::default()))
-            }
-            batched => Ok(batched),
-        }
-    }
-}
 
 /// Applies a repeat as a new update (K8).
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Q1 to Q4, Q7 and Q9, broken for senders.
+//! Q1 to Q4 and Q7, broken for senders.
 
 use std::{
     collections::BTreeSet,
@@ -12,11 +12,11 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    Clock, Cost, DurabilityPoint, Monotonic, Queue, Receipt, Result,
+    Clock, DurabilityPoint, Monotonic, Queue, Receipt, Result,
     decorate::QueueDecorator,
     decorates,
     durability::{Incarnation, Position},
-    queue::{Delivery, Handle, Message, SharedQueue},
+    queue::{Delivery, Message, SharedQueue},
 };
 
 /// Gives the messages of a batch in the wrong order (Q1).
@@ -202,35 +202,12 @@ decorates!(KeepsItsOwnOrder, dyn Queue, honest);
 
 impl QueueDecorator for KeepsItsOwnOrder {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
-        let receipt = self.honest.send(queue, messages).await?;
+        self.honest.send(queue, messages).await?;
         let position = Position(self.sent.fetch_add(1, Ordering::Relaxed) + 1);
         let point = DurabilityPoint {
             incarnation: Incarnation(0),
             position,
         };
-        Ok(Receipt { point, ..receipt })
-    }
-}
-
-/// Reports the cost of each call as one write without bytes (Q9).
-#[derive(Debug)]
-pub(super) struct BillsCalls(pub(super) SharedQueue);
-
-decorates!(BillsCalls, dyn Queue, 0);
-
-impl QueueDecorator for BillsCalls {
-    async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
-        let receipt = self.0.send(queue, messages).await?;
-        Ok(Receipt {
-            cost: Cost::of_messages(1),
-            ..receipt
-        })
-    }
-    async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
-        let receipt = self.0.acknowledge(queue, handles).await?;
-        Ok(Receipt {
-            cost: Cost::of_messages(1),
-            ..receipt
-        })
+        Ok(Receipt { point })
     }
 }

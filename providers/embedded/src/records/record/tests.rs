@@ -1,6 +1,9 @@
 //! Records survive encoding and decoding, and other bytes are refused.
 
-use ports::key_value::{OperationId, Update, evaluate};
+use ports::{
+    key_value::{OperationId, Update, Value, evaluate},
+    queue::{LetterId, OnFailure, Retention, Sequence},
+};
 
 use super::*;
 

@@ -34,74 +34,58 @@ const MEMORY_BYTES: u64 = 256 << 20;
 const SCRATCH_BYTES: u64 = 1 << 20;
 const PROCESSES_MAX: u32 = 64;
 
-/// An interpreter that only root or the server's user can have put where it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Trusted {
-    program: PathBuf,
-    /// The folders around it, and around each link that leads to it.
-    folders: Vec<PathBuf>,
+/// The folders around `program`, and around each link that leads to it, if only root or the server's
+/// user can have put it there. `own` is the folder with the files of functions. Errors: why it is
+/// not trusted.
+pub(crate) fn trusted(program: &Path, own: &Path) -> Result<Vec<PathBuf>, String> {
+    if !program.is_absolute() {
+        return Err("the path of an interpreter begins with /".to_owned());
+    }
+    let mut folders = Vec::new();
+    let mut next = program.to_owned();
+    for _ in 0..LINKS_MAX {
+        // By the link's name of the folder, and by the folder's own.
+        let place = next.parent().unwrap_or(Path::new("/"));
+        folders.extend([
+            around(&normalised(place)),
+            around(&place.canonicalize().unwrap_or_default()),
+        ]);
+        let Some(further) = followed(&next, own)? else {
+            folders.retain(|folder| folder.is_dir() && !is_of_the_system(folder));
+            folders.sort();
+            folders.dedup();
+            return Ok(folders);
+        };
+        next = further;
+    }
+    Err(format!("more than {LINKS_MAX} links lead to it"))
 }
 
-impl Trusted {
-    /// Checks every folder and link on the way to `program`. `own` is the folder with the files of
-    /// functions. Errors: why it is not trusted.
-    pub(crate) fn find(program: &Path, own: &Path) -> Result<Self, String> {
-        if !program.is_absolute() {
-            return Err("the path of an interpreter begins with /".to_owned());
-        }
-        let mut folders = Vec::new();
-        let mut next = program.to_owned();
-        for _ in 0..LINKS_MAX {
-            // By the link's name of the folder, and by the folder's own.
-            let place = next.parent().unwrap_or(Path::new("/"));
-            folders.extend([
-                around(&normalised(place)),
-                around(&place.canonicalize().unwrap_or_default()),
-            ]);
-            let Some(further) = followed(&next, own)? else {
-                folders.retain(|folder| folder.is_dir() && !is_of_the_system(folder));
-                folders.sort();
-                folders.dedup();
-                return Ok(Self {
-                    program: program.to_owned(),
-                    folders,
-                });
-            };
-            next = further;
-        }
-        Err(format!("more than {LINKS_MAX} links lead to it"))
-    }
-
-    /// Its output when it is run with `arguments`. Errors: why there is none.
-    pub(crate) async fn query(
-        self,
-        launcher: &Launcher,
-        runtime: &Path,
-        arguments: &[&str],
-    ) -> Result<Vec<u8>, String> {
-        let mut command = vec![self.program.into_os_string()];
-        command.extend(arguments.iter().map(OsString::from));
-        let launch = Launch {
-            command,
-            folders: self.folders,
-            environment: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
-            code: runtime.to_owned(),
-            runtime: runtime.to_owned(),
-            memory_bytes: MEMORY_BYTES,
-            processes_max: PROCESSES_MAX,
-            scratch_bytes: SCRATCH_BYTES,
-            ..Launch::default()
-        };
-        // Dropping the future ends the process.
-        tokio::time::timeout(ANSWER_MAX, output(launcher, launch))
-            .await
-            .map_err(|_| {
-                format!(
-                    "it has not answered within {} seconds",
-                    ANSWER_MAX.as_secs()
-                )
-            })?
-    }
+/// The output of a command in a sandbox with these folders. Errors: why there is none.
+pub(crate) async fn query(
+    launcher: &Launcher,
+    runtime: &Path,
+    folders: Vec<PathBuf>,
+    command: Vec<OsString>,
+) -> Result<Vec<u8>, String> {
+    let launch = Launch {
+        command,
+        folders,
+        environment: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
+        code: runtime.to_owned(),
+        runtime: runtime.to_owned(),
+        memory_bytes: MEMORY_BYTES,
+        processes_max: PROCESSES_MAX,
+        scratch_bytes: SCRATCH_BYTES,
+        ..Launch::default()
+    };
+    // Dropping the future ends the process.
+    let output = tokio::time::timeout(ANSWER_MAX, output(launcher, launch));
+    let late = |_| {
+        let seconds = ANSWER_MAX.as_secs();
+        format!("it has not answered within {seconds} seconds")
+    };
+    output.await.map_err(late)?
 }
 
 async fn output(launcher: &Launcher, launch: Launch) -> Result<Vec<u8>, String> {
@@ -216,9 +200,8 @@ mod tests {
         executable(&real);
         fs::create_dir_all(link.parent().expect("below a folder")).expect("made");
         symlink("../../python-3/bin/python3", &link).expect("made");
-        let trusted = Trusted::find(&link, &home.join("own")).expect("all of it is ours");
-        assert_eq!(trusted.program, link);
-        assert_eq!(trusted.folders, [home.join("python-3"), home.join("venv")]);
+        let folders = trusted(&link, &home.join("own")).expect("all of it is ours");
+        assert_eq!(folders, [home.join("python-3"), home.join("venv")]);
     }
 
     #[test]
@@ -228,11 +211,11 @@ mod tests {
         let own = home.join("own");
         let (real, link) = (home.join("bin/python"), home.join("link"));
         let deployed = own.join("archives/1/code/evil");
-        let refused = |path: &Path| Trusted::find(path, &own).expect_err("it is not trusted");
+        let refused = |path: &Path| trusted(path, &own).expect_err("it is not trusted");
         executable(&real);
         executable(&deployed);
         symlink(&deployed, &link).expect("made");
-        Trusted::find(&real, &own).expect("no other user may write it");
+        trusted(&real, &own).expect("no other user may write it");
         assert!(refused(Path::new("bin/python")).contains("begins with /"));
         assert!(refused(&deployed).contains("was deployed"));
         assert!(refused(&link).contains("was deployed"));
@@ -247,7 +230,7 @@ mod tests {
         set_mode(real.parent().expect("below a folder"), 0o777);
         assert!(refused(&real).contains("may be written"));
         set_mode(real.parent().expect("below a folder"), 0o1777);
-        Trusted::find(&real, &own).expect("no other user may replace it");
+        trusted(&real, &own).expect("no other user may replace it");
         if Uid::effective().is_root() {
             chown(&real, Some(1), None).expect("root may");
             assert!(refused(&real).contains("another user's"));

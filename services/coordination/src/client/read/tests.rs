@@ -10,7 +10,7 @@ use crate::{
     Client, Config,
     model::{Lifetime, SessionId},
     records::Operation,
-    test_fixture::{Call, Fixture, Side, create},
+    tests::{Call, Fixture, Side, create},
 };
 
 async fn fixture() -> Arc<Fixture> {
@@ -46,22 +46,22 @@ fn a_list_of_children_matches_the_stat_of_their_parent() {
         let made = |path| create(path, Lifetime::Persistent);
         applied(&fixture, session, vec![made("/a"), made("/a/b")]).await;
         let store = fixture.store();
-        let shared = fixture.shared(store.clone()).await;
-        let since = shared.tail.applied();
-        let (others, others_shared) = (fixture.clone(), shared.clone());
+        let tail = fixture.tail(store.clone()).await;
+        let since = tail.applied();
+        let (others, others_tail) = (fixture.clone(), tail.clone());
         let is_read = |call: &Call<'_>| matches!(call, Call::Get(_) | Call::Scan);
         store.once(Side::After, is_read, async move {
             applied(&others, session, vec![made("/a/c"), delete("/a/b")]).await;
-            others.show(&others_shared).await;
+            others.show(&others_tail).await;
             Ok(())
         });
         let request = Request::GetChildren {
             path: "/a".into(),
             watching: Watching::No,
         };
-        let mut found = run(&shared, &request).await.expect("no fault is injected");
+        let mut found = run(&tail, &request).await.expect("no fault is injected");
         assert!(store.is_through());
-        let at = found.settle(&shared, since).expect("all of it is kept");
+        let at = found.settle(&tail, since).expect("all of it is kept");
         let Some(Output::Reply {
             result: Ok(Response::Children { children, .. }),
             ..
@@ -97,8 +97,8 @@ async fn shown(client: &mut Client, count: usize) -> Vec<Output> {
 fn a_read_that_waits_for_the_view_precedes_newer_events() {
     simulated::run(async {
         let fixture = fixture().await;
-        let shared = fixture.shared(fixture.store()).await;
-        let mut client = fixture.client(&shared, 1).await;
+        let tail = fixture.tail(fixture.store()).await;
+        let mut client = fixture.client(&tail, 1).await;
         let exists = |path: &str, watching| Request::Exists {
             path: path.into(),
             watching,
@@ -122,7 +122,7 @@ fn a_read_that_waits_for_the_view_precedes_newer_events() {
         let mut outputs = Vec::new();
         client.pump(&mut outputs).await.expect("the session lives");
         assert!(outputs.is_empty(), "the view is behind: {outputs:?}");
-        fixture.show(&shared).await;
+        fixture.show(&tail).await;
         let shown = shown(&mut client, 2).await;
         let [
             Output::Reply {

@@ -36,7 +36,7 @@ fn cold_run(stored: &StoredHeartbeats, renewals: i64, now: Moment) -> (Duration,
     (
         silence,
         heartbeats
-            .to_store(TIMING, 10)
+            .stored_if_due(TIMING, 10)
             .expect("another instance stored it"),
     )
 }
@@ -44,7 +44,7 @@ fn cold_run(stored: &StoredHeartbeats, renewals: i64, now: Moment) -> (Duration,
 fn first_stored(now: Moment) -> StoredHeartbeats {
     let (_, mut heartbeats) = run(&LastHeartbeats::first(now, Incarnation(1)), 1, now);
     heartbeats
-        .to_store(TIMING, 10)
+        .stored_if_due(TIMING, 10)
         .expect("no observations are stored yet")
 }
 
@@ -101,7 +101,7 @@ fn a_clock_that_is_set_forward_moves_its_observations_with_it() {
     let set_forward = read(1_000, 3_600_000);
     let (_, mut heartbeats) = run(&heartbeats, 1, set_forward);
     let stored = heartbeats
-        .to_store(TIMING, 10)
+        .stored_if_due(TIMING, 10)
         .expect("no observations are stored yet");
     let (silence, _) = cold_run(&stored, 1, read(2_000, 3_600_000));
     assert!(silence <= Duration::from_secs(2), "{silence:?}");
@@ -120,7 +120,7 @@ fn a_clock_that_is_set_back_does_not_keep_silent_sessions_alive() {
     );
     let (_, mut heartbeats) = run(&heartbeats, 1, read(second, -hour));
     let lived_through = heartbeats
-        .to_store(TIMING, 10)
+        .stored_if_due(TIMING, 10)
         .expect("no observations are stored yet");
     for (stored, since) in [(found_later, 20 * second), (lived_through, 0)] {
         let runs = (1..=9).map(|run| read(since + run * second, -hour));
@@ -142,7 +142,7 @@ fn a_cold_instance_stores_its_observations_and_then_every_few_runs() {
     let mut written = Vec::new();
     for second in 1..10 {
         (_, heartbeats) = run(&heartbeats, 1, read(second * 1000, 0));
-        written.extend(heartbeats.to_store(TIMING, 10).map(|_| second));
+        written.extend(heartbeats.stored_if_due(TIMING, 10).map(|_| second));
     }
     assert_eq!(written, [1, 5, 9]);
 }
@@ -160,7 +160,7 @@ fn the_longest_silent_sessions_are_stored_if_not_all_fit() {
         );
     }
     let stored = next
-        .to_store(TIMING, 2)
+        .stored_if_due(TIMING, 2)
         .expect("no observations are stored yet");
     let kept: Vec<i64> = stored
         .sightings
@@ -178,7 +178,7 @@ fn sweeps_are_a_period_apart_across_instances() {
     let later = read(600_000, 0);
     heartbeats = LastHeartbeats::from_stored(
         heartbeats
-            .to_store(TIMING, 10)
+            .stored_if_due(TIMING, 10)
             .expect("no observations are stored yet"),
         later,
         TIMING,

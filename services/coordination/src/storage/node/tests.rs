@@ -6,13 +6,8 @@ use super::*;
 use crate::{model::SessionId, records::UpdateId};
 
 /// Locks with `config` on a machine whose clock is off by `off_by_ms`.
-fn nodes(world: &World, config: &Config, off_by_ms: i64) -> Nodes {
-    Nodes::new(
-        world.key_value(),
-        world.clock_off_by(off_by_ms),
-        world.entropy(),
-        config,
-    )
+fn locking(world: &World, config: &Config, off_by_ms: i64) -> Locking {
+    Locking::new(world.clock_off_by(off_by_ms), world.entropy(), config)
 }
 
 fn lock_of(session: i64) -> Lock {
@@ -36,18 +31,18 @@ fn taken_over_after(locks: LockOptions, holder_off_by_ms: i64, waiter_off_by_ms:
             },
         );
         let (holder, waiter) = (
-            nodes(&world, &config, holder_off_by_ms),
-            nodes(&world, &config, waiter_off_by_ms),
+            locking(&world, &config, holder_off_by_ms),
+            locking(&world, &config, waiter_off_by_ms),
         );
-        let mut dependency = Dependency::default();
+        let store = &mut TrackedStore::new(world.key_value());
         let held = holder
-            .try_lock("/a", &lock_of(4), &mut dependency)
+            .try_lock(store, "/a", &lock_of(4))
             .await
             .expect("no fault is injected");
         assert!(held.is_some(), "it is free");
         let (clock, began) = (world.clock(), world.clock().monotonic());
         waiter
-            .lock("/a", &lock_of(8), &mut dependency)
+            .lock(store, "/a", &lock_of(8))
             .await
             .expect("no fault is injected");
         clock.monotonic().since(began)

@@ -2,61 +2,54 @@
 
 use std::{future::Future, pin::Pin};
 
+use ports::ErrorKind;
 use simulated::World;
 
 use super::*;
-use crate::test_fixture::{PASSWORD, TIMEOUT as GRANTED};
+use crate::tests::{PASSWORD, TIMEOUT as GRANTED};
 
 const SESSION: SessionId = SessionId(4);
 
 /// A transition that a function makes of a row that it took over.
 type TransitionCase = (
     &'static str,
-    fn(Sessions, Row, Dependency) -> Pin<Box<dyn Future<Output = Result<Transition>>>>,
+    fn(TrackedStore, Row) -> Pin<Box<dyn Future<Output = Result<Transition>>>>,
 );
 
 const TRANSITIONS: [TransitionCase; 9] = [
-    ("attach", |sessions, _, mut dependency| {
-        Box::pin(async move {
-            sessions
-                .attach(SESSION, PASSWORD, GRANTED, &mut dependency)
-                .await
-        })
+    ("attach", |mut store, _| {
+        Box::pin(async move { attach(&mut store, SESSION, PASSWORD, GRANTED).await })
     }),
-    ("renew", |sessions, row, mut dependency| {
-        Box::pin(async move { sessions.renew(SESSION, row.attach, &mut dependency).await })
+    ("renew", |mut store, row| {
+        Box::pin(async move { renew(&mut store, SESSION, row.attach).await })
     }),
-    ("expire", |sessions, row, mut dependency| {
-        Box::pin(async move {
-            sessions
-                .expire(SESSION, row.renewals, &mut dependency)
-                .await
-        })
+    ("expire", |mut store, row| {
+        Box::pin(async move { expire(&mut store, SESSION, row.renewals).await })
     }),
-    ("begin_closing", |sessions, row, mut dependency| {
-        Box::pin(async move { sessions.begin_closing(SESSION, &row, &mut dependency).await })
+    ("begin_closing", |mut store, row| {
+        Box::pin(async move { begin_closing(&mut store, SESSION, &row).await })
     }),
-    ("begin_planning", |sessions, row, mut dependency| {
-        Box::pin(async move {
-            sessions
-                .begin_planning(SESSION, &row, &mut dependency)
-                .await
-        })
+    ("begin_planning", |mut store, row| {
+        Box::pin(async move { begin_planning(&mut store, SESSION, &row).await })
     }),
-    ("end_planning", |sessions, row, mut dependency| {
-        Box::pin(async move { sessions.end_planning(SESSION, &row, &mut dependency).await })
+    ("end_planning", |mut store, row| {
+        Box::pin(async move { end_planning(&mut store, SESSION, &row).await })
     }),
-    ("acquire", |sessions, _, mut dependency| {
-        Box::pin(async move { sessions.acquire(SESSION, &mut dependency).await })
+    ("acquire", |mut store, _| {
+        Box::pin(async move { acquire(&mut store, SESSION).await })
     }),
-    ("fence_out", |sessions, row, mut dependency| {
-        Box::pin(async move {
-            sessions
-                .fence_out(SESSION, row.sequence + 1, row.fence, &mut dependency)
-                .await
-        })
+    ("fence_out", |mut store, row| {
+        let request = UpdateId {
+            session: SESSION,
+            sequence: row.sequence + 1,
+        };
+        let holder = Holder {
+            request,
+            fence: row.fence,
+        };
+        Box::pin(async move { fence_out(&mut store, holder).await })
     }),
-    ("decide", |sessions, row, mut dependency| {
+    ("decide", |mut store, row| {
         let first = UpdateId {
             session: SESSION,
             sequence: row.sequence + 1,
@@ -77,18 +70,17 @@ const TRANSITIONS: [TransitionCase; 9] = [
             closes: false,
             outcomes,
         };
-        Box::pin(async move { sessions.decide(decision, &mut dependency).await })
+        Box::pin(async move { decide(&mut store, decision).await })
     }),
 ];
 
 /// A session that was taken over in a lost incarnation of its store, and again in the next under
-/// the same number. Returns the row and dependency of each.
-async fn taken_up_twice(world: &World) -> (Sessions, (Row, Dependency), (Row, Dependency)) {
-    let (store, mut first) = (world.key_value(), Dependency::default());
-    let sessions = Sessions::new(store.clone());
+/// the same number. Returns the row and the store as each observed them.
+async fn taken_up_twice(world: &World) -> ((Row, TrackedStore), (Row, TrackedStore)) {
+    let store = world.key_value();
+    let mut first = TrackedStore::new(store.clone());
     assert!(
-        sessions
-            .create(SESSION, PASSWORD, GRANTED, &mut first)
+        create(&mut first, SESSION, PASSWORD, GRANTED)
             .await
             .expect("no fault is injected")
     );
@@ -96,16 +88,15 @@ async fn taken_up_twice(world: &World) -> (Sessions, (Row, Dependency), (Row, De
         .externalize(store.point())
         .await
         .expect("no fault is injected");
-    let taken_up =
-        async |mut dependency: Dependency| match sessions.acquire(SESSION, &mut dependency).await {
-            Ok(Transition::Done(row)) => (row, dependency),
-            other => panic!("{other:?}"),
-        };
+    let taken_up = async |mut store: TrackedStore| match acquire(&mut store, SESSION).await {
+        Ok(Transition::Done(row)) => (row, store),
+        other => panic!("{other:?}"),
+    };
     let lost = taken_up(first).await;
     world.fall_back();
-    let current = taken_up(Dependency::default()).await;
+    let current = taken_up(TrackedStore::new(store)).await;
     assert_eq!(lost.0.fence, current.0.fence);
-    (sessions, lost, current)
+    (lost, current)
 }
 
 /// D4, C-1.
@@ -113,21 +104,19 @@ async fn taken_up_twice(world: &World) -> (Sessions, (Row, Dependency), (Row, De
 fn no_transition_depends_on_lost_state() {
     for (name, transition) in TRANSITIONS {
         simulated::run(async {
-            let (sessions, (row, dependency), (current, _)) = taken_up_twice(&World::new(1)).await;
-            let refused = transition(sessions.clone(), row, dependency)
-                .await
-                .expect_err("it is lost");
+            let world = World::new(1);
+            let ((row, store), (current, _)) = taken_up_twice(&world).await;
+            let refused = transition(store, row).await.expect_err("it is lost");
             assert_eq!(refused.kind(), ErrorKind::Lost, "{name}");
-            let now = sessions
-                .get(SESSION, &mut Dependency::default())
+            let now = get(&mut TrackedStore::new(world.key_value()), SESSION)
                 .await
                 .expect("no fault is injected")
                 .expect("open");
             assert_eq!(now.item, current.item, "{name} has changed it");
         });
         simulated::run(async {
-            let (sessions, _, (row, dependency)) = taken_up_twice(&World::new(1)).await;
-            let moved = transition(sessions, row, dependency).await;
+            let (_, (row, store)) = taken_up_twice(&World::new(1)).await;
+            let moved = transition(store, row).await;
             assert!(
                 matches!(moved, Ok(Transition::Done(_))),
                 "{name}: {moved:?}"
@@ -140,14 +129,9 @@ fn no_transition_depends_on_lost_state() {
 #[test]
 fn a_record_of_silence_belongs_to_one_renewal() {
     simulated::run(async {
-        let (sessions, mut dependency) = (
-            Sessions::new(World::new(1).key_value()),
-            Dependency::default(),
-        );
-        let dependency = &mut dependency;
+        let store = &mut TrackedStore::new(World::new(1).key_value());
         assert!(
-            sessions
-                .create(SESSION, PASSWORD, GRANTED, dependency)
+            create(store, SESSION, PASSWORD, GRANTED)
                 .await
                 .expect("no fault is injected")
         );
@@ -156,33 +140,20 @@ fn a_record_of_silence_belongs_to_one_renewal() {
             Transition::Done(row) => Ok(row.silent_before),
             Transition::Refused(row) => Err(row.expect("it is there").silent_before),
         };
-        let said = sessions
-            .record_silence(SESSION, 1, 0, before, dependency)
-            .await;
+        let said = record_silence(store, SESSION, 1, 0, before).await;
         assert_eq!(silent_before(said), Ok(Some(before)));
-        assert_eq!(
-            silent_before(sessions.renew(SESSION, 1, dependency).await),
-            Ok(None)
-        );
-        let late = sessions
-            .record_silence(SESSION, 1, 0, before, dependency)
-            .await;
+        assert_eq!(silent_before(renew(store, SESSION, 1).await), Ok(None));
+        let late = record_silence(store, SESSION, 1, 0, before).await;
         assert_eq!(
             silent_before(late),
             Err(None),
             "the session was renewed since"
         );
-        let said = sessions
-            .record_silence(SESSION, 1, 1, before, dependency)
-            .await;
+        let said = record_silence(store, SESSION, 1, 1, before).await;
         assert_eq!(silent_before(said), Ok(Some(before)));
-        let attached = sessions
-            .attach(SESSION, PASSWORD, GRANTED, dependency)
-            .await;
+        let attached = attach(store, SESSION, PASSWORD, GRANTED).await;
         assert_eq!(silent_before(attached), Ok(None));
-        let late = sessions
-            .record_silence(SESSION, 1, 2, before, dependency)
-            .await;
+        let late = record_silence(store, SESSION, 1, 2, before).await;
         assert_eq!(
             silent_before(late),
             Err(None),

@@ -3,7 +3,7 @@
 use simulated::{Options, World};
 
 use super::*;
-use crate::test_fixture::{Call, Interrupted, Side};
+use crate::tests::{Call, Interrupted, Side};
 
 const STEP: Step = Step {
     previous: 0,
@@ -55,10 +55,10 @@ fn the_cursor_names_the_slot_that_is_applied_in_parts() {
                 Ok(())
             });
         }
-        let mut dependency = Dependency::default();
+        let mut items = TrackedStore::new(store.clone());
         assert!(
             region
-                .apply(STEP, &changes(), &[], &mut dependency)
+                .apply(&mut items, STEP, &changes(), &[])
                 .await
                 .expect("no fault is injected")
         );
@@ -75,17 +75,17 @@ fn a_part_is_applied_once_even_by_several_instances() {
         let ((slow, store), (successor, _)) = (region(&world), region(&world));
         store.once(Side::After, is_part, async { Ok(()) });
         store.once(Side::After, is_part, async move {
-            let mut dependency = Dependency::default();
+            let mut items = TrackedStore::new(successor.items.clone());
             let has_begun = successor
-                .apply(STEP, &changes(), &[Bytes::from("in use")], &mut dependency)
+                .apply(&mut items, STEP, &changes(), &[Bytes::from("in use")])
                 .await?;
             assert!(!has_begun, "two parts were applied");
             Ok(())
         });
         let garbage = [Bytes::from("garbage")];
-        let mut dependency = Dependency::default();
+        let mut items = TrackedStore::new(store.clone());
         assert!(
-            slow.apply(STEP, &changes(), &garbage, &mut dependency)
+            slow.apply(&mut items, STEP, &changes(), &garbage)
                 .await
                 .expect("another instance finished it")
         );

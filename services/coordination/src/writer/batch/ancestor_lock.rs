@@ -18,13 +18,11 @@
 use ports::Result;
 
 use super::{Batch, Held, PlanError, hold};
-use crate::{broken::Broken, path};
+use crate::{broken::Broken, path, storage::node};
 
 /// The result of locking a level.
 enum Level {
-    /// The level is locked and the znode exists.
     There,
-    /// The level is locked and the znode is missing.
     Missing,
     /// The batch released all other locks and waited for this one.
     Waited,
@@ -98,8 +96,8 @@ impl Batch<'_> {
             held.becomes
         } else {
             match self
-                .nodes
-                .try_lock(path, &self.lock, &mut self.dependency)
+                .locking
+                .try_lock(&mut self.store, path, &self.lock)
                 .await?
             {
                 Some(found) => {
@@ -124,7 +122,7 @@ impl Batch<'_> {
     /// it is.
     async fn stays_missing(&mut self, path: &str) -> Result<bool> {
         if self
-            .nodes
+            .locking
             .mutant
             .breaks(Broken::LocksAncestorsByUnlockedReads)
         {
@@ -132,23 +130,14 @@ impl Batch<'_> {
         }
         match self.held.get(path) {
             Some(held) => Ok(held.becomes.is_none()),
-            None => self.nodes.is_vacant(path, &mut self.dependency).await,
+            None => node::is_vacant(&mut self.store, path).await,
         }
     }
 
     /// The index in `levels` of the last existing znode, as far as reads can tell. Each level is
-    /// the parent of the next. The search doubles its stride from below, then bisects. The root
-    /// need not be read.
+    /// the parent of the next, so this bisects. The root need not be read.
     async fn nearest(&mut self, levels: &[&str]) -> Result<Option<usize>> {
-        let (mut there, mut missing, mut stride) = (0, levels.len(), 1);
-        while there < missing.saturating_sub(stride) {
-            let at = missing - stride;
-            if self.is_there(levels[at]).await? {
-                there = at;
-                break;
-            }
-            (missing, stride) = (at, stride * 2);
-        }
+        let (mut there, mut missing) = (0, levels.len());
         while missing.saturating_sub(there) > 1 {
             let middle = there + (missing - there) / 2;
             if self.is_there(levels[middle]).await? {
@@ -163,7 +152,7 @@ impl Batch<'_> {
     async fn is_there(&mut self, path: &str) -> Result<bool> {
         match self.held.get(path) {
             Some(held) => Ok(held.becomes.is_some()),
-            None => self.nodes.is_there(path, &mut self.dependency).await,
+            None => node::is_there(&mut self.store, path).await,
         }
     }
 }

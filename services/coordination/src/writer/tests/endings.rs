@@ -2,7 +2,7 @@
 //! decided or applied.
 
 use super::*;
-use crate::storage::{ephemerals::Ephemerals, user_store::Node};
+use crate::storage::user_store::Node;
 
 /// The znode at `path` once the end of its session is applied, if the end's message arrives before
 /// the messages of all requests that `others` decided meanwhile.
@@ -114,9 +114,8 @@ fn an_end_waits_for_the_ancestor_that_it_must_follow() {
         let on_fixture = fixture.clone();
         store.once(Side::Before, |call| is_lock_of(call, "/"), async move {
             for path in ["/p/q", "/p/q/e"] {
-                let nodes = on_fixture.nodes(on_fixture.world.key_value());
                 assert!(
-                    nodes.is_vacant(path, &mut Dependency::default()).await?,
+                    node::is_vacant(&mut on_fixture.system(), path).await?,
                     "{path} is locked meanwhile"
                 );
             }
@@ -154,10 +153,8 @@ fn a_foreign_deletion_leaves_the_index_once_it_is_applied() {
     simulated::run(async {
         let fixture = fixture().await;
         let (owner, other) = (fixture.open(1).await, fixture.open(2).await);
-        let index = Ephemerals::new(fixture.world.key_value());
         let indexed = async || {
-            index
-                .all(owner, &mut Dependency::default())
+            ephemerals::first(&mut fixture.system(), owner, usize::MAX)
                 .await
                 .expect("no fault is injected")
         };
@@ -183,10 +180,7 @@ fn a_closing_session_decides_only_its_end() {
         let fixture = fixture().await;
         let (session, store) = (fixture.open(1).await, fixture.store());
         fixture.decided(session, vec![Operation::Attach]).await;
-        let condemned = fixture
-            .sessions()
-            .expire(session, 0, &mut Dependency::default())
-            .await;
+        let condemned = session::expire(&mut fixture.system(), session, 0).await;
         assert!(matches!(condemned, Ok(Transition::Done(_))));
         for operation in [
             create("/a", Lifetime::Persistent),
@@ -227,9 +221,7 @@ fn a_removed_session_decides_nothing() {
             .expect("they are dropped");
         assert!(store.is_through());
         assert!(is_free(&fixture, "/").await);
-        let row = fixture
-            .sessions()
-            .get(session, &mut Dependency::default())
+        let row = session::get(&mut fixture.system(), session)
             .await
             .expect("no fault is injected");
         assert!(row.is_none(), "it is there again");
@@ -276,7 +268,6 @@ fn indexed_after_a_loss(broken: Option<Broken>) -> bool {
     simulated::run(async {
         let fixture = fixture_without(broken).await;
         let (owner, other) = (fixture.open(1).await, fixture.open(2).await);
-        let index = Ephemerals::new(fixture.world.key_value());
         fixture
             .decided(owner, vec![create("/a", Lifetime::Ephemeral)])
             .await;
@@ -307,8 +298,7 @@ fn indexed_after_a_loss(broken: Option<Broken>) -> bool {
             0,
             "nothing of it is applied"
         );
-        !index
-            .all(owner, &mut Dependency::default())
+        !ephemerals::first(&mut fixture.system(), owner, usize::MAX)
             .await
             .expect("no fault is injected")
             .is_empty()

@@ -33,9 +33,7 @@ async fn successes(fixture: &Fixture, session: SessionId) -> usize {
 }
 
 async fn is_there(fixture: &Fixture, path: &str) -> bool {
-    let nodes = fixture.nodes(fixture.world.key_value());
-    nodes
-        .is_there(path, &mut Dependency::default())
+    node::is_there(&mut fixture.system(), path)
         .await
         .expect("no fault is injected")
 }

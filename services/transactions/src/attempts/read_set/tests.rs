@@ -40,17 +40,17 @@ fn record(version: u64, slot: u64, keys: &[usize]) -> Arc<CommitRecord> {
     })
 }
 
-fn heard(slot: u64) -> Heard {
-    let mut heard = Heard::default();
-    heard.advance(LOG, slot);
-    heard
+fn applied(slot: u64) -> Frontier {
+    let mut applied = Frontier::default();
+    applied.advance(LOG, slot);
+    applied
 }
 
 /// All of the frontier is long past its window.
-fn seen(begin_heard: &Heard) -> Seen<'_> {
+fn seen(begin_frontier: &Frontier) -> Seen<'_> {
     Seen {
-        begin_heard,
-        dropped: begin_heard,
+        begin_frontier,
+        dropped: begin_frontier,
     }
 }
 
@@ -58,7 +58,7 @@ fn seen(begin_heard: &Heard) -> Seen<'_> {
 struct World {
     /// In the order of their slots, which start at one.
     records: Vec<Arc<CommitRecord>>,
-    begin_heard: Heard,
+    begin_frontier: Frontier,
     begin_slot: u64,
 }
 
@@ -78,7 +78,7 @@ impl World {
         let begin_slot = random.u64(0..=count as u64);
         Self {
             records,
-            begin_heard: heard(begin_slot),
+            begin_frontier: applied(begin_slot),
             begin_slot,
         }
     }
@@ -175,7 +175,7 @@ fn read_all(random: &mut fastrand::Rng, broken: Option<Broken>) -> Result<(), St
         known_slots = random.u64(known_slots.saturating_sub(2).max(world.begin_slot)..=8);
         let known = world.versions(&key, known_slots);
         let expected = world.oracle(&reads, &key, &known);
-        let chosen = set.choose(&key, &known, &seen(&world.begin_heard), broken.into());
+        let chosen = set.choose(&key, &known, &seen(&world.begin_frontier), broken.into());
         let before = known
             .iter()
             .any(|record| record.position.slot <= world.begin_slot);
@@ -231,7 +231,7 @@ fn what_was_cowritten_with_something_newer_than_what_was_read_is_passed_over() {
     let chosen = set.choose(
         &key(k),
         std::slice::from_ref(&both),
-        &seen(&heard(1)),
+        &seen(&applied(1)),
         Mutant::NONE,
     );
     assert_eq!(chosen, Err(NoValidVersion));
@@ -239,7 +239,7 @@ fn what_was_cowritten_with_something_newer_than_what_was_read_is_passed_over() {
     let chosen = set.choose(
         &key(k),
         &[before.clone(), both],
-        &seen(&heard(1)),
+        &seen(&applied(1)),
         Mutant::NONE,
     );
     assert_eq!(chosen, Ok(Choice::Version(before)));
@@ -256,7 +256,7 @@ fn a_version_that_a_record_of_the_set_wrote_is_always_there() {
         DurabilityPoint::DURABLE,
     );
     assert_eq!(
-        set.choose(&key(1), &[], &seen(&heard(0)), Mutant::NONE),
+        set.choose(&key(1), &[], &seen(&applied(0)), Mutant::NONE),
         Ok(Choice::Version(both))
     );
 }
@@ -272,13 +272,13 @@ fn a_version_that_was_collected_with_its_deletion_is_absent() {
         DurabilityPoint::DURABLE,
     );
     assert_eq!(
-        set.choose(&key(1), &[], &seen(&heard(2)), Mutant::NONE),
+        set.choose(&key(1), &[], &seen(&applied(2)), Mutant::NONE),
         Ok(Choice::Absent)
     );
     // Within its window a deletion would still be there.
     let within = Seen {
-        begin_heard: &heard(2),
-        dropped: &heard(1),
+        begin_frontier: &applied(2),
+        dropped: &applied(1),
     };
     assert_eq!(
         set.choose(&key(1), &[], &within, Mutant::NONE),
@@ -288,7 +288,7 @@ fn a_version_that_was_collected_with_its_deletion_is_absent() {
     let chosen = set.choose(
         &key(1),
         std::slice::from_ref(&newer),
-        &seen(&heard(2)),
+        &seen(&applied(2)),
         Mutant::NONE,
     );
     assert_eq!(chosen, Ok(Choice::Version(newer)));
@@ -309,7 +309,7 @@ fn a_version_that_was_collected_with_its_deletion_is_absent_beside_a_later_one()
     let chosen = set.choose(
         &key(0),
         std::slice::from_ref(&later),
-        &seen(&heard(4)),
+        &seen(&applied(4)),
         Mutant::NONE,
     );
     assert_eq!(chosen, Ok(Choice::Absent));
@@ -318,7 +318,7 @@ fn a_version_that_was_collected_with_its_deletion_is_absent_beside_a_later_one()
     let chosen = set.choose(
         &key(2),
         std::slice::from_ref(&deletion),
-        &seen(&heard(4)),
+        &seen(&applied(4)),
         Mutant::NONE,
     );
     assert_eq!(chosen, Ok(Choice::Version(deletion.clone())));
@@ -332,7 +332,7 @@ fn a_version_that_was_collected_with_its_deletion_is_absent_beside_a_later_one()
     let chosen = set.choose(
         &key(0),
         &[first.clone(), later],
-        &seen(&heard(4)),
+        &seen(&applied(4)),
         Mutant::NONE,
     );
     assert_eq!(chosen, Ok(Choice::Version(first)));
@@ -346,11 +346,11 @@ fn a_record_from_before_the_begin_goes_with_an_absent_key_it_wrote() {
     set.record(key(0), Choice::Absent, DurabilityPoint::DURABLE);
     let versions = std::slice::from_ref(&both);
     assert_eq!(
-        set.choose(&key(1), versions, &seen(&heard(1)), Mutant::NONE),
+        set.choose(&key(1), versions, &seen(&applied(1)), Mutant::NONE),
         Err(NoValidVersion)
     );
     assert_eq!(
-        set.choose(&key(1), versions, &seen(&heard(2)), Mutant::NONE),
+        set.choose(&key(1), versions, &seen(&applied(2)), Mutant::NONE),
         Ok(Choice::Version(both.clone()))
     );
 }
@@ -365,7 +365,7 @@ fn a_read_taken_back_leaves_nothing() {
     let chosen = set.choose(
         &key(1),
         std::slice::from_ref(&first),
-        &seen(&heard(0)),
+        &seen(&applied(0)),
         Mutant::NONE,
     );
     assert_eq!(chosen, Ok(Choice::Version(first)));

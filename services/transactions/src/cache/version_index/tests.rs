@@ -65,7 +65,7 @@ fn a_record_is_held_once_whoever_read_it() {
     index.clear(&Error::unavailable("the engine stops"));
     assert!(index.record(record(7, &[]).attempt).is_none());
     for version in 0..100_000 {
-        index.hear(&record(version, &[1]));
+        index.apply(&record(version, &[1]));
     }
     assert!(
         index.in_use.len() <= 2_048,
@@ -89,8 +89,8 @@ fn an_entry_is_whole_or_not_there() {
                     let keys: Vec<u8> = (0..6).filter(|_| random.u8(..3) == 0).collect();
                     let record = record(if random.bool() { step } else { step + 1_000 }, &keys);
                     store.push(Arc::clone(&record));
-                    index.hear(&record);
-                    index.hear(&record);
+                    index.apply(&record);
+                    index.apply(&record);
                 }
                 1 => {
                     let number = random.u8(..6);
@@ -133,7 +133,7 @@ fn one_load_serves_all_who_wait() {
     let Loading::UnderWay(second) = index.load(&key(1)) else {
         panic!("a load is running")
     };
-    index.hear(&record(7, &[1]));
+    index.apply(&record(7, &[1]));
     index.finish_load(&key(1), &[record(3, &[1, 2])], DurabilityPoint::DURABLE);
     for waiter in [first, second] {
         let loaded = waiter.borrow().clone().expect("done").expect("well");
@@ -165,7 +165,7 @@ fn entries_that_grow_push_others_out() {
         index.finish_load(&key(number), &[], DurabilityPoint::DURABLE);
     }
     for version in 0..2_000 {
-        index.hear(&record(version, &[(version % 20) as u8]));
+        index.apply(&record(version, &[(version % 20) as u8]));
         assert!(index.bytes() <= 51_000, "{}", index.bytes());
     }
 }
@@ -194,9 +194,9 @@ fn what_nobody_needs_is_dropped_but_what_is_to_be_collected_here() {
         };
         let all: Vec<_> = (1..=5).map(|version| record(version, &[1])).collect();
         index.finish_load(&key(1), &all, DurabilityPoint::DURABLE);
-        let mut heard = Heard::default();
-        heard.advance(NodeId(1), agreed);
-        index.prune(&key(1), &heard, |record| {
+        let mut applied = Frontier::default();
+        applied.advance(NodeId(1), agreed);
+        index.prune(&key(1), &applied, |record| {
             own.contains(&record.version.timestamp.0)
         });
         versions(&index, &key(1)).expect("loaded")

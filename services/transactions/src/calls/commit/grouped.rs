@@ -21,7 +21,7 @@
 use super::Commit;
 use crate::{
     Error, Result,
-    attempts::transaction::{Answer, Transaction},
+    attempts::transaction::CommitAnswer,
     broken::Broken,
     storage::{
         node_log::{Data, Placed},
@@ -33,9 +33,7 @@ use crate::{
 impl Commit<'_> {
     /// The data written before its row, if it may be part of the slot's group.
     pub(super) fn data_of_group(&self) -> Option<Data> {
-        let Transaction {
-            id, attempt, node, ..
-        } = &**self.transaction;
+        let (id, attempt, node) = self.names();
         let needs_steps = [
             Broken::RecordBeforeData,
             Broken::VisibleBeforeRecord,
@@ -57,7 +55,7 @@ impl Commit<'_> {
         }
         let bytes = self.buffer.bytes();
         let putting =
-            |(write, value): (_, Option<_>)| node.store.putting(id, *attempt, write, value, None);
+            |(write, value): (_, Option<_>)| node.store.putting(id, attempt, write, value, None);
         let values = self
             .unwritten()
             .map(|(write, buffered)| (write, buffered.value().cloned()));
@@ -69,7 +67,7 @@ impl Commit<'_> {
     }
 
     /// Commits with the group of the slot that holds its entry.
-    pub(super) async fn run_in_group(mut self, data: Data) -> Answer {
+    pub(super) async fn run_in_group(mut self, data: Data) -> CommitAnswer {
         let placed = match self
             .transaction
             .node
@@ -91,10 +89,8 @@ impl Commit<'_> {
 
     /// Decides after a group that may be incomplete; its slot is written.
     async fn decide_alone(&self, placed: Placed) -> Result<Decided> {
-        let Transaction {
-            id, attempt, node, ..
-        } = &**self.transaction;
-        if let Decided::Done(point) = node.store.is_committed(id, *attempt).await? {
+        let (id, attempt, node) = self.names();
+        if let Decided::Done(point) = node.store.is_committed(id, attempt).await? {
             return Ok(Decided::Done(point));
         }
         self.write_data().await?;

@@ -21,13 +21,13 @@ use primitives::Backoff;
 
 use crate::{
     Error, Result,
-    attempts::transaction::{Answer, Transaction},
+    attempts::transaction::CommitAnswer,
     broken::Broken,
     model::{Committed, Outcome},
     sequencer::{
         Sequencer,
+        proposal::{Proposal, Request},
         validation::Observed,
-        wish::{Request, Wish},
     },
     storage::{
         node_log::Placed,
@@ -48,7 +48,7 @@ const TAKEN_SOON: Backoff = Backoff {
 
 impl Commit<'_> {
     /// Commits after validation of `observed`; `None` skips validation.
-    pub(super) async fn run_sequenced(mut self, observed: Option<Observed>) -> Answer {
+    pub(super) async fn run_sequenced(mut self, observed: Option<Observed>) -> CommitAnswer {
         if let Err(error) = self.may_begin() {
             return self.give_up(None, error);
         }
@@ -67,12 +67,12 @@ impl Commit<'_> {
             set: self.set.clone(),
             effects: self.effects.len() as u32,
         };
-        let wish = Wish::to_commit(&self.transaction.id, self.transaction.attempt, request);
+        let proposal = Proposal::to_commit(&self.transaction.id, self.transaction.attempt, request);
         let wanted_until = self.wanted_until();
         let record = match self
             .calls
             .serializable
-            .sequence(&node, &wish, &self.writes, seen, wanted_until)
+            .sequence(&node, &proposal, &self.writes, seen, wanted_until)
             .await
         {
             Ok(record) => record,
@@ -87,14 +87,12 @@ impl Commit<'_> {
         self.calls
             .effects
             .dispatch(&node, record.attempt, self.effects.len(), record.point);
-        self.settle_later(placed, &record, wish);
-        self.transaction.decide(
-            Committed {
-                after: record.after(),
-            },
-            record.point,
-        );
-        answer_durable(&node, record.point, Some(&record)).await
+        self.settle_later(placed, &record, proposal);
+        let committed = Committed {
+            after: record.after(),
+        };
+        self.transaction.decide(committed, record.point);
+        answer_durable(&node, record.point, committed).await
     }
 
     /// The deadline for deciding that it commits; `None` means no deadline. A client that was told
@@ -107,12 +105,10 @@ impl Commit<'_> {
 
     /// Hands the decision over. Errors: `TransactionFinished` if the row was decided before.
     async fn prepare(&self) -> Result<()> {
-        let Transaction {
-            id, attempt, node, ..
-        } = &**self.transaction;
+        let (id, attempt, node) = self.names();
         match node
             .store
-            .prepare(id, *attempt, self.transaction.is_named())
+            .prepare(id, attempt, self.transaction.is_named())
             .await?
         {
             Decided::Done(_) => Ok(()),
@@ -121,7 +117,7 @@ impl Commit<'_> {
                     .externalize(point)
                     .await
                     .map_err(|_| Error::OutcomeUnknown)?;
-                Err(refused(decision.as_ref(), id, *attempt))
+                Err(refused(decision.as_ref(), id, attempt))
             }
         }
     }
@@ -130,16 +126,14 @@ impl Commit<'_> {
     /// row in its next step. A client that received *aborted* between the two would begin once
     /// more, and end the attempt that replaced it (T8).
     async fn why_closed(&self) -> Error {
-        let Transaction {
-            id, attempt, node, ..
-        } = &**self.transaction;
+        let (id, attempt, node) = self.names();
         let mut delays = TAKEN_SOON.delays();
         loop {
             let aborted = Error::TransactionFinished(Outcome::Aborted);
             let Ok((row, point)) = node.store.decision(id).await else {
                 return aborted;
             };
-            let why = refused(row.as_ref(), id, *attempt);
+            let why = refused(row.as_ref(), id, attempt);
             if why != aborted {
                 return node
                     .store
@@ -164,7 +158,7 @@ impl Commit<'_> {
 
     /// Settles the row as the log decided, and then the entries in the own log, including those of
     /// spilled data, whose fate the row decides. If this is interrupted, the next start does it.
-    fn settle_later(&mut self, placed: Placed, record: &Arc<CommitRecord>, wish: Wish) {
+    fn settle_later(&mut self, placed: Placed, record: &Arc<CommitRecord>, proposal: Proposal) {
         let (calls, transaction) = (Arc::clone(self.calls), Arc::clone(self.transaction));
         let (spills, record) = (std::mem::take(&mut self.spills), Arc::clone(record));
         let Ok(at_work) = transaction.node.at_work() else {
@@ -173,14 +167,14 @@ impl Commit<'_> {
         self.calls.context.spawn(async move {
             let _at_work = at_work;
             let node = &transaction.node;
-            let Some(stored) = wish.stored(record.version) else {
+            let Some(stored) = proposal.stored(record.version) else {
                 return;
             };
             if let Err(error) = calls.serializable.settle(node, &record, &stored).await {
                 tracing::debug!(%error, "a commit is left to the next start to be settled");
                 return;
             }
-            calls.hear_own(node, placed.slot);
+            calls.apply_own(node, placed.slot);
             transaction.settle(Some(placed.slot));
             calls.leave_no_replaced(&transaction, spills, &record);
             calls.publish(node);

@@ -6,7 +6,7 @@ use crate::{
     cluster::Neighbours,
     model::{Attempt, Key, Position, Timestamp, TransactionId, Version},
     storage::{
-        frontier::Heard,
+        frontier::Frontier,
         node_registry::NodeRow,
         records::{Place, Write},
     },
@@ -76,10 +76,10 @@ fn a_commit_is_left_out_if_all_its_keys_are_superseded() {
     assert_eq!(left(&records[..1], &[("a", 9)]), [1]);
 }
 
-fn heard(log: u32, slot: u64) -> Heard {
-    let mut heard = Heard::default();
-    heard.advance(NodeId(log), slot);
-    heard
+fn applied(log: u32, slot: u64) -> Frontier {
+    let mut applied = Frontier::default();
+    applied.advance(NodeId(log), slot);
+    applied
 }
 
 fn row(node: u32, is_resolved: bool) -> NodeRow {
@@ -87,7 +87,7 @@ fn row(node: u32, is_resolved: bool) -> NodeRow {
     NodeRow { is_resolved, ..row }
 }
 
-fn tell(neighbours: &mut Neighbours, node: u32, horizon: Heard) {
+fn tell(neighbours: &mut Neighbours, node: u32, horizon: Frontier) {
     neighbours.peer(NodeId(node), Monotonic::default()).horizon = Some(horizon);
 }
 
@@ -96,25 +96,25 @@ fn tell(neighbours: &mut Neighbours, node: u32, horizon: Heard) {
 fn all_who_live_agree_or_nobody_does() {
     let mut neighbours = Neighbours::default();
     neighbours.count(&[row(1, true), row(2, false), row(3, false), row(4, false)]);
-    tell(&mut neighbours, 3, heard(2, 7));
+    tell(&mut neighbours, 3, applied(2, 7));
     assert_eq!(
         neighbours.minimum(NodeId(2), Mutant::NONE),
         None,
         "of the fourth nothing is known"
     );
     let uncounted = neighbours.minimum(NodeId(2), Broken::JoinsUncounted.into());
-    assert_eq!(uncounted, Some(heard(2, 7)));
-    tell(&mut neighbours, 4, heard(2, 5));
-    tell(&mut neighbours, 1, heard(2, 1));
+    assert_eq!(uncounted, Some(applied(2, 7)));
+    tell(&mut neighbours, 4, applied(2, 5));
+    tell(&mut neighbours, 1, applied(2, 1));
     assert_eq!(
         neighbours.minimum(NodeId(2), Mutant::NONE),
-        Some(heard(2, 5)),
+        Some(applied(2, 5)),
         "the first has ended"
     );
     neighbours.count(&[row(2, false)]);
     assert_eq!(
         neighbours.minimum(NodeId(2), Mutant::NONE),
-        Some(Heard::everything()),
+        Some(Frontier::everything()),
         "there is no other node"
     );
 }

@@ -40,7 +40,7 @@ use primitives::Mutant;
 use crate::{Error, Result, broken::Broken, model::NodeId};
 
 use super::{
-    Address, Members, Membership, Office,
+    Address, Election, Members, Membership,
     roster::{self, Present, Roster},
 };
 
@@ -65,16 +65,10 @@ pub struct Coordinated {
 /// The process's knowledge, shared with the task that updates it.
 #[derive(Debug)]
 struct Known {
-    view: watch::Sender<View>,
+    view: watch::Sender<Present>,
     /// The end of the lease, in nanoseconds of the monotonic clock.
     until: AtomicU64,
     mutant: Mutant<Broken>,
-}
-
-#[derive(Debug, Default)]
-struct View {
-    number: u64,
-    present: Present,
 }
 
 #[derive(Debug)]
@@ -103,7 +97,7 @@ impl Coordinated {
         address: Address,
         mutant: Mutant<Broken>,
     ) -> Self {
-        let (view, until) = (watch::Sender::new(View::default()), AtomicU64::new(0));
+        let (view, until) = (watch::Sender::new(Present::default()), AtomicU64::new(0));
         let known = Arc::new(Known {
             view,
             until,
@@ -170,15 +164,14 @@ impl Membership for Coordinated {
     }
 
     fn members(&self) -> Members {
-        self.known.view.borrow().members()
+        self.known.view.borrow().members.clone()
     }
 
     async fn changed(&self, view: u64) -> Members {
         let mut views = self.known.view.subscribe();
-        let changed = views.wait_for(|now| now.number > view).await;
-        changed
-            .expect("the sender lives as long as `self`")
-            .members()
+        let changed = views.wait_for(|now| now.members.view > view).await;
+        let changed = changed.expect("the sender lives as long as `self`");
+        changed.members.clone()
     }
 
     fn may_answer_until(&self) -> Option<Monotonic> {
@@ -188,11 +181,11 @@ impl Membership for Coordinated {
         Some(self.known.until())
     }
 
-    fn leads(&self, office: Office) -> bool {
+    fn leads(&self, election: Election) -> bool {
         let may_answer = self
             .may_answer_until()
             .is_none_or(|until| self.clock.monotonic() < until);
-        may_answer && self.known.view.borrow().present.leads.contains(&office)
+        may_answer && self.known.view.borrow().leads.contains(&election)
     }
 }
 
@@ -214,25 +207,16 @@ impl Known {
     }
 
     fn publish(&self, present: &Present) {
-        self.view.send_if_modified(|view| {
-            let is_new = view.present != *present;
+        self.view.send_if_modified(|known| {
+            let is_new =
+                known.members.nodes != present.members.nodes || known.leads != present.leads;
             if is_new {
-                *view = View {
-                    number: view.number + 1,
-                    present: present.clone(),
-                };
+                let view = known.members.view + 1;
+                known.clone_from(present);
+                known.members.view = view;
             }
             is_new
         });
-    }
-}
-
-impl View {
-    fn members(&self) -> Members {
-        Members {
-            view: self.number,
-            nodes: self.present.nodes.clone(),
-        }
     }
 }
 
@@ -271,14 +255,19 @@ impl Follower {
             clock: Arc::clone(&parts.clock),
             known: Arc::clone(&parts.known),
         };
-        let offices = [Office::Collector, Office::Sequencer];
-        let candidates = offices.map(|office| roster::candidate(node, office));
+        let elections = [Election::Collector, Election::Sequencer];
+        let candidates = elections.map(|election| roster::candidate(node, election));
         let wanted = [roster::member(node, &parts.address)]
             .into_iter()
             .chain(candidates)
             .collect();
         let made = follower.make(wanted).await?;
-        follower.roster = Roster::new(offices.into_iter().zip(made.into_iter().skip(1)).collect());
+        follower.roster = Roster::new(
+            elections
+                .into_iter()
+                .zip(made.into_iter().skip(1))
+                .collect(),
+        );
         follower.read_all();
         while !follower.pump().await? {
             follower.member.wait().await;

@@ -13,7 +13,7 @@ use coordination::model::{Acl, Lifetime, Naming, Output, Request, Response, Watc
 
 use crate::model::NodeId;
 
-use super::{Address, Office};
+use super::{Address, Election, Members};
 
 /// The parents of the lists, in the order of their creation.
 const PARENTS: [&str; 2] = ["/landfast", "/landfast/transactions"];
@@ -22,8 +22,8 @@ const MEMBERS: &str = "/landfast/transactions/members";
 /// Every watched list of znodes.
 const LISTS: [List; 3] = [
     List::Members,
-    List::Office(Office::Collector),
-    List::Office(Office::Sequencer),
+    List::Election(Election::Collector),
+    List::Election(Election::Sequencer),
 ];
 
 /// All of ZooKeeper's permissions.
@@ -33,15 +33,15 @@ const ALL: i32 = 31;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum List {
     Members,
-    Office(Office),
+    Election(Election),
 }
 
 impl List {
     fn path(self) -> &'static str {
         match self {
             Self::Members => MEMBERS,
-            Self::Office(Office::Collector) => "/landfast/transactions/collector",
-            Self::Office(Office::Sequencer) => "/landfast/transactions/sequencer-0",
+            Self::Election(Election::Collector) => "/landfast/transactions/collector",
+            Self::Election(Election::Sequencer) => "/landfast/transactions/sequencer-0",
         }
     }
 }
@@ -56,17 +56,18 @@ enum Asked {
 /// The present members, and the elections that this node leads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Present {
-    pub(super) nodes: BTreeMap<NodeId, Address>,
-    pub(super) leads: BTreeSet<Office>,
+    /// The roster does not number them.
+    pub(super) members: Members,
+    pub(super) leads: BTreeSet<Election>,
 }
 
 /// The znodes as far as they were read.
 #[derive(Debug)]
 pub(super) struct Roster {
     /// The candidate znodes that this node has created.
-    candidates: BTreeMap<Office, String>,
+    candidates: BTreeMap<Election, String>,
     /// The elections in which those candidates were seen.
-    stands_for: BTreeSet<Office>,
+    stands_for: BTreeSet<Election>,
     present: Present,
     /// Members whose address was not read yet.
     unknown: BTreeSet<NodeId>,
@@ -76,7 +77,7 @@ pub(super) struct Roster {
 
 impl Roster {
     /// A roster for a node with these candidates. Nothing is read yet.
-    pub(super) fn new(candidates: BTreeMap<Office, String>) -> Self {
+    pub(super) fn new(candidates: BTreeMap<Election, String>) -> Self {
         let (stands_for, unknown, asked) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
         Self {
             candidates,
@@ -107,16 +108,16 @@ impl Roster {
                     self.members(&children)
                 }
                 (
-                    Some(Asked::List(List::Office(office))),
+                    Some(Asked::List(List::Election(election))),
                     Ok(Response::Children { children, .. }),
                 ) => {
-                    self.lead(office, &children);
+                    self.lead(election, &children);
                     Vec::new()
                 }
                 (Some(Asked::AddressOf(node)), Ok(Response::Data { data, .. })) => {
                     let address = String::from_utf8_lossy(&data.unwrap_or_default()).into_owned();
                     if self.unknown.remove(&node) {
-                        self.present.nodes.insert(node, Address(address));
+                        self.present.members.nodes.insert(node, Address(address));
                     }
                     Vec::new()
                 }
@@ -134,7 +135,8 @@ impl Roster {
 
     /// Whether everything that `node` has created is there.
     pub(super) fn has_all_of(&self, node: NodeId) -> bool {
-        self.present.nodes.contains_key(&node) && self.stands_for.len() == self.candidates.len()
+        self.present.members.nodes.contains_key(&node)
+            && self.stands_for.len() == self.candidates.len()
     }
 
     fn list(&mut self, list: List) -> (i32, Request) {
@@ -160,10 +162,13 @@ impl Roster {
             .iter()
             .filter_map(|name| name.parse().ok().map(NodeId))
             .collect();
-        self.present.nodes.retain(|node, _| there.contains(node));
+        self.present
+            .members
+            .nodes
+            .retain(|node, _| there.contains(node));
         self.unknown = there
             .into_iter()
-            .filter(|node| !self.present.nodes.contains_key(node))
+            .filter(|node| !self.present.members.nodes.contains_key(node))
             .collect();
         let unknown = self.unknown.clone();
         let look = |node| {
@@ -178,20 +183,20 @@ impl Roster {
         unknown.into_iter().map(look).collect()
     }
 
-    fn lead(&mut self, office: Office, candidates: &[String]) {
+    fn lead(&mut self, election: Election, candidates: &[String]) {
         let own = self
             .candidates
-            .get(&office)
+            .get(&election)
             .map(|path| path.rsplit('/').next().unwrap_or_default());
         let first = candidates
             .iter()
             .min_by_key(|name| number(name))
             .map(String::as_str);
-        let keep = |set: &mut BTreeSet<Office>, is_in: bool| {
+        let keep = |set: &mut BTreeSet<Election>, is_in: bool| {
             if is_in {
-                set.insert(office)
+                set.insert(election)
             } else {
-                set.remove(&office)
+                set.remove(&election)
             };
         };
         keep(&mut self.present.leads, own.is_some() && own == first);
@@ -229,9 +234,9 @@ pub(super) fn member(node: NodeId, address: &Address) -> Request {
     )
 }
 
-/// Creates a candidate of `node` for `office`.
-pub(super) fn candidate(node: NodeId, office: Office) -> Request {
-    let path = format!("{}/n-", List::Office(office).path());
+/// Creates a candidate of `node` for `election`.
+pub(super) fn candidate(node: NodeId, election: Election) -> Request {
+    let path = format!("{}/n-", List::Election(election).path());
     create(
         path,
         Bytes::from(node.0.to_string()),
@@ -300,15 +305,15 @@ mod tests {
 
     /// A roster of node 7, which was second in one election and first in the other.
     fn read() -> Roster {
-        let path = |office| List::Office(office).path();
+        let path = |election| List::Election(election).path();
         let candidates = BTreeMap::from([
             (
-                Office::Collector,
-                format!("{}/n-0000000012", path(Office::Collector)),
+                Election::Collector,
+                format!("{}/n-0000000012", path(Election::Collector)),
             ),
             (
-                Office::Sequencer,
-                format!("{}/n-0000000003", path(Office::Sequencer)),
+                Election::Sequencer,
+                format!("{}/n-0000000003", path(Election::Sequencer)),
             ),
         ]);
         let mut roster = Roster::new(candidates);
@@ -337,15 +342,15 @@ mod tests {
             (NodeId(3), Address("a:1".into())),
             (NodeId(7), Address("b:2".into())),
         ];
-        assert_eq!(present.nodes, BTreeMap::from(nodes));
-        assert_eq!(present.leads, BTreeSet::from([Office::Sequencer]));
+        assert_eq!(present.members.nodes, BTreeMap::from(nodes));
+        assert_eq!(present.leads, BTreeSet::from([Election::Sequencer]));
         assert!(roster.has_all_of(NodeId(7)) && !roster.has_all_of(NodeId(8)));
     }
 
     #[test]
     fn a_node_whose_candidate_was_deleted_is_not_all_there() {
         let mut roster = read();
-        let (tag, _) = roster.list(List::Office(Office::Sequencer));
+        let (tag, _) = roster.list(List::Election(Election::Sequencer));
         roster.take(replied(tag, Ok(children(&["n-0000000004"]))));
         assert!(!roster.has_all_of(NodeId(7)));
         assert_eq!(roster.whole().expect("all is read").leads, BTreeSet::new());
@@ -368,16 +373,19 @@ mod tests {
             [],
             "its address is known"
         );
-        let [(collector, _)] = &roster.take(event(List::Office(Office::Collector)))[..] else {
+        let [(collector, _)] = &roster.take(event(List::Election(Election::Collector)))[..] else {
             panic!("one list")
         };
         assert_eq!(roster.whole(), None);
         roster.take(replied(*collector, Ok(children(&["n-0000000012"]))));
         let present = roster.whole().expect("all is read");
-        assert_eq!(present.nodes.keys().collect::<Vec<_>>(), [&NodeId(7)]);
+        assert_eq!(
+            present.members.nodes.keys().collect::<Vec<_>>(),
+            [&NodeId(7)]
+        );
         assert_eq!(
             present.leads,
-            BTreeSet::from([Office::Collector, Office::Sequencer])
+            BTreeSet::from([Election::Collector, Election::Sequencer])
         );
     }
 

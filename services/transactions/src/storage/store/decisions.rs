@@ -154,8 +154,10 @@ impl Store {
         is_named: bool,
         record: &StoredRecord,
     ) -> Result<Decided> {
-        self.decide_mine(self.committing(id, attempt, is_named, record), attempt)
-            .await
+        let update = self.committing(id, attempt, is_named, record);
+        // Finding its own commit is success: an answer was lost.
+        let decided = self.decide(update).await?;
+        Ok(decided.or_found(attempt, |state| matches!(state, State::Committed(_))))
     }
 
     /// The update that commits.
@@ -166,12 +168,8 @@ impl Store {
         is_named: bool,
         record: &StoredRecord,
     ) -> Update {
-        let condition = if is_named {
-            undecided(attempt)
-        } else {
-            Condition::Absent
-        };
-        Update::modify(self.buckets.decision(id), committing(attempt, record)).when(condition)
+        Update::modify(self.buckets.decision(id), committing(attempt, record))
+            .when(open(attempt, is_named))
     }
 
     /// Whether this attempt has committed already: then it is done. Repeated as long as the node
@@ -210,23 +208,9 @@ impl Store {
         is_named: bool,
     ) -> Result<Decided> {
         let actions = vec![set_attempt(attempt), Action::set_integer(STATE, PREPARED)];
-        let condition = if is_named {
-            undecided(attempt)
-        } else {
-            Condition::Absent
-        };
-        let update = Update::modify(self.buckets.decision(id), actions).when(condition);
-        Ok(match self.decide(update).await? {
-            Decided::Refused(
-                Some(Decision {
-                    attempt: other,
-                    state: State::Prepared,
-                    ..
-                }),
-                point,
-            ) if other == attempt => Decided::Done(point),
-            decided => decided,
-        })
+        let update = Update::modify(self.buckets.decision(id), actions);
+        let decided = self.decide(update.when(open(attempt, is_named))).await?;
+        Ok(decided.or_found(attempt, |state| *state == State::Prepared))
     }
 
     /// `settle` of a commit in the sequencer's log. A row that is settled already stays.
@@ -254,26 +238,18 @@ impl Store {
         self.finish_decision(&update).await
     }
 
-    /// `close(generated)`: aborted, if there is no row.
-    pub(crate) async fn close_generated(
+    /// `close(named)`: aborted, if the row is this attempt's and undecided; `close(generated)`:
+    /// aborted, if there is no row.
+    pub(crate) async fn close(
         &self,
         id: &TransactionId,
         attempt: Attempt,
+        is_named: bool,
     ) -> Result<Decided> {
         let actions = vec![set_attempt(attempt), Action::set_integer(STATE, ABORTED)];
-        let update = Update::modify(self.buckets.decision(id), actions).when(Condition::Absent);
-        self.finish_decision(&update).await
-    }
-
-    /// `close(named)`: aborted, if the row is this attempt's and undecided.
-    pub(crate) async fn close_named(
-        &self,
-        id: &TransactionId,
-        attempt: Attempt,
-    ) -> Result<Decided> {
-        let actions = vec![Action::set_integer(STATE, ABORTED)];
-        let update = Update::modify(self.buckets.decision(id), actions).when(undecided(attempt));
-        self.finish_decision(&update).await
+        let update = Update::modify(self.buckets.decision(id), actions);
+        self.finish_decision(&update.when(open(attempt, is_named)))
+            .await
     }
 
     /// `forget`: deletes the row of a client id's begin that left nothing, if it is still its own
@@ -281,7 +257,7 @@ impl Store {
     /// could take an absent one for its own.
     pub(crate) async fn forget(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
         if id.generated().is_some() {
-            return self.close_named(id, attempt).await;
+            return self.close(id, attempt, true).await;
         }
         self.finish_decision(&Update::delete(self.buckets.decision(id)).when(undecided(attempt)))
             .await
@@ -309,21 +285,6 @@ impl Store {
         self.finish(&Update::delete(self.buckets.decision(id)).when(decided(attempt, ABORTED)))
             .await
             .map(drop)
-    }
-
-    /// Executes a commit. Finding its own commit is success: an answer was lost.
-    async fn decide_mine(&self, update: Update, attempt: Attempt) -> Result<Decided> {
-        Ok(match self.decide(update).await? {
-            Decided::Refused(
-                Some(Decision {
-                    attempt: other,
-                    state: State::Committed(_),
-                    ..
-                }),
-                point,
-            ) if other == attempt => Decided::Done(point),
-            decided => decided,
-        })
     }
 
     async fn decide(&self, update: Update) -> Result<Decided> {
@@ -373,6 +334,16 @@ impl Decision {
 }
 
 impl Decided {
+    /// A refusal by the attempt's own row in this state is success.
+    fn or_found(self, own: Attempt, is_done: impl Fn(&State) -> bool) -> Self {
+        match self {
+            Self::Refused(Some(row), point) if row.attempt == own && is_done(&row.state) => {
+                Self::Done(point)
+            }
+            decided => decided,
+        }
+    }
+
     fn decode(outcome: Outcome, point: DurabilityPoint) -> Result<Self> {
         Ok(match outcome {
             Outcome::Done(_) => Self::Done(point),
@@ -400,6 +371,15 @@ fn decided(attempt: Attempt, state: i64) -> Condition {
         Condition::attribute(ATTEMPT, Test::is(attempt.to_bytes().to_vec())),
         Condition::attribute(STATE, Test::is_integer(state)),
     ])
+}
+
+/// The row of an attempt that may still be decided: a generated id has none before that.
+fn open(attempt: Attempt, is_named: bool) -> Condition {
+    if is_named {
+        undecided(attempt)
+    } else {
+        Condition::Absent
+    }
 }
 
 fn undecided(attempt: Attempt) -> Condition {

@@ -4,6 +4,8 @@
 //! - A version holds no timestamp and no outcome: both come from its decision row alone.
 //! - An earlier write of an attempt never replaces a later one, in any order of arrival.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 use ports::{
@@ -143,20 +145,15 @@ impl Store {
         &self,
         key: &Key,
     ) -> Result<(Vec<(Attempt, VersionItem)>, DurabilityPoint)> {
-        let mut scan = self.buckets.versions(key, PAGE_ITEMS);
-        let mut versions = Vec::new();
-        loop {
-            let page = self.scan(&scan).await?;
-            for (sort, item) in page.value.items {
-                let attempt =
-                    layout::attempt_of(&sort).ok_or_else(|| corrupt("a version's key"))?;
-                versions.push((attempt, VersionItem::decode_of(key, &item)?));
-            }
-            match page.value.next {
-                Some(next) => scan.from = next,
-                None => return Ok((versions, page.point)),
-            }
-        }
+        let (items, point) = self
+            .scan_all(self.buckets.versions(key, PAGE_ITEMS))
+            .await?;
+        let decode = |(sort, item): (Bytes, Arc<Item>)| {
+            let attempt = layout::attempt_of(&sort).ok_or_else(|| corrupt("a version's key"))?;
+            Ok((attempt, VersionItem::decode_of(key, &item)?))
+        };
+        let versions = items.into_iter().map(decode).collect::<Result<_>>()?;
+        Ok((versions, point))
     }
 
     /// The first version items of a bucket of the default keyspace from a place on, with their

@@ -55,19 +55,8 @@ async fn bytes(engine: &Arc<Engine>, name: &str) -> Option<usize> {
 
 /// Everything that is durable and that no checkpoint covers yet.
 fn job(engine: &Engine) -> Job {
-    let mut state = engine.state();
     let journal = engine.parts.usage.whole();
-    let (position, incarnation) = (state.store.position, state.store.incarnation);
-    let checkpoint_end = CheckpointEnd {
-        position,
-        sequence: journal.sequence,
-        incarnation,
-    };
-    Job {
-        generation: state.store.overlay.freeze(),
-        checkpoint_end,
-        journal,
-    }
+    Job::freeze(&mut engine.state().store, journal)
 }
 
 /// Makes a checkpoint of a shrunk item and a new one. The process dies before sync number `dies_in`

@@ -40,14 +40,15 @@ impl Calls {
             return Answer::NotHere;
         };
         match message {
-            Message::Ask => Answer::Standing(self.cluster.standing(&node)),
+            Message::Ask => Answer::NodeState(self.cluster.own_state(&node)),
             Message::Announce(announcement) => {
-                self.cluster.hear_announced(&node, way.from, announcement);
-                Answer::Standing(self.cluster.standing(&node))
+                self.cluster
+                    .receive_announcement(&node, way.from, announcement);
+                Answer::NodeState(self.cluster.own_state(&node))
             }
             Message::Forward(forwarded) => Answer::Reply(self.serve_forwarded(forwarded).await),
-            Message::Sequence(wish) => {
-                Answer::Ordered(self.serializable.serve_sequence(&node, wish).await)
+            Message::Sequence(proposal) => {
+                Answer::Ordered(self.serializable.serve_sequence(&node, proposal).await)
             }
             Message::StopTimestamps(keyspace) => {
                 match self.serializable.stop_timestamps(&node, keyspace).await {

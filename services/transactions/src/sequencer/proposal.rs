@@ -21,14 +21,14 @@ pub(crate) struct Request {
 
 /// A request to the sequencer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Wish {
+pub(crate) struct Proposal {
     pub(crate) id: TransactionId,
     pub(crate) attempt: Attempt,
     /// The commit. `None`: record that the attempt never commits, unless it has.
     pub(crate) request: Option<Request>,
 }
 
-impl Wish {
+impl Proposal {
     /// To commit.
     pub(crate) fn to_commit(id: &TransactionId, attempt: Attempt, request: Request) -> Self {
         Self {
@@ -52,24 +52,11 @@ impl Wish {
         Self::to_close(&self.id, self.attempt)
     }
 
-    pub(crate) fn attempt(&self) -> Attempt {
-        self.attempt
-    }
-
-    pub(crate) fn request(&self) -> Option<&Request> {
-        self.request.as_ref()
-    }
-
-    pub(crate) fn name(&self) -> (TransactionId, Attempt) {
-        (self.id.clone(), self.attempt)
-    }
-
     pub(crate) fn commit(&self) -> Option<SequencedCommit> {
         let Request { set, effects, .. } = self.request.as_ref()?;
-        let (id, attempt) = self.name();
         Some(SequencedCommit {
-            id,
-            attempt,
+            id: self.id.clone(),
+            attempt: self.attempt,
             writes: set.clone(),
             effects: *effects,
         })

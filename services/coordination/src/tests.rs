@@ -17,21 +17,21 @@ use ports::{
     functions::{Definition, Failure, FunctionOptions},
     queue::{Delivery, Handle, QueueOptions, Retention, Sequence},
 };
-use primitives::FencedLog;
 use simulated::{Options, World};
 
 pub(crate) use self::interrupted::{Call, Interrupted, Side};
 use crate::{
     Client, Config,
-    client::{Attached, Shared},
-    dependency::Dependency,
-    distributor::{Distributor, LOG_PARTITION},
+    client::Attached,
+    dependency::TrackedStore,
+    distributor::Distributor,
+    environment::{Environment, Parts},
     model::{Acl, Lifetime, Naming, Password, SessionId, Zxid},
     queue_names,
     records::{NodeState, Operation, Payload, Slot, Submitted, UpdateId, Wake, decode, encode},
     storage::{
-        node::Nodes,
-        session::{Decision, Row, Sessions, Transition},
+        node::{self, Locking},
+        session::{self, Decision, Row, Transition},
         user_store::{Node, UserStore, encode_acl},
     },
     tail::Tail,
@@ -107,9 +107,7 @@ impl Fixture {
             owner: None,
             last,
         };
-        fixture
-            .nodes(fixture.world.key_value())
-            .put_if_absent("/", state)
+        node::put_if_absent(&*fixture.world.key_value(), "/", state)
             .await
             .expect("no fault is injected");
         let root = Node::created(Zxid(0), 0, 0, Payload::Null, encode_acl(&[]));
@@ -126,30 +124,42 @@ impl Fixture {
         Interrupted::new(self.world.key_value())
     }
 
+    /// A process whose system store and items are `store`.
+    pub(crate) fn env(&self, store: Arc<dyn KeyValue>) -> Arc<Environment> {
+        self.env_by(store, self.world.clock())
+    }
+
+    /// A process on a machine with another clock.
+    pub(crate) fn env_by(
+        &self,
+        store: Arc<dyn KeyValue>,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Environment> {
+        let parts = Parts {
+            system: store.clone(),
+            items: store,
+            objects: self.world.objects(),
+            queue: self.world.queue(),
+            functions: self.world.functions(),
+            clock,
+            entropy: self.world.entropy(),
+        };
+        let config = self.config.clone();
+        Arc::new(Environment { parts, config })
+    }
+
     pub(crate) fn region(&self, items: Arc<dyn KeyValue>) -> UserStore {
-        UserStore::new(items, self.world.objects(), self.config.placement)
+        UserStore::of(&self.env(items))
     }
 
-    pub(crate) fn nodes(&self, system: Arc<dyn KeyValue>) -> Nodes {
-        self.nodes_by(system, self.world.clock())
-    }
-
-    /// Nodes on a machine with another clock.
-    pub(crate) fn nodes_by(&self, system: Arc<dyn KeyValue>, clock: Arc<dyn Clock>) -> Nodes {
-        Nodes::new(system, clock, self.world.entropy(), &self.config)
+    /// How a process takes locks.
+    pub(crate) fn locking(&self) -> Locking {
+        Locking::new(self.world.clock(), self.world.entropy(), &self.config)
     }
 
     /// An instance of the distributor.
     pub(crate) fn distributor(&self, store: &Arc<Interrupted>) -> Arc<Distributor> {
-        let regions = vec![self.region(store.clone())];
-        let (nodes, functions) = (self.nodes(store.clone()), self.world.functions());
-        Arc::new(Distributor::new(
-            store.clone(),
-            regions,
-            nodes,
-            functions,
-            &self.config,
-        ))
+        Arc::new(Distributor::new(self.env(store.clone())))
     }
 
     /// An instance of the writer.
@@ -159,34 +169,24 @@ impl Fixture {
 
     /// A writer on a machine with another clock.
     pub(crate) fn writer_by(&self, store: &Arc<Interrupted>, clock: Arc<dyn Clock>) -> Writer {
-        let nodes = self.nodes_by(store.clone(), clock.clone());
-        Writer::new(
-            store.clone(),
-            self.world.queue(),
-            clock,
-            nodes,
-            &self.config,
-        )
+        Writer::new(self.env_by(store.clone(), clock))
     }
 
-    pub(crate) fn sessions(&self) -> Sessions {
-        Sessions::new(self.world.key_value())
+    /// The world's store for work that begins.
+    pub(crate) fn system(&self) -> TrackedStore {
+        TrackedStore::new(self.world.key_value())
     }
 
     /// Opens a session.
     pub(crate) async fn open(&self, number: u64) -> SessionId {
         let session = SessionId::of_client(number << 2);
-        let opened = self
-            .sessions()
-            .create(session, PASSWORD, TIMEOUT, &mut Dependency::default())
-            .await;
+        let opened = session::create(&mut self.system(), session, PASSWORD, TIMEOUT).await;
         assert!(opened.expect("no fault is injected"), "it is not there");
         session
     }
 
     pub(crate) async fn row(&self, session: SessionId) -> Row {
-        self.sessions()
-            .get(session, &mut Dependency::default())
+        session::get(&mut self.system(), session)
             .await
             .expect("no fault is injected")
             .expect("it is open")
@@ -273,55 +273,43 @@ impl Fixture {
             closes: false,
             outcomes,
         };
-        match self
-            .sessions()
-            .decide(decision, &mut Dependency::default())
-            .await
-        {
+        match session::decide(&mut self.system(), decision).await {
             Ok(Transition::Done(row)) => row,
             other => panic!("{other:?}"),
         }
     }
 
-    /// The shared state of clients. The tail starts at the cursor and receives no announcements by
+    /// The tail of a process with clients. It starts at the cursor and receives no announcements by
     /// itself.
-    pub(crate) async fn shared(&self, store: Arc<Interrupted>) -> Arc<Shared> {
-        let (region, clock) = (self.region(store.clone()), self.world.clock());
-        let log = FencedLog::new(store.clone(), LOG_PARTITION);
-        let tail = Arc::new(Tail::new(region.clone(), log, clock.clone(), &self.config));
+    pub(crate) async fn tail(&self, store: Arc<Interrupted>) -> Arc<Tail> {
+        Self::tail_of(self.env(store)).await
+    }
+
+    pub(crate) async fn tail_of(env: Arc<Environment>) -> Arc<Tail> {
+        let tail = Arc::new(Tail::new(env));
         tail.start_at_cursor().await.expect("no fault is injected");
         let follower = tail.clone();
         tokio::spawn(async move { follower.run().await });
-        Arc::new(Shared {
-            config: self.config.clone(),
-            sessions: Sessions::new(store),
-            region,
-            temporary: self.world.objects(),
-            queue: self.world.queue(),
-            functions: self.world.functions(),
-            clock,
-            entropy: self.world.entropy(),
-            tail,
-        })
+        tail
     }
 
     /// A client of a new session that counts as attached.
-    pub(crate) async fn client(&self, shared: &Arc<Shared>, number: u64) -> Client {
+    pub(crate) async fn client(&self, tail: &Arc<Tail>, number: u64) -> Client {
         let attached = Attached {
             session: self.open(number).await,
             password: PASSWORD,
             attach: 1,
             timeout: TIMEOUT,
-            asked_at: shared.clock.monotonic(),
+            asked_at: tail.env.parts.clock.monotonic(),
             renewals: 0,
-            dependency: Dependency::default(),
-            incarnation: shared.queue.point().incarnation,
+            store: tail.env.system(),
+            incarnation: tail.env.parts.queue.point().incarnation,
         };
-        Client::new(shared.clone(), attached)
+        Client::new(tail.clone(), attached)
     }
 
     /// Delivers all announced slots to the clients, and returns once the view has reached them.
-    pub(crate) async fn show(&self, shared: &Shared) {
+    pub(crate) async fn show(&self, tail: &Tail) {
         let announcements = self
             .announcements
             .0
@@ -332,12 +320,9 @@ impl Fixture {
             .last()
             .map(|wake| decode::<Slot>(&wake.slot, "a slot").expect("it was encoded"));
         for wake in announcements {
-            shared.tail.announce(wake);
+            tail.announce(wake);
         }
-        shared
-            .tail
-            .reached(slot.map_or(Zxid(0), |slot| slot.last()))
-            .await;
+        tail.reached(slot.map_or(Zxid(0), |slot| slot.last())).await;
     }
 
     /// The event with which a writer or a distributor is invoked.

@@ -43,13 +43,10 @@ pub(super) fn decode(result: Bytes) -> Result<Response, Unfit> {
         why: "what it answered is no JSON",
         detail: error.to_string(),
     })?;
-    // Errors: it is no object.
-    let members = serde_json::from_str::<Members<'_>>(value.get());
-    if let Some(said) = members
-        .ok()
-        .filter(|members| members.contains_key("statusCode"))
+    if let Ok(members) = serde_json::from_str::<Members<'_>>(value.get())
+        && members.contains_key("statusCode")
     {
-        return said_by(&said);
+        return said_by(&members);
     }
     let mut response = Response::new(Body::from(result));
     response.headers_mut().insert(header::CONTENT_TYPE, JSON);
@@ -57,52 +54,40 @@ pub(super) fn decode(result: Bytes) -> Result<Response, Unfit> {
 }
 
 fn said_by(said: &Members<'_>) -> Result<Response, Unfit> {
-    let status: Option<Value> = member(
-        said,
-        "statusCode",
-        "the statusCode that it answered is not 200 to 599",
-    )?;
-    let status = status
-        .as_ref()
-        .and_then(status_code)
-        .ok_or("the statusCode that it answered is not 200 to 599")?;
-    let is_base64: Option<bool> = member(
-        said,
-        "isBase64Encoded",
-        "the isBase64Encoded that it answered is no boolean",
-    )?;
-    let body: Option<String> = member(said, "body", "the body that it answered is no string")?;
-    let body = match body {
-        None => Vec::new(),
-        Some(text) if is_base64 == Some(true) => {
-            BASE64_STANDARD.decode(text).map_err(|error| Unfit {
-                why: "the body that it answered is no base64",
-                detail: error.to_string(),
-            })?
-        }
-        Some(text) => text.into_bytes(),
-    };
+    const NO_STATUS: &str = "the statusCode that it answered is not 200 to 599";
+    const NO_BOOLEAN: &str = "the isBase64Encoded that it answered is no boolean";
+    const NO_TEXT: &str = "the body that it answered is no string";
+    const NO_LIST: &str = "the cookies that it answered are no list";
+    let status: Option<Value> = member(said, "statusCode", NO_STATUS)?;
+    let status = status.as_ref().and_then(status_code).ok_or(NO_STATUS)?;
+    let is_base64: Option<bool> = member(said, "isBase64Encoded", NO_BOOLEAN)?;
+    let body: Option<String> = member(said, "body", NO_TEXT)?;
+    let mut body = body.unwrap_or_default().into_bytes();
+    if is_base64 == Some(true) {
+        body = BASE64_STANDARD.decode(body).map_err(|error| Unfit {
+            why: "the body that it answered is no base64",
+            detail: error.to_string(),
+        })?;
+    }
     let has_body = !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    let mut response = Response::new(if has_body {
+    let body = if has_body {
         Body::from(body)
     } else {
         Body::empty()
-    });
+    };
+    let mut response = Response::new(body);
     *response.status_mut() = status;
-    set_fields(said, response.headers_mut())?;
+    let headers = response.headers_mut();
+    set_fields(said, headers)?;
     if has_body {
-        response
-            .headers_mut()
-            .entry(header::CONTENT_TYPE)
-            .or_insert(TEXT);
+        headers.entry(header::CONTENT_TYPE).or_insert(TEXT);
     }
-    let cookies: Option<Vec<&RawValue>> =
-        member(said, "cookies", "the cookies that it answered are no list")?;
+    let cookies: Option<Vec<&RawValue>> = member(said, "cookies", NO_LIST)?;
     for cookie in cookies.unwrap_or_default() {
         let cookie = serde_json::from_str::<String>(cookie.get()).ok();
         let value = cookie.and_then(|cookie| HeaderValue::from_str(&cookie).ok());
         let value = value.ok_or("a cookie that it answered cannot be sent")?;
-        response.headers_mut().append(header::SET_COOKIE, value);
+        headers.append(header::SET_COOKIE, value);
     }
     Ok(response)
 }
@@ -124,11 +109,8 @@ fn member<'a, T: Deserialize<'a>>(
 }
 
 fn set_fields(said: &Members<'_>, headers: &mut HeaderMap) -> Result<(), Unfit> {
-    let fields: Option<Members<'_>> = member(
-        said,
-        "headers",
-        "the headers that it answered are no object",
-    )?;
+    let no_object = "the headers that it answered are no object";
+    let fields: Option<Members<'_>> = member(said, "headers", no_object)?;
     for (Text(name), value) in fields.unwrap_or_default() {
         let Some(text) = text(value) else { continue };
         let sendable = HeaderName::try_from(&name)

@@ -1,4 +1,22 @@
-//! The registered handlers, and the armed triggers and timers.
+//! The functions port: handlers registered in this process, run in place.
+//!
+//! An invocation runs in the caller's task. Each queue trigger and each timer is one task
+//! ([`trigger`], [`timer`]). A trigger drives all its invocations itself, one per message group.
+//! Each function has an event queue with a trigger, through which
+//! [`Functions::send`](ports::Functions::send) delivers, so that events survive a crash (N2).
+//!
+//! Invariants
+//! - A timeout costs nothing unless an invocation waits: its timer is armed at the first wait
+//!   ([`invocation`]).
+//! - A panic of a handler fails its invocation and affects nothing else.
+//! - Triggers and timers do not survive a restart; their owners arm them again.
+//! - Nothing that a trigger waits for delays the invocations that it has started: queues may be far
+//!   away.
+
+mod event;
+mod invocation;
+mod timer;
+mod trigger;
 
 use std::{
     collections::HashMap,
@@ -19,11 +37,11 @@ use ports::{
 };
 use tokio::task::JoinSet;
 
-use super::{
+use self::{
     event::Envelope,
     invocation::Invocation,
-    timer::{self, Timers},
-    trigger::{self, MessageKind, Registry, Stop, Visibility},
+    timer::Timers,
+    trigger::{MessageKind, Stop, Visibility},
 };
 use crate::SystemEntropy;
 
@@ -44,7 +62,7 @@ pub struct Functions {
 
 /// The state that the port shares with its tasks.
 #[derive(Debug)]
-pub(super) struct Inner {
+struct Inner {
     queue: SharedQueue,
     visibility: Visibility,
     definitions: Mutex<HashMap<String, Arc<Definition>>>,
@@ -183,6 +201,18 @@ impl Inner {
             .await
     }
 
+    /// Queues an event for `function`, and arms its event queue.
+    async fn send_event(
+        self: &Arc<Self>,
+        function: &str,
+        id: Option<Bytes>,
+        envelope: &Envelope,
+    ) -> Result<Receipt> {
+        let receipt = self.queue_event(function, id, envelope).await?;
+        self.arm_events(function);
+        Ok(receipt)
+    }
+
     fn arm(self: &Arc<Self>, trigger: QueueTrigger, kind: MessageKind) {
         let mut triggers = self.triggers.lock();
         if triggers.is_stopped {
@@ -197,7 +227,7 @@ impl Inner {
         }
         let stop = Arc::new(Stop::default());
         tokio::spawn(trigger::run(
-            Arc::clone(self) as Arc<dyn Registry>,
+            Arc::clone(self),
             trigger.clone(),
             kind,
             Arc::clone(&stop),
@@ -237,32 +267,6 @@ impl Inner {
 }
 
 #[async_trait]
-impl Registry for Inner {
-    fn queue(&self) -> &SharedQueue {
-        &self.queue
-    }
-
-    fn visibility(&self) -> Visibility {
-        self.visibility
-    }
-
-    fn definition(&self, function: &str) -> Option<Arc<Definition>> {
-        self.registered(function)
-    }
-
-    async fn send_event(
-        self: Arc<Self>,
-        function: &str,
-        id: Option<Bytes>,
-        envelope: &Envelope,
-    ) -> Result<Receipt> {
-        let receipt = self.queue_event(function, id, envelope).await?;
-        self.arm_events(function);
-        Ok(receipt)
-    }
-}
-
-#[async_trait]
 impl ports::Functions for Functions {
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
         check_payload(function, &payload)?;
@@ -274,7 +278,7 @@ impl ports::Functions for Functions {
 
     async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
         check_payload(function, &payload)?;
-        Arc::clone(&self.inner)
+        self.inner
             .send_event(function, id, &Envelope::Call(payload))
             .await
     }
@@ -314,9 +318,9 @@ impl ports::Functions for Functions {
     }
 
     async fn disarm_timer(&self, function: &str) -> Result<()> {
-        let disarmed = self.inner.timers.lock().disarm(function);
-        for timer in disarmed {
-            timer.wait_until_started().await;
+        let starting = self.inner.timers.lock().disarm(function);
+        if let Some(starting) = starting {
+            drop(starting.lock().await);
         }
         Ok(())
     }
