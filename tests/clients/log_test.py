@@ -33,10 +33,10 @@ OPENINGS = {
 }
 REQUESTS = {
     (4242, b""): "opcode 4242",
-    (wire.GET_DATA, b"\0\0"): "getData: the frame ends within a field",
-    (wire.GET_DATA, wire.integer(1000) + SECRET.encode()): "getData: a length does not fit the frame",
-    (wire.CREATE, wire.string("/x") + wire.buffer(SECRET.encode()) + wire.integer(2**31 - 1)): "create: a length does not fit",
-    (wire.DELETE, wire.buffer(None) + wire.integer(0)): "delete: a required field is null",
+    (wire.GET_DATA, b"\0\0"): "GetData: the frame ends within a field",
+    (wire.GET_DATA, wire.integer(1000) + SECRET.encode()): "GetData: a length does not fit the frame",
+    (wire.CREATE, wire.string("/x") + wire.buffer(SECRET.encode()) + wire.integer(2**31 - 1)): "Create: a length does not fit",
+    (wire.DELETE, wire.buffer(None) + wire.integer(0)): "Delete: a required field is null",
     (wire.AUTH, wire.integer(0) + wire.string("digest") + wire.string(f"user:{SECRET}")): "authentication is not supported",
 }
 # Within a session: bytes after which the server can read nothing more.

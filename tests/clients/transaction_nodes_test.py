@@ -387,6 +387,7 @@ def strangers_are_no_nodes(apis):
                 assert answer.problem == (413, "too-large")
                 apis[0].close()
                 continue
-            assert answer.status == 200 and answer.body[0] in (3, 4), (message, answer)
+            # The version, and "not here" or "unknown kind".
+            assert answer.status == 200 and answer.body[0] == 1 and answer.body[1] in (2, 3), (message, answer)
     apis[0].put_state("still", b"here")
     waiting.until(lambda: apis[1].state("still") == b"here", "nodes to hear each other", SEEN_WITHIN_SECONDS)

@@ -75,7 +75,7 @@ def a_far_store_that_is_the_servers_own_store_is_refused(on_redis, far):
     def is_refused():
         refused = on_redis.ask("POST", "/v1/workflows/chain/runs?wait=30&id=refused", b'{"n": 2}')
         assert (refused.status, refused.document["type"]) == (503, "unavailable"), refused
-        assert "is the server's own `--store`" in refused.document["detail"] and f"{own}/3" in refused.document["detail"]
+        assert "is the server's own `--store`" in refused.document["detail"] and own in refused.document["detail"]
         listed = on_redis.ask("GET", "/v1/workflows/chain/runs").document["runs"]
         assert [run["run"] for run in listed] == ["near"], listed
         assert on_redis.ask("GET", "/v1/workflows/chain/runs/refused").status == 404

@@ -243,14 +243,14 @@ fn doctor_tells_a_data_directory_that_a_start_would_refuse() {
     drop(Server::start(&mut serve(directory.path(), &[])));
     assert_eq!(
         format(),
-        ("ok".into(), "2, which this release reads".to_owned())
+        ("ok".into(), "3, which this release reads".to_owned())
     );
     let record = data.join("format");
     let text = std::fs::read_to_string(&record).expect("it reads");
-    std::fs::write(&record, text.replace("format 2", "format 3")).expect("it is written");
+    std::fs::write(&record, text.replace("format 3", "format 4")).expect("it is written");
     let (verdict, found) = format();
     assert!(
-        verdict == "fail" && found.contains("has format 3"),
+        verdict == "fail" && found.contains("has format 4"),
         "{verdict} {found}"
     );
     std::fs::remove_file(&record).expect("it goes");

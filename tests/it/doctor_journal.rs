@@ -174,8 +174,8 @@ fn a_journal_of_an_earlier_format_is_not_said_to_be_whole() {
     let directory = killed();
     let file = directory.path().join("landfast-data/format");
     let format = fs::read_to_string(&file).expect("it reads");
-    assert!(format.contains("format 2"), "{format}");
-    fs::write(&file, format.replace("format 2", "format 1")).expect("it is written");
+    assert!(format.contains("format 3"), "{format}");
+    fs::write(&file, format.replace("format 3", "format 2")).expect("it is written");
     let (verdict, found, _) = doctor(directory.path());
     assert!(
         verdict == "ok" && found.starts_with("not looked at"),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use ports::{Clock, DurabilityPoint, Entropy, KeyValue};
-use tokio::sync::{self, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::{
     Config, Result,
@@ -31,7 +31,7 @@ use crate::{
     model::{Begin, Begun, Call, Committed, Key, Outcome, Shown, TransactionId},
     packing::{Packing, SharedObjects},
     recovery::Recovery,
-    serializable::{Serializable, keyspace::Keyspaces},
+    serializable::Serializable,
     serving::Serving,
 };
 
@@ -322,14 +322,12 @@ fn compose(
         state: Mutex::default(),
     });
     let idempotency_keys = Arc::new(IdempotencyKeys::new(context.clone()));
-    let serializable = Arc::new(Serializable {
-        context: context.clone(),
-        cache: cache.clone(),
-        cluster: cluster.clone(),
-        idempotency_keys: idempotency_keys.clone(),
-        keyspaces: Keyspaces::default(),
-        marking: sync::Mutex::default(),
-    });
+    let serializable = Arc::new(Serializable::new(
+        context.clone(),
+        cache.clone(),
+        cluster.clone(),
+        idempotency_keys.clone(),
+    ));
     let packing = Arc::new(Packing::new(context.clone(), objects));
     let loader = Arc::new(Loader::new(
         context.clone(),
