@@ -29,9 +29,11 @@ use crate::{
     },
 };
 
+/// Items in one page.
 const PAGE_ITEMS: usize = 100;
 /// Packs counted in one page.
 const PACKS_AT_ONCE: usize = 16;
+/// Items checked at a time.
 const LOOKS_AT_ONCE: usize = 16;
 
 /// How far a sweep has come.
@@ -50,15 +52,17 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// A new sweep for these nodes, from `next` on; `None` if there are none.
-    pub(crate) fn of(nodes: Vec<NodeId>, buckets: Buckets, next: Monotonic) -> Option<Self> {
+    /// A new sweep for these nodes; `None` if there are none.
+    pub(crate) fn of(nodes: Vec<NodeId>, buckets: Buckets) -> Option<Self> {
+        let next = Monotonic::default();
+        let (scan, packs) = (None, None);
         (!nodes.is_empty()).then_some(Self {
             nodes,
             next,
             buckets,
             bucket: 0,
-            scan: None,
-            packs: None,
+            scan,
+            packs,
         })
     }
 
@@ -151,7 +155,10 @@ impl Collection {
         item: VersionItem,
     ) -> Result<()> {
         let (decision, _) = node.store.decision(&item.id).await?;
-        if !decision.is_some_and(|decision| decision.has_committed(attempt)) {
+        let counts = decision.is_some_and(|decision| {
+            decision.attempt == attempt && matches!(decision.state, State::Committed(_))
+        });
+        if !counts {
             self.context.counters.swept();
             let write = Write {
                 key: key.clone(),

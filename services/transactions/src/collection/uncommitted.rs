@@ -12,7 +12,7 @@ use crate::{
     model::{Attempt, TransactionId},
     storage::{
         records::{Write, WriteSet},
-        store::Store,
+        store::{Decision, State, Store},
     },
 };
 
@@ -37,7 +37,13 @@ pub(crate) async fn tidy_spilled(
     writes: &[Write],
     mutant: Mutant<Broken>,
 ) -> Result<()> {
-    let Some(record) = store.committed(id, attempt).await? else {
+    let (decision, point) = store.decision(id).await?;
+    let decision = decision.filter(|decision| decision.attempt == attempt);
+    let Some(Decision {
+        state: State::Committed(stored),
+        ..
+    }) = decision
+    else {
         for write in writes {
             store.delete_written(attempt, write).await?;
         }
@@ -46,6 +52,7 @@ pub(crate) async fn tidy_spilled(
     if mutant.breaks(Broken::KeepsReplacedChunks) {
         return Ok(());
     }
+    let record = store.record(id, attempt, &stored, point).await?;
     let is_named = |write: &&Write| {
         record
             .write_of(&write.key)

@@ -3,7 +3,7 @@
 //! Every put is create-only and repeated under the same name until its outcome is known. An
 //! existing object is accepted only if its content is equal.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use ports::objects::{
@@ -31,37 +31,46 @@ use crate::{
 impl Packing {
     /// Puts values into packs of this node, shared with all other values of the moment.
     pub(crate) fn pack(self: &Arc<Self>, node: &Arc<Node>, entries: Vec<PackEntry>) -> Packed {
-        let bytes_max = self.context.config.pack_bytes_max;
-        let mut packed = Packed::default();
-        let state = &mut *node.packs.state();
-        for entry in entries {
-            let bytes = entry.value.len() as u64;
-            let is_full = |gathering: &mut Gathering| gathering.bytes + bytes > bytes_max;
-            if let Some(full) = state.gathering.take_if(is_full) {
-                self.put_now(node, full);
-            }
-            let gathering = state.gathering.get_or_insert_with(|| {
-                state.last += 1;
-                let id = PackId {
-                    node: node.id,
-                    number: state.last,
+        let mut packed = Packed {
+            located: Vec::new(),
+            holds: Vec::new(),
+            put: Vec::new(),
+        };
+        let (mut full, mut first) = (Vec::new(), None);
+        {
+            let state = &mut *node.packs.state();
+            for entry in entries {
+                let bytes = entry.value.len() as u64;
+                let is_full = |gathering: &mut Gathering| {
+                    gathering.bytes + bytes > self.context.config.pack_bytes_max
                 };
-                self.put_after_a_while(node, id);
-                Gathering::new(id)
-            });
-            gathering.take(entry, &mut packed);
+                full.extend(state.gathering.take_if(is_full));
+                let gathering = state.gathering.get_or_insert_with(|| {
+                    state.last += 1;
+                    let id = PackId {
+                        node: node.id,
+                        number: state.last,
+                    };
+                    first = Some(id);
+                    Gathering::new(id)
+                });
+                packed.located.push(gathering.take(entry));
+                packed.join(gathering);
+            }
+            let is_full =
+                |gathering: &mut Gathering| gathering.bytes >= self.context.config.pack_bytes_max;
+            full.extend(state.gathering.take_if(is_full));
+            first = first.filter(|_| state.gathering.is_some());
         }
-        let is_full = |gathering: &mut Gathering| gathering.bytes >= bytes_max;
-        if let Some(full) = state.gathering.take_if(is_full) {
-            self.put_now(node, full);
+        for pack in full {
+            let (packing, node) = (Arc::clone(self), Arc::clone(node));
+            self.context
+                .spawn(async move { packing.put_pack(&node, pack).await });
+        }
+        if let Some(id) = first {
+            self.put_after_a_while(node, id);
         }
         packed
-    }
-
-    fn put_now(self: &Arc<Self>, node: &Arc<Node>, pack: Gathering) {
-        let (packing, node) = (Arc::clone(self), Arc::clone(node));
-        self.context
-            .spawn(async move { packing.put_pack(&node, pack).await });
     }
 
     /// Puts a pack that began to gather now after a while, unless it fills sooner.
@@ -102,9 +111,10 @@ impl Packing {
             bytes: entry.value.len() as u32,
             crc: crc32fast::hash(&entry.value),
         });
-        let end = directory::encode_end(&filed.collect::<Vec<_>>());
-        let values = pack.entries.iter().map(|entry| entry.value.clone());
-        let payload: PutPayload = values.chain([end]).collect();
+        let parts = pack.entries.iter().map(|entry| entry.value.clone());
+        let payload: PutPayload = parts
+            .chain([directory::encode_end(&filed.collect::<Vec<_>>())])
+            .collect();
         let path = pack.id.path(self.home()?);
         self.put_object(&node.store, &path, payload).await?;
         if let Err(error) = rows::put(&node.store, pack.id, pack.bytes).await {
@@ -115,9 +125,10 @@ impl Packing {
             }
             return Err(error);
         }
-        let hold = Arc::clone(&pack.hold);
-        let table = &mut node.packs.state().table;
-        table.insert(pack.id, pack.bytes, hold);
+        node.packs
+            .state()
+            .table
+            .insert(pack.id, pack.bytes, Arc::clone(&pack.hold));
         self.context.counters.packed(pack.bytes);
         Ok(())
     }
@@ -130,51 +141,74 @@ impl Packing {
         path: &ObjectPath,
         payload: PutPayload,
     ) -> Result<()> {
-        let objects = self.objects()?;
         let mut delays = Store::delays();
         loop {
             store.check_fence()?;
-            let put = objects.put_opts(path, payload.clone(), PutMode::Create.into());
-            let put = match put.await {
-                Ok(_) => Ok(true),
+            let put = self
+                .objects()?
+                .put_opts(path, payload.clone(), PutMode::Create.into())
+                .await;
+            let error = match put {
+                Ok(_) => return Ok(()),
                 Err(ObjectError::AlreadyExists { .. }) => {
-                    self.has_content(objects, path, &payload).await
+                    match self.has_content(path, &payload).await {
+                        Ok(true) => return Ok(()),
+                        Ok(false) => {
+                            tracing::error!(%path, "an object that this store has not put has the name of its next pack: \
+                            another process writes there for a copy of this store");
+                            return Err(Error::unavailable(
+                                "another process put an object of this name",
+                            ));
+                        }
+                        Err(error) => error,
+                    }
                 }
-                Err(error) => Err(objects::failed(format!("put {path}"), error)),
+                Err(error) => objects::failed(format!("put {path}"), error),
             };
-            match put.map_err(Error::from) {
-                Ok(true) => return Ok(()),
-                Ok(false) => {
-                    tracing::error!(%path, "an object that this store has not put has the name of its next pack: \
-                        another process writes there for a copy of this store");
-                    return Err(Error::unavailable(
-                        "another process put an object of this name",
-                    ));
-                }
-                Err(Error::NoRoom) => return Err(Error::NoRoom),
-                Err(_) => store.pause(&mut delays).await,
+            if Error::from(error) == Error::NoRoom {
+                return Err(Error::NoRoom);
             }
+            store.pause(&mut delays).await;
         }
     }
 
     /// Whether an existing object equals the one to put.
-    async fn has_content(
-        &self,
-        objects: &SharedObjects,
-        path: &ObjectPath,
-        payload: &PutPayload,
-    ) -> ports::Result<bool> {
+    async fn has_content(&self, path: &ObjectPath, payload: &PutPayload) -> ports::Result<bool> {
         if self.context.breaks(Broken::TakesAnyPackForItsOwn) {
             return Ok(true);
         }
-        let there = async { objects.get(path).await?.bytes().await };
-        let there = there
+        let failed = |error| objects::failed(format!("get {path}"), error);
+        let objects = self
+            .objects()
+            .map_err(|_| ports::Error::unavailable("find the objects"))?;
+        let there = objects
+            .get(path)
             .await
-            .map_err(|error| objects::failed(format!("get {path}"), error))?;
+            .map_err(failed)?
+            .bytes()
+            .await
+            .map_err(failed)?;
         let expected = payload.iter().flat_map(|part| part.iter());
         Ok(there.len() == payload.content_length() && there.iter().eq(expected))
     }
 
+    /// Errors: the service was given no object store, but values lie in one.
+    pub(crate) fn objects(&self) -> Result<&SharedObjects> {
+        let missing =
+            || Error::Corrupt("the value lies in an object store that was not given".into());
+        self.objects.as_ref().ok_or_else(missing)
+    }
+
+    /// The path prefix of this store's packs.
+    pub(crate) fn home(&self) -> Result<&str> {
+        self.home
+            .get()
+            .map(String::as_str)
+            .ok_or_else(|| Error::unavailable("the node starts"))
+    }
+}
+
+impl Packing {
     /// Puts those of these values into packs that belong there. The values that they replace of the
     /// same attempt are dead.
     pub(crate) fn pack_writes<'a>(
@@ -186,40 +220,51 @@ impl Packing {
         if self.objects.is_none() {
             return OnTheirWay::default();
         }
-        let (packing, others): (Vec<_>, Vec<_>) = writes.partition(|(write, value)| {
-            matches!(write.place, Place::Packed { .. }) && value.is_some()
-        });
-        let packing = packing
-            .into_iter()
-            .filter_map(|(write, value)| Some((write, value?)));
-        let packing: Vec<(&Write, &Bytes)> = packing.collect();
-        let entries = packing.iter().map(|(write, value)| PackEntry {
-            key: write.key.clone(),
-            attempt: *attempt,
-            write: write.write,
-            value: Bytes::clone(value),
-        });
-        let mut packed = self.pack(node, entries.collect());
-        let located = packing.iter().map(|(write, _)| write.write);
-        let located = located.zip(packed.located.iter().copied()).collect();
+        let (mut entries, mut replacing) = (Vec::new(), Vec::new());
+        for (write, value) in writes {
+            match (write.place, value) {
+                (Place::Packed { .. }, Some(value)) => entries.push(PackEntry {
+                    key: write.key.clone(),
+                    attempt: *attempt,
+                    write: write.write,
+                    value: value.clone(),
+                }),
+                _ => replacing.push(&write.key),
+            }
+        }
+        let numbers: Vec<_> = entries
+            .iter()
+            .map(|entry| (entry.key.clone(), entry.write))
+            .collect();
+        let lengths: Vec<_> = entries
+            .iter()
+            .map(|entry| entry.value.len() as u64)
+            .collect();
+        let packed = (!entries.is_empty()).then(|| self.pack(node, entries));
         let mut state = transaction.state();
         let written = &mut state.packed;
-        let mut replaced: Vec<(PackId, u64)> = Vec::new();
-        for (write, _) in others {
-            replaced.extend(written.places.remove(&write.key));
+        let mut located = BTreeMap::new();
+        let mut replaced: Vec<_> = replacing
+            .into_iter()
+            .filter_map(|key| written.places.remove(key))
+            .collect();
+        if let Some(packed) = &packed {
+            written.holds.extend(packed.holds.iter().cloned());
+            for (((key, write), bytes), place) in
+                numbers.into_iter().zip(lengths).zip(&packed.located)
+            {
+                located.insert(write, *place);
+                replaced.extend(written.places.insert(key, (place.pack, bytes)));
+            }
         }
-        for ((write, value), place) in packing.iter().zip(&packed.located) {
-            let place = (place.pack, value.len() as u64);
-            replaced.extend(written.places.insert(write.key.clone(), place));
-        }
-        written.holds.extend(packed.holds.iter().cloned());
         drop(state);
         for (pack, bytes) in replaced {
             node.store.free(pack, bytes);
         }
-        if self.context.breaks(Broken::RecordBeforePack) {
-            packed.put.clear();
+        OnTheirWay {
+            located,
+            packed,
+            is_waited_for: !self.context.breaks(Broken::RecordBeforePack),
         }
-        OnTheirWay { located, packed }
     }
 }

@@ -19,7 +19,6 @@ mod limits;
 mod listing;
 mod names;
 mod packing;
-mod packing_objects;
 mod restarts;
 mod room;
 mod serializable;
