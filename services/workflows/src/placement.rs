@@ -86,12 +86,12 @@ impl Placement {
     /// included.
     pub(crate) async fn load(&self) -> Result<BTreeSet<StoreLocation>> {
         for name in self.near.listed().await? {
-            self.note(&name, StoreLocation::Near);
+            self.note(&name, [StoreLocation::Near]);
         }
         let mut far = BTreeSet::new();
         for (name, address) in self.near.listed_far_stores().await? {
             let location = self.far_at(&address);
-            self.note(&name, location.clone());
+            self.note(&name, [location.clone()]);
             far.insert(location);
         }
         // The addresses of deployed workflows are the latest.
@@ -101,9 +101,9 @@ impl Placement {
         Ok(far)
     }
 
-    fn note(&self, name: &str, location: StoreLocation) {
+    fn note(&self, name: &str, locations: impl IntoIterator<Item = StoreLocation>) {
         let mut listed = self.listed.lock();
-        listed.entry(name.to_owned()).or_default().insert(location);
+        listed.entry(name.to_owned()).or_default().extend(locations);
     }
 
     fn is_listed(&self, name: &str, location: &StoreLocation) -> bool {
@@ -179,13 +179,13 @@ impl Placement {
     /// Costs one read, and a second one where the workflow is not known to have rows near.
     async fn reload(&self, name: &str) -> Result<()> {
         for address in self.near.far_stores_of(name).await? {
-            self.note(name, self.known_far_at(&address));
+            self.note(name, [self.known_far_at(&address)]);
         }
         let deployed = self.shards.runner.workflow(name);
         let is_near = deployed.is_some_and(|workflow| workflow.far.is_none());
         let is_known = self.is_listed(name, &StoreLocation::Near);
         if !is_near && !is_known && self.near.is_listed(name).await? {
-            self.note(name, StoreLocation::Near);
+            self.note(name, [StoreLocation::Near]);
         }
         Ok(())
     }
@@ -218,7 +218,7 @@ impl Placement {
         if let Some(address) = &workflow.far {
             self.near.list_far_store(name, address).await?;
         }
-        self.note(name, location);
+        self.note(name, [location]);
         Ok(())
     }
 

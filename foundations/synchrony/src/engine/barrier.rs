@@ -13,18 +13,11 @@ impl Engine {
     pub(crate) async fn barrier(self: &Arc<Self>, point: DurabilityPoint) -> Result<()> {
         let began = self.clock.monotonic();
         self.check_open()?;
-        let mut places = self.places_of(point)?;
+        let places = self.places_of(point)?;
         if point == DurabilityPoint::DURABLE {
             return Ok(());
         }
-        while let Err(error) = self.wait_until_far(&places).await {
-            // A lane follows the tail no further than to what was refused meanwhile.
-            let fewer = self.places_of(point)?;
-            if fewer == places {
-                return Err(error);
-            }
-            places = fewer;
-        }
+        self.wait_until_far(&places).await?;
         self.prove_ownership(began).await?;
         self.renew_apart_if_over();
         Ok(())

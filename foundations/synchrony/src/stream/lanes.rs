@@ -1,5 +1,7 @@
 //! Lanes: opened, written, read and waited for.
 
+use std::collections::BTreeMap;
+
 use ports::{Error, Result};
 
 use super::{Lane, Pending, Poison, Stream};
@@ -17,8 +19,9 @@ impl Stream {
         let id = match self.reusable() {
             Some(id) => id,
             None if self.is_at_lanes_max() => {
-                let what = "open a lane, of which there are too many";
-                return Err(Error::unavailable(what));
+                return Err(Error::unavailable(
+                    "open a lane, of which there are too many",
+                ));
             }
             None => {
                 let (epoch, number) = (self.epoch, self.made);
@@ -26,23 +29,22 @@ impl Stream {
                 LaneId { epoch, number }
             }
         };
-        self.lanes.entry(id).or_default().holders = 1;
+        let inherited = self.sound_tail();
+        let lane = self.lanes.entry(id).or_default();
+        lane.holders = 1;
+        lane.inherited = inherited;
         Ok(id)
     }
 
-    /// The records that the next record of a lane depends on: those that it has read, and the tail
-    /// up to its permanently refused records. Only a lane that has read such a record depends on it,
-    /// as each row names its record.
-    fn dependencies_of(&self, id: LaneId) -> Vec<RecordId> {
-        let mut all = self.lanes[&id].inherited.clone();
-        for (lane, last) in &self.tail {
-            let poison = self.lanes[lane].poison.as_ref();
+    /// The tail up to its permanently refused records. Only a lane that has read such a record
+    /// depends on it, as each row names its record.
+    fn sound_tail(&self) -> BTreeMap<LaneId, u64> {
+        let sound = |(id, last): (&LaneId, &u64)| {
+            let poison = self.lanes[id].poison.as_ref();
             let until = poison.map_or(*last, |poison| poison.from - 1);
-            let sequence = all.entry(*lane).or_default();
-            *sequence = until.min(*last).max(*sequence);
-        }
-        let all = all.iter().map(|(lane, sequence)| lane.at(*sequence));
-        all.filter(|place| !self.is_done(*place)).collect()
+            (*id, until.min(*last))
+        };
+        self.tail.iter().map(sound).collect()
     }
 
     fn is_at_lanes_max(&self) -> bool {
@@ -126,7 +128,7 @@ impl Stream {
         if let Some(poison) = self.poison_over(id, u64::MAX) {
             return Err(poison.error());
         }
-        Ok((id.at(lane.next()), self.dependencies_of(id)))
+        Ok((id.at(lane.next()), lane.dependencies().collect()))
     }
 
     /// Adds a record that was ordered near.
@@ -199,8 +201,8 @@ impl Stream {
         self.lanes.get(&id).map_or(0, |lane| lane.high)
     }
 
-    /// The records that a barrier of a lane waits for: its own up to a position, and those that its
-    /// next record depends on.
+    /// The records that a barrier of a lane waits for: its own up to a position, and those it has
+    /// read.
     pub(crate) fn frontier(&mut self, id: LaneId, position: u64) -> Vec<RecordId> {
         self.forget_what_is_done(id);
         let Some(lane) = self.lanes.get(&id) else {
@@ -213,7 +215,7 @@ impl Stream {
             .count();
         let mut places = vec![id.at(lane.done + before as u64)];
         if !self.options.mutant.breaks(Broken::ForgetsWhatWasRead) {
-            places.extend(self.dependencies_of(id));
+            places.extend(lane.dependencies());
         }
         places
     }
@@ -271,9 +273,6 @@ impl Stream {
         lane.inherited
             .retain(|other, sequence| !self.is_done(other.at(*sequence)));
         self.lanes.insert(id, lane);
-        let mut tail = std::mem::take(&mut self.tail);
-        tail.retain(|lane, last| !self.is_done(lane.at(*last)));
-        self.tail = tail;
     }
 
     pub(super) fn lane(&mut self, id: LaneId) -> &mut Lane {

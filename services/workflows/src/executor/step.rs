@@ -167,6 +167,7 @@ impl Executor {
             token: token
                 .expect("an attempt that is not nested has no enclosing one that could end"),
             attempt,
+            stays: self.env.breaks(Broken::HearsWhoHasEnded),
         }
     }
 }

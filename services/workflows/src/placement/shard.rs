@@ -27,6 +27,17 @@ const QUERY_LANES_MAX: usize = 2_000;
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
+pub(super) struct Opening<'shard> {
+    pub(super) stores: Stores,
+    pub(super) mode: Mode,
+    /// The epoch in which this process last had the shard, once that has ended or is being released.
+    pub(super) ended_epoch: Option<u64>,
+    pub(super) awaited: watch::Sender<Awaited>,
+    pub(super) engine: Engine,
+    pub(super) env: &'shard Arc<Env>,
+}
+
+#[derive(Debug)]
 pub(super) struct Shard {
     synchrony: Synchrony,
     outbox: Arc<Outbox>,
@@ -35,14 +46,15 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// `ended_epoch` is the epoch in which this process last had the shard, once that has ended or is
-    /// being released.
-    pub(super) async fn open(
-        stores: Stores,
-        (mode, ended_epoch): (Mode, Option<u64>),
-        awaited: watch::Sender<Awaited>,
-        (engine, env): (Engine, &Arc<Env>),
-    ) -> Result<Self> {
+    pub(super) async fn open(opening: Opening<'_>) -> Result<Self> {
+        let Opening {
+            stores,
+            mode,
+            ended_epoch,
+            awaited,
+            engine,
+            env,
+        } = opening;
         let options = synchrony::Options {
             mode: far_mode(mode),
             linger: LINGER,
@@ -51,8 +63,9 @@ impl Shard {
             ended_epoch,
             ..synchrony::Options::default()
         };
-        let parts = (Arc::clone(&env.clock), Arc::clone(&env.entropy));
-        let synchrony = Synchrony::open_with_progress(stores, options, parts, awaited).await?;
+        let (clock, entropy) = (Arc::clone(&env.clock), Arc::clone(&env.entropy));
+        let synchrony =
+            Synchrony::open_with_progress(stores, options, (clock, entropy), awaited).await?;
         let outbox = Outbox::open(synchrony.lane()?, engine, env).await?;
         Ok(Self {
             synchrony,

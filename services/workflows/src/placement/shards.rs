@@ -24,7 +24,7 @@ use transactions::Engine;
 use super::{
     far_store::{FarStore, FarStores},
     location::StoreLocation,
-    shard::{CHECK_EVERY, Shard},
+    shard::{CHECK_EVERY, Opening, Shard},
     store_identity,
 };
 use crate::{Broken, Error, Result, env::Env, runner::Runner, storage::Store};
@@ -59,8 +59,6 @@ pub(super) struct Shards {
 pub(super) struct Slot {
     place: Arc<str>,
     state: Mutex<SlotState>,
-    /// What the opening under way waits for.
-    awaited: watch::Sender<Awaited>,
     /// How many attempts to open the shard have ended.
     attempts: watch::Sender<u64>,
 }
@@ -69,13 +67,36 @@ pub(super) struct Slot {
 struct SlotState {
     address: String,
     shard: Option<Shard>,
-    opening: Option<AbortHandle>,
+    opening: Option<OpeningTask>,
     /// Why the last attempt to open the shard failed.
     failed: Option<Arc<Error>>,
     /// The epoch of the last shard that was open here and has ended or is being released.
     ended_epoch: Option<u64>,
     /// When the shard was released, and the state of the store then.
     released: Option<(Monotonic, FarStore)>,
+}
+
+#[derive(Debug)]
+struct OpeningTask {
+    task: AbortHandle,
+    awaited: watch::Receiver<Awaited>,
+}
+
+impl SlotState {
+    /// Why the shard is not open yet.
+    fn trouble(&self) -> &'static str {
+        let awaited = self
+            .opening
+            .as_ref()
+            .map(|opening| *opening.awaited.borrow());
+        match awaited {
+            Some(Awaited::Owner) => {
+                "another server is at work there, or was so seconds ago: \
+                 ask that one, or this one again later"
+            }
+            Some(Awaited::Stores) | None => "it does not answer",
+        }
+    }
 }
 
 impl Slot {
@@ -87,20 +108,8 @@ impl Slot {
         Arc::new(Self {
             place: Arc::clone(place),
             state: Mutex::new(state),
-            awaited: watch::Sender::default(),
             attempts: watch::Sender::new(0),
         })
-    }
-
-    /// Why the shard is not open yet.
-    fn trouble(&self) -> &'static str {
-        match *self.awaited.borrow() {
-            Awaited::Owner => {
-                "another server is at work there, or was so seconds ago: \
-                 ask that one, or this one again later"
-            }
-            Awaited::Stores => "it does not answer",
-        }
     }
 
     fn health(&self, now: Monotonic) -> Option<FarStore> {
@@ -109,7 +118,7 @@ impl Slot {
             (Some(shard), _) => Some(FarStore::of(&shard.health())),
             (None, Some(failed)) => Some(FarStore::unopened(failed.to_string())),
             (None, None) if state.opening.is_some() => {
-                Some(FarStore::unopened(self.trouble().to_owned()))
+                Some(FarStore::unopened(state.trouble().to_owned()))
             }
             (None, None) => {
                 let (at, store) = state.released.clone()?;
@@ -123,7 +132,7 @@ impl Slot {
         let shard = {
             let mut state = self.state.lock();
             if let Some(opening) = state.opening.take() {
-                opening.abort();
+                opening.task.abort();
             }
             state.shard.take()
         };
@@ -186,8 +195,8 @@ impl Shards {
         }
         self.start_opening(&slot);
         let unavailable = || {
-            let (place, trouble) = (&slot.place, slot.trouble());
-            ports::Error::unavailable(format!("open the far store {place}: {trouble}"))
+            let trouble = slot.state.lock().trouble();
+            ports::Error::unavailable(format!("open the far store {}: {trouble}", slot.place))
         };
         tokio::select! {
             biased;
@@ -232,13 +241,17 @@ impl Shards {
         if state.opening.is_some() || state.shard.is_some() {
             return;
         }
-        slot.awaited.send_replace(Awaited::Stores);
-        let (shards, slot) = (Arc::clone(self), Arc::clone(slot));
+        let (shards, task_slot) = (Arc::clone(self), Arc::clone(slot));
+        let (address, ended_epoch) = (state.address.clone(), state.ended_epoch);
+        let (sender, awaited) = watch::channel(Awaited::default());
         let task = tokio::spawn(async move {
-            let opened = shards.open(&slot).await;
-            shards.finish_opening(&slot, opened).await;
+            let opened = shards.open(&task_slot, &address, ended_epoch, sender).await;
+            shards.finish_opening(&task_slot, opened).await;
         });
-        state.opening = Some(task.abort_handle());
+        state.opening = Some(OpeningTask {
+            task: task.abort_handle(),
+            awaited,
+        });
     }
 
     async fn finish_opening(&self, slot: &Arc<Slot>, opened: Result<Shard>) {
@@ -269,23 +282,30 @@ impl Shards {
         }
     }
 
-    async fn open(&self, slot: &Slot) -> Result<Shard> {
-        let (address, ended_epoch) = {
-            let state = slot.state.lock();
-            (state.address.clone(), state.ended_epoch)
-        };
-        let far = self.far_stores.open(&address).await?;
+    async fn open(
+        &self,
+        slot: &Slot,
+        address: &str,
+        ended_epoch: Option<u64>,
+        awaited: watch::Sender<Awaited>,
+    ) -> Result<Shard> {
+        let far = self.far_stores.open(address).await?;
         if store_identity::is_same_store(&*self.near_rows, &*far, &self.env).await? {
             return Err(Error::FarIsNear(slot.place.to_string()));
         }
-        let stores = Stores {
-            near: Arc::clone(&self.near_rows),
-            far,
-            shard: Bytes::from([SHARD_PREFIX, &slot.place].concat()),
+        let opening = Opening {
+            stores: Stores {
+                near: Arc::clone(&self.near_rows),
+                far,
+                shard: Bytes::from([SHARD_PREFIX, &slot.place].concat()),
+            },
+            mode: self.strictest_mode(&slot.place),
+            ended_epoch,
+            awaited,
+            engine: self.engine.clone(),
+            env: &self.env,
         };
-        let mode = self.strictest_mode(&slot.place);
-        let parts = (self.engine.clone(), &self.env);
-        Shard::open(stores, (mode, ended_epoch), slot.awaited.clone(), parts).await
+        Shard::open(opening).await
     }
 }
 

@@ -19,6 +19,9 @@ use crate::{
 
 /// Runs in one response.
 const PAGE_RUNS: usize = 100;
+/// The most lanes that are opened to find one without refused dependencies. Each that has some has
+/// learned of another refused write.
+const CLEAN_LANES_MAX: usize = 100;
 /// The wait before we check again whether a run has been resumed.
 const CHECK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -44,20 +47,15 @@ impl Query {
     }
 
     async fn view(&self, name: &str, id: &str, awaited: &AwaitedStore) -> Result<RunView> {
-        let FoundRun {
-            location,
-            row,
-            store,
-            point,
-        } = self.find(name, id, awaited).await?;
-        // The lane of this store has read nothing else, so a refusal is that of the row.
-        match store.externalize(point).await {
-            Err(error) if store.is_far() && error.is_permanent() => {
-                self.note_and_view(&location, (name, id), &row, error).await
+        let found = self.find(name, id, awaited).await?;
+        match found.store.externalize(found.point).await {
+            Err(error) if found.store.is_far() && error.is_permanent() => {
+                self.view_refused(&found.location, name, id).await
             }
             externalized => {
                 externalized?;
-                self.view_durable(&location, (name, id), row).await
+                self.view_durable(&found.location, (name, id), found.row)
+                    .await
             }
         }
     }
@@ -81,6 +79,27 @@ impl Query {
         Ok(RunView::of(id.to_owned(), &row))
     }
 
+    /// A run whose row the far store seems to have refused permanently.
+    async fn view_refused(
+        &self,
+        location: &StoreLocation,
+        name: &str,
+        id: &str,
+    ) -> Result<RunView> {
+        let store = self.clean_store(location).await?;
+        let found = store.run(name, id).await?;
+        let (row, point) = found.ok_or_else(|| Error::NoSuchRun(id.to_owned()))?;
+        let refused = match store.externalize(point).await {
+            Err(error) if error.is_permanent() => error,
+            externalized => {
+                externalized?;
+                return self.view_durable(location, (name, id), row).await;
+            }
+        };
+        self.note_and_view(location, (name, id), &row, refused)
+            .await
+    }
+
     /// Notes that a run has failed whose `row` the far store has refused, and returns that once it
     /// is durable.
     async fn note_and_view(
@@ -97,6 +116,22 @@ impl Query {
         let (row, point) = noted.ok_or(refused)?;
         store.externalize(point).await?;
         Ok(RunView::of(id.to_owned(), &row))
+    }
+
+    /// A store whose lane depends on no refused write. A lane that was opened before we learned what
+    /// the far store refuses of an earlier start's writes depends on them all. An error of such a
+    /// lane says nothing about a run.
+    async fn clean_store(&self, location: &StoreLocation) -> Result<Store> {
+        let mut refused = None;
+        for _ in 0..CLEAN_LANES_MAX {
+            let store = self.placement.store(location).await?;
+            match store.externalize(store.rows.point()).await {
+                Err(error) if error.is_permanent() => refused = Some(error),
+                externalized => return externalized.map(|()| store),
+            }
+        }
+        Err(refused
+            .unwrap_or_else(|| ports::Error::unavailable("find what the far store takes").into()))
     }
 
     /// Finds a run: first in the store of the deployed definition, and last in stores that other

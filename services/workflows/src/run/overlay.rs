@@ -55,8 +55,9 @@ impl Overlay {
 
     /// Whether its lower overlay is `below`.
     pub(crate) fn is_over(&self, below: &Arc<Self>) -> bool {
-        let mine = self.below.as_ref();
-        mine.is_some_and(|mine| Arc::ptr_eq(mine, below))
+        self.below
+            .as_ref()
+            .is_some_and(|mine| Arc::ptr_eq(mine, below))
     }
 
     /// The write to `key`, here or below.
@@ -65,20 +66,25 @@ impl Overlay {
         match state.changes.writes.get(key) {
             Some(Some(value)) => Ok(Written::Value(value.clone())),
             Some(None) => Ok(Written::Deleted),
-            None => {
-                let below = self.below.as_ref();
-                below.map_or(Ok(Written::Nothing), |below| below.get(key))
-            }
+            None => self
+                .below
+                .as_ref()
+                .map_or(Ok(Written::Nothing), |below| below.get(key)),
         }
     }
 
     /// The writes to keys that begin with `prefix`, here or below.
     pub(crate) fn written(&self, prefix: &[u8]) -> Result<Writes> {
         let state = self.open()?;
-        let below = self.below.as_ref().map(|below| below.written(prefix));
-        let mut written = below.transpose()?.unwrap_or_default();
-        let here = state.changes.writes.iter();
-        let here = here.filter(|(key, _)| key.starts_with(prefix));
+        let mut written = self
+            .below
+            .as_ref()
+            .map_or_else(|| Ok(Writes::new()), |below| below.written(prefix))?;
+        let here = state
+            .changes
+            .writes
+            .iter()
+            .filter(|(key, _)| key.starts_with(prefix));
         written.extend(here.map(|(key, value)| (key.clone(), value.clone())));
         Ok(written)
     }
@@ -86,10 +92,13 @@ impl Overlay {
     /// Errors: `AttemptEnded`, `TooLarge`.
     pub(crate) fn put(&self, key: Bytes, value: Option<Bytes>, options: &Options) -> Result<()> {
         let mut state = self.open()?;
-        let writes = &state.changes.writes;
-        let before = writes.get(&key);
-        check_keys(writes.len() + usize::from(before.is_none()), options)?;
-        let before = before.map_or(0, |value| size(&key, value.as_ref()));
+        let is_new = !state.changes.writes.contains_key(&key);
+        check_keys(state.changes.writes.len() + usize::from(is_new), options)?;
+        let before = state
+            .changes
+            .writes
+            .get(&key)
+            .map_or(0, |value| size(&key, value.as_ref()));
         state.grow(size(&key, value.as_ref()), before, options)?;
         state.changes.writes.insert(key, value);
         Ok(())
@@ -101,9 +110,10 @@ impl Overlay {
         let mut state = self.open()?;
         let below = self.below.as_ref().map_or(Ok(0), |below| below.sends())?;
         if below + state.changes.sends.len() >= sends_max {
-            let most = format!("{sends_max} messages and invocations at most");
-            let say = format!("a step without a far store sends {most}, and an atomic run in all");
-            return Err(Error::TooLarge(say));
+            let say = "messages and invocations at most, and an atomic run in all";
+            return Err(Error::TooLarge(format!(
+                "a step without a far store sends {sends_max} {say}"
+            )));
         }
         state.grow(effect.bytes_len(), 0, options)?;
         state.changes.sends.push(effect);
@@ -128,8 +138,10 @@ impl Overlay {
     /// value.
     pub(crate) fn forget(&self, counts: &Changes) {
         let mut state = self.state.lock();
-        let writes = &mut state.changes.writes;
-        writes.retain(|key, value| counts.writes.get(key) != Some(value));
+        state
+            .changes
+            .writes
+            .retain(|key, value| counts.writes.get(key) != Some(value));
         // An overlay that was closed has fewer.
         let sent = counts.sends.len().min(state.changes.sends.len());
         state.changes.sends.drain(..sent);
@@ -167,9 +179,10 @@ impl Overlay {
     fn open(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.state.lock();
         if state.is_closed {
-            return Err(Error::AttemptEnded);
+            Err(Error::AttemptEnded)
+        } else {
+            Ok(state)
         }
-        Ok(state)
     }
 }
 
@@ -178,8 +191,9 @@ impl State {
         let bytes = self.bytes + by - instead_of;
         if bytes > options.step_bytes_max {
             let most = options.step_bytes_max;
-            let say = format!("a step writes and sends {most} bytes at most");
-            return Err(Error::TooLarge(say));
+            return Err(Error::TooLarge(format!(
+                "a step writes and sends {most} bytes at most"
+            )));
         }
         self.bytes = bytes;
         Ok(())
@@ -188,11 +202,13 @@ impl State {
 
 fn check_keys(keys: usize, options: &Options) -> Result<()> {
     let most = options.step_keys_max;
-    if keys > most {
-        let say = format!("a step writes {most} keys at most");
-        return Err(Error::TooLarge(say));
+    if keys <= most {
+        Ok(())
+    } else {
+        Err(Error::TooLarge(format!(
+            "a step writes {most} keys at most"
+        )))
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::{
     model::RunKey,
     placement::StoreLocation,
     run::Run,
-    storage::{Given, RunRow},
+    storage::{Given, RunRow, Status, Store},
 };
 
 /// The time between two checks for a run whose begin has an unknown outcome, and whose row did not
@@ -63,8 +63,8 @@ impl Scheduler {
             }
             begun => begun?,
         };
-        if existing.is_some() {
-            return self.join_begun(claim, location).await;
+        if let Some(existing) = existing {
+            return self.join_begun(claim, (location, store), existing).await;
         }
         inner.executor.counters.began();
         let place = (location.clone(), store);
@@ -91,9 +91,17 @@ impl Scheduler {
     }
 
     /// Executes a run that an earlier begin has begun, whose response was lost.
-    async fn join_begun(&self, claim: Claim, location: StoreLocation) -> Result<()> {
-        let loaded = self.load(claim.key(), &location).await;
-        match loaded {
+    async fn join_begun(
+        &self,
+        claim: Claim,
+        (location, store): (StoreLocation, Store),
+        existing: RunRow,
+    ) -> Result<()> {
+        if existing.status != Status::Running {
+            return Ok(());
+        }
+        let key = claim.key().clone();
+        match self.load(key, existing, (&location, store)).await {
             // The run has begun. A task finds out whether another process executes it.
             Err(error) if error.is_transient() => self.execute(claim, location, None),
             loaded => {

@@ -40,13 +40,19 @@ impl Scheduler {
     /// earlier node of this process is replaced.
     pub(super) async fn resume(&self, key: RunKey, location: &StoreLocation) -> Result<()> {
         let inner = &self.inner;
-        let own = inner.placement.store(location).await?.own_driver()?;
+        let store = inner.placement.store(location).await?;
+        let own = store.own_driver()?;
         let claim = match inner.claims.claim(&key) {
             Some(claim) => claim,
             None if inner.claims.is_executed_as(&key, own) => return Ok(()),
             None => inner.claims.seize(&key).await,
         };
-        if let Some(run) = self.load(&key, location).await? {
+        let Some((row, _)) = store.run(&key.0, &key.1).await? else {
+            return Ok(());
+        };
+        if row.status == Status::Running
+            && let Some(run) = self.load(key, row, (location, store)).await?
+        {
             self.execute(claim, location.clone(), Some(run));
         }
         Ok(())
@@ -56,14 +62,11 @@ impl Scheduler {
     /// executes it.
     pub(super) async fn load(
         &self,
-        key: &RunKey,
-        location: &StoreLocation,
+        key: RunKey,
+        row: RunRow,
+        (location, store): (&StoreLocation, Store),
     ) -> Result<Option<Arc<Run>>> {
-        let (name, id) = key;
-        let store = self.inner.placement.store(location).await?;
-        let Some(row) = active(&store, key).await? else {
-            return Ok(None);
-        };
+        let (name, id) = &key;
         if let Some((refused, _)) = store.refused(name, id, row.began_ms).await? {
             // The far store had refused the run's rows. They may be gone with the near store, or be
             // accepted now. The outcome that callers were told stays.
@@ -72,13 +75,15 @@ impl Scheduler {
                 _ => Ok(None),
             };
         }
-        let row = match self.end_on_request(key, location, (&store, &row)).await? {
-            None => Some(row),
+        let row = match self.end_on_request(&key, location, (&store, &row)).await? {
+            None => row,
             // The run has committed, and only its end is missing.
-            Some(End::Committed) => active(&store, key).await?,
-            Some(_) => None,
+            Some(End::Committed) => match store.run(name, id).await? {
+                Some((row, _)) if row.status == Status::Running => row,
+                _ => return Ok(None),
+            },
+            Some(_) => return Ok(None),
         };
-        let Some(row) = row else { return Ok(None) };
         let Some(row) = store.take((name, id), row).await? else {
             return Ok(None);
         };
@@ -87,7 +92,7 @@ impl Scheduler {
         let place = (location.clone(), store);
         Ok(Some(Run::new(
             &self.inner.env,
-            key.clone(),
+            key,
             (row, given),
             place,
             journal,
@@ -100,8 +105,16 @@ impl Scheduler {
         let inner = &self.inner;
         loop {
             inner.env.clock.sleep(RELOAD_AFTER).await;
-            let loaded = self.load(key, location).await;
-            let now = inner.env.clock.monotonic();
+            let loaded = async {
+                let store = inner.placement.store(location).await?;
+                match store.run(&key.0, &key.1).await? {
+                    Some((row, _)) if row.status == Status::Running => {
+                        self.load(key.clone(), row, (location, store)).await
+                    }
+                    _ => Ok(None),
+                }
+            };
+            let (loaded, now) = (loaded.await, inner.env.clock.monotonic());
             let mut log = inner.stopped_log.lock();
             match loaded {
                 Ok(run) => {
@@ -110,17 +123,13 @@ impl Scheduler {
                 }
                 Err(error) => {
                     if let Some(lasts) = log.failed(now, &error.to_string()) {
-                        let (workflow, run) = key;
-                        tracing::warn!(%workflow, %run, %error, ?lasts, "stopped runs wait");
+                        tracing::warn!(
+                            workflow = %key.0, run = %key.1, %error, ?lasts,
+                            "stopped runs wait to be resumed, such as this one"
+                        );
                     }
                 }
             }
         }
     }
-}
-
-/// The row of a run, if it is active.
-async fn active(store: &Store, (name, id): &RunKey) -> Result<Option<RunRow>> {
-    let row = store.run(name, id).await?.map(|(row, _)| row);
-    Ok(row.filter(|row| row.status == Status::Running))
 }

@@ -229,6 +229,19 @@ impl Shared {
         Arc::clone(&self.lane.lock())
     }
 
+    /// A lane that has read nothing, and depends on no write that the far store refuses permanently.
+    async fn clean_lane(&self) -> Result<Lane> {
+        loop {
+            let lane = self.lane().another()?;
+            match lane.externalize(lane.point()).await.map_err(Error::from) {
+                // The far store has refused another lane of an earlier start meanwhile. There are
+                // only so many of these lanes, so the loop ends.
+                Err(error) if error.is_permanent() => {}
+                externalized => return externalized.map(|()| lane),
+            }
+        }
+    }
+
     /// The stored rows, by number. A row that does not decode is logged, and stays.
     async fn stored_rows(&self) -> Result<Vec<(Bytes, Unsent)>> {
         let mut scan = layout::all_unsent(PAGE_ROWS);
@@ -320,7 +333,7 @@ impl Shared {
         }
         // That point also covers what else the lane has read, such as all that an earlier start has
         // left. A lane that has read only this row knows what the row itself depends on.
-        let lane = self.lane().another()?;
+        let lane = self.clean_lane().await?;
         let read = lane.get(&layout::unsent(unsent.number)).await?;
         Ok(lane.externalize(read.point).await?)
     }
@@ -350,7 +363,7 @@ impl Shared {
     async fn note(&self, update: Update) -> Result<()> {
         let lane = self.lane();
         let noted = match lane.update(update.clone()).await.map_err(Error::from) {
-            Err(error) if error.is_permanent() => self.note_in_another_lane(update, &lane).await,
+            Err(error) if error.is_permanent() => self.note_in_clean_lane(update, &lane).await,
             noted => noted.map(drop),
         };
         match noted {
@@ -366,13 +379,13 @@ impl Shared {
         }
     }
 
-    /// The same in a lane that has read nothing. It replaces `refused` if it succeeds.
-    async fn note_in_another_lane(&self, update: Update, refused: &Arc<Lane>) -> Result<()> {
-        let another = Arc::new(refused.another()?);
-        another.update(update).await?;
+    /// The same in a clean lane, which replaces `refused` if it succeeds.
+    async fn note_in_clean_lane(&self, update: Update, refused: &Arc<Lane>) -> Result<()> {
+        let clean = Arc::new(self.clean_lane().await?);
+        clean.update(update).await?;
         let mut lane = self.lane.lock();
         if Arc::ptr_eq(&lane, refused) {
-            *lane = another;
+            *lane = clean;
         }
         Ok(())
     }
