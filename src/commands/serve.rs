@@ -24,7 +24,7 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
 };
 use tracing_subscriber::{
-    filter::{LevelFilter, Targets},
+    filter::{LevelFilter, ParseError, Targets},
     fmt,
     layer::SubscriberExt as _,
     util::SubscriberInitExt as _,
@@ -121,17 +121,27 @@ impl Stop {
 }
 
 /// Logs go to stderr: stdout holds the `ready` line alone.
+/// The levels that a filter names; `info` if it names none. An empty part would mean "errors only".
+fn levels(filter: &str) -> Result<Targets, ParseError> {
+    let parts = filter.split(',').map(str::trim);
+    let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+    if parts.is_empty() {
+        return Ok(Targets::new().with_default(LevelFilter::INFO));
+    }
+    parts.join(",").parse()
+}
+
 fn start_logs() -> anyhow::Result<Log> {
     let set = ["LANDFAST_LOG", "RUST_LOG"]
         .into_iter()
         .find_map(|name| Some((name, env::var(name).ok()?)));
     // Not `EnvFilter`: its filters by span are of no use here, and need a regular expression engine.
     let levels: Targets = match set {
-        Some((name, filter)) => filter.parse().with_context(|| {
+        Some((name, filter)) => levels(&filter).with_context(|| {
             let advice = "give levels, as in `debug` or `info,zookeeper_frontend=debug`";
             format!("{name}={filter}: {advice}")
         })?,
-        None => Targets::new().with_default(LevelFilter::INFO),
+        None => levels("")?,
     };
     let log = Log::to_stderr().context("the log could not be opened")?;
     log.take_panics();

@@ -170,20 +170,6 @@ fn a_torn_head_of_the_checkpoint_is_told_and_mended_by_a_start() {
 }
 
 #[test]
-fn a_journal_of_an_earlier_format_is_not_said_to_be_whole() {
-    let directory = killed();
-    let file = directory.path().join("landfast-data/format");
-    let format = fs::read_to_string(&file).expect("it reads");
-    assert!(format.contains("format 3"), "{format}");
-    fs::write(&file, format.replace("format 3", "format 2")).expect("it is written");
-    let (verdict, found, _) = doctor(directory.path());
-    assert!(
-        verdict == "ok" && found.starts_with("not looked at"),
-        "{verdict} {found}"
-    );
-}
-
-#[test]
 fn a_running_server_has_read_its_journal() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = Server::start(&mut serve(directory.path(), &[]));

@@ -176,7 +176,12 @@ impl Opening {
     /// or has released the shard.
     async fn outlast(&self, near: &NearOwner, before: &FarOwner) -> Result<bool> {
         let began = self.clock.monotonic();
-        let lease = before.lease.max(Duration::from_millis(1));
+        // A shard that never had an owner has no lease.
+        let lease = if before.lease.is_zero() {
+            self.options.lease
+        } else {
+            before.lease
+        };
         // A tenth more tolerates clocks that differ in speed by a tenth.
         let length = lease + lease / 10;
         while self.clock.monotonic().since(began) < length {

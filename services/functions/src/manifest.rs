@@ -45,7 +45,7 @@ const ROUTES_MAX: usize = 1000;
 const NAME_BYTES_MAX: usize = 64;
 
 /// A parsed manifest.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// The application's name.

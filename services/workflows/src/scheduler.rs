@@ -200,11 +200,9 @@ impl Scheduler {
 
     /// Stops all runs where they are, and releases the shards, drained. The next start resumes the
     /// runs.
-    pub(crate) async fn stop(&self) {
-        if let Some(tasks) = self.tasks.upgrade() {
-            let mut tasks = std::mem::take(&mut *tasks.lock());
-            tasks.shutdown().await;
-        }
+    pub(crate) async fn stop(&self, tasks: &Tasks) {
+        let mut tasks = std::mem::take(&mut *tasks.lock());
+        tasks.shutdown().await;
         self.inner.placement.release().await;
     }
 

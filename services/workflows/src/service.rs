@@ -105,7 +105,7 @@ impl Service {
     /// Stops all runs where they are, and releases far stores, drained. The next start resumes the
     /// runs.
     pub async fn stop(&self) {
-        self.scheduler.stop().await;
+        self.scheduler.stop(&self.tasks).await;
     }
 
     /// The deployed workflows, by name.

@@ -240,9 +240,12 @@ impl CheckpointStore {
 
     /// How many allocated bytes of disk are free inside the store. Reads the whole store.
     pub(crate) fn room(&self) -> Result<u64, StoreError> {
-        let write = self.with_database(|database| database.begin_write().map_err(boxed))?;
-        let stats = write.stats().map_err(boxed)?;
-        write.abort().map_err(boxed)?;
+        let stats = self.with_database(|database| {
+            let write = database.begin_write().map_err(boxed)?;
+            let stats = write.stats().map_err(boxed)?;
+            write.abort().map_err(boxed)?;
+            Ok(stats)
+        })?;
         let disk = self
             .storage
             .open(&self.path)

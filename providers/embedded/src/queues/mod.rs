@@ -25,7 +25,7 @@ use std::{collections::HashMap, sync::Arc};
 use bytes::Bytes;
 use ports::{
     Error, Incarnation, Result,
-    queue::{QueueOptions, Retention, Sequence},
+    queue::{OnFailure, QueueOptions, Retention, Sequence},
 };
 
 pub(crate) use self::{message_records::body_of, settle::Retry, state::QueueState};
@@ -83,7 +83,8 @@ impl Queues {
 
     /// How many groups of all queues are blocked by a permanently failed message (rule P1).
     pub(crate) fn blocked_count(&self) -> usize {
-        let queues = self.by_name.values();
+        let blocks = |queue: &&QueueState| queue.options.on_failure == OnFailure::Block;
+        let queues = self.by_name.values().filter(blocks);
         queues
             .map(|queue| queue.groups.blocked(&queue.options).count())
             .sum()

@@ -63,7 +63,9 @@ impl QueueState {
         for _ in in_line..self.groups.in_line() {
             self.notify.notify_one();
         }
-        if self.groups.next_deadline() != deadline {
+        // A consumer that waits for a deadline that is gone looks again by itself.
+        let earlier = self.groups.next_deadline();
+        if earlier.is_some_and(|next| deadline.is_none_or(|before| next < before)) {
             self.notify.notify_waiters();
         }
         changed

@@ -160,8 +160,10 @@ impl Log {
             (file, bytes) = (self.open()?, 0);
         }
         file.write_all(&text).inspect_err(|_| {
-            // If this fails too, the next write cuts off what is not a whole line.
-            let _ = file.set_len(bytes);
+            // If this fails too, the next write cuts off what is not a whole line. An operator may have
+            // emptied the file meanwhile, which must not grow again.
+            let is_longer = file.metadata().is_ok_and(|now| now.len() > bytes);
+            let _ = is_longer.then(|| file.set_len(bytes));
         })?;
         end.known = Some((bytes + text.len() as u64, next));
         self.next.send_replace(next);

@@ -101,6 +101,7 @@ impl Deployer {
         let generation = known.map_or(1, |known| known + 1);
         let deployment = Deployment {
             manifest,
+            refused: None,
             text,
             archive,
             generation,

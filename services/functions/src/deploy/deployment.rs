@@ -37,6 +37,8 @@ const TIMER: &str = "timer/";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Deployment {
     pub(crate) manifest: Manifest,
+    /// Why this build refuses the manifest, which is empty then: another build took it.
+    pub(crate) refused: Option<String>,
     pub(crate) text: String,
     pub(crate) archive: String,
     /// Grows with each change.
@@ -314,9 +316,14 @@ fn decode(item: &Item) -> Result<Deployment, String> {
     });
     let timers = timers.collect();
     let deployed = item.integer(DEPLOYED).ok_or("it has no deployment")? as u64;
-    let (manifest, text) = (Manifest::parse(&manifest)?, manifest);
+    let text = manifest;
+    let (manifest, refused) = match Manifest::parse(&text) {
+        Ok(manifest) => (manifest, None),
+        Err(why) => (Manifest::default(), Some(why)),
+    };
     Ok(Deployment {
         manifest,
+        refused,
         text,
         archive,
         generation,

@@ -101,6 +101,10 @@ impl Reconciler {
         application: &str,
         row: &Deployment,
     ) -> Result<()> {
+        // What ran before goes on, and the application is tried again (U4).
+        if let Some(why) = &row.refused {
+            return Err(Error::Invalid(why.clone()));
+        }
         let content = self.deployments.archive(&row.archive).await?;
         self.context
             .parts

@@ -147,7 +147,7 @@ impl Recovery {
                         let before = seen.damaged.remove(&row.node);
                         let mut delays =
                             before.map_or_else(|| DAMAGED_AGAIN.delays(), |(.., delays)| delays);
-                        let wait = delays.next_delay(&*self.calls.context.entropy);
+                        let wait = delays.next_wait(&*self.calls.context.entropy);
                         let next = now + wait.unwrap_or_default();
                         seen.damaged.insert(row.node, (error.clone(), next, delays));
                     }

@@ -47,6 +47,7 @@ fn starts_with_a_row_refused_today(text: &Bytes) {
         let timers = BTreeMap::new();
         let deployment = Deployment {
             manifest,
+            refused: None,
             text,
             archive,
             generation: 1,
@@ -58,6 +59,27 @@ fn starts_with_a_row_refused_today(text: &Bytes) {
             .await
             .expect("it is deployed");
         service.start().await.expect("it starts");
+        assert_eq!(names(&service), ["f"]);
+    });
+}
+
+/// U4. This build refuses the stored manifest: the server starts, says why, and deploys anew.
+#[test]
+fn a_manifest_that_is_refused_when_it_is_read_stops_no_start() {
+    run(async {
+        let world = World::new(7);
+        let (service, _) = service(&world);
+        service.deploy("a", archive("f")).await.expect("deployed");
+        let deployments = &service.deployer.reconciler.deployments;
+        let mut row = deployments.all().await.expect("read")["a"].clone();
+        let refused = with_variable("LANDFAST_URL");
+        row.text = String::from_utf8(refused.to_vec()).expect("text");
+        (row.generation, row.deployed) = (2, 2);
+        deployments.put("a", &row, Some(1)).await.expect("put");
+        let (service, _) = self::service(&world);
+        service.start().await.expect("it starts");
+        assert!(names(&service).is_empty(), "{:?}", names(&service));
+        service.deploy("a", archive("f")).await.expect("deployed");
         assert_eq!(names(&service), ["f"]);
     });
 }
