@@ -1,14 +1,9 @@
 //! A far store that is the near one under another name: it is refused, without side effects.
 
-use bytes::Bytes;
-use ports::{
-    Key, Update,
-    key_value::{Scan, Value},
-};
+use ports::key_value::Scan;
 use simulation::{
     transactions::crashable::Life,
     workflows::{
-        checks::ADDRESS,
         cluster::{Cluster, Process},
         code::COUNTS,
     },
@@ -72,33 +67,6 @@ fn a_far_store_that_is_the_near_one_is_refused_and_nothing_is_written() {
             .value
             .items;
         assert!(rows.is_empty() && noted(&cluster).await == 0, "{rows:?}");
-        process.end().await;
-    });
-}
-
-/// In the form of an earlier build.
-#[test]
-fn a_recorded_far_store_that_is_the_near_one_is_released() {
-    simulated::run(async {
-        let mut cluster = Cluster::far_is_near(1, Options::default()).await;
-        let row = Key::new("h", ["earlier\0", PLACE].concat());
-        let address = Value::Bytes(Bytes::from_static(ADDRESS.as_bytes()));
-        let put = Update::put(row, vec![("address".into(), address)]);
-        cluster.near.key_value().update(put).await.expect("put");
-        let process = boot(&mut cluster).await;
-        for _ in 0..100 {
-            cluster
-                .near
-                .clock()
-                .sleep(std::time::Duration::from_millis(10))
-                .await;
-        }
-        assert_eq!(noted(&cluster).await, 0);
-        let listed = process.service.runs("earlier", None, None).await;
-        assert!(
-            matches!(listed, Err(Error::NoSuchWorkflow(_))),
-            "{listed:?}"
-        );
         process.end().await;
     });
 }
