@@ -275,7 +275,7 @@ async fn start_coordination(
     let parts = Parts {
         system: items.clone(),
         items,
-        objects: Arc::new(objects),
+        objects,
         queue: metered_queue(&provider.queue, meter),
         functions: Arc::new(functions),
         clock: Arc::new(SystemClock),

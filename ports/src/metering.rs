@@ -24,11 +24,9 @@ use std::{
     },
 };
 
-pub use objects::MeteredObjects;
-
 use crate::{
     DurabilityPoint, Externalize, Functions, KeyValue, Queue, Result as PortResult,
-    decorate::Decorator,
+    decorate::Decorator, objects::ObjectStore,
 };
 
 macro_rules! operations {
@@ -207,6 +205,8 @@ pub type MeteredKeyValue = Metered<dyn KeyValue>;
 pub type MeteredQueue = Metered<dyn Queue>;
 /// Functions whose calls are counted.
 pub type MeteredFunctions = Metered<dyn Functions>;
+/// An object store whose calls are counted, with their objects and bytes.
+pub type MeteredObjects = Metered<dyn ObjectStore>;
 
 impl<P: ?Sized> Metered<P> {
     /// Counts the calls of `inner` into `meter`.

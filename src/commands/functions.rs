@@ -189,8 +189,11 @@ impl Invoke {
     fn run(&self) -> anyhow::Result<ExitCode> {
         let payload = super::text_or_stdin(&self.payload)?;
         let path = format!("/2015-03-31/functions/{}/invocations", segment(&self.name));
-        let kinds = ["RequestResponse", "Event"];
-        let kind = kinds[usize::from(self.event)];
+        let kind = if self.event {
+            "Event"
+        } else {
+            "RequestResponse"
+        };
         let log = if self.log { "Tail" } else { "None" };
         let headers = [("X-Amz-Invocation-Type", kind), ("X-Amz-Log-Type", log)];
         let request = Request {

@@ -120,7 +120,6 @@ impl Stop {
     }
 }
 
-/// Logs go to stderr: stdout holds the `ready` line alone.
 /// The levels that a filter names; `info` if it names none. An empty part would mean "errors only".
 fn levels(filter: &str) -> Result<Targets, ParseError> {
     let parts = filter.split(',').map(str::trim);
@@ -131,6 +130,7 @@ fn levels(filter: &str) -> Result<Targets, ParseError> {
     parts.join(",").parse()
 }
 
+/// Logs go to stderr: stdout holds the `ready` line alone.
 fn start_logs() -> anyhow::Result<Log> {
     let set = ["LANDFAST_LOG", "RUST_LOG"]
         .into_iter()

@@ -33,7 +33,7 @@ impl Places {
     }
 
     /// Waits until the next connection can be served, or at least be refused.
-    pub(crate) async fn is_one_free(&self) {
+    pub(crate) async fn wait_until_free(&self) {
         // The permit is given back: a connection takes its place when it is there.
         tokio::select! {
             biased;

@@ -101,7 +101,7 @@ impl Acceptor {
 
     /// The next connection and its place. May be dropped and called anew.
     async fn accept(&mut self) -> ((TcpStream, SocketAddr), Place) {
-        self.places.is_one_free().await;
+        self.places.wait_until_free().await;
         let accepted = self.accept_any().await;
         let place = self.places.take().expect("only this loop takes places");
         if place.is_refusal {

@@ -17,8 +17,11 @@ use crate::layout::{RowKey, item_row};
 pub(crate) struct Decision<T> {
     /// Changed rows, by the index of their keys.
     pub(crate) changed: BTreeMap<usize, Stored>,
-    pub(crate) answer: Box<dyn FnOnce(Receipt) -> T + Send>,
+    pub(crate) answer: Answered<T>,
 }
+
+/// The result of a call that has yet to get its receipt.
+pub(crate) type Answered<T> = Box<dyn FnOnce(Receipt) -> T + Send>;
 
 impl<T> Decision<T> {
     fn new(
@@ -27,11 +30,6 @@ impl<T> Decision<T> {
     ) -> Self {
         let answer = Box::new(answer);
         Self { changed, answer }
-    }
-
-    /// The call changes nothing.
-    fn unchanged(answer: impl FnOnce(Receipt) -> T + Send + 'static) -> Self {
-        Self::new(BTreeMap::new(), answer)
     }
 }
 
@@ -107,7 +105,7 @@ impl Operation for Several {
                         item,
                         receipt,
                     };
-                    return Ok(Decision::unchanged(answer));
+                    return Ok(Decision::new(BTreeMap::new(), answer));
                 }
                 Evaluated::Unchanged => items.push(stored.item.clone()),
                 Evaluated::Changed(next) => {

@@ -63,12 +63,12 @@ impl Lane {
     }
 
     async fn write<O: Operation>(&self, operation: O) -> Result<O::Answer> {
-        let (decided, high) = self
+        let (answer, high) = self
             .engine
             .write((self.id, self.clone()), operation)
             .await?;
         let point = self.engine.point(self.id, high);
-        Ok((decided.answer)(Receipt { point }))
+        Ok(answer(Receipt { point }))
     }
 
     /// Errors: `Lost` if a dependency of an update is lost (D4).

@@ -17,8 +17,6 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) const OWNER: &[u8] = b"o";
 pub(crate) const ITEMS: u8 = b'i';
-/// Cursors of users' lanes of batches.
-pub(crate) const BATCH_CURSORS: u8 = b'b';
 /// Far: cursors of our lanes.
 pub(crate) const CURSORS: u8 = b'c';
 pub(crate) const PAYLOADS: u8 = b'p';

@@ -25,8 +25,8 @@ use crate::{
     broken::Broken,
     engine::{Engine, Order, State, Stores},
     layout::{
-        BATCH_CURSORS, BODY, CURSORS, ITEMS, LaneId, OWNER, PAGE_ITEMS, PAYLOADS, RECORDS, Record,
-        Row, cursor_of, cursor_sort, decode_body, lane_of, payload_sort, scan_kind,
+        BODY, CURSORS, ITEMS, LaneId, OWNER, PAGE_ITEMS, PAYLOADS, RECORDS, Record, Row, cursor_of,
+        cursor_sort, decode_body, lane_of, payload_sort, scan_kind,
     },
     options::{Options, limits_of},
     owner::{End, FarOwner, Lease, NearOwner, epoch_is, name_of},
@@ -244,7 +244,7 @@ impl Opening {
             let Stores {
                 near: store, shard, ..
             } = &self.stores;
-            for kind in [RECORDS, ITEMS, BATCH_CURSORS, PAYLOADS] {
+            for kind in [RECORDS, ITEMS, PAYLOADS] {
                 let rows = self.all(store, scan_kind(shard, kind, PAGE_ITEMS)).await?;
                 let sorts: Vec<Bytes> = rows.into_iter().map(|(sort, _)| sort).collect();
                 if !self.delete(store, near.epoch, &sorts).await? {
@@ -275,14 +275,9 @@ impl Opening {
     }
 
     async fn far_is_empty(&self) -> Result<bool> {
-        for kind in [ITEMS, BATCH_CURSORS] {
-            let scan = scan_kind(&self.stores.shard, kind, 1);
-            let page = self.again(|| self.stores.far.scan(&scan)).await?.value;
-            if !page.items.is_empty() {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let scan = scan_kind(&self.stores.shard, ITEMS, 1);
+        let page = self.again(|| self.stores.far.scan(&scan)).await?.value;
+        Ok(page.items.is_empty())
     }
 
     /// Step 7: restores the unsent tail (E9). Returns the records that only need cleaning, and the
@@ -364,12 +359,10 @@ impl Opening {
 
     async fn resident_bytes(&self) -> Result<usize> {
         let mut bytes = 0;
-        for kind in [ITEMS, BATCH_CURSORS] {
-            let scan = scan_kind(&self.stores.shard, kind, PAGE_ITEMS);
-            for (sort, item) in self.all(&self.stores.near, scan).await? {
-                let row: Row = decode_body(&item, "read a near row")?;
-                bytes += row.bytes(&sort);
-            }
+        let scan = scan_kind(&self.stores.shard, ITEMS, PAGE_ITEMS);
+        for (sort, item) in self.all(&self.stores.near, scan).await? {
+            let row: Row = decode_body(&item, "read a near row")?;
+            bytes += row.bytes(&sort);
         }
         Ok(bytes)
     }

@@ -139,11 +139,11 @@ fn figure(text: &mut String, row: &str, status: &Value) {
         let Some(items) = status.pointer(list).and_then(Value::as_array) else {
             return;
         };
-        let labelled = items.iter().map(|item| {
+        let figures = items.iter().map(|item| {
             let value = item[named_by].as_str().unwrap_or_default();
             (labelled(label, value), &item[member])
         });
-        labelled.collect()
+        figures.collect()
     } else {
         match (status.pointer(place), label.split_once('=')) {
             (None, _) => return,

@@ -5,24 +5,16 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream::BoxStream};
 use object_store::{GetOptions, GetResult, ObjectMeta, PutResult};
 
-use super::{Meter, Operation};
+use super::{Meter, MeteredObjects, Operation};
 use crate::{
     decorate::ObjectsDecorator,
     objects::{ObjectPath, ObjectStore, PutOptions, PutPayload, Result},
 };
 
-/// Counts the puts, gets, deletes and lists of the object store it wraps, with their objects and
-/// bytes.
-#[derive(Debug)]
-pub struct MeteredObjects {
-    inner: Arc<dyn ObjectStore>,
-    meter: Arc<Meter>,
-}
-
 impl MeteredObjects {
     /// Counts the calls of `inner` into `meter`.
     pub fn around(inner: Arc<dyn ObjectStore>, meter: Arc<Meter>) -> Arc<dyn ObjectStore> {
-        Self { inner, meter }.into_objects()
+        Self::new(inner, meter).into_objects()
     }
 }
 

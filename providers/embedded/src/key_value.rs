@@ -295,7 +295,7 @@ fn after_partition(partition: &[u8]) -> RecordKey {
             return RecordKey::new(Table::Item, Bytes::from(bytes));
         }
     }
-    RecordKey::new(Table::Lane, Bytes::new())
+    RecordKey::new(Table::Queue, Bytes::new())
 }
 
 #[cfg(test)]

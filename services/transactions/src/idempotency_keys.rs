@@ -87,21 +87,16 @@ impl IdempotencyKeys {
 impl IdempotencyKeys {
     /// Lists the buckets that earlier starts and other nodes have created.
     pub(crate) async fn list_periods(&self, node: &Node) -> Result<()> {
+        let scan = Scan::partition(layout::PERIODS, PAGE_PERIODS);
+        let (rows, _) = node.store.scan_all(scan).await?;
         let mut periods = Periods::new();
-        let mut scan = Scan::partition(layout::PERIODS, PAGE_PERIODS);
-        loop {
-            let page = node.store.scan(&scan).await?.value;
-            for (sort, item) in page.items {
-                let end = layout::period_of(&sort)
-                    .ok_or_else(|| Error::Corrupt("decode a period".into()))?;
-                periods.insert(end, count_of(&item));
-            }
-            let Some(next) = page.next else {
-                *self.lock() = periods;
-                return Ok(());
-            };
-            scan.from = next;
+        for (sort, item) in rows {
+            let end =
+                layout::period_of(&sort).ok_or_else(|| Error::Corrupt("decode a period".into()))?;
+            periods.insert(end, count_of(&item));
         }
+        *self.lock() = periods;
+        Ok(())
     }
 
     /// Keeps these rows for the windows of their ids.

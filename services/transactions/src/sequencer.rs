@@ -41,11 +41,9 @@ use std::{
 };
 
 use ports::{Clock, DurabilityPoint};
-use primitives::{Cursor, Epoch, FencedLog, SlotIndex, Writer};
+use primitives::{Cursor, Epoch, FencedLog, Mutant, SlotIndex, Writer};
 use tokio::sync::{self, oneshot};
 use validation::{Batch, LastWriters, Observed, Trace, Verdict};
-
-use primitives::Mutant;
 
 use crate::{
     Error, Result,

@@ -36,9 +36,9 @@ impl Observer {
             ));
         }
         self.acts(node, now, membership);
-        for office in [Election::Collector, Election::Sequencer] {
-            if membership.leads(office) {
-                self.leads(node, now, office);
+        for election in [Election::Collector, Election::Sequencer] {
+            if membership.leads(election) {
+                self.leads(node, now, election);
             }
         }
     }
@@ -53,15 +53,15 @@ impl Observer {
         *known = nodes.into_keys().filter(|other| *other != node).collect();
     }
 
-    fn leads(&mut self, node: NodeId, now: Monotonic, office: Election) {
-        let led = self.led.entry(office).or_default();
+    fn leads(&mut self, node: NodeId, now: Monotonic, election: Election) {
+        let led = self.led.entry(election).or_default();
         match led.iter().position(|leader| *leader == node) {
             None => led.push(node),
             Some(place) if place + 1 == led.len() => {}
             Some(_) => {
                 let latest = led.last();
                 self.violations.push(format!(
-                    "{node:?} leads {office:?} at {now:?}, after {latest:?} has"
+                    "{node:?} leads {election:?} at {now:?}, after {latest:?} has"
                 ));
             }
         }

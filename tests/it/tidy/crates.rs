@@ -195,7 +195,7 @@ fn the_rule_itself_refuses_what_points_up_or_sideways() {
 fn features_exist_in_the_program_alone() {
     let mut complaints = Vec::new();
     for package in ours() {
-        let (layer, name) = room(
+        let (layer, _) = room(
             Path::new(&package.manifest_path)
                 .parent()
                 .expect("a folder"),
@@ -205,11 +205,7 @@ fn features_exist_in_the_program_alone() {
             .keys()
             .filter(|feature| !layer.is_empty() && *feature != "default")
         {
-            let is_for_tests = matches!(
-                (layer.as_str(), name.as_str(), feature.as_str()),
-                ("ports", "", "contract") | ("foundations", "primitives", "mutants")
-            );
-            if !is_for_tests {
+            if !TEST_FEATURES.contains(&(&package.name, feature)) {
                 complaints.push(format!("{} has a feature: {feature}", package.name));
             }
         }

@@ -15,7 +15,7 @@ use ports::{
 use super::{Engine, Order};
 use crate::{
     broken::Broken,
-    layout::{BATCH_CURSORS, Content, ITEMS, Record, Row, decode_body, payload_sort, record_sort},
+    layout::{Content, ITEMS, Record, Row, decode_body, payload_sort, record_sort},
     owner::no_longer_complete,
 };
 
@@ -90,7 +90,7 @@ impl Engine {
         }
         let scan = Scan {
             partition: self.stores.shard.clone(),
-            from: (order.evict_from.clone()).max(Bytes::from_static(&[BATCH_CURSORS])),
+            from: (order.evict_from.clone()).max(Bytes::from_static(&[ITEMS])),
             until: Some(Bytes::from_static(&[ITEMS + 1])),
             items_max: EVICTION_ROWS.min(self.limits.transact_items_max),
         };

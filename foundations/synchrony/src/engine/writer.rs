@@ -16,7 +16,7 @@ use ports::{
 
 use super::{Engine, Order};
 use crate::{
-    evaluation::{Decision, Operation},
+    evaluation::{Answered, Decision, Operation},
     health::Ended,
     layout::{
         BODY, Content, LaneId, OWNER, PayloadId, Record, RecordId, Row, RowKey, Written, body,
@@ -47,7 +47,7 @@ impl Engine {
         self: &Arc<Self>,
         (lane, held): (LaneId, impl Send + 'static),
         operation: O,
-    ) -> Result<(Decision<O::Answer>, u64)> {
+    ) -> Result<(Answered<O::Answer>, u64)> {
         operation.check(&self.limits)?;
         // The write continues if its caller gives up. It follows what its lane has read, which the
         // lane forgets when its last handle is dropped. So the task holds a handle.
@@ -68,7 +68,7 @@ impl Engine {
         &self,
         lane: LaneId,
         operation: O,
-    ) -> Result<(Decision<O::Answer>, Option<RecordId>, u64)> {
+    ) -> Result<(Answered<O::Answer>, Option<RecordId>, u64)> {
         let keys = operation.keys();
         loop {
             self.wait_for_room().await?;
@@ -87,10 +87,9 @@ impl Engine {
             };
             let (place, dependencies) = self.join_in(lane, &found)?;
             let stored: Vec<Stored> = found.iter().map(|found| found.stored.clone()).collect();
-            let mut decided = operation.decide(&stored, &self.limits)?;
-            let changed = std::mem::take(&mut decided.changed);
+            let Decision { changed, answer } = operation.decide(&stored, &self.limits)?;
             if changed.is_empty() {
-                return Ok((decided, None, self.state().stream.high(lane)));
+                return Ok((answer, None, self.state().stream.high(lane)));
             }
             let record = Record {
                 position: order.position + 1,
@@ -100,7 +99,7 @@ impl Engine {
             };
             let plan = self.plan(&keys, &found, changed, record, &order)?;
             self.carry_out(&mut order, plan).await?;
-            return Ok((decided, Some(place), self.state().stream.high(lane)));
+            return Ok((answer, Some(place), self.state().stream.high(lane)));
         }
     }
 

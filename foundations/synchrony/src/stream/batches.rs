@@ -228,9 +228,11 @@ impl Stream {
         for sequence in batch.sequences.clone() {
             let index = sequence.checked_sub(lane.done + 1);
             if let Some(pending) = index.and_then(|index| lane.records.get_mut(index as usize)) {
-                let is_applied = sequence <= until;
-                let (applied, queued) = (Stage::Applied, Stage::Queued);
-                pending.stage = if is_applied { applied } else { queued };
+                pending.stage = if sequence <= until {
+                    Stage::Applied
+                } else {
+                    Stage::Queued
+                };
             }
         }
     }

@@ -140,17 +140,10 @@ impl Stream {
         lane.high = lane.high.max(pending.record.position);
         lane.bytes += bytes;
         let dependencies = pending.record.dependencies.clone();
-        for RecordId {
-            lane: other,
-            sequence,
-        } in &dependencies
-        {
-            if lane
-                .inherited
-                .get(other)
-                .is_some_and(|read| read <= sequence)
-            {
-                lane.inherited.remove(other);
+        for dependency in &dependencies {
+            let read = lane.inherited.get(&dependency.lane);
+            if read.is_some_and(|read| *read <= dependency.sequence) {
+                lane.inherited.remove(&dependency.lane);
             }
         }
         let is_sound = lane.poison.is_none();

@@ -31,13 +31,13 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
 }
 
 async fn send(request: Request, body: Body) -> Answer {
-    let (effect, whole) = message(&request, NAME, body).await?;
-    take(&request, effect, &whole).await
+    let (effect, _whole) = message(&request, NAME, body).await?;
+    take(&request, effect).await
 }
 
 async fn invoke(request: Request, body: Body) -> Answer {
-    let (effect, whole) = invocation(&request, NAME, body).await?;
-    take(&request, effect, &whole).await
+    let (effect, _whole) = invocation(&request, NAME, body).await?;
+    take(&request, effect).await
 }
 
 /// The message that a request asks for, to the queue at a place of the path; and its body.
@@ -70,8 +70,8 @@ pub(super) async fn invocation(
     Ok((Effect::Invocation { function, payload }, whole))
 }
 
-/// The body counts against the budget until the engine has it.
-async fn take(request: &Request, effect: Effect, _: &Whole) -> Answer {
+/// The callers hold the body meanwhile: it counts against the budget until the engine has it.
+async fn take(request: &Request, effect: Effect) -> Answer {
     let engine = request.backend.transactions()?;
     let (call, place) = (call(request)?, headers::effect(&request.headers)?);
     let (backend, sent) = (&request.backend, engine.send(&call, effect, place));

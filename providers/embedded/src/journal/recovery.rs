@@ -384,31 +384,28 @@ impl Reading {
         Ok(last)
     }
 
-    /// Reports the bytes from `end` to `tail` as torn, and those that the file lacks as missing. A
-    /// whole record after `end` proves damage instead.
+    /// Reports the bytes of `rest` up to `tail` as torn, and those that the file lacks as missing. A
+    /// whole record in `rest` proves damage instead.
     fn cut(
         &mut self,
         opened: &OpenedSegment,
-        Range {
-            start: end,
-            end: until,
-        }: Range<u64>,
+        rest: Range<u64>,
         tail: u64,
         missing: u64,
     ) -> Result<(), OpenError> {
         // A frame may end in zeros, so they belong to the search.
-        let mut rest = vec![0; (until - end) as usize];
+        let mut bytes = vec![0; (rest.end - rest.start) as usize];
         opened
             .file
-            .read_at(&mut rest, end)
+            .read_at(&mut bytes, rest.start)
             .map_err(opened.unreadable())?;
-        if frame::is_within(&rest, self.recovered.sequence, self.salt) {
-            return Err(opened.damaged(end));
+        if frame::is_within(&bytes, self.recovered.sequence, self.salt) {
+            return Err(opened.damaged(rest.start));
         }
         let cut = Cut {
             file: opened.path.clone(),
-            offset: end,
-            bytes: tail - end,
+            offset: rest.start,
+            bytes: tail - rest.start,
             missing,
         };
         self.recovered.report.cut = Some(cut);

@@ -1,9 +1,8 @@
 //! Records: everything the store keeps, in one ordered key space.
 //!
-//! Items, lane cursors, queues and messages are records of one engine. One journal, one order and
-//! one durability point therefore cover them all (Q7). A record is absolute state, never a
-//! difference. Changes to one record within a group can therefore be coalesced, and replaying a
-//! journal twice is harmless.
+//! Items, queues and messages are records of one engine. One journal, one order and one durability
+//! point therefore cover them all (Q7). A record is absolute state, never a difference. Changes to
+//! one record within a group can therefore be coalesced, and replaying a journal twice is harmless.
 //!
 //! Invariants
 //! - [`Record::decode`] is the inverse of [`Record::encode`], and answers none for any other bytes.
@@ -30,8 +29,6 @@ pub(crate) enum Table {
     Incarnations = 0,
     /// Key-value items.
     Item = 1,
-    /// Cursors of ordered batches.
-    Lane = 2,
     /// Queues by name.
     Queue = 3,
     /// Messages by queue, group and sequence.
@@ -51,7 +48,6 @@ impl Table {
         Some(match byte {
             0 => Self::Incarnations,
             1 => Self::Item,
-            2 => Self::Lane,
             3 => Self::Queue,
             4 => Self::Message,
             5 => Self::Attempts,
@@ -129,7 +125,6 @@ pub(crate) struct Attempts {
 pub(crate) enum Record {
     Incarnations(Arc<Vec<(u64, u64)>>),
     Item(Arc<StoredItem>),
-    Lane(u64),
     Queue(Arc<QueueRecord>),
     Message(Bytes),
     Attempts(Arc<Attempts>),
@@ -151,7 +146,7 @@ impl Record {
                     .map_or(&[][..], Item::attributes);
                 48 + item.bytes_len() + attributes.len() * 20 + memory_bytes(&item.stored)
             }
-            Self::Lane(_) | Self::Deduplication(_) => 10,
+            Self::Deduplication(_) => 10,
             Self::Queue(_) => 40,
             Self::Message(bytes) | Self::MessageId(bytes) => bytes.len(),
             Self::Attempts(attempts) => 20 + attempts.reason.len(),
@@ -167,7 +162,7 @@ impl Record {
         match self {
             Self::Incarnations(ends) => put(ends, buffer),
             Self::Item(item) => put(item, buffer),
-            Self::Lane(number) | Self::Deduplication(number) => put(number, buffer),
+            Self::Deduplication(expires) => put(expires, buffer),
             Self::Queue(queue) => put(queue, buffer),
             Self::Message(bytes) | Self::MessageId(bytes) => buffer.extend_from_slice(bytes),
             Self::Attempts(attempts) => put(attempts, buffer),
@@ -181,7 +176,6 @@ impl Record {
         Some(match table {
             Table::Incarnations => Self::Incarnations(read(&bytes)?),
             Table::Item => Self::Item(read(&bytes)?),
-            Table::Lane => Self::Lane(read(&bytes)?),
             Table::Deduplication => Self::Deduplication(read(&bytes)?),
             Table::Queue => Self::Queue(read(&bytes)?),
             Table::Message => Self::Message(bytes),

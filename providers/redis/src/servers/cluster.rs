@@ -183,9 +183,10 @@ impl Cluster {
         Ok((DurabilityPoint::DURABLE, bytes))
     }
 
+    /// The reply to a read of `name`, which is `Nil` if the key is absent.
     pub(crate) async fn value(&self, name: &Bytes) -> Result<Value, Failure> {
-        let command = cmd("GET").arg(&name[..]).clone();
-        self.send(name, &command, Effect::Reads).await
+        self.send(name, cmd("GET").arg(&name[..]), Effect::Reads)
+            .await
     }
 
     /// The messages published on `channel`, received through one of the servers.

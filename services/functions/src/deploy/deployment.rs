@@ -299,13 +299,13 @@ fn decoded(name: &str, item: &Item) -> Result<Deployment> {
 }
 
 fn decode(item: &Item) -> Result<Deployment, String> {
-    let text = |name: &str| {
+    let attribute = |name: &str| {
         let bytes = item
             .bytes(name)
             .ok_or_else(|| format!("it has no {name}"))?;
         String::from_utf8(bytes.to_vec()).map_err(|error| error.to_string())
     };
-    let (manifest, archive) = (text(MANIFEST)?, text(ARCHIVE)?);
+    let (text, archive) = (attribute(MANIFEST)?, attribute(ARCHIVE)?);
     let generation = item.integer(GENERATION).ok_or("it has no generation")? as u64;
     let timers = item.attributes().iter().filter_map(|(name, value)| {
         let function = name.as_str().strip_prefix(TIMER)?;
@@ -316,7 +316,6 @@ fn decode(item: &Item) -> Result<Deployment, String> {
     });
     let timers = timers.collect();
     let deployed = item.integer(DEPLOYED).ok_or("it has no deployment")? as u64;
-    let text = manifest;
     let (manifest, refused) = match Manifest::parse(&text) {
         Ok(manifest) => (manifest, None),
         Err(why) => (Manifest::default(), Some(why)),

@@ -27,7 +27,6 @@ use std::{
 };
 
 use ports::DurabilityPoint;
-
 use primitives::Mutant;
 
 use crate::{

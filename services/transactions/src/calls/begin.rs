@@ -80,11 +80,9 @@ impl Calls {
         future: impl Future<Output = T>,
     ) -> T {
         let lock = self.attempts.lock().begin_lock(id);
-        let held = Arc::clone(&lock);
-        let alone = held.lock().await;
+        let alone = lock.lock().await;
         let output = future.await;
         drop(alone);
-        drop(held);
         self.attempts.lock().end_begin(id, lock);
         output
     }

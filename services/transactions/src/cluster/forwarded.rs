@@ -76,17 +76,25 @@ pub(crate) fn not_understood() -> Error {
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
-        let error = match error {
+        Self::Plain(match error {
             Error::TransactionFinished(outcome) => return Self::Finished(outcome),
             Error::Unavailable(why) => return Self::Unavailable(why.to_string()),
             Error::Corrupt(why) => return Self::Corrupt(why.to_string()),
             Error::WrongObjects(why) => return Self::WrongObjects(why.to_string()),
-            Error::Invalid(_) => Error::Invalid(INVALID),
-            Error::TooLarge(_) => Error::TooLarge(INVALID),
-            error => error,
-        };
-        let index = WITHOUT_TEXT.iter().position(|other| *other == error);
-        Self::Plain(index.expect("all others are listed") as u8)
+            Error::Invalid(_) => 0,
+            Error::TooLarge(_) => 1,
+            Error::TooManyOpen => 2,
+            Error::TooMuchBuffered => 3,
+            Error::NoSuchTransaction => 4,
+            Error::NoSuchQueue => 5,
+            Error::NoSuchFunction => 6,
+            Error::NoValidVersion => 7,
+            Error::Conflict => 8,
+            Error::SnapshotTooOld => 9,
+            Error::Expired => 10,
+            Error::OutcomeUnknown => 11,
+            Error::NoRoom => 12,
+        })
     }
 }
 

@@ -10,7 +10,6 @@ use std::{
 };
 
 use ports::{LogThrottle, Monotonic};
-
 use primitives::Mutant;
 
 use crate::{

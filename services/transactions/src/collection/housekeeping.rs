@@ -59,7 +59,7 @@ struct Housekeeping {
     /// When no write of the swept nodes can arrive any more.
     sweep_from: Monotonic,
     /// Whether this node leads as the collector, and so processes the logs of dead nodes.
-    is_in_office: bool,
+    is_leader: bool,
     /// When to list the retention buckets of idempotency keys again, because other nodes add keys
     /// too. `None` for a single node, or one that does not lead.
     names_listed_next: Option<Monotonic>,
@@ -89,7 +89,7 @@ impl Collection {
         let rows = rows.into_iter().filter(|row| !row.is_trimmed).collect();
         let sweep_from = node.started + self.context.config.life_max + LATE_WRITE;
         let (logs, unswept) = (Vec::new(), Vec::new());
-        let is_in_office = self.context.is_alone();
+        let is_leader = self.context.is_alone();
         let names_listed_next = None;
         let names_heard = (Frontier::default(), false);
         let house = Housekeeping {
@@ -100,7 +100,7 @@ impl Collection {
             sweep,
             unswept,
             sweep_from,
-            is_in_office,
+            is_leader,
             names_listed_next,
             names_heard,
         };
@@ -179,7 +179,7 @@ impl Housekeeping {
         let node = Arc::clone(&self.node);
         let _at_work = node.at_work()?;
         self.collection.overtake();
-        self.take_office();
+        self.update_leadership();
         if !self.has_work() {
             return Ok(self.due());
         }
@@ -229,26 +229,26 @@ impl Housekeeping {
         let is_sweeping = self.sweep_due() == Some(Duration::ZERO);
         let has_packs_due = self.collection.packing.packs_due(&self.node) == Some(Duration::ZERO);
         let has_names = self.names_listing_due() == Some(Duration::ZERO)
-            || self.is_in_office && self.collection.idempotency_keys.has_names_due();
+            || self.is_leader && self.collection.idempotency_keys.has_names_due();
         is_starting || is_sweeping || has_packs_due || has_names || self.logs.iter().any(is_behind)
     }
 
     /// Among several nodes, the leader processes the logs of dead nodes, and expires idempotency
     /// keys.
-    fn take_office(&mut self) {
+    fn update_leadership(&mut self) {
         if self.collection.context.is_alone() {
             return;
         }
         let left = self.node.take_left_behind();
-        let was_in_office = std::mem::replace(
-            &mut self.is_in_office,
+        let was_leader = std::mem::replace(
+            &mut self.is_leader,
             self.collection
                 .cluster
                 .membership
                 .leads(Election::Collector),
         );
-        if self.is_in_office {
-            if !was_in_office || !left.is_empty() {
+        if self.is_leader {
+            if !was_leader || !left.is_empty() {
                 self.node.packs.takes_over();
             }
             self.rows.extend(left);
@@ -264,7 +264,7 @@ impl Housekeeping {
 
     /// Expires the next idempotency keys that are due. Returns false if none is.
     async fn walk_names(&self) -> Result<bool> {
-        Ok(self.is_in_office && self.collection.walk_names(&self.node).await?)
+        Ok(self.is_leader && self.collection.walk_names(&self.node).await?)
     }
 
     /// Lists the idempotency keys of other nodes, which leave their expiry to the leader.
@@ -299,7 +299,7 @@ impl Housekeeping {
 
     /// The time until there may be work, unless it is woken sooner.
     fn due(&self) -> Option<Duration> {
-        let names = if self.is_in_office {
+        let names = if self.is_leader {
             self.collection.idempotency_keys.names_due()
         } else {
             None

@@ -3,7 +3,6 @@
 //! The rows of such attempts are closed first, so no commit can name the data any more.
 
 use futures_util::{Stream, StreamExt};
-
 use primitives::Mutant;
 
 use crate::{

@@ -24,10 +24,8 @@ use std::{
 
 use bytes::Bytes;
 use ports::{Clock, DurabilityPoint, Update};
-use primitives::{Cursor, Epoch, SlotIndex, Writer};
+use primitives::{Cursor, Epoch, Mutant, SlotIndex, Writer};
 use tokio::sync::{self, oneshot};
-
-use primitives::Mutant;
 
 use crate::{
     Error, Result,

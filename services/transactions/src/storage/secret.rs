@@ -6,9 +6,8 @@ use ports::{
     Condition, Entropy, Update,
     key_value::{Name, Test, Value},
 };
-use serde::{Deserialize, Serialize};
-
 use primitives::Mutant;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,

@@ -85,10 +85,8 @@ impl Attempt {
         let publishing = self.publishing.lock().await;
         let changes = self.overlay.close();
         drop(publishing);
-        let (run, step) = (
-            &self.run,
-            (self.path.as_str(), self.row(function, Ok(output))),
-        );
+        let run = &self.run;
+        let step = (self.path.as_str(), self.row(function, Ok(output)));
         if run.call_of_atomic().is_some() && !run.env.breaks(Broken::CountsByParts) {
             return run.commit_in_atomic(step, (&self.overlay, changes));
         }

@@ -13,7 +13,10 @@ fn group() -> Group {
     let key =
         |table, name: &'static str| RecordKey::new(table, Bytes::from_static(name.as_bytes()));
     vec![
-        (key(Table::Lane, "lane"), Some(Record::Lane(300))),
+        (
+            key(Table::Deduplication, "id"),
+            Some(Record::Deduplication(300)),
+        ),
         (key(Table::Item, "gone"), None),
         (
             key(Table::Message, ""),

@@ -25,7 +25,6 @@ fn any(table: Table, random: &mut fastrand::Rng) -> Record {
                 .collect(),
         )),
         Table::Item => Record::Item(Arc::new(any_item(random))),
-        Table::Lane => Record::Lane(random.u64(..)),
         Table::Deduplication => Record::Deduplication(random.u64(..)),
         Table::Queue => Record::Queue(Arc::new(QueueRecord {
             id: random.u32(..),
@@ -104,7 +103,7 @@ fn any_item(random: &mut fastrand::Rng) -> StoredItem {
 }
 
 fn tables() -> impl Iterator<Item = Table> {
-    (0..=u8::MAX).map_while(Table::from_byte)
+    (0..=u8::MAX).filter_map(Table::from_byte)
 }
 
 #[test]

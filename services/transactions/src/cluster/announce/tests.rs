@@ -1,5 +1,4 @@
 use ports::Monotonic;
-
 use primitives::Mutant;
 
 use crate::{

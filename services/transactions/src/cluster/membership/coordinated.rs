@@ -30,12 +30,11 @@ use coordination::{
     model::{Output, Request, Response},
 };
 use ports::{Clock, Monotonic};
+use primitives::Mutant;
 use tokio::{
     sync::{oneshot, watch},
     task::JoinHandle,
 };
-
-use primitives::Mutant;
 
 use crate::{Error, Result, broken::Broken, model::NodeId};
 
