@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     const LINE: &[u8] = b"somebody was refused for the thousandth time\n";
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const PATIENCE: Duration = Duration::from_mins(2);
 
     /// The written bytes. Holding its lock blocks the writer.
     #[derive(Debug, Clone, Default)]

@@ -58,7 +58,10 @@ use futures_util::future::{BoxFuture, Either, LocalBoxFuture, join_all, poll_fn,
 use crate::Clock;
 
 /// How long a case waits for a promised effect before it fails.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_mins(2);
+
+/// How long code runs that is to be stopped before it ends: longer than any case waits.
+const FOR_EVER: Duration = Duration::from_mins(10);
 
 /// How many writers the concurrent cases have.
 pub const WRITERS: u64 = 64;

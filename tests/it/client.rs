@@ -13,8 +13,9 @@ use relay::{Loss, Relay};
 use crate::process::{self, Server};
 
 /// No wait takes longer, unless something is broken.
-const WAIT_MAX: Duration = Duration::from_secs(30);
-const SHORT: Duration = Duration::from_millis(500);
+const WAIT_MAX: Duration = Duration::from_mins(2);
+/// The time of a call that is answered by nobody, or at once.
+const SHORT: Duration = Duration::from_secs(5);
 
 /// A server, a relay before it, and a client of the relay.
 struct House {

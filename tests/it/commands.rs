@@ -4,7 +4,6 @@ use std::{
     fs, io,
     net::TcpListener,
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use crate::process::{Server, landfast, run, serve, text};
@@ -293,7 +292,7 @@ fn doctor_verifies_the_stored_bytes_where_it_is_asked_to_and_the_server_has_stop
         "{verdict} {found}"
     );
     server.signal("TERM");
-    server.ended_within(Duration::from_secs(30));
+    server.ended();
     let (verdict, found) = stored();
     assert!(
         verdict == "ok" && found.contains("records, each read back"),

@@ -1,6 +1,6 @@
 //! `doctor` on a journal: it reports the same as a start would.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 
 use crate::process::{Server, landfast, run, serve, text};
 
@@ -144,12 +144,7 @@ fn a_torn_head_of_the_checkpoint_is_told_and_mended_by_a_start() {
         let directory = tempfile::tempdir().expect("a directory");
         let server = Server::start(&mut serve(directory.path(), &[]));
         server.signal("TERM");
-        assert!(
-            server
-                .ended_within(Duration::from_secs(30))
-                .status
-                .success()
-        );
+        assert!(server.ended().status.success());
         let file = directory.path().join("landfast-data/state.redb");
         let mut bytes = fs::read(&file).expect("stopping writes a checkpoint");
         bytes[at] ^= 4;

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// No wait takes longer, unless something is broken.
-pub(crate) const WAIT_MAX: Duration = Duration::from_mins(1);
+pub(crate) const WAIT_MAX: Duration = Duration::from_mins(2);
 /// Lines of stdout that may wait to be read.
 const LINES_MAX: usize = 4096;
 
@@ -32,7 +32,7 @@ pub(crate) fn landfast(directory: &Path, arguments: &[&str]) -> Command {
 
 /// Runs a command that ends by itself. One that does not is killed, and fails the test.
 pub(crate) fn run(command: &mut Command) -> Output {
-    let ended = Server::spawn(command).ended_within(WAIT_MAX);
+    let ended = Server::spawn(command).ended();
     let stdout = ended
         .stdout
         .iter()
@@ -151,17 +151,17 @@ impl Server {
         assert!(status.success(), "{script}");
     }
 
-    /// Waits until the process has ended by itself, at most `most`.
-    pub(crate) fn ended_within(mut self, most: Duration) -> Ended {
+    /// Waits until the process has ended by itself.
+    pub(crate) fn ended(mut self) -> Ended {
         let mut stdout = Vec::new();
-        let deadline = std::time::Instant::now() + most;
+        let deadline = std::time::Instant::now() + WAIT_MAX;
         loop {
             let left = deadline.saturating_duration_since(std::time::Instant::now());
             match self.stdout.recv_timeout(left) {
                 Ok(line) => stdout.push(line),
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
                 Err(error) => panic!(
-                    "still running after {most:?} ({error}): {:?}",
+                    "still running after {WAIT_MAX:?} ({error}): {:?}",
                     self.killed()
                 ),
             }

@@ -45,6 +45,9 @@ const LONG_MS: u64 = 60_000;
 /// A visibility timeout that cases do wait for.
 const SHORT_MS: u64 = 150;
 
+/// A visibility timeout within which cases act, and for which they wait.
+const USED_MS: u64 = 2_000;
+
 /// The tolerance when a case measures how long a message was hidden.
 const GRAIN_MS: u64 = 5;
 

@@ -287,7 +287,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const PATIENCE: Duration = Duration::from_mins(2);
 
     type Ask = fn(&mut Inner);
 

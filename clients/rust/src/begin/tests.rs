@@ -11,7 +11,7 @@ use crate::{
     limits::{ASIDE_CALL_MAX, ASIDE_MAX, CONNECTIONS_MAX},
 };
 
-const HEARD_MAX: Duration = Duration::from_secs(10);
+const HEARD_MAX: Duration = Duration::from_mins(2);
 const GONE: &str = "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
 const BEGUN: &str =
     "HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: 15\r\n\r\n{\"attempt\":\"7\"}";

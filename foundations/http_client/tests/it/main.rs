@@ -13,7 +13,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-const WAIT_MAX: Duration = Duration::from_secs(5);
+const WAIT_MAX: Duration = Duration::from_mins(2);
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 fn client() -> Client {

@@ -203,16 +203,14 @@ async fn unread_bytes_are_not_taken_forever() {
         .write_all(head.as_bytes())
         .await
         .expect("it is sent");
-    let began = std::time::Instant::now();
     // Byte by byte, so that the bound in time is met, and not the one in bytes.
-    while endless.write_all(&[0]).await.is_ok() {}
-    while code(&server.get("/health/live").await) != 200 {}
-    // A second, and the delay of a busy machine.
-    assert!(
-        began.elapsed() < Duration::from_secs(8),
-        "{:?}",
-        began.elapsed()
-    );
+    let refused = async {
+        while endless.write_all(&[0]).await.is_ok() {}
+        while code(&server.get("/health/live").await) != 200 {}
+    };
+    tokio::time::timeout(Duration::from_mins(2), refused)
+        .await
+        .expect("its place is free again");
 }
 
 #[tokio::test]

@@ -45,7 +45,7 @@ use zookeeper_frontend::{Config, Statistics, bind};
 use crate::requests::{buffer, encode, frame, int, long};
 
 /// How long a test waits for an expected event.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The znode of the tests that need one.
 const ZNODE: &str = "/n";

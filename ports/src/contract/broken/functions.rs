@@ -250,11 +250,11 @@ impl Handler for DisarmsLater {
     }
 }
 
-/// Delivers a group's messages again after half of their invocation's timeout (N3).
+/// Delivers a group's messages again after a quarter of their invocation's timeout (N3).
 fn gives_again_while_it_runs(subject: Subject) -> Subject {
     let (honest, clock) = (Arc::clone(&subject.register), Arc::clone(&subject.clock));
     let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
-        let (hidden, clock) = (definition.options.timeout / 2, Arc::clone(&clock));
+        let (hidden, clock) = (definition.options.timeout / 4, Arc::clone(&clock));
         let handler = GivesAgain {
             honest: definition.handler,
             hidden,

@@ -159,9 +159,15 @@ pub(super) async fn drain(subject: &Subject, queue: &SharedQueue, name: &str) ->
     let mut bodies = Vec::new();
     let clock = subject.clock();
     let mut idle_since = clock.monotonic();
-    while clock.monotonic().since(idle_since) < Duration::from_millis(3 * VISIBILITY_MS) {
+    loop {
+        // The last receive is after the wait, however long the wait took.
+        let is_last =
+            clock.monotonic().since(idle_since) >= Duration::from_millis(3 * VISIBILITY_MS);
         let deliveries = queue.receive(name, 10).await.expect("receive answers");
         if deliveries.is_empty() {
+            if is_last {
+                return bodies;
+            }
             clock.sleep(Duration::from_millis(10)).await;
             continue;
         }
@@ -176,7 +182,6 @@ pub(super) async fn drain(subject: &Subject, queue: &SharedQueue, name: &str) ->
             .expect("acknowledge answers");
         idle_since = clock.monotonic();
     }
-    bodies
 }
 
 pub(super) async fn create(

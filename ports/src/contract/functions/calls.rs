@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use super::{Notes, Running, Subject, payload, text};
 use crate::{
     ErrorKind, Event,
-    contract::{eventually, pause},
+    contract::{FOR_EVER, LOOK_AGAIN, eventually, pause, within},
     functions::{Failure, FunctionOptions},
     queue::DEDUPLICATION_BYTES_MAX,
 };
@@ -172,24 +172,25 @@ pub(super) async fn a_sent_event_runs_and_its_sender_does_not_wait(subject: Subj
     let (started, ended) = (Notes::new(), Notes::new());
     let (noted_start, noted_end, clock) =
         (started.clone(), ended.clone(), Arc::clone(&subject.clock));
+    let is_sent = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&is_sent);
     subject.define("slow", FunctionOptions::default(), move |event| {
         let (started, ended, clock) = (noted_start.clone(), noted_end.clone(), Arc::clone(&clock));
+        let is_sent = Arc::clone(&gate);
         async move {
             started.add(payload(&event));
-            clock.sleep(Duration::from_millis(200)).await;
+            while !is_sent.load(Ordering::SeqCst) {
+                clock.sleep(LOOK_AGAIN).await;
+            }
             ended.add(payload(&event));
             Ok(Bytes::new())
         }
     });
-    subject
-        .functions
-        .send("slow", None, Bytes::from("event"))
-        .await
-        .expect("send answers");
-    assert!(
-        ended.all().is_empty(),
-        "the sender does not wait for the end"
-    );
+    let sent = subject.functions.send("slow", None, Bytes::from("event"));
+    let what = "the sender, which does not wait for the end";
+    let sent = within(&*subject.clock, what, sent).await;
+    sent.expect("send answers");
+    is_sent.store(true, Ordering::SeqCst);
     subject.noted("the event to be handled", &ended, 1).await;
     assert_eq!(started.all()[0], "event");
 }
@@ -333,7 +334,7 @@ pub(super) async fn an_invocation_past_its_timeout_is_dropped(subject: Subject) 
         let (counted, ended, clock) = (Arc::clone(&counted), noted.clone(), Arc::clone(&clock));
         async move {
             let _running = Running::enter(&counted);
-            clock.sleep(Duration::from_secs(2)).await;
+            clock.sleep(FOR_EVER).await;
             ended.add(());
             Ok(Bytes::new())
         }
@@ -366,7 +367,7 @@ pub(super) async fn an_event_that_times_out_counts_as_failed(subject: Subject) {
         noted.add(());
         let clock = Arc::clone(&clock);
         async move {
-            clock.sleep(Duration::from_secs(5)).await;
+            clock.sleep(FOR_EVER).await;
             Ok(Bytes::new())
         }
     });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Command, Subject};
 use crate::runtime::Invocation;
 
-const LONG: Duration = Duration::from_mins(1);
+const LONG: Duration = Duration::from_mins(10);
 const SHORT: Duration = Duration::from_secs(1);
 
 /// U2.

@@ -122,7 +122,7 @@ pub(crate) fn patient() -> QueueOptions {
 }
 
 /// The longest wait for an effect of a background thread.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Waits until `holds` is true, by an effect of a background thread.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {

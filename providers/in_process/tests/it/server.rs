@@ -11,7 +11,7 @@ use std::{
 use tempfile::TempDir;
 
 /// How long a server may take to accept connections.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A running server; dropping it ends it.
 #[derive(Debug)]

@@ -11,13 +11,16 @@ use redis_provider::{Acknowledged, Config};
 use crate::{
     cluster::Cluster,
     fixture::{block_on, count, key, open, value},
-    server::{Persistence, Server, eventually},
+    server::{Persistence, Server, WAIT_MAX, eventually},
 };
 
-fn replicated(config: Config) -> Config {
+/// Where no replica confirms.
+const IN_VAIN: Duration = Duration::from_secs(2);
+
+fn replicated(config: Config, durability_timeout: Duration) -> Config {
     Config {
         acknowledged: Acknowledged::Replicas(1),
-        durability_timeout: Duration::from_secs(2),
+        durability_timeout,
         ..config
     }
 }
@@ -39,7 +42,7 @@ fn a_write_that_a_replica_confirmed_survives_its_promotion() {
         reply.contains("state=online")
     });
     block_on(async {
-        let store = open(&replicated(Config::single(master.url())))
+        let store = open(&replicated(Config::single(master.url()), WAIT_MAX))
             .await
             .key_value();
         let mut points = Vec::new();
@@ -89,7 +92,7 @@ fn a_write_that_no_replica_confirms_is_not_acknowledged() {
         reply.contains("state=online")
     });
     block_on(async {
-        let store = open(&replicated(Config::single(master.url())))
+        let store = open(&replicated(Config::single(master.url()), IN_VAIN))
             .await
             .key_value();
         replica.kill();
@@ -139,10 +142,12 @@ fn a_write_that_a_cluster_acknowledged_survives_a_failover() {
     const PARTITIONS: usize = 40;
     let cluster = Cluster::replicated(Persistence::Memory);
     block_on(async {
-        let store = open(&replicated(Config::cluster(cluster.urls())))
-            .await
-            .key_value();
-        assert_eq!(write_all(&store, PARTITIONS, 1).await, 0);
+        let opened = async |durability_timeout| {
+            let config = replicated(Config::cluster(cluster.urls()), durability_timeout);
+            open(&config).await.key_value()
+        };
+        let (patient, store) = (opened(WAIT_MAX).await, opened(IN_VAIN).await);
+        assert_eq!(write_all(&patient, PARTITIONS, 1).await, 0);
         cluster.fail_over();
         let orphaned = (0..PARTITIONS)
             .map(partition)

@@ -14,7 +14,7 @@ use redis::{FromRedisValue, cmd};
 use tempfile::TempDir;
 
 /// The longest wait for a server.
-pub(crate) const WAIT_MAX: Duration = Duration::from_secs(30);
+pub(crate) const WAIT_MAX: Duration = Duration::from_mins(2);
 
 /// How a server persists its writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

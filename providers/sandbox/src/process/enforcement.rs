@@ -419,7 +419,7 @@ mod tests {
         killed.kill().expect("it is there");
         let begun = Instant::now();
         while is_alive(killed.id()) {
-            assert!(begun.elapsed() < TRIAL_MAX, "it does not end");
+            assert!(begun.elapsed() < Duration::from_mins(2), "it does not end");
             thread::yield_now();
         }
         assert!(

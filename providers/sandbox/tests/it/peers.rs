@@ -35,7 +35,7 @@ def handler(event, context):
 const STEALS: &str = "
 import socket, sys
 host, port = sys.argv[1].split(':')
-with socket.create_connection((host, int(port)), timeout=20) as connection:
+with socket.create_connection((host, int(port)), timeout=120) as connection:
     connection.sendall(b'GET /2018-06-01/runtime/invocation/next HTTP/1.1\\r\\n\\r\\n')
     try:
         print(connection.recv(1000))
@@ -47,7 +47,7 @@ with socket.create_connection((host, int(port)), timeout=20) as connection:
 fn heard_by_others(address: &str) -> Vec<Vec<u8>> {
     let mut connection = TcpStream::connect(address).expect("the loopback is everybody's");
     connection
-        .set_read_timeout(Some(Duration::from_secs(20)))
+        .set_read_timeout(Some(Duration::from_mins(2)))
         .expect("set");
     // A closed connection may be reported as either of these.
     let _ = connection.write_all(b"GET /v1/state/one HTTP/1.1\r\n\r\n");

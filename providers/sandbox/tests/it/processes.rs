@@ -15,14 +15,14 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, geteuid},
 };
-use ports::Runtime as _;
+use ports::{Runtime as _, runtime::Invocation};
 use sandbox::process::Enforcement;
 
 use crate::world::{CODE, World, copy_program};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbox-test-server");
 /// The longest wait for an expected event.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 pub(crate) fn world(enforcement: impl FnOnce(&Path) -> Enforcement) -> World {
     let home = tempfile::tempdir().expect("a directory");
@@ -118,16 +118,21 @@ fn processes_that_a_function_forks_end_with_it_without_isolation() {
         let world = world(|_| Enforcement::nothing());
         let function = world
             .function("forks", CODE, |function| {
-                function.timeout = Duration::from_secs(2);
+                function.timeout = PATIENCE;
             })
             .await;
         let left = |said: &str| -> u32 { said.trim().parse().unwrap_or_else(|_| panic!("{said}")) };
         let by_retiring = left(&world.said(&function, r#"{"do": "fork"}"#).await);
         assert!(lives(by_retiring));
         // The same instance times out: the processes that it has left end with it.
-        let timed_out = world
-            .said(&function, r#"{"do": "echo", "sleep": 100}"#)
-            .await;
+        let payload = r#"{"do": "echo", "sleep": 600}"#.into();
+        let short = Invocation {
+            timeout: Some(Duration::from_secs(2)),
+            ..Invocation::new("short".to_owned(), payload, true)
+        };
+        let timed_out = world.sandbox.run(&function, short).await;
+        let timed_out = timed_out.expect("it is run").result.expect_err("too long");
+        let timed_out = String::from_utf8_lossy(&timed_out.payload);
         assert!(timed_out.contains("Timedout"), "{timed_out}");
         until("what the timed out instance had left", || {
             !lives(by_retiring)

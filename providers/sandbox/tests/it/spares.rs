@@ -632,7 +632,7 @@ fn a_spare_waits_as_long_as_an_idle_instance() {
     let _turn = one_at_a_time();
     block_on(async {
         let home = tempfile::tempdir().expect("a directory");
-        let world = beside(home.path(), Duration::from_millis(500), BUNDLED);
+        let world = beside(home.path(), Duration::from_secs(3), BUNDLED);
         assert_eq!(world.sandbox.figures().spares, 0);
         let function = world.function("looks", LOOK, |_| {}).await;
         world.said(&function, r#"{"files": []}"#).await;

@@ -191,7 +191,7 @@ impl World {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), ready)
+        tokio::time::timeout(Duration::from_mins(2), ready)
             .await
             .expect("no spare became ready");
     }

@@ -15,8 +15,8 @@ use in_process::{Functions, SystemClock, SystemEntropy};
 use crate::disk::{Faults, faulty_disk};
 
 /// The bound of every wait. A session's timeout is longer.
-const PATIENCE: Duration = Duration::from_secs(20);
-const TIMEOUT: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Updates lost at a time: more than a client's attempts to reconnect.
 const LOST: i32 = 20;
@@ -84,7 +84,11 @@ async fn house(directory: &Path, faults: &Arc<Faults>) -> (Embedded, Arc<Service
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
-    let service = Arc::new(Service::new(parts, Config::default()));
+    let config = Config {
+        session_timeout_max: TIMEOUT,
+        ..Config::default()
+    };
+    let service = Arc::new(Service::new(parts, config));
     for definition in service.functions() {
         functions.register(definition);
     }
