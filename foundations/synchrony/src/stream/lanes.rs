@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ports::{Error, Result};
 
-use super::{Lane, Pending, Poison, Stream};
+use super::{Lane, Pending, Stream};
 use crate::{
     broken::Broken,
     layout::{LaneId, RecordId},
@@ -19,9 +19,8 @@ impl Stream {
         let id = match self.reusable() {
             Some(id) => id,
             None if self.is_at_lanes_max() => {
-                return Err(Error::unavailable(
-                    "open a lane, of which there are too many",
-                ));
+                let what = "open a lane, of which there are too many";
+                return Err(Error::unavailable(what));
             }
             None => {
                 let (epoch, number) = (self.epoch, self.made);
@@ -125,7 +124,8 @@ impl Stream {
     pub(crate) fn next_place(&mut self, id: LaneId) -> Result<(RecordId, Vec<RecordId>)> {
         self.forget_what_is_done(id);
         let lane = &self.lanes[&id];
-        if let Some(poison) = self.poison_over(id, u64::MAX) {
+        let of_reads = || lane.dependencies().find_map(|place| self.poison_of(place));
+        if let Some(poison) = lane.poison.as_ref().or_else(of_reads) {
             return Err(poison.error());
         }
         Ok((id.at(lane.next()), lane.dependencies().collect()))
@@ -260,13 +260,6 @@ impl Stream {
                 left.extend(&pending.record.dependencies);
             }
         }
-    }
-
-    /// The poison of a lane's records up to `sequence`, or of the records that it has read.
-    fn poison_over(&self, id: LaneId, sequence: u64) -> Option<&Poison> {
-        let lane = self.lanes.get(&id)?;
-        lane.poisoned_at(sequence)
-            .or_else(|| lane.dependencies().find_map(|place| self.poison_of(place)))
     }
 
     fn forget_what_is_done(&mut self, id: LaneId) {
