@@ -1,9 +1,8 @@
-//! The functions and the workflows of these tests.
+//! The functions of these tests; [`super::definitions`] has their workflows.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::Duration,
 };
 
 use async_trait::async_trait;
