@@ -46,6 +46,7 @@ impl Packing {
                     node: node.id,
                     number: state.last,
                 };
+                state.table.comes(id);
                 self.put_after_a_while(node, id);
                 Gathering::new(id)
             });
@@ -88,6 +89,7 @@ impl Packing {
         let put = self.try_put_pack(node, &pack).await;
         if let Err(error) = &put {
             tracing::debug!(%error, pack = pack.id.number, "a pack was not put");
+            node.packs.state().table.remove(pack.id);
             node.leaves_traces();
         }
         // Sending fails only if the engine is being dropped.

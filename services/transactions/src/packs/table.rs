@@ -31,6 +31,8 @@ pub(crate) struct Table {
     small: BTreeSet<PackId>,
     /// Dead bytes, also of packs of other nodes, that are not in the rows of their packs yet.
     owed: BTreeMap<PackId, u64>,
+    /// Packs that are on their way to the store and have no row yet.
+    coming: BTreeSet<PackId>,
 }
 
 #[derive(Debug)]
@@ -49,11 +51,18 @@ impl Table {
             wanting: BTreeSet::new(),
             small: BTreeSet::new(),
             owed: BTreeMap::new(),
+            coming: BTreeSet::new(),
         }
+    }
+
+    /// A pack of this node begins. [`Table::insert`] or [`Table::remove`] follows.
+    pub(crate) fn comes(&mut self, id: PackId) {
+        self.coming.insert(id);
     }
 
     /// Adds a pack that was put; items may name it while `hold` is held.
     pub(crate) fn insert(&mut self, id: PackId, bytes: u64, hold: Hold) {
+        self.coming.remove(&id);
         let dead = self.owed.get(&id).copied().unwrap_or(0);
         self.packs.insert(id, Known { bytes, dead, hold });
         self.judge(id);
@@ -83,9 +92,11 @@ impl Table {
         !self.owed.is_empty()
     }
 
-    /// Takes the dead bytes that are not in the rows yet.
+    /// Takes the dead bytes that are not in the rows yet. Those of a pack without a row stay.
     pub(crate) fn take_owed(&mut self) -> BTreeMap<PackId, u64> {
-        std::mem::take(&mut self.owed)
+        let coming = &self.coming;
+        let owed = self.owed.extract_if(.., |id, _| !coming.contains(id));
+        owed.collect()
     }
 
     /// Learns the dead bytes in its row: other nodes have noted some of them.
@@ -116,6 +127,7 @@ impl Table {
 
     pub(crate) fn remove(&mut self, id: PackId) {
         self.packs.remove(&id);
+        self.coming.remove(&id);
         self.owed.remove(&id);
         self.give_up(id);
     }
@@ -192,6 +204,22 @@ mod tests {
         table.give_up(id(8));
         table.remove(id(1));
         assert_eq!(table.next(false), []);
+    }
+
+    /// A value may be replaced before its pack has a row to add its bytes to.
+    #[test]
+    fn bytes_that_die_before_their_pack_is_put_are_owed_until_then() {
+        let mut table = table();
+        table.comes(id(1));
+        table.free(id(1), 151);
+        assert!(table.take_owed().is_empty());
+        table.insert(id(1), 300, Hold::default());
+        assert_eq!(table.next(false), [id(1)]);
+        assert_eq!(table.take_owed(), BTreeMap::from([(id(1), 151)]));
+        table.comes(id(2));
+        table.free(id(2), 10);
+        table.remove(id(2));
+        assert!(!table.owes(), "its put has failed");
     }
 
     #[test]
