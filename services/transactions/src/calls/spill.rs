@@ -93,7 +93,10 @@ impl Calls {
     /// has any.
     pub(crate) async fn spill_largest(self: &Arc<Self>) -> bool {
         let all = self.attempts.lock().all();
-        let waits = |transaction: &&Arc<Transaction>| transaction.state().buffer.unwritten_bytes();
+        let waits = |transaction: &&Arc<Transaction>| {
+            let state = transaction.state();
+            (state.phase == Phase::Open).then(|| state.buffer.unwritten_bytes())
+        };
         let Some(largest) = all.iter().max_by_key(waits) else {
             return false;
         };

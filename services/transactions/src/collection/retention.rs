@@ -124,23 +124,16 @@ impl Collection {
 
     /// The slot up to which only a window can block retention.
     pub(crate) fn retainable(&self, node: &Node, tended: &Tended) -> u64 {
-        if tended
-            .young_until
-            .is_some_and(|until| until > self.context.clock.monotonic())
-        {
+        let now = self.context.clock.monotonic();
+        if tended.young_until.is_some_and(|until| until > now) {
             return 0;
         }
         let collected = tended.collected.next.0 - 1;
+        let aged = || node.log.aged_through(self.context.config.retry_window);
         match tended.last {
             Some(last) => last.min(collected),
-            None if self.context.breaks(Broken::DropsUnheardDecisions) => {
-                node.log.aged_through(self.context.config.retry_window)
-            }
-            None => node
-                .log
-                .aged_through(self.context.config.retry_window)
-                .min(collected)
-                .min(node.log.settled_through()),
+            None if self.context.breaks(Broken::DropsUnheardDecisions) => aged(),
+            None => aged().min(collected).min(node.log.settled_through()),
         }
     }
 
@@ -154,12 +147,8 @@ impl Collection {
         if self.context.is_alone() {
             return through;
         }
-        through.min(
-            self.cluster
-                .lock()
-                .neighbours
-                .told_dropped(node.id, tended.node),
-        )
+        let neighbours = &self.cluster.lock().neighbours;
+        through.min(neighbours.told_dropped(node.id, tended.node))
     }
 
     /// The time left in a slot's window; `None` if it is over. The monotonic clock measures the age
@@ -205,10 +194,8 @@ impl Collection {
             } => Some(attempt.sequence),
             _ => None,
         });
-        let Some(dropped) = generated
-            .max()
-            .filter(|sequence| *sequence > tended.dropped)
-        else {
+        let dropped = generated.max().filter(|last| *last > tended.dropped);
+        let Some(dropped) = dropped else {
             return Ok(());
         };
         node_registry::note_dropped(&node.store, tended.node, dropped).await?;

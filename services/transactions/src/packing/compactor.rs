@@ -20,12 +20,18 @@
 //! **A node that was paused** in 3 may wake up much later and move an item into a pack that another
 //! node compacts by now. For a pack of a dead node, that other node therefore moves every value
 //! whose item does not point to a pack of its own, wherever the item points. The late move fails
-//! after that, because its condition no longer holds.
+//! after that, because its condition no longer holds. If the late move came first, the compaction
+//! fails, and begins again with another pack. An item that has moved elsewhere stays there: no
+//! position is used twice, so the late move fails too.
 //!
 //! Invariants
 //! - No object is deleted while an item names it, or may still be moved into it, in any state to
 //!   which the store may return: it is durable that none does.
 //! - An item is moved conditionally, so that a version collected meanwhile does not reappear.
+//! - A pack is put after the positions were read that its values are moved from. A late move could
+//!   otherwise begin at a position that the item reached after another node had read it.
+//! - Each value that was put again leaves one dead copy: the old one, or, if its item was not moved,
+//!   the new one.
 //!
 //! From Rosenblum and Ousterhout's log-structured file system: cleaning by the live fraction of a
 //! segment.
@@ -39,21 +45,22 @@ use ports::{Monotonic, objects::ObjectStoreExt as _};
 use crate::{
     Error, Result,
     broken::Broken,
-    model::{Attempt, Key, Located, PackId},
+    model::{Located, PackId},
     node::Node,
     packing::Packing,
     packs::{
         PackEntry, Packs,
         directory::{self, FOOTER_BYTES, Filed},
         rows,
-        table::PACKS_AT_ONCE,
     },
 };
 
-use super::{find, reading::LOOKS_MAX};
+use super::find;
 
 /// Items read, or moved, at a time.
 pub(super) const ITEMS_AT_ONCE: usize = 16;
+/// Packs read, or deleted, at a time.
+const PACKS_AT_ONCE: usize = 16;
 /// The interval of tries while an object store fails.
 const AGAIN: Duration = Duration::from_secs(5);
 /// The interval of checks whether a mostly dead pack is still held.
@@ -83,9 +90,7 @@ impl Survey {
 }
 
 struct Moving {
-    key: Key,
-    attempt: Attempt,
-    write: u32,
+    filed: Filed,
     /// Where it lies in a pack that is compacted, and where its item points.
     here: Located,
     at: Located,
@@ -165,9 +170,11 @@ impl Packing {
             read.map(|live| live.map(|live| (id, live)))
         });
         let mut reads = pin!(stream::iter(reads).buffered(PACKS_AT_ONCE));
-        let (mut packs, mut moving, mut read_all) = (Vec::new(), Vec::new(), Ok(()));
+        let (mut dead, mut packs, mut moving) = (Vec::new(), Vec::new(), Vec::new());
+        let mut read_all = Ok(());
         while let Some(read) = reads.next().await {
             match read {
+                Ok(Some((id, live))) if live.is_empty() => dead.push(id),
                 Ok(Some((id, live))) => {
                     packs.push(id);
                     moving.extend(live);
@@ -176,10 +183,10 @@ impl Packing {
                 Err(error) => read_all = Err(error),
             }
         }
-        if !packs.is_empty() {
-            self.move_away(node, packs, moving).await?;
-        }
-        read_all
+        // First, because that needs no space.
+        let deleted = self.delete_packs(node, dead).await;
+        let moved = self.move_away(node, packs, moving).await;
+        deleted.and(moved).and(read_all)
     }
 
     /// Step 1, and the values to move; `None` if the pack is missing.
@@ -188,46 +195,39 @@ impl Packing {
             return self.forget_pack(node, id).await.map(|()| None);
         };
         let needed = survey.entries.into_iter().filter_map(|entry| {
-            let at = entry
-                .at
-                .filter(|at| self.is_needed(node, entry.here, *at))?;
-            Some((entry.filed, entry.here, at))
-        });
-        let needed: Vec<_> = needed.collect();
-        let (Some((_, first, _)), Some((last_filed, last, _))) = (needed.first(), needed.last())
-        else {
-            return Ok(Some(Vec::new()));
-        };
-        let range = first.offset..last.offset + u64::from(last_filed.bytes);
-        let start = range.start;
-        let Some(bytes) = self.read_range(node, id, range).await? else {
-            return self.forget_pack(node, id).await.map(|()| None);
-        };
-        let moving = needed.into_iter().map(|(filed, here, at)| {
-            let from = (here.offset - start) as usize;
-            let value = bytes.get(from..from + filed.bytes as usize);
-            let value = value.filter(|value| crc32fast::hash(value) == filed.crc);
-            let damaged = || {
-                let attempt = filed.attempt;
-                Error::Corrupt(format!("a value of {attempt} is not what was written").into())
-            };
-            let value = bytes.slice_ref(value.ok_or_else(damaged)?);
-            let Filed {
-                key,
-                attempt,
-                write,
-                ..
-            } = filed;
-            Ok(Moving {
-                key,
-                attempt,
-                write,
+            let Surveyed { filed, here, at } = entry;
+            let at = at.filter(|at| self.is_needed(node, here, *at))?;
+            let value = Bytes::new();
+            Some(Moving {
+                filed,
                 here,
                 at,
                 value,
             })
         });
-        moving.collect::<Result<_>>().map(Some)
+        let mut needed: Vec<_> = needed.collect();
+        let (Some(first), Some(last)) = (needed.first(), needed.last()) else {
+            return Ok(Some(needed));
+        };
+        let start = first.here.offset;
+        let range = start..last.here.offset + u64::from(last.filed.bytes);
+        let Some(bytes) = self.read_range(node, id, range).await? else {
+            return self.forget_pack(node, id).await.map(|()| None);
+        };
+        for Moving {
+            filed, here, value, ..
+        } in &mut needed
+        {
+            let from = (here.offset - start) as usize;
+            let found = bytes.get(from..from + filed.bytes as usize);
+            let found = found.filter(|found| crc32fast::hash(found) == filed.crc);
+            let damaged = || {
+                let attempt = filed.attempt;
+                Error::Corrupt(format!("a value of {attempt} is not what was written").into())
+            };
+            *value = bytes.slice_ref(found.ok_or_else(damaged)?);
+        }
+        Ok(Some(needed))
     }
 
     /// Whether the pack with a value at `here` must not be deleted while the item points to `at`.
@@ -252,59 +252,65 @@ impl Packing {
                 self.delete_object(node, *id).await?;
             }
         }
-        let entries = moving.iter().map(|moving| PackEntry {
-            key: moving.key.clone(),
-            attempt: moving.attempt,
-            write: moving.write,
-            value: moving.value.clone(),
+        let entries = moving.iter().map(|Moving { filed, value, .. }| PackEntry {
+            key: filed.key.clone(),
+            attempt: filed.attempt,
+            write: filed.write,
+            value: value.clone(),
         });
         let packed = self.pack(node, entries.collect());
-        packed.is_put().await?;
-        let moves = stream::iter(0..moving.len());
-        let moves = moves.map(|place| self.move_item(node, &moving[place], packed.located[place]));
+        let (moving, packed, put) = (&moving, &packed, &packed.is_put().await);
+        let moves = stream::iter(0..moving.len()).map(|place| async move {
+            let (moving, to) = (&moving[place], packed.located[place]);
+            let moved = match put {
+                Ok(()) => self.move_item(node, moving, to).await,
+                Err(error) => Err(error.clone()),
+            };
+            let dead = if moved == Ok(true) { moving.at } else { to };
+            node.store.free(dead.pack, u64::from(moving.filed.bytes));
+            moved.map(drop)
+        });
         // Waits for all of them: none may be on its way once another batch begins.
         let moved: Vec<_> = moves.buffer_unordered(ITEMS_AT_ONCE).collect().await;
         moved.into_iter().collect::<Result<()>>()?;
+        self.delete_packs(node, packs).await
+    }
+
+    /// Makes the item of a value point to `to`. Returns false if the version is gone, or lies
+    /// elsewhere by now. Errors: it has just moved into the pack that is compacted.
+    async fn move_item(&self, node: &Node, moving: &Moving, to: Located) -> Result<bool> {
+        let Moving { filed, at, .. } = moving;
+        let moved = node.store.move_version(&filed.key, filed.attempt, *at, to);
+        if moved.await? {
+            return Ok(true);
+        }
+        if self.place_of(node, filed).await? == Some(moving.here) {
+            return Err(Error::unavailable("a value moved into a pack too late"));
+        }
+        Ok(false)
+    }
+
+    /// Deletes packs without live values.
+    async fn delete_packs(&self, node: &Node, packs: Vec<PackId>) -> Result<()> {
+        if packs.is_empty() {
+            return Ok(());
+        }
         // Their superseding commits may not be durable either: a store that returns to an earlier
         // state must not miss these values.
         node.store.externalize(node.store.basis()).await?;
-        for id in packs {
+        let deletions = stream::iter(packs).map(|id| async move {
             self.delete_object(node, id).await?;
             self.forget_pack(node, id).await?;
             self.context.counters.compacted();
-        }
-        Ok(())
-    }
-
-    /// Makes the item of a value point to `to`, unless the version is gone.
-    async fn move_item(&self, node: &Arc<Node>, moving: &Moving, to: Located) -> Result<()> {
-        let Moving {
-            key, attempt, here, ..
-        } = moving;
-        let (mut at, bytes) = (moving.at, moving.value.len() as u64);
-        for _ in 0..LOOKS_MAX {
-            if node.store.move_version(key, *attempt, at, to).await? {
-                if at.pack != here.pack {
-                    node.store.free(at.pack, bytes);
-                }
-                return Ok(());
-            }
-            // It is collected, or a node that was paused has moved it.
-            let item = node.store.version(key, *attempt).await?;
-            let item = item.filter(|item| item.write == moving.write);
-            match item.and_then(|item| item.packed) {
-                Some(now_at) if self.is_needed(node, *here, now_at) => at = now_at,
-                _ => {
-                    node.store.free(to.pack, bytes);
-                    return Ok(());
-                }
-            }
-        }
-        Err(Error::unavailable("a version moves all the time"))
+            Ok(())
+        });
+        let deleted: Vec<Result<()>> = deletions.buffer_unordered(PACKS_AT_ONCE).collect().await;
+        deleted.into_iter().collect()
     }
 
     pub(super) async fn forget_pack(&self, node: &Node, id: PackId) -> Result<()> {
         rows::delete(&node.store, id).await?;
+        node.store.forget_freed(id);
         node.packs.state().table.remove(id);
         Ok(())
     }
@@ -331,13 +337,18 @@ impl Packing {
             places.push((filed, here));
         }
         let looks = stream::iter(places).map(|(filed, here)| async move {
-            let item = node.store.version(&filed.key, filed.attempt).await?;
-            let item = item.filter(|item| item.write == filed.write);
-            let at = item.and_then(|item| item.packed);
+            let at = self.place_of(node, &filed).await?;
             Ok::<_, Error>(Surveyed { filed, here, at })
         });
         let entries = looks.buffered(ITEMS_AT_ONCE).try_collect().await?;
         Ok(Some(Survey { bytes, entries }))
+    }
+
+    /// Where the item of a value points; `None` if the version is gone.
+    async fn place_of(&self, node: &Node, filed: &Filed) -> Result<Option<Located>> {
+        let item = node.store.version(&filed.key, filed.attempt).await?;
+        let item = item.filter(|item| item.write == filed.write);
+        Ok(item.and_then(|item| item.packed))
     }
 
     async fn directory(&self, node: &Node, id: PackId) -> Result<Option<Vec<Filed>>> {
@@ -373,7 +384,11 @@ pub(super) fn give_up_damaged(node: &Node, id: PackId, error: Error) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::{
+        config::Config,
+        model::{Key, NodeId, TransactionId},
+        storage::records::{Place, Write},
+    };
 
     /// T9. The log reports that a failure lasts, and not each try.
     #[test]
@@ -392,5 +407,65 @@ mod tests {
         });
         let said: Vec<u64> = said.take(6).map(|now| now.0.as_secs()).collect();
         assert_eq!(said, [0, 5, 10, 20, 40, 75]);
+    }
+
+    /// T5. A value that another node has moved stays there; if it has moved into the pack that is
+    /// compacted, that pack stays too.
+    #[test]
+    fn a_value_that_moves_during_a_compaction_is_not_lost() {
+        simulated::run(async {
+            let world = simulated::World::new(1);
+            let parts = crate::Parts {
+                key_value: world.key_value(),
+                clock: world.clock(),
+                entropy: world.entropy(),
+            };
+            let builder = crate::Service::builder(parts).objects(world.objects());
+            let service = builder.build(Config::default());
+            service.start().await.expect("a calm world");
+            let engine = service.engine();
+            let node = engine.calls.serving.node().expect("it has started");
+            let attempt = node.next_attempt();
+            let id = TransactionId::new("one").expect("short");
+            let of = |node, number| Located {
+                pack: PackId {
+                    node: NodeId(node),
+                    number,
+                },
+                offset: 0,
+            };
+            let (here, at, to) = (of(77, 7), of(77, 1), of(node.id.0, 9));
+            for (number, now, may_go) in [(1, of(78, 3), true), (2, here, false)] {
+                let key = Key::new(format!("k{number}")).expect("short");
+                let place = Place::Packed { bytes: 1, crc: 2 };
+                let write = Write {
+                    key: key.clone(),
+                    write: 1,
+                    place,
+                };
+                let put = node
+                    .store
+                    .put_version(&id, attempt, &write, None, Some(now));
+                put.await.expect("a calm world");
+                let filed = Filed {
+                    key: key.clone(),
+                    attempt,
+                    write: 1,
+                    bytes: 1,
+                    crc: 2,
+                };
+                let value = Bytes::from_static(b"v");
+                let moving = Moving {
+                    filed,
+                    here,
+                    at,
+                    value,
+                };
+                let moved = engine.calls.packing.move_item(&node, &moving, to).await;
+                let item = node.store.version(&key, attempt).await;
+                let item = item.expect("a calm world").expect("it is there");
+                assert_eq!((moved.is_ok(), item.packed), (may_go, Some(now)));
+            }
+        });
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  a pack ── its node, until the store is swept for that node ──▶ the elected collector
-//!  a version is collected anywhere ──▶ its bytes are added to its pack's row, within seconds
+//!  a version is collected anywhere ──▶ its bytes are added to its pack's row: for packs of other
+//!    nodes within seconds, for those compacted here once an eighth more is dead
 //!    ──▶ the others are told that there is more (`noted`) ──▶ each reads the rows of its packs
 //! ```
 //!
@@ -34,7 +35,7 @@ use crate::{
 
 use super::compactor::{ITEMS_AT_ONCE, give_up_damaged};
 
-/// How long dead bytes are gathered before they are added to the rows.
+/// How long dead bytes in packs of other nodes are gathered before they are added to the rows.
 const NOTE_EVERY: Duration = Duration::from_secs(5);
 /// How often a pack is counted if bytes in it die meanwhile.
 const COUNTS_MAX: usize = 3;
@@ -50,7 +51,7 @@ impl Packing {
             if !std::mem::take(&mut state.are_rows_due) && !takes_all {
                 return Ok(());
             }
-            state.takes_over
+            state.takes_over || takes_all
         };
         let read = self.read_due_rows(node, takes_over).await;
         if read.is_err() {
@@ -61,10 +62,9 @@ impl Packing {
     }
 
     async fn read_due_rows(&self, node: &Node, takes_over: bool) -> Result<()> {
-        let takes_all = self.context.breaks(Broken::TakesPacksOfTheLiving);
-        let takes_over = takes_over || takes_all;
         let mut gone = BTreeSet::new();
         if takes_over {
+            let takes_all = self.context.breaks(Broken::TakesPacksOfTheLiving);
             let nodes = node_registry::list(&node.store).await?;
             let is_gone = nodes
                 .iter()
@@ -83,36 +83,31 @@ impl Packing {
         Ok(())
     }
 
-    /// Adds dead bytes to the rows of their packs, if that is due.
+    /// Adds dead bytes to the rows of their packs, as far as that is due.
     pub(super) async fn note_freed(&self, node: &Node) -> Result<()> {
         let now = self.context.clock.monotonic();
-        let owed = {
+        let due = {
             let state = &mut *node.packs.state();
             if !state.table.owes() {
                 state.owed_until = now + NOTE_EVERY;
             }
-            for (id, bytes) in node.store.take_freed() {
-                state.table.free(id, bytes);
+            let freed = node.store.take_freed().into_iter();
+            let due = freed.filter_map(|(id, bytes)| Some((id, state.table.free(id, bytes)?)));
+            let mut due: BTreeMap<_, _> = due.collect();
+            if state.owed_until <= now {
+                state.owed_until = now + NOTE_EVERY;
+                due.extend(state.table.take_owed());
             }
-            if state.owed_until > now {
-                return Ok(());
-            }
-            state.owed_until = now + NOTE_EVERY;
-            state.table.take_owed()
+            due
         };
-        self.note(node, owed).await
+        self.note(node, due).await
     }
 
-    /// As above, at once, for the shutdown.
+    /// As above, all of them, for the shutdown.
     pub(crate) async fn note_all_freed(&self, node: &Node) -> Result<()> {
-        let owed = {
-            let table = &mut node.packs.state().table;
-            for (id, bytes) in node.store.take_freed() {
-                table.free(id, bytes);
-            }
-            table.take_owed()
-        };
-        self.note(node, owed).await
+        self.note_freed(node).await?;
+        let rest = node.packs.state().table.take_unnoted();
+        self.note(node, rest).await
     }
 
     async fn note(&self, node: &Node, owed: BTreeMap<PackId, u64>) -> Result<()> {
@@ -122,7 +117,8 @@ impl Packing {
         }
         let are_others = {
             let table = &node.packs.state().table;
-            owed.keys().any(|id| !table.is_known(*id))
+            let is_other = |id: &PackId| id.node != node.id && !table.is_known(*id);
+            owed.keys().any(is_other)
         };
         let notes = stream::iter(owed.into_iter().map(Ok));
         notes

@@ -3,7 +3,7 @@
 //! Every put is create-only and repeated under the same name until its outcome is known. An
 //! existing object is accepted only if its content is equal.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use ports::objects::{
@@ -108,7 +108,7 @@ impl Packing {
         let values = pack.entries.iter().map(|entry| entry.value.clone());
         let payload: PutPayload = values.chain([end]).collect();
         let path = pack.id.path(self.home()?);
-        self.put_object(&node.store, &path, payload).await?;
+        self.put_object(node, &path, payload).await?;
         if let Err(error) = rows::put(&node.store, pack.id, pack.bytes).await {
             if error == Error::NoRoom {
                 // Nothing names it, and the retry uses another name: otherwise objects would
@@ -126,16 +126,11 @@ impl Packing {
 
     /// Puts an object under a name that only this put uses, repeating it as often as needed.
     /// Errors: `Unavailable` if another writer has used the name.
-    async fn put_object(
-        &self,
-        store: &Store,
-        path: &ObjectPath,
-        payload: PutPayload,
-    ) -> Result<()> {
+    async fn put_object(&self, node: &Node, path: &ObjectPath, payload: PutPayload) -> Result<()> {
         let objects = self.objects()?;
         let mut delays = Store::delays();
         loop {
-            store.check_fence()?;
+            node.store.check_fence()?;
             let put = objects.put_opts(path, payload.clone(), PutMode::Create.into());
             let put = match put.await {
                 Ok(_) => Ok(true),
@@ -154,7 +149,11 @@ impl Packing {
                     ));
                 }
                 Err(Error::NoRoom) => return Err(Error::NoRoom),
-                Err(_) => store.pause(&mut delays).await,
+                Err(_) => {
+                    // The interrupted put may leave bytes, or arrive after the pack is deleted.
+                    node.leaves_traces();
+                    node.store.pause(&mut delays).await;
+                }
             }
         }
     }
@@ -191,27 +190,25 @@ impl Packing {
         let (packing, others): (Vec<_>, Vec<_>) = writes.partition(|(write, value)| {
             matches!(write.place, Place::Packed { .. }) && value.is_some()
         });
-        let packing = packing
-            .into_iter()
-            .filter_map(|(write, value)| Some((write, value?)));
-        let packing: Vec<(&Write, &Bytes)> = packing.collect();
-        let entries = packing.iter().map(|(write, value)| PackEntry {
-            key: write.key.clone(),
-            attempt: *attempt,
-            write: write.write,
-            value: Bytes::clone(value),
+        let entries = packing.iter().filter_map(|(write, value)| {
+            Some(PackEntry {
+                key: write.key.clone(),
+                attempt: *attempt,
+                write: write.write,
+                value: Bytes::clone((*value)?),
+            })
         });
         let mut packed = self.pack(node, entries.collect());
-        let located = packing.iter().map(|(write, _)| write.write);
-        let located = located.zip(packed.located.iter().copied()).collect();
+        let mut located = BTreeMap::new();
         let mut state = transaction.state();
         let written = &mut state.packed;
         let mut replaced: Vec<(PackId, u64)> = Vec::new();
         for (write, _) in others {
             replaced.extend(written.places.remove(&write.key));
         }
-        for ((write, value), place) in packing.iter().zip(&packed.located) {
-            let place = (place.pack, value.len() as u64);
+        for ((write, _), place) in packing.iter().zip(&packed.located) {
+            located.insert(write.write, *place);
+            let place = (place.pack, write.value_bytes());
             replaced.extend(written.places.insert(write.key.clone(), place));
         }
         written.holds.extend(packed.holds.iter().cloned());

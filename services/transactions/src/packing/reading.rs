@@ -20,7 +20,7 @@ use crate::{
 use super::find;
 
 /// How often a moving value is looked up.
-pub(super) const LOOKS_MAX: usize = 8;
+const LOOKS_MAX: usize = 8;
 
 impl Packing {
     /// A packed value; `None` if it is missing.

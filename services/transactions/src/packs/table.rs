@@ -4,7 +4,8 @@
 //! however slowly they fill.
 //!
 //! The dead bytes of a pack are an estimate. Where an answer was lost, they are too high until the
-//! pack is counted.
+//! pack is counted. The row of a pack here is written for each eighth that dies, and so lags by an
+//! eighth at most. For packs of other nodes, the table holds the bytes until the next note.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +17,9 @@ use crate::{config::Config, model::NodeId};
 use super::{Hold, PackId};
 
 /// Mostly dead packs compacted at a time.
-pub(crate) const PACKS_AT_ONCE: usize = 4;
+const PACKS_AT_ONCE: usize = 8;
+/// In how many steps a row follows the dead bytes of its pack.
+const STEPS: u64 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -29,7 +32,7 @@ pub(crate) struct Table {
     wanting: BTreeSet<PackId>,
     /// The other packs of which a full pack holds `merged`.
     small: BTreeSet<PackId>,
-    /// Dead bytes, also of packs of other nodes, that are not in the rows of their packs yet.
+    /// Dead bytes of other packs that are not in their rows yet.
     owed: BTreeMap<PackId, u64>,
     /// Packs that are on their way to the store and have no row yet.
     coming: BTreeSet<PackId>,
@@ -38,8 +41,17 @@ pub(crate) struct Table {
 #[derive(Debug)]
 struct Known {
     bytes: u64,
-    dead: u64,
+    /// The dead bytes in its row.
+    noted: u64,
+    /// Further dead bytes known here.
+    unnoted: u64,
     hold: Hold,
+}
+
+impl Known {
+    fn dead(&self) -> u64 {
+        self.noted.saturating_add(self.unnoted)
+    }
 }
 
 impl Table {
@@ -63,14 +75,21 @@ impl Table {
     /// Adds a pack that was put; items may name it while `hold` is held.
     pub(crate) fn insert(&mut self, id: PackId, bytes: u64, hold: Hold) {
         self.coming.remove(&id);
-        let dead = self.owed.get(&id).copied().unwrap_or(0);
-        self.packs.insert(id, Known { bytes, dead, hold });
+        let known = Known {
+            bytes,
+            noted: 0,
+            unnoted: self.owed.remove(&id).unwrap_or(0),
+            hold,
+        };
+        self.packs.insert(id, known);
         self.judge(id);
     }
 
     /// Compacts only the packs of `own` from now on.
     pub(crate) fn give_back(&mut self, own: NodeId) {
-        self.packs.retain(|id, _| id.node == own);
+        for (id, known) in self.packs.extract_if(.., |id, _| id.node != own) {
+            *self.owed.entry(id).or_default() += known.unnoted;
+        }
         self.wanting.retain(|id| id.node == own);
         self.small.retain(|id| id.node == own);
     }
@@ -79,30 +98,47 @@ impl Table {
         self.packs.contains_key(&id)
     }
 
-    /// Adds dead bytes to a pack of any node.
-    pub(crate) fn free(&mut self, id: PackId, bytes: u64) {
-        *self.owed.entry(id).or_default() += bytes;
-        if let Some(known) = self.packs.get_mut(&id) {
-            known.dead = known.dead.saturating_add(bytes);
-            self.judge(id);
-        }
+    /// Adds dead bytes to a pack of any node. Returns the bytes missing from its row, if an update
+    /// is due at once.
+    pub(crate) fn free(&mut self, id: PackId, bytes: u64) -> Option<u64> {
+        let Some(known) = self.packs.get_mut(&id) else {
+            *self.owed.entry(id).or_default() += bytes;
+            return None;
+        };
+        known.unnoted += bytes;
+        let step = |dead: u64| dead.min(known.bytes).saturating_mul(STEPS) / known.bytes.max(1);
+        let is_due = step(known.dead()) > step(known.noted);
+        let due = is_due.then(|| std::mem::take(&mut known.unnoted));
+        known.noted = known.noted.saturating_add(due.unwrap_or(0));
+        self.judge(id);
+        due
     }
 
+    /// Whether there are dead bytes to add to the rows of other packs.
     pub(crate) fn owes(&self) -> bool {
-        !self.owed.is_empty()
+        self.owed.keys().any(|id| !self.coming.contains(id))
     }
 
-    /// Takes the dead bytes that are not in the rows yet. Those of a pack without a row stay.
+    /// Takes them. Those of a pack without a row stay.
     pub(crate) fn take_owed(&mut self) -> BTreeMap<PackId, u64> {
         let coming = &self.coming;
         let owed = self.owed.extract_if(.., |id, _| !coming.contains(id));
         owed.collect()
     }
 
+    /// Takes all dead bytes that are not in the rows yet.
+    pub(crate) fn take_unnoted(&mut self) -> BTreeMap<PackId, u64> {
+        let packs = self.packs.iter_mut();
+        let own = packs.map(|(id, known)| (*id, std::mem::take(&mut known.unnoted)));
+        let mut all: BTreeMap<_, _> = own.filter(|(_, bytes)| *bytes > 0).collect();
+        all.extend(self.take_owed());
+        all
+    }
+
     /// Learns the dead bytes in its row: other nodes have noted some of them.
     pub(crate) fn learn(&mut self, id: PackId, dead: u64) {
         if let Some(known) = self.packs.get_mut(&id) {
-            known.dead = dead.saturating_add(self.owed.get(&id).copied().unwrap_or(0));
+            known.noted = dead;
             self.judge(id);
         }
     }
@@ -112,7 +148,7 @@ impl Table {
         let Some(known) = self.packs.get(&id) else {
             return;
         };
-        if known.dead > known.bytes / 2 {
+        if known.dead() > known.bytes / 2 {
             self.wanting.insert(id);
         } else if known.bytes.saturating_mul(self.merged as u64) <= self.full_bytes {
             self.small.insert(id);
@@ -215,7 +251,7 @@ mod tests {
         assert!(table.take_owed().is_empty());
         table.insert(id(1), 300, Hold::default());
         assert_eq!(table.next(false), [id(1)]);
-        assert_eq!(table.take_owed(), BTreeMap::from([(id(1), 151)]));
+        assert_eq!(table.take_unnoted(), BTreeMap::from([(id(1), 151)]));
         table.comes(id(2));
         table.free(id(2), 10);
         table.remove(id(2));
@@ -233,7 +269,6 @@ mod tests {
         assert_eq!((table.next(false), table.has_work()), (vec![], true));
         drop(hold);
         assert_eq!(table.next(false), [id(1)]);
-        assert_eq!(table.take_owed(), [(id(1), 401)].into());
         table.learn(id(1), 300);
         assert!(!table.has_work(), "the count is lower than the estimate");
         table.learn(id(1), u64::MAX);
@@ -243,6 +278,21 @@ mod tests {
         table.remove(id(1));
         table.free(id(1), 1);
         assert_eq!((table.next(false), table.sums()), (vec![], (0, 0)));
+    }
+
+    /// T17.
+    #[test]
+    fn a_row_is_written_once_an_eighth_more_is_dead() {
+        let mut table = table();
+        table.insert(id(1), 800, Hold::default());
+        let due = [99, 1, 99, 150, 0, 51].map(|bytes| table.free(id(1), bytes));
+        assert_eq!(due, [None, Some(100), None, Some(249), None, Some(51)]);
+        assert_eq!(table.free(id(1), 7), None);
+        assert!(!table.owes(), "it waits for more");
+        assert_eq!(table.free(id(2), 5), None);
+        assert!(table.owes(), "another node's");
+        assert_eq!(table.take_unnoted(), [(id(1), 7), (id(2), 5)].into());
+        assert_eq!(table.take_unnoted(), [].into());
     }
 
     #[test]
@@ -255,10 +305,10 @@ mod tests {
         assert!(!table.has_work(), "half of it");
         table.learn(id(1), 302);
         assert_eq!(table.next(false), [id(1)]);
-        assert!(table.owes());
         table.learn(id(2), 7);
         assert_eq!(table.sums(), (1, 800), "it knows no other");
         table.give_back(NodeId(1));
         assert_eq!((table.next(false), table.sums()), (vec![], (0, 0)));
+        assert_eq!(table.take_owed(), [(id(1), 99)].into(), "not lost");
     }
 }
