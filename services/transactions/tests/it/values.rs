@@ -452,6 +452,8 @@ fn a_commit_under_way_does_not_refuse_values_of_others() {
         }
         let (engine, call) = (node.engine.clone(), committing.clone());
         let commit = tokio::spawn(async move { engine.commit(&call).await });
+        // Until it waits for the value on its way.
+        tokio::time::sleep(Duration::from_millis(1)).await;
         for number in 10..14 {
             put(&other, number, 900).await.expect("spilled");
         }
