@@ -37,13 +37,13 @@ use transactions::membership::{Address, Coordinated};
 
 use crate::{
     bundled_client::PYTHON_CLIENT,
-    config::{Listen, Settings, UserStore},
     far_stores,
     function_directory::FunctionDirectory,
     open_files::Connections,
     overview::{Overview, Sources},
     provider::{self, Provider},
     same_store::SameStore,
+    settings::{Listen, Settings, UserStore},
 };
 
 /// The time for ZooKeeper connections to finish when the server stops.
@@ -134,9 +134,7 @@ impl RunningServer {
         // Other nodes call it before it serves clients.
         services.provide_transactions(engine.clone());
 
-        let started = start_transactions(&provider, &transactions, member).await;
-        let serving =
-            started.inspect_err(|_| packs.iter().for_each(ObjectDirectory::remove_made))?;
+        let serving = start_transactions(&provider, &transactions, member).await?;
         let started = deployed.start().await;
         started.context("the deployed functions could not be put in place")?;
         services.provide_functions(deployed.clone());

@@ -11,7 +11,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
@@ -167,33 +167,13 @@ impl EffectBuffer {
     }
 }
 
-/// Queues that existed at the last check.
-#[derive(Debug, Default)]
-pub(crate) struct KnownQueues(Mutex<BTreeSet<String>>);
-
-impl KnownQueues {
-    fn contains(&self, queue: &str) -> bool {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(queue)
-    }
-
-    fn insert(&self, queue: &str) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= KNOWN_MAX {
-            known.clear();
-        }
-        known.insert(queue.to_owned());
-    }
-}
-
 /// The destinations of effects, and the effects on their way.
 #[derive(Debug)]
 pub(crate) struct Effects {
     context: Arc<Context>,
     destinations: Destinations,
-    known_queues: KnownQueues,
+    /// Queues that existed at the last check.
+    known_queues: Mutex<BTreeSet<String>>,
     pub(crate) outbox: Outbox,
 }
 
@@ -202,7 +182,7 @@ impl Effects {
         Self {
             context,
             destinations,
-            known_queues: KnownQueues::default(),
+            known_queues: Mutex::default(),
             outbox: Outbox::default(),
         }
     }
@@ -218,22 +198,18 @@ impl Effects {
         if effect.group().len() > GROUP_BYTES_MAX {
             return Err(Error::Invalid("a message group has at most 128 bytes"));
         }
-        let destinations = &self.destinations;
+        let Destinations { queue, functions } = &self.destinations;
         let carried_max = match effect {
-            Effect::Message { .. } => destinations
-                .queue
-                .as_ref()
-                .map(|queue| queue.limits().message_bytes_max),
-            Effect::Invocation { .. } => destinations
-                .functions
-                .as_ref()
-                .map(|functions| functions.limits().payload_bytes_max),
+            Effect::Message { .. } => queue.as_ref().map(|queue| queue.limits().message_bytes_max),
+            Effect::Invocation { .. } => {
+                let functions = functions.as_ref();
+                functions.map(|functions| functions.limits().payload_bytes_max)
+            }
         };
-        if effect.content().len()
-            > self
-                .effect_bytes_max()
-                .min(carried_max.unwrap_or(usize::MAX))
-        {
+        // An effect has to fit an item of its own.
+        let item_bytes_max = self.context.key_value.limits().item_bytes_max;
+        let bytes_max = self.context.config.effect_bytes_max.min(item_bytes_max / 2);
+        if effect.content().len() > bytes_max.min(carried_max.unwrap_or(usize::MAX)) {
             return Err(Error::TooLarge(
                 "the message or payload is beyond the limit of one effect",
             ));
@@ -241,38 +217,42 @@ impl Effects {
         Ok(())
     }
 
-    /// An effect has to fit an item of its own.
-    fn effect_bytes_max(&self) -> usize {
-        let item_bytes_max = self.context.key_value.limits().item_bytes_max;
-        self.context.config.effect_bytes_max.min(item_bytes_max / 2)
+    fn known_queues(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        let known = self.known_queues.lock();
+        known.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queue(&self) -> Result<&SharedQueue> {
+        self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)
+    }
+
+    fn functions(&self) -> Result<&Arc<dyn Functions>> {
+        let functions = self.destinations.functions.as_ref();
+        functions.ok_or(Error::NoSuchFunction)
     }
 
     /// Errors: `NoSuchQueue`, `NoSuchFunction`: an effect that cannot be sent must not be accepted.
     pub(crate) async fn check_destination(&self, effect: &Effect) -> Result<()> {
         match effect {
             Effect::Message { queue: name, .. } => {
-                if self.known_queues.contains(name) {
+                if self.known_queues().contains(name) {
                     return Ok(());
                 }
-                let queue = self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)?;
-                queue
-                    .send(&queue_name(name), Vec::new())
-                    .await
-                    .map_err(|error| match error.kind() {
-                        ports::ErrorKind::Invalid => Error::NoSuchQueue,
-                        _ => error.into(),
-                    })?;
-                self.known_queues.insert(name);
+                let sent = self.queue()?.send(&queue_name(name), Vec::new()).await;
+                sent.map_err(|error| match error.kind() {
+                    ports::ErrorKind::Invalid => Error::NoSuchQueue,
+                    _ => error.into(),
+                })?;
+                let mut known = self.known_queues();
+                if known.len() >= KNOWN_MAX {
+                    known.clear();
+                }
+                known.insert(name.clone());
             }
             // The provider keeps its functions in memory, and functions can disappear, so this is
             // not cached.
             Effect::Invocation { function, .. } => {
-                let functions = self
-                    .destinations
-                    .functions
-                    .as_ref()
-                    .ok_or(Error::NoSuchFunction)?;
-                if !functions.knows(function).await? {
+                if !self.functions()?.knows(function).await? {
                     return Err(Error::NoSuchFunction);
                 }
             }

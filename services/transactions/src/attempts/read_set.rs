@@ -44,7 +44,6 @@ pub(crate) enum Choice {
     Absent,
 }
 
-/// A read that is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Read {
     /// The chosen version.
@@ -82,7 +81,6 @@ impl Seen<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoValidVersion;
 
-/// The reads of an attempt.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSet {
     reads: BTreeMap<Key, Read>,
@@ -94,12 +92,10 @@ pub(crate) struct ReadSet {
 }
 
 impl ReadSet {
-    /// The earlier read of `key`.
     pub(crate) fn get(&self, key: &Key) -> Option<&Read> {
         self.reads.get(key)
     }
 
-    /// How many keys are in it.
     pub(crate) fn len(&self) -> usize {
         self.reads.len()
     }
@@ -113,7 +109,6 @@ impl ReadSet {
         timestamps.max().unwrap_or_default()
     }
 
-    /// The keys that were read.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &Key> {
         self.reads.keys()
     }

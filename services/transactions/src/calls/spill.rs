@@ -57,11 +57,8 @@ impl Calls {
     /// too many are buffered.
     pub(crate) fn leaving(&self, transaction: &Transaction, state: &mut State) -> Option<Leaving> {
         let is_full = state.buffer.unwritten_bytes() > self.context.config.attempt_buffer_bytes_max;
-        leave_now(
-            transaction,
-            state,
-            if is_full { Which::All } else { Which::Large },
-        )
+        let which = if is_full { Which::All } else { Which::Large };
+        leave_now(transaction, state, which)
     }
 
     /// Spills these values, even if the caller is dropped meanwhile. Errors: the attempt is over.
@@ -98,11 +95,7 @@ impl Calls {
         let all = self.attempts.lock().all();
         let waits = |transaction: &&Arc<Transaction>| {
             let state = transaction.state();
-            if state.phase == Phase::Open {
-                state.buffer.unwritten_bytes()
-            } else {
-                0
-            }
+            (state.phase == Phase::Open).then(|| state.buffer.unwritten_bytes())
         };
         let Some(largest) = all.iter().max_by_key(waits) else {
             return false;
@@ -179,23 +172,17 @@ impl Calls {
     }
 
     /// Deletes the spilled data of an attempt that ended without a commit.
-    pub(crate) fn leave_no_spills(self: &Arc<Self>, transaction: &Arc<Transaction>) {
-        let transaction = Arc::clone(transaction);
-        let Ok(at_work) = transaction.node.at_work() else {
-            return;
-        };
-        self.context.spawn(async move {
-            let _at_work = at_work;
-            let spills = transaction.all_spills().await;
-            if let Err(error) = delete_spilled(&transaction, &spills).await {
-                tracing::debug!(%error, "spilled data are left to the log's resolver");
-            }
+    pub(crate) fn leave_no_spills(&self, transaction: &Arc<Transaction>) {
+        let ended = Arc::clone(transaction);
+        self.clean_up_spills(transaction, async move {
+            let spills = ended.all_spills().await;
+            delete_spilled(&ended, &spills).await
         });
     }
 
     /// Deletes data that later writes of a commit replaced.
     pub(crate) fn leave_no_replaced(
-        self: &Arc<Self>,
+        &self,
         transaction: &Arc<Transaction>,
         spills: Spills,
         record: &CommitRecord,
@@ -204,24 +191,30 @@ impl Calls {
         if replaced.is_empty() || self.context.breaks(Broken::KeepsReplacedChunks) {
             return settle(transaction, &spills);
         }
-        let transaction = Arc::clone(transaction);
+        let committed = Arc::clone(transaction);
+        self.clean_up_spills(transaction, async move {
+            let Transaction { attempt, node, .. } = &*committed;
+            for (write, chunks) in replaced {
+                node.store.delete_chunks(*attempt, write, chunks).await?;
+            }
+            settle(&committed, &spills);
+            Ok(())
+        });
+    }
+
+    fn clean_up_spills(
+        &self,
+        transaction: &Transaction,
+        deletion: impl Future<Output = Result<()>> + Send + 'static,
+    ) {
         let Ok(at_work) = transaction.node.at_work() else {
             return;
         };
         self.context.spawn(async move {
             let _at_work = at_work;
-            for (write, chunks) in replaced {
-                if let Err(error) = transaction
-                    .node
-                    .store
-                    .delete_chunks(transaction.attempt, write, chunks)
-                    .await
-                {
-                    tracing::debug!(%error, "replaced data are left to the log's resolver");
-                    return;
-                }
+            if let Err(error) = deletion.await {
+                tracing::debug!(%error, "spilled data are left to the log's resolver");
             }
-            settle(&transaction, &spills);
         });
     }
 }

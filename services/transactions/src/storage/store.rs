@@ -196,6 +196,11 @@ impl Store {
         std::mem::take(&mut *self.freed())
     }
 
+    /// Forgets the dead bytes of a pack that is gone.
+    pub(crate) fn forget_freed(&self, pack: PackId) {
+        self.freed().remove(&pack);
+    }
+
     pub(crate) fn has_freed(&self) -> bool {
         !self.freed().is_empty()
     }
