@@ -13,7 +13,9 @@ pub(crate) mod data_cache;
 pub(crate) mod recent_commits;
 pub(crate) mod version_index;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     Config, Error,
@@ -63,7 +65,7 @@ impl Cache {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Contents> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The contents, to be changed on behalf of `node`. `None` if that node does not serve.

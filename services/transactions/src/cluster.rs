@@ -17,7 +17,9 @@ pub(crate) mod owner;
 pub(crate) mod peers;
 pub(crate) mod probe;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     attempts::open_attempts::Attempts,
@@ -56,7 +58,7 @@ pub(crate) struct ClusterState {
 
 impl Cluster {
     pub(crate) fn lock(&self) -> MutexGuard<'_, ClusterState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The state, to be changed on behalf of `node`. `None` if that node does not serve.

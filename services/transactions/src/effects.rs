@@ -11,10 +11,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use ports::{
     Functions,
     queue::{GROUP_BYTES_MAX, SharedQueue},
@@ -173,14 +174,11 @@ pub(crate) struct KnownQueues(Mutex<BTreeSet<String>>);
 
 impl KnownQueues {
     fn contains(&self, queue: &str) -> bool {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(queue)
+        self.0.lock().contains(queue)
     }
 
     fn insert(&self, queue: &str) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if known.len() >= KNOWN_MAX {
             known.clear();
         }

@@ -1,9 +1,10 @@
 //! The public API: composes the parts and routes each call to one of them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use ports::{Clock, DurabilityPoint, Entropy, KeyValue};
+use parking_lot::Mutex;
+use ports::{Clock, DurabilityPoint, Entropy, KeyValue, Read};
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -28,7 +29,7 @@ use crate::{
     figures::{Counters, Figures},
     idempotency_keys::IdempotencyKeys,
     loader::Loader,
-    model::{Begin, Begun, Call, Committed, Key, Outcome, Shown, TransactionId},
+    model::{Begin, Begun, Call, Committed, Key, Outcome, TransactionId},
     packing::{Packing, SharedObjects},
     recovery::Recovery,
     serializable::Serializable,
@@ -91,7 +92,7 @@ impl Engine {
     /// waits for that.
     ///
     /// Errors: `TooManyOpen`, `Invalid`, `Expired`, `Unavailable`, `NoRoom`.
-    pub async fn begin(&self, begin: Begin) -> Result<Shown<Begun>> {
+    pub async fn begin(&self, begin: Begin) -> Result<Read<Begun>> {
         if begin.id.is_some() {
             // A client id needs a row. Without one, a transaction may read on a full disk.
             self.calls.context.check_room()?;
@@ -104,13 +105,13 @@ impl Engine {
     /// Errors: `NoValidVersion`, `SnapshotTooOld`, `Invalid` in a keyspace that a serializable
     /// begin did not name, `TransactionFinished`, `NoSuchTransaction`, `TooLarge`,
     /// `TooMuchBuffered`, `Unavailable`.
-    pub async fn get(&self, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
+    pub async fn get(&self, call: &Call, key: &Key) -> Result<Read<Option<Bytes>>> {
         match self
             .calls
             .elsewhere(call, || Asked::Get(key.clone()))
             .await?
         {
-            Some(Said::Value(value)) => Ok(Shown::durable(value)),
+            Some(Said::Value(value)) => Ok(Read::durable(value)),
             Some(_) => Err(not_understood()),
             None => self.calls.get(call, key).await,
         }
@@ -196,9 +197,9 @@ impl Engine {
 
     /// Commits all writes atomically without waiting for durability. A caller that externalizes the
     /// answer first [waits](Self::externalize) for its point. Errors: those of [`Engine::commit`].
-    pub async fn commit_shown(&self, call: &Call) -> Result<Shown<Committed>> {
+    pub async fn commit_shown(&self, call: &Call) -> Result<Read<Committed>> {
         match self.calls.elsewhere(call, || Asked::Commit).await? {
-            Some(Said::Committed(after)) => Ok(Shown::durable(Committed { after })),
+            Some(Said::Committed(after)) => Ok(Read::durable(Committed { after })),
             Some(_) => Err(not_understood()),
             None => self.calls.commit_shown(call).await,
         }
@@ -215,22 +216,22 @@ impl Engine {
     }
 
     /// The outcome of the latest attempt of a transaction. Errors: those of [`Engine::status_of`].
-    pub async fn status(&self, id: &TransactionId) -> Result<Shown<Outcome>> {
+    pub async fn status(&self, id: &TransactionId) -> Result<Read<Outcome>> {
         self.status_of(&Call::latest(id.clone())).await
     }
 
     /// The outcome of a transaction, or of one attempt. Errors: `NoSuchTransaction`, `Unavailable`.
-    pub async fn status_of(&self, call: &Call) -> Result<Shown<Outcome>> {
+    pub async fn status_of(&self, call: &Call) -> Result<Read<Outcome>> {
         self.calls.end_if_begun_elsewhere(call).await?;
         match self.calls.elsewhere(call, || Asked::Status).await? {
-            Some(Said::Outcome(outcome)) => Ok(Shown::durable(outcome)),
+            Some(Said::Outcome(outcome)) => Ok(Read::durable(outcome)),
             Some(_) => Err(not_understood()),
             None => self.calls.status(call).await,
         }
     }
 
     /// Plain state: the newest committed value of `key`.
-    pub async fn get_now(&self, key: &Key) -> Result<Shown<Option<Bytes>>> {
+    pub async fn get_now(&self, key: &Key) -> Result<Read<Option<Bytes>>> {
         self.calls.get_now(key).await
     }
 
@@ -238,7 +239,7 @@ impl Engine {
     /// (T18).
     ///
     /// Errors: `TooMuchBuffered` if too much is being read, `Unavailable`.
-    pub async fn list_now(&self, listing: &Listing) -> Result<Shown<Page>> {
+    pub async fn list_now(&self, listing: &Listing) -> Result<Read<Page>> {
         self.calls.list_now(listing).await
     }
 

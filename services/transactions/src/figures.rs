@@ -1,7 +1,8 @@
 //! Counters and gauges of an engine. The status shows them unchanged, so a published name stays.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::model::Outcome;
@@ -80,7 +81,7 @@ pub(crate) struct Counters(Mutex<Figures>);
 
 impl Counters {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Figures> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(crate) fn ended(&self, outcome: Option<Outcome>) {

@@ -22,13 +22,10 @@
 //! again. Counts are estimates where an answer was lost: a bucket that is walked to its end has
 //! none left, despite any count.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::{TryStreamExt, stream};
+use parking_lot::{Mutex, MutexGuard};
 use ports::{
     Item, Update,
     key_value::{Action, Outcome, Scan},
@@ -80,7 +77,7 @@ impl IdempotencyKeys {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Periods> {
-        self.periods.lock().unwrap_or_else(PoisonError::into_inner)
+        self.periods.lock()
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, Read};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
     },
     cluster::Cluster,
     context::Context,
-    model::{Attempt, Key, KeyspaceId, Shown},
+    model::{Attempt, Key, KeyspaceId},
     node::Node,
     packing::Packing,
     serializable::Serializable,
@@ -138,14 +138,14 @@ impl Loader {
         self: &Arc<Self>,
         node: &Arc<Node>,
         key: &Key,
-    ) -> Result<Shown<Option<Bytes>>> {
+    ) -> Result<Read<Option<Bytes>>> {
         let mut missed = Choice::Absent;
         for _ in 0..STALE_MAX {
             let Versions { records, point, .. } = self.load_versions(node, key).await?;
             let newest = records.into_iter().max_by_key(|record| record.version);
             let choice = newest.map_or(Choice::Absent, Choice::Version);
             if let Fetched::Value(value) = self.value(node, key, &choice).await? {
-                return Ok(Shown { value, point });
+                return Ok(Read { value, point });
             }
             missed = choice;
         }

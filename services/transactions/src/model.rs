@@ -5,7 +5,7 @@
 use std::{fmt, str::FromStr};
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, objects::ObjectPath};
+use ports::objects::ObjectPath;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -327,25 +327,6 @@ impl fmt::Display for Outcome {
             Self::Expired => "expired",
             Self::BegunAnew => "begun-anew",
         })
-    }
-}
-
-/// An answer with its causal dependency. A caller that externalizes it first waits for that point
-/// (rule P4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shown<T> {
-    /// The answer.
-    pub value: T,
-    /// Everything that the answer depends on lies at or before this point.
-    pub point: DurabilityPoint,
-}
-
-impl<T> Shown<T> {
-    pub(crate) fn durable(value: T) -> Self {
-        Self {
-            value,
-            point: DurabilityPoint::DURABLE,
-        }
     }
 }
 

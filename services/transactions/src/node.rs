@@ -7,11 +7,12 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use ports::Monotonic;
 use tokio::sync::{Notify, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
@@ -147,31 +148,23 @@ impl Node {
 
     /// Hands a dead node's row to housekeeping.
     pub(crate) fn leave_to_house(&self, row: NodeRow) {
-        self.left_behind
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(row);
+        self.left_behind.lock().push(row);
         self.work.notify_one();
     }
 
     /// Takes the rows that housekeeping processes from now on.
     pub(crate) fn take_left_behind(&self) -> Vec<NodeRow> {
-        std::mem::take(
-            &mut self
-                .left_behind
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+        std::mem::take(&mut self.left_behind.lock())
     }
 
     /// Whether the id of another node's attempt that is to be closed is noted.
     pub(crate) fn is_closing(&self, attempt: Attempt) -> bool {
-        self.closing().contains(&attempt)
+        self.closing.lock().contains(&attempt)
     }
 
     /// Notes the id of another node's attempt that is to be closed.
     pub(crate) fn begins_to_close(&self, attempt: Attempt) {
-        let mut closing = self.closing();
+        let mut closing = self.closing.lock();
         if closing.len() >= CLOSING_MAX {
             closing.clear();
         }
@@ -180,11 +173,7 @@ impl Node {
 
     /// Notes that it is closed. Returns whether it was to be.
     pub(crate) fn has_closed(&self, attempt: Attempt) -> bool {
-        self.closing().remove(&attempt)
-    }
-
-    fn closing(&self) -> MutexGuard<'_, BTreeSet<Attempt>> {
-        self.closing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.closing.lock().remove(&attempt)
     }
 
     /// Timestamps given from now on lie above those of `records` (T-1).

@@ -37,9 +37,10 @@ pub(crate) mod validation;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use ports::{Clock, DurabilityPoint};
 use primitives::{Cursor, Epoch, FencedLog, Mutant, SlotIndex, Writer};
 use tokio::sync::{self, oneshot};
@@ -228,7 +229,7 @@ impl Sequencer {
     }
 
     pub(crate) fn next_batch(&self) -> Vec<Waiting> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while let Some(next) = waiting.front() {
             bytes += next.proposal.bytes_len();
@@ -349,7 +350,7 @@ impl Sequencer {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
 
     /// The attempts decided before the last round whose rows are not settled.
@@ -491,9 +492,4 @@ pub(crate) fn record(
         parts: stored.writes.parts(),
         point,
     }
-}
-
-/// Locks `mutex`. A panic elsewhere ends the process, or the test.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -26,7 +26,7 @@ use std::{
     sync::Arc,
 };
 
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, Read};
 use primitives::Mutant;
 
 use crate::{
@@ -42,15 +42,6 @@ pub(crate) enum Choice {
     Version(Arc<CommitRecord>),
     /// There was no version.
     Absent,
-}
-
-/// A read that is recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Read {
-    /// The chosen version.
-    pub choice: Choice,
-    /// The choice depends on nothing beyond this point.
-    pub point: DurabilityPoint,
 }
 
 /// The frontiers that choices depend on, beside versions.
@@ -85,7 +76,7 @@ pub(crate) struct NoValidVersion;
 /// The reads of an attempt.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSet {
-    reads: BTreeMap<Key, Read>,
+    reads: BTreeMap<Key, Read<Choice>>,
     /// The records in it, each once.
     records: BTreeSet<Attempt>,
     /// For each key that a record in the set wrote, the highest such version: no read of the key
@@ -95,7 +86,7 @@ pub(crate) struct ReadSet {
 
 impl ReadSet {
     /// The earlier read of `key`.
-    pub(crate) fn get(&self, key: &Key) -> Option<&Read> {
+    pub(crate) fn get(&self, key: &Key) -> Option<&Read<Choice>> {
         self.reads.get(key)
     }
 
@@ -106,7 +97,7 @@ impl ReadSet {
 
     /// The highest clock timestamp in the set.
     pub(crate) fn newest_timed(&self) -> Timestamp {
-        let timestamps = self.reads.values().filter_map(|read| match &read.choice {
+        let timestamps = self.reads.values().filter_map(|read| match &read.value {
             Choice::Version(record) => Some(record.version.timed()),
             Choice::Absent => None,
         });
@@ -163,7 +154,7 @@ impl ReadSet {
         begin_frontier: &Frontier,
         mutant: Mutant<Broken>,
     ) -> bool {
-        let admits = |read: &Read| match &read.choice {
+        let admits = |read: &Read<Choice>| match &read.value {
             Choice::Version(record) => record.version >= candidate.version,
             Choice::Absent if mutant.breaks(Broken::AbsenceIsVersionZero) => false,
             Choice::Absent => begin_frontier.contains(candidate.position),
@@ -194,7 +185,13 @@ impl ReadSet {
                 }
             }
         }
-        self.reads.insert(key, Read { choice, point });
+        self.reads.insert(
+            key,
+            Read {
+                value: choice,
+                point,
+            },
+        );
     }
 
     /// Removes a read whose version turned out to be gone, before any caller saw it.
@@ -202,7 +199,7 @@ impl ReadSet {
         self.reads.remove(key);
         let reads = std::mem::take(self).reads;
         for (key, read) in reads {
-            self.record(key, read.choice, read.point);
+            self.record(key, read.value, read.point);
         }
     }
 }

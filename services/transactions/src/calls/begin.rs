@@ -10,12 +10,12 @@
 
 use std::sync::Arc;
 
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, Read};
 
 use crate::{
     Error, Result,
     attempts::{
-        open_attempts::Found,
+        open_attempts::AttemptState,
         transaction::{self, Phase, Start, Terms, Transaction},
     },
     broken::Broken,
@@ -23,7 +23,7 @@ use crate::{
     cluster::forwarded::{Asked, Said},
     model::{
         After, Attempt, Begin, Begun, Call, Isolation, KeyspaceId, NodeId, Outcome, Position,
-        Shown, Timestamp, TransactionId,
+        Timestamp, TransactionId,
     },
     node::Node,
     storage::{
@@ -40,7 +40,7 @@ pub(crate) const FULL_LOOK_UPS_MAX: usize = 4;
 const TOKEN_SLACK_MS: u64 = 10_000;
 
 impl Calls {
-    pub(crate) async fn begin(self: &Arc<Self>, begin: Begin) -> Result<Shown<Begun>> {
+    pub(crate) async fn begin(self: &Arc<Self>, begin: Begin) -> Result<Read<Begun>> {
         let node = self.serving.node()?;
         self.cluster.may_answer(&node)?;
         self.cluster.check_clock()?;
@@ -60,7 +60,7 @@ impl Calls {
         let terms = Box::pin(self.agree(&node, &begin)).await?;
         let Some(id) = begin.id else {
             let (id, attempt) = self.open_generated(&node, terms)?;
-            return Ok(Shown::durable(Begun::Open { id, attempt }));
+            return Ok(Read::durable(Begun::Open { id, attempt }));
         };
         let calls = Arc::clone(self);
         let at_work = node.at_work()?;
@@ -93,7 +93,7 @@ impl Calls {
         &self,
         node: &Arc<Node>,
         id: Option<&TransactionId>,
-    ) -> Result<Option<Shown<Begun>>> {
+    ) -> Result<Option<Read<Begun>>> {
         let Some(id) = id else { return Ok(None) };
         match node.store.decision(id).await? {
             (
@@ -201,7 +201,7 @@ impl Calls {
         node: &Arc<Node>,
         id: &TransactionId,
         terms: Terms,
-    ) -> Result<Shown<Begun>> {
+    ) -> Result<Read<Begun>> {
         let attempt = node.next_attempt();
         let (placed, taken) = futures_util::join!(
             node.log.append(Draft::began(id.clone(), attempt)),
@@ -210,7 +210,7 @@ impl Calls {
         let opened = match (&placed, &taken) {
             (Ok(placed), Ok(Decided::Done(point))) => {
                 let opened = self.open(node, id, attempt, Some(placed.slot), terms);
-                opened.map(|()| Shown {
+                opened.map(|()| Read {
                     value: Begun::Open {
                         id: id.clone(),
                         attempt,
@@ -226,7 +226,7 @@ impl Calls {
         };
         if !matches!(
             &opened,
-            Ok(Shown {
+            Ok(Read {
                 value: Begun::Open { .. },
                 ..
             })
@@ -334,7 +334,7 @@ impl Calls {
         id: &TransactionId,
         decision: Option<&Decision>,
         point: DurabilityPoint,
-    ) -> Result<Shown<Begun>> {
+    ) -> Result<Read<Begun>> {
         let Some(Decision {
             attempt,
             state: State::Committed(stored),
@@ -347,7 +347,7 @@ impl Calls {
         };
         self.apply_committed(node, id, *attempt, stored, point)
             .await?;
-        Ok(Shown {
+        Ok(Read {
             value: Begun::Committed {
                 id: id.clone(),
                 after: stored.after(),
@@ -462,7 +462,7 @@ impl Calls {
         if self.context.is_alone() || call.id.generated().is_some() {
             return Ok(());
         }
-        let Found::Here(transaction) = self.find(call) else {
+        let AttemptState::Active(transaction) = self.find(call) else {
             return Ok(());
         };
         let (row, _) = transaction.node.store.decision(&call.id).await?;

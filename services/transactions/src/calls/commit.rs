@@ -24,12 +24,12 @@ mod sequenced;
 use std::sync::Arc;
 
 use futures_util::{TryStreamExt, stream};
-use ports::{DurabilityPoint, Monotonic};
+use ports::{DurabilityPoint, Monotonic, Read};
 
 use crate::{
     Error, Result,
     attempts::{
-        open_attempts::Found,
+        open_attempts::AttemptState,
         snapshot,
         spills::Spills,
         transaction::{CommitAnswer, Phase, Transaction},
@@ -41,8 +41,7 @@ use crate::{
     collection::delete::Superseded,
     effects::Effect,
     model::{
-        Attempt, Call, Committed, NodeId, Outcome, Position, Shown, Timestamp, TransactionId,
-        Version,
+        Attempt, Call, Committed, NodeId, Outcome, Position, Timestamp, TransactionId, Version,
     },
     node::Node,
     packs::OnTheirWay,
@@ -91,10 +90,10 @@ impl Calls {
 
     /// Runs the commit up to step 4. A caller that externalizes the answer first waits for its
     /// point.
-    pub(crate) async fn commit_shown(self: &Arc<Self>, call: &Call) -> Result<Shown<Committed>> {
+    pub(crate) async fn commit_shown(self: &Arc<Self>, call: &Call) -> Result<Read<Committed>> {
         let transaction = match self.begin_to_commit(call).await? {
             Committing::Here(transaction) => transaction,
-            Committing::Ended(committed) => return Ok(Shown::durable(committed)),
+            Committing::Ended(committed) => return Ok(Read::durable(committed)),
         };
         tokio::select! {
             biased;
@@ -110,14 +109,14 @@ impl Calls {
             self.find(call)
         };
         match found {
-            Found::Here(transaction) => {
+            AttemptState::Active(transaction) => {
                 self.cluster.check_clock()?;
                 self.start_commit(&transaction);
                 Ok(Committing::Here(transaction))
             }
-            Found::Ended(answer) => answer.map(Committing::Ended),
-            Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
-            Found::Nothing => Box::pin(self.answer_of(call)).await.map(Committing::Ended),
+            AttemptState::Ended(answer) => answer.map(Committing::Ended),
+            AttemptState::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
+            AttemptState::Unknown => Box::pin(self.answer_of(call)).await.map(Committing::Ended),
         }
     }
 

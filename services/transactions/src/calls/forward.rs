@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use crate::{
     Error, Result,
-    attempts::open_attempts::Found,
+    attempts::open_attempts::AttemptState,
     broken::Broken,
     calls::Calls,
     cluster::{
@@ -38,7 +38,7 @@ impl Calls {
     /// The owner of this call's transaction. `None` if that is this node or a dead one. Errors:
     /// `Unavailable`, also if this node is not a member.
     async fn owner_elsewhere(self: &Arc<Self>, call: &Call) -> Result<Option<Owner>> {
-        if self.context.is_alone() || !matches!(self.find(call), Found::Nothing) {
+        if self.context.is_alone() || !matches!(self.find(call), AttemptState::Unknown) {
             return Ok(None);
         }
         let node = self.serving.node()?;

@@ -26,14 +26,14 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, Read};
 
 use crate::{
     Result,
     broken::Broken,
     calls::Calls,
     loader::{Pin, committed_version},
-    model::{Attempt, Key, KeyspaceId, Shown},
+    model::{Attempt, Key, KeyspaceId},
     node::Node,
     storage::{
         layout,
@@ -110,7 +110,7 @@ struct Bucket {
 }
 
 impl Calls {
-    pub(crate) async fn list_now(self: &Arc<Self>, listing: &Listing) -> Result<Shown<Page>> {
+    pub(crate) async fn list_now(self: &Arc<Self>, listing: &Listing) -> Result<Read<Page>> {
         let node = self.serving.node()?;
         let _room = self.loader.reserve_reading(PAGE_BYTES).await?;
         let _pin = (!self.context.breaks(Broken::ListsUnpinned)).then(|| Pin::new(&self.loader));
@@ -144,7 +144,7 @@ impl Calls {
             .check_succession(&node, KeyspaceId::default())
             .await?;
         self.cluster.may_answer(&node)?;
-        Ok(Shown { value: page, point })
+        Ok(Read { value: page, point })
     }
 
     /// The newest committed value of a key, or `None`.
@@ -152,7 +152,7 @@ impl Calls {
         self: &Arc<Self>,
         node: &Arc<Node>,
         found: KeyVersions,
-    ) -> Result<Shown<Option<Listed>>> {
+    ) -> Result<Read<Option<Listed>>> {
         let KeyVersions {
             key,
             versions,
@@ -205,17 +205,17 @@ impl Calls {
             }
         }
         let Some((record, item)) = newest else {
-            return Ok(Shown { value: None, point });
+            return Ok(Read { value: None, point });
         };
         let bytes = match item.place {
-            Place::Gone => return Ok(Shown { value: None, point }),
+            Place::Gone => return Ok(Read { value: None, point }),
             Place::Inline { bytes } | Place::Chunks { bytes, .. } | Place::Packed { bytes, .. } => {
                 bytes.into()
             }
         };
         if bytes > VALUE_BYTES_MAX || item.value.is_some() {
             let value = item.value.filter(|_| bytes <= VALUE_BYTES_MAX);
-            return Ok(Shown {
+            return Ok(Read {
                 value: Some(Listed { key, bytes, value }),
                 point,
             });
@@ -228,7 +228,7 @@ impl Calls {
             .stored_value(node, record.attempt, write)
             .await?
         {
-            Some(value) => Ok(Shown {
+            Some(value) => Ok(Read {
                 value: Some(Listed {
                     key,
                     bytes,
@@ -246,8 +246,8 @@ impl Calls {
         self: &Arc<Self>,
         node: &Arc<Node>,
         key: Key,
-    ) -> Result<Shown<Option<Listed>>> {
-        let Shown { value, point } =
+    ) -> Result<Read<Option<Listed>>> {
+        let Read { value, point } =
             if self.context.is_alone() || self.context.breaks(Broken::ListsFromMemory) {
                 self.get_now(&key).await?
             } else {
@@ -261,7 +261,7 @@ impl Calls {
                 value: Some(value).filter(|_| bytes <= VALUE_BYTES_MAX),
             }
         });
-        Ok(Shown {
+        Ok(Read {
             value: listed,
             point,
         })

@@ -8,13 +8,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-
+use ports::Read;
 use tokio::sync::watch;
 
 use crate::{
     Error, Result,
     attempts::{
-        read_set::{Choice, Read, ReadSet, Seen},
+        read_set::{Choice, ReadSet, Seen},
         snapshot,
         transaction::{Phase, Transaction},
         write_buffer::Held,
@@ -23,7 +23,7 @@ use crate::{
     cache::version_index::{Entry, Loaded},
     calls::Calls,
     loader::{Fetched, Pin, STALE_MAX, damaged, wait_for_load},
-    model::{Attempt, Call, Key, Shown},
+    model::{Attempt, Call, Key},
     node::Node,
     storage::{frontier::Frontier, records::Write},
 };
@@ -35,7 +35,7 @@ enum Looked {
     /// The transaction's own write, which was spilled.
     Spilled(Write),
     /// A version chosen now, or by an earlier read.
-    Chosen(Read, Age),
+    Chosen(Read<Choice>, Age),
     /// The versions have to be loaded first.
     Unknown(watch::Receiver<Loaded>),
 }
@@ -51,14 +51,14 @@ impl Calls {
         self: &Arc<Self>,
         call: &Call,
         key: &Key,
-    ) -> Result<Shown<Option<Bytes>>> {
+    ) -> Result<Read<Option<Bytes>>> {
         let transaction = self.here(call).await?;
         transaction.check_keyspace(key)?;
         let read = self.get_of(&transaction, key).await;
         self.tell(&transaction.node, read).await
     }
 
-    pub(crate) async fn get_now(self: &Arc<Self>, key: &Key) -> Result<Shown<Option<Bytes>>> {
+    pub(crate) async fn get_now(self: &Arc<Self>, key: &Key) -> Result<Read<Option<Bytes>>> {
         let node = self.serving.node()?;
         let read = self.get_newest(&node, key).await;
         self.tell(&node, read).await
@@ -85,16 +85,16 @@ impl Calls {
         self: &Arc<Self>,
         transaction: &Arc<Transaction>,
         key: &Key,
-    ) -> Result<Shown<Option<Bytes>>> {
+    ) -> Result<Read<Option<Bytes>>> {
         let mut loaded = None;
         let mut stale = 0;
         loop {
             let (read, age) = match self.look(transaction, key, loaded.take().as_ref())? {
-                Looked::Own(value) => return Ok(Shown::durable(value)),
+                Looked::Own(value) => return Ok(Read::durable(value)),
                 Looked::Spilled(write) => {
                     let Transaction { node, attempt, .. } = &**transaction;
                     if let Some(value) = self.loader.stored_value(node, *attempt, &write).await? {
-                        return Ok(Shown::durable(Some(value)));
+                        return Ok(Read::durable(Some(value)));
                     }
                     // It was written again meanwhile, or the attempt has ended; nothing else
                     // removes it.
@@ -112,17 +112,20 @@ impl Calls {
             };
             match self
                 .loader
-                .value(&transaction.node, key, &read.choice)
+                .value(&transaction.node, key, &read.value)
                 .await?
             {
                 Fetched::Value(value) => {
-                    let Read { choice, point } = read;
+                    let Read {
+                        value: choice,
+                        point,
+                    } = read;
                     if self.context.breaks(Broken::ChoosesBeforeRecording) {
                         let mut state = transaction.state();
                         state.reads.record(key.clone(), choice, point);
                     }
                     self.cluster.may_answer(&transaction.node)?;
-                    return Ok(Shown { value, point });
+                    return Ok(Read { value, point });
                 }
                 // An ended attempt protects no versions, so the read reports that end.
                 Fetched::Missing if transaction.state().phase != Phase::Open => {
@@ -136,7 +139,7 @@ impl Calls {
                     self.cache.lock().index.forget(key);
                     stale += 1;
                 }
-                Fetched::Missing => return Err(damaged(key, &read.choice)),
+                Fetched::Missing => return Err(damaged(key, &read.value)),
             }
         }
     }
@@ -145,7 +148,7 @@ impl Calls {
         self: &Arc<Self>,
         node: &Arc<Node>,
         key: &Key,
-    ) -> Result<Shown<Option<Bytes>>> {
+    ) -> Result<Read<Option<Bytes>>> {
         let mut pin = None;
         let mut missed = Choice::Absent;
         for _ in 0..STALE_MAX {
@@ -155,13 +158,16 @@ impl Calls {
                 .index
                 .entry(key)
                 .map(|entry| newest(entry));
-            let Read { choice, point } = match known {
+            let Read {
+                value: choice,
+                point,
+            } = match known {
                 Some(newest) => newest,
                 None => newest(&*wait_for_load(self.loader.load(node, key)).await?),
             };
             if let Fetched::Value(value) = self.loader.value(node, key, &choice).await? {
                 self.cluster.may_answer(node)?;
-                return Ok(Shown { value, point });
+                return Ok(Read { value, point });
             }
             self.cache.lock().index.forget(key);
             missed = choice;
@@ -201,7 +207,10 @@ impl Calls {
         if state.reads.len() >= self.context.config.keys_read_max {
             return Err(Error::TooLarge("the transaction reads too many keys"));
         }
-        let Some(Read { choice, point }) = self.choose(transaction, &state.reads, key, loaded)?
+        let Some(Read {
+            value: choice,
+            point,
+        }) = self.choose(transaction, &state.reads, key, loaded)?
         else {
             return Ok(Looked::Unknown(self.loader.load(&transaction.node, key)));
         };
@@ -219,7 +228,13 @@ impl Calls {
         if is_recorded && !self.context.breaks(Broken::ChoosesBeforeRecording) {
             state.reads.record(key.clone(), choice.clone(), point);
         }
-        Ok(Looked::Chosen(Read { choice, point }, Age::New))
+        Ok(Looked::Chosen(
+            Read {
+                value: choice,
+                point,
+            },
+            Age::New,
+        ))
     }
 
     /// The version that `key` is read as, or `None` if its versions must be loaded first. The
@@ -231,7 +246,7 @@ impl Calls {
         reads: &ReadSet,
         key: &Key,
         loaded: Option<&Arc<Entry>>,
-    ) -> Result<Option<Read>> {
+    ) -> Result<Option<Read<Choice>>> {
         let cache = self.cache.lock();
         let Some(entry) = cache.index.entry(key).or(loaded) else {
             return Ok(None);
@@ -250,7 +265,7 @@ impl Calls {
             chosen.map_err(|_| Error::NoValidVersion)?
         };
         Ok(Some(Read {
-            choice,
+            value: choice,
             point: entry.point,
         }))
     }
@@ -262,13 +277,13 @@ fn lost_spill(attempt: Attempt) -> Error {
 }
 
 /// The newest version of an entry.
-fn newest(entry: &Entry) -> Read {
+fn newest(entry: &Entry) -> Read<Choice> {
     let choice = entry
         .versions
         .last()
         .map_or(Choice::Absent, |newest| Choice::Version(Arc::clone(newest)));
     Read {
-        choice,
+        value: choice,
         point: entry.point,
     }
 }

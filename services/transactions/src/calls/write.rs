@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::{
     Error, Result,
     attempts::{
-        open_attempts::Found,
+        open_attempts::AttemptState,
         transaction::{Transaction, refusal},
     },
     broken::Broken,
@@ -131,10 +131,10 @@ impl Calls {
             self.find(call)
         };
         match found {
-            Found::Here(transaction) => Ok(transaction),
-            Found::Ended(answer) => Err(refusal(&answer)),
-            Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
-            Found::Nothing => Err(refusal(&Box::pin(self.answer_of(call)).await)),
+            AttemptState::Active(transaction) => Ok(transaction),
+            AttemptState::Ended(answer) => Err(refusal(&answer)),
+            AttemptState::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
+            AttemptState::Unknown => Err(refusal(&Box::pin(self.answer_of(call)).await)),
         }
     }
 }

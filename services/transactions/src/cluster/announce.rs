@@ -38,7 +38,7 @@ use crate::{
     },
     model::{Address, NodeId},
     node::Node,
-    storage::records::CommitRecord,
+    storage::records::{ANNOUNCED_MEMORY_MAX, CommitRecord},
 };
 
 #[cfg(test)]
@@ -53,8 +53,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(3);
 const SILENT_LOGGED_AFTER: Duration = Duration::from_secs(10);
 /// The approximate memory of one message's commits.
 const ANNOUNCED_BYTES_MAX: usize = 1 << 20;
-/// A larger commit is omitted, and the receiver reads it in the store.
-const RECORD_BYTES_MAX: usize = 16 << 20;
 
 impl Cluster {
     /// Starts to announce `node` to the others.
@@ -196,12 +194,10 @@ impl Cluster {
         }
         let (commits, through) = cache.recent.commits(from, decided, ANNOUNCED_BYTES_MAX);
         let mut records: Vec<_> = commits.into_iter().map(|(_, record)| record).collect();
-        let is_too_large = records
-            .iter()
-            .any(|record| record.bytes_len() > RECORD_BYTES_MAX);
+        let bytes: usize = records.iter().map(|record| record.bytes_len()).sum();
         announcement.through = through;
-        if is_too_large {
-            // The receiver finds a gap, and reads it in the store.
+        if bytes > ANNOUNCED_MEMORY_MAX {
+            // The receiver finds a gap, and reads these commits in the store.
             announcement.from = through + 1;
             return (announcement, DurabilityPoint::DURABLE);
         }

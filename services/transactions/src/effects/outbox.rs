@@ -21,14 +21,11 @@
 //! Bounds: `unsent_max` transactions, beyond which no effect is accepted; [`SENDING_MAX`] of them
 //! are sent at a time. Those whose destination fails wait without blocking others.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{TryStreamExt, future::join_all, stream};
+use parking_lot::Mutex;
 use ports::{
     Condition, DurabilityPoint, Item, Update,
     key_value::{Action, Name, Scan, Value},
@@ -113,12 +110,12 @@ impl Default for Outbox {
 impl Outbox {
     /// Whether this node has reached its limit of transactions with unsent effects.
     pub(crate) fn is_full(&self, unsent_max: usize) -> bool {
-        self.unsent().len() >= unsent_max
+        self.unsent.lock().len() >= unsent_max
     }
 
     /// The number of unsent effects, and of transactions whose next effect fails.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let unsent = self.unsent();
+        let unsent = self.unsent.lock();
         let effects: usize = unsent.values().map(|unsent| unsent.effects).sum();
         (
             effects as u64,
@@ -128,13 +125,13 @@ impl Outbox {
 
     /// The next serving node finds them in the store.
     pub(crate) fn clear(&self) {
-        self.unsent().clear();
+        self.unsent.lock().clear();
     }
 
     /// Registers `effects` of `attempt` to be sent by `node`, unless it cannot go on: then another
     /// node sends them.
     fn insert(&self, node: &Node, attempt: Attempt, effects: usize) {
-        let mut unsent = self.unsent();
+        let mut unsent = self.unsent.lock();
         if !node.store.is_fenced() {
             unsent.insert(
                 attempt,
@@ -149,7 +146,7 @@ impl Outbox {
 
     /// Changes what `node` has to send of `attempt`, if it still has to; `None` removes it.
     fn change(&self, node: &Node, attempt: Attempt, change: impl FnOnce(Unsent) -> Option<Unsent>) {
-        let mut all = self.unsent();
+        let mut all = self.unsent.lock();
         let Some(unsent) = all
             .get(&attempt)
             .copied()
@@ -161,10 +158,6 @@ impl Outbox {
             Some(changed) => drop(all.insert(attempt, changed)),
             None => drop(all.remove(&attempt)),
         }
-    }
-
-    fn unsent(&self) -> MutexGuard<'_, BTreeMap<Attempt, Unsent>> {
-        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -394,44 +394,14 @@ fn warn_of_sequencer(node: &Node, error: &Error) {
 
 #[cfg(test)]
 mod tests {
-    use async_trait::async_trait;
-    use bytes::Bytes;
-    use simulated::World;
-
     use super::*;
-    use crate::{
-        Config, Parts, Service,
-        cluster::{
-            membership::Alone,
-            peers::{NoAnswer, Peers},
-        },
-        model::{Address, KeyspaceId},
-    };
-
-    /// A transport that reaches no node.
-    #[derive(Debug)]
-    struct Nobody;
-
-    #[async_trait]
-    impl Peers for Nobody {
-        async fn call(&self, _: &Address, _: Bytes) -> Result<Bytes, NoAnswer> {
-            Err(NoAnswer::Silence("no node".into()))
-        }
-    }
+    use crate::{cluster::peers::tests::start_among_others, model::KeyspaceId};
 
     /// T9: memory stays bounded however often attempts are to be closed while no sequencer serves.
     #[test]
     fn a_name_takes_one_place_while_nobody_closes_it() {
         simulated::run(async {
-            let world = World::new(1);
-            let parts = Parts {
-                key_value: world.key_value(),
-                clock: world.clock(),
-                entropy: world.entropy(),
-            };
-            let among = Service::builder(parts).among(Arc::new(Alone::default()), Arc::new(Nobody));
-            let service = among.build(Config::default());
-            service.start().await.expect("a calm world");
+            let service = start_among_others().await;
             let serializable = &service.engine().calls.serializable;
             let node = service
                 .engine()

@@ -31,11 +31,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use ports::{
     Condition, DurabilityPoint, Item, Update,
     key_value::{Action, Name, Scan, Test, Value},
@@ -118,7 +119,7 @@ pub(crate) struct Marks {
 
 impl Keyspaces {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Marks> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// `node` serves from now on, with these keyspaces marked; the values say which are sequenced.

@@ -15,9 +15,7 @@ use crate::{
     broken::Broken,
     model::{NodeId, Outcome},
     node::Node,
-    sequencer::{
-        Ordering, Proposal, Sequenced, Sequencer, Waiting, lock, records, validation::Trace,
-    },
+    sequencer::{Ordering, Proposal, Sequenced, Sequencer, Waiting, records, validation::Trace},
     serializable::Serializable,
     storage::{
         node_registry,
@@ -56,7 +54,7 @@ impl Serializable {
         seen: u64,
     ) -> Sequenced {
         let (told, mut decided) = oneshot::channel();
-        lock(&sequencer.waiting).push_back(Waiting {
+        sequencer.waiting.lock().push_back(Waiting {
             proposal,
             writes,
             seen,

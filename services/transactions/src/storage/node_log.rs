@@ -16,13 +16,10 @@
 //!
 //! From `protocols.md`, "the fenced log" and T-2.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use ports::{Clock, DurabilityPoint, Update};
 use primitives::{Cursor, Epoch, Mutant, SlotIndex, Writer};
 use tokio::sync::{self, oneshot};
@@ -212,7 +209,7 @@ impl NodeLog {
     pub(crate) async fn append(&self, draft: Draft) -> Result<Placed> {
         let brings_data = draft.data.is_some();
         let (told, mut placed) = oneshot::channel();
-        lock(&self.waiting).push_back((draft, told));
+        self.waiting.lock().push_back((draft, told));
         loop {
             let mut writer = self.writer.lock().await;
             // The previous holder of the writer may have written this as well.
@@ -399,7 +396,7 @@ impl NodeLog {
     }
 
     fn next_batch(&self) -> Vec<Waiting> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let mut batch: Vec<Waiting> = Vec::new();
         let (mut bytes, mut items, mut data_bytes) = (0, 1, 0);
         while let Some((draft, _)) = waiting.front() {
@@ -497,13 +494,8 @@ impl NodeLog {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
-}
-
-/// Locks `mutex`. A panic elsewhere ends the process, or the test.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -17,13 +17,14 @@ use std::{
     collections::BTreeMap,
     future::Future,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use ports::{
     Clock, Condition, DurabilityPoint, Entropy, ErrorKind, Incarnation, Item, Key as ItemKey,
     Position, Update,
@@ -188,20 +189,16 @@ impl Store {
 
     /// Notes that `bytes` of a pack are dead.
     pub(crate) fn free(&self, pack: PackId, bytes: u64) {
-        *self.freed().entry(pack).or_default() += bytes;
+        *self.freed.lock().entry(pack).or_default() += bytes;
     }
 
     /// Takes the bytes that died since the last call.
     pub(crate) fn take_freed(&self) -> BTreeMap<PackId, u64> {
-        std::mem::take(&mut *self.freed())
+        std::mem::take(&mut *self.freed.lock())
     }
 
     pub(crate) fn has_freed(&self) -> bool {
-        !self.freed().is_empty()
-    }
-
-    fn freed(&self) -> MutexGuard<'_, BTreeMap<PackId, u64>> {
-        self.freed.lock().unwrap_or_else(PoisonError::into_inner)
+        !self.freed.lock().is_empty()
     }
 
     /// Checks that this build knows the layout of the store, and records it in a new store.

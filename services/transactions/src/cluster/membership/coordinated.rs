@@ -18,7 +18,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -29,6 +29,7 @@ use coordination::{
     ConnectError, Ended, Gateway, Member,
     model::{Output, Request, Response},
 };
+use parking_lot::{Mutex, MutexGuard};
 use ports::{Clock, Monotonic};
 use primitives::Mutant;
 use tokio::{
@@ -125,9 +126,7 @@ impl Coordinated {
     }
 
     fn following(&self) -> MutexGuard<'_, Option<Following>> {
-        self.following
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.following.lock()
     }
 }
 
