@@ -1,7 +1,5 @@
 //! Counters and gauges of an engine. The status shows them unchanged, so a published name stays.
 
-use std::sync::PoisonError;
-
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 

@@ -22,10 +22,7 @@ use crate::{
     model::{Attempt, NodeId},
     packs::Packs,
     sequencer::{Followed, Sequencer},
-    storage::{
-        node_log::NodeLog, node_registry::NodeRow, records::CommitRecord, secret::Secret,
-        store::Store,
-    },
+    storage::{node_log::NodeLog, node_registry::NodeRow, secret::Secret, store::Store},
 };
 
 /// The most attempts of other nodes that are being closed; beyond it their ids are simply noted
@@ -125,6 +122,16 @@ impl Node {
         at_work.map_err(|_| Error::unavailable("the server stops"))
     }
 
+    /// Runs `work` as a task that the shutdown waits for; not at all if the shutdown has begun.
+    pub(crate) fn spawn(&self, context: &Context, work: impl Future<Output = ()> + Send + 'static) {
+        if let Ok(at_work) = self.at_work() {
+            context.spawn(async move {
+                let _at_work = at_work;
+                work.await;
+            });
+        }
+    }
+
     /// Waits until no writer is at work. While the guard is held, none starts.
     pub(crate) async fn all_work_done(&self) -> OwnedRwLockWriteGuard<()> {
         self.is_leaving.store(true, Ordering::SeqCst);
@@ -174,13 +181,6 @@ impl Node {
     /// Notes that it is closed. Returns whether it was to be.
     pub(crate) fn has_closed(&self, attempt: Attempt) -> bool {
         self.closing.lock().remove(&attempt)
-    }
-
-    /// Timestamps given from now on lie above those of `records` (T-1).
-    pub(crate) fn observe(&self, records: &[Arc<CommitRecord>]) {
-        for record in records {
-            self.log.observe(record.version.timed());
-        }
     }
 
     /// A new attempt.

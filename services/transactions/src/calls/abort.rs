@@ -85,13 +85,8 @@ impl Calls {
         let Some(slot) = transaction.began else {
             return;
         };
-        let transaction = Arc::clone(transaction);
-        let Ok(at_work) = transaction.node.at_work() else {
-            return;
-        };
-        self.context.spawn(async move {
-            let _at_work = at_work;
-            let node = &transaction.node;
+        let (transaction, node) = (Arc::clone(transaction), Arc::clone(&transaction.node));
+        Arc::clone(&node).spawn(&self.context, async move {
             // Skipped if the node cannot go on: then its log is resolved, which deletes the row
             // too.
             if node

@@ -180,12 +180,8 @@ impl Calls {
 
     /// Deletes the spilled data of an attempt that ended without a commit.
     pub(crate) fn leave_no_spills(self: &Arc<Self>, transaction: &Arc<Transaction>) {
-        let transaction = Arc::clone(transaction);
-        let Ok(at_work) = transaction.node.at_work() else {
-            return;
-        };
-        self.context.spawn(async move {
-            let _at_work = at_work;
+        let (transaction, node) = (Arc::clone(transaction), Arc::clone(&transaction.node));
+        node.spawn(&self.context, async move {
             let spills = transaction.all_spills().await;
             if let Err(error) = delete_spilled(&transaction, &spills).await {
                 tracing::debug!(%error, "spilled data are left to the log's resolver");
@@ -204,19 +200,12 @@ impl Calls {
         if replaced.is_empty() || self.context.breaks(Broken::KeepsReplacedChunks) {
             return settle(transaction, &spills);
         }
-        let transaction = Arc::clone(transaction);
-        let Ok(at_work) = transaction.node.at_work() else {
-            return;
-        };
-        self.context.spawn(async move {
-            let _at_work = at_work;
+        let (transaction, node) = (Arc::clone(transaction), Arc::clone(&transaction.node));
+        Arc::clone(&node).spawn(&self.context, async move {
+            let Transaction { attempt, .. } = *transaction;
             for (write, chunks) in replaced {
-                if let Err(error) = transaction
-                    .node
-                    .store
-                    .delete_chunks(transaction.attempt, write, chunks)
-                    .await
-                {
+                let deleted = node.store.delete_chunks(attempt, write, chunks).await;
+                if let Err(error) = deleted {
                     tracing::debug!(%error, "replaced data are left to the log's resolver");
                     return;
                 }

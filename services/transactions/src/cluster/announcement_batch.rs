@@ -255,8 +255,7 @@ impl ClusterState {
             .filter(|record| !cache.applied.contains(record.position))
             .collect();
         let news = prune(unapplied, |_, _| false);
-        node.observe(&news);
-        cache.merge(node.id, &news);
+        cache.on_commits_elsewhere(node, &news);
         for (log, through) in through {
             cache.advance(log, through);
         }

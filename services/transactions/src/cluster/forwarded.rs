@@ -143,10 +143,6 @@ impl Forwarded {
             asked,
         }
     }
-
-    pub(crate) fn commit(call: &Call) -> Self {
-        Self::new(call, Asked::Commit)
-    }
 }
 
 #[cfg(test)]

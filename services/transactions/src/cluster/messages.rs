@@ -220,6 +220,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        cluster::forwarded::Asked,
         model::{Attempt, Call, Key, Position, TransactionId},
         storage::records::{Place, Write},
     };
@@ -276,10 +277,11 @@ mod tests {
             last: 11,
             records,
         };
-        let forwarded = Forwarded::commit(&Call {
+        let call = Call {
             id: id.clone(),
             attempt: Some(attempt),
-        });
+        };
+        let forwarded = Forwarded::new(&call, Asked::Commit);
         let stop = Message::StopTimestamps(KeyspaceId(7));
         let sequence = Message::Sequence(Proposal::to_close(&record.id, attempt));
         vec![

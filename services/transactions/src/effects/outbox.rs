@@ -294,8 +294,8 @@ impl Store {
 }
 
 impl Effects {
-    /// Sends the effects of `attempt`, which has committed at `point`.
-    pub(crate) fn dispatch(
+    /// Sends the `count` effects of `attempt`, which has committed, once `point` is durable.
+    pub(crate) fn on_commit(
         self: &Arc<Self>,
         node: &Arc<Node>,
         attempt: Attempt,

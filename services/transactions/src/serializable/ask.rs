@@ -299,9 +299,7 @@ impl Serializable {
             point: DurabilityPoint::DURABLE,
         });
         if let Some(mut cache) = self.cache.of(node.id) {
-            let news = [Arc::clone(&record)];
-            node.observe(&news);
-            cache.merge(node.id, &news);
+            cache.on_commits_elsewhere(node, &[Arc::clone(&record)]);
         }
         Ok(record)
     }

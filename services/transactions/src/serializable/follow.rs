@@ -184,8 +184,7 @@ impl Serializable {
             state.note(index, slot, records);
         }
         if let Some(mut cache) = self.cache.of(node.id) {
-            node.observe(records);
-            cache.merge(node.id, records);
+            cache.on_commits_elsewhere(node, records);
         }
         self.pass_sequenced(node, cursor);
     }
