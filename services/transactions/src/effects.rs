@@ -1,6 +1,6 @@
 //! Effects: queue messages and invocations that are sent once their transaction has committed.
 //!
-//! A transaction gathers them like writes. They are stored before its decision row, so they are
+//! A transaction buffers them like writes. They are stored before its decision row, so they are
 //! decided with the writes. Then the [`outbox`](crate::effects::outbox) sends them.
 //!
 //! Invariants
@@ -168,43 +168,17 @@ impl EffectBuffer {
     }
 }
 
-/// Queues that existed at the last check.
-#[derive(Debug, Default)]
-pub(crate) struct KnownQueues(Mutex<BTreeSet<String>>);
-
-impl KnownQueues {
-    fn contains(&self, queue: &str) -> bool {
-        self.0.lock().contains(queue)
-    }
-
-    fn insert(&self, queue: &str) {
-        let mut known = self.0.lock();
-        if known.len() >= KNOWN_MAX {
-            known.clear();
-        }
-        known.insert(queue.to_owned());
-    }
-}
-
 /// The destinations of effects, and the effects on their way.
 #[derive(Debug)]
 pub(crate) struct Effects {
-    context: Arc<Context>,
-    destinations: Destinations,
-    known_queues: KnownQueues,
+    pub(crate) context: Arc<Context>,
+    pub(crate) destinations: Destinations,
+    /// Queues that existed at the last check.
+    pub(crate) known_queues: Mutex<BTreeSet<String>>,
     pub(crate) outbox: Outbox,
 }
 
 impl Effects {
-    pub(crate) fn new(context: Arc<Context>, destinations: Destinations) -> Self {
-        Self {
-            context,
-            destinations,
-            known_queues: KnownQueues::default(),
-            outbox: Outbox::default(),
-        }
-    }
-
     /// Errors: `Invalid` and `TooLarge`, which its destination would otherwise return too late.
     pub(crate) fn check_effect(&self, effect: &Effect) -> Result<()> {
         let name = effect.destination();
@@ -249,7 +223,7 @@ impl Effects {
     pub(crate) async fn check_destination(&self, effect: &Effect) -> Result<()> {
         match effect {
             Effect::Message { queue: name, .. } => {
-                if self.known_queues.contains(name) {
+                if self.known_queues.lock().contains(name) {
                     return Ok(());
                 }
                 let queue = self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)?;
@@ -260,7 +234,11 @@ impl Effects {
                         ports::ErrorKind::Invalid => Error::NoSuchQueue,
                         _ => error.into(),
                     })?;
-                self.known_queues.insert(name);
+                let mut known = self.known_queues.lock();
+                if known.len() >= KNOWN_MAX {
+                    known.clear();
+                }
+                known.insert(name.clone());
             }
             // The provider keeps its functions in memory, and functions can disappear, so this is
             // not cached.

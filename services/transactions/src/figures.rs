@@ -92,14 +92,6 @@ impl Counters {
         }
     }
 
-    pub(crate) fn loaded(&self) {
-        self.lock().loads += 1;
-    }
-
-    pub(crate) fn spilled(&self, bytes: u64) {
-        self.lock().spilled_bytes += bytes;
-    }
-
     pub(crate) fn collected(&self, bytes: u64) {
         let mut figures = self.lock();
         figures.collected_versions += 1;

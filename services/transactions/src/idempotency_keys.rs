@@ -64,24 +64,15 @@ pub(crate) type Periods = BTreeMap<u64, u64>;
 /// The idempotency keys whose outcomes are kept, as far as this node knows.
 #[derive(Debug)]
 pub(crate) struct IdempotencyKeys {
-    context: Arc<Context>,
-    periods: Mutex<Periods>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) periods: Mutex<Periods>,
 }
 
 impl IdempotencyKeys {
-    pub(crate) fn new(context: Arc<Context>) -> Self {
-        Self {
-            context,
-            periods: Mutex::default(),
-        }
-    }
-
     pub(crate) fn lock(&self) -> MutexGuard<'_, Periods> {
         self.periods.lock()
     }
-}
 
-impl IdempotencyKeys {
     /// Lists the buckets that earlier starts and other nodes have created.
     pub(crate) async fn list_periods(&self, node: &Node) -> Result<()> {
         let scan = Scan::partition(layout::PERIODS, PAGE_PERIODS);

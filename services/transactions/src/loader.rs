@@ -92,37 +92,17 @@ impl Drop for Pin<'_> {
 /// Reads committed data.
 #[derive(Debug)]
 pub(crate) struct Loader {
-    context: Arc<Context>,
-    cache: Arc<Cache>,
-    attempts: Arc<Attempts>,
-    cluster: Arc<Cluster>,
-    serializable: Arc<Serializable>,
-    packing: Arc<Packing>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) attempts: Arc<Attempts>,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) serializable: Arc<Serializable>,
+    pub(crate) packing: Arc<Packing>,
     /// Memory for values in chunks that are being read, in bytes.
-    reading: Arc<Semaphore>,
+    pub(crate) reading: Arc<Semaphore>,
 }
 
 impl Loader {
-    pub(crate) fn new(
-        context: Arc<Context>,
-        cache: Arc<Cache>,
-        attempts: Arc<Attempts>,
-        cluster: Arc<Cluster>,
-        serializable: Arc<Serializable>,
-        packing: Arc<Packing>,
-    ) -> Self {
-        let reading = context.config.read_bytes_max.min(Semaphore::MAX_PERMITS);
-        Self {
-            context,
-            cache,
-            attempts,
-            cluster,
-            serializable,
-            packing,
-            reading: Arc::new(Semaphore::new(reading)),
-        }
-    }
-
     /// Errors: `Unavailable`: this node was presumed dead, and is now fenced.
     pub(crate) async fn still_counts(&self, node: &Node) -> Result<()> {
         self.cluster.may_answer(node)?;
@@ -255,7 +235,7 @@ impl Loader {
                 Loading::ByCaller(waiter) => waiter,
             }
         };
-        self.context.counters.loaded();
+        self.context.counters.lock().loads += 1;
         let (loader, node, key) = (Arc::clone(self), Arc::clone(node), key.clone());
         self.context.spawn(async move {
             let found = loader.load_versions(&node, &key).await;

@@ -231,7 +231,7 @@ pub enum Begun {
 }
 
 /// The transaction that a call belongs to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// Its id.
     pub id: TransactionId,
@@ -361,24 +361,19 @@ impl PackId {
     };
 
     /// The length of its stored form.
-    pub const BYTES: usize = 12;
+    pub const BYTES: usize = Attempt::BYTES;
 
     /// Its form in items.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..4].copy_from_slice(&self.node.0.to_be_bytes());
-        bytes[4..].copy_from_slice(&self.number.to_be_bytes());
-        bytes
+        let (node, sequence) = (self.node, self.number);
+        Attempt { node, sequence }.to_bytes()
     }
 
     /// Decodes the output of [`PackId::to_bytes`].
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (node, number) = bytes.split_first_chunk::<4>()?;
-        let number = u64::from_be_bytes(number.try_into().ok()?);
-        Some(Self {
-            node: NodeId(u32::from_be_bytes(*node)),
-            number,
-        })
+        let Attempt { node, sequence } = Attempt::from_bytes(bytes)?;
+        let number = sequence;
+        Some(Self { node, number })
     }
 
     /// The path of its object in an object store whose packs lie under `home`.

@@ -42,8 +42,8 @@ pub(crate) struct Node {
     /// When it began to serve.
     pub(crate) started: Monotonic,
     pub(crate) packs: Packs,
-    /// The secret that other nodes recognise; `None` for a single node.
-    secret: Option<Secret>,
+    /// The secret that the nodes of the store share; `None` for a single node.
+    pub(crate) secret: Option<Secret>,
     begun: AtomicU64,
     /// Set once this node orders the commits of sequenced keyspaces.
     sequencer: OnceLock<Sequencer>,
@@ -89,11 +89,6 @@ impl Node {
             left_behind: Mutex::default(),
             closing: Mutex::default(),
         }
-    }
-
-    /// The secret that the nodes of the store share; `None` for a single node.
-    pub(crate) fn secret(&self) -> Option<Secret> {
-        self.secret
     }
 
     /// The sequencer of sequenced keyspaces, if it is this node.

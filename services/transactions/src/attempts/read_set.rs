@@ -31,7 +31,7 @@ use primitives::Mutant;
 
 use crate::{
     broken::Broken,
-    model::{Attempt, Key, Position, Timestamp},
+    model::{Attempt, Key, Position, Timestamp, Version},
     storage::{frontier::Frontier, records::CommitRecord},
 };
 
@@ -67,6 +67,19 @@ impl Seen<'_> {
             .iter()
             .any(|record| self.begin_frontier.contains(record.position))
     }
+}
+
+/// The value of a key at `slot` of the sequencer's log; `versions` are all that may still be
+/// needed, oldest first.
+///
+/// A serializable transaction reads at the last slot applied when it began, after this node has
+/// read the log to its tail. Everything acknowledged before is at or below that slot (T-4). The
+/// frontier captured at its begin includes that slot, so the horizon protects the versions it may
+/// read until it ends. One that only reads is serialized there: it has nothing to validate.
+pub(crate) fn choose_at(versions: &[Arc<CommitRecord>], slot: u64) -> Choice {
+    let last = Version::sequenced(slot, u32::MAX);
+    let newest = versions.iter().rfind(|record| record.version <= last);
+    newest.map_or(Choice::Absent, |record| Choice::Version(Arc::clone(record)))
 }
 
 /// There are versions, and every one would fracture what was read.

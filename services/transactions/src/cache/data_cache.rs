@@ -79,32 +79,19 @@ impl DataCache {
 
     /// Keeps a value that was written or read.
     pub(crate) fn insert(&mut self, attempt: Attempt, write: u32, value: Bytes) {
-        self.keep(
-            attempt,
-            write,
-            Held {
-                value,
-                warmth: WARM.into(),
-            },
-        );
+        self.keep(attempt, write, value, WARM);
     }
 
     /// Keeps a prefetched value that no reader has asked for yet, and that follows one of some
     /// warmth.
     pub(crate) fn insert_ahead(&mut self, attempt: Attempt, write: u32, value: Bytes, warmth: u8) {
-        self.keep(
-            attempt,
-            write,
-            Held {
-                value,
-                warmth: warmth.saturating_sub(1).into(),
-            },
-        );
+        self.keep(attempt, write, value, warmth.saturating_sub(1));
     }
 
-    fn keep(&mut self, attempt: Attempt, write: u32, held: Held) {
-        if held.value.len() <= VALUE_BYTES_MAX {
-            self.0.insert((attempt, write), held);
+    fn keep(&mut self, attempt: Attempt, write: u32, value: Bytes, warmth: u8) {
+        if value.len() <= VALUE_BYTES_MAX {
+            let warmth = warmth.into();
+            self.0.insert((attempt, write), Held { value, warmth });
         }
     }
 

@@ -12,7 +12,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    model::{Attempt, Key},
+    model::{Attempt, Key, NodeId},
     storage::records::CommitRecord,
 };
 
@@ -91,20 +91,7 @@ impl RecentCommits {
         through: u64,
         bytes_max: usize,
     ) -> (Vec<(u64, Arc<CommitRecord>)>, u64) {
-        let (mut commits, mut bytes, mut last) = (Vec::new(), 0, first);
-        let least = Attempt {
-            node: crate::model::NodeId(0),
-            sequence: 0,
-        };
-        for ((slot, _), record) in self.slots.range((first, least)..(through + 1, least)) {
-            if *slot != last && bytes >= bytes_max {
-                return (commits, slot - 1);
-            }
-            last = *slot;
-            bytes += record.bytes_len();
-            commits.push((*slot, Arc::clone(record)));
-        }
-        (commits, through)
+        self.whole_slots(first, through, bytes_max, CommitRecord::bytes_len)
     }
 
     /// The keys that commits of whole slots wrote, from `first` to at most `through`, and of no
@@ -113,28 +100,37 @@ impl RecentCommits {
         if first < self.complete_from || first > through {
             return None;
         }
-        let mut walked = Walked {
-            keys: Vec::new(),
+        let keys_of = |record: &CommitRecord| record.writes.len();
+        let (commits, through) = self.whole_slots(first, through, keys_max, keys_of);
+        let writes = commits.iter().flat_map(|(_, record)| &record.writes);
+        Some(Walked {
+            keys: writes.map(|write| write.key.clone()).collect(),
             through,
-        };
+        })
+    }
+
+    /// The commits of whole slots, until their sizes reach `size_max`, and the last of the slots.
+    fn whole_slots(
+        &self,
+        first: u64,
+        through: u64,
+        size_max: usize,
+        size_of: impl Fn(&CommitRecord) -> usize,
+    ) -> (Vec<(u64, Arc<CommitRecord>)>, u64) {
+        let (mut commits, mut size, mut last) = (Vec::new(), 0, first);
         let least = Attempt {
-            node: crate::model::NodeId(0),
+            node: NodeId(0),
             sequence: 0,
         };
-        let mut last = first;
         for ((slot, _), record) in self.slots.range((first, least)..(through + 1, least)) {
-            if *slot != last && walked.keys.len() >= keys_max {
-                return Some(Walked {
-                    through: slot - 1,
-                    ..walked
-                });
+            if *slot != last && size >= size_max {
+                return (commits, slot - 1);
             }
             last = *slot;
-            walked
-                .keys
-                .extend(record.writes.iter().map(|write| write.key.clone()));
+            size += size_of(record);
+            commits.push((*slot, Arc::clone(record)));
         }
-        Some(walked)
+        (commits, through)
     }
 }
 

@@ -30,7 +30,6 @@ use crate::{
     Error, Result,
     attempts::{
         open_attempts::AttemptState,
-        snapshot,
         spills::Spills,
         transaction::{CommitAnswer, Phase, Transaction},
         write_buffer::{Buffered, Held, WriteBuffer},
@@ -44,12 +43,15 @@ use crate::{
     },
     node::Node,
     packs::OnTheirWay,
-    sequencer::Proposal,
+    sequencer::{
+        Proposal,
+        validation::{Observed, Trace},
+    },
     serializable::keyspace::Order,
     storage::{
         node_log::{Draft, Placed},
         node_registry,
-        records::{CommitRecord, Place, StoredRecord, Write, WriteSet},
+        records::{CommitRecord, Entry, Place, StoredRecord, Write, WriteSet},
         store::{Decided, refused},
     },
 };
@@ -95,11 +97,7 @@ impl Calls {
             Committing::Here(transaction) => transaction,
             Committing::Ended(committed) => return Ok(Read::durable(committed)),
         };
-        tokio::select! {
-            biased;
-            shown = transaction.decided() => shown,
-            () = self.context.clock.sleep(self.context.config.commit_answer_timeout) => Err(Error::OutcomeUnknown),
-        }
+        self.in_time(transaction.decided()).await
     }
 
     pub(crate) async fn begin_to_commit(self: &Arc<Self>, call: &Call) -> Result<Committing> {
@@ -123,9 +121,13 @@ impl Calls {
     /// Waits for a committing attempt to end, up to a limit. The commit continues until its outcome
     /// is known.
     pub(crate) async fn wait_for_end(&self, transaction: &Transaction) -> CommitAnswer {
+        self.in_time(transaction.ended()).await
+    }
+
+    async fn in_time<T>(&self, answer: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
-            answer = transaction.ended() => answer,
+            answer = answer => answer,
             () = self.context.clock.sleep(self.context.config.commit_answer_timeout) => Err(Error::OutcomeUnknown),
         }
     }
@@ -143,7 +145,10 @@ impl Calls {
         }
         state.phase = Phase::Committing;
         let read = state.reads.newest_timed();
-        let observed = snapshot::observed(transaction, &state.reads);
+        let observed = transaction.read_at().map(|at| Observed {
+            at,
+            keys: state.reads.keys().map(Trace::of).collect(),
+        });
         drop(state);
         let began = self.context.clock.monotonic();
         let (calls, transaction) = (Arc::clone(self), Arc::clone(transaction));
@@ -446,8 +451,14 @@ impl<'a> Commit<'a> {
 
     fn draft(&self) -> Draft {
         let (id, attempt, _) = self.names();
-        let named = self.transaction.is_named();
-        Draft::committing(id.clone(), attempt, named, self.set.clone(), self.floor)
+        let entry = Entry::Committing {
+            id: id.clone(),
+            attempt,
+            named: self.transaction.is_named(),
+            timestamp: Timestamp::default(),
+            writes: self.set.clone(),
+        };
+        Draft::from(entry).above(self.floor)
     }
 
     async fn write_data(&self) -> Result<()> {

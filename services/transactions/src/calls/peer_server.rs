@@ -13,7 +13,7 @@ use crate::{
     broken::Broken,
     calls::Calls,
     cluster::{
-        forwarded::{Asked, Forwarded, Refused, Reply, Said},
+        forwarded::{Asked, Refused, Said},
         messages::{Answer, Message, Way},
     },
     model::Call,
@@ -31,7 +31,7 @@ impl Calls {
         let way = Way::of(&bytes)?;
         let node = self.serving.current().filter(|node| node.id == way.to);
         let node = node.filter(|node| {
-            node.secret() == Some(way.secret) || self.context.breaks(Broken::BelievesStrangers)
+            node.secret == Some(way.secret) || self.context.breaks(Broken::BelievesStrangers)
         });
         // The frontier of a node that is no longer counted may lie below the collected horizon.
         let Some(node) = node.filter(|node| self.cluster.may_answer(node).is_ok()) else {
@@ -47,7 +47,10 @@ impl Calls {
                     .receive_announcement(&node, way.from, announcement);
                 Answer::NodeState(self.cluster.own_state(&node))
             }
-            Message::Forward(forwarded) => Answer::Reply(self.serve_forwarded(forwarded).await),
+            // Never forwarded further.
+            Message::Forward(call, asked) => {
+                Answer::Reply(self.serve(&call, asked).await.map_err(Refused::from))
+            }
             Message::Sequence(proposal) => {
                 Answer::Ordered(self.serializable.serve_sequence(&node, proposal).await)
             }
@@ -60,14 +63,8 @@ impl Calls {
         })
     }
 
-    /// Serves a call from another node, and never forwards it further.
-    async fn serve_forwarded(self: &Arc<Self>, forwarded: Forwarded) -> Reply {
-        let Forwarded { id, attempt, asked } = forwarded;
-        let call = Call { id, attempt };
-        self.serve_asked(&call, asked).await.map_err(Refused::from)
-    }
-
-    async fn serve_asked(self: &Arc<Self>, call: &Call, asked: Asked) -> Result<Said> {
+    /// Serves a call from another node.
+    async fn serve(self: &Arc<Self>, call: &Call, asked: Asked) -> Result<Said> {
         Ok(match asked {
             Asked::Get(key) => {
                 let Read { value, point } = self.get(call, &key).await?;
@@ -106,7 +103,7 @@ mod tests {
         storage::secret::Secret,
     };
 
-    /// T9: the body of these messages is none, which only a node of the store is told.
+    /// T9: the body of these messages does not decode, and only a node of the store learns that.
     #[test]
     fn the_body_of_a_message_without_the_secret_is_not_decoded() {
         simulated::run(async {
@@ -121,7 +118,7 @@ mod tests {
                     .await
             };
             assert_eq!(answer(Secret(0)).await, Answer::NotHere.encode());
-            let secret = node.secret().expect("one of several has it");
+            let secret = node.secret.expect("one of several has it");
             assert_eq!(answer(secret).await, Answer::Unknown(ANNOUNCE).encode());
         });
     }

@@ -14,8 +14,7 @@ use tokio::sync::watch;
 use crate::{
     Error, Result,
     attempts::{
-        read_set::{Choice, ReadSet, Seen},
-        snapshot,
+        read_set::{Choice, ReadSet, Seen, choose_at},
         transaction::{Phase, Transaction},
         write_buffer::Held,
     },
@@ -116,13 +115,10 @@ impl Calls {
                 .await?
             {
                 Fetched::Value(value) => {
-                    let Read {
-                        value: choice,
-                        point,
-                    } = read;
+                    let point = read.point;
                     if self.context.breaks(Broken::ChoosesBeforeRecording) {
                         let mut state = transaction.state();
-                        state.reads.record(key.clone(), choice, point);
+                        state.reads.record(key.clone(), read.value, point);
                     }
                     self.cluster.may_answer(&transaction.node)?;
                     return Ok(Read { value, point });
@@ -158,13 +154,11 @@ impl Calls {
                 .index
                 .entry(key)
                 .map(|entry| newest(entry));
-            let Read {
-                value: choice,
-                point,
-            } = match known {
+            let read = match known {
                 Some(newest) => newest,
                 None => newest(&*wait_for_load(self.loader.load(node, key)).await?),
             };
+            let (choice, point) = (read.value, read.point);
             if let Fetched::Value(value) = self.loader.value(node, key, &choice).await? {
                 self.cluster.may_answer(node)?;
                 return Ok(Read { value, point });
@@ -207,34 +201,23 @@ impl Calls {
         if state.reads.len() >= self.context.config.keys_read_max {
             return Err(Error::TooLarge("the transaction reads too many keys"));
         }
-        let Some(Read {
-            value: choice,
-            point,
-        }) = self.choose(transaction, &state.reads, key, loaded)?
-        else {
+        let Some(read) = self.choose(transaction, &state.reads, key, loaded)? else {
             return Ok(Looked::Unknown(self.loader.load(&transaction.node, key)));
         };
+        let is_absent = read.value == Choice::Absent;
         // Checked after the entry was examined: a key that was absent before the attempt's eviction
         // is absent. In a snapshot, the right version may be collected while an older one still
         // exists.
-        if transaction.is_overtaken() && (choice == Choice::Absent || transaction.is_serializable())
-        {
+        if transaction.is_overtaken() && (is_absent || transaction.is_serializable()) {
             return Err(too_late(transaction));
         }
-        let is_recorded = match &choice {
-            Choice::Absent => !self.context.breaks(Broken::ForgetsAbsence),
-            Choice::Version(_) => true,
-        };
+        let is_recorded = !is_absent || !self.context.breaks(Broken::ForgetsAbsence);
         if is_recorded && !self.context.breaks(Broken::ChoosesBeforeRecording) {
-            state.reads.record(key.clone(), choice.clone(), point);
+            state
+                .reads
+                .record(key.clone(), read.value.clone(), read.point);
         }
-        Ok(Looked::Chosen(
-            Read {
-                value: choice,
-                point,
-            },
-            Age::New,
-        ))
+        Ok(Looked::Chosen(read, Age::New))
     }
 
     /// The version that `key` is read as, or `None` if its versions must be loaded first. The
@@ -252,7 +235,7 @@ impl Calls {
             return Ok(None);
         };
         let choice = if let Some(slot) = transaction.read_at() {
-            snapshot::choose(&entry.versions, slot)
+            choose_at(&entry.versions, slot)
         } else {
             let nothing = Frontier::default();
             let revives = self.context.breaks(Broken::RevivesCollected);

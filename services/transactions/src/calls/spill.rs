@@ -34,10 +34,7 @@ use crate::{
     calls::Calls,
     model::Outcome,
     packs::OnTheirWay,
-    storage::{
-        node_log::Draft,
-        records::{CommitRecord, Write, WriteSet},
-    },
+    storage::records::{CommitRecord, Entry, Write, WriteSet},
 };
 
 /// The most values spilled at a time.
@@ -137,10 +134,12 @@ impl Calls {
         if !self.context.breaks(Broken::SpillsUnlogged) {
             for part in WriteSet::parts_of(&writes, self.context.config.write_set_inline_bytes_max)
             {
-                let placed = node
-                    .log
-                    .append(Draft::spilled(id.clone(), *attempt, part))
-                    .await?;
+                let entry = Entry::Spilled {
+                    id: id.clone(),
+                    attempt: *attempt,
+                    writes: part,
+                };
+                let placed = node.log.append(entry.into()).await?;
                 transaction.state().spills.slots.push(placed.slot);
             }
         }
@@ -152,7 +151,7 @@ impl Calls {
             return Ok(());
         }
         write_values(self, transaction, &leaving.writes).await?;
-        self.context.counters.spilled(leaving.bytes as u64);
+        self.context.counters.lock().spilled_bytes += leaving.bytes as u64;
         Ok(())
     }
 

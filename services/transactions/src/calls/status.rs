@@ -84,10 +84,8 @@ impl Calls {
         let is_own = |attempt: Attempt| self.attempts.lock().are_of(attempt.node);
         match (found, call.attempt) {
             (AttemptState::BegunAnew, Some(attempt)) if !is_own(attempt) => AttemptState::Unknown,
-            (AttemptState::Ended(Err(_)), None) if call.id.generated().is_none() => {
-                AttemptState::Unknown
-            }
-            (AttemptState::Ended(Err(Error::TransactionFinished(Outcome::Aborted))), Some(_))
+            (AttemptState::Ended(Err(_)), None)
+            | (AttemptState::Ended(Err(Error::TransactionFinished(Outcome::Aborted))), Some(_))
                 if call.id.generated().is_none() =>
             {
                 AttemptState::Unknown
@@ -141,10 +139,7 @@ impl Calls {
             return Ok(false);
         };
         let attempt = generated.attempt;
-        if self.context.is_alone()
-            || attempt.node == node.id
-            || self.context.breaks(Broken::AnswersWithoutClosing)
-        {
+        if self.context.is_alone() || attempt.node == node.id {
             return Ok(false);
         }
         let row = node_registry::get(&node.store, attempt.node).await?;
@@ -216,9 +211,6 @@ impl Calls {
         decision: Decision,
         point: DurabilityPoint,
     ) -> Result<(Decision, DurabilityPoint)> {
-        if self.context.breaks(Broken::AnswersWithoutClosing) && decision.is_undecided() {
-            return Ok((decision, point));
-        }
         match decision.state {
             State::Undecided => match node.store.close(id, decision.attempt, true).await? {
                 Decided::Done(point) => Ok((

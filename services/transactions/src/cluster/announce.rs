@@ -31,9 +31,8 @@ use crate::{
     Error, Result,
     broken::Broken,
     cluster::{
-        Cluster,
+        AHEAD_MAX, Cluster,
         announcement_batch::{Received, prune},
-        lease::AHEAD_MAX,
         messages::{Announcement, Answer, Message, NodeState},
     },
     model::{Address, NodeId},
@@ -113,7 +112,7 @@ impl Cluster {
                     free.push((id, address));
                 }
                 if is_silent {
-                    neighbours.fall_behind(id);
+                    neighbours.behind.insert(id);
                 }
             }
         }
@@ -260,7 +259,7 @@ impl Cluster {
         let neighbours = &mut cluster.neighbours;
         for log in behind {
             if log != node.id && !members.contains_key(&log) {
-                neighbours.fall_behind(log);
+                neighbours.behind.insert(log);
             }
         }
         let peer = neighbours.peer(from, now);
@@ -325,7 +324,7 @@ impl Cluster {
                     self.cache.lock().advance(from, through);
                 }
             } else {
-                cluster.neighbours.fall_behind(from);
+                cluster.neighbours.behind.insert(from);
             }
             (is_next, through > received || !records.is_empty())
         };

@@ -112,7 +112,7 @@ impl Cluster {
     }
 
     /// The outcome of a slot's commits: the records, and whether all are decided.
-    pub(crate) async fn outcomes(
+    async fn outcomes(
         &self,
         node: &Node,
         slot: StoredSlot,

@@ -19,10 +19,10 @@ use super::peers::{ANNOUNCE, ASK, FORWARD, SEQUENCE, STOP_TIMESTAMPS};
 use crate::{
     Error, Result,
     cluster::{
-        forwarded::{Forwarded, Refused, Reply, not_understood},
+        forwarded::{Asked, Refused, Reply, not_understood},
         peers::{MESSAGE_BYTES_MAX, message_bytes_max},
     },
-    model::{KeyspaceId, NodeId, Timestamp, Version},
+    model::{Call, KeyspaceId, NodeId, Timestamp, Version},
     sequencer::Proposal,
     storage::{
         frontier::Frontier,
@@ -44,7 +44,7 @@ pub(crate) enum Message {
     /// The sender's new commits, and its state.
     Announce(Announcement),
     /// A call for a transaction of the receiver.
-    Forward(Forwarded),
+    Forward(Call, Asked),
     /// A proposal for the receiver to decide as the sequencer.
     Sequence(Proposal),
     /// Requests that the receiver gives no more timestamps in that keyspace.
@@ -150,7 +150,7 @@ impl Message {
         match self {
             Self::Ask => way.head(ASK).into(),
             Self::Announce(announcement) => encode_behind(&way.head(ANNOUNCE), announcement),
-            Self::Forward(forwarded) => encode_behind(&way.head(FORWARD), forwarded),
+            Self::Forward(call, asked) => encode_behind(&way.head(FORWARD), &(call, asked)),
             Self::Sequence(proposal) => encode_behind(&way.head(SEQUENCE), proposal),
             Self::StopTimestamps(keyspace) => encode_behind(&way.head(STOP_TIMESTAMPS), keyspace),
         }
@@ -164,7 +164,9 @@ impl Message {
         let decoded = match kind {
             ASK => Ok(Self::Ask),
             ANNOUNCE => decode(body, "an announcement").map(Self::Announce),
-            FORWARD => decode(body, "a forwarded call").map(Self::Forward),
+            FORWARD => {
+                decode(body, "a forwarded call").map(|(call, asked)| Self::Forward(call, asked))
+            }
             SEQUENCE => decode(body, "a proposal").map(Self::Sequence),
             STOP_TIMESTAMPS => decode(body, "a keyspace").map(Self::StopTimestamps),
             _ => return Err(kind),
@@ -220,8 +222,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        cluster::forwarded::Asked,
-        model::{Attempt, Call, Key, Position, TransactionId},
+        model::{Attempt, Key, Position, TransactionId},
         storage::records::{Place, Write},
     };
 
@@ -281,13 +282,13 @@ mod tests {
             id: id.clone(),
             attempt: Some(attempt),
         };
-        let forwarded = Forwarded::new(&call, Asked::Commit);
+        let forwarded = Message::Forward(call, Asked::Commit);
         let stop = Message::StopTimestamps(KeyspaceId(7));
         let sequence = Message::Sequence(Proposal::to_close(&record.id, attempt));
         vec![
             Message::Ask,
             Message::Announce(announcement),
-            Message::Forward(forwarded),
+            forwarded,
             sequence,
             stop,
         ]

@@ -42,8 +42,7 @@ use crate::{
     model::{Attempt, NodeId, TransactionId},
     node::Node,
     storage::{
-        layout,
-        node_registry::{self, NodeRow},
+        layout, node_registry,
         records::{decode, encode},
         store::{Decision, State, Store},
     },
@@ -315,37 +314,29 @@ impl Effects {
     /// attempts are decided; effects of uncommitted ones are deleted.
     pub(crate) async fn find_unsent(&self, store: &Store, own: NodeId) -> Result<Vec<Left>> {
         let mut left = Vec::new();
-        if self.context.breaks(Broken::ForgetsUnsent) {
-            return Ok(left);
-        }
-        for NodeRow { node, .. } in node_registry::list(store)
-            .await?
-            .into_iter()
-            .filter(|row| !row.is_sent)
-        {
-            if node != own {
-                left.push(Left {
-                    node,
-                    unsent: left_by(store, node).await?,
-                });
+        for row in node_registry::list(store).await? {
+            if !row.is_sent && row.node != own {
+                left.extend(self.find_unsent_of(store, row.node).await?);
             }
         }
         Ok(left)
     }
 
     /// Finds the unsent effects of one node, whose log is resolved.
-    pub(crate) async fn find_unsent_of(&self, store: &Store, node: NodeId) -> Result<Vec<Left>> {
+    pub(crate) async fn find_unsent_of(&self, store: &Store, node: NodeId) -> Result<Option<Left>> {
         if self.context.breaks(Broken::ForgetsUnsent) {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        Ok(vec![Left {
-            node,
-            unsent: left_by(store, node).await?,
-        }])
+        let unsent = left_by(store, node).await?;
+        Ok(Some(Left { node, unsent }))
     }
 
     /// Sends the effects of earlier nodes.
-    pub(crate) fn hand_over(self: &Arc<Self>, node: &Arc<Node>, left: Vec<Left>) {
+    pub(crate) fn hand_over(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        left: impl IntoIterator<Item = Left>,
+    ) {
         for Left {
             node: earlier,
             unsent,

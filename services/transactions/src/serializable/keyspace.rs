@@ -17,7 +17,7 @@
 //! A node takes snapshots there only once it has read everything that other nodes committed with
 //! timestamps.
 //!
-//! A crash may happen anywhere: every step can be repeated, and each node that was told to stop
+//! A crash may happen anywhere: every step can be repeated, and each node that was asked to stop
 //! finishes a mark that it finds half done. A single node finishes it at its start, before it
 //! serves, because the logs of all earlier starts are sealed and resolved by then.
 //!
@@ -322,7 +322,7 @@ impl Serializable {
         let mut stopped: BTreeSet<NodeId> = BTreeSet::from([node.id]);
         loop {
             self.cluster.may_answer(node)?;
-            let first = self.cluster.lock().neighbours.first_uncounted();
+            let first = self.cluster.lock().neighbours.first_uncounted;
             let mut waiting = node_registry::list_from(&node.store, first).await?;
             waiting.retain(|row| !row.is_resolved && !stopped.contains(&row.node));
             if waiting.is_empty() {

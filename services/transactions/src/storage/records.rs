@@ -189,6 +189,25 @@ pub struct StoredRecord {
 }
 
 impl StoredRecord {
+    /// The record as memory shares it: `attempt` of `id` made these `writes`.
+    pub(crate) fn with(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        writes: Vec<Write>,
+        point: DurabilityPoint,
+    ) -> CommitRecord {
+        CommitRecord {
+            id: id.clone(),
+            attempt,
+            version: self.version,
+            position: self.position,
+            writes,
+            parts: self.writes.parts(),
+            point,
+        }
+    }
+
     /// The token for its client; `None` if it wrote nothing.
     pub fn after(&self) -> Option<After> {
         let wrote_nothing = matches!(&self.writes, WriteSet::Inline(writes) if writes.is_empty());

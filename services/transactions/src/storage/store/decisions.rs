@@ -91,23 +91,8 @@ impl Store {
         stored: &StoredRecord,
         point: DurabilityPoint,
     ) -> Result<CommitRecord> {
-        let StoredRecord {
-            version,
-            position,
-            writes,
-            ..
-        } = stored;
-        let (parts, writes) = (writes.parts(), self.write_set(attempt, writes).await?);
-        let (version, position) = (*version, *position);
-        Ok(CommitRecord {
-            id: id.clone(),
-            attempt,
-            version,
-            position,
-            writes,
-            parts,
-            point,
-        })
+        let writes = self.write_set(attempt, &stored.writes).await?;
+        Ok(stored.with(id, attempt, writes, point))
     }
 
     /// `begin(named)`: takes the row, unless it is finally decided.
