@@ -131,7 +131,9 @@ impl Version {
 }
 
 /// The log slot that announced a commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Position {
     /// The node that owns the log.
     pub log: NodeId,

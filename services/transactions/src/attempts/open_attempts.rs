@@ -81,7 +81,7 @@ pub(crate) struct Open {
     beginning: BTreeMap<TransactionId, BeginLock>,
 }
 
-/// What this node knows of a call's attempt.
+/// The state of a call's attempt, as this node knows it.
 #[derive(Debug)]
 pub(crate) enum AttemptState {
     /// It has not ended.

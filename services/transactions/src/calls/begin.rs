@@ -186,13 +186,8 @@ impl Calls {
             }
             (Err(error), _) | (_, Err(error)) => Err(error.clone()),
         };
-        if !matches!(
-            &opened,
-            Ok(Read {
-                value: Begun::Open { .. },
-                ..
-            })
-        ) {
+        let is_open = |begun: &Read<Begun>| matches!(begun.value, Begun::Open { .. });
+        if !opened.as_ref().is_ok_and(is_open) {
             if matches!(taken, Ok(Decided::Done(_))) {
                 node.store.forget(id, attempt).await?;
             }

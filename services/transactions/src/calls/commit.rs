@@ -38,9 +38,7 @@ use crate::{
     calls::{Calls, spill::delete_spilled},
     collection::delete::Superseded,
     effects::Effect,
-    model::{
-        Attempt, Call, Committed, NodeId, Outcome, Position, Timestamp, TransactionId, Version,
-    },
+    model::{Attempt, Call, Committed, Outcome, Position, Timestamp, TransactionId, Version},
     node::Node,
     packs::OnTheirWay,
     sequencer::{
@@ -227,15 +225,10 @@ async fn commit_nothing(transaction: &Transaction) -> CommitAnswer {
     let Some(slot) = began else {
         return Ok(Committed { after: None });
     };
-    let position = Position {
-        log: NodeId::default(),
-        slot: 0,
-    };
-    let writes = WriteSet::Inline(Vec::new());
     let record = StoredRecord {
         version: Version::default(),
-        position,
-        writes,
+        position: Position::default(),
+        writes: WriteSet::Inline(Vec::new()),
         effects: 0,
     };
     let answer = match node.store.commit(id, *attempt, true, &record).await {

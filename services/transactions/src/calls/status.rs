@@ -56,17 +56,16 @@ impl Calls {
     /// excludes begins of the same id.
     pub(crate) async fn answer_of(self: &Arc<Self>, call: &Call) -> CommitAnswer {
         let (calls, asked) = (Arc::clone(self), call.clone());
-        let call = call.clone();
         let answer = self
             .context
             .spawn_and_wait(async move {
                 let node = calls.serving.node()?;
-                let look_up = calls.look_up(&node, &call);
-                calls.alone_with(&call.id, look_up).await
+                let look_up = calls.look_up(&node, &asked);
+                calls.alone_with(&asked.id, look_up).await
             })
             .await;
         if answer == Err(Error::NoSuchTransaction)
-            && let AttemptState::Ended(ended) = self.attempts.lock().find(&asked)
+            && let AttemptState::Ended(ended) = self.attempts.lock().find(call)
         {
             // The store keeps no record of a client id that was not begun since.
             return ended;

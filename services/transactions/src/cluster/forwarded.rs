@@ -12,7 +12,7 @@ use crate::{
     model::{After, Key, Outcome},
 };
 
-/// What a node asks the owner of a call's transaction to do.
+/// A request to the owner of a call's transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Asked {
     Get(Key),

@@ -7,8 +7,9 @@
 //!
 //! Invariants
 //! - The body of a message without the secret is never decoded.
-//! - A decoded body takes at most a few times the memory of its bytes. Only lists of small items
-//!   could take more, so the one list of an announcement is bounded ([`ANNOUNCED_MEMORY_MAX`]).
+//! - A decoded body takes at most a few times the memory of its bytes, except for lists of small
+//!   items. Those of an announcement are bounded by [`ANNOUNCED_MEMORY_MAX`], and a proposal is
+//!   short.
 
 use std::fmt::Debug;
 

@@ -226,19 +226,15 @@ impl Store {
     // ---- calls
 
     pub(crate) async fn get(&self, key: &ItemKey) -> Result<Read<Option<Arc<Item>>>> {
-        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, || {
-            self.key_value.get(key)
-        })
-        .await?;
+        let get = || self.key_value.get(key);
+        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, get).await?;
         self.seen(read.point)?;
         Ok(read)
     }
 
     pub(crate) async fn scan(&self, scan: &Scan) -> Result<Read<ports::key_value::Page>> {
-        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, || {
-            self.key_value.scan(scan)
-        })
-        .await?;
+        let read = || self.key_value.scan(scan);
+        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, read).await?;
         self.seen(read.point)?;
         Ok(read)
     }
