@@ -1,8 +1,7 @@
 //! T15: limits return named errors, and nothing is stuck or leaked. T7: abandoned transactions end.
 
-use std::{task::Poll, time::Duration};
+use std::time::Duration;
 
-use futures_util::{StreamExt as _, poll, stream::FuturesUnordered};
 use transactions::{
     Config, Error,
     layout::{self, Buckets},
