@@ -8,7 +8,6 @@
 
 mod bundled_client;
 mod commands;
-mod config;
 mod far_stores;
 mod function_directory;
 mod log;
@@ -16,6 +15,7 @@ mod open_files;
 mod overview;
 mod provider;
 mod same_store;
+mod settings;
 mod startup_error;
 mod wiring;
 
@@ -49,7 +49,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the server until SIGTERM or Ctrl-C
-    Serve(config::Options),
+    Serve(settings::Options),
     /// Show what a running server is doing (at LANDFAST_URL)
     Status(commands::status::Arguments),
     /// Check whether this machine is fit to run the server, and say what to do if it is not
@@ -73,7 +73,7 @@ impl Cli {
         Self::try_parse().unwrap_or_else(|mut error| {
             let mut program = Self::command();
             program.build();
-            if let Some(variable) = config::variable_to_blame(&error, &program) {
+            if let Some(variable) = settings::variable_to_blame(&error, &program) {
                 let tip = format!("the value is from {variable} in the environment").into();
                 error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
             }

@@ -11,7 +11,7 @@ use ports::{KeyValue, LogThrottle, Monotonic, Queue, QueueAdmin, objects::Object
 use redis_provider::{OpenError, Redis};
 use tokio::time::Instant;
 
-use crate::config::{Settings, StoreSettings};
+use crate::settings::{Settings, StoreSettings};
 
 /// The time for a shared store to respond at a start: it often starts beside us.
 const OPEN_MAX: Duration = Duration::from_secs(10);

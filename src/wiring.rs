@@ -37,13 +37,13 @@ use transactions::membership::{Address, Coordinated};
 
 use crate::{
     bundled_client::PYTHON_CLIENT,
-    config::{Listen, Settings, UserStore},
     far_stores,
     function_directory::FunctionDirectory,
     open_files::Connections,
     overview::{Overview, Sources},
     provider::{self, Provider},
     same_store::SameStore,
+    settings::{Listen, Settings, UserStore},
 };
 
 /// The time for ZooKeeper connections to finish when the server stops.

@@ -12,7 +12,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::request::Target;
-use crate::{config::Options, startup_error};
+use crate::{settings::Options, startup_error};
 
 /// The options of the checks.
 #[derive(Debug, Args)]

@@ -15,7 +15,7 @@ use http_client::{Client, Error};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
-use crate::config::Listen;
+use crate::settings::Listen;
 
 /// How long connecting may take, and a response unless the caller says otherwise.
 const WAIT_MAX: Duration = Duration::from_secs(5);

@@ -31,9 +31,9 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    config::{Options, Settings},
     log::Log,
     overview::Overview,
+    settings::{Options, Settings},
     startup_error,
     wiring::RunningServer,
 };

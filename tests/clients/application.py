@@ -14,8 +14,7 @@ import boto3
 import botocore.config
 
 import http_api
-
-COMMAND_SECONDS = 60
+import waiting
 
 
 class Application:
@@ -73,19 +72,19 @@ class Application:
         environment = {**os.environ, "LANDFAST_URL": f"http://{self.address}"}
         command = [self.server.program, *arguments]
         return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, **options
+            command, env=environment, capture_output=True, text=True, timeout=waiting.GUARD_SECONDS, **options
         )
 
     def ask(self, method, path, body=b""):
         """The server's response."""
-        connection = http.client.HTTPConnection(self.address, timeout=COMMAND_SECONDS)
+        connection = http.client.HTTPConnection(self.address, timeout=waiting.GUARD_SECONDS)
         try:
             connection.request(method, path, body)
             return http_api.Answer(connection.getresponse())
         finally:
             connection.close()
 
-    def run(self, workflow, input=None, query="?wait=30"):
+    def run(self, workflow, input=None, query="?wait=100"):
         """The status and the document of a newly begun run."""
         answer = self.ask("POST", f"/v1/workflows/{workflow}/runs{query}", json.dumps(input).encode())
         return answer.status, answer.document
@@ -100,17 +99,17 @@ class Application:
         answer = self.ask("GET", f"/v1/workflows/{workflow}/state/{key}")
         return answer.body.decode() if answer.status == 200 else None
 
-    def client(self):
+    def client(self, read_seconds=waiting.GUARD_SECONDS):
         """A boto3 client that repeats nothing."""
-        config = botocore.config.Config(retries={"total_max_attempts": 1}, read_timeout=COMMAND_SECONDS)
+        config = botocore.config.Config(retries={"total_max_attempts": 1}, read_timeout=read_seconds)
         return boto3.client(
             "lambda", endpoint_url=f"http://{self.address}", region_name="us-east-1",
             aws_access_key_id="none", aws_secret_access_key="none", config=config,
         )
 
-    def call(self, name, event=None, **options):
+    def call(self, name, event=None, read_seconds=waiting.GUARD_SECONDS, **options):
         """The response of a function: its result, or its failure."""
-        answer = self.client().invoke(FunctionName=name, Payload=json.dumps(event or {}), **options)
+        answer = self.client(read_seconds).invoke(FunctionName=name, Payload=json.dumps(event or {}), **options)
         result = json.loads(answer["Payload"].read())
         return Failed(result) if "FunctionError" in answer else result
 

@@ -59,8 +59,8 @@ def a_client_that_asks_for_much_at_once_is_held_in_little_memory(sessions, start
 
 def a_client_that_takes_nothing_for_its_session_timeout_is_cut_off(sessions, started):
     server = started()
+    path = sessions(server).created("/n", bytes(LARGE))
     deaf = sessions(server, timeout_ms=4000)
-    path = deaf.created("/n", bytes(LARGE))
     for _ in range(READS):
         deaf.send(wire.GET_DATA, wire.string(path) + wire.boolean(False))
     waiting.until(lambda: server.log_lines("the peer stopped reading"), "the end of its connection")
@@ -113,7 +113,7 @@ def a_server_without_free_descriptors_says_so_once_serves_who_is_there_and_recov
     for number in range(2000):
         assert session.set("/n", str(number).encode()).error == OK
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
-    waits.settimeout(waiting.WAIT_SECONDS)
+    waits.settimeout(waiting.GUARD_SECONDS)
     assert len(waits.recv(4)) == 4, "the one that waited is served"
     waits.close()
     assert session.ping().error == OK

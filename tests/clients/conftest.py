@@ -8,11 +8,14 @@ from kazoo.client import KazooClient
 
 import application
 import server as servers
+import waiting
 import wire
 
 # Several tests are about reconnecting; kazoo's warnings about it would drown a real failure.
 logging.getLogger("kazoo").setLevel(logging.ERROR)
 
+# The longest that a server grants: kazoo gives a silent server up after two thirds of it.
+SESSION_SECONDS = 40
 numbers = itertools.count()
 
 
@@ -48,8 +51,8 @@ def clients():
     started = []
 
     def start(running, **options):
-        client = KazooClient(hosts=running.hosts, **{"timeout": 10, **options})
-        client.start(timeout=15)
+        client = KazooClient(hosts=running.hosts, **{"timeout": SESSION_SECONDS, **options})
+        client.start(timeout=waiting.GUARD_SECONDS)
         started.append(client)
         return client
 

@@ -35,8 +35,8 @@ def stays(apps):
     yield start
     for process, reader in running:
         process.terminate()
-        process.wait(waiting.WAIT_SECONDS)
-        reader.join(waiting.WAIT_SECONDS)
+        process.wait(waiting.GUARD_SECONDS)
+        reader.join(waiting.GUARD_SECONDS)
         process.stdout.close()
 
 
@@ -104,7 +104,7 @@ def _connections_that_end(port):
         thread.start()
         yield came
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(waiting.WAIT_SECONDS)
+        thread.join(waiting.GUARD_SECONDS)
 
 
 def what_a_function_prints_is_followed(apps, stays):
@@ -173,13 +173,13 @@ def what_a_function_prints_or_answers_does_not_drive_the_terminal_that_shows_it(
         ours, theirs = os.openpty()
         tty.setraw(theirs)
         arguments = [apps.server.program, "functions", *command]
-        subprocess.run(arguments, env=environment, stdout=theirs, stderr=theirs, check=True, timeout=waiting.WAIT_SECONDS)
+        subprocess.run(arguments, env=environment, stdout=theirs, stderr=theirs, check=True, timeout=waiting.GUARD_SECONDS)
         os.close(theirs)
         shown = _all_of(ours).decode()
         os.close(ours)
         assert said in shown and not any(control in shown for control in "\x1b\r\x9b"), shown
     piped = subprocess.run(
-        [apps.server.program, "functions", "logs", "drives"], env=environment, capture_output=True, timeout=waiting.WAIT_SECONDS
+        [apps.server.program, "functions", "logs", "drives"], env=environment, capture_output=True, timeout=waiting.GUARD_SECONDS
     )
     assert printed in piped.stdout.decode()
     assert printed in apps.lines("drives")

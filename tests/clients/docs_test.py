@@ -24,7 +24,7 @@ import server as servers
 PAGES = ["README.md", *sorted(str(page.relative_to(servers.REPOSITORY)) for page in servers.REPOSITORY.glob("docs/*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w./-]+\.(?:py|toml))\n")
-BLOCK_SECONDS = 120
+BLOCK_SECONDS = 600
 
 
 class Documented(servers.Landfast):

@@ -7,6 +7,7 @@ import time
 import pytest
 
 import server as servers
+import waiting
 import wire
 
 # Each response has the same number of bytes: an error has no body.
@@ -38,13 +39,13 @@ class Flood:
     def __enter__(self):
         for thread in self.threads:
             thread.start()
-        assert self.begun.wait(wire.SECONDS), "it is answered"
+        assert self.begun.wait(waiting.GUARD_SECONDS), "it is answered"
         return self
 
     def __exit__(self, *_):
         self.session.drop()
         for thread in self.threads:
-            thread.join(wire.SECONDS)
+            thread.join(waiting.GUARD_SECONDS)
 
     def send(self):
         try:

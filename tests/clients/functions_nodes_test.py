@@ -4,7 +4,7 @@ import application
 import http_api
 import pytest
 import waiting
-from several_processes import PATIENCE_SECONDS, house, process, redis  # noqa: F401
+from several_processes import house, process, redis  # noqa: F401
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def _waits_for(app, answer):
         except lambdas.exceptions.ResourceNotFoundException:
             return answer is None
 
-    waiting.until(is_answered_so, f"the function to answer {answer}", PATIENCE_SECONDS)
+    waiting.until(is_answered_so, f"the function to answer {answer}")
 
 
 def what_is_deployed_at_one_process_runs_at_all(house, both):
@@ -74,11 +74,11 @@ def an_event_is_run_by_another_process_once_its_sender_is_gone(tmp_path, process
             raise ValueError("never")
     """, retries=0)
     there.deploy()
-    waiting.until(lambda: "settles" in elsewhere.command("functions", "list").stdout, "it to be there", PATIENCE_SECONDS)
+    waiting.until(lambda: "settles" in elsewhere.command("functions", "list").stdout, "it to be there")
     there.client().invoke(FunctionName="settles", InvocationType="Event", Payload=b'{"n": 1}')
     letters = lambda *arguments: elsewhere.command("functions", "dead-letters", "settles", *arguments).stdout
-    waiting.until(lambda: letters("--json"), "the event to be given up", PATIENCE_SECONDS)
+    waiting.until(lambda: letters("--json"), "the event to be given up")
     before = elsewhere.lines("settles").count("attempt 1")
     house[0].kill()
     assert letters("--redrive") == "sent again: 1\n"
-    waiting.until(lambda: elsewhere.lines("settles").count("attempt 1") > before, "it to be run", PATIENCE_SECONDS)
+    waiting.until(lambda: elsewhere.lines("settles").count("attempt 1") > before, "it to be run")

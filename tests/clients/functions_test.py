@@ -16,6 +16,8 @@ import application
 import server as servers
 import waiting
 
+GIGABYTE_SECONDS = 900
+
 ECHO = """
     import os
     def handler(event, context):
@@ -92,11 +94,12 @@ def what_cannot_be_invoked_is_refused_in_lambdas_words(apps):
 
 def a_function_that_is_at_work_is_throttled_and_others_are_not(apps):
     apps.function("waits", """
-        import pathlib, time
+        import landfast, time
         def handler(event, context):
             print("at work", flush=True)
-            time.sleep(2)
-    """, concurrency=1)
+            while landfast.state().get("others are answered") is None:
+                time.sleep(0.05)
+    """, concurrency=1, timeout_s=600)
     apps.function("echo", ECHO)
     apps.deploy()
 
@@ -105,7 +108,9 @@ def a_function_that_is_at_work_is_throttled_and_others_are_not(apps):
         with pytest.raises(botocore.exceptions.ClientError) as failure:
             apps.client().invoke(FunctionName="waits")
         assert application.code_of(failure) == (429, "TooManyRequestsException")
-        return apps.call("echo")
+        echoed = apps.call("echo")
+        assert apps.ask("PUT", "/v1/state/others%20are%20answered", b"yes").status == 204
+        return echoed
 
     first, second = waiting.together(lambda: apps.call("waits"), throttled)
     assert first is None and second["name"] == "echo"
@@ -260,13 +265,13 @@ def what_a_function_does_to_itself_is_contained_and_reported(apps):
 
 def a_gigabyte_of_output_is_bounded_and_hurts_nobody(apps):
     """U5."""
-    apps.function("contained", CONTAINED, timeout_s=170)
+    apps.function("contained", CONTAINED, timeout_s=GIGABYTE_SECONDS)
     apps.function("echo", ECHO)
     apps.deploy()
     loud, quiet = waiting.together(
-        lambda: apps.call("contained", {"what": "print"}),
+        lambda: apps.call("contained", {"what": "print"}, read_seconds=GIGABYTE_SECONDS),
         lambda: [apps.call("echo", {"n": n})["event"]["n"] for n in range(20)],
-        seconds=180,
+        seconds=GIGABYTE_SECONDS,
     )
     assert loud == "printed" and quiet == list(range(20))
     kept = sum(file.stat().st_size for file in (apps.server.directory / "data/functions/logs").iterdir())
@@ -354,14 +359,14 @@ def a_request_over_http_reaches_a_function_as_behind_api_gateway(apps):
                     "same": event["requestContext"]["requestId"] == context.aws_request_id}
     """, triggers=[{"http": "/orders/{id}", "methods": ["GET", "PUT"]}])
     apps.function("files", """
-        import base64, time
+        import base64
         def handler(event, context):
-            if event["pathParameters"]["path"] == "slow":
-                time.sleep(30)
             body = base64.b64decode(event["body"]) if event["isBase64Encoded"] else event["body"].encode()
             return {"statusCode": 200, "headers": {"content-type": "image/png"}, "isBase64Encoded": True,
                     "body": base64.b64encode(body[::-1]).decode()}
-    """, triggers=[{"http": "/files/{path+}"}], timeout_s=1)
+    """, triggers=[{"http": "/files/{path+}"}])
+    apps.function("slow", "import time\ndef handler(event, context):\n    time.sleep(30)\n",
+                  triggers=[{"http": "/slow"}], timeout_s=1)
     apps.deploy()
     made = apps.ask("PUT", "/http/orders/17", b"paid")
     assert (made.status, made.headers["location"], made.headers["set-cookie"]) == (201, "/orders/17", "seen=1")
@@ -372,7 +377,7 @@ def a_request_over_http_reaches_a_function_as_behind_api_gateway(apps):
     answer = apps.ask("POST", "/http/files/a/b.png", picture)
     assert (answer.status, answer.headers["content-type"], answer.body) == (200, "image/png", picture[::-1])
     assert apps.ask("GET", "/http/orders/18").problem == (502, "function-failed")
-    assert apps.ask("GET", "/http/files/slow").problem == (504, "function-timed-out")
+    assert apps.ask("GET", "/http/slow").problem == (504, "function-timed-out")
     assert apps.ask("DELETE", "/http/orders/17").problem == (405, "method-not-allowed")
     assert apps.ask("GET", "/http/nowhere").problem == (404, "no-such-path")
 

@@ -5,7 +5,7 @@ import json
 import re
 import urllib.parse
 
-ANSWER_SECONDS = 15
+import waiting
 
 
 class Answer:
@@ -36,7 +36,7 @@ class Api:
 
     def __init__(self, server):
         address = re.search(r"http=127\.0\.0\.1:(\d+)", server.ready_line())
-        self.connection = http.client.HTTPConnection("127.0.0.1", int(address.group(1)), timeout=ANSWER_SECONDS)
+        self.connection = http.client.HTTPConnection("127.0.0.1", int(address.group(1)), timeout=waiting.GUARD_SECONDS)
 
     def ask(self, method, path, body=None, **headers):
         """One request; `landfast_after=...` becomes the header Landfast-After."""

@@ -20,12 +20,13 @@ def an_event_that_waits_for_a_free_instance_has_not_been_tried(apps):
     attempt is still to come.
     """
     apps.function("one_by_one", """
-        import time
+        import landfast, time
         def handler(event, context):
             print("began", event["n"], flush=True)
-            time.sleep(event["sleep"])
+            while event["n"] == 0 and landfast.state().get("others are sent") is None:
+                time.sleep(0.05)
             return event["n"]
-    """, concurrency=1, retries=0, on_failure="told")
+    """, concurrency=1, retries=0, on_failure="told", timeout_s=600)
     apps.function("told", """
         def handler(event, context):
             print("told of", event["requestPayload"]["n"], flush=True)
@@ -36,14 +37,15 @@ def an_event_that_waits_for_a_free_instance_has_not_been_tried(apps):
     def send(name, **event):
         apps.client().invoke(FunctionName=name, InvocationType="Event", Payload=json.dumps(event))
 
-    send("one_by_one", n=0, sleep=5)
+    send("one_by_one", n=0)
     waiting.until(lambda: "began 0" in apps.lines("one_by_one"), "the first event to be at work")
     for n in (1, 2):
-        send("one_by_one", n=n, sleep=0)
+        send("one_by_one", n=n)
     send("other")
     waiting.until(lambda: "ran" in apps.lines("other"), "an event that was sent later to have been run")
     apps.deploy()
-    assert apps.call("one_by_one", {"n": 3, "sleep": 0}) == 3, "the new deployment has an instance of its own"
+    assert apps.call("one_by_one", {"n": 3}) == 3, "the new deployment has an instance of its own"
+    assert apps.ask("PUT", "/v1/state/others%20are%20sent", b"yes").status == 204
     began = lambda: [line for line in apps.lines("one_by_one") if line.startswith("began")]
     waiting.until(lambda: {"began 1", "began 2"} <= set(began()), "those that waited to be run")
     assert sorted(began()) == ["began 0", "began 1", "began 2", "began 3"], "each once"
@@ -102,15 +104,16 @@ def an_idle_instance_is_frozen_and_thawed_for_its_next_call(apps):
                 time.sleep(0.001)
         threading.Thread(target=run, daemon=True).start()
         def handler(event, context):
-            time.sleep(event.get("sleep", 0))
+            began = count
+            while count <= began:
+                time.sleep(0.001)
             return count
     """)
     apps.deploy()
-    first = apps.call("counts", {"sleep": 0.3})
-    assert first > 20
+    first = apps.call("counts")
     (instance,) = application.processes("counts.handler")
     waiting.until(lambda: application.has_stood_still(instance), "its instance to be frozen")
-    assert apps.call("counts", {"sleep": 0.1}) > first
+    assert apps.call("counts") > first
 
 
 def a_cold_start_is_that_of_a_spare_where_one_is_ready(apps):
@@ -184,7 +187,7 @@ def a_caller_that_hangs_up_ends_nothing(apps):
                 pass
             landfast.state().put("done-" + name, b"yes")
             print("ended", name, flush=True)
-    """, concurrency=1, timeout_s=60, triggers=[{"http": "/routed"}])
+    """, concurrency=1, timeout_s=600, triggers=[{"http": "/routed"}])
     apps.deploy()
     for path, name in [("/2015-03-31/functions/slow/invocations", "invoked"), ("/http/routed", "routed")]:
         host, port = apps.address.split(":")

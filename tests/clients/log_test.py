@@ -163,8 +163,10 @@ def a_log_that_nobody_reads_holds_nobody_up(sessions, started, monkeypatch):
     server = started(os.fdopen(writer, "wb"))
     session = sessions(server)
     session.created("/n")
-    for _ in range(REFUSED):
+    for number in range(REFUSED):
         _refused(server)
+        if number % 100 == 0:
+            assert session.ping().error == OK
     assert session.set("/n", b"after").error == OK
     assert session.get("/n").body.buffer() == b"after"
     assert http_api.Api(server).ask("GET", "/metrics").status == 200

@@ -3,14 +3,13 @@ one is gone.
 """
 
 import threading
-import time
 
 from kazoo.client import KazooState
 
 import several_processes
 import waiting
 import wire
-from several_processes import GONE_WITHIN_SECONDS, PATIENCE_SECONDS, house, process, redis  # noqa: F401
+from several_processes import house, process, redis  # noqa: F401
 
 
 def a_client_sees_what_one_at_another_process_wrote(clients, house):
@@ -46,7 +45,7 @@ def locks_exclude_over_processes(clients, house):
                 order.append(client)
                 held.remove(client)
 
-    waiting.together(*(lambda c=clients(process): work(c) for process in house), seconds=PATIENCE_SECONDS)
+    waiting.together(*(lambda c=clients(process): work(c) for process in house))
     assert len(order) == 15
 
 
@@ -64,11 +63,11 @@ def a_session_is_resumed_at_another_process(sessions, house):
 def a_process_that_is_killed_is_missed_soon_and_its_clients_go_on_elsewhere(clients, house):
     """T10, C6."""
     hosts = ",".join(process.hosts for process in house)
-    watcher = clients(house[1], timeout=20)
+    watcher = clients(house[1])
     several_processes.are_members(watcher, house)
     doomed = house[0]
     # kazoo tries the hosts in the order given, and the next ones when the first is gone.
-    moving = clients(type("Hosts", (), {"hosts": hosts}), timeout=20, randomize_hosts=False)
+    moving = clients(type("Hosts", (), {"hosts": hosts}), randomize_hosts=False)
     left = clients(doomed, timeout=4)
     states = []
     moving.add_listener(states.append)
@@ -87,31 +86,29 @@ def a_process_that_is_killed_is_missed_soon_and_its_clients_go_on_elsewhere(clie
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
     waiting.until(lambda: len(acknowledged) > 20, "some writes")
-    killed_at = time.monotonic()
     doomed.kill()
     rest = {process.http for process in house[1:]}
-    waiting.until(lambda: several_processes.addresses(watcher) == rest, "two members", GONE_WITHIN_SECONDS)
-    gone_after = time.monotonic() - killed_at
-    assert gone_after < GONE_WITHIN_SECONDS, gone_after
+    waiting.until(lambda: several_processes.addresses(watcher) == rest, "two members")
     other = clients(house[2])
-    waiting.until(lambda: several_processes.addresses(other) == rest, "two members at the other process too", GONE_WITHIN_SECONDS)
+    waiting.until(lambda: several_processes.addresses(other) == rest, "two members at the other process too")
     before = len(acknowledged)
-    waiting.until(lambda: len(acknowledged) > before + 20, "writes to go on elsewhere", PATIENCE_SECONDS)
+    waiting.until(lambda: len(acknowledged) > before + 20, "writes to go on elsewhere")
     stop.set()
-    writer.join(PATIENCE_SECONDS)
+    writer.join(waiting.GUARD_SECONDS)
     assert KazooState.LOST not in states, "it is the same session"
     assert watcher.get("/moving")[1].ephemeralOwner == moving.client_id[0]
     there = {f"/{name}" for name in watcher.get_children("/")}
     assert set(acknowledged) <= there, "nothing acknowledged is lost"
-    waiting.until(lambda: watcher.exists("/left") is None, "the session of a client that went with it to expire", 20)
+    waiting.until(lambda: watcher.exists("/left") is None, "the session of a client that went with it to expire")
     # A new process takes the place of the old one.
     doomed.start()
     several_processes.are_members(watcher, house)
 
 
 def a_process_that_stops_leaves_at_once(clients, house):
-    watcher = clients(house[1], timeout=20)
+    watcher = clients(house[1])
     several_processes.are_members(watcher, house)
     rest = {process.http for process in house[:2]}
     house[2].stop()
-    waiting.until(lambda: several_processes.addresses(watcher) == rest, "two members", 1)
+    waiting.until(lambda: several_processes.addresses(watcher) == rest, "two members")
+    assert house[2].log_lines("has_left=true"), "the others did not have to miss it"

@@ -5,6 +5,7 @@ import time
 import pytest
 from kazoo.exceptions import BadVersionError, NoChildrenForEphemeralsError, NodeExistsError, NoNodeError, NotEmptyError
 
+import waiting
 import wire
 from wire import BAD_VERSION, EPHEMERAL, NO_NODE, NOT_EMPTY, OK, SEQUENTIAL
 
@@ -95,7 +96,7 @@ def a_sequential_name_may_be_empty(session, node):
 def sequence_numbers_of_concurrent_creates_are_all_different(clients, server, node):
     rivals = [clients(server) for _ in range(4)]
     pending = [rival.create_async(node + "/s-", sequence=True) for _ in range(25) for rival in rivals]
-    numbers = sorted(int(result.get(timeout=15)[-10:]) for result in pending)
+    numbers = sorted(int(result.get(timeout=waiting.GUARD_SECONDS)[-10:]) for result in pending)
     assert numbers == list(range(100))
 
 
@@ -141,7 +142,7 @@ def only_one_of_two_sets_of_the_same_version_wins(clients, server, node):
     rivals = [clients(server) for _ in range(4)]
     for version in range(10):
         pending = [rival.set_async(node, b"x", version=version) for rival in rivals]
-        outcomes = [result.wait(15) or result.exception for result in pending]
+        outcomes = [result.wait(waiting.GUARD_SECONDS) or result.exception for result in pending]
         assert all(result.ready() for result in pending), outcomes
         assert sum(result.successful() for result in pending) == 1
 
@@ -180,7 +181,7 @@ def a_thousand_children_are_listed(client, path):
     client.ensure_path(path)
     names = [f"child-{number:04}" for number in range(1000)]
     for result in [client.create_async(f"{path}/{name}") for name in names]:
-        result.get(timeout=30)
+        result.get(timeout=waiting.GUARD_SECONDS)
     children, stat = client.get_children(path, include_data=True)
     assert sorted(children) == names
     assert (stat.numChildren, stat.cversion) == (1000, 1000)

@@ -8,7 +8,7 @@ import http_api
 import pytest
 import waiting
 from redis_test import _refused
-from several_processes import PATIENCE_SECONDS, process, redis  # noqa: F401
+from several_processes import process, redis  # noqa: F401
 
 # No item holds a value of this length.
 VALUE_BYTES = 5_000
@@ -49,7 +49,7 @@ def _packs(objects):
 def _ask(api, *asked):
     """The response of a node that may have lost its lease because the machine is busy."""
     serves = lambda: (answer := api.ask(*asked)).status != 503 and answer  # noqa: E731
-    return waiting.until(serves, "the node to serve", PATIENCE_SECONDS)
+    return waiting.until(serves, "the node to serve")
 
 
 def _write(api, keys, stamp):
@@ -59,7 +59,7 @@ def _write(api, keys, stamp):
 
 
 def _shows(api, key, stamp):
-    waiting.until(lambda: _ask(api, "GET", f"/v1/state/{key}").body == _value(key, stamp), f"{key} {stamp}", PATIENCE_SECONDS)
+    waiting.until(lambda: _ask(api, "GET", f"/v1/state/{key}").body == _value(key, stamp), f"{key} {stamp}")
 
 
 def test_packed_values_are_read_everywhere_when_who_put_them_is_killed(packing, objects):
@@ -95,8 +95,8 @@ def test_a_process_without_the_objects_of_its_store_does_not_serve(packing, proc
     beside = http_api.Api(packing(2))
     _write(beside, ["large"], "first")
     # A process does not report a value as missing when it cannot show it.
-    waiting.until(lambda: api.ask("GET", "/v1/state/large").status == 503, "it to notice", PATIENCE_SECONDS)
-    waiting.until(lambda: api.ask("GET", "/v1/state/small").status == 503, "it to serve no more", PATIENCE_SECONDS)
+    waiting.until(lambda: api.ask("GET", "/v1/state/large").status == 503, "it to notice")
+    waiting.until(lambda: api.ask("GET", "/v1/state/small").status == 503, "it to serve no more")
     assert "none was given" in _refused(tmp_path, redis.url)
     elsewhere = f"file://{tmp_path}/elsewhere"
     assert "not this store's" in _refused(tmp_path, redis.url, "--objects", elsewhere)

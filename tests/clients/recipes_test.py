@@ -32,19 +32,19 @@ def only_one_client_at_a_time_holds_a_lock(clients, server, path):
 def a_lock_held_by_another_times_out_and_is_then_free_for_the_next(clients, server, path):
     holder, rival = clients(server), clients(server)
     held = holder.Lock(path, "holder")
-    assert held.acquire(timeout=10)
+    assert held.acquire(timeout=waiting.GUARD_SECONDS)
     wanted = rival.Lock(path, "rival")
     with pytest.raises(LockTimeout):
         wanted.acquire(timeout=0.2)
     assert rival.Lock(path).contenders() == ["holder"]
     held.release()
-    assert wanted.acquire(timeout=10)
+    assert wanted.acquire(timeout=waiting.GUARD_SECONDS)
     wanted.release()
 
 
 def a_lock_passes_on_when_its_holder_leaves(clients, server, path):
     holder, rival = clients(server), clients(server)
-    assert holder.Lock(path, "holder").acquire(timeout=10)
+    assert holder.Lock(path, "holder").acquire(timeout=waiting.GUARD_SECONDS)
     wanted = rival.Lock(path, "rival")
     won = threading.Event()
     waiter = threading.Thread(target=lambda: wanted.acquire() and won.set(), daemon=True)
@@ -52,19 +52,19 @@ def a_lock_passes_on_when_its_holder_leaves(clients, server, path):
     waiting.until(lambda: len(rival.Lock(path).contenders()) == 2, "the rival to queue up")
     assert not won.is_set()
     holder.stop()
-    assert won.wait(10), "the lock of a closed session was not passed on"
+    assert won.wait(waiting.GUARD_SECONDS), "the lock of a closed session was not passed on"
     wanted.release()
 
 
 def a_reading_lock_is_shared_and_keeps_writers_out(clients, server, path):
     first, second, writer = clients(server), clients(server), clients(server)
     readers = [first.ReadLock(path), second.ReadLock(path)]
-    assert all(reader.acquire(timeout=10) for reader in readers)
+    assert all(reader.acquire(timeout=waiting.GUARD_SECONDS) for reader in readers)
     with pytest.raises(LockTimeout):
         writer.WriteLock(path).acquire(timeout=0.2)
     for reader in readers:
         reader.release()
-    assert writer.WriteLock(path).acquire(timeout=10)
+    assert writer.WriteLock(path).acquire(timeout=waiting.GUARD_SECONDS)
 
 
 def every_candidate_of_an_election_leads_once_and_alone(clients, server, path):
@@ -100,10 +100,10 @@ def a_barrier_holds_until_it_is_removed(clients, server, path):
     barrier.create()
     assert not second.Barrier(path).wait(0.2)
     passed = []
-    waiter = threading.Thread(target=lambda: passed.append(second.Barrier(path).wait(10)), daemon=True)
+    waiter = threading.Thread(target=lambda: passed.append(second.Barrier(path).wait(waiting.GUARD_SECONDS)), daemon=True)
     waiter.start()
     assert barrier.remove()
-    waiter.join(15)
+    waiter.join(waiting.GUARD_SECONDS)
     assert passed == [True]
 
 
@@ -196,10 +196,10 @@ def a_children_watch_sees_every_membership(clients, server, path):
 def a_patient_children_watch_reports_once_the_children_settle(client, path):
     client.ensure_path(path)
     client.create(path + "/a")
-    children, changed = PatientChildrenWatch(client, path, time_boundary=0.2).start().get(timeout=15)
+    children, changed = PatientChildrenWatch(client, path, time_boundary=0.2).start().get(timeout=waiting.GUARD_SECONDS)
     assert children == ["a"]
     client.create(path + "/b")
-    changed.get(timeout=15)
+    changed.get(timeout=waiting.GUARD_SECONDS)
 
 
 def a_semaphore_admits_as_many_as_it_has_leases(clients, server, path):

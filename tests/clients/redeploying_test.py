@@ -31,7 +31,7 @@ def apps(tmp_path, own_server):
 
 def what_waits_for_an_instance_while_its_function_is_deployed_again_runs_as_deployed(apps):
     """A3, U4: waiting is no attempt."""
-    apps.function("gated", GATED.replace("VALUE", "1"), retries=0, concurrency=1, timeout_s=60)
+    apps.function("gated", GATED.replace("VALUE", "1"), retries=0, concurrency=1, timeout_s=600)
     apps.function("tell", "def handler(event, context): pass")
     apps.tables["gated"]["on_failure"] = "tell"
     apps.workflow("gated", 'steps = ["gated"]')
@@ -47,7 +47,7 @@ def what_waits_for_an_instance_while_its_function_is_deployed_again_runs_as_depl
     assert apps.run("gated", 1, "?id=last")[0] in (200, 202)
     waiting.until(lambda: "begun 2" in apps.lines("gated"), "an instance of the new deployment")
     assert apps.ask("PUT", "/v1/state/gate", b"open").status in (200, 204)
-    ended = [apps.ask("GET", f"/v1/workflows/gated/runs/{run}?wait=30").document for run in [*runs, "last"]]
+    ended = [apps.ask("GET", f"/v1/workflows/gated/runs/{run}?wait=100").document for run in [*runs, "last"]]
     assert [run["status"] for run in ended] == ["succeeded"] * 5, ended
     assert sorted(str(run["output"]) for run in ended) == ["1", "2", "2", "2", "2"], ended
     assert not apps.lines("tell"), "the event has failed"

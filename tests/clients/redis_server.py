@@ -7,9 +7,6 @@ import subprocess
 
 import waiting
 
-START_SECONDS = 30
-STOP_SECONDS = 15
-
 
 class Redis:
     """A server that syncs each write to its append-only file before it answers, unless `settings` say otherwise."""
@@ -30,7 +27,7 @@ class Redis:
         settings = [word for name, value in self.settings.items() for word in (f"--{name}", value)]
         where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory), "--logfile", "log"]
         self.process = subprocess.Popen(["redis-server", *where, *settings], stdin=subprocess.DEVNULL)
-        waiting.until(self.answers, "redis-server to answer", START_SECONDS)
+        waiting.until(self.answers, "redis-server to answer")
         return self
 
     def is_running(self):
@@ -45,7 +42,7 @@ class Redis:
 
     def ask(self, command):
         """The first packet of the response to a command in one line."""
-        with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), waiting.GUARD_SECONDS) as connection:
             connection.sendall(command.encode() + b"\r\n")
             return connection.recv(65536)
 
@@ -54,5 +51,5 @@ class Redis:
         if self.process is None:
             return
         self.process.send_signal(number)
-        self.process.wait(STOP_SECONDS)
+        self.process.wait(waiting.GUARD_SECONDS)
         self.process = None

@@ -21,7 +21,6 @@ import server as servers
 import waiting
 
 ENDS = [signal.SIGTERM, signal.SIGKILL]
-PATIENCE_SECONDS = 60
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def _refused(tmp_path, store, *options):
     """The output of a failed start."""
     command = [servers.Landfast.program, "serve", "--provider", "redis", "--store", store, *options]
     command += ["--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=waiting.GUARD_SECONDS)
     assert ended.returncode == 1 and ended.stdout == "", ended
     return ended.stderr.splitlines()[-1]
 
@@ -74,7 +73,7 @@ def coordination_and_transactions_work_over_it(clients, house, api):
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.name)
 def what_was_acknowledged_survives_the_end_of_landfast(clients, house, end):
     """T4, T5."""
-    client = clients(house, timeout=30)
+    client = clients(house)
     states = []
     client.add_listener(states.append)
     client.create("/mine", b"data", ephemeral=True)
@@ -99,9 +98,9 @@ def what_was_acknowledged_survives_the_end_of_landfast(clients, house, end):
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
-    assert enough.wait(PATIENCE_SECONDS)
+    assert enough.wait(waiting.GUARD_SECONDS)
     house.stop(end)
-    writer.join(PATIENCE_SECONDS)
+    writer.join(waiting.GUARD_SECONDS)
     house.start()
     after = http_api.Api(house)
     for number in acknowledged:
@@ -111,7 +110,7 @@ def what_was_acknowledged_survives_the_end_of_landfast(clients, house, end):
     left, right = (after.state(f"{name} {len(acknowledged)}") for name in ["left", "right"])
     assert left == right, "one whose answer was lost is there whole or not at all"
     assert after.state("never") is None
-    waiting.until(lambda: states[-1] == KazooState.CONNECTED, "the client to reconnect", PATIENCE_SECONDS)
+    waiting.until(lambda: states[-1] == KazooState.CONNECTED, "the client to reconnect")
     assert KazooState.LOST not in states
     assert client.get("/mine")[1].ephemeralOwner == client.client_id[0]
     client.create("/after", b"goes on")
@@ -120,7 +119,7 @@ def what_was_acknowledged_survives_the_end_of_landfast(clients, house, end):
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.name)
 def a_redis_that_is_started_again_is_used_again(clients, house, api, end):
     """T5."""
-    client = clients(house, timeout=30)
+    client = clients(house)
     client.create("/kept", b"kept")
     api.put_state("kept", b"kept")
     house.redis.stop(end)
@@ -130,9 +129,9 @@ def a_redis_that_is_started_again_is_used_again(clients, house, api, end):
     waiting.until(lambda: api.ask("GET", "/health/ready").status == 503, "the server to say so")
     assert not api.ask("GET", "/v1/status").document["store"]["serving"]
     house.redis.start()
-    waiting.until(lambda: api.ask("GET", "/health/ready").status == 200, "the server to be ready again", PATIENCE_SECONDS)
+    waiting.until(lambda: api.ask("GET", "/health/ready").status == 200, "the server to be ready again")
     put = lambda: api.ask("PUT", "/v1/state/after", b"up").status == 204  # noqa: E731
-    waiting.until(put, "writes to go on", PATIENCE_SECONDS)
+    waiting.until(put, "writes to go on")
     assert api.state("kept") == b"kept"
     assert not house.log_lines("ERROR"), "it has gone on by itself"
 
@@ -143,7 +142,7 @@ def a_redis_that_is_started_again_is_used_again(clients, house, api, end):
         except (ConnectionLoss, SessionExpiredError, OperationTimeoutError):
             return False
 
-    waiting.until(goes_on, "coordination to go on", PATIENCE_SECONDS)
+    waiting.until(goes_on, "coordination to go on")
     assert clients(house).get("/kept")[0] == b"new"
 
 
@@ -155,7 +154,7 @@ def a_redis_that_is_frozen_for_a_while_delays_and_loses_nothing(house, api):
     assert answer.problem in [(503, "unavailable"), (503, "outcome-unknown")]
     house.redis.process.send_signal(signal.SIGCONT)
     put = lambda: api.ask("PUT", "/v1/state/after", b"3").status == 204  # noqa: E731
-    waiting.until(put, "writes to go on", PATIENCE_SECONDS)
+    waiting.until(put, "writes to go on")
     assert api.state("before") == b"1"
     # A request whose outcome the client did not learn has one.
     assert api.state("during") in [None, b"2"]

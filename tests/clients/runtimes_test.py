@@ -12,7 +12,7 @@ import server as servers
 
 RUST = servers.REPOSITORY / "tests/clients/rust_function"
 RIC = servers.REPOSITORY / "target/peers/node/node_modules/aws-lambda-ric"
-BUILD_SECONDS = 600
+BUILD_SECONDS = 3600
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,6 @@ import redis_server
 import waiting
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-START_SECONDS = 30
-STOP_SECONDS = 15
 
 
 def new(directory):
@@ -62,7 +60,7 @@ class Server:
         if self.process is None:
             return None
         self.process.send_signal(number)
-        status = self.process.wait(STOP_SECONDS)
+        status = self.process.wait(waiting.GUARD_SECONDS)
         self.process = None
         self.log.close()
         self.output.close()
@@ -104,7 +102,7 @@ class Landfast(Server):
     def start(self):
         listeners = ["--zookeeper", f"127.0.0.1:{self.port}", "--http", f"127.0.0.1:{self.http_port}"]
         self.run([self.program, "serve", *self.options(), *listeners])
-        line = waiting.until(self.ready_line, "the ready line", START_SECONDS)
+        line = waiting.until(self.ready_line, "the ready line")
         self.port = int(re.search(r"zookeeper=127\.0\.0\.1:(\d+)", line).group(1))
         self.http_port = int(re.search(r"http=127\.0\.0\.1:(\d+)", line).group(1))
         return self
@@ -168,7 +166,7 @@ class ZooKeeper(Server):
         peer = REPOSITORY / "target/peers/zookeeper"
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         self.run(["java", "-Xmx256m", "-cp", f"{peer}/conf:{peer}/lib/*", main, str(config)])
-        waiting.until(self.serves, "ZooKeeper to serve", START_SECONDS)
+        waiting.until(self.serves, "ZooKeeper to serve")
         return self
 
     def serves(self):

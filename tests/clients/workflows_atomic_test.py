@@ -40,7 +40,7 @@ def an_atomic_run_lets_nothing_out_before_its_end(apps):
         def handler(event, context):
             landfast.state().put(event, b"1")
     """, retries=0)
-    apps.function("waits", "import time\ndef handler(event, context):\n    time.sleep(60)\n", timeout_s=100)
+    apps.function("waits", "import time\ndef handler(event, context):\n    time.sleep(600)\n", timeout_s=900)
     apps.workflow("whole", 'steps = ["leaks"]\natomic = true')
     apps.workflow("writes", 'steps = ["writes"]')
     apps.workflow("waits", 'steps = ["waits"]')

@@ -7,7 +7,7 @@ import socket
 import application
 import pytest
 import waiting
-from several_processes import PATIENCE_SECONDS, process, redis  # noqa: F401
+from several_processes import process, redis  # noqa: F401
 
 
 class Gate:
@@ -15,7 +15,7 @@ class Gate:
 
     def __init__(self):
         self._listening = socket.create_server(("127.0.0.1", 0))
-        self._listening.settimeout(PATIENCE_SECONDS)
+        self._listening.settimeout(waiting.GUARD_SECONDS)
         self.port = self._listening.getsockname()[1]
 
     def meet(self):
@@ -30,7 +30,7 @@ class Gate:
         except BlockingIOError:
             return True
         finally:
-            self._listening.settimeout(PATIENCE_SECONDS)
+            self._listening.settimeout(waiting.GUARD_SECONDS)
 
     def close(self):
         self._listening.close()
@@ -63,7 +63,7 @@ def both(tmp_path, process, gate):
     apps[0].workflow("near", 'steps = ["adds", "adds"]')
     apps[0].workflow("whole", 'steps = ["adds", "adds"]\natomic = true')
     apps[0].deploy()
-    waiting.until(lambda: "adds" in apps[1].command("functions", "list").stdout, "it to be there", PATIENCE_SECONDS)
+    waiting.until(lambda: "adds" in apps[1].command("functions", "list").stdout, "it to be there")
     return apps
 
 
@@ -79,7 +79,7 @@ def a_run_is_ended_at_another_process_than_the_one_that_is_at_it(both, gate):
     assert there.run("near", "y", "?id=y")[0] == 202
     for _ in range(2):
         gate.meet().close()
-    assert there.ask("GET", "/v1/workflows/near/runs/y?wait=30").document["status"] == "succeeded"
+    assert there.ask("GET", "/v1/workflows/near/runs/y?wait=100").document["status"] == "succeeded"
     for app in both:
         assert app.ask("GET", "/v1/workflows/near/runs/x").document["status"] == "cancelled"
         assert (app.value("n-x"), app.value("late-x")) == (None, None)
@@ -95,7 +95,7 @@ def a_run_is_left_to_the_process_that_is_at_it(both, gate, process):
     assert gate.is_empty(), "another process is at it"
     first.close()
     gate.meet().close()
-    answer = both[1].ask("GET", "/v1/workflows/whole/runs/x?wait=30").document
+    answer = both[1].ask("GET", "/v1/workflows/whole/runs/x?wait=100").document
     assert answer["status"] == "succeeded", answer
     assert both[1].value("n-x") == "2"
     assert gate.is_empty(), "another process was at it"
@@ -110,6 +110,6 @@ def the_run_of_a_process_that_was_killed_is_taken_up_by_another(both, gate, work
     there.server.kill()
     gate.meet().close()
     gate.meet().close()
-    answer = elsewhere.ask("GET", f"/v1/workflows/{workflow}/runs/x?wait=30").document
+    answer = elsewhere.ask("GET", f"/v1/workflows/{workflow}/runs/x?wait=100").document
     assert answer["status"] == "succeeded", answer
     assert elsewhere.value("n-x") == "2"

@@ -184,7 +184,7 @@ def a_list_says_of_what_runs_failed_and_not_in_which_words(apps):
     apps.function("fails", 'def handler(event, context):\n    raise KeyError("s" * 40_000)\n', retries=0)
     apps.workflow("chain", 'steps = ["fails"]')
     apps.deploy()
-    error = apps.run("chain", 1, "?id=r&wait=30")[1]["error"]
+    error = apps.run("chain", 1, "?id=r&wait=100")[1]["error"]
     assert error["errorType"] == "KeyError" and "the beginning of" in error["errorMessage"], error
     listed, = apps.ask("GET", "/v1/workflows/chain/runs").document["runs"]
     assert listed["error"] == {"step": "fails", "errorType": "KeyError"}, listed

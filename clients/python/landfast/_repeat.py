@@ -43,8 +43,8 @@ class Limits:
     """
     connect_s: float = 2.0
     reply_s: float = 10.0
-    """Until a response begins. A server answers a commit within 5 s, if only to say that the
-    outcome is still unknown.
+    """Until a response begins. A server answers a call within 8 s, a commit if only to say that
+    the outcome is still unknown.
     """
     abort_s: float = 2.0
     """Bound of an abort, which is a courtesy: the attempt would time out by itself."""

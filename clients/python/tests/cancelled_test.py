@@ -8,6 +8,7 @@ import contextlib
 import pytest
 
 import cancelling
+import cluster
 import landfast
 from landfast import aio
 from landfast.aio import _connection
@@ -33,8 +34,7 @@ def a_task_that_connects_is_cancelled_and_leaves_no_connection_open() -> None:
 
             await cancelling.cancel_at_every_turn(connect_and_read)
             await client.close()
-            await cancelling.turns(cancelling.SETTLING_TURNS)
-            assert server.open == []
+            await asyncio.wait_for(cancelling.none_open(server), cluster.GUARD_S)
 
     asyncio.run(scenario())
 
@@ -108,7 +108,7 @@ def what_is_left_of_a_cancelled_write_is_not_sent() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
             has_gone.set()
-            await asyncio.wait_for(is_read.wait(), 30)
+            await asyncio.wait_for(is_read.wait(), cluster.GUARD_S)
         listener.close()
         assert arrived < len(value)
 

@@ -48,6 +48,12 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
+async def none_open(server: Server) -> None:
+    """Waits until no connection of the server is open."""
+    while server.open:
+        await asyncio.sleep(0)
+
+
 async def cancel_at_every_turn(work: Callable[[], Awaitable[object]]) -> None:
     """Repeats `work`, and cancels it once at each turn; it never ends by itself."""
 

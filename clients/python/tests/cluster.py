@@ -15,6 +15,8 @@ import urllib.parse
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
+GUARD_S = 120.0
+"""Only a test that hangs reaches it. No test asserts by it that something is fast."""
 RESET = struct.pack("ii", 1, 0)
 
 
@@ -59,7 +61,7 @@ def late(arrives: threading.Event, has_arrived: threading.Event) -> Fault:
 
     def fault(handler: "Handler", answer: Callable[[], Reply]) -> Optional[Reply]:
         def deliver() -> None:
-            arrives.wait(30)
+            arrives.wait(GUARD_S)
             answer()
             has_arrived.set()
 
@@ -74,7 +76,7 @@ def silent(until: threading.Event) -> Fault:
 
     def fault(handler: "Handler", answer: Callable[[], Reply]) -> Optional[Reply]:
         answer()
-        until.wait(30)
+        until.wait(GUARD_S)
         return None
 
     return fault
@@ -88,7 +90,7 @@ def interrupting(interrupt: Callable[[], object], until: threading.Event) -> Fau
     def fault(handler: "Handler", answer: Callable[[], Reply]) -> Optional[Reply]:
         answer()
         interrupt()
-        until.wait(30)
+        until.wait(GUARD_S)
         return None
 
     return fault
@@ -98,7 +100,7 @@ def slow(until: threading.Event) -> Fault:
     """The request gets its usual response, only later."""
 
     def fault(handler: "Handler", answer: Callable[[], Reply]) -> Optional[Reply]:
-        until.wait(30)
+        until.wait(GUARD_S)
         return answer()
 
     return fault
@@ -108,7 +110,7 @@ def held(until: threading.Event, fault: Fault) -> Fault:
     """The request fails in the given way, only later."""
 
     def later(handler: "Handler", answer: Callable[[], Reply]) -> Optional[Reply]:
-        until.wait(30)
+        until.wait(GUARD_S)
         return fault(handler, answer)
 
     return later

@@ -1,5 +1,6 @@
 """Ids: a retried function finds its own commits by them."""
 
+import contextlib
 import os
 import re
 import sys
@@ -225,16 +226,18 @@ async def the_status_of_an_id_that_is_drawn_says_of_which_attempt(client: kinds.
     assert [seen.headers.get("landfast-attempt") for seen in asked] == ["1", None]
 
 
-@kinds.over(timeout=0.5)
+@kinds.over()
 async def an_id_that_is_drawn_is_not_begun_again_once_its_commit_may_be_forgotten(
     client: kinds.Client, servers: cluster.Cluster
 ) -> None:
     """T4. A server that has forgotten it would run its work a second time."""
     transaction = client.transaction()
     servers.fail("POST .*/commit$", *[cluster.reset_after] * 1000)
-    with pytest.raises(landfast.OutcomeUnknown, match="within ten minutes, unless you chose the id"):
-        async with transaction as t:
-            await t.put("a", b"1")
+    with contextlib.ExitStack() as later:
+        with pytest.raises(landfast.OutcomeUnknown, match="within ten minutes, unless you chose the id"):
+            async with transaction as t:
+                await t.put("a", b"1")
+                later.enter_context(kinds.hurried(0.5))
     servers.forgive()
     begins = servers.requests("POST /v1/transactions$")
     with unittest.mock.patch.object(_attempt, "RANDOM_KEPT_S", 0.0):

@@ -28,6 +28,14 @@ BEGIN = "POST /v1/transactions$"
 COMMIT = "POST .*/commit"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the client does about an interruption may take its time, unless a test says otherwise."""
+    for name in ("_transaction.UNHEARD_S", "aio._transaction.ASIDE_S", "aio._connection._CLOSE_S"):
+        monkeypatch.setattr(f"landfast.{name}", cluster.GUARD_S)
+    monkeypatch.setattr(Limits, "abort_s", cluster.GUARD_S)
+
+
 class Interrupted(BaseException):
     """The exception of the signal's handler."""
 
@@ -86,7 +94,7 @@ def an_interrupted_begin_that_arrives_late_leaves_no_transaction_open(interrupt:
 
     def late_begin(handler: cluster.Handler, answer: Callable[[], cluster.Reply]) -> Optional[cluster.Reply]:
         interrupt()
-        is_asked.wait(30)
+        is_asked.wait(cluster.GUARD_S)
         answer()
         has_begun.set()
         return None
@@ -95,7 +103,7 @@ def an_interrupted_begin_that_arrives_late_leaves_no_transaction_open(interrupt:
         reply = answer()
         assert reply.status == 404
         is_asked.set()
-        has_begun.wait(30)
+        has_begun.wait(cluster.GUARD_S)
         return reply
 
     with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
@@ -126,13 +134,13 @@ def a_program_that_was_interrupted_waits_a_second_at_most_for_a_server_that_is_s
 ) -> None:
     monkeypatch.setattr("landfast._transaction.UNHEARD_S", 0.3)
     end = threading.Event()
-    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+    with cluster.Cluster() as servers, landfast.connect(servers.url, timeout=cluster.GUARD_S) as client:
         servers.fail(BEGIN, cluster.interrupting(interrupt, end))
         servers.fail("DELETE", *[cluster.silent(end)] * 10)
         began = time.monotonic()
         with pytest.raises(Interrupted), client.transaction():
             raise AssertionError("it has begun")
-        assert time.monotonic() - began < 5 and servers.requests("DELETE")
+        assert time.monotonic() - began < cluster.GUARD_S / 2 and servers.requests("DELETE")
         end.set()
 
 
@@ -193,7 +201,7 @@ def a_commit_that_is_interrupted_before_it_is_sent_leaves_no_transaction_open(in
 
     def unheard(handler: cluster.Handler, answer: Callable[[], cluster.Reply]) -> Optional[cluster.Reply]:
         interrupt()
-        end.wait(30)
+        end.wait(cluster.GUARD_S)
         return None
 
     with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
@@ -442,9 +450,8 @@ def a_task_that_is_cancelled_in_a_transaction_does_not_wait_for_its_end() -> Non
     async def scenario(servers: cluster.Cluster) -> None:
         async with aio.connect(servers.url) as client:
             servers.fail("DELETE", cluster.slow(end))
-            began = time.monotonic()
             await _cancelled_in_its_body(client)
-            assert time.monotonic() - began < 1 and servers.states() == ["open"], "the task waited for the abort"
+            assert servers.states() == ["open"], "the task waited for the abort"
             end.set()
 
     with cluster.Cluster() as servers:
@@ -461,7 +468,7 @@ def what_is_done_aside_does_not_hold_a_close_up(monkeypatch: pytest.MonkeyPatch)
             servers.fail("DELETE", *[cluster.silent(end)] * 10)
             await _cancelled_in_its_body(client)
             began = time.monotonic()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < cluster.GUARD_S / 2
         assert len(asyncio.all_tasks()) == 1, "something is still done aside"
         end.set()
 

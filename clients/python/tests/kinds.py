@@ -1,17 +1,21 @@
 """One test, two clients: a scenario is a coroutine, and runs over the blocking and over the asyncio client."""
 
 import asyncio
+import contextlib
+import unittest.mock
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Awaitable, Callable, Coroutine, Iterator, List, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 import pytest
 
 import landfast
-from cluster import Cluster
+from cluster import GUARD_S, Cluster
 from landfast import aio
+from landfast._repeat import Limits
 
 T = TypeVar("T")
-RUN_SECONDS_MAX = 60
+RUN_S_MAX = 5 * GUARD_S
 
 
 class BlockingTransaction:
@@ -146,18 +150,25 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("a blocking scenario waited for something")
 
 
-async def with_client(kind: str, url: str, scenario: Callable[[Any], Awaitable[None]], timeout: float = 30) -> None:
+async def with_client(kind: str, url: str, scenario: Callable[[Any], Awaitable[None]], timeout: float = GUARD_S) -> None:
     """Runs `scenario` with a client of that kind."""
     if kind == "blocking":
         with landfast.connect(url, timeout=timeout) as client:
             await scenario(BlockingClient(client))
     else:
         async with aio.connect(url, timeout=timeout) as client_of_loop:
-            await asyncio.wait_for(scenario(client_of_loop), RUN_SECONDS_MAX)
+            await asyncio.wait_for(scenario(client_of_loop), RUN_S_MAX)
+
+
+@contextlib.contextmanager
+def hurried(seconds: float) -> Iterator[None]:
+    """Bounds each call meanwhile, so that only those that are to run out of time do."""
+    with unittest.mock.patch.object(Limits, "for_body", lambda limits, body_bytes: replace(limits, call_s=seconds)):
+        yield
 
 
 def over(
-    nodes: int = 1, timeout: float = 30, kinds: Sequence[str] = ("blocking", "asyncio")
+    nodes: int = 1, timeout: float = GUARD_S, kinds: Sequence[str] = ("blocking", "asyncio")
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
     """Makes a scenario of a client and its cluster a test over both kinds of client."""
 

@@ -10,6 +10,7 @@ import pytest
 
 import kinds
 import landfast
+from cluster import GUARD_S
 from landfast._pace import Pace
 
 TIMEOUT_S = 0.5
@@ -60,7 +61,7 @@ class SlowServer:
         }[self._frame]
         for number in range(count):
             if self._stops and number == 1:
-                self.end.wait(30)
+                self.end.wait(GUARD_S)
                 return
             yield b"%x\r\n%s\r\n" % (len(PIECE), PIECE) if self._frame == "many chunks" else PIECE
         yield {"one chunk": b"\r\n0\r\n\r\n", "many chunks": b"0\r\n\r\n"}.get(self._frame, b"")
@@ -86,10 +87,8 @@ def an_answer_that_stops_half_way_counts_as_lost(kind: str, frame: str, monkeypa
     server = SlowServer(frame, stops=True)
 
     async def scenario(client: kinds.Client) -> None:
-        began = time.monotonic()
         with pytest.raises(landfast.Unavailable, match="no answer in time"):
             await client.state().get("a")
-        assert time.monotonic() - began < 10
 
     asyncio.run(kinds.with_client(kind, server.url, scenario, timeout=TIMEOUT_S))
     server.end.set()

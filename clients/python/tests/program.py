@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import IO, Optional
 
+from cluster import GUARD_S
+
 REPOSITORY = Path(__file__).resolve().parents[3]
-START_SECONDS = 30
-STOP_SECONDS = 15
 POLL_SECONDS = 0.01
 
 
@@ -46,7 +46,7 @@ class Program:
         if self._process is None or self._output is None:
             return
         self._process.send_signal(number)
-        self._process.wait(STOP_SECONDS)
+        self._process.wait(GUARD_S)
         self._process = None
         self._output.close()
 
@@ -56,7 +56,7 @@ class Program:
 
     def _ready_line(self) -> str:
         assert self._process is not None and self._output is not None
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + GUARD_S
         pause = threading.Event()
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -67,4 +67,4 @@ class Program:
             if line.startswith("ready ") and line.endswith("\n"):
                 return line
             pause.wait(POLL_SECONDS)
-        raise AssertionError(f"the server was not ready within {START_SECONDS} s")
+        raise AssertionError(f"the server was not ready within {GUARD_S:.0f} s")

@@ -14,6 +14,7 @@ import pytest
 import kinds
 import landfast
 import program
+from cluster import GUARD_S
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 
@@ -212,7 +213,7 @@ def the_examples_of_the_page_run(own_landfast_serve: program.Program) -> None:
     examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert len(examples) >= 6
     environment = {"LANDFAST_URL": own_landfast_serve.url, "PYTHONPATH": str(README.parent)}
-    subprocess.run([sys.executable, "-B", "-c", "\n".join(examples)], check=True, timeout=60, env=environment)
+    subprocess.run([sys.executable, "-B", "-c", "\n".join(examples)], check=True, timeout=GUARD_S, env=environment)
     with landfast.connect(own_landfast_serve.url) as client:
         assert client.state().get("accounts/ann") == b"100"
         assert client.state().get("paid") == b"30"

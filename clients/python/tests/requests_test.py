@@ -5,6 +5,7 @@ import contextvars
 import gc
 import threading
 import time
+import unittest.mock
 from typing import Any
 
 import pytest
@@ -95,12 +96,12 @@ async def every_request_of_a_transaction_survives_a_reset_before_and_after_it_ta
 @kinds.over(nodes=3)
 async def the_next_node_is_asked_at_the_first_reset(client: kinds.Client, servers: cluster.Cluster) -> None:
     """T10."""
+    never = unittest.mock.patch("landfast._repeat.full_jitter", return_value=2 * cluster.GUARD_S)
     async with client.transaction(id="x") as t:
         await t.put("a", b"1")
-        began = time.monotonic()
         servers.nodes[0].kill()
-        await t.put("b", b"2")
-    assert time.monotonic() - began < 1, "it waited before it moved on"
+        with never:
+            await t.put("b", b"2")
     assert [seen.node for seen in servers.seen] == [0, 0, 1, 1]
     assert servers.store.values == {b"a": b"1", b"b": b"2"}
 
@@ -118,10 +119,8 @@ async def a_client_follows_its_transaction_to_the_next_node(client: kinds.Client
 @kinds.over(nodes=2)
 async def a_node_that_cannot_serve_is_passed_over_at_once(client: kinds.Client, servers: cluster.Cluster) -> None:
     """T10."""
-    servers.fail("/v1/state", cluster.refuse(503, "unavailable", {"Retry-After": "20"}))
-    began = time.monotonic()
+    servers.fail("/v1/state", cluster.refuse(503, "unavailable", {"Retry-After": f"{2 * cluster.GUARD_S:.0f}"}))
     await client.state().put("a", b"1")
-    assert time.monotonic() - began < 1
     assert [seen.node for seen in servers.seen] == [0, 1]
 
 
@@ -168,30 +167,31 @@ async def retry_after_is_waited_for(client: kinds.Client, servers: cluster.Clust
     began = time.monotonic()
     async with client.transaction() as t:
         await t.put("a", b"1")
-    assert 1 <= time.monotonic() - began < 5
+    assert time.monotonic() - began >= 1
 
 
-@kinds.over(timeout=1)
+@kinds.over()
 async def a_wait_that_would_outlast_the_deadline_is_not_begun(client: kinds.Client, servers: cluster.Cluster) -> None:
-    servers.fail("POST", cluster.refuse(429, "too-many-transactions", {"Retry-After": "60"}))
+    servers.fail("POST", cluster.refuse(429, "too-many-transactions", {"Retry-After": "600"}))
     began = time.monotonic()
     with pytest.raises(landfast.TooManyTransactions) as caught:
         async with client.transaction():
             raise AssertionError("the block must not be entered")
-    assert time.monotonic() - began < 1
-    assert caught.value.retry_after == 60
+    assert time.monotonic() - began < cluster.GUARD_S, "it waited until its own deadline"
+    assert caught.value.retry_after == 600
 
 
-@kinds.over(timeout=1)
+@kinds.over()
 async def a_commit_that_is_never_answered_is_unknown_and_can_be_asked_again(
     client: kinds.Client, servers: cluster.Cluster
 ) -> None:
     """T4."""
     servers.fail(COMMIT, *[cluster.reset_after] * 1000)
     transaction = client.transaction(id="x")
-    with pytest.raises(landfast.OutcomeUnknown) as caught:
+    with contextlib.ExitStack() as later, pytest.raises(landfast.OutcomeUnknown) as caught:
         async with transaction as t:
             await t.put("a", b"1")
+            later.enter_context(kinds.hurried(1))
     assert "commit transaction 'x' at 127.0.0.1:" in str(caught.value)
     assert "repeat it with the same id" in str(caught.value)
     assert not servers.requests("DELETE"), "what may have committed must not be aborted"
@@ -204,13 +204,14 @@ async def a_commit_that_is_never_answered_is_unknown_and_can_be_asked_again(
     assert servers.store.commits == ["x"]
 
 
-@kinds.over(timeout=1)
+@kinds.over()
 async def a_commit_that_was_never_sent_is_not_called_unknown(client: kinds.Client, servers: cluster.Cluster) -> None:
     servers.fail("PUT", cluster.answer_and_close)
-    with pytest.raises(landfast.Unavailable):
+    with contextlib.ExitStack() as later, pytest.raises(landfast.Unavailable):
         async with client.transaction() as t:
             await t.put("a", b"1")
             servers.nodes[0].kill()
+            later.enter_context(kinds.hurried(1))
     assert not servers.requests(COMMIT)
 
 
@@ -221,7 +222,7 @@ async def an_answer_that_does_not_come_in_time_counts_as_lost(client: kinds.Clie
     began = time.monotonic()
     with pytest.raises(landfast.Unavailable, match="no answer in time"):
         await client.state().get("a")
-    assert 0.9 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.9
     end.set()
 
 
@@ -238,14 +239,14 @@ async def a_late_copy_of_a_write_never_undoes_a_later_one(client: kinds.Client, 
         await t.put("a", b"first")
         await t.put("a", b"second")
         arrives.set()
-        assert has_arrived.wait(10)
+        assert has_arrived.wait(cluster.GUARD_S)
 
     await client.transact(body, id="x")
     assert servers.store.values == {b"a": b"second"}
     assert runs == 2
 
 
-@kinds.over(timeout=1)
+@kinds.over()
 async def an_attempt_does_not_commit_after_a_write_that_may_be_missing(
     client: kinds.Client, servers: cluster.Cluster
 ) -> None:
@@ -253,7 +254,7 @@ async def an_attempt_does_not_commit_after_a_write_that_may_be_missing(
     servers.fail("PUT", *[cluster.reset_unheard] * 1000)
     with pytest.raises(landfast.Unavailable, match="may still arrive"):
         async with client.transaction() as t:
-            with contextlib.suppress(landfast.Unavailable):
+            with contextlib.suppress(landfast.Unavailable), kinds.hurried(1):
                 await t.put("a", b"1")
             await t.commit()
     assert not servers.requests(COMMIT)
@@ -354,7 +355,7 @@ async def what_no_server_takes_is_refused_before_it_is_sent(client: kinds.Client
     assert servers.seen == []
 
 
-@kinds.over(timeout=0.3)
+@kinds.over(timeout=1)
 async def a_repeat_that_is_cut_short_does_not_hide_what_the_server_said(
     client: kinds.Client, servers: cluster.Cluster
 ) -> None:

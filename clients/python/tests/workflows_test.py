@@ -61,7 +61,7 @@ async def a_run_is_begun_again_only_under_an_id(client: kinds.Client, servers: c
     assert len(servers.seen) == 3
 
 
-@kinds.over(timeout=0.3)
+@kinds.over(timeout=1)
 async def a_run_that_may_have_begun_is_named_where_its_id_is_derived(client: kinds.Client, servers: cluster.Cluster) -> None:
     """W1: a caller that receives this error can ask for the run."""
     servers.fail("POST", *[cluster.reset_unheard] * 1000)

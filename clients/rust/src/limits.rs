@@ -36,8 +36,8 @@ pub(crate) struct Limits {
     /// In all, repeats and pauses included; a response that has begun by then is read to its end
     /// (`pace.rs`).
     pub(crate) call: Duration,
-    /// Until a response begins. A server answers a commit within 8 s, if only to say that the
-    /// outcome is still unknown.
+    /// Until a response begins. A server answers a call within 8 s, a commit if only to say that
+    /// the outcome is still unknown.
     pub(crate) reply: Duration,
 }
 

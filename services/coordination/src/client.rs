@@ -34,12 +34,12 @@ use crate::{
     dependency::TrackedStore,
     environment::Environment,
     error::{ConnectError, Ended},
-    model::{Output, Password, Request, Response, SessionId, Zxid},
+    model::{Connection, Output, Password, Request, Response, SessionId, Zxid},
     queue_names,
     records::{Operation, Payload, Submitted, UpdateAnswer, encode_sized},
     storage::temporary,
     tail::{
-        Connection, Tail,
+        Tail,
         event_queue::{ClientEvent, EventQueue},
     },
 };
@@ -66,10 +66,7 @@ const PATH_BYTES_FREE: usize = 4 << 10;
 /// peer arrive or [`Client::wait`] returns. It passes the peer's requests to [`Client::submit`].
 pub struct Client {
     tail: Arc<Tail>,
-    session: SessionId,
-    password: Password,
-    attach: u64,
-    timeout: Duration,
+    attached: Attached,
     event_queue: Arc<EventQueue>,
     /// The number of the tail position from which everything in the queue was delivered.
     position: u64,
@@ -78,11 +75,6 @@ pub struct Client {
     /// How many entries at the head of `pending` are updates that were sent.
     sent: usize,
     last_request: u64,
-    /// The store of the session's row. A store that lost this attach assigns its number to another
-    /// connection.
-    store: TrackedStore,
-    /// The incarnation of the store that received the requests.
-    incarnation: Incarnation,
     /// The head of `pending` is a read that must wait until the view reaches this zxid.
     blocked_until: Option<Zxid>,
     /// The result of that read, and the least zxid at which it may be placed. Until it is placed,
@@ -103,14 +95,15 @@ pub struct Client {
 
 /// A session that was opened or resumed for one connection.
 pub(crate) struct Attached {
-    pub(crate) session: SessionId,
+    pub(crate) connection: Connection,
     pub(crate) password: Password,
-    pub(crate) attach: u64,
     pub(crate) timeout: Duration,
     /// The time before the attach was requested.
     pub(crate) asked_at: Monotonic,
     /// The lease renewals counted in the row at that time.
     pub(crate) renewals: i64,
+    /// The store of the session's row. A store that lost this attach assigns its number to another
+    /// connection.
     pub(crate) store: TrackedStore,
     /// The incarnation of the queues' store before the attach was requested.
     pub(crate) incarnation: Incarnation,
@@ -130,27 +123,18 @@ enum Pending {
 
 impl Client {
     pub(crate) fn new(tail: Arc<Tail>, attached: Attached) -> Self {
-        let Attached {
-            session,
-            attach,
-            asked_at,
-            ..
-        } = attached;
         let event_queue = Arc::new(EventQueue::default());
-        let position = tail.register(Connection { session, attach }, event_queue.clone());
+        let position = tail.register(attached.connection, event_queue.clone());
+        let asked_at = attached.asked_at;
         Self {
+            lease: Lease::granted(asked_at, asked_at, attached.renewals),
             tail,
-            session,
-            password: attached.password,
-            attach,
-            timeout: attached.timeout,
+            attached,
             event_queue,
             position,
             pending: Backlog::default(),
             sent: 0,
             last_request: 0,
-            store: attached.store,
-            incarnation: attached.incarnation,
             blocked_until: None,
             kept: None,
             held: Backlog::default(),
@@ -158,23 +142,22 @@ impl Client {
             last_zxid: Zxid(0),
             end: None,
             is_closing: false,
-            lease: Lease::granted(asked_at, asked_at, attached.renewals),
         }
     }
 
     /// The session.
     pub fn session(&self) -> SessionId {
-        self.session
+        self.attached.connection.session
     }
 
     /// The session's password.
     pub fn password(&self) -> Password {
-        self.password
+        self.attached.password
     }
 
     /// The granted timeout.
     pub fn timeout(&self) -> Duration {
-        self.timeout
+        self.attached.timeout
     }
 
     /// Whether another request may be submitted now. If not, the front end stops reading from the
@@ -230,7 +213,7 @@ impl Client {
                 return;
             }
         };
-        if operation.needs_room() && !self.store.store().has_room() {
+        if operation.needs_room() && !self.attached.store.store().has_room() {
             // Answered in order by this process alone, because a refused request must not use up
             // room.
             let refusal = if let Operation::Refuse(error) = operation {
@@ -339,17 +322,10 @@ impl Client {
                 // The answer is durable, and the attach precedes it. If the attach itself was lost,
                 // another connection has its number.
                 if !self.tail.env.breaks(Broken::AcceptsLostAttaches) {
-                    self.store.externalize().await?;
+                    self.attached.store.externalize().await?;
                 }
                 return Ok(());
             }
-        }
-    }
-
-    fn connection(&self) -> Connection {
-        Connection {
-            session: self.session,
-            attach: self.attach,
         }
     }
 
@@ -363,16 +339,16 @@ impl Client {
             let mut operation = operation.take().expect("sent requests are counted");
             let request = *request;
             self.sent += 1;
-            let (env, client) = (&self.tail.env, (self.session, self.attach));
-            match detach_payload(env, client, request, &mut operation).await {
+            let client = self.attached.connection;
+            match detach_payload(&self.tail.env, client, request, &mut operation).await {
                 Err(error) if error.kind() == ErrorKind::NoRoom => {
                     operation = Operation::Refuse(Error::NoRoom);
                 }
                 detached => detached?,
             }
             let submitted = Submitted {
-                session: self.session,
-                attach: self.attach,
+                session: client.session,
+                attach: client.attach,
                 request,
                 operation,
             };
@@ -386,7 +362,7 @@ impl Client {
         }
         self.tail.poll_soon();
         let queue = &*self.tail.env.parts.queue;
-        let group = queue_names::request_group(self.session);
+        let group = queue_names::request_group(self.session());
         queue_names::send(queue, queue_names::REQUEST_QUEUE, group, &bodies).await
     }
 
@@ -483,7 +459,7 @@ impl Client {
             };
             if self
                 .tail
-                .wake_when_durable(self.connection(), *zxid, &self.event_queue)
+                .wake_when_durable(self.attached.connection, *zxid, &self.event_queue)
             {
                 return Ok(());
             }
@@ -524,7 +500,7 @@ impl Client {
                 continue;
             };
             self.process_events(zxid)?;
-            if !found.arm_watch(&self.tail, self.connection(), zxid) {
+            if !found.arm_watch(&self.tail, self.attached.connection, zxid) {
                 attempts += 1;
                 continue;
             }
@@ -573,15 +549,14 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.tail.unregister(self.connection());
+        self.tail.unregister(self.attached.connection);
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
-            .field("session", &self.session)
-            .field("attach", &self.attach)
+            .field("connection", &self.attached.connection)
             .finish_non_exhaustive()
     }
 }
@@ -593,7 +568,7 @@ fn payload(data: Option<bytes::Bytes>) -> Payload {
 /// Moves data that does not fit into a message to a temporary object.
 async fn detach_payload(
     env: &Environment,
-    client: (SessionId, u64),
+    client: Connection,
     request: u64,
     operation: &mut Operation,
 ) -> Result<(), ports::Error> {

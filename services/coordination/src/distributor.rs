@@ -468,13 +468,11 @@ async fn find_in_outbox(system: &mut TrackedStore, entry: &LogEntry) -> Result<D
 #[async_trait]
 impl Handler for Distributor {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        match event {
-            Event::Messages { deliveries, .. } => {
-                self.handle_messages(&deliveries).await?;
-                Ok(Bytes::new())
-            }
-            _ => Err(Failure::new("the distributor accepts only messages")),
-        }
+        let Event::Messages { deliveries, .. } = event else {
+            return Err(Failure::new("the distributor accepts only messages"));
+        };
+        self.handle_messages(&deliveries).await?;
+        Ok(Bytes::new())
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     dependency::TrackedStore,
     error::ConnectError,
     heartbeat,
-    model::{Connect, Password, SessionId, Zxid},
+    model::{Connect, Connection, Password, SessionId, Zxid},
     storage::session::{self, Transition},
     tail::Tail,
 };
@@ -83,7 +83,10 @@ impl Gateway {
         let incarnation = parts.queue.point().incarnation;
         let mut store = self.tail.env.system();
         let (session, password, attach, renewals) = match resume {
-            None => self.open(&mut store, timeout, id).await?,
+            None => {
+                let (session, password) = self.open(&mut store, timeout, id).await?;
+                (session, password, 1, 0)
+            }
             Some((session, password)) => {
                 match session::attach(&mut store, session, password, timeout).await? {
                     Transition::Done(row) => (session, password, row.attach, row.renewals),
@@ -92,9 +95,8 @@ impl Gateway {
             }
         };
         Ok(Attached {
-            session,
+            connection: Connection { session, attach },
             password,
-            attach,
             timeout,
             asked_at,
             renewals,
@@ -114,7 +116,7 @@ impl Gateway {
         store: &mut TrackedStore,
         timeout: Duration,
         id: fn(u64) -> SessionId,
-    ) -> Result<(SessionId, Password, u64, i64)> {
+    ) -> Result<(SessionId, Password)> {
         let entropy = &self.tail.env.parts.entropy;
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&entropy.next_u64().to_be_bytes());
@@ -122,7 +124,7 @@ impl Gateway {
         for _ in 0..ID_ATTEMPTS_MAX {
             let session = id(entropy.next_u64());
             if session::create(store, session, Password(secret), timeout).await? {
-                return Ok((session, Password(secret), 1, 0));
+                return Ok((session, Password(secret)));
             }
         }
         Err(ports::Error::unavailable("find an unused session id"))

@@ -185,7 +185,7 @@ impl Heartbeat {
             noted == incarnation || self.env.breaks(Broken::CountsLostSilence)
         };
         if let Some(own) = own
-            && is_current(own.incarnation(), incarnation)
+            && is_current(own.incarnation, incarnation)
             && own.are_fresh(now, self.timing)
         {
             return Ok(own);

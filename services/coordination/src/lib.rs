@@ -12,8 +12,10 @@
 //!
 //! - [`gateway`] and [`client`] are the client library. `tail` follows the log for the clients of
 //!   one process, and `client::read` reads the user store without any function.
-//! - `writer`, `distributor`, `watch` and `heartbeat` are the four functions. Each may die
-//!   between any two steps. Its successor reads from the rows what to finish or undo.
+//! - `writer`, `distributor`, `heartbeat` and the watch function, which wakes the `tail`, are the
+//!   four functions. Each may die between any two steps. Its successor reads from the rows what to
+//!   finish or undo.
+//! - `watches` holds the watches of the process's clients. The `tail` fires them.
 //! - `heartbeat::failure_detector` decides which sessions have expired. Processes that share a
 //!   store check each other with it ([`member`]).
 //! - `storage` holds every conditional write: to the rows of sessions and znodes in the system
@@ -49,7 +51,7 @@ pub mod storage;
 mod tail;
 #[cfg(test)]
 mod tests;
-mod watch;
+mod watches;
 mod writer;
 
 pub use client::Client;

@@ -122,7 +122,7 @@ impl Member {
         let mut store = TrackedStore::now(env.parts.system.clone());
         let now = failure_detector::moment(env);
         let is_good = |heartbeats: &LastHeartbeats| {
-            heartbeats.incarnation() == store.incarnation() && heartbeats.are_fresh(now, timing)
+            heartbeats.incarnation == store.incarnation() && heartbeats.are_fresh(now, timing)
         };
         let before = self
             .heartbeats
@@ -144,7 +144,7 @@ impl Member {
         let progress = |row: &Row| (row.state, row.sequence, row.applied);
         let now_there: BTreeMap<_, _> = rows
             .iter()
-            .map(|(session, row)| (*session, progress(row)))
+            .map(|row| (row.session, progress(row)))
             .collect();
         if now_there != self.others {
             self.tail.poll_soon();

@@ -46,6 +46,14 @@ impl fmt::Debug for SessionId {
     }
 }
 
+/// One connection to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Connection {
+    pub(crate) session: SessionId,
+    /// Its number among the session's connections.
+    pub(crate) attach: u64,
+}
+
 /// Proves that a client owns a session. Never logged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Password(pub [u8; 16]);

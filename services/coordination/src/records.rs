@@ -15,7 +15,7 @@ use crate::{
 
 /// The format of the records below. Any change to them raises the version. Once a version was
 /// released, the change also adds a decoder for the old one.
-const FORMAT: RecordFormat = RecordFormat::new(4);
+const FORMAT: RecordFormat = RecordFormat::new(5);
 
 /// Encodes `record` after its version byte.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
@@ -61,6 +61,13 @@ pub struct NodeState {
     pub owner: Option<UpdateId>,
     /// The last update that touched it, which the next one follows (rule C-3).
     pub last: UpdateId,
+}
+
+impl NodeState {
+    /// Number of creates and deletions of its children.
+    pub fn cversion(&self) -> i32 {
+        self.creates.wrapping_mul(2).wrapping_sub(self.children)
+    }
 }
 
 /// Data of a znode, in transit or stored.

@@ -21,7 +21,7 @@ use crate::{
     storage::{
         node,
         session::{ALL_SHARDS, Rows},
-        user_store::{Meta, Node, encode_acl},
+        user_store::{Node, encode_acl},
     },
     tail::Tail,
     writer::{self, Writer},
@@ -133,8 +133,8 @@ impl Service {
         for shard in ALL_SHARDS {
             let mut pages = Rows::of(shard);
             while let Some(rows) = pages.next_page(&mut store).await? {
-                for (session, row) in &rows {
-                    writer::finish_or_skip(&mut store, queue, (*session, row)).await?;
+                for row in &rows {
+                    writer::finish_or_skip(&mut store, queue, row).await?;
                 }
             }
         }
@@ -166,12 +166,9 @@ impl Service {
             };
             node::put_if_absent(system, path, state).await?;
             let empty = Payload::Inline(Bytes::new());
-            let born = Node::created(Zxid(0), 0, 0, empty, encode_acl(&[]));
-            let meta = Meta {
-                children,
-                ..born.meta
-            };
-            let node = Node { meta, ..born };
+            let mut node = Node::created(Zxid(0), 0, 0, empty, encode_acl(&[]));
+            node.stat.num_children = children;
+            node.stat.cversion = state.cversion();
             self.tail.region.put_if_absent(path, &node).await?;
         }
         Ok(())

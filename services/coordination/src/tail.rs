@@ -10,8 +10,9 @@
 //! next request therefore waits for the disk only to be *answered*, not to be *executed*, and
 //! waiting clients share one fsync.
 //!
-//! Where several processes distribute, a slot is announced in only one of them. The others poll the
-//! log ([`poll_schedule`]).
+//! The tail is also the watch *function*: the distributor invokes it with each applied slot. If such
+//! an announcement is lost, the log still has the slot. Where several processes distribute, a slot is
+//! announced in only one of them. The others poll the log ([`poll_schedule`]).
 //!
 //! Invariants
 //! - While the tail has no position in the log, no client is registered, and applied slots are
@@ -27,7 +28,6 @@
 pub(crate) mod event_queue;
 mod poll_schedule;
 mod registry;
-pub(crate) mod watches;
 
 use std::{
     collections::BTreeMap,
@@ -38,7 +38,11 @@ use std::{
     time::Duration,
 };
 
-use ports::{DurabilityPoint, Incarnation, Result, key_value::Read};
+use async_trait::async_trait;
+use bytes::Bytes;
+use ports::{
+    DurabilityPoint, Event, Handler, Incarnation, Result, functions::Failure, key_value::Read,
+};
 use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{Notify, watch};
 
@@ -50,14 +54,12 @@ use crate::{
     backlog::Backlog,
     broken::Broken,
     environment::Environment,
-    model::{EventKind, SessionId, Zxid},
+    model::{Connection, EventKind, Zxid},
     queue_names::LOG_PARTITION,
     records::{LogEntry, Slot, UpdateAnswer, Wake, decode},
     storage::user_store::UserStore,
-    tail::{
-        event_queue::{ClientEvent, EventQueue},
-        watches::Aspect,
-    },
+    tail::event_queue::{ClientEvent, EventQueue},
+    watches::Aspect,
 };
 
 /// The epoch of no position. No delivery from it is ever durable.
@@ -96,37 +98,11 @@ pub(crate) struct DeliveredChange {
     pub(crate) path: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Connection {
-    pub(crate) session: SessionId,
-    pub(crate) attach: u64,
-}
-
 /// The znode that a request read, and the watch that it asks for there.
 #[derive(Debug)]
 pub(crate) struct ReadTarget {
     pub(crate) path: String,
     pub(crate) watch: Option<Aspect>,
-}
-
-/// An applied slot, announced or read from the log.
-#[derive(Debug)]
-struct AppliedSlot {
-    index: u64,
-    epoch: u64,
-    slot: Slot,
-    point: DurabilityPoint,
-}
-
-impl AppliedSlot {
-    fn decode(index: u64, epoch: u64, slot: &[u8], point: DurabilityPoint) -> Result<Self> {
-        Ok(Self {
-            index,
-            epoch,
-            slot: decode(slot, "a slot of the log")?,
-            point,
-        })
-    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -369,7 +345,7 @@ impl Tail {
             value: (cursor, _),
             point,
         } = self.region.cursor().await?;
-        self.region.items().externalize(point).await?;
+        self.region.items.externalize(point).await?;
         let mut registry = self.registry();
         let position = self.position.load(Ordering::Relaxed);
         assert_eq!(position, NO_POSITION, "a tail without a position starts");
@@ -407,7 +383,11 @@ impl Tail {
                 if let Err(error) = self.check_incarnation(position, announced.point) {
                     return error;
                 }
-                self.deliver(&announced);
+                let slot = match decode(&announced.slot, "a slot of the log") {
+                    Ok(slot) => slot,
+                    Err(error) => return error,
+                };
+                self.deliver(&slot, announced.point);
                 position = LogPosition {
                     index: announced.index,
                     epoch: announced.epoch,
@@ -420,7 +400,7 @@ impl Tail {
 
     /// Makes all deliveries durable together, and wakes the waiting clients.
     async fn confirm(&self) -> ports::Error {
-        let items = self.region.items();
+        let items = &self.region.items;
         loop {
             let unconfirmed = self.registry().unconfirmed.take();
             let Some((zxid, point)) = unconfirmed else {
@@ -503,7 +483,7 @@ impl Tail {
         &self,
         position: LogPosition,
         found: Option<(u64, DurabilityPoint)>,
-    ) -> Result<Vec<AppliedSlot>> {
+    ) -> Result<Vec<Wake>> {
         let mut announced = Vec::new();
         let behind_a_gap = {
             let mut inbox = self.inbox();
@@ -525,10 +505,7 @@ impl Tail {
         {
             return self.read_log(position, until, point).await;
         }
-        announced
-            .into_iter()
-            .map(|wake| AppliedSlot::decode(wake.index, wake.epoch, &wake.slot, wake.point))
-            .collect()
+        Ok(announced)
     }
 
     /// The unannounced slots up to `until`, from the log. They are applied, because slot `until`
@@ -538,7 +515,7 @@ impl Tail {
         position: LogPosition,
         until: u64,
         point: DurabilityPoint,
-    ) -> Result<Vec<AppliedSlot>> {
+    ) -> Result<Vec<Wake>> {
         let from = match position.index {
             0 => Cursor::START,
             index => Cursor {
@@ -547,13 +524,16 @@ impl Tail {
             },
         };
         let read = self.log.read(from, LOG_PAGE_SLOTS).await?.slots;
-        let announced = read
-            .iter()
-            .filter(|logged| logged.index.0 <= until)
-            .map(|logged| {
-                AppliedSlot::decode(logged.index.0, logged.epoch.0, &logged.payload, point)
+        let applied = read.into_iter().filter(|logged| logged.index.0 <= until);
+        let announced: Vec<_> = applied
+            .map(|logged| Wake {
+                previous: logged.index.0 - 1,
+                index: logged.index.0,
+                epoch: logged.epoch.0,
+                slot: logged.payload,
+                point,
             })
-            .collect::<Result<Vec<_>>>()?;
+            .collect();
         if announced.is_empty() {
             return Err(ports::Error::unavailable(format!(
                 "find the slots up to {until} in the log"
@@ -562,8 +542,8 @@ impl Tail {
         Ok(announced)
     }
 
-    fn deliver(&self, announced: &AppliedSlot) {
-        let slot = &announced.slot;
+    /// Fires the watches of a slot's changes, and queues events and answers for their clients.
+    fn deliver(&self, slot: &Slot, point: DurabilityPoint) {
         let mut eager = BTreeMap::new();
         {
             let mut registry = self.registry();
@@ -582,25 +562,20 @@ impl Tail {
                         );
                     }
                 }
-                let session = entry.id.session;
-                registry.replaced_by(
-                    Connection {
-                        session,
-                        attach: entry.attach,
-                    },
-                    &mut eager,
-                );
-                if registry.is_registered(Connection {
-                    session,
+                let client = Connection {
+                    session: entry.id.session,
                     attach: entry.attach,
-                }) && let Some(event) = answer(zxid, entry)
+                };
+                registry.replaced_by(client, &mut eager);
+                if registry.is_registered(client)
+                    && let Some(event) = answer(zxid, entry)
                 {
-                    registry.put(session, event, &mut eager);
+                    registry.put(client.session, event, &mut eager);
                 }
             }
             let point = registry
                 .unconfirmed
-                .map_or(announced.point, |(_, point)| point.max(announced.point));
+                .map_or(point, |(_, unconfirmed)| point.max(unconfirmed));
             registry.unconfirmed = Some((slot.last(), point));
         }
         self.applied.send_replace(slot.last());
@@ -631,6 +606,17 @@ impl Tail {
         self.registry
             .lock()
             .expect("no panic while the registry is locked")
+    }
+}
+
+#[async_trait]
+impl Handler for Tail {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        let Event::Call { payload, .. } = event else {
+            return Err(Failure::new("the watch function accepts only calls"));
+        };
+        self.announce(decode(&payload, "a wake-up")?);
+        Ok(Bytes::new())
     }
 }
 

@@ -26,7 +26,7 @@ use crate::{
     dependency::TrackedStore,
     distributor::Distributor,
     environment::{Environment, Parts},
-    model::{Acl, Lifetime, Naming, Password, SessionId, Zxid},
+    model::{Acl, Connection, Lifetime, Naming, Password, SessionId, Zxid},
     queue_names,
     records::{NodeState, Operation, Payload, Slot, Submitted, UpdateId, Wake, decode, encode},
     storage::{
@@ -250,30 +250,13 @@ impl Fixture {
 
     /// Puts an entry that does not decode into a session's outbox, and returns the row.
     pub(crate) async fn damage_outbox(&self, session: SessionId) -> Row {
-        let Row {
-            sequence,
-            request,
-            fence,
-            attach,
-            state: expected,
-            ..
-        } = self.row(session).await;
-        let first = UpdateId {
-            session,
-            sequence: sequence + 1,
-        };
-        let outcomes = vec![Bytes::from_static(b"of another build")];
-        let request = request + 1;
+        let row = self.row(session).await;
         let decision = Decision {
-            first,
-            fence,
-            attach,
-            expected,
-            request,
+            request: row.request + 1,
             closes: false,
-            outcomes,
+            outcomes: vec![Bytes::from_static(b"of another build")],
         };
-        match session::decide(&mut self.system(), decision).await {
+        match session::decide(&mut self.system(), &row, decision).await {
             Ok(Transition::Done(row)) => row,
             other => panic!("{other:?}"),
         }
@@ -296,9 +279,11 @@ impl Fixture {
     /// A client of a new session that counts as attached.
     pub(crate) async fn client(&self, tail: &Arc<Tail>, number: u64) -> Client {
         let attached = Attached {
-            session: self.open(number).await,
+            connection: Connection {
+                session: self.open(number).await,
+                attach: 1,
+            },
             password: PASSWORD,
-            attach: 1,
             timeout: TIMEOUT,
             asked_at: tail.env.parts.clock.monotonic(),
             renewals: 0,

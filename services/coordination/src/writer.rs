@@ -154,13 +154,11 @@ impl Writer {
 #[async_trait]
 impl Handler for Writer {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        match event {
-            Event::Messages { deliveries, .. } => {
-                self.handle_messages(&deliveries).await?;
-                Ok(Bytes::new())
-            }
-            _ => Err(Failure::new("the writer accepts only messages")),
-        }
+        let Event::Messages { deliveries, .. } = event else {
+            return Err(Failure::new("the writer accepts only messages"));
+        };
+        self.handle_messages(&deliveries).await?;
+        Ok(Bytes::new())
     }
 }
 
@@ -215,7 +213,7 @@ impl<'writer> Turn<'writer> {
             };
             batch.add(&submitted, self.now_ms(), outcome);
             done += 1;
-            let is_large = batch.bytes_len() * BATCH_BYTES_PART > self.item_bytes_max();
+            let is_large = batch.bytes_len * BATCH_BYTES_PART > self.item_bytes_max();
             if is_end || is_large || batch.len() >= most {
                 break;
             }
@@ -234,8 +232,8 @@ impl<'writer> Turn<'writer> {
         let is_numbered = submitted.request > 0;
         let is_of_old_attach =
             submitted.attach != self.row.attach && !env.breaks(Broken::AcceptsOldAttaches);
-        let is_decided =
-            submitted.request <= batch.request() && !env.breaks(Broken::ForgetsRequestNumbers);
+        let is_decided = submitted.request <= batch.decision.request
+            && !env.breaks(Broken::ForgetsRequestNumbers);
         if is_numbered && (is_of_old_attach || is_decided) {
             // From a replaced connection, or decided before and pushed by `finish`.
             return Ok(true);
@@ -245,18 +243,19 @@ impl<'writer> Turn<'writer> {
             (State::Open, _) | (State::Closing, Operation::Expire) => true,
             // The client's own request for an end that has begun. If the heartbeat requested the
             // end first, this request serves as well.
-            (State::Closing, Operation::Close) => submitted.request == batch.request() + 1,
+            (State::Closing, Operation::Close) => submitted.request == batch.decision.request + 1,
             (State::Closing, _) => false,
         };
         if !is_due {
             return Ok(true);
         }
-        if is_numbered && submitted.request > batch.request() + 1 && !env.config.mutant.is_any() {
+        if is_numbered
+            && submitted.request > batch.decision.request + 1
+            && !env.config.mutant.is_any()
+        {
             return Err(ports::Error::corrupt(format!(
                 "request {} of session {:?} came after {}",
-                submitted.request,
-                self.session,
-                batch.request()
+                submitted.request, self.session, batch.decision.request
             )));
         }
         Ok(false)
@@ -308,7 +307,7 @@ impl<'writer> Turn<'writer> {
     /// not count. The failed write is not the request's fault, and while it fails nothing can be
     /// decided anyway.
     async fn begin_planning(&mut self, batch: &mut Batch<'_>) {
-        let noted = session::begin_planning(batch.store(), self.session, &self.row).await;
+        let noted = session::begin_planning(&mut batch.store, &self.row).await;
         if let Ok(Transition::Done(row)) = noted {
             self.row = row;
         }
@@ -325,7 +324,7 @@ impl<'writer> Turn<'writer> {
         if self.writer.env.breaks(Broken::CountsSuccessfulPlannings) {
             return;
         }
-        let removed = session::end_planning(batch.store(), self.session, &self.row).await;
+        let removed = session::end_planning(&mut batch.store, &self.row).await;
         if let Ok(Transition::Done(row)) = removed {
             self.row = row;
         }
@@ -354,8 +353,8 @@ impl<'writer> Turn<'writer> {
     /// Decides, installs and pushes a batch. Returns false if the row refused the decision; then
     /// `self.row` is up to date.
     async fn commit(&mut self, mut batch: Batch<'_>) -> Result<bool> {
-        let decision = batch.decision();
-        match session::decide(batch.store(), decision).await? {
+        let decision = batch.decision.clone();
+        match session::decide(&mut batch.store, &self.row, decision).await? {
             Transition::Done(row) => self.row = row,
             Transition::Refused(row) => {
                 self.store = batch.release().await?;
@@ -414,7 +413,7 @@ impl<'writer> Turn<'writer> {
         }
         if self.row.state == State::Open && !self.writer.env.breaks(Broken::EndsOpenSessions) {
             // From now on only the session's end is decided.
-            match session::begin_closing(&mut self.store, self.session, &self.row).await? {
+            match session::begin_closing(&mut self.store, &self.row).await? {
                 Transition::Done(row) => self.row = row,
                 Transition::Refused(row) => self.refused(row)?,
             }
@@ -465,8 +464,7 @@ impl<'writer> Turn<'writer> {
 
     /// An empty batch of requests after the decided ones.
     fn batch(&self) -> Batch<'writer> {
-        let locking = &self.writer.locking;
-        Batch::new(locking, self.session, &self.row, self.store.clone())
+        Batch::new(&self.writer.locking, &self.row, self.store.clone())
     }
 
     fn now_ms(&self) -> i64 {

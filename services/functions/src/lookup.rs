@@ -34,7 +34,7 @@ impl Lookup {
     /// The deployed function `name`. Errors: `NoSuchFunction`; `Port` for one that is pending.
     pub(crate) fn deployed(&self, name: &str) -> Result<Arc<DeployedFunction>> {
         let deployed = self.catalogue.function(name);
-        deployed.ok_or_else(|| match self.pending.promised().function(name) {
+        deployed.ok_or_else(|| match self.pending.promised.function(name) {
             Some(_) => ports::Error::unavailable(format!(
                 "find {name:?}, which is deployed and not yet in place"
             ))
@@ -46,9 +46,9 @@ impl Lookup {
     /// Waits until the function `name` is in place, unless it is not deployed.
     pub(crate) async fn until_in_place(&self, name: &str) {
         loop {
-            let changed = self.pending.promised().changed();
+            let changed = self.pending.promised.changed();
             if self.catalogue.function(name).is_some()
-                || self.pending.promised().function(name).is_none()
+                || self.pending.promised.function(name).is_none()
             {
                 return;
             }
@@ -60,12 +60,12 @@ impl Lookup {
     pub(crate) fn workflow(&self, name: &str) -> Option<Arc<Workflow>> {
         self.catalogue
             .workflow(name)
-            .or_else(|| self.pending.promised().workflow(name))
+            .or_else(|| self.pending.promised.workflow(name))
     }
 
     /// All workflows by name, in place or pending.
     pub(crate) fn workflows(&self) -> BTreeMap<String, Arc<Workflow>> {
-        let mut all = self.pending.promised().workflows();
+        let mut all = self.pending.promised.workflows();
         all.extend(self.catalogue.workflows());
         all
     }
@@ -73,7 +73,7 @@ impl Lookup {
     pub(crate) fn route(&self, method: &str, path: &[String]) -> RouteMatch {
         match self.catalogue.route(method, path) {
             RouteMatch::Route(routed) => RouteMatch::Route(routed),
-            none => match self.pending.promised().route(method, path) {
+            none => match self.pending.promised.route(method, path) {
                 RouteMatch::Route(_) => RouteMatch::NotYet,
                 _ => none,
             },
@@ -90,7 +90,7 @@ impl Lookup {
         let deployed = self
             .catalogue
             .function(name)
-            .or_else(|| self.pending.promised().function(name));
+            .or_else(|| self.pending.promised.function(name));
         deployed.map(|deployed| deployed.table.retries)
     }
 }

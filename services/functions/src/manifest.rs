@@ -20,13 +20,19 @@
 mod table;
 pub mod workflow;
 
-use std::{collections::BTreeMap, fmt::Display, ops::RangeInclusive};
-
-use serde::Deserialize;
-
-pub use self::table::{
-    HttpTrigger, Kind, QueueTrigger, Table, TimerTrigger, Trigger, check_period,
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display},
+    marker::PhantomData,
+    ops::RangeInclusive,
 };
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{IntoDeserializer as _, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+
+pub use self::table::{Kind, QueueTrigger, Table, Trigger, check_period};
 use self::{
     table::{TIMEOUT_S, normalised},
     workflow::Workflow,
@@ -51,10 +57,10 @@ pub struct Manifest {
     /// The application's name.
     pub name: Option<String>,
     /// Its functions by name.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     pub functions: BTreeMap<String, Table>,
     /// Its workflows by name. Their steps are functions of the same application.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     pub workflows: BTreeMap<String, Workflow>,
 }
 
@@ -100,11 +106,14 @@ impl Manifest {
     pub(crate) fn routes(&self) -> Result<Vec<Route>, String> {
         let mut routes: Vec<Route> = Vec::new();
         for (name, table) in &self.functions {
-            for HttpTrigger { http, methods } in table.requests() {
-                let parsed = Route::parse(name, http, methods.as_deref());
+            for trigger in &table.triggers {
+                let Trigger::Http { paths, methods } = trigger else {
+                    continue;
+                };
+                let parsed = Route::parse(name, paths, methods.as_deref());
                 for route in parsed.map_err(|why| format!("functions.{name}: {why}"))? {
                     if let Some(same) = routes.iter().find(|known| known.is_same(&route)) {
-                        let of = same.function();
+                        let of = &same.function;
                         return Err(format!(
                             "functions.{name}: the route {route} is {same} of functions.{of}"
                         ));
@@ -118,6 +127,46 @@ impl Manifest {
         }
         Ok(routes)
     }
+}
+
+/// A value that is written as a table. Serde would also accept a list of its fields.
+struct OnlyTable<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OnlyTable<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
+            type Value = OnlyTable<T>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a table")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(members)).map(OnlyTable)
+            }
+        }
+        deserializer.deserialize_map(Members(PhantomData))
+    }
+}
+
+fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    OnlyTable::deserialize(deserializer).map(|OnlyTable(table)| table)
+}
+
+fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, T>, D::Error> {
+    let tables = BTreeMap::<_, OnlyTable<T>>::deserialize(deserializer)?;
+    Ok(tables
+        .into_iter()
+        .map(|(name, OnlyTable(table))| (name, table))
+        .collect())
+}
+
+/// One of a few words. Serde would also accept the table `{ WORD = {} }`.
+fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    T::deserialize(String::deserialize(deserializer)?.into_deserializer())
 }
 
 /// Checks a name, which also serves as a file name, a queue name and a URL segment.

@@ -16,7 +16,7 @@ use std::{
 
 /// The methods a route may name. A route without a method takes all of them.
 pub const METHODS: [&str; 7] = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
-/// The name for any method, as in API Gateway.
+/// The name for any method in the key of a route, as in API Gateway.
 const ANY: &str = "ANY";
 const SEGMENTS_MAX: usize = 32;
 const PATTERN_BYTES_MAX: usize = 512;
@@ -26,7 +26,7 @@ pub(crate) struct Route {
     pattern: Pattern,
     /// None: any.
     method: Option<&'static str>,
-    function: String,
+    pub(crate) function: String,
 }
 
 /// The pattern of a route's paths.
@@ -97,17 +97,12 @@ impl Route {
         }
         let known = |name: &String| match METHODS.into_iter().find(|known| known == name) {
             Some(method) => Ok(route(Some(method))),
-            None if name == ANY => Ok(route(None)),
             None => Err(format!(
-                "methods: {name:?} must be {ANY} or one of {}",
+                "methods: {name:?} must be one of {}, or left out for any",
                 METHODS.join(", ")
             )),
         };
         methods.iter().map(known).collect()
-    }
-
-    pub(crate) fn function(&self) -> &str {
-        &self.function
     }
 
     /// Whether both have the same method and shape.
@@ -424,12 +419,9 @@ mod tests {
             ("/x{id}", None, "letters, digits"),
             (&long[0], None, "32 segments at most"),
             (&long[1], None, "512 bytes at most"),
-            (
-                "/a",
-                Some("get"),
-                "\"get\" must be ANY or one of DELETE, GET",
-            ),
-            ("/a", Some("CONNECT"), "must be ANY or one of"),
+            ("/a", Some("get"), "\"get\" must be one of DELETE, GET"),
+            ("/a", Some("CONNECT"), "must be one of"),
+            ("/a", Some("ANY"), "methods: \"ANY\" must be one of"),
         ] {
             let methods = methods.map(|name| vec![name.to_owned()]);
             let refused = Route::parse("f", pattern, methods.as_deref()).expect_err(pattern);

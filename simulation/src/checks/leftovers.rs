@@ -30,7 +30,7 @@ pub async fn nothing_is_left(world: &World) -> Vec<String> {
         {
             left.extend(
                 rows.iter()
-                    .map(|(session, row)| format!("{session:?} is left, {:?}", row.state)),
+                    .map(|row| format!("{:?} is left, {:?}", row.session, row.state)),
             );
         }
     }

@@ -17,8 +17,8 @@ use sandbox::process::Enforcement;
 use super::{Finding, Verdict, fail, ok, warn};
 use crate::{
     commands::{request::Target, status},
-    config::{Listen, Settings, StoreSettings},
     open_files,
+    settings::{Listen, Settings, StoreSettings},
 };
 
 const FREE_BYTES_FAIL: u64 = 64 * 1024 * 1024;

@@ -26,6 +26,7 @@ use super::Client;
 use crate::{
     broken::Broken,
     error::Ended,
+    model::Connection,
     storage::session::{self, RENEWALS_PER_TIMEOUT, Transition},
 };
 
@@ -115,7 +116,7 @@ impl Client {
                 }
                 Ok(Transition::Refused(_)) => return,
                 Err(error) => {
-                    tracing::debug!(session = ?self.session, %error, "could not renew a session on disconnect");
+                    tracing::debug!(session = ?self.session(), %error, "could not renew a session on disconnect");
                     return;
                 }
             }
@@ -125,7 +126,7 @@ impl Client {
 
     /// When the lease runs out unless it is renewed.
     pub(crate) fn lease_until(&self) -> Monotonic {
-        self.lease.renewed_at + self.timeout
+        self.lease.renewed_at + self.attached.timeout
     }
 
     /// Renews the lease if that is due. Fails if it has run out.
@@ -147,7 +148,7 @@ impl Client {
                 Ok(())
             };
         }
-        if self.tail.env.parts.queue.point().incarnation != self.incarnation {
+        if self.tail.env.parts.queue.point().incarnation != self.attached.incarnation {
             // Earlier requests may be lost, and only the peer can send them again.
             return Err(ports::Error::unavailable(
                 "wait for answers from a store that has restarted",
@@ -170,7 +171,9 @@ impl Client {
                 self.lease = Lease::granted(renewed_at, self.lease.active_at, row.renewals);
                 Ok(())
             }
-            Transition::Refused(Some(row)) if row.attach != self.attach => Err(Ended::Moved),
+            Transition::Refused(Some(row)) if row.attach != self.attached.connection.attach => {
+                Err(Ended::Moved)
+            }
             // Closed by this client's own request, whose answer is on its way.
             Transition::Refused(_) if self.is_closing => {
                 self.lease.is_peer_active = false;
@@ -181,12 +184,13 @@ impl Client {
     }
 
     async fn renew(&mut self) -> Result<Transition, ports::Error> {
-        let renewed = session::renew(&mut self.store, self.session, self.attach).await?;
-        match renewed {
+        let Connection { session, attach } = self.attached.connection;
+        let store = &mut self.attached.store;
+        match session::renew(store, session, attach).await? {
             Transition::Refused(Some(row))
                 if self.tail.env.breaks(Broken::RenewsForItsReplacement) =>
             {
-                session::renew(&mut self.store, self.session, row.attach).await
+                session::renew(store, session, row.attach).await
             }
             renewed => Ok(renewed),
         }
@@ -206,11 +210,11 @@ impl Client {
         } = self.lease;
         let before = renewed_at.since(active_at);
         self.lease.renewed_at = renewed_at.min(active_at);
-        let (session, attach) = (self.session, self.attach);
-        let said =
-            session::record_silence(&mut self.store, session, attach, renewals, before).await;
+        let Connection { session, attach } = self.attached.connection;
+        let store = &mut self.attached.store;
+        let said = session::record_silence(store, session, attach, renewals, before).await;
         if let Err(error) = said {
-            tracing::debug!(session = ?self.session, %error, "could not record a session as silent");
+            tracing::debug!(?session, %error, "could not record a session as silent");
         }
     }
 
@@ -252,6 +256,6 @@ impl Client {
     }
 
     fn renewal_period(&self) -> Duration {
-        self.timeout / RENEWALS_PER_TIMEOUT
+        self.attached.timeout / RENEWALS_PER_TIMEOUT
     }
 }

@@ -29,10 +29,11 @@ use ports::Result;
 use crate::{
     Error,
     broken::Broken,
-    model::{EventKind, Output, Request, Response, Watching, Zxid},
+    model::{Connection, EventKind, Output, Request, Response, Watching, Zxid},
     path::split,
     storage::user_store::Node,
-    tail::{Connection, DeliveredChange, ReadTarget, Tail, watches::Aspect},
+    tail::{DeliveredChange, ReadTarget, Tail},
+    watches::Aspect,
 };
 
 /// How often a read starts again because it fell behind the kept changes, before other work gets a
@@ -185,7 +186,7 @@ pub(crate) async fn run(tail: &Tail, request: &Request) -> Result<ReadResult> {
             let (node, zxid, correction) = node(tail, path).await?;
             let result = match node {
                 _ if path.contains('\0') => Err(Error::BadArguments),
-                Some(node) => Ok(Response::Stat(node.meta.stat())),
+                Some(node) => Ok(Response::Stat(node.stat)),
                 None => Err(Error::NoNode),
             };
             let found = ReadResult {
@@ -229,7 +230,7 @@ fn aspect(watching: Watching, aspect: Aspect) -> Option<Aspect> {
 /// A znode or its absence, and the zxid that the view must reach before it is shown.
 async fn node(tail: &Tail, path: &str) -> Result<(Option<Node>, Zxid, Correction)> {
     if let Some(node) = tail.region.get(path).await? {
-        let zxid = node.meta.zxid();
+        let zxid = node.zxid();
         return Ok((Some(node), zxid, Correction::NotNeeded));
     }
     let zxid = tail.region.cursor().await?.value.0.applying;
@@ -265,7 +266,7 @@ async fn read_data(tail: &Tail, path: &str, watching: Watching) -> Result<ReadRe
             gone = Some(node.data);
             continue;
         };
-        let stat = node.meta.stat();
+        let stat = node.stat;
         return Ok(
             ReadResult::of(since, zxid, Ok(Response::Data { data, stat }))
                 .with_target(path, aspect(watching, Aspect::Data)),
@@ -281,7 +282,7 @@ async fn read_children(tail: &Tail, path: &str, watching: Watching) -> Result<Re
         let Some(node) = node else {
             return Ok(missing(since, zxid, path, correction));
         };
-        let stat = node.meta.stat();
+        let stat = node.stat;
         if stat.pzxid <= since && children.len() != stat.num_children as usize {
             continue;
         }
@@ -358,16 +359,16 @@ async fn restore_watch(
     let since = tail.applied();
     let shown = if path.is_empty() { "/" } else { path };
     let (node, zxid, correction) = node(tail, shown).await?;
-    let meta = node.map(|node| node.meta);
-    let (aspect, missed) = match (watched, meta) {
-        (Watched::Existence, meta) => (Aspect::Data, meta.map(|_| EventKind::NodeCreated)),
-        (Watched::Data, Some(meta)) => (
+    let stat = node.map(|node| node.stat);
+    let (aspect, missed) = match (watched, stat) {
+        (Watched::Existence, stat) => (Aspect::Data, stat.map(|_| EventKind::NodeCreated)),
+        (Watched::Data, Some(stat)) => (
             Aspect::Data,
-            (meta.mzxid > relative).then_some(EventKind::NodeDataChanged),
+            (stat.mzxid > relative).then_some(EventKind::NodeDataChanged),
         ),
-        (Watched::Children, Some(meta)) => (
+        (Watched::Children, Some(stat)) => (
             Aspect::Children,
-            (meta.pzxid > relative).then_some(EventKind::NodeChildrenChanged),
+            (stat.pzxid > relative).then_some(EventKind::NodeChildrenChanged),
         ),
         (Watched::Data, None) => (Aspect::Data, Some(EventKind::NodeDeleted)),
         (Watched::Children, None) => (Aspect::Children, Some(EventKind::NodeDeleted)),

@@ -16,10 +16,10 @@ use bytes::Bytes;
 use ports::{Error, Result};
 
 use crate::{
-    model::{EventKind, Zxid},
+    model::{EventKind, Stat, Zxid},
     path,
     records::{Decided, Effect, LogEntry, NodeState, Payload, Slot, UpdateAnswer},
-    storage::user_store::{Meta, Node, NodeChange, UserStore, encode_acl},
+    storage::user_store::{Node, NodeChange, UserStore, encode_acl},
 };
 
 /// The most data that one slot applies, in bytes. While the slot is applied, all of it is in memory
@@ -120,7 +120,7 @@ impl Working<'_> {
                 let (time_ms, acl) = (decided.time_ms, encode_acl(acl));
                 let data = self.place_data(decided, data).await?;
                 let node = Node::created(request.zxid, time_ms, owner, data, acl);
-                let stat = node.meta.stat();
+                let stat = node.stat;
                 let before = self.node(path).await?;
                 self.replace(path, before.as_ref(), Some(node));
                 let path = path.clone();
@@ -154,23 +154,23 @@ impl Working<'_> {
             // deletes the znode.
             return Ok(UpdateAnswer::Deleted);
         };
-        let version = state_of(decided, path).map_or(before.meta.version, |state| state.version);
-        let meta = Meta {
+        let version = state_of(decided, path).map_or(before.stat.version, |state| state.version);
+        let stat = Stat {
             mzxid: request.zxid,
             mtime: decided.time_ms,
             version,
             data_length: data.bytes_len() as i32,
-            ..before.meta
+            ..before.stat
         };
         let after = Node {
-            meta,
+            stat,
             data,
             acl: before.acl.clone(),
         };
         self.replace(path, Some(&before), Some(after));
         let event = (EventKind::NodeDataChanged, path.to_owned());
         request.events.push(event);
-        Ok(UpdateAnswer::Set(meta.stat()))
+        Ok(UpdateAnswer::Set(stat))
     }
 
     async fn delete(&mut self, request: &mut Numbering<'_>, paths: &[String]) -> Result<()> {
@@ -190,9 +190,9 @@ impl Working<'_> {
         if let Some(state) = state_of(request.decided, parent)
             && let Some(mut node) = self.node(parent).await?
         {
-            node.meta.pzxid = request.zxid;
-            node.meta.creates = state.creates;
-            node.meta.children = state.children;
+            node.stat.pzxid = request.zxid;
+            node.stat.num_children = state.children;
+            node.stat.cversion = state.cversion();
             self.nodes.insert(parent.to_owned(), Some(node));
         }
         let event = (EventKind::NodeChildrenChanged, parent.to_owned());

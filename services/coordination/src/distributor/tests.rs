@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::{
     config::{Config, DataPlacement},
-    model::Lifetime,
+    model::{Connection, Lifetime},
     records::{Operation, Payload, UpdateId},
     storage::temporary,
     tests::{Call, Fixture, Interrupted, Side, create, is_of_row, set},
@@ -272,7 +272,8 @@ fn the_temporary_object_of_a_request_is_removed_once_it_is_applied() {
     simulated::run(async {
         let (fixture, data) = (in_items().await, Bytes::from("large"));
         let (session, objects) = (fixture.open(1).await, fixture.world.objects());
-        let data = temporary::put(&*objects, (session, 1), 1, data)
+        let client = Connection { session, attach: 1 };
+        let data = temporary::put(&*objects, client, 1, data)
             .await
             .expect("no fault is injected");
         let set = Operation::SetData {
@@ -481,9 +482,9 @@ fn parents_are_changed_before_their_children() {
                         region.get("/").await?.expect("it is built in"),
                         region.get("/a").await?,
                     );
-                    let children = a.as_ref().map(|a| a.meta.children);
+                    let children = a.as_ref().map(|a| a.stat.num_children);
                     let seen = (
-                        root.meta.children,
+                        root.stat.num_children,
                         children,
                         region.get("/a/b").await?.is_some(),
                     );

@@ -37,8 +37,9 @@ fn a_lease_counts_from_before_its_session_was_opened_or_resumed() {
                 panic!("attach {attach}: no fault is injected")
             };
             assert!(store.is_through());
-            assert_eq!((attached.attach, attached.asked_at), (attach, begun));
-            resume = Some((attached.session, attached.password));
+            let connection = attached.connection;
+            assert_eq!((connection.attach, attached.asked_at), (attach, begun));
+            resume = Some((connection.session, attached.password));
         }
     });
 }

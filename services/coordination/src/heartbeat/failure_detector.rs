@@ -21,7 +21,6 @@ use crate::{
     dependency::TrackedStore,
     environment::Environment,
     heartbeat::last_heartbeat::{LastHeartbeats, Moment},
-    model::SessionId,
     queue_names,
     records::{Operation, Submitted, encode},
     storage::session::{self, RENEWALS_PER_TIMEOUT, Row, Rows, State, Transition},
@@ -35,24 +34,24 @@ pub(crate) async fn check_shard(
     shard: u8,
     before: &LastHeartbeats,
     heartbeats: &mut LastHeartbeats,
-) -> Result<Vec<(SessionId, Row)>> {
+) -> Result<Vec<Row>> {
     let mut checked = Vec::new();
     let mut pages = Rows::of(shard);
     while let Some(rows) = pages.next_page(store).await? {
         let seen_at = moment(env);
-        for (session, row) in &rows {
-            let silence = before.silence(*session, row.renewals, heartbeats, seen_at);
-            let has_expired = match has_expired(env, store, *session, row, silence).await {
+        for row in &rows {
+            let silence = before.silence(row.session, row.renewals, heartbeats, seen_at);
+            let has_expired = match has_expired(env, store, row, silence).await {
                 // Its client could not have resumed it either, so its timeout starts again.
                 Err(error) if error.kind() == ErrorKind::NoRoom => {
-                    heartbeats.reset(*session, moment(env));
+                    heartbeats.reset(row.session, moment(env));
                     false
                 }
                 checked => checked?,
             };
             if has_expired {
-                end(env, *session, row).await?;
-                heartbeats.reset(*session, moment(env));
+                end(env, row).await?;
+                heartbeats.reset(row.session, moment(env));
             }
         }
         checked.extend(rows);
@@ -66,19 +65,18 @@ pub(crate) async fn check_shard(
 async fn has_expired(
     env: &Environment,
     store: &mut TrackedStore,
-    session: SessionId,
     row: &Row,
     silence: Duration,
 ) -> Result<bool> {
     let is_rash = env.breaks(Broken::ExpiresAtFirstSilence);
-    let is_silent = silence > silence_max(env, session, row) || is_rash && silence > Duration::ZERO;
+    let is_silent = silence > silence_max(env, row) || is_rash && silence > Duration::ZERO;
     match row.state {
         State::Open if is_silent => {
-            let mut condemned = session::expire(store, session, row.renewals).await?;
+            let mut condemned = session::expire(store, row.session, row.renewals).await?;
             if let Transition::Refused(Some(row)) = &condemned
                 && env.breaks(Broken::ExpiresRenewedSessions)
             {
-                condemned = session::expire(store, session, row.renewals).await?;
+                condemned = session::expire(store, row.session, row.renewals).await?;
             }
             Ok(matches!(condemned, Transition::Done(_)))
         }
@@ -88,8 +86,8 @@ async fn has_expired(
     }
 }
 
-fn silence_max(env: &Environment, session: SessionId, row: &Row) -> Duration {
-    let is_exact = session.is_members() || row.state != State::Open;
+fn silence_max(env: &Environment, row: &Row) -> Duration {
+    let is_exact = row.session.is_members() || row.state != State::Open;
     if is_exact || env.breaks(Broken::TreatsRowsAsExact) {
         return row.timeout;
     }
@@ -99,7 +97,8 @@ fn silence_max(env: &Environment, session: SessionId, row: &Row) -> Duration {
     }
 }
 
-async fn end(env: &Environment, session: SessionId, row: &Row) -> Result<()> {
+async fn end(env: &Environment, row: &Row) -> Result<()> {
+    let session = row.session;
     tracing::info!(?session, "session expired");
     let submitted = Submitted {
         session,

@@ -67,7 +67,7 @@ struct Sighting {
 /// The observations of one run, passed on to the next.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LastHeartbeats {
-    incarnation: Incarnation,
+    pub(crate) incarnation: Incarnation,
     begun: Moment,
     /// How far the wall clock was set since the run before; negative if it was set back.
     set_ms: i64,
@@ -125,10 +125,6 @@ impl LastHeartbeats {
             sightings,
             ..Self::default()
         }
-    }
-
-    pub(crate) fn incarnation(&self) -> Incarnation {
-        self.incarnation
     }
 
     /// Whether the instance that made these observations may continue with them.

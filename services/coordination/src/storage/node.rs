@@ -52,7 +52,7 @@ const PATIENCE_MAX: Duration = Duration::from_secs(1);
 /// The lock value that a holder writes into rows, encoded once for all of them.
 #[derive(Debug, Clone)]
 pub struct Lock {
-    holder: Holder,
+    pub holder: Holder,
     encoded: Bytes,
 }
 
@@ -63,19 +63,11 @@ impl Lock {
             encoded: encode(&holder),
         }
     }
-
-    pub fn holder(&self) -> Holder {
-        self.holder
-    }
 }
 
-/// The result of an attempt to lock a row.
-enum Attempt {
-    /// The caller holds the lock. The znode's state.
-    Locked(Option<NodeState>),
-    /// Another holder has the lock. The row, if the store returned it.
-    Held(Option<Arc<Item>>),
-}
+/// The result of an attempt to lock a row: the znode's state, or the row if another holder has the
+/// lock and the store returned the row.
+type Attempt = std::result::Result<Option<NodeState>, Option<Arc<Item>>>;
 
 #[derive(Debug, Clone)]
 pub struct Locking {
@@ -114,8 +106,8 @@ impl Locking {
         let mut watched: Option<(Holder, Monotonic)> = None;
         loop {
             let item = match self.attempt(store, path, lock).await? {
-                Attempt::Locked(state) => return Ok(state),
-                Attempt::Held(item) => item,
+                Ok(state) => return Ok(state),
+                Err(item) => item,
             };
             let Some(item) = item else { continue };
             let Some(found) = item.bytes(LOCK) else {
@@ -146,10 +138,7 @@ impl Locking {
         path: &str,
         lock: &Lock,
     ) -> Result<Option<Option<NodeState>>> {
-        match self.attempt(store, path, lock).await? {
-            Attempt::Locked(state) => Ok(Some(state)),
-            Attempt::Held(_) => Ok(None),
-        }
+        Ok(self.attempt(store, path, lock).await?.ok())
     }
 
     async fn attempt(&self, store: &mut TrackedStore, path: &str, lock: &Lock) -> Result<Attempt> {
@@ -162,11 +151,11 @@ impl Locking {
             .update(Update::modify(key(path), locked).when(free))
             .await?
         {
-            Outcome::Done(item) => state_of(item.as_ref()).map(Attempt::Locked),
+            Outcome::Done(item) => state_of(item.as_ref()).map(Ok),
             Outcome::Conflict(Some(item)) if item.bytes(LOCK) == Some(&lock.encoded) => {
-                state_of(Some(&item)).map(Attempt::Locked)
+                state_of(Some(&item)).map(Ok)
             }
-            Outcome::Conflict(item) => Ok(Attempt::Held(item)),
+            Outcome::Conflict(item) => Ok(Err(item)),
         }
     }
 

@@ -80,16 +80,10 @@ pub enum State {
     Closed = 2,
 }
 
-impl State {
-    /// Its number in the row.
-    fn number(self) -> i64 {
-        self as i64
-    }
-}
-
 /// A session's row as it was read.
 #[derive(Debug, Clone)]
 pub struct Row {
+    pub session: SessionId,
     pub state: State,
     pub attach: u64,
     /// The number of the last request decided under that attach.
@@ -111,7 +105,7 @@ pub struct Row {
 }
 
 impl Row {
-    fn read(item: &Arc<Item>) -> Result<Self> {
+    fn read(session: SessionId, item: &Arc<Item>) -> Result<Self> {
         let number = |name: &'static str| {
             item.integer(name)
                 .ok_or_else(|| Error::corrupt(format!("read {name} of a session's row")))
@@ -127,6 +121,7 @@ impl Row {
             }
         };
         Ok(Self {
+            session,
             state,
             attach: number(ATTACH)? as u64,
             request: number(REQUEST)? as u64,
@@ -172,14 +167,10 @@ impl Row {
     }
 }
 
-#[derive(Debug)]
+/// The requests that are decided together. Their ids follow those of the row without a gap.
+#[derive(Debug, Clone, Default)]
 pub struct Decision {
-    /// The id of the first request. The ids of the others follow without a gap.
-    pub first: UpdateId,
-    pub fence: u64,
-    pub attach: u64,
-    pub expected: State,
-    /// The number of the attach's last request in this decision.
+    /// The number of the attach's last request, decided before or in this decision.
     pub request: u64,
     pub closes: bool,
     pub outcomes: Vec<Bytes>,
@@ -196,7 +187,7 @@ pub enum Transition {
 
 pub async fn get(store: &mut TrackedStore, session: SessionId) -> Result<Option<Row>> {
     let item = store.get(&key(session)).await?;
-    item.as_ref().map(Row::read).transpose()
+    row(session, item.as_ref())
 }
 
 /// Creates the row of a new session. Returns false if the id is taken.
@@ -213,7 +204,7 @@ pub async fn create(
         Value::Bytes(Bytes::copy_from_slice(&password.0)),
     )];
     for (name, value) in [
-        (STATE, State::Open.number()),
+        (STATE, State::Open as i64),
         (ATTACH, 1),
         (REQUEST, 0),
         (SEQUENCE, 0),
@@ -225,10 +216,8 @@ pub async fn create(
         attributes.push((name.into(), Value::Integer(value)));
     }
     let update = Update::put(key(session), attributes).when(Condition::Absent);
-    Ok(matches!(
-        transition(store, update).await?,
-        Transition::Done(_)
-    ))
+    let created = transition(store, session, update).await?;
+    Ok(matches!(created, Transition::Done(_)))
 }
 
 /// Hands an open session to a new connection: raises its attach number and renews its lease.
@@ -249,8 +238,8 @@ pub async fn attach(
         Action::set_integer(TIMEOUT, timeout.as_millis() as i64),
     ];
     let is_owner = Condition::attribute(PASSWORD, Test::is(Bytes::copy_from_slice(&password.0)));
-    let condition = Condition::All(vec![is(STATE, State::Open.number()), is_owner]);
-    transition(store, modify(session, actions, condition)).await
+    let update = modify(session, actions, vec![is_open(), is_owner]);
+    transition(store, session, update).await
 }
 
 /// Renews the lease of an open session for the connection with this attach number.
@@ -262,12 +251,10 @@ pub async fn renew(
     session: SessionId,
     attach: u64,
 ) -> Result<Transition> {
-    let condition = Condition::All(vec![
-        is(STATE, State::Open.number()),
-        is(ATTACH, attach as i64),
-    ]);
+    let conditions = vec![is_open(), is(ATTACH, attach as i64)];
     let actions = vec![Action::Add(RENEWALS.into(), 1), Action::unset(SILENT)];
-    transition(store, modify(session, actions, condition).transient()).await
+    let update = modify(session, actions, conditions).transient();
+    transition(store, session, update).await
 }
 
 /// Records that the client of an open session has been silent since the renewal number `renewals`,
@@ -280,13 +267,11 @@ pub async fn record_silence(
     renewals: i64,
     before: Duration,
 ) -> Result<Transition> {
-    let condition = Condition::All(vec![
-        is(STATE, State::Open.number()),
-        is(ATTACH, attach as i64),
-        is(RENEWALS, renewals),
-    ]);
+    let is_latest = is(RENEWALS, renewals);
+    let conditions = vec![is_open(), is(ATTACH, attach as i64), is_latest];
     let silent = vec![Action::set_integer(SILENT, before.as_millis() as i64)];
-    transition(store, modify(session, silent, condition).transient()).await
+    let update = modify(session, silent, conditions).transient();
+    transition(store, session, update).await
 }
 
 /// Moves a silent session to closing, unless it was renewed since `renewals` was read (rule C-6).
@@ -297,78 +282,60 @@ pub async fn expire(
     session: SessionId,
     renewals: i64,
 ) -> Result<Transition> {
-    let condition = Condition::All(vec![
-        is(STATE, State::Open.number()),
-        is(RENEWALS, renewals),
-    ]);
-    let closing = vec![Action::set_integer(STATE, State::Closing.number())];
-    transition(store, modify(session, closing, condition)).await
+    let conditions = vec![is_open(), is(RENEWALS, renewals)];
+    let closing = vec![Action::set_integer(STATE, State::Closing as i64)];
+    transition(store, session, modify(session, closing, conditions)).await
 }
 
 /// Moves an open session to closing for the writer that took it over as `row`. Its client asked for
 /// the end, and the end takes more than one decision.
-pub async fn begin_closing(
-    store: &mut TrackedStore,
-    session: SessionId,
-    row: &Row,
-) -> Result<Transition> {
-    let condition = Condition::All(vec![
-        is(STATE, State::Open.number()),
-        is_unchanged_since(row),
-    ]);
-    let closing = vec![Action::set_integer(STATE, State::Closing.number())];
-    transition(store, modify(session, closing, condition)).await
+pub async fn begin_closing(store: &mut TrackedStore, row: &Row) -> Result<Transition> {
+    let closing = vec![Action::set_integer(STATE, State::Closing as i64)];
+    let conditions = vec![is_open(), is_unchanged_since(row)];
+    let update = modify(row.session, closing, conditions);
+    transition(store, row.session, update).await
 }
 
 /// Notes that the writer that took over the session as `row` is about to plan the next request.
 ///
 /// The write is transient. A crash of the store that loses the note also loses the request, or
 /// restarts its delivery count at one.
-pub async fn begin_planning(
-    store: &mut TrackedStore,
-    session: SessionId,
-    row: &Row,
-) -> Result<Transition> {
-    let note = vec![Action::Add(PLANNING_ATTEMPTS.into(), 1)];
-    let update = modify(session, note, is_unchanged_since(row));
-    transition(store, update.transient()).await
+pub async fn begin_planning(store: &mut TrackedStore, row: &Row) -> Result<Transition> {
+    note_planning(store, row, Action::Add(PLANNING_ATTEMPTS.into(), 1)).await
 }
 
 /// Removes these notes. The request has been planned, so a later failure is not caused by its
 /// planning.
-pub async fn end_planning(
-    store: &mut TrackedStore,
-    session: SessionId,
-    row: &Row,
-) -> Result<Transition> {
-    let notes = vec![Action::unset(PLANNING_ATTEMPTS)];
-    let update = modify(session, notes, is_unchanged_since(row));
-    transition(store, update.transient()).await
+pub async fn end_planning(store: &mut TrackedStore, row: &Row) -> Result<Transition> {
+    note_planning(store, row, Action::unset(PLANNING_ATTEMPTS)).await
+}
+
+async fn note_planning(store: &mut TrackedStore, row: &Row, note: Action) -> Result<Transition> {
+    let update = modify(row.session, vec![note], vec![is_unchanged_since(row)]);
+    transition(store, row.session, update.transient()).await
 }
 
 /// Takes over a session for writing. The row then has a fencing number that shuts out earlier
 /// writers.
 pub async fn acquire(store: &mut TrackedStore, session: SessionId) -> Result<Transition> {
     let fence = vec![Action::Add(FENCE.into(), 1)];
-    transition(store, modify(session, fence, Condition::Exists)).await
+    let update = modify(session, fence, vec![Condition::Exists]);
+    transition(store, session, update).await
 }
 
 /// Prevents the writer of `holder` from deciding under its locks, so that these may be broken.
 pub async fn fence_out(store: &mut TrackedStore, holder: Holder) -> Result<Transition> {
     let UpdateId { session, sequence } = holder.request;
-    let condition = Condition::All(vec![
-        is(SEQUENCE, sequence as i64 - 1),
-        is(FENCE, holder.fence as i64),
-    ]);
+    let is_undecided = is(SEQUENCE, sequence as i64 - 1);
+    let conditions = vec![is_undecided, is(FENCE, holder.fence as i64)];
     let fence = vec![Action::Add(FENCE.into(), 1)];
-    transition(store, modify(session, fence, condition)).await
+    transition(store, session, modify(session, fence, conditions)).await
 }
 
-/// The commit point (rule C-1): advances the session's numbers and appends the outcomes to its
-/// outbox.
-pub async fn decide(store: &mut TrackedStore, decision: Decision) -> Result<Transition> {
-    let first = decision.first;
-    let last = first.sequence + decision.outcomes.len() as u64 - 1;
+/// The commit point (rule C-1): advances the numbers of the session that a writer took over as
+/// `row`, and appends the outcomes to its outbox.
+pub async fn decide(store: &mut TrackedStore, row: &Row, decision: Decision) -> Result<Transition> {
+    let last = row.sequence + decision.outcomes.len() as u64;
     let mut actions = vec![
         Action::set_integer(SEQUENCE, last as i64),
         Action::set_integer(REQUEST, decision.request as i64),
@@ -376,15 +343,11 @@ pub async fn decide(store: &mut TrackedStore, decision: Decision) -> Result<Tran
         Action::Append(OUTBOX.into(), decision.outcomes),
     ];
     if decision.closes {
-        actions.push(Action::set_integer(STATE, State::Closed.number()));
+        actions.push(Action::set_integer(STATE, State::Closed as i64));
     }
-    let condition = Condition::All(vec![
-        is(STATE, decision.expected.number()),
-        is(ATTACH, decision.attach as i64),
-        is(SEQUENCE, first.sequence as i64 - 1),
-        is(FENCE, decision.fence as i64),
-    ]);
-    transition(store, modify(first.session, actions, condition)).await
+    let conditions = vec![is(STATE, row.state as i64), is_unchanged_since(row)];
+    let update = modify(row.session, actions, conditions);
+    transition(store, row.session, update).await
 }
 
 /// Records that all requests in (`from`, `through`] are applied, and removes them from the outbox.
@@ -398,28 +361,34 @@ pub async fn applied(
         Action::set_integer(APPLIED, through as i64),
         Action::RemoveFirst(OUTBOX.into(), (through - from) as usize),
     ];
-    let update = modify(session, actions, is(APPLIED, from as i64));
+    let update = modify(session, actions, vec![is(APPLIED, from as i64)]);
     store.update(update).await.map(|_| ())
 }
 
 /// Removes the row of a session whose end is applied.
 pub async fn remove(store: &mut TrackedStore, session: SessionId) -> Result<()> {
-    let update = Update::delete(key(session)).when(is(STATE, State::Closed.number()));
+    let update = Update::delete(key(session)).when(is(STATE, State::Closed as i64));
     store.update(update).await.map(|_| ())
 }
 
-fn modify(session: SessionId, actions: Vec<Action>, condition: Condition) -> Update {
-    Update::modify(key(session), actions).when(condition)
+fn modify(session: SessionId, actions: Vec<Action>, conditions: Vec<Condition>) -> Update {
+    Update::modify(key(session), actions).when(Condition::All(conditions))
 }
 
-async fn transition(store: &mut TrackedStore, update: Update) -> Result<Transition> {
+async fn transition(
+    store: &mut TrackedStore,
+    session: SessionId,
+    update: Update,
+) -> Result<Transition> {
     match store.update(update).await? {
-        Outcome::Done(Some(item)) => Row::read(&item).map(Transition::Done),
+        Outcome::Done(Some(item)) => Row::read(session, &item).map(Transition::Done),
         Outcome::Done(None) => Err(Error::corrupt("change a session's row, which disappeared")),
-        Outcome::Conflict(item) => Ok(Transition::Refused(
-            item.as_ref().map(Row::read).transpose()?,
-        )),
+        Outcome::Conflict(item) => row(session, item.as_ref()).map(Transition::Refused),
     }
+}
+
+fn row(session: SessionId, item: Option<&Arc<Item>>) -> Result<Option<Row>> {
+    item.map(|item| Row::read(session, item)).transpose()
 }
 
 /// The rows of a shard, read page by page. A row that cannot be decoded is logged and skipped, so
@@ -439,10 +408,7 @@ impl Rows {
     }
 
     /// The next page, or `None` at the end.
-    pub async fn next_page(
-        &mut self,
-        store: &mut TrackedStore,
-    ) -> Result<Option<Vec<(SessionId, Row)>>> {
+    pub async fn next_page(&mut self, store: &mut TrackedStore) -> Result<Option<Vec<Row>>> {
         let Some(from) = self.from.take() else {
             return Ok(None);
         };
@@ -455,7 +421,7 @@ impl Rows {
         let decoded = page.items.iter().filter_map(|(sort, item)| {
             let id = <[u8; 8]>::try_from(sort.as_ref())
                 .map_err(|_| Error::corrupt("read the key of a session's row"));
-            id.and_then(|id| Ok((SessionId(i64::from_be_bytes(id)), Row::read(item)?)))
+            id.and_then(|id| Row::read(SessionId(i64::from_be_bytes(id)), item))
                 .inspect_err(|error| {
                     tracing::error!(%error, key = ?sort, "skipped a session row that does not decode");
                 })
@@ -463,6 +429,10 @@ impl Rows {
         });
         Ok(Some(decoded.collect()))
     }
+}
+
+fn is_open() -> Condition {
+    is(STATE, State::Open as i64)
 }
 
 fn is(name: &'static str, value: i64) -> Condition {

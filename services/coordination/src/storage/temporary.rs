@@ -30,7 +30,7 @@ use crate::{
     broken::Broken,
     dependency::TrackedStore,
     environment::Parts,
-    model::SessionId,
+    model::{Connection, SessionId},
     records::Payload,
     storage::{
         session,
@@ -47,7 +47,7 @@ const SWEEP_OBJECTS_MAX: usize = 10_000;
 /// Stores `bytes` as the temporary object of a request and returns the reference.
 pub(crate) async fn put(
     objects: &dyn ObjectStore,
-    (session, attach): (SessionId, u64),
+    Connection { session, attach }: Connection,
     request: u64,
     bytes: Bytes,
 ) -> Result<Payload> {

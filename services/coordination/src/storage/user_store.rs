@@ -24,7 +24,6 @@ use ports::{
         self, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
     },
 };
-use serde::{Deserialize, Serialize};
 
 use crate::{
     config::DataPlacement,
@@ -36,7 +35,7 @@ use crate::{
     storage::keys,
 };
 
-const META: &str = "meta";
+const STAT: &str = "stat";
 const DATA: &str = "data";
 const ACL: &str = "acl";
 
@@ -52,76 +51,39 @@ const PAGE_ITEMS: usize = 1000;
 /// A znode as clients read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    pub meta: Meta,
+    pub stat: Stat,
     /// Its data, or the object that holds the data.
     pub data: Payload,
     /// Its ACL, encoded.
     pub acl: Bytes,
 }
 
-/// The fields from which [`Stat`] is computed. The owner is a session, or zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Meta {
-    pub czxid: Zxid,
-    pub mzxid: Zxid,
-    pub pzxid: Zxid,
-    pub ctime: i64,
-    pub mtime: i64,
-    pub version: i32,
-    /// Number of children ever created.
-    pub creates: i32,
-    pub children: i32,
-    pub owner: i64,
-    pub data_length: i32,
-}
-
-impl Meta {
-    /// The zxid of the znode's last change of any kind (rule C-5).
-    pub fn zxid(&self) -> Zxid {
-        self.czxid.max(self.mzxid).max(self.pzxid)
-    }
-
-    /// The Stat that clients see. Its cversion counts creates and deletions.
-    pub fn stat(&self) -> Stat {
-        Stat {
-            czxid: self.czxid,
-            mzxid: self.mzxid,
-            ctime: self.ctime,
-            mtime: self.mtime,
-            version: self.version,
-            cversion: self.creates.wrapping_mul(2).wrapping_sub(self.children),
-            aversion: 0,
-            ephemeral_owner: self.owner,
-            data_length: self.data_length,
-            num_children: self.children,
-            pzxid: self.pzxid,
-        }
-    }
-}
-
 impl Node {
+    /// The zxid of its last change of any kind (rule C-5).
+    pub fn zxid(&self) -> Zxid {
+        self.stat.czxid.max(self.stat.mzxid).max(self.stat.pzxid)
+    }
+
     /// A newly created znode. `acl` is encoded by [`encode_acl`].
     pub fn created(zxid: Zxid, time_ms: i64, owner: i64, data: Payload, acl: Bytes) -> Self {
-        let meta = Meta {
+        let stat = Stat {
             czxid: zxid,
             mzxid: zxid,
             pzxid: zxid,
             ctime: time_ms,
             mtime: time_ms,
-            version: 0,
-            creates: 0,
-            children: 0,
-            owner,
+            ephemeral_owner: owner,
             data_length: data.bytes_len() as i32,
+            ..Stat::default()
         };
-        Self { meta, data, acl }
+        Self { stat, data, acl }
     }
 
     fn read(item: &Item) -> Result<Self> {
-        let meta = item
-            .bytes(META)
-            .ok_or_else(|| Error::corrupt("read a znode without its meta attribute"))?;
-        let meta: Meta = decode(meta, "a znode")?;
+        let stat = item
+            .bytes(STAT)
+            .ok_or_else(|| Error::corrupt("read a znode without its stat attribute"))?;
+        let stat: Stat = decode(stat, "a znode")?;
         let data = match item.attribute(DATA) {
             None => Payload::Null,
             Some(Value::Bytes(bytes)) => Payload::Inline(bytes.clone()),
@@ -132,20 +94,20 @@ impl Node {
                 };
                 Payload::Object {
                     name: name.to_owned(),
-                    bytes_len: meta.data_length as u64,
+                    bytes_len: stat.data_length as u64,
                 }
             }
             Some(Value::Integer(_)) => return Err(Error::corrupt("read a znode's data")),
         };
         let acl = item.bytes(ACL).cloned().unwrap_or_default();
-        Ok(Self { meta, data, acl })
+        Ok(Self { stat, data, acl })
     }
 
     /// The attributes of the item at `path`.
     fn attributes(&self, path: &str) -> Vec<(Name, Value)> {
         let mut attributes = vec![
             (ACL.into(), Value::Bytes(self.acl.clone())),
-            (META.into(), Value::Bytes(encode(&self.meta))),
+            (STAT.into(), Value::Bytes(encode(&self.stat))),
         ];
         attributes.extend(path::split(path).and_then(|(_, name)| keys::text_attribute(name)));
         match &self.data {
@@ -186,7 +148,7 @@ pub type NodeChange = (String, Option<Node>);
 /// The user store.
 #[derive(Debug, Clone)]
 pub struct UserStore {
-    items: Arc<dyn KeyValue>,
+    pub(crate) items: Arc<dyn KeyValue>,
     objects: Arc<dyn ObjectStore>,
     placement: DataPlacement,
 }
@@ -208,11 +170,6 @@ impl UserStore {
     pub(crate) fn of(env: &Environment) -> Self {
         let Parts { items, objects, .. } = env.parts.clone();
         Self::new(items, objects, env.config.placement)
-    }
-
-    /// The key-value store, for durability points.
-    pub fn items(&self) -> &Arc<dyn KeyValue> {
-        &self.items
     }
 
     /// The znode at `path`, if it exists.

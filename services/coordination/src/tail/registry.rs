@@ -7,14 +7,12 @@ use std::{
 
 use ports::DurabilityPoint;
 
-use super::{Connection, DeliveredChange};
+use super::DeliveredChange;
 use crate::{
     backlog::Backlog,
-    model::{EventKind, SessionId, Zxid},
-    tail::{
-        event_queue::{ClientEvent, EventQueue},
-        watches::Watches,
-    },
+    model::{Connection, EventKind, SessionId, Zxid},
+    tail::event_queue::{ClientEvent, EventQueue},
+    watches::Watches,
 };
 
 /// Recent changes kept for readers that these changes have overtaken.

@@ -4,7 +4,9 @@ use ports::Position;
 use simulated::Options;
 
 use super::*;
-use crate::{Config, records::UpdateId, storage::user_store::Step, tests::Fixture};
+use crate::{
+    Config, model::SessionId, records::UpdateId, storage::user_store::Step, tests::Fixture,
+};
 
 const SESSION: SessionId = SessionId(4);
 const STRANGER: SessionId = SessionId(8);
@@ -49,12 +51,7 @@ fn deliver(tail: &Tail, entries: Vec<LogEntry>) {
         incarnation: Incarnation(1),
         position: Position(1),
     };
-    tail.deliver(&AppliedSlot {
-        index: 1,
-        epoch: 1,
-        slot,
-        point,
-    });
+    tail.deliver(&slot, point);
 }
 
 /// The paths that changed after `since` and up to `until`.

@@ -24,12 +24,11 @@ use crate::{
     Error,
     broken::Broken,
     dependency::TrackedStore,
-    model::SessionId,
     records::{Decided, Effect, Holder, NodeState, Submitted, Touched, UpdateId, encode_sized},
     storage::{
         ephemerals,
         node::{self, Lock, Locking},
-        session::{Decision, Row, State},
+        session::{Decision, Row},
     },
 };
 
@@ -61,29 +60,21 @@ pub(super) struct Batch<'writer> {
     locking: &'writer Locking,
     lock: Lock,
     /// The decision depends on everything observed here, in particular the locks.
-    store: TrackedStore,
+    pub(super) store: TrackedStore,
     attach: u64,
-    state: State,
     held: BTreeMap<String, Held>,
-    outcomes: Vec<Bytes>,
-    bytes_len: usize,
-    /// The number of the attach's last request, decided or in this batch.
-    request: u64,
-    closes: bool,
+    pub(super) decision: Decision,
+    /// The encoded length of its outcomes, in bytes.
+    pub(super) bytes_len: usize,
     /// Ephemerals of the session that the batch deletes, with the updates that created them.
     deleted: Vec<(UpdateId, String)>,
 }
 
 impl<'writer> Batch<'writer> {
     /// An empty batch of requests after those that `row` has decided.
-    pub(super) fn new(
-        locking: &'writer Locking,
-        session: SessionId,
-        row: &Row,
-        store: TrackedStore,
-    ) -> Self {
+    pub(super) fn new(locking: &'writer Locking, row: &Row, store: TrackedStore) -> Self {
         let request = UpdateId {
-            session,
+            session: row.session,
             sequence: row.sequence + 1,
         };
         Self {
@@ -94,37 +85,28 @@ impl<'writer> Batch<'writer> {
             }),
             store,
             attach: row.attach,
-            state: row.state,
             held: BTreeMap::new(),
-            outcomes: Vec::new(),
+            decision: Decision {
+                request: row.request,
+                ..Decision::default()
+            },
             bytes_len: 0,
-            request: row.request,
-            closes: false,
             deleted: Vec::new(),
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.outcomes.is_empty()
+        self.decision.outcomes.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.outcomes.len()
-    }
-
-    pub(super) fn bytes_len(&self) -> usize {
-        self.bytes_len
-    }
-
-    /// The number of the attach's last request, decided or in this batch.
-    pub(super) fn request(&self) -> u64 {
-        self.request
+        self.decision.outcomes.len()
     }
 
     pub(super) fn next_id(&self) -> UpdateId {
-        let first = self.lock.holder().request;
+        let first = self.lock.holder.request;
         UpdateId {
-            sequence: first.sequence + self.outcomes.len() as u64,
+            sequence: first.sequence + self.len() as u64,
             ..first
         }
     }
@@ -220,7 +202,7 @@ impl<'writer> Batch<'writer> {
             Ok(Effect::Delete { paths }) => self.record_deleted(paths),
             _ => None,
         };
-        self.closes |= matches!(outcome, Ok(Effect::Close { .. }));
+        self.decision.closes |= matches!(outcome, Ok(Effect::Close { .. }));
         for touched in &touched {
             let held = self
                 .held
@@ -231,8 +213,8 @@ impl<'writer> Batch<'writer> {
         let decided = Decided {
             id,
             incarnation: self.store.incarnation(),
-            fence: self.lock.holder().fence,
-            locks: self.lock.holder().request.sequence,
+            fence: self.lock.holder.fence,
+            locks: self.lock.holder.request.sequence,
             attach: self.attach,
             request: submitted.request,
             time_ms,
@@ -247,9 +229,9 @@ impl<'writer> Batch<'writer> {
             .map(|touched| 48 + touched.path.len())
             .sum();
         let encoded = encode_sized(&decided, 96 + submitted.operation.bytes_len() + touched_len);
-        self.request = self.request.max(submitted.request);
+        self.decision.request = self.decision.request.max(submitted.request);
         self.bytes_len += encoded.len();
-        self.outcomes.push(encoded);
+        self.decision.outcomes.push(encoded);
     }
 
     /// Records the ephemerals of the session that are deleted. If one of another session is
@@ -261,7 +243,7 @@ impl<'writer> Batch<'writer> {
             let Some(create) = self.held.get(path).and_then(|held| held.becomes?.owner) else {
                 continue;
             };
-            let is_own = create.session == self.lock.holder().request.session;
+            let is_own = create.session == self.lock.holder.request.session;
             if is_own
                 || self
                     .locking
@@ -274,22 +256,6 @@ impl<'writer> Batch<'writer> {
             }
         }
         foreign_ephemeral
-    }
-
-    pub(super) fn store(&mut self) -> &mut TrackedStore {
-        &mut self.store
-    }
-
-    pub(super) fn decision(&self) -> Decision {
-        Decision {
-            first: self.lock.holder().request,
-            fence: self.lock.holder().fence,
-            attach: self.attach,
-            expected: self.state,
-            request: self.request,
-            closes: self.closes,
-            outcomes: self.outcomes.clone(),
-        }
     }
 
     /// Installs the decided states and unlocks. Returns the outcomes to push.
@@ -310,7 +276,7 @@ impl<'writer> Batch<'writer> {
                 node::unlock(store, path, &self.lock, held.found).await?;
             }
         }
-        Ok((self.outcomes, self.store))
+        Ok((self.decision.outcomes, self.store))
     }
 
     /// Releases all locks. Nothing was decided under them, and nothing will be.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use ports::{ErrorKind, Queue, Result};
 
 use super::install_outbox;
-use crate::{dependency::TrackedStore, model::SessionId, queue_names, storage::session::Row};
+use crate::{dependency::TrackedStore, queue_names, storage::session::Row};
 
 /// Installs and pushes a row's whole outbox.
 pub(crate) async fn finish(store: &mut TrackedStore, queue: &dyn Queue, row: &Row) -> Result<()> {
@@ -22,11 +22,11 @@ pub(crate) async fn finish(store: &mut TrackedStore, queue: &dyn Queue, row: &Ro
 pub(crate) async fn finish_or_skip(
     store: &mut TrackedStore,
     queue: &dyn Queue,
-    (session, row): (SessionId, &Row),
+    row: &Row,
 ) -> Result<()> {
     match finish(store, queue, row).await {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
-            tracing::error!(?session, %error, "cannot read the session's outbox; leaving its decisions unfinished");
+            tracing::error!(session = ?row.session, %error, "cannot read the session's outbox; leaving its decisions unfinished");
             Ok(())
         }
         finished => finished,

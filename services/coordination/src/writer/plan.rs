@@ -50,7 +50,7 @@ pub(super) async fn plan(operation: &Operation, batch: &mut Batch<'_>) -> Plan {
         Operation::Attach => Ok((Effect::Attach, Vec::new())),
         Operation::Close | Operation::Expire => {
             let session = batch.next_id().session;
-            let paths = ephemerals::first(batch.store(), session, usize::MAX).await?;
+            let paths = ephemerals::first(&mut batch.store, session, usize::MAX).await?;
             let (paths, touched) = end(session, paths, batch).await?;
             Ok((Effect::Close { paths }, touched))
         }
@@ -84,7 +84,7 @@ async fn create(
         // Before the decision: the session's end checks superfluous entries, but cannot find a
         // missing one.
         let id = batch.next_id();
-        ephemerals::add(batch.store(), id, &whole).await?;
+        ephemerals::add(&mut batch.store, id, &whole).await?;
     }
     Ok((
         Effect::Create {

@@ -252,7 +252,7 @@ fn an_outbox_that_does_not_decode_is_left_unchanged() {
         let queue = fixture.world.queue();
         let finished = async |row: &Row| {
             let mut system = TrackedStore::new(store.clone());
-            finish_or_skip(&mut system, &*queue, (session, row)).await
+            finish_or_skip(&mut system, &*queue, row).await
         };
         finished(&damaged).await.expect("it is left");
         assert_eq!(fixture.row(session).await.outbox(), damaged.outbox());

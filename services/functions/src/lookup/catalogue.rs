@@ -221,7 +221,7 @@ impl Catalogue {
         match state.routes.claimed(application, &routes) {
             None => Ok(()),
             Some((route, owner, theirs)) => {
-                let (own, their) = (route.function(), theirs.function());
+                let (own, their) = (&route.function, &theirs.function);
                 Err(Error::Conflict(format!(
                     "functions.{own}: the route {route} is {theirs} of the function {their:?} of the application {owner:?}"
                 )))

@@ -25,7 +25,8 @@ const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    promised: Catalogue,
+    /// The functions, workflows and routes in the rows of the pending applications.
+    pub(crate) promised: Catalogue,
     failures: Mutex<BTreeMap<String, Failing>>,
 }
 
@@ -38,11 +39,6 @@ struct Failing {
 }
 
 impl Pending {
-    /// The functions, workflows and routes in the rows of the pending applications.
-    pub(crate) fn promised(&self) -> &Catalogue {
-        &self.promised
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.failures.lock().is_empty()
     }

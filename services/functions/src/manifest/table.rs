@@ -5,13 +5,15 @@ use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf, sync::Arc, 
 use ports::runtime::{Function, Language};
 use serde::Deserialize;
 
-use super::{check_name, within};
+use super::{OnlyTable, check_name, within, word};
 
 const MEMORY_MB: RangeInclusive<u64> = 16..=65_536;
 pub(super) const TIMEOUT_S: RangeInclusive<u64> = 1..=900;
 const CONCURRENCY: RangeInclusive<usize> = 1..=1000;
 const RETRIES_MAX: u32 = 100;
 const BATCH: RangeInclusive<usize> = 1..=10;
+/// The forms of an entry of `triggers`.
+const TRIGGERS: &str = "a trigger is { queue = NAME, batch = 10 }, { every_s = 60 } or { http = PATH, methods = [\"GET\"] }";
 const PERIOD_S_MAX: u64 = 366 * 24 * 3600;
 /// The longest `NAME=value` with its zero byte that Linux passes to a process (`MAX_ARG_STRLEN`).
 /// The manifest's length bounds all variables together.
@@ -38,6 +40,7 @@ const RESERVED_VARIABLES: [&str; 11] = [
 #[serde(deny_unknown_fields)]
 pub struct Table {
     /// The kind of its interpreter.
+    #[serde(deserialize_with = "word")]
     pub runtime: Kind,
     /// The folder with its code, relative to the manifest.
     pub code: String,
@@ -103,46 +106,61 @@ impl Kind {
 
 /// A trigger of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "a trigger is { queue = NAME, batch = 10 }, { every_s = 60 } or { http = PATH, methods = [\"GET\"] }"
-)]
+#[serde(try_from = "OnlyTable<Entry>")]
 pub enum Trigger {
     /// Messages of a queue, which is created if it is missing.
     Queue(QueueTrigger),
-    /// A period.
-    Timer(TimerTrigger),
+    /// A period, in seconds.
+    Timer(u64),
     /// Requests over HTTP.
-    Http(HttpTrigger),
+    Http {
+        /// Their paths: `/orders/{id}`, `/files/{path+}`.
+        paths: String,
+        /// Their methods; none: any method.
+        methods: Option<Vec<String>>,
+    },
 }
 
 /// Messages of a queue.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueTrigger {
     /// The queue.
     pub queue: String,
     /// The most messages in a batch, all of one group.
-    #[serde(default = "number::<10, _>")]
     pub batch: usize,
 }
 
-/// A period.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// An entry of `triggers`, of any form.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TimerTrigger {
-    /// The period in seconds.
-    pub every_s: u64,
+struct Entry {
+    queue: Option<String>,
+    batch: Option<usize>,
+    every_s: Option<u64>,
+    http: Option<String>,
+    methods: Option<Vec<String>>,
 }
 
-/// Requests over HTTP.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HttpTrigger {
-    /// Their paths: `/orders/{id}`, `/files/{path+}`.
-    pub http: String,
-    /// Their methods; none: any method.
-    pub methods: Option<Vec<String>>,
+impl TryFrom<OnlyTable<Entry>> for Trigger {
+    type Error = &'static str;
+
+    fn try_from(OnlyTable(entry): OnlyTable<Entry>) -> Result<Self, Self::Error> {
+        match (
+            entry.queue,
+            entry.every_s,
+            entry.http,
+            entry.batch,
+            entry.methods,
+        ) {
+            (Some(queue), None, None, batch, None) => Ok(Self::Queue(QueueTrigger {
+                queue,
+                batch: batch.unwrap_or(*BATCH.end()),
+            })),
+            (None, Some(every_s), None, None, None) => Ok(Self::Timer(every_s)),
+            (None, None, Some(paths), None, methods) => Ok(Self::Http { paths, methods }),
+            _ => Err(TRIGGERS),
+        }
+    }
 }
 
 /// A default of a number.
@@ -257,8 +275,8 @@ impl Table {
     /// The period of its timer, if it has one.
     pub fn period(&self) -> Option<Duration> {
         self.triggers.iter().find_map(|trigger| match trigger {
-            Trigger::Timer(timer) => Some(Duration::from_secs(timer.every_s)),
-            Trigger::Queue(_) | Trigger::Http(_) => None,
+            Trigger::Timer(every_s) => Some(Duration::from_secs(*every_s)),
+            Trigger::Queue(_) | Trigger::Http { .. } => None,
         })
     }
 
@@ -266,14 +284,7 @@ impl Table {
     pub fn queues(&self) -> impl Iterator<Item = &QueueTrigger> {
         self.triggers.iter().filter_map(|trigger| match trigger {
             Trigger::Queue(queue) => Some(queue),
-            Trigger::Timer(_) | Trigger::Http(_) => None,
-        })
-    }
-
-    pub(super) fn requests(&self) -> impl Iterator<Item = &HttpTrigger> {
-        self.triggers.iter().filter_map(|trigger| match trigger {
-            Trigger::Http(trigger) => Some(trigger),
-            Trigger::Queue(_) | Trigger::Timer(_) => None,
+            Trigger::Timer(_) | Trigger::Http { .. } => None,
         })
     }
 }
@@ -285,9 +296,9 @@ impl Trigger {
                 check_name("a queue", &trigger.queue)?;
                 within("batch", &trigger.batch, &BATCH)
             }
-            Self::Timer(trigger) => check_period(trigger.every_s),
+            Self::Timer(every_s) => check_period(*every_s),
             // Checked with all routes of the application.
-            Self::Http(_) => Ok(()),
+            Self::Http { .. } => Ok(()),
         }
     }
 }

@@ -109,7 +109,22 @@ const FAULTS: &[(&str, &str, &str)] = &[
     (
         "{ https = \"/tell\" }",
         "{ http = \"/tell\" }",
+        "unknown field `https`",
+    ),
+    (
+        "{ http = \"/tell\", batch = 1 }",
+        "{ http = \"/tell\" }",
         "a trigger is { queue = NAME",
+    ),
+    (
+        "[\"pictures\", 5]",
+        "{ queue = \"pictures\", batch = 5 }",
+        "triggers",
+    ),
+    (
+        "runtime = { executable = {} }",
+        "runtime = \"executable\"",
+        "runtime",
     ),
     (
         "python = \"/p\"\nhandler = \"tell\"",
@@ -129,6 +144,13 @@ fn faults_are_named_with_a_hint() {
         Manifest::parse(&WHOLE.replace("\"functions\"", "\"\"")).is_err(),
         "no folder"
     );
+    for list in [
+        "functions.f = [\"node\", \"c\", \"a.b\"]",
+        "workflows.w = [[\"f\"]]",
+    ] {
+        let refused = Manifest::parse(list).expect_err(list);
+        assert!(refused.contains("expected a table"), "{list}: {refused}");
+    }
     assert!(
         Manifest::parse("")
             .expect_err("empty")

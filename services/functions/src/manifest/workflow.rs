@@ -19,7 +19,7 @@ mod condition;
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 pub use self::condition::When;
-use super::{TIMEOUT_S, Table, check_name, within};
+use super::{OnlyTable, TIMEOUT_S, Table, check_name, table, within, word};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
@@ -47,13 +47,13 @@ pub struct Workflow {
     /// The address of the far store; none: the near store alone.
     pub far: Option<String>,
     /// When a write returns.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "word")]
     pub synchrony: Synchrony,
     /// Whether a run is one transaction.
     #[serde(default)]
     pub atomic: bool,
     /// The isolation of that transaction.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "word")]
     pub isolation: Isolation,
     /// The timeout of a run, in seconds.
     #[serde(default = "timeout_s")]
@@ -164,7 +164,7 @@ struct Entry {
     parallel: Option<Vec<Vec<Node>>>,
     map: Option<Vec<Node>>,
     concurrency: Option<usize>,
-    choice: Option<Vec<Branch>>,
+    choice: Option<Vec<OnlyTable<Branch>>>,
     otherwise: Option<Vec<Node>>,
 }
 
@@ -204,7 +204,7 @@ impl Entry {
                 concurrency: concurrency.unwrap_or(CONCURRENCY_DEFAULT),
             })),
             (None, None, None, Some(choice), (false, None, _)) => Some(Node::Choice(Choice {
-                choice,
+                choice: choice.into_iter().map(|OnlyTable(branch)| branch).collect(),
                 otherwise: otherwise.unwrap_or_default(),
             })),
             _ => None,
@@ -255,6 +255,7 @@ pub struct Choice {
 #[serde(deny_unknown_fields)]
 pub struct Branch {
     /// The condition on the input.
+    #[serde(deserialize_with = "table")]
     pub when: When,
     /// The steps.
     pub steps: Vec<Node>,

@@ -28,7 +28,8 @@ import org.apache.curator.retry.ExponentialBackoffRetry;
 public final class Recipes {
   private static final int CLIENTS = 3;
   private static final int TURNS = 10;
-  private static final int SECONDS = 20;
+  /** Only a recipe that hangs reaches it. */
+  private static final int SECONDS = 120;
 
   interface Recipe {
     void run(List<CuratorFramework> clients) throws Exception;

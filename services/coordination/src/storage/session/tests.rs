@@ -27,13 +27,13 @@ const TRANSITIONS: [TransitionCase; 9] = [
         Box::pin(async move { expire(&mut store, SESSION, row.renewals).await })
     }),
     ("begin_closing", |mut store, row| {
-        Box::pin(async move { begin_closing(&mut store, SESSION, &row).await })
+        Box::pin(async move { begin_closing(&mut store, &row).await })
     }),
     ("begin_planning", |mut store, row| {
-        Box::pin(async move { begin_planning(&mut store, SESSION, &row).await })
+        Box::pin(async move { begin_planning(&mut store, &row).await })
     }),
     ("end_planning", |mut store, row| {
-        Box::pin(async move { end_planning(&mut store, SESSION, &row).await })
+        Box::pin(async move { end_planning(&mut store, &row).await })
     }),
     ("acquire", |mut store, _| {
         Box::pin(async move { acquire(&mut store, SESSION).await })
@@ -50,27 +50,12 @@ const TRANSITIONS: [TransitionCase; 9] = [
         Box::pin(async move { fence_out(&mut store, holder).await })
     }),
     ("decide", |mut store, row| {
-        let first = UpdateId {
-            session: SESSION,
-            sequence: row.sequence + 1,
-        };
-        let Row {
-            fence,
-            attach,
-            state: expected,
-            ..
-        } = row;
-        let outcomes = vec![Bytes::from_static(b"decided")];
         let decision = Decision {
-            first,
-            fence,
-            attach,
-            expected,
             request: 1,
             closes: false,
-            outcomes,
+            outcomes: vec![Bytes::from_static(b"decided")],
         };
-        Box::pin(async move { decide(&mut store, decision).await })
+        Box::pin(async move { decide(&mut store, &row, decision).await })
     }),
 ];
 

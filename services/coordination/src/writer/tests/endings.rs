@@ -79,7 +79,7 @@ fn an_end_follows_the_replacement_of_an_ephemeral() {
             let node = left_by_an_end(&fixture, "/p/q/e", others)
                 .await
                 .expect("it is the other's");
-            assert_ne!(node.meta.stat().ephemeral_owner, 1);
+            assert_ne!(node.stat.ephemeral_owner, 1);
         });
     }
 }

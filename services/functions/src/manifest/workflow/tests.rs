@@ -54,6 +54,18 @@ const FAULTS: &[(&str, &str)] = &[
         "steps = [\"f\"]\natomic = true\nisolation = \"snapshot\"",
         "unknown variant `snapshot`",
     ),
+    (
+        "steps = [{ choice = [[{ equals = 1 }, [\"f\"]]] }]",
+        "invalid type: sequence, expected a table",
+    ),
+    (
+        "steps = [{ choice = [{ when = [\"a\", 1], steps = [\"f\"] }] }]",
+        "invalid type: sequence, expected a table",
+    ),
+    (
+        "steps = [\"f\"]\nfar = \"redis://h\"\nsynchrony = { sync = {} }",
+        "synchrony",
+    ),
     ("steps = [\"a b\"]", "letters, digits"),
     ("steps = [\"g\"]", "\"g\" is no function"),
     ("steps = [\"f\"]\ntimeout_s = 0", "timeout_s = 0"),

@@ -1,4 +1,12 @@
-//! One-shot watches: which client waits for which change.
+//! One-shot watches: which client waits for which change, and [firing](Watches::fire) them.
+//!
+//! A watch is state of the process that its client is connected to, and ends with the connection,
+//! as in ZooKeeper. The [tail](crate::tail) reads the distributor's log in order, fires the watches
+//! of each change, and queues the events for their clients. The distributor knows no watches.
+//!
+//! In this we depart from FaaSKeeper (sections 3.3 and 4.4). Its watches are rows that the
+//! distributor reads on every change, and its epoch counter tells clients of deliveries under way.
+//! Here the log is the epoch: the slots between a tail's position and the cursor are under way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
