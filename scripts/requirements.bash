@@ -78,3 +78,13 @@ ready_venv() {
   target/venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/clients/requirements.txt
   printf '%s\n' "$wanted" >target/venv/.requirements
 }
+
+# build_beside BENCH...: the program, and benches that measure it. The program is built in a call of cargo of its own: in
+# one with the benches, cargo would compile the simulation's mutants into it.
+build_beside() {
+  local bench benches=()
+  for bench in "$@"; do benches+=(--bin "$bench"); done
+  say "building (about fifteen minutes on two cores, the first time)"
+  cargo build --release --package landfast </dev/null
+  cargo build --release --package landfast-benches "${benches[@]}" </dev/null
+}

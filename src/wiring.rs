@@ -134,9 +134,7 @@ impl RunningServer {
         // Other nodes call it before it serves clients.
         services.provide_transactions(engine.clone());
 
-        let started = start_transactions(&provider, &transactions, member).await;
-        let serving =
-            started.inspect_err(|_| packs.iter().for_each(ObjectDirectory::remove_made))?;
+        let serving = start_transactions(&provider, &transactions, member).await?;
         let started = deployed.start().await;
         started.context("the deployed functions could not be put in place")?;
         services.provide_functions(deployed.clone());

@@ -142,7 +142,7 @@ def submissions(handed_in):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default=os.environ.get("LANDFAST_URL", "http://127.0.0.1:7600"))
-    parser.add_argument("--landfast", default=shutil.which("landfast") or str(REPOSITORY / "target/release/landfast"))
+    parser.add_argument("--landfast", default=shutil.which("landfast") or str(REPOSITORY / "target/quick/landfast"))
     parser.add_argument("--submissions", type=pathlib.Path, default=HERE / "submissions")
     parser.add_argument("--synchrony", default="external", choices=["external", "serial", "sync"])
     parser.add_argument("--svg", default=str(REPOSITORY / "target/grading.svg"))

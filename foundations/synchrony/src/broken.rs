@@ -11,6 +11,8 @@ pub enum Broken {
     IgnoresDependencies,
     /// E3: a barrier ignores writes of other lanes that its lane has read.
     ForgetsWhatWasRead,
+    /// E3: a barrier ignores what its lane had read once a later write of the lane has taken it over.
+    ForgetsWhatWasTakenOver,
     /// E4: a key is written far over any version, without waiting for another lane's write to it.
     OldOverwritesNewer,
     /// E5: a fetched row is stored near although the key was written meanwhile.

@@ -32,6 +32,8 @@ use crate::{
     stream::Stream,
 };
 
+pub(crate) use writer::Decision;
+
 /// The two stores of a shard, and its name. The name is the partition of the shard in both stores,
 /// which no other user may write.
 #[derive(Debug, Clone)]
@@ -64,8 +66,6 @@ pub(crate) struct State {
     pub(crate) ended: Option<Ended>,
     /// Whether the shard is being released and refuses new writes.
     pub(crate) is_draining: bool,
-    /// The last ordered position.
-    pub(crate) position: u64,
     pub(crate) lease: Lease,
     pub(crate) failing: Option<Failing>,
     /// Records that are durable far and still stored near.
@@ -221,9 +221,10 @@ impl Engine {
             .depends_on(order.near)
     }
 
-    /// The point of a lane that knows all up to `position`.
-    pub(crate) fn point(&self, lane: LaneId, position: u64) -> DurabilityPoint {
-        let position = ports::Position(position << LANE_BITS | u64::from(lane.number));
+    /// The point that covers all that a lane has written and read.
+    pub(crate) fn point(&self, lane: LaneId) -> DurabilityPoint {
+        let high = self.state().stream.high(lane);
+        let position = ports::Position(high << LANE_BITS | u64::from(lane.number));
         DurabilityPoint {
             incarnation: Incarnation(self.epoch),
             position,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ports::{Error, ErrorKind, Monotonic};
 
 /// The health of a shard's owner.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Health {
     /// Records that are not yet durable far.
     pub pending_records: usize,
@@ -47,21 +47,14 @@ pub enum Ended {
 }
 
 impl Ended {
-    pub(crate) fn kind(self) -> ErrorKind {
-        match self {
-            Self::Deposed | Self::NearLost => ErrorKind::Lost,
-            Self::Closed => ErrorKind::Unavailable {
-                retry_after_ms: None,
-            },
-        }
-    }
-
     pub(crate) fn error(self) -> Error {
-        let why = match self {
-            Self::Deposed => "use a shard that has another owner now",
-            Self::NearLost => "use a shard whose near store has gone back or restarted",
-            Self::Closed => "use a shard that was given up",
-        };
-        Error::new(self.kind(), why)
+        match self {
+            Self::Deposed => Error::new(ErrorKind::Lost, "use a shard that has another owner now"),
+            Self::NearLost => {
+                let why = "use a shard whose near store has gone back or restarted";
+                Error::new(ErrorKind::Lost, why)
+            }
+            Self::Closed => Error::unavailable("use a shard that was given up"),
+        }
     }
 }

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use ports::{
     DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
-    key_value::{KeyValueLimits, Page, Read, Scan, Transacted, Updated},
+    key_value::{KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated},
 };
 
 use crate::{
-    engine::Engine,
-    evaluation::{One, Operation, Several},
+    engine::{Decision, Engine},
     layout::LaneId,
 };
 
@@ -62,27 +61,17 @@ impl Lane {
         self.engine.renew_early().await
     }
 
-    async fn write<O: Operation>(&self, operation: O) -> Result<O::Answer> {
-        let (answer, high) = self
-            .engine
-            .write((self.id, self.clone()), operation)
-            .await?;
-        let point = self.engine.point(self.id, high);
-        Ok(answer(Receipt { point }))
-    }
-
     /// Errors: `Lost` if a dependency of an update is lost (D4).
-    fn check_dependencies<'updates>(
-        &self,
-        updates: impl IntoIterator<Item = &'updates Update>,
-    ) -> Result<()> {
-        for update in updates {
+    async fn write(&self, updates: Vec<Update>) -> Result<(Decision, Receipt)> {
+        for update in &updates {
             if let Err(error) = self.engine.places_of(update.depends_on) {
                 let what = format!("update {:?}, which rests on what is lost", update.key);
                 return Err(Error::new(error.kind(), what));
             }
         }
-        Ok(())
+        let held = (self.id, self.clone());
+        let (decision, point) = self.engine.write(held, updates).await?;
+        Ok((decision, Receipt { point }))
     }
 }
 
@@ -109,8 +98,7 @@ impl Externalize for Lane {
     }
 
     fn point(&self) -> DurabilityPoint {
-        let high = self.engine.state().stream.high(self.id);
-        self.engine.point(self.id, high)
+        self.engine.point(self.id)
     }
 
     fn is_durable(&self, point: DurabilityPoint) -> bool {
@@ -121,25 +109,32 @@ impl Externalize for Lane {
 #[async_trait]
 impl KeyValue for Lane {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
-        let (value, high) = self.engine.read(self.id, key).await?;
-        let point = self.engine.point(self.id, high);
-        Ok(Read { value, point })
+        self.engine.read(self.id, key).await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        let (value, high) = self.engine.scan(self.id, scan).await?;
-        let point = self.engine.point(self.id, high);
-        Ok(Read { value, point })
+        self.engine.scan(self.id, scan).await
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
-        self.check_dependencies([&update])?;
-        self.write(One(update)).await
+        let (decision, receipt) = self.write(vec![update]).await?;
+        let outcome = match decision {
+            Ok(mut items) => Outcome::Done(items.pop().flatten()),
+            Err((_, item)) => Outcome::Conflict(item),
+        };
+        Ok(Updated { outcome, receipt })
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        self.check_dependencies(&updates)?;
-        self.write(Several(updates)).await
+        let (decision, receipt) = self.write(updates).await?;
+        Ok(match decision {
+            Ok(items) => Transacted::Done { items, receipt },
+            Err((index, item)) => Transacted::Conflict {
+                index,
+                item,
+                receipt,
+            },
+        })
     }
 
     fn limits(&self) -> &KeyValueLimits {

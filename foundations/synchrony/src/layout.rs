@@ -37,7 +37,7 @@ pub(crate) const SEQUENCE: &str = "q";
 pub(crate) type RowKey = Bytes;
 
 /// A lane, by its number in an epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub(crate) struct LaneId {
     pub(crate) epoch: u64,
     pub(crate) number: u32,
@@ -65,9 +65,10 @@ pub(crate) struct PayloadId {
     pub(crate) index: u16,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) enum Content {
     /// None: the key is deleted, or known to be absent far.
+    #[default]
     Nothing,
     /// Attributes fetched from the far store.
     Inline(Bytes),
@@ -76,7 +77,7 @@ pub(crate) enum Content {
 }
 
 /// A key's state near.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) version: Version,
     pub(crate) memory: Option<Box<Memory>>,
@@ -247,12 +248,7 @@ pub(crate) fn far_change(
 /// The near row of a far item, or of its absence.
 pub(crate) fn row_of_far(item: Option<&Item>) -> Result<Row> {
     let Some(item) = item else {
-        return Ok(Row {
-            version: Version(0),
-            memory: None,
-            content: Content::Nothing,
-            writer: None,
-        });
+        return Ok(Row::default());
     };
     let version = item
         .integer(VERSION)

@@ -45,7 +45,6 @@
 
 mod broken;
 mod engine;
-mod evaluation;
 mod health;
 mod lane;
 mod layout;

@@ -64,14 +64,12 @@ impl Opening {
         let far_items_max = self.stores.far.limits().transact_items_max;
         let mut stream = Stream::new(self.options, far_items_max, near.epoch);
         stream.near_is_durable(near.position);
-        let (to_clean, kept) = self.restore(&mut stream, near_point).await?;
-        self.forget_cursors(near.epoch, &kept).await?;
+        let to_clean = self.restore(&mut stream, near.epoch, near_point).await?;
         let resident_bytes = self.resident_bytes().await?;
         let state = State {
             stream,
             ended: None,
             is_draining: false,
-            position: near.position,
             lease: Lease {
                 until: Some(claimed + self.options.lease),
                 proven: Some(claimed),
@@ -241,9 +239,7 @@ impl Opening {
     /// another start over the same near store takes it meanwhile, its rows stay.
     async fn settle_near(&self, near: &mut NearOwner) -> Result<DurabilityPoint> {
         if near.is_void {
-            let Stores {
-                near: store, shard, ..
-            } = &self.stores;
+            let (store, shard) = (&self.stores.near, &self.stores.shard);
             for kind in [RECORDS, ITEMS, PAYLOADS] {
                 let rows = self.all(store, scan_kind(shard, kind, PAGE_ITEMS)).await?;
                 let sorts: Vec<Bytes> = rows.into_iter().map(|(sort, _)| sort).collect();
@@ -280,13 +276,14 @@ impl Opening {
         Ok(page.items.is_empty())
     }
 
-    /// Step 7: restores the unsent tail (E9). Returns the records that only need cleaning, and the
-    /// lanes with remains.
+    /// Step 7: restores the unsent tail (E9). Returns the records that only need cleaning. Deletes
+    /// the cursors of lanes without remains; late batches of these lanes fail the check of the epoch.
     async fn restore(
         &self,
         stream: &mut Stream,
+        epoch: u64,
         near: DurabilityPoint,
-    ) -> Result<(VecDeque<Arc<Record>>, BTreeMap<LaneId, Option<u64>>)> {
+    ) -> Result<VecDeque<Arc<Record>>> {
         let cursors = self.cursors().await?;
         let mut lanes: BTreeMap<LaneId, Vec<Record>> = BTreeMap::new();
         let records = scan_kind(&self.stores.shard, RECORDS, PAGE_ITEMS);
@@ -294,11 +291,13 @@ impl Opening {
             let record: Record = decode_body(&item, "read a near record")?;
             lanes.entry(record.place.lane).or_default().push(record);
         }
-        let (mut to_clean, mut kept) = (VecDeque::new(), BTreeMap::new());
+        let is_over = |lane: &&LaneId| !lanes.contains_key(*lane);
+        let over = cursors.keys().filter(is_over).copied();
+        let over: Vec<Bytes> = over.map(cursor_sort).collect();
+        let mut to_clean = VecDeque::new();
         for (lane, mut records) in lanes {
             records.sort_by_key(|record| record.place.sequence);
             let done = cursors.get(&lane).copied().unwrap_or(0);
-            kept.insert(lane, Some(done));
             let unsent =
                 records.split_off(records.partition_point(|record| record.place.sequence <= done));
             to_clean.extend(records.into_iter().map(Arc::new));
@@ -315,10 +314,8 @@ impl Opening {
             }
             stream.restore(done, pending);
         }
-        for lane in cursors.into_keys() {
-            kept.entry(lane).or_insert(None);
-        }
-        Ok((to_clean, kept))
+        self.delete(&self.stores.far, epoch, &over).await?;
+        Ok(to_clean)
     }
 
     async fn load(&self, record: Record, near: DurabilityPoint) -> Result<Pending> {
@@ -346,15 +343,6 @@ impl Opening {
             .iter()
             .map(|row| cursor(row).ok_or_else(|| Error::corrupt("read a far cursor")));
         cursors.collect()
-    }
-
-    /// Deletes the cursors of lanes of earlier epochs without remains. Late batches of these lanes
-    /// fail the check of the epoch.
-    async fn forget_cursors(&self, epoch: u64, kept: &BTreeMap<LaneId, Option<u64>>) -> Result<()> {
-        let is_over = |(lane, left): &(&LaneId, &Option<u64>)| left.is_none() && lane.epoch < epoch;
-        let over = kept.iter().filter(is_over);
-        let sorts: Vec<Bytes> = over.map(|(lane, _)| cursor_sort(*lane)).collect();
-        self.delete(&self.stores.far, epoch, &sorts).await.map(drop)
     }
 
     async fn resident_bytes(&self) -> Result<usize> {

@@ -28,6 +28,7 @@ use ports::{DurabilityPoint, Error, ErrorKind, Monotonic};
 use primitives::Delays;
 
 use crate::{
+    health::Health,
     layout::{LaneId, Record, RecordId},
     options::Options,
 };
@@ -145,7 +146,7 @@ impl Lane {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Stream {
     options: Options,
     far_items_max: usize,
@@ -165,33 +166,13 @@ pub(crate) struct Stream {
     near_durable: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Load {
-    pub(crate) records: usize,
-    pub(crate) bytes: usize,
-    pub(crate) oldest: Option<Monotonic>,
-    pub(crate) poisoned: usize,
-}
-
 impl Stream {
     pub(crate) fn new(options: Options, far_items_max: usize, epoch: u64) -> Self {
         Self {
             options,
             far_items_max,
             epoch,
-            lanes: BTreeMap::new(),
-            busy: BTreeSet::new(),
-            sent_last: LaneId {
-                epoch: 0,
-                number: 0,
-            },
-            let_go: VecDeque::new(),
-            made: 0,
-            tail: BTreeMap::new(),
-            bytes: 0,
-            batches_under_way: 0,
-            bytes_under_way: 0,
-            near_durable: 0,
+            ..Self::default()
         }
     }
 
@@ -226,17 +207,16 @@ impl Stream {
         }
     }
 
-    /// The pending records, without those of poisoned lanes.
-    pub(crate) fn load(&self) -> Load {
-        Load {
-            records: self.sound().map(|lane| lane.records.len()).sum(),
-            bytes: self.bytes,
-            oldest: self.oldest(),
-            poisoned: self
-                .lanes
-                .values()
-                .filter(|lane| lane.poison.is_some())
-                .count(),
+    /// The health as far as pending records show it, without those of poisoned lanes.
+    pub(crate) fn health(&self, now: Monotonic) -> Health {
+        let is_poisoned = |lane: &&Lane| lane.poison.is_some();
+        let waited = self.oldest().map(|oldest| now.since(oldest));
+        Health {
+            pending_records: self.sound().map(|lane| lane.records.len()).sum(),
+            pending_bytes: self.bytes,
+            pending_for: waited.unwrap_or_default(),
+            poisoned_lanes: self.lanes.values().filter(is_poisoned).count(),
+            ..Health::default()
         }
     }
 

@@ -81,18 +81,11 @@ impl Synchrony {
     pub fn health(&self) -> Health {
         let now = self.0.clock.monotonic();
         let state = self.0.state();
-        let load = state.stream.load();
         Health {
-            pending_records: load.records,
-            pending_bytes: load.bytes,
-            pending_for: load
-                .oldest
-                .map(|oldest| now.since(oldest))
-                .unwrap_or_default(),
-            poisoned_lanes: load.poisoned,
             answered: state.lease.proven.map(|proven| now.since(proven)),
             failing: state.failing.clone(),
-            ended: state.ended.map(Ended::kind),
+            ended: state.ended.map(|ended| ended.error().kind()),
+            ..state.stream.health(now)
         }
     }
 

@@ -52,7 +52,7 @@ const PAGE_BYTES_MAX: usize = 16 << 20;
 #[derive(Debug)]
 pub(crate) struct Items {
     pub(crate) engine: Arc<Engine>,
-    /// Whether all changes may use the reserve, so that they go on when the disk is full (rule P6).
+    /// How much of the reserve additions may use, so that they go on when the disk is full (rule P6).
     pub(crate) reserve: UseReserve,
 }
 
@@ -78,7 +78,7 @@ impl KeyValue for Items {
         check_key(key, &LIMITS)?;
         let mut state = self.engine.serving()?;
         let found = state.store.item(&item_key(key))?;
-        let value = found.value.and_then(|item| item.stored.item.clone());
+        let value = found.item.and_then(|item| item.stored.item.clone());
         Ok(Read {
             value,
             point: state.store.point(),
@@ -112,7 +112,8 @@ impl KeyValue for Items {
     }
 
     fn has_room(&self) -> bool {
-        self.engine.state().store.ask_for_room()
+        // The lock is needed only to ask the disk again.
+        self.engine.parts.spare.has_room() || self.engine.state().store.ask_for_room()
     }
 }
 
@@ -151,8 +152,8 @@ struct Changes {
     records: Vec<(RecordKey, Option<Record>, bool)>,
     /// The journal bytes of the records, at most.
     bytes: usize,
-    /// Whether one of them keeps or creates an item. Deletions alone may use the reserve, because
-    /// they make a full store smaller.
+    /// Whether one of them keeps or creates an item. Deletions alone may use the whole reserve,
+    /// because they make a full store smaller.
     has_additions: bool,
 }
 
@@ -168,11 +169,11 @@ impl Changes {
         let reserve = if self.has_additions {
             reserve
         } else {
-            UseReserve::Yes
+            UseReserve::Whole
         };
         store.reserve(self.bytes as u64, reserve)?;
         for (key, record, below) in self.records {
-            store.set(key, record, below);
+            store.overlay.set(key, record, below);
         }
         store.order();
         Ok(store.receipt())
@@ -183,7 +184,7 @@ fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result
     store.check_dependency(update.depends_on)?;
     let key = item_key(&update.key);
     let found = store.item(&key)?;
-    let present = stored(found.value.as_deref());
+    let present = stored(found.item.as_deref());
     let changed = match evaluate(present, update, &LIMITS)? {
         Evaluated::Changed(changed) => changed,
         kept => {
@@ -219,7 +220,7 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
     for (index, update) in updates.iter().enumerate() {
         let key = item_key(&update.key);
         let found = store.item(&key)?;
-        let present = stored(found.value.as_deref());
+        let present = stored(found.item.as_deref());
         match evaluate(present, update, &LIMITS)? {
             Evaluated::Refused => {
                 let item = present.item.clone();
@@ -300,7 +301,29 @@ fn after_partition(partition: &[u8]) -> RecordKey {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::mpsc, thread, time::Duration};
+
     use super::*;
+    use crate::config::Config;
+
+    /// K11: callers ask before each request, and must not wait for a reader of the disk.
+    #[test]
+    fn a_store_with_room_says_so_while_others_hold_its_lock() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let engine = Engine::open(Config::new(directory.path())).expect("the store opens");
+        let items = Items {
+            engine: Arc::clone(&engine),
+            reserve: UseReserve::No,
+        };
+        let state = engine.state();
+        let (answer, answered) = mpsc::channel();
+        let asking = thread::spawn(move || answer.send(items.has_room()));
+        let answered = answered.recv_timeout(Duration::from_secs(20));
+        drop(state);
+        asking.join().expect("it asks").expect("it is heard");
+        assert_eq!(answered, Ok(true));
+        engine.shut_down(false);
+    }
 
     /// K6.
     #[test]

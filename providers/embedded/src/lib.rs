@@ -42,12 +42,12 @@ use std::{
     sync::Arc,
 };
 
-use object_store::{Error as ObjectError, ObjectStore};
+use object_store::ObjectStore;
 use ports::{KeyValue, Queue, QueueAdmin};
 
 pub use config::Config;
 pub use error::OpenError;
-pub use objects::OBJECT_LIMITS;
+pub use objects::{OBJECT_LIMITS, ObjectDirectory};
 pub use status::{Cut, Health, RecoveryReport, Status};
 pub use storage::in_the_way;
 
@@ -56,51 +56,19 @@ use crate::{
     engine::Engine,
     journal::recovery,
     key_value::Items,
+    objects::Writers,
     storage::DiskStorage,
     store::UseReserve,
 };
 
-/// Objects as files in a directory of their own. Clones share it.
-#[derive(Debug, Clone)]
-pub struct ObjectDirectory(Arc<objects::Objects>);
-
-impl ObjectDirectory {
-    /// The port.
-    pub fn objects(&self) -> Arc<dyn ObjectStore> {
-        Arc::clone(&self.0) as Arc<dyn ObjectStore>
-    }
-
-    /// Whether the disk had no room for the last refused object, and still has none.
-    pub fn is_full(&self) -> bool {
-        self.0.is_refusing()
-    }
-
-    /// Checks that the directory is still the one that was opened, and not the empty mount point
-    /// that a lost mount leaves.
-    pub async fn check(&self) -> Result<(), ObjectError> {
-        self.0.check().await
-    }
-
-    /// Whether the last check found another directory or none. Puts and failed reads check too.
-    pub fn is_missing(&self) -> bool {
-        self.0.is_missing()
-    }
-
-    /// Removes the empty directories that opening this one created. A start that is refused calls
-    /// it.
-    pub fn remove_made(&self) {
-        self.0.remove_made();
-    }
-}
-
 /// Opens a directory of objects, and creates it if it is missing.
 pub async fn open_objects(directory: PathBuf) -> Result<ObjectDirectory, OpenError> {
-    let opened =
-        tokio::task::spawn_blocking(move || objects::open(&directory, Arc::new(DiskStorage)));
-    let opened = opened
+    let opened = tokio::task::spawn_blocking(move || {
+        objects::open(&directory, Arc::new(DiskStorage), Writers::Others)
+    });
+    opened
         .await
-        .map_err(|error| OpenError::io("open the objects")(std::io::Error::other(error)))?;
-    Ok(ObjectDirectory(Arc::new(opened?)))
+        .map_err(|error| OpenError::io("open the objects")(std::io::Error::other(error)))?
 }
 
 /// Reads the format of a data directory from its format record; none if the directory holds nothing
@@ -159,7 +127,7 @@ pub fn inspect_journal(data_dir: &Path) -> Result<Option<Inspection>, OpenError>
 #[derive(Debug)]
 pub struct Embedded {
     engine: Arc<Engine>,
-    objects: Arc<objects::Objects>,
+    objects: ObjectDirectory,
 }
 
 impl Embedded {
@@ -177,15 +145,13 @@ impl Embedded {
     fn open_now(config: Config) -> Result<Self, OpenError> {
         let engine = Engine::open(config)?;
         let directory = engine.parts.config.data_dir.join(layout::OBJECTS);
-        let opened = objects::open(&directory, Arc::clone(&engine.parts.config.storage));
+        let storage = Arc::clone(&engine.parts.config.storage);
+        let opened = objects::open(&directory, storage, Writers::ThisProcess);
         let mut objects = opened.inspect_err(|_| engine.shut_down(false))?;
         if engine.parts.config.acknowledge_before_sync {
             objects = objects.acknowledging_before_sync();
         }
-        Ok(Self {
-            engine,
-            objects: Arc::new(objects),
-        })
+        Ok(Self { engine, objects })
     }
 
     /// The key-value port.
@@ -194,9 +160,9 @@ impl Embedded {
     }
 
     /// The key-value port for a service whose changes must go on when the disk is full: it may use
-    /// the reserve. The service asks [`KeyValue::has_room`] before it begins work that adds data.
+    /// the reserve, except a part for deletions alone. The service asks [`KeyValue::has_room`] before it begins work that adds data.
     pub fn key_value_with_reserve(&self) -> Arc<dyn KeyValue> {
-        self.items(UseReserve::Yes)
+        self.items(UseReserve::Shared)
     }
 
     fn items(&self, reserve: UseReserve) -> Arc<dyn KeyValue> {
@@ -216,13 +182,13 @@ impl Embedded {
 
     /// Objects as files in the data directory.
     pub fn objects(&self) -> Arc<dyn ObjectStore> {
-        Arc::clone(&self.objects) as Arc<dyn ObjectStore>
+        self.objects.objects()
     }
 
     /// The present state of the store, in figures.
     pub fn status(&self) -> Status {
         let mut status = self.engine.status();
-        if self.objects.is_refusing() {
+        if self.objects.is_full() {
             status.is_full = true;
         }
         status

@@ -1,4 +1,4 @@
-//! Objects as files under the data directory, synced with their names (O1).
+//! ObjectDirectory as files under the data directory, synced with their names (O1).
 //!
 //! A name that is found may be in the page cache alone: the writer may have died or failed before
 //! the name was durable, or may still be at work.
@@ -18,19 +18,9 @@
 //! Nothing depends on a list alone, so lists do not wait for the walk. Copies have no
 //! callers, and are left to the local store.
 //!
-//! Files meet a full disk by themselves, independent of the journal's reserve. The size of the last
-//! refused object is remembered, so that the status reports a disk without room for it.
+//! Files meet a full disk by themselves, independent of the journal's reserve ([`mod@room`]).
 
-use std::{
-    fmt, fs, io,
-    ops::Range,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-};
+use std::{fmt, fs, io, ops::Range, path::Path, sync::Arc, thread};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -46,14 +36,21 @@ use ports::objects::{
     self, ObjectError, ObjectLimits, ObjectPath, ObjectStore, PutOptions, PutPayload,
 };
 
-use self::{durable_names::DurableNames, root::Root};
+use self::{
+    durable_names::{DurableNames, Staged},
+    room::Room,
+    root::Root,
+};
 use crate::{
     error::OpenError,
     storage::{Storage, make_directory},
 };
 
 mod durable_names;
+mod room;
 mod root;
+
+pub(crate) use self::durable_names::Writers;
 
 type Result<T, E = ObjectError> = std::result::Result<T, E>;
 
@@ -64,35 +61,34 @@ pub const OBJECT_LIMITS: ObjectLimits = ObjectLimits {
     piece_bytes_max: 8 << 10,
 };
 
-/// The objects of a directory.
-#[derive(Debug)]
-pub(crate) struct Objects {
+/// Objects as files in a directory. Clones share it.
+#[derive(Debug, Clone)]
+pub struct ObjectDirectory {
     files: LocalFileSystem,
     names: Arc<DurableNames>,
     root: Arc<Root>,
-    /// The directories that opening this one created, the lowest first.
-    made: Vec<PathBuf>,
     /// Whether names are not synced: a broken variant for tests.
     trusts_names: bool,
-    storage: Arc<dyn Storage>,
-    /// The size of the last object for which the disk had no room; zero if one was written since.
-    refused_bytes: AtomicU64,
+    room: Arc<Room>,
 }
 
 /// Opens the objects in `directory`, and creates it if it is missing.
-pub(crate) fn open(directory: &Path, storage: Arc<dyn Storage>) -> Result<Objects, OpenError> {
+pub(crate) fn open(
+    directory: &Path,
+    storage: Arc<dyn Storage>,
+    writers: Writers,
+) -> Result<ObjectDirectory, OpenError> {
     let attempted = || format!("make {}", directory.display());
-    let made = make_directory(&*storage, directory).map_err(OpenError::making(directory))?;
+    make_directory(&*storage, directory).map_err(OpenError::making(directory))?;
     let files = LocalFileSystem::new_with_prefix(directory)
         .map_err(|error| OpenError::io(attempted())(std::io::Error::other(error)))?;
     // The same path as the local store uses.
     let root = fs::canonicalize(directory)
         .and_then(Root::open)
+        .map(Arc::new)
         .map_err(OpenError::io(attempted()))?;
-    let names = Arc::new(DurableNames::new(
-        root.path().to_owned(),
-        Arc::clone(&storage),
-    ));
+    let path = root.path().to_owned();
+    let names = Arc::new(DurableNames::new(path, Arc::clone(&storage), writers));
     let walk = {
         let names = Arc::clone(&names);
         thread::Builder::new()
@@ -104,18 +100,16 @@ pub(crate) fn open(directory: &Path, storage: Arc<dyn Storage>) -> Result<Object
         directory.display()
     )))?;
     let files = files.with_fsync(true);
-    Ok(Objects {
+    Ok(ObjectDirectory {
         files,
         names,
-        root: Arc::new(root),
-        made,
+        room: Room::new(Arc::clone(&root), storage),
+        root,
         trusts_names: false,
-        storage,
-        refused_bytes: AtomicU64::new(0),
     })
 }
 
-impl Objects {
+impl ObjectDirectory {
     /// Breaks O1: objects are acknowledged before they and their names are synced.
     pub(crate) fn acknowledging_before_sync(self) -> Self {
         Self {
@@ -124,57 +118,27 @@ impl Objects {
             ..self
         }
     }
-}
 
-impl Objects {
-    /// Whether the disk had no room for the last refused object, and still has none.
-    pub(crate) fn is_refusing(&self) -> bool {
-        let bytes = self.refused_bytes.load(Ordering::Relaxed);
-        if bytes == 0 {
-            return false;
-        }
-        let has_room = self
-            .storage
-            .free_bytes(self.root.path())
-            .is_ok_and(|free| free >= bytes);
-        if has_room {
-            self.refused_bytes.store(0, Ordering::Relaxed);
-        }
-        !has_room
+    /// The port.
+    pub fn objects(&self) -> Arc<dyn ObjectStore> {
+        Arc::new(self.clone())
     }
 
-    fn note<T>(&self, result: &Result<T>, bytes: u64) {
-        match result {
-            Ok(_) => self.refused_bytes.store(0, Ordering::Relaxed),
-            Err(error) if objects::is_for_want_of_room(error) => {
-                if self.refused_bytes.swap(bytes.max(1), Ordering::Relaxed) == 0 {
-                    tracing::warn!(%error, bytes, "the disk has no room for an object");
-                }
-            }
-            Err(_) => {}
-        }
-    }
-}
-
-impl Objects {
-    /// Checks that the directory is the one that was opened.
-    pub(crate) async fn check(&self) -> Result<()> {
-        on_root(Arc::clone(&self.root), Root::check).await
+    /// Whether the disk had no room for the last refused object, and still has none. Does not wait
+    /// for the disk.
+    pub fn is_full(&self) -> bool {
+        self.room.is_refusing()
     }
 
-    /// Whether the last check found another directory or none.
-    pub(crate) fn is_missing(&self) -> bool {
+    /// Checks that the directory is still the one that was opened, and not the empty mount point
+    /// that a lost mount leaves.
+    pub async fn check(&self) -> Result<()> {
+        self.blocking(|objects| objects.root.check()).await
+    }
+
+    /// Whether the last check found another directory or none. Puts and failed reads check too.
+    pub fn is_missing(&self) -> bool {
         self.root.is_missing()
-    }
-
-    /// Removes the empty directories that opening this one created.
-    pub(crate) fn remove_made(&self) {
-        for directory in &self.made {
-            if let Err(error) = fs::remove_dir(directory) {
-                tracing::debug!(directory = %directory.display(), %error, "a created directory could not be removed");
-                return;
-            }
-        }
     }
 
     /// The result of `get`. An object counts as missing only if the root was there before and after
@@ -202,8 +166,10 @@ impl Objects {
         options: PutOptions,
     ) -> Result<PutResult> {
         self.check().await?;
-        let result = self.files.put_opts(path, payload, options).await;
         let file = self.files.path_to_filesystem(path)?;
+        let staged = self.names.begin(&file);
+        let result = self.files.put_opts(path, payload, options).await;
+        drop(staged);
         match &result {
             Ok(_) if self.names.are_known_above(&file) => {
                 self.names.check(&file).map_err(failed)?;
@@ -219,7 +185,8 @@ impl Objects {
                 return result;
             }
         }
-        on_root(Arc::clone(&self.root), move |root| root.check_for(&file)).await?;
+        self.blocking(move |objects| objects.root.check_for(&file))
+            .await?;
         result
     }
 
@@ -232,9 +199,17 @@ impl Objects {
             return Ok(());
         }
         let file = self.files.path_to_filesystem(path)?;
-        let names = Arc::clone(&self.names);
-        let synced = tokio::task::spawn_blocking(move || sync(&names, &file)).await;
-        synced.map_err(io::Error::other).flatten().map_err(failed)
+        self.blocking(move |objects| sync(&objects.names, &file))
+            .await
+    }
+
+    async fn blocking(
+        &self,
+        act: impl FnOnce(&Self) -> io::Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let objects = self.clone();
+        let done = tokio::task::spawn_blocking(move || act(&objects)).await;
+        done.map_err(io::Error::other).flatten().map_err(failed)
     }
 }
 
@@ -242,10 +217,9 @@ impl Objects {
 #[derive(Debug)]
 struct Upload {
     parts: Box<dyn MultipartUpload>,
-    file: PathBuf,
-    root: Arc<Root>,
-    names: Arc<DurableNames>,
-    trusts_names: bool,
+    path: ObjectPath,
+    objects: ObjectDirectory,
+    _staged: Staged,
 }
 
 #[async_trait]
@@ -255,27 +229,17 @@ impl MultipartUpload for Upload {
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
-        on_root(Arc::clone(&self.root), Root::check).await?;
+        self.objects.check().await?;
         let completed = self.parts.complete().await?;
-        if !self.trusts_names {
-            let (names, file) = (Arc::clone(&self.names), self.file.clone());
-            let synced = tokio::task::spawn_blocking(move || names.sync_above(&file)).await;
-            synced.map_err(io::Error::other).flatten().map_err(failed)?;
-        }
+        self.objects
+            .sync_names(&self.path, DurableNames::sync_above)
+            .await?;
         Ok(completed)
     }
 
     async fn abort(&mut self) -> Result<()> {
         self.parts.abort().await
     }
-}
-
-async fn on_root(
-    root: Arc<Root>,
-    check: impl FnOnce(&Root) -> io::Result<()> + Send + 'static,
-) -> Result<()> {
-    let checked = tokio::task::spawn_blocking(move || check(&root)).await;
-    checked.map_err(io::Error::other).flatten().map_err(failed)
 }
 
 fn failed(source: io::Error) -> ObjectError {
@@ -285,14 +249,14 @@ fn failed(source: io::Error) -> ObjectError {
     }
 }
 
-impl fmt::Display for Objects {
+impl fmt::Display for ObjectDirectory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.files, f)
     }
 }
 
 #[async_trait]
-impl ObjectStore for Objects {
+impl ObjectStore for ObjectDirectory {
     async fn put_opts(
         &self,
         path: &ObjectPath,
@@ -301,7 +265,7 @@ impl ObjectStore for Objects {
     ) -> Result<PutResult> {
         let bytes = payload.content_length() as u64;
         let result = self.put_named(path, payload, options).await;
-        self.note(&result, bytes);
+        self.room.note(&result, bytes);
         result
     }
 
@@ -312,11 +276,10 @@ impl ObjectStore for Objects {
     ) -> Result<Box<dyn MultipartUpload>> {
         self.check().await?;
         Ok(Box::new(Upload {
+            _staged: self.names.begin(&self.files.path_to_filesystem(path)?),
             parts: self.files.put_multipart_opts(path, options).await?,
-            file: self.files.path_to_filesystem(path)?,
-            root: Arc::clone(&self.root),
-            names: Arc::clone(&self.names),
-            trusts_names: self.trusts_names,
+            path: path.clone(),
+            objects: self.clone(),
         }))
     }
 
@@ -343,12 +306,12 @@ impl ObjectStore for Objects {
         &self,
         paths: BoxStream<'static, Result<ObjectPath>>,
     ) -> BoxStream<'static, Result<ObjectPath>> {
-        let root = Arc::clone(&self.root);
+        let objects = self.clone();
         let deleted = self.files.delete_stream(paths).then(move |deleted| {
-            let root = Arc::clone(&root);
+            let objects = objects.clone();
             async move {
                 if let Err(ObjectError::NotFound { .. }) = deleted {
-                    on_root(root, Root::check).await?;
+                    objects.check().await?;
                 }
                 deleted
             }
@@ -358,7 +321,8 @@ impl ObjectStore for Objects {
 
     fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Result<ObjectMeta>> {
         // A list may show the content of another directory, but then it ends with an error.
-        let checked = stream::once(on_root(Arc::clone(&self.root), Root::check));
+        let objects = self.clone();
+        let checked = stream::once(async move { objects.check().await });
         let failed = checked.filter_map(async |checked| checked.err().map(Err));
         self.files.list(prefix).chain(failed).boxed()
     }
@@ -375,6 +339,7 @@ impl ObjectStore for Objects {
         to: &ObjectPath,
         options: CopyOptions,
     ) -> Result<()> {
+        let _staged = self.names.begin(&self.files.path_to_filesystem(to)?);
         self.files.copy_opts(from, to, options).await
     }
 }

@@ -14,7 +14,7 @@ use tokio::task::coop::consume_budget;
 
 use crate::{
     engine::{Engine, State},
-    queues::{QueueState, Retry, body_of},
+    queues::{QueueState, body_of},
     store::Store,
 };
 
@@ -51,13 +51,13 @@ impl Engine {
         &self,
         queue: &str,
         handle: &Handle,
-        retry: Retry,
+        delay: Option<Duration>,
         reason: &str,
     ) -> Result<Receipt> {
         self.change_queues(|state, now| {
             state
                 .queues
-                .release(&mut state.store, queue, handle, retry, reason, now)
+                .release(&mut state.store, queue, handle, delay, reason, now)
         })
     }
 }
@@ -133,12 +133,13 @@ impl Queue for Engine {
         reason: &str,
     ) -> Result<Receipt> {
         consume_budget().await;
-        self.release_as(queue, handle, Retry::After { delay_ms }, reason)
+        let delay = Duration::from_millis(delay_ms);
+        self.release_as(queue, handle, Some(delay), reason)
     }
 
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
         consume_budget().await;
-        self.release_as(queue, handle, Retry::Never, reason)
+        self.release_as(queue, handle, None, reason)
     }
 
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {

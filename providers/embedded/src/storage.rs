@@ -32,9 +32,9 @@ use std::{
     sync::Arc,
 };
 
-mod intercepted;
-
-pub use intercepted::{Intercepted, Operation};
+#[cfg(test)]
+#[path = "../tests/it/intercepted.rs"]
+pub(crate) mod intercepted;
 
 /// An open file with positioned reads and writes.
 pub trait StorageFile: Debug + Send + Sync {
@@ -91,9 +91,8 @@ pub(crate) fn is_about_room(error: &io::Error) -> bool {
 
 /// Creates a directory and those above it, and makes their names durable. It works from the top and
 /// syncs each name before it creates the next one. If an earlier call died, only its lowest name
-/// may lack a sync, and this call syncs that name again. Returns the directories it created, the
-/// lowest first.
-pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Result<Vec<PathBuf>> {
+/// may lack a sync, and this call syncs that name again.
+pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Result<()> {
     let missing = directory
         .ancestors()
         .take_while(|above| !is_there(above))
@@ -126,11 +125,7 @@ pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Res
             Ok(()) => {}
         }
     }
-    Ok(directory
-        .ancestors()
-        .take(missing)
-        .map(Path::to_owned)
-        .collect())
+    Ok(())
 }
 
 /// The lowest existing path of `directory` and those above it, if it is not a directory.
@@ -250,7 +245,10 @@ impl StorageFile for DiskFile {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        intercepted::{Intercepted, Operation},
+        *,
+    };
 
     #[test]
     fn an_existing_directory_needs_no_access_to_its_parent() {

@@ -11,7 +11,7 @@
 use std::{
     ffi::OsString,
     fs::File,
-    io::{self, IoSlice},
+    io,
     os::{
         fd::{AsRawFd as _, OwnedFd},
         unix::{
@@ -27,10 +27,7 @@ use async_trait::async_trait;
 use bytes::{Buf as _, Bytes, BytesMut};
 use nix::{
     fcntl::{FcntlArg, SealFlag, fcntl},
-    sys::{
-        memfd::{MFdFlags, memfd_create},
-        socket::{ControlMessage, MsgFlags, sendmsg},
-    },
+    sys::memfd::{MFdFlags, memfd_create},
 };
 use ports::{
     Error, Instances, Result,
@@ -48,6 +45,7 @@ use tokio::{
 use crate::{
     order::{Launch, is_of_the_system},
     process::{Launcher, Running},
+    system::send_with,
 };
 
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -193,18 +191,8 @@ impl Instance for SandboxInstance {
         let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
         let descriptors = [theirs.as_raw_fd()];
-        let sent = self.control.async_io(Interest::WRITABLE, || {
-            let rights = [ControlMessage::ScmRights(&descriptors)];
-            let byte = [IoSlice::new(&[0])];
-            let flags = MsgFlags::MSG_NOSIGNAL;
-            Ok(sendmsg::<()>(
-                self.control.as_raw_fd(),
-                &byte,
-                &rights,
-                flags,
-                None,
-            )?)
-        });
+        let byte = || send_with(&self.control, &[0], &descriptors);
+        let sent = self.control.async_io(Interest::WRITABLE, byte);
         sent.await.map_err(failed)?;
         let (read, write) = UnixStream::from_std(ours).map_err(failed)?.into_split();
         Ok(Arc::new(SocketChannel {

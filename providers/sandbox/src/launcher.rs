@@ -55,7 +55,6 @@ use nix::{
         prctl,
         resource::{Resource, setrlimit},
         signal::Signal,
-        socket::{ControlMessage, MsgFlags, sendmsg},
         wait::{WaitStatus, waitpid},
     },
     unistd::{
@@ -66,7 +65,7 @@ use nix::{
 pub use crate::order::LAUNCHER_ARGUMENT;
 use crate::{
     order::{Launch, Network, Order, Role, TASK_ROOT, TRIAL_ARGUMENT, served_at},
-    system::{close_on_exec, forked, raise_loopback, take_standard_input, wait_for_any},
+    system::{close_on_exec, forked, raise_loopback, send_with, take_standard_input, wait_for_any},
 };
 
 /// The first of the users for functions, where the launcher may choose. Each of the last [`USERS`]
@@ -103,8 +102,11 @@ fn print_error(what: &str) {
     let _ = io::stderr().write_all(format!("landfast: {what}\n").as_bytes());
 }
 
-fn about(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> io::Error {
-    move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
+fn about<E: Into<io::Error>>(what: impl std::fmt::Display) -> impl FnOnce(E) -> io::Error {
+    move |error| {
+        let error = error.into();
+        io::Error::new(error.kind(), format!("{what}: {error}"))
+    }
 }
 
 fn launch() -> io::Result<i32> {
@@ -192,15 +194,11 @@ fn isolate(order: &Order) -> io::Result<Option<u32>> {
     }
     if Uid::effective().is_root() {
         // Each function has its own user, so that per-user limits apply per function.
-        unshare(namespaces)
-            .map_err(io::Error::from)
-            .map_err(about("new namespaces"))?;
+        unshare(namespaces).map_err(about("new namespaces"))?;
         return Ok(own_user());
     }
     let (user, group) = (Uid::effective(), Gid::effective());
-    unshare(namespaces | CloneFlags::CLONE_NEWUSER)
-        .map_err(io::Error::from)
-        .map_err(about("a user namespace"))?;
+    unshare(namespaces | CloneFlags::CLONE_NEWUSER).map_err(about("a user namespace"))?;
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
     fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
@@ -302,10 +300,7 @@ fn send_listener(socket: &UnixStream, listener: &TcpListener, user: Option<u32>)
     let user = user
         .unwrap_or_else(|| Uid::effective().as_raw())
         .to_le_bytes();
-    let parts = [io::IoSlice::new(&user)];
-    let rights = [ControlMessage::ScmRights(&descriptors)];
-    sendmsg::<()>(socket.as_raw_fd(), &parts, &rights, MsgFlags::empty(), None)?;
-    Ok(())
+    send_with(socket, &user, &descriptors).map(drop)
 }
 
 /// Reaps processes of the namespace until the function has ended. Returns its wait status.
@@ -335,9 +330,7 @@ fn become_function(order: &Order, address: &str, kept: Option<&UnixStream>) -> i
     let executed = program(order, address).and_then(|(arguments, environment)| {
         let program = arguments.first().ok_or(io::ErrorKind::InvalidInput)?;
         prepare(order, kept).map_err(about(program.to_string_lossy()))?;
-        execve(program, &arguments, &environment)
-            .map_err(io::Error::from)
-            .map_err(about(program.to_string_lossy()))
+        execve(program, &arguments, &environment).map_err(about(program.to_string_lossy()))
     });
     match executed {
         Err(error) => error,

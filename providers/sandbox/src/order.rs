@@ -7,20 +7,16 @@
 
 use std::{
     ffi::OsString,
-    io::{self, IoSliceMut, Read as _},
+    io::{self, Read as _},
     mem,
-    os::{
-        fd::{AsRawFd as _, OwnedFd, RawFd},
-        unix::net::UnixStream,
-    },
+    os::{fd::OwnedFd, unix::net::UnixStream},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use nix::sys::socket::{MsgFlags, recvmsg};
 use serde::{Deserialize, Serialize};
 
-use crate::system::received;
+use crate::system::receive_with;
 
 /// The first argument that makes this program a launcher.
 pub const LAUNCHER_ARGUMENT: &str = "sandbox-launcher";
@@ -38,7 +34,6 @@ pub(crate) const SPARE_VARIABLE: &str = "LANDFAST_SPARE";
 /// The byte by which a spare confirms that it has become an instance.
 pub(crate) const ADOPTED: u8 = b'A';
 const ORDER_BYTES_MAX: usize = 4 << 20;
-pub(crate) const DESCRIPTORS_MAX: usize = 4;
 
 /// A launch of a program. Paths are the host's.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -170,16 +165,8 @@ impl Order {
 
 fn read_length(socket: &mut UnixStream) -> io::Result<(usize, Vec<Arc<OwnedFd>>)> {
     let mut length = [0; 4];
-    let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS_MAX]);
-    let mut parts = [IoSliceMut::new(&mut length)];
-    let message = recvmsg::<()>(
-        socket.as_raw_fd(),
-        &mut parts,
-        Some(&mut space),
-        MsgFlags::MSG_CMSG_CLOEXEC,
-    )?;
-    let read = message.bytes;
-    let descriptors = received(&message)?.into_iter().map(Arc::new).collect();
+    let (read, descriptors) = receive_with(socket, &mut length)?;
+    let descriptors = descriptors.into_iter().map(Arc::new).collect();
     socket.read_exact(&mut length[read..])?;
     Ok((u32::from_le_bytes(length) as usize, descriptors))
 }

@@ -9,9 +9,10 @@
 
 use std::{
     ffi::CString,
-    io, mem,
+    io::{self, IoSlice, IoSliceMut},
+    mem,
     os::{
-        fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+        fd::{AsRawFd, FromRawFd as _, OwnedFd, RawFd},
         unix::ffi::OsStrExt as _,
     },
     path::Path,
@@ -21,10 +22,16 @@ use std::{
 use nix::{
     sys::{
         resource::Resource,
-        socket::{AddressFamily, ControlMessageOwned, RecvMsg, SockFlag, SockType, socket},
+        socket::{
+            AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
+            recvmsg, sendmsg, socket,
+        },
     },
     unistd::{ForkResult, Pid, fork},
 };
+
+/// The most descriptors that come with one message.
+pub(crate) const DESCRIPTORS_MAX: usize = 4;
 
 /// Descriptor 0, once: none if it was taken before.
 pub(crate) fn take_standard_input() -> Option<OwnedFd> {
@@ -158,14 +165,41 @@ pub(crate) fn ended_child() -> io::Result<Option<Pid>> {
     Ok((ended > 0).then(|| Pid::from_raw(ended)))
 }
 
-pub(crate) fn received<S>(message: &RecvMsg<'_, '_, S>) -> io::Result<Vec<OwnedFd>> {
+/// Sends `bytes` with copies of `descriptors`. Returns how many bytes were sent.
+pub(crate) fn send_with(
+    socket: &impl AsRawFd,
+    bytes: &[u8],
+    descriptors: &[RawFd],
+) -> io::Result<usize> {
+    let rights = [ControlMessage::ScmRights(descriptors)];
+    let rights = &rights[..usize::from(!descriptors.is_empty())];
+    let (parts, flags) = ([IoSlice::new(bytes)], MsgFlags::MSG_NOSIGNAL);
+    Ok(sendmsg::<()>(
+        socket.as_raw_fd(),
+        &parts,
+        rights,
+        flags,
+        None,
+    )?)
+}
+
+/// Receives bytes, and at most [`DESCRIPTORS_MAX`] descriptors that come with them. Returns how many
+/// bytes were received.
+pub(crate) fn receive_with(
+    socket: &impl AsRawFd,
+    bytes: &mut [u8],
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS_MAX]);
+    let (mut parts, flags) = ([IoSliceMut::new(bytes)], MsgFlags::MSG_CMSG_CLOEXEC);
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
     let descriptors = message.cmsgs()?.flat_map(|part| match part {
         ControlMessageOwned::ScmRights(descriptors) => descriptors,
         _ => Vec::new(),
     });
     // SAFETY: the kernel has just made them for this message, so they have no other owner.
     let owned = descriptors.map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) });
-    Ok(owned.collect())
+    let owned = owned.collect();
+    Ok((message.bytes, owned))
 }
 
 /// Switches on the loopback of this network namespace: in a new one it is off.

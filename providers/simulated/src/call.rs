@@ -10,7 +10,7 @@ use ports::{Error, ErrorKind, Result};
 use crate::{
     cloud::{Cloud, Kept},
     faults::{CallFaults, draw_within},
-    functions::Invocation,
+    invocation::Invocation,
     store::Store,
 };
 

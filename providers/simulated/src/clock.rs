@@ -7,7 +7,7 @@ use fastrand::Rng;
 use ports::{Clock, Entropy, Monotonic, Timestamp};
 use std::sync::Mutex;
 
-use crate::cloud::{Cloud, lock};
+use crate::{cloud::Cloud, run::lock};
 
 /// The wall-clock time at which a world begins: the first of January 2025.
 const WALL_CLOCK_START_MS: u64 = 1_735_689_600_000;

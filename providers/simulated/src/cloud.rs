@@ -4,7 +4,7 @@
 use std::{
     borrow::Cow,
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::Duration,
 };
 
@@ -13,17 +13,14 @@ use ports::{DurabilityPoint, Error, ErrorKind, Result};
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
+    armed::Armed,
     config::Options,
     faults::{Faults, draw_within},
-    functions::{Armed, Invocation},
+    invocation::Invocation,
+    run::lock,
     store::{Durability, Store},
     trace::{Entry, Trace},
 };
-
-/// Locks `mutex`. A panic has already ended the run, so poisoning does not matter.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// One cloud. Handles to its ports share it.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{CodeStore, Error, Result};
 
-use crate::cloud::lock;
+use crate::run::lock;
 
 /// Archives in memory.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, ops::RangeInclusive, sync::Mutex, time::Duratio
 
 use fastrand::Rng;
 
-use crate::cloud::lock;
+use crate::run::lock;
 
 /// A probability, in parts per million.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -4,8 +4,8 @@
 //! survives a crash once it is durable, and is retried like a message. If it is given up, it moves
 //! to the exception handler's queue at the same position.
 
-mod armed;
-mod invocation;
+mod execution;
+mod triggers;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, sync::Mutex, time::Duration};
 
@@ -18,15 +18,12 @@ use ports::{
 };
 use tokio::{sync::oneshot, task::AbortHandle};
 
-pub(crate) use armed::Armed;
-pub(crate) use invocation::Invocation;
-
+use self::{execution::Ended, triggers::Source};
 use crate::{
     call::Kind,
-    cloud::{Cloud, lock},
-    functions::{armed::Source, invocation::Ended},
-    queue::Forward,
-    run::at_end,
+    cloud::Cloud,
+    run::{at_end, lock},
+    store::Forward,
 };
 
 /// The functions port of a world.

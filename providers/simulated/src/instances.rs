@@ -31,7 +31,7 @@ use ports::{
 };
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::cloud::{Cloud, lock};
+use crate::{cloud::Cloud, run::lock};
 
 /// The messages on their way in each direction of a channel.
 const MESSAGES_MAX: usize = 64;

@@ -35,6 +35,7 @@ compile_error!(
      which replaces what .cargo/config.toml says"
 );
 
+mod armed;
 mod call;
 mod clock;
 mod cloud;
@@ -44,6 +45,7 @@ mod durability;
 mod faults;
 mod functions;
 pub mod instances;
+mod invocation;
 mod key_value;
 mod logs;
 mod objects;

@@ -13,7 +13,7 @@ use ports::{
 };
 use tokio::sync::Notify;
 
-use crate::cloud::lock;
+use crate::run::lock;
 
 /// The lines that functions of a [`SimulatedRuntime`](crate::runtime::SimulatedRuntime) printed.
 #[derive(Debug)]

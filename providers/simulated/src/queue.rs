@@ -1,6 +1,4 @@
-//! Queues in memory: the port around [`state`], ordered with the key-value items.
-
-mod state;
+//! The queue port of a world, ordered with the key-value items.
 
 use std::time::Duration;
 
@@ -14,13 +12,11 @@ use ports::{
     },
 };
 
-pub(crate) use state::{Forward, QueueState, QueueUndo};
-
 use crate::{
     call::{Kind, TraceText},
     cloud::Cloud,
     durability::SimulatedStore,
-    store::{Store, Undo},
+    store::{QueueState, QueueUndo, Store, Undo},
 };
 
 #[async_trait]

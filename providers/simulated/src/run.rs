@@ -1,6 +1,12 @@
 //! One run in virtual time.
 
-use std::{any::Any, cell::RefCell, panic::resume_unwind, time::Duration};
+use std::{
+    any::Any,
+    cell::RefCell,
+    panic::resume_unwind,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use tokio::{runtime::RngSeed, sync::oneshot};
 
@@ -72,4 +78,9 @@ pub(crate) fn raise(panic: Panic) {
 /// Registers `ending` to be called once this thread's run has ended without a panic.
 pub(crate) fn at_end(ending: Box<dyn FnOnce()>) {
     RUN.with_borrow_mut(|run| run.endings.push(ending));
+}
+
+/// Locks `mutex`. A panic has already ended the run, so poisoning does not matter.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

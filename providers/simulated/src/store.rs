@@ -17,10 +17,10 @@ use ports::{
     queue::QueueLimits,
 };
 
-use crate::{
-    config::Options,
-    queue::{QueueState, QueueUndo},
-};
+pub(crate) use self::queue::{Forward, QueueState, QueueUndo};
+use crate::config::Options;
+
+mod queue;
 
 /// The most mutations that wait for an fsync. Beyond it the oldest become durable.
 const UNDO_MAX: usize = 100_000;

@@ -13,13 +13,14 @@ use ports::{
 
 use crate::{
     clock::{SimulatedClock, SimulatedEntropy},
-    cloud::{Cloud, Kept, lock},
+    cloud::{Cloud, Kept},
     config::Options,
     durability::SimulatedStore,
     faults::Faults,
     functions::Functions,
     instances::{Program, SimulatedInstances},
     objects::SimulatedObjects,
+    run::lock,
     trace::Trace,
 };
 

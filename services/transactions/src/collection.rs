@@ -21,7 +21,6 @@ use crate::{
     serializable::Serializable,
 };
 
-/// Keeps the store small.
 #[derive(Debug)]
 pub(crate) struct Collection {
     pub(crate) context: Arc<Context>,

@@ -23,14 +23,12 @@ pub struct Config {
     pub pack_bytes_min: usize,
     /// The most bytes of values in one pack. A longer value gets a pack of its own.
     pub pack_bytes_max: u64,
-    /// This many packs of about one size become one, unless they are full. The number of packs
-    /// stays small however slowly they fill. Two or more.
+    /// This many small packs become one; a pack is small if so many of its size fit a full one. The
+    /// number of packs stays small however slowly they fill. Two or more.
     pub packs_merged: usize,
     /// How long a pack gathers values before it is put, unless they fill it sooner. It bounds the
     /// rate of puts of packs that are not full.
     pub pack_wait: Duration,
-    /// How long the object of an unreferenced pack is kept for readers that looked it up before.
-    pub pack_kept: Duration,
     /// The most keys one attempt writes.
     pub keys_written_max: usize,
     /// The most keys one attempt reads.
@@ -120,9 +118,8 @@ impl Default for Config {
             chunk_bytes_max: 1 << 20,
             pack_bytes_min: 1 << 10,
             pack_bytes_max: 8 << 20,
-            packs_merged: 16,
+            packs_merged: 64,
             pack_wait: Duration::from_millis(100),
-            pack_kept: Duration::from_mins(1),
             keys_written_max: 10_000,
             keys_read_max: 100_000,
             open_max: 10_000,

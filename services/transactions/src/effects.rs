@@ -190,22 +190,18 @@ impl Effects {
         if effect.group().len() > GROUP_BYTES_MAX {
             return Err(Error::Invalid("a message group has at most 128 bytes"));
         }
-        let destinations = &self.destinations;
+        let Destinations { queue, functions } = &self.destinations;
         let carried_max = match effect {
-            Effect::Message { .. } => destinations
-                .queue
-                .as_ref()
-                .map(|queue| queue.limits().message_bytes_max),
-            Effect::Invocation { .. } => destinations
-                .functions
-                .as_ref()
-                .map(|functions| functions.limits().payload_bytes_max),
+            Effect::Message { .. } => queue.as_ref().map(|queue| queue.limits().message_bytes_max),
+            Effect::Invocation { .. } => {
+                let functions = functions.as_ref();
+                functions.map(|functions| functions.limits().payload_bytes_max)
+            }
         };
-        if effect.content().len()
-            > self
-                .effect_bytes_max()
-                .min(carried_max.unwrap_or(usize::MAX))
-        {
+        // An effect has to fit an item of its own.
+        let item_bytes_max = self.context.key_value.limits().item_bytes_max;
+        let bytes_max = self.context.config.effect_bytes_max.min(item_bytes_max / 2);
+        if effect.content().len() > bytes_max.min(carried_max.unwrap_or(usize::MAX)) {
             return Err(Error::TooLarge(
                 "the message or payload is beyond the limit of one effect",
             ));
@@ -213,10 +209,13 @@ impl Effects {
         Ok(())
     }
 
-    /// An effect has to fit an item of its own.
-    fn effect_bytes_max(&self) -> usize {
-        let item_bytes_max = self.context.key_value.limits().item_bytes_max;
-        self.context.config.effect_bytes_max.min(item_bytes_max / 2)
+    fn queue(&self) -> Result<&SharedQueue> {
+        self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)
+    }
+
+    fn functions(&self) -> Result<&Arc<dyn Functions>> {
+        let functions = self.destinations.functions.as_ref();
+        functions.ok_or(Error::NoSuchFunction)
     }
 
     /// Errors: `NoSuchQueue`, `NoSuchFunction`: an effect that cannot be sent must not be accepted.
@@ -226,14 +225,11 @@ impl Effects {
                 if self.known_queues.lock().contains(name) {
                     return Ok(());
                 }
-                let queue = self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)?;
-                queue
-                    .send(&queue_name(name), Vec::new())
-                    .await
-                    .map_err(|error| match error.kind() {
-                        ports::ErrorKind::Invalid => Error::NoSuchQueue,
-                        _ => error.into(),
-                    })?;
+                let sent = self.queue()?.send(&queue_name(name), Vec::new()).await;
+                sent.map_err(|error| match error.kind() {
+                    ports::ErrorKind::Invalid => Error::NoSuchQueue,
+                    _ => error.into(),
+                })?;
                 let mut known = self.known_queues.lock();
                 if known.len() >= KNOWN_MAX {
                     known.clear();
@@ -243,12 +239,7 @@ impl Effects {
             // The provider keeps its functions in memory, and functions can disappear, so this is
             // not cached.
             Effect::Invocation { function, .. } => {
-                let functions = self
-                    .destinations
-                    .functions
-                    .as_ref()
-                    .ok_or(Error::NoSuchFunction)?;
-                if !functions.knows(function).await? {
+                if !self.functions()?.knows(function).await? {
                     return Err(Error::NoSuchFunction);
                 }
             }

@@ -97,17 +97,12 @@ impl IdempotencyKeys {
         let window = self.context.config.named_window;
         let (random, chosen): (Vec<_>, Vec<_>) =
             names.into_iter().partition(|(id, _)| id.is_random());
+        let end = end_of_period(now, window);
+        self.keep_until(node, chosen, now, end).await?;
         let random_window = self.context.config.random_window.min(window);
         let age = window.saturating_sub(random_window).as_millis() as u64;
-        self.keep_until(node, chosen, now, end_of_period(now, window))
-            .await?;
-        self.keep_until(
-            node,
-            random,
-            now,
-            end_of_period(now, random_window).saturating_sub(age),
-        )
-        .await
+        let end = end_of_period(now, random_window).saturating_sub(age);
+        self.keep_until(node, random, now, end).await
     }
 
     /// Keeps these rows until a window after `end`.
@@ -121,27 +116,18 @@ impl IdempotencyKeys {
         if names.is_empty() {
             return Ok(());
         }
-        let counted = Update::modify(
-            layout::period(end),
-            vec![Action::Add(COUNT.into(), names.len() as i64)],
-        );
+        let counted = vec![Action::Add(COUNT.into(), names.len() as i64)];
+        let counted = Update::modify(layout::period(end), counted);
         if let (Outcome::Done(Some(item)), _) = node.store.finish(&counted).await? {
             self.lock().insert(end, count_of(&item));
         }
         let all = stream::iter(names.into_iter().map(Ok));
         all.try_for_each_concurrent(NAMES_AT_ONCE, |(id, attempt)| async move {
             let actions = vec![Action::set(ATTEMPT, attempt.to_bytes().to_vec())];
-            node.store
-                .finish(&Update::modify(layout::kept_name(end, now, &id), actions))
-                .await
-                .map(drop)
+            let kept = Update::modify(layout::kept_name(end, now, &id), actions);
+            node.store.finish(&kept).await.map(drop)
         })
         .await
-    }
-
-    /// Whether there are ids to walk.
-    pub(crate) fn has_names_due(&self) -> bool {
-        self.due().is_some()
     }
 
     /// The bucket to walk, and the most ids to take from it.

@@ -23,7 +23,7 @@ use crate::{
     },
     cluster::Cluster,
     context::Context,
-    model::{Attempt, Key, KeyspaceId},
+    model::{Attempt, Key, KeyspaceId, TransactionId},
     node::Node,
     packing::Packing,
     serializable::Serializable,
@@ -46,14 +46,12 @@ pub(crate) enum Fetched {
     Missing,
 }
 
-/// The result of a load.
 pub(crate) struct Versions {
     pub(crate) records: Vec<Arc<CommitRecord>>,
     values: Vec<(Attempt, u32, Bytes)>,
     point: DurabilityPoint,
 }
 
-/// A large value, and its permit for the memory that such values share.
 struct Reading {
     value: Bytes,
     _held: OwnedSemaphorePermit,
@@ -89,7 +87,6 @@ impl Drop for Pin<'_> {
     }
 }
 
-/// Reads committed data.
 #[derive(Debug)]
 pub(crate) struct Loader {
     pub(crate) context: Arc<Context>,
@@ -148,10 +145,8 @@ impl Loader {
         if write.place == Place::Gone {
             return Ok(Fetched::Value(None));
         }
-        if let Some(value) = self.stored_value(node, record.attempt, write).await? {
-            return Ok(Fetched::Value(Some(value)));
-        }
-        Ok(Fetched::Missing)
+        let value = self.stored_value(node, record.attempt, write).await?;
+        Ok(value.map_or(Fetched::Missing, |value| Fetched::Value(Some(value))))
     }
 
     /// The value of a write that is in the store, or was until lately; `None` if it is gone. A
@@ -181,30 +176,29 @@ impl Loader {
         if let Some(value) = self.cache.lock().data.get(attempt, write.write) {
             return Ok(Some(value));
         }
-        let (value, held) = if let Place::Chunks { bytes, .. } = write.place {
-            let held = self.reserve_reading(bytes as usize).await?;
-            (node.store.chunked_value(attempt, write).await?, Some(held))
-        } else if let Place::Packed { bytes, .. } = write.place {
-            let is_large = bytes as usize > self.context.config.inline_bytes_max;
-            let held = if is_large {
-                Some(self.reserve_reading(bytes as usize).await?)
-            } else {
-                None
-            };
-            (self.packing.packed_value(node, attempt, write).await?, held)
-        } else {
-            let item = node.store.version(&write.key, attempt).await?;
-            (
-                item.filter(|item| item.write == write.write)
-                    .and_then(|item| item.value),
-                None,
-            )
+        let large = match write.place {
+            Place::Chunks { bytes, .. } => Some(bytes),
+            Place::Packed { bytes, .. } => {
+                Some(bytes).filter(|bytes| *bytes as usize > self.context.config.inline_bytes_max)
+            }
+            Place::Inline { .. } | Place::Gone => None,
+        };
+        let held = match large {
+            Some(bytes) => Some(self.reserve_reading(bytes as usize).await?),
+            None => None,
+        };
+        let value = match write.place {
+            Place::Chunks { .. } => node.store.chunked_value(attempt, write).await?,
+            Place::Packed { .. } => self.packing.packed_value(node, attempt, write).await?,
+            Place::Inline { .. } | Place::Gone => {
+                let item = node.store.version(&write.key, attempt).await?;
+                let item = item.filter(|item| item.write == write.write);
+                item.and_then(|item| item.value)
+            }
         };
         let Some(value) = value else { return Ok(None) };
-        {
-            if let Some(mut cache) = self.cache.of(node.id) {
-                cache.data.insert(attempt, write.write, value.clone());
-            }
+        if let Some(mut cache) = self.cache.of(node.id) {
+            cache.data.insert(attempt, write.write, value.clone());
         }
         Ok(Some(match held {
             Some(held) => Bytes::from_owner(Reading { value, _held: held }),
@@ -268,24 +262,7 @@ impl Loader {
         });
         waiter
     }
-}
 
-/// The error for a version that is missing although no node may have collected it.
-pub(crate) fn damaged(key: &Key, choice: &Choice) -> Error {
-    if let Choice::Version(record) = choice {
-        tracing::error!(?key, attempt = %record.attempt, "a committed version is not in the store");
-    }
-    Error::NoValidVersion
-}
-
-pub(crate) async fn wait_for_load(mut waiter: watch::Receiver<Loaded>) -> Result<Arc<Entry>> {
-    match waiter.wait_for(Option::is_some).await {
-        Ok(loaded) => loaded.clone().expect("waited for"),
-        Err(_) => Err(Error::unavailable("the engine stops")),
-    }
-}
-
-impl Loader {
     /// The committed versions of `key` in the store. For this node's recent commits, and those in
     /// use, it needs no rows.
     pub(crate) async fn load_versions(&self, node: &Arc<Node>, key: &Key) -> Result<Versions> {
@@ -300,21 +277,19 @@ impl Loader {
         let rows = stream::iter(items.into_iter().zip(known))
             .map(|((attempt, item), known)| committed_version(node, key, attempt, item, known));
         let found: Vec<_> = rows.buffered(ROWS_AT_ONCE).try_collect().await?;
-        let mut versions = Versions {
-            records: Vec::new(),
-            values: Vec::new(),
-            point,
-        };
+        let (mut records, mut values) = (Vec::new(), Vec::new());
         for (record, item, read_at) in found {
             point = point.max(read_at);
             let Some(record) = record else { continue };
-            versions
-                .values
-                .extend(item.value.map(|value| (record.attempt, item.write, value)));
-            versions.records.push(record);
+            values.extend(item.value.map(|value| (record.attempt, item.write, value)));
+            records.push(record);
         }
         self.check_succession(node, key.keyspace()).await?;
-        Ok(Versions { point, ..versions })
+        Ok(Versions {
+            records,
+            values,
+            point,
+        })
     }
 
     /// A successor collects versions that snapshots of this node need. A load in a sequenced
@@ -332,8 +307,23 @@ impl Loader {
     }
 }
 
-/// The record of a version, if it is committed. Either its row is committed by the attempt and
-/// write that wrote it, or the row was handed over and the attempt is in the sequencer's log.
+/// The error for a version that is missing although no node may have collected it.
+pub(crate) fn damaged(key: &Key, choice: &Choice) -> Error {
+    if let Choice::Version(record) = choice {
+        tracing::error!(?key, attempt = %record.attempt, "a committed version is not in the store");
+    }
+    Error::NoValidVersion
+}
+
+pub(crate) async fn wait_for_load(mut waiter: watch::Receiver<Loaded>) -> Result<Arc<Entry>> {
+    match waiter.wait_for(Option::is_some).await {
+        Ok(loaded) => loaded.clone().expect("waited for"),
+        Err(_) => Err(Error::unavailable("the engine stops")),
+    }
+}
+
+/// The record of a version, if it is committed, and the write that made the version is the last of
+/// its attempt.
 pub(crate) async fn committed_version(
     node: &Node,
     key: &Key,
@@ -341,48 +331,41 @@ pub(crate) async fn committed_version(
     item: VersionItem,
     known: Option<Arc<CommitRecord>>,
 ) -> Result<(Option<Arc<CommitRecord>>, VersionItem, DurabilityPoint)> {
-    let is_its_write = |record: &CommitRecord| {
-        record
-            .write_of(key)
-            .is_some_and(|write| write.write == item.write)
+    let (record, point) = match known {
+        Some(record) => (Some(Arc::clone(&record)), record.point),
+        None => committed_record(node, &item.id, attempt).await?,
     };
-    if let Some(record) = known {
-        let point = record.point;
-        return Ok((
-            Some(record).filter(|record| is_its_write(record)),
-            item,
-            point,
-        ));
-    }
-    let (mut decision, mut point) = node.store.decision(&item.id).await?;
-    if decision
-        .as_ref()
-        .is_some_and(|row| row.attempt == attempt && row.state == State::Prepared)
-    {
+    let is_its_write = |record: &Arc<CommitRecord>| {
+        let last = record.write_of(key);
+        last.is_some_and(|write| write.write == item.write)
+    };
+    Ok((record.filter(is_its_write), item, point))
+}
+
+/// The record of an attempt, if its row is committed, or the row was handed over and the attempt is
+/// in the sequencer's log.
+async fn committed_record(
+    node: &Node,
+    id: &TransactionId,
+    attempt: Attempt,
+) -> Result<(Option<Arc<CommitRecord>>, DurabilityPoint)> {
+    let (mut decision, mut point) = node.store.decision(id).await?;
+    let is_prepared = |row: &Decision| row.attempt == attempt && row.state == State::Prepared;
+    if decision.as_ref().is_some_and(is_prepared) {
         if let Some(record) = node.followed.unsettled(attempt) {
             let point = point.max(record.point);
-            return Ok((
-                Some(record).filter(|record| is_its_write(record)),
-                item,
-                point,
-            ));
+            return Ok((Some(record), point));
         }
         // Settled since it was read; or not decided before this, and then it is announced like any
         // other.
-        (decision, point) = node.store.decision(&item.id).await?;
+        (decision, point) = node.store.decision(id).await?;
     }
-    let Some(Decision {
-        attempt: decided,
-        state: State::Committed(stored),
-        ..
-    }) = decision
-    else {
-        return Ok((None, item, point));
+    let record = match decision.filter(|row| row.attempt == attempt) {
+        Some(Decision {
+            state: State::Committed(stored),
+            ..
+        }) => Some(node.store.record(id, attempt, &stored, point).await?),
+        _ => None,
     };
-    if decided != attempt {
-        return Ok((None, item, point));
-    }
-    let record = Arc::new(node.store.record(&item.id, attempt, &stored, point).await?);
-    let counts = is_its_write(&record);
-    Ok((counts.then_some(record), item, point))
+    Ok((record.map(Arc::new), point))
 }

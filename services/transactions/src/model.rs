@@ -356,12 +356,6 @@ pub struct Located {
 }
 
 impl PackId {
-    /// Before all others.
-    pub(crate) const FIRST: Self = Self {
-        node: NodeId(0),
-        number: 0,
-    };
-
     /// The length of its stored form.
     pub const BYTES: usize = Attempt::BYTES;
 

@@ -30,9 +30,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ports::objects::ObjectStore;
+use ports::objects::{self, ObjectError, ObjectPath, ObjectStore};
 
-use crate::context::Context;
+use crate::{Error, Result, context::Context, storage::store::Store};
 
 mod compactor;
 mod ownership;
@@ -61,4 +61,33 @@ impl Packing {
             home: OnceLock::new(),
         }
     }
+
+    /// Errors: the service was given no object store, but values lie in one.
+    fn objects(&self) -> Result<&SharedObjects> {
+        let missing =
+            || Error::Corrupt("the value lies in an object store that was not given".into());
+        self.objects.as_ref().ok_or_else(missing)
+    }
+
+    fn home(&self) -> Result<&str> {
+        let home = self.home.get().map(String::as_str);
+        home.ok_or_else(|| Error::unavailable("the node starts"))
+    }
+}
+
+/// Repeats a call for an object as often as needed. `None` if there is no such object.
+async fn find<T, F: Future<Output = objects::Result<T>>>(
+    store: &Store,
+    verb: &str,
+    path: &ObjectPath,
+    call: impl Fn() -> F,
+) -> Result<Option<T>> {
+    let attempt = || async {
+        match call().await {
+            Ok(found) => Ok(Some(found)),
+            Err(ObjectError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(objects::failed(format!("{verb} {path}"), error)),
+        }
+    };
+    store.again(attempt).await
 }

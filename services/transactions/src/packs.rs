@@ -1,11 +1,10 @@
-//! The packs that one start of a node knows: those it puts, and those it owns.
+//! The packs that one start of a node knows: those it puts, and those it compacts.
 //!
 //! Only the in-memory state and the rows of packs are here. [`packing`](crate::packing) puts, reads
 //! and compacts them.
 
 use std::{
     collections::BTreeMap,
-    ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -16,16 +15,14 @@ use tokio::sync::watch;
 use crate::{
     Config, Error, Result,
     model::{Attempt, Key, Located, NodeId, PackId},
+    storage::records::Write,
 };
 
 pub(crate) mod directory;
 pub(crate) mod rows;
 pub(crate) mod table;
-pub(crate) mod written;
 
 use self::table::Table;
-
-pub(crate) use self::written::{OnTheirWay, Written};
 
 /// Keeps packs from being examined for compaction: its holder may still write items that name them.
 pub(crate) type Hold = Arc<()>;
@@ -40,48 +37,35 @@ pub(crate) struct PackEntry {
 }
 
 /// The future positions of values, and a wait until they are stored.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Packed {
-    /// The position of each value.
     pub(crate) located: Vec<Located>,
     /// Held as long as items that name these positions may be written.
     pub(crate) holds: Vec<Hold>,
     pub(crate) put: Vec<watch::Receiver<Option<Result<()>>>>,
 }
 
-/// The packs of one start of a node, and those it owns.
+/// The packs of one start of a node, and those it compacts.
 #[derive(Debug)]
-pub(crate) struct Packs {
-    pub(crate) state: Mutex<State>,
-}
+pub(crate) struct Packs(Mutex<State>);
 
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) last: u64,
     pub(crate) gathering: Option<Gathering>,
     pub(crate) table: Table,
-    /// Small reads that wait to be merged, by their pack.
-    pub(crate) wanted: BTreeMap<PackId, Vec<Wanted>>,
     /// The object store failed; nothing is compacted before this.
     pub(crate) paused_until: Monotonic,
     /// The throttle of the log lines about that.
     pub(crate) outage: LogThrottle,
-    /// Bytes that died here in packs of other owners, and when to add them to the packs' rows.
-    pub(crate) owed: BTreeMap<PackId, u64>,
+    /// When to add the bytes that died to the packs' rows.
     pub(crate) owed_until: Monotonic,
+    /// How often this node has noted dead values in packs that it does not compact.
     pub(crate) noted: u64,
-    /// Others have noted dead values of packs that this node owns.
-    pub(crate) is_look_due: bool,
-    pub(crate) is_take_over_due: bool,
-    /// The table has packs of dead nodes.
-    pub(crate) has_taken_over: bool,
-}
-
-/// A small read that waits for others.
-#[derive(Debug)]
-pub(crate) struct Wanted {
-    pub(crate) range: Range<u64>,
-    pub(crate) told: tokio::sync::oneshot::Sender<Result<Option<Bytes>>>,
+    /// The rows tell of packs, or of dead values, that this node does not know.
+    pub(crate) are_rows_due: bool,
+    /// This node compacts the packs of dead nodes.
+    pub(crate) takes_over: bool,
 }
 
 /// A pack that gathers values.
@@ -96,88 +80,77 @@ pub(crate) struct Gathering {
 
 impl Packs {
     pub(crate) fn new(config: &Config) -> Self {
-        let state = State {
+        Self(Mutex::new(State {
             last: 0,
             gathering: None,
             table: Table::new(config),
-            wanted: BTreeMap::new(),
             paused_until: Monotonic::default(),
             outage: LogThrottle::default(),
-            owed: BTreeMap::new(),
             owed_until: Monotonic::default(),
             noted: 0,
-            is_look_due: false,
-            is_take_over_due: false,
-            has_taken_over: false,
-        };
-        Self {
-            state: Mutex::new(state),
-        }
+            are_rows_due: false,
+            takes_over: false,
+        }))
     }
 
-    /// The number of packs that this node owns, and the bytes of their values.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of packs that this node compacts, and the bytes of their values.
     pub(crate) fn sums(&self) -> (u64, u64) {
         self.state().table.sums()
     }
 
-    /// The pack numbers up to `last` are taken.
-    pub(crate) fn pass(&self, last: u64) {
-        let mut state = self.state();
-        state.last = state.last.max(last);
-    }
-
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Packs {
-    /// How often this node has noted dead values in packs of other owners.
+    /// How often this node has noted dead values in packs that it does not compact.
     pub(crate) fn noted(&self) -> u64 {
         self.state().noted
     }
 
     /// Another node has noted something.
     pub(crate) fn more_is_noted(&self) {
-        self.state().is_look_due = true;
+        self.state().are_rows_due = true;
     }
 
-    /// This node takes ownership of all packs of dead nodes that exist by now.
+    /// This node compacts all packs of dead nodes that exist by now.
     pub(crate) fn takes_over(&self) {
-        self.state().is_take_over_due = true;
+        let mut state = self.state();
+        (state.takes_over, state.are_rows_due) = (true, true);
     }
 
-    /// Gives up ownership of all packs except those of `own`.
+    /// Compacts only the packs of `own` from now on.
     pub(crate) fn give_back(&self, own: NodeId) {
-        let state = &mut *self.state();
-        if std::mem::take(&mut state.has_taken_over) {
+        let mut state = self.state();
+        if std::mem::take(&mut state.takes_over) {
             state.table.give_back(own);
         }
-        state.is_take_over_due = false;
     }
 }
 
 impl Gathering {
     pub(crate) fn new(id: PackId) -> Self {
-        let (hold, told) = (Hold::default(), watch::Sender::new(None));
         Self {
             id,
             entries: Vec::new(),
             bytes: 0,
-            hold,
-            told,
+            hold: Hold::default(),
+            told: watch::Sender::new(None),
         }
     }
 
-    /// Accepts a value. Returns its future position.
-    pub(crate) fn take(&mut self, entry: PackEntry) -> Located {
-        let located = Located {
+    /// Accepts a value, and tells its future position to `packed`.
+    pub(crate) fn take(&mut self, entry: PackEntry, packed: &mut Packed) {
+        packed.located.push(Located {
             pack: self.id,
             offset: self.bytes,
-        };
+        });
+        let is_held = |hold: &Hold| Arc::ptr_eq(hold, &self.hold);
+        if !packed.holds.last().is_some_and(is_held) {
+            packed.holds.push(Arc::clone(&self.hold));
+            packed.put.push(self.told.subscribe());
+        }
         self.bytes += entry.value.len() as u64;
         self.entries.push(entry);
-        located
     }
 }
 
@@ -186,27 +159,49 @@ impl Packed {
     pub(crate) async fn is_put(&self) -> Result<()> {
         let mut answer = Ok(());
         for put in &self.put {
-            let put = put
-                .clone()
-                .wait_for(Option::is_some)
-                .await
-                .map(|put| put.clone().expect("waited for"));
+            let mut put = put.clone();
+            let put = match put.wait_for(Option::is_some).await {
+                Ok(put) => put.clone().expect("waited for"),
+                Err(_) => Err(Error::unavailable("the engine stops")),
+            };
             // Waits for all of them, even after an error: a clean-up must not run beside writes
             // that are still on their way.
-            answer =
-                answer.and(put.unwrap_or_else(|_| Err(Error::unavailable("the engine stops"))));
+            answer = answer.and(put);
         }
         answer
     }
+}
 
-    pub(crate) fn join(&mut self, gathering: &Gathering) {
-        if !self
-            .holds
-            .iter()
-            .any(|hold| Arc::ptr_eq(hold, &gathering.hold))
-        {
-            self.holds.push(Arc::clone(&gathering.hold));
-            self.put.push(gathering.told.subscribe());
-        }
+/// The packed values of an attempt, kept as long as it may write items that name them.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) holds: Vec<Hold>,
+    /// The pack of each key's last value, and its length.
+    pub(crate) places: BTreeMap<Key, (PackId, u64)>,
+}
+
+impl Written {
+    /// Takes the positions of all its writes, which are deleted now.
+    pub(crate) fn take_places(&mut self) -> Vec<(PackId, u64)> {
+        std::mem::take(&mut self.places).into_values().collect()
+    }
+}
+
+/// Values on their way into packs.
+#[derive(Debug, Default)]
+pub(crate) struct OnTheirWay {
+    pub(crate) located: BTreeMap<u32, Located>,
+    pub(crate) packed: Packed,
+}
+
+impl OnTheirWay {
+    /// The future position of a write's value, if it goes into a pack.
+    pub(crate) fn located(&self, write: &Write) -> Option<Located> {
+        self.located.get(&write.write).copied()
+    }
+
+    /// Waits until all of them are stored.
+    pub(crate) async fn are_put(&self) -> Result<()> {
+        self.packed.is_put().await
     }
 }

@@ -6,11 +6,13 @@ mod walk;
 
 use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
+use transactions::Engine;
+
 use crate::{
-    Broken, Error, Result, Runner,
+    Broken, Error, Figures, Result, Runner,
     env::Env,
     failure::Failure,
-    figures::Counters,
     placement::Placement,
     run::Run,
     steps::AttemptRegistry,
@@ -26,7 +28,9 @@ pub(crate) struct Executor {
     pub(crate) runner: Arc<dyn Runner>,
     pub(crate) placement: Arc<Placement>,
     pub(crate) attempts: AttemptRegistry,
-    pub(crate) counters: Counters,
+    /// Without the active runs.
+    pub(crate) figures: Mutex<Figures>,
+    pub(crate) engine: Engine,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +91,7 @@ impl Executor {
         };
         match ended {
             Ok(status) => {
-                self.counters.ended(status);
+                self.figures.lock().count_end(status);
                 Execution::Ended
             }
             Err(Error::RunEnded) => Execution::Ended,
@@ -105,21 +109,18 @@ impl Executor {
     /// has read none of them writes this end.
     async fn fail(&self, run: &Run, why: &Error) -> Result<()> {
         let row = run.row.refused(why, self.env.now_ms());
-        let ended = run.retry(|| async {
+        let end = || async {
             let store = self.placement.store(&run.location).await?;
-            store.end_run(&run.name, &run.id, &row).await
-        });
-        match ended.await {
-            // The store has refused the run's own row, too.
-            Err(error) if error.is_permanent() && run.store.is_far() => {
-                let note = || async {
+            match store.end_run(&run.name, &run.id, &row).await {
+                // The store has refused the run's own row, too.
+                Err(error) if error.is_permanent() && store.is_far() => {
                     let store = self.placement.store(&run.location).await?;
                     store.note_refused(&run.name, &run.id, &row).await
-                };
-                run.retry(note).await
+                }
+                ended => ended.map(drop),
             }
-            ended => ended.map(drop),
-        }
+        };
+        run.retry(end).await
     }
 
     /// Confirms the steps of a long run that is stored near. At first only the name of a step's

@@ -29,35 +29,23 @@ pub(crate) enum Failure {
 
 impl Failure {
     pub(crate) fn new(step: &str, kind: &str, message: &str) -> Self {
-        let message = beginning(message, MESSAGE_BYTES_MAX);
-        let error = serde_json::json!({ "step": step, "errorType": kind, "errorMessage": message });
-        Self::Failed(Bytes::from(error.to_string()))
+        Self::Failed(failure(step, kind, message))
     }
 
     pub(crate) fn of(step: &str, kind: &str, error: &Error) -> Self {
         Self::new(step, kind, &error.to_string())
     }
 
-    /// The failure that the function of `step` reported.
-    pub(crate) fn reported(step: &str, payload: &[u8]) -> Self {
-        let Ok(serde_json::Value::Object(mut said)) = serde_json::from_slice(payload) else {
-            return Self::new(step, FUNCTION_FAILED, &String::from_utf8_lossy(payload));
-        };
-        said.insert("step".to_owned(), step.into());
-        let said = serde_json::Value::Object(said);
-        let whole = said.to_string();
-        if whole.len() <= FAILURE_BYTES_MAX {
-            return Self::Failed(Bytes::from(whole));
-        }
-        let kind = said["errorType"].as_str().unwrap_or(FUNCTION_FAILED);
-        let kind = &kind[..kind.floor_char_boundary(TYPE_BYTES_MAX)];
-        match said["errorMessage"].as_str() {
-            Some(message) => Self::new(step, kind, message),
-            None => Self::new(step, kind, &String::from_utf8_lossy(payload)),
+    /// The result of a step for its code. Errors: `AttemptEnded` if it has none yet.
+    pub(crate) fn settled(result: Result<Bytes, Self>) -> Result<Result<Bytes, Bytes>, Error> {
+        match result {
+            Ok(output) => Ok(Ok(output)),
+            Err(Self::Failed(failure)) => Ok(Err(failure)),
+            Err(Self::Stopped) => Err(Error::AttemptEnded),
         }
     }
 
-    /// The same for an invocation. A function's response has a limit of its own, and the runtime
+    /// The failure of an invocation. A function's response has a limit of its own, and the runtime
     /// reports a longer one with that limit; the result of a step has `bytes_max`.
     pub(crate) fn of_invocation(step: &str, payload: &[u8], bytes_max: usize) -> Self {
         #[derive(Deserialize)]
@@ -72,7 +60,7 @@ impl Failure {
                 let bytes = "more bytes than a function may answer with";
                 Self::too_large(step, bytes, bytes_max)
             }
-            _ => Self::reported(step, payload),
+            _ => Self::Failed(reported(step, payload)),
         }
     }
 
@@ -80,6 +68,33 @@ impl Failure {
     pub(crate) fn too_large(step: &str, bytes: &str, bytes_max: usize) -> Self {
         let why = format!("a result has {bytes}, and {bytes_max} are the most here");
         Self::new(step, "Workflow.ResultTooLarge", &why)
+    }
+}
+
+/// A failure as JSON.
+pub(crate) fn failure(step: &str, kind: &str, message: &str) -> Bytes {
+    let message = beginning(message, MESSAGE_BYTES_MAX);
+    let error = serde_json::json!({ "step": step, "errorType": kind, "errorMessage": message });
+    Bytes::from(error.to_string())
+}
+
+/// The failure that the function of `step` reported.
+pub(crate) fn reported(step: &str, payload: &[u8]) -> Bytes {
+    let raw = || String::from_utf8_lossy(payload);
+    let Ok(serde_json::Value::Object(mut said)) = serde_json::from_slice(payload) else {
+        return failure(step, FUNCTION_FAILED, &raw());
+    };
+    said.insert("step".to_owned(), step.into());
+    let said = serde_json::Value::Object(said);
+    let whole = said.to_string();
+    if whole.len() <= FAILURE_BYTES_MAX {
+        return Bytes::from(whole);
+    }
+    let kind = said["errorType"].as_str().unwrap_or(FUNCTION_FAILED);
+    let kind = &kind[..kind.floor_char_boundary(TYPE_BYTES_MAX)];
+    match said["errorMessage"].as_str() {
+        Some(message) => failure(step, kind, message),
+        None => failure(step, kind, &raw()),
     }
 }
 
@@ -104,9 +119,7 @@ mod tests {
     use super::*;
 
     fn reported(payload: &str) -> Value {
-        let Failure::Failed(failure) = Failure::reported("f", payload.as_bytes()) else {
-            panic!("it has failed");
-        };
+        let failure = super::reported("f", payload.as_bytes());
         assert!(failure.len() <= FAILURE_BYTES_MAX, "{}", failure.len());
         serde_json::from_slice(&failure).expect("it is JSON")
     }
@@ -128,7 +141,7 @@ mod tests {
         let own = Failure::of_invocation("f", br#"{"errorType":"E"}"#, 4_153_344);
         assert_eq!(
             own,
-            Failure::reported("f", br#"{"errorType":"E"}"#),
+            Failure::Failed(super::reported("f", br#"{"errorType":"E"}"#)),
             "other failures stay"
         );
     }

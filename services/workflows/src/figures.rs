@@ -1,7 +1,5 @@
 //! Counts of runs since the start.
 
-use parking_lot::Mutex;
-
 use crate::storage::Status;
 
 /// Counts of runs since the start.
@@ -19,29 +17,13 @@ pub struct Figures {
     pub cancelled: u64,
 }
 
-/// The counters behind [`Figures`].
-#[derive(Debug, Default)]
-pub(crate) struct Counters(Mutex<Figures>);
-
-impl Counters {
-    pub(crate) fn began(&self) {
-        self.0.lock().begun += 1;
-    }
-
-    pub(crate) fn ended(&self, status: Status) {
-        let mut figures = self.0.lock();
+impl Figures {
+    pub(crate) fn count_end(&mut self, status: Status) {
         match status {
             Status::Running => {}
-            Status::Succeeded => figures.succeeded += 1,
-            Status::Failed => figures.failed += 1,
-            Status::Cancelled => figures.cancelled += 1,
-        }
-    }
-
-    pub(crate) fn figures(&self, active: u64) -> Figures {
-        Figures {
-            active,
-            ..*self.0.lock()
+            Status::Succeeded => self.succeeded += 1,
+            Status::Failed => self.failed += 1,
+            Status::Cancelled => self.cancelled += 1,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{cmp::Ordering, fmt};
 use bytes::Bytes;
 use functions::manifest::workflow::{Branch, Step, When};
 use serde::{
-    Deserialize, Deserializer,
+    Deserializer as _,
     de::{Error as _, SeqAccess, Visitor},
 };
 use serde_json::{Number, Value, value::RawValue};
@@ -25,31 +25,24 @@ pub(crate) fn plain_step(function: &str) -> Step {
 
 /// The elements of a JSON list, unchanged. Errors: the input is not a list, or is too long.
 pub(crate) fn elements(input: &[u8]) -> Result<Vec<Box<RawValue>>, String> {
-    serde_json::from_slice::<Elements>(input)
-        .map(|Elements(elements)| elements)
-        .map_err(|error| {
-            format!("map is given a list of {MAP_ELEMENTS_MAX} elements at most: {error}")
-        })
-}
-
-struct Elements(Vec<Box<RawValue>>);
-
-impl<'de> Deserialize<'de> for Elements {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(UpToTheMost)
-    }
+    let mut json = serde_json::Deserializer::from_slice(input);
+    let elements = json.deserialize_seq(UpToTheMost);
+    let whole = elements.and_then(|elements| json.end().map(|()| elements));
+    whole.map_err(|error| {
+        format!("map is given a list of {MAP_ELEMENTS_MAX} elements at most: {error}")
+    })
 }
 
 struct UpToTheMost;
 
 impl<'de> Visitor<'de> for UpToTheMost {
-    type Value = Elements;
+    type Value = Vec<Box<RawValue>>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a list")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Elements, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut elements = Vec::new();
         while let Some(element) = list.next_element()? {
             if elements.len() == MAP_ELEMENTS_MAX {
@@ -57,7 +50,7 @@ impl<'de> Visitor<'de> for UpToTheMost {
             }
             elements.push(element);
         }
-        Ok(Elements(elements))
+        Ok(elements)
     }
 }
 

@@ -39,7 +39,7 @@
 //! | `run`, `steps` | one active run; attempts of its steps |
 //! | `executor`, `graph` | how a run walks its graph, and tries its steps |
 //! | `scheduler` | how runs begin, resume, move between processes, end and are forgotten |
-//! | `query`, `service` | requests of callers, and of the code of steps |
+//! | `service` | requests of callers, and of the code of steps |
 //!
 //! `docs/design/0005-workflows.md` describes the state after a death at each point.
 //!
@@ -57,7 +57,6 @@ mod graph;
 mod model;
 mod options;
 mod placement;
-mod query;
 mod run;
 mod runner;
 mod scheduler;
@@ -70,7 +69,6 @@ pub use error::{Error, Result};
 pub use figures::Figures;
 pub use options::Options;
 pub use placement::{FarStore, FarStores};
-pub use query::{RunView, StepView};
 pub use runner::Runner;
-pub use service::{Parts, Service, StepStart, StepToken};
+pub use service::{Parts, RunView, Service, StepStart, StepToken, StepView};
 pub use storage::{RESERVED_NAMES, Status, StepResult};

@@ -42,7 +42,7 @@ const EVENTS_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Placement {
     near: Store,
-    shards: Arc<Shards>,
+    pub(crate) shards: Arc<Shards>,
     /// The stores in which each workflow has rows, as far as this process knows.
     listed: Mutex<BTreeMap<String, BTreeSet<StoreLocation>>>,
 }
@@ -66,15 +66,12 @@ impl Placement {
             slots: Mutex::default(),
             events: sender,
         });
-        let listed = Mutex::default();
-        (
-            Self {
-                near,
-                shards,
-                listed,
-            },
-            events,
-        )
+        let placement = Self {
+            near,
+            shards,
+            listed: Mutex::default(),
+        };
+        (placement, events)
     }
 
     #[cfg(test)]
@@ -86,12 +83,12 @@ impl Placement {
     /// included.
     pub(crate) async fn load(&self) -> Result<BTreeSet<StoreLocation>> {
         for name in self.near.listed().await? {
-            self.note(&name, [StoreLocation::Near]);
+            self.note(&name, StoreLocation::Near);
         }
         let mut far = BTreeSet::new();
         for (name, address) in self.near.listed_far_stores().await? {
             let location = self.far_at(&address);
-            self.note(&name, [location.clone()]);
+            self.note(&name, location.clone());
             far.insert(location);
         }
         // The addresses of deployed workflows are the latest.
@@ -101,9 +98,9 @@ impl Placement {
         Ok(far)
     }
 
-    fn note(&self, name: &str, locations: impl IntoIterator<Item = StoreLocation>) {
+    fn note(&self, name: &str, location: StoreLocation) {
         let mut listed = self.listed.lock();
-        listed.entry(name.to_owned()).or_default().extend(locations);
+        listed.entry(name.to_owned()).or_default().insert(location);
     }
 
     fn is_listed(&self, name: &str, location: &StoreLocation) -> bool {
@@ -119,20 +116,9 @@ impl Placement {
 
     /// The far store at `address`, which is its address from now on.
     fn far_at(&self, address: &str) -> StoreLocation {
-        let location = self.known_far_at(address);
-        if let StoreLocation::Far(place) = &location {
-            self.shards.set_address(place, address);
-        }
-        location
-    }
-
-    /// The same, but a known store keeps its address: `address` may be an older one.
-    fn known_far_at(&self, address: &str) -> StoreLocation {
-        let location = StoreLocation::far_at(address);
-        if let StoreLocation::Far(place) = &location {
-            self.shards.add(place, address);
-        }
-        location
+        let slot = self.shards.add(address);
+        slot.set_address(address);
+        StoreLocation::Far(Arc::clone(&slot.place))
     }
 
     /// A store for one run or one request.
@@ -179,13 +165,15 @@ impl Placement {
     /// Costs one read, and a second one where the workflow is not known to have rows near.
     async fn reload(&self, name: &str) -> Result<()> {
         for address in self.near.far_stores_of(name).await? {
-            self.note(name, [self.known_far_at(&address)]);
+            // A known store keeps its address, as this one may be older.
+            let place = Arc::clone(&self.shards.add(&address).place);
+            self.note(name, StoreLocation::Far(place));
         }
         let deployed = self.shards.runner.workflow(name);
         let is_near = deployed.is_some_and(|workflow| workflow.far.is_none());
         let is_known = self.is_listed(name, &StoreLocation::Near);
         if !is_near && !is_known && self.near.is_listed(name).await? {
-            self.note(name, [StoreLocation::Near]);
+            self.note(name, StoreLocation::Near);
         }
         Ok(())
     }
@@ -218,31 +206,19 @@ impl Placement {
         if let Some(address) = &workflow.far {
             self.near.list_far_store(name, address).await?;
         }
-        self.note(name, [location]);
+        self.note(name, location);
         Ok(())
-    }
-
-    /// The health of each far store that was requested, by place. Does not block.
-    pub(crate) fn health(&self) -> BTreeMap<String, FarStore> {
-        self.shards.health()
     }
 
     /// Why a far store does not make writes durable, by its last response; none: it has no trouble.
     pub(crate) fn trouble(&self, location: &StoreLocation) -> Option<String> {
         let place = location.to_string();
-        let trouble = self.health().remove(&place)?.trouble?;
+        let trouble = self.shards.health().remove(&place)?.trouble?;
         Some(format!("the far store {place} does not take it: {trouble}"))
     }
 
     /// Whether the last request to a store failed. Does not block.
     pub(crate) fn is_failing(&self, location: &StoreLocation) -> bool {
-        match location {
-            StoreLocation::Near => false,
-            StoreLocation::Far(place) => self.shards.is_failing(place),
-        }
-    }
-
-    pub(crate) async fn release(&self) {
-        self.shards.release().await;
+        matches!(location, StoreLocation::Far(place) if self.shards.is_failing(place))
     }
 }

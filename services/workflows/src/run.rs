@@ -52,18 +52,10 @@ pub(crate) struct Run {
     /// Of an atomic run: the overlay of its steps, and the transaction that it reads in.
     atomic: Mutex<Option<(Arc<Overlay>, Call)>>,
     /// Why that transaction is lost, once a step has learned it.
-    lost: Mutex<Option<Lost>>,
+    pub(crate) lost: Mutex<Option<Lost>>,
     pub(crate) ended: watch::Sender<bool>,
-    /// Read-locked by each commit under way.
-    gate: Arc<RwLock<Gate>>,
-}
-
-/// Whether steps may commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Gate {
-    #[default]
-    Open,
-    Closed,
+    /// Whether no step may commit any more. Each commit under way holds a read lock.
+    is_closed: Arc<RwLock<bool>>,
 }
 
 /// Why an attempt of an atomic run failed as a whole: all its steps are repeated.
@@ -106,7 +98,7 @@ impl Run {
             atomic: Mutex::default(),
             lost: Mutex::default(),
             ended: watch::Sender::new(false),
-            gate: Arc::default(),
+            is_closed: Arc::default(),
         })
     }
 
@@ -246,14 +238,14 @@ impl Run {
         step: &Arc<(String, StepRow, Changes)>,
     ) -> Result<(StepResult, DurabilityPoint)> {
         let (run, step) = (Arc::clone(self), Arc::clone(step));
-        let gate = Arc::clone(&self.gate).read_owned().await;
-        if *gate == Gate::Closed {
+        let is_closed = Arc::clone(&self.is_closed).read_owned().await;
+        if *is_closed {
             return Err(Error::AttemptEnded);
         }
         let task = tokio::spawn(async move {
             let (path, row, changes) = &*step;
             let result = run.store.commit_step(run.address(path), row, changes).await;
-            drop(gate);
+            drop(is_closed);
             result
         });
         task.await
@@ -262,8 +254,8 @@ impl Run {
 
     /// Commits what the step at `path` has written so far, by itself.
     pub(crate) async fn publish(&self, path: &str, changes: &Changes) -> Result<()> {
-        let gate = self.gate.read().await;
-        if *gate == Gate::Closed {
+        let is_closed = self.is_closed.read().await;
+        if *is_closed {
             return Err(Error::AttemptEnded);
         }
         let address = self.address(path);
@@ -274,11 +266,11 @@ impl Run {
 
     /// Waits for the commits under way; after that none begins.
     pub(crate) async fn close(&self) {
-        *self.gate.write().await = Gate::Closed;
+        *self.is_closed.write().await = true;
     }
 
     pub(crate) async fn is_closed(&self) -> bool {
-        *self.gate.read().await == Gate::Closed
+        *self.is_closed.read().await
     }
 
     /// Starts an atomic run over, in the transaction of `call`; returns the overlay of its steps.
@@ -298,15 +290,6 @@ impl Run {
 
     pub(crate) fn call_of_atomic(&self) -> Option<Call> {
         self.atomic.lock().as_ref().map(|(_, call)| call.clone())
-    }
-
-    pub(crate) fn is_lost(&self) -> bool {
-        self.lost.lock().is_some()
-    }
-
-    /// The same, with the cause, which is then forgotten.
-    pub(crate) fn take_lost(&self) -> Option<Lost> {
-        self.lost.lock().take()
     }
 
     /// The latest committed value of `key`; in an atomic run, the value that its transaction reads.

@@ -19,7 +19,6 @@ use tokio::{
     sync::{mpsc, oneshot},
     task::{AbortHandle, JoinSet},
 };
-use transactions::Engine;
 
 use crate::{
     Result,
@@ -59,7 +58,6 @@ struct Inner {
     env: Arc<Env>,
     placement: Arc<Placement>,
     executor: Arc<Executor>,
-    engine: Engine,
     claims: Arc<Claims>,
     /// Taken by [`Scheduler::start`].
     events: Mutex<Option<mpsc::Receiver<ShardEvent>>>,
@@ -71,7 +69,6 @@ struct Inner {
 impl Scheduler {
     pub(crate) fn new(
         executor: &Arc<Executor>,
-        engine: Engine,
         claims: &Arc<Claims>,
         events: mpsc::Receiver<ShardEvent>,
         tasks: &Tasks,
@@ -80,7 +77,6 @@ impl Scheduler {
             env: Arc::clone(&executor.env),
             placement: Arc::clone(&executor.placement),
             executor: Arc::clone(executor),
-            engine,
             claims: Arc::clone(claims),
             events: Mutex::new(Some(events)),
             retention: Retention::default(),
@@ -172,14 +168,14 @@ impl Scheduler {
         if let Some(run) = &run {
             claim.set_run(run);
         }
-        let (key, number) = (claim.key().clone(), claim.number());
+        let (key, number) = (claim.key.clone(), claim.number);
         let scheduler = self.clone();
         let task = self.spawn(async move {
             let inner = &scheduler.inner;
             let run = loop {
                 let now = match run.take() {
                     Some(run) => run,
-                    None => match scheduler.reload(claim.key(), &location).await {
+                    None => match scheduler.reload(&claim.key, &location).await {
                         Some(run) => run,
                         None => return,
                     },
@@ -203,7 +199,7 @@ impl Scheduler {
     pub(crate) async fn stop(&self, tasks: &Tasks) {
         let mut tasks = std::mem::take(&mut *tasks.lock());
         tasks.shutdown().await;
-        self.inner.placement.release().await;
+        self.inner.placement.shards.release().await;
     }
 
     /// Runs `task` in the background, so that it continues if its caller gives up.

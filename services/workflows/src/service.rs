@@ -1,30 +1,33 @@
 //! The service: one handle to the parts.
 
+mod response;
+mod runs;
+mod state;
 mod step_api;
+mod view;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use functions::manifest::workflow::Workflow;
-use ports::{Clock, Entropy, ErrorKind, key_value::SharedKeyValue};
-use transactions::{
-    Engine,
-    list::{Listing, Page},
-};
+use parking_lot::Mutex;
+use ports::{Clock, Entropy, ErrorKind, LogThrottle, key_value::SharedKeyValue};
+use transactions::Engine;
 
 use crate::{
-    Error, FarStore, FarStores, Figures, Options, Result, RunView, Runner, Status, StepView,
+    Error, FarStore, FarStores, Figures, Options, Result, Runner, Status,
     env::Env,
     executor::Executor,
-    figures::Counters,
     placement::Placement,
-    query::{AwaitedStore, Query},
     scheduler::{Claims, Scheduler, Tasks},
     steps::AttemptRegistry,
     storage::layout::RUN_ID_BYTES_MAX,
 };
 
 pub use step_api::{StepStart, StepToken};
+pub use view::{RunView, StepView};
+
+use response::AwaitedStore;
 
 /// The dependencies of the service.
 #[derive(Debug, Clone)]
@@ -49,12 +52,11 @@ pub struct Parts {
 /// A call that waits for a store fails with `Unavailable`, or `OutcomeUnknown`, after 5 s.
 #[derive(Debug, Clone)]
 pub struct Service {
-    runner: Arc<dyn Runner>,
     executor: Arc<Executor>,
     claims: Arc<Claims>,
     scheduler: Scheduler,
-    query: Arc<Query>,
-    engine: Engine,
+    /// Limits the log lines about writes that far stores refuse permanently.
+    refusal_log: Arc<Mutex<LogThrottle>>,
     tasks: Tasks,
 }
 
@@ -75,23 +77,21 @@ impl Service {
             &env,
         );
         let (placement, claims) = (Arc::new(placement), Arc::<Claims>::default());
-        let query = Query::new(&env, &placement, &claims);
         let executor = Arc::new(Executor {
             env,
-            runner: Arc::clone(&runner),
+            runner,
             placement,
             attempts: AttemptRegistry::default(),
-            counters: Counters::default(),
+            figures: Mutex::default(),
+            engine,
         });
         let tasks = Tasks::default();
-        let scheduler = Scheduler::new(&executor, engine.clone(), &claims, events, &tasks);
+        let scheduler = Scheduler::new(&executor, &claims, events, &tasks);
         Self {
-            runner,
             executor,
             claims,
             scheduler,
-            query: Arc::new(query),
-            engine,
+            refusal_log: Arc::default(),
             tasks,
         }
     }
@@ -110,7 +110,7 @@ impl Service {
 
     /// The deployed workflows, by name.
     pub fn deployed(&self) -> BTreeMap<String, Arc<Workflow>> {
-        self.runner.workflows()
+        self.executor.runner.workflows()
     }
 
     /// The number of active runs.
@@ -120,12 +120,15 @@ impl Service {
 
     /// The state of each far store, by place.
     pub fn far_stores(&self) -> BTreeMap<String, FarStore> {
-        self.executor.placement.health()
+        self.executor.placement.shards.health()
     }
 
     /// Counts of runs since the start.
     pub fn figures(&self) -> Figures {
-        self.executor.counters.figures(self.active() as u64)
+        Figures {
+            active: self.active() as u64,
+            ..*self.executor.figures.lock()
+        }
     }
 
     /// Begins a run (W1); returns its id once the begin is ordered. Without an id, generates one.
@@ -150,7 +153,7 @@ impl Service {
                 "begin a run: its store does not take it in time",
             )
         };
-        match self.query.within(Duration::ZERO, late, begun).await {
+        match self.within(Duration::ZERO, late, begun).await {
             Err(error) if error.is_outcome_unknown() => {
                 let state =
                     format!("the run {id:?} may have begun: begin it again under this id only");
@@ -166,8 +169,8 @@ impl Service {
     /// later.
     pub async fn cancel(&self, name: &str, id: &str) -> Result<RunView> {
         let awaited = AwaitedStore::default();
-        let found = self.query.find(name, id, &awaited);
-        let found = self.query.in_time(&awaited, found).await?;
+        let found = self.find(name, id, &awaited);
+        let found = self.in_time(&awaited, found).await?;
         if found.row.status != Status::Running {
             return self.run(name, id).await;
         }
@@ -176,7 +179,7 @@ impl Service {
         let ended = async move { scheduler.end(key, location).await };
         let ended = self.scheduler.detached(ended);
         let view = async {
-            self.query.in_time(&awaited, ended).await?;
+            self.in_time(&awaited, ended).await?;
             self.run(name, id).await
         };
         let state = || {
@@ -188,17 +191,7 @@ impl Service {
             .map_err(|error| error.with_unknown_outcome(id, state()))
     }
 
-    /// A run, once its view is durable (W3).
-    pub async fn run(&self, name: &str, id: &str) -> Result<RunView> {
-        self.query.run(name, id).await
-    }
-
-    /// The same once it has ended, or after `most`.
-    pub async fn wait(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
-        self.query.wait(name, id, most).await
-    }
-
-    /// The same for a run that the caller has begun a moment ago. Errors: `OutcomeUnknown` if no
+    /// A run that the caller has begun a moment ago, once it has ended or after `most`. Errors: `OutcomeUnknown` if no
     /// view of it is available.
     pub async fn wait_for_begun(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
         let state = || {
@@ -211,38 +204,6 @@ impl Service {
             .await
             .map_err(|error| error.with_unknown_outcome(id, state()))
     }
-
-    /// A page of a workflow's runs after `after`, in the order of their ids, and where the next page
-    /// begins.
-    pub async fn runs(
-        &self,
-        name: &str,
-        status: Option<Status>,
-        after: Option<&str>,
-    ) -> Result<(Vec<RunView>, Option<String>)> {
-        after.map(check_id).transpose()?;
-        self.query.runs(name, status, after).await
-    }
-
-    /// The committed steps of a run, in the order in which they ended.
-    pub async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
-        self.query.steps(name, id).await
-    }
-
-    /// The latest committed value of a key of the workflow's state, once it is durable.
-    pub async fn state(&self, name: &str, key: &Bytes) -> Result<Option<Bytes>> {
-        self.query.state(name, key).await
-    }
-
-    /// A page of the keys of the workflow's state, once they are durable.
-    pub async fn list_state(&self, name: &str, listing: &Listing) -> Result<Page> {
-        self.query.list_state(name, listing).await
-    }
-
-    #[cfg(test)]
-    pub(crate) fn query(&self) -> &Query {
-        &self.query
-    }
 }
 
 fn check_id(id: &str) -> Result<&str> {
@@ -253,3 +214,6 @@ fn check_id(id: &str) -> Result<&str> {
     }
     Ok(id)
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,6 @@ use fastrand::Rng;
 use super::{
     cluster::{Among, Cluster},
     crashable::{Life, Side},
-    scenario::{Disaster, Scenario},
 };
 
 /// The most port calls of a process before its ordered death strikes.
@@ -17,9 +16,36 @@ const CALLS_UNTIL_DEATH_MAX: u64 = 60;
 /// A process with an ordered death that makes no call dies after this time.
 const IDLE_UNTIL_DEATH: Duration = Duration::from_millis(300);
 
+/// A fault of whole processes or of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disaster {
+    /// The node dies between two of its port calls; the store continues.
+    Node,
+    /// Node and store die: what was not durable is lost.
+    Everything,
+    /// The store alone dies: the node's data that was not durable is lost.
+    Store,
+    /// The node is considered dead and replaced, but runs on for a while.
+    Replacement,
+    /// The node is told to shut down, and may die before it has.
+    Departure,
+    /// One of several nodes dies between two of its port calls; after a while another process takes
+    /// its place.
+    OneOfMany,
+    /// One of several nodes dies, and its successor is partitioned from all others for a while.
+    JoinsApart,
+    /// The link between two of several nodes is cut for a while.
+    Partition,
+    /// One of several nodes loses both the others and the membership service, for long enough to
+    /// lose its membership.
+    CutOff,
+}
+
 /// Deaths and starts of nodes.
 pub(super) struct FaultSchedule<'scenario> {
-    pub(super) scenario: &'scenario Scenario,
+    pub(super) disasters: &'scenario [Disaster],
+    /// By how much the clock of each start is behind that of the previous one.
+    pub(super) clock_set_back: Duration,
     pub(super) cluster: &'scenario Cluster,
     pub(super) rng: Rng,
     pub(super) skew_ms: i64,
@@ -30,7 +56,7 @@ pub(super) struct FaultSchedule<'scenario> {
 impl FaultSchedule<'_> {
     /// Runs all disasters one after the other, then waits forever.
     pub(super) async fn strike(&mut self) {
-        for disaster in &self.scenario.disasters {
+        for disaster in self.disasters {
             self.cluster.connect().await;
             match disaster {
                 Disaster::Node => self.node_dies().await,
@@ -201,7 +227,7 @@ impl FaultSchedule<'_> {
             if self.rng.usize(..3) == 0 {
                 self.order_death(&life);
             }
-            self.skew_ms -= self.scenario.clock_set_back.as_millis() as i64;
+            self.skew_ms -= self.clock_set_back.as_millis() as i64;
             if self.cluster.boot(life.clone(), self.skew_ms).await {
                 life.goes_on();
                 return;

@@ -14,6 +14,7 @@ use transactions::{
     model::{Begin, Begun, Call, Isolation, Key, Outcome as Became, TransactionId},
 };
 
+pub use super::fault_schedule::Disaster;
 use super::{
     client::{self, Habits, Record},
     cluster::{Among, Cluster, Connection, Failure},
@@ -50,31 +51,6 @@ const WINDOW_SLACK: Duration = Duration::from_secs(20);
 
 /// After this time every node knows of a commit, if no fault strikes.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
-
-/// A fault of whole processes or of the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Disaster {
-    /// The node dies between two of its port calls; the store continues.
-    Node,
-    /// Node and store die: what was not durable is lost.
-    Everything,
-    /// The store alone dies: the node's data that was not durable is lost.
-    Store,
-    /// The node is considered dead and replaced, but runs on for a while.
-    Replacement,
-    /// The node is told to shut down, and may die before it has.
-    Departure,
-    /// One of several nodes dies between two of its port calls; after a while another process takes
-    /// its place.
-    OneOfMany,
-    /// One of several nodes dies, and its successor is partitioned from all others for a while.
-    JoinsApart,
-    /// The link between two of several nodes is cut for a while.
-    Partition,
-    /// One of several nodes loses both the others and the membership service, for long enough to
-    /// lose its membership.
-    CutOff,
-}
 
 /// A scenario.
 #[derive(Debug, Clone)]
@@ -209,7 +185,8 @@ impl Scenario {
         });
         let clients = join_all(clients.collect::<Vec<_>>());
         let mut schedule = FaultSchedule {
-            scenario: &self,
+            disasters: &self.disasters,
+            clock_set_back: self.clock_set_back,
             cluster: &cluster,
             rng,
             skew_ms: 0,

@@ -8,10 +8,8 @@ use ports::{Item, Key};
 use simulated::World;
 use synchrony::far_items;
 
-use super::code::{COUNTS, FIRST, SECOND, STEPS};
+use super::definitions::{COUNTS, FIRST, SECOND, STEPS};
 
-/// The address of the far store.
-pub const ADDRESS: &str = "far";
 /// The name of the range with that address.
 const RANGE: Bytes = Bytes::from_static(b"landfast/redis://far:6379");
 /// The status of a successful run in its row.

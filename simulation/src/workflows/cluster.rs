@@ -19,8 +19,9 @@ use transactions::{Parts as TransactionParts, membership::Address};
 use workflows::{FarStores, Options, Parts, Service};
 
 use super::{
-    checks::{ADDRESS, Far},
+    checks::Far,
     code::Code,
+    definitions::ADDRESS,
     far::{FarFaults, FarStore},
     lateness::{LateKeyValue, Lateness},
     receivers::Receivers,

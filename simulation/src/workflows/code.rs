@@ -1,9 +1,8 @@
-//! The functions and the workflows of these tests.
+//! The functions of these tests; [`super::definitions`] has their workflows.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -18,81 +17,15 @@ use transactions::{Effect, model};
 use workflows::{Runner, Service, StepStart};
 
 use super::{
-    checks::{ADDRESS, Claim},
+    checks::Claim,
+    definitions::{
+        BEFORE, COUNTS, DAWDLES_FOR, FIRST, HURRY, LATE_BY, SECOND, SENDS, SHARES, SLOW_FOR, TURNS,
+        TURNS_TAKEN, deployed,
+    },
     far::SPOILT,
     receivers::{QUEUE, Receivers},
 };
 use crate::transactions::crashable::Life;
-
-/// Adds one in each step, and sends a message.
-pub const COUNTS: &str = "counts";
-/// Sends a message half way, and continues.
-pub const FIRST: &str = "first";
-/// Waits for that message, and depends on it.
-pub const SECOND: &str = "second";
-/// The same as [`COUNTS`], atomic.
-pub const WHOLE: &str = "whole";
-/// Adds one, and then fails permanently; atomic.
-pub const NOTHING: &str = "nothing";
-/// Adds one, writes its count in a transaction, and then fails permanently; atomic.
-pub const LEAKS: &str = "leaks";
-/// Adds one slowly to a counter that all its runs share; atomic and isolated.
-pub const SHARES: &str = "shares";
-/// Waits for longer than its transaction may last, and then reads; atomic.
-pub const LINGERS: &str = "lingers";
-/// Waits for long, then adds one.
-pub const SLOW: &str = "slow";
-/// Adds one, waits for some seconds, and adds one; atomic.
-pub const DAWDLES: &str = "dawdles";
-/// Adds one, and takes most of its time limit; atomic.
-pub const HASTENS: &str = "hastens";
-/// Waits for long, then does the same as [`FIRST`].
-pub const TELLS_LATE: &str = "tells-late";
-/// Its first attempt ends, and sends a request later.
-pub const LATE: &str = "late";
-/// Writes a value that the far store refuses permanently.
-pub const SPOILS: &str = "spoils";
-/// Reads that value.
-pub const RESTS_ON_SPOILT: &str = "rests";
-/// Adds one, and then fails permanently.
-pub const FAILS: &str = "fails";
-/// Sends a message, externalizes it, and fails; then finds the message sent, and sends another one.
-pub const TURNS: &str = "turns";
-/// Writes more than it can externalize, and ignores the error.
-pub const OVERFLOWS: &str = "overflows";
-/// Adds one, then writes its count in a transaction.
-pub const COPIES: &str = "copies";
-
-/// Adds one, waits for long repeatedly, and adds one.
-pub const LONG: &str = "long";
-/// Its code calls steps that may fail, and continues depending on the result.
-pub const HANDLES: &str = "handles";
-
-/// Waits for long, then reads far state; one attempt.
-pub const PEEKS: &str = "peeks";
-/// Waits for long, then externalizes with a short time limit; one attempt.
-pub const HURRIES: &str = "hurries";
-/// Waits for long, then has a step read far state, and continues even if that fails.
-pub const MINDS: &str = "minds";
-/// Calls a function that does the same as [`PEEKS`].
-pub const ASKS: &str = "asks";
-/// The time limit of [`HURRIES`].
-pub const HURRY: Duration = Duration::from_secs(5);
-/// The far state after a run of [`COUNTS`] with this id.
-pub const BEFORE: &str = "before";
-
-/// The number of steps of [`COUNTS`] and [`WHOLE`].
-pub const STEPS: u64 = 4;
-/// How often a step of [`TURNS`] fails before it succeeds.
-pub const TURNS_TAKEN: u64 = 2;
-/// The text that each step of [`COUNTS`] sends.
-pub const SENDS: [&str; 2] = ["a", "b"];
-/// How long a step of [`SLOW`] waits.
-pub const SLOW_FOR: Duration = Duration::from_mins(1);
-/// How long a step of [`DAWDLES`] waits.
-pub const DAWDLES_FOR: Duration = Duration::from_secs(3);
-/// How long after its end an attempt of [`LATE`] sends its request.
-pub const LATE_BY: Duration = Duration::from_secs(1);
 
 /// Runs functions in place.
 #[derive(Debug)]
@@ -125,78 +58,6 @@ fn number(value: Option<&Bytes>) -> u64 {
 }
 
 impl Code {
-    fn defined(&self) -> BTreeMap<String, Arc<Workflow>> {
-        let counts = vec!["\"add\""; STEPS as usize].join(",");
-        let retried = |function: &str| format!(r#"{{"function":"{function}","backoff_ms":20}}"#);
-        let (tells, hears) = (retried("tells"), retried("hears"));
-        let far = if self.is_far {
-            format!(r#","far":"{ADDRESS}","synchrony":"{}""#, self.synchrony)
-        } else {
-            String::new()
-        };
-        let made = |steps: &str, more: &str| {
-            let text = format!(r#"{{"steps":[{steps}]{more}}}"#);
-            Arc::new(serde_json::from_str(&text).expect("a workflow"))
-        };
-        let atomic = r#","atomic":true"#;
-        let fails = r#""add",{"function":"fails","retries":0}"#;
-        let mut all = BTreeMap::from([
-            (COUNTS, made(&counts, &far)),
-            (FIRST, made(&tells, &far)),
-            (SECOND, made(&hears, &far)),
-            (TELLS_LATE, made(r#""tells-late""#, &far)),
-            (SLOW, made(r#""waits","add""#, &far)),
-            (LATE, made(r#""late""#, &far)),
-            (COPIES, made(r#""add","copies""#, &far)),
-            (TURNS, made(&retried("turns"), &far)),
-            (LONG, made(r#""add","waits","waits","waits","add""#, &far)),
-            (FAILS, made(fails, &far)),
-            (HANDLES, made(r#""handles""#, &far)),
-        ]);
-        if self.is_far {
-            let once =
-                |function: &str| made(&format!(r#"{{"function":"{function}","retries":0}}"#), &far);
-            all.extend([PEEKS, HURRIES, MINDS, ASKS].map(|name| (name, once(name))));
-            all.insert(
-                OVERFLOWS,
-                made(r#"{"function":"overflows","retries":0}"#, &far),
-            );
-            all.insert(
-                SPOILS,
-                made(r#""add",{"function":"spoils","retries":1}"#, &far),
-            );
-            all.insert(
-                RESTS_ON_SPOILT,
-                made(r#""add",{"function":"rests","retries":1}"#, &far),
-            );
-        } else {
-            all.insert(WHOLE, made(&counts, atomic));
-            all.insert(NOTHING, made(fails, atomic));
-            let once = |function: &str| format!(r#"{{"function":"{function}","retries":0}}"#);
-            let leaks = format!(r#""add",{},{}"#, once("copies"), once("fails"));
-            all.insert(LEAKS, made(&leaks, atomic));
-            all.insert(LINGERS, made(r#""waits","waits","rests""#, atomic));
-            all.insert(
-                DAWDLES,
-                made(r#""add","dawdles","dawdles","dawdles","add""#, atomic),
-            );
-            all.insert(
-                HASTENS,
-                made(r#""add","dawdles""#, r#","atomic":true,"timeout_s":5"#),
-            );
-            all.insert(
-                SHARES,
-                made(
-                    r#""shares""#,
-                    r#","atomic":true,"isolation":"serializable""#,
-                ),
-            );
-        }
-        all.into_iter()
-            .map(|(name, workflow)| (name.to_owned(), workflow))
-            .collect()
-    }
-
     fn is_drawn(&self, one_in: usize) -> bool {
         self.rng
             .lock()
@@ -523,11 +384,11 @@ impl Code {
 #[async_trait]
 impl Runner for Code {
     fn workflow(&self, name: &str) -> Option<Arc<Workflow>> {
-        self.defined().remove(name)
+        deployed(self.is_far.then_some(self.synchrony)).remove(name)
     }
 
     fn workflows(&self) -> BTreeMap<String, Arc<Workflow>> {
-        self.defined()
+        deployed(self.is_far.then_some(self.synchrony))
     }
 
     fn retries(&self, function: &str) -> Option<u32> {

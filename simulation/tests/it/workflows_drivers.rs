@@ -12,7 +12,7 @@ use simulation::{
     transactions::crashable::{Life, Side},
     workflows::{
         cluster::{Cluster, Process},
-        code::{COUNTS, DAWDLES, DAWDLES_FOR, HASTENS, LONG, SLOW_FOR, STEPS, TELLS_LATE},
+        definitions::{COUNTS, DAWDLES, DAWDLES_FOR, HASTENS, LONG, SLOW_FOR, STEPS, TELLS_LATE},
     },
 };
 use workflows::{Broken, Options, Status};

@@ -11,7 +11,7 @@ use simulation::{
         crashable::{Life, Side},
         scenario::seeds,
     },
-    workflows::{cluster::Cluster, code::HANDLES},
+    workflows::{cluster::Cluster, definitions::HANDLES},
 };
 use workflows::{Broken, Options, Status};
 

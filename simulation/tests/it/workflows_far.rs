@@ -16,7 +16,7 @@ use simulation::{
     workflows::{
         checks::Claim,
         cluster::{Cluster, Process},
-        code::{
+        definitions::{
             ASKS, BEFORE, COPIES, COUNTS, FAILS, FIRST, HURRIES, MINDS, OVERFLOWS, PEEKS, SECOND,
             SENDS, STEPS,
         },

@@ -9,7 +9,7 @@ use simulation::{
     transactions::crashable::Life,
     workflows::{
         cluster::{Cluster, Process},
-        code::{COUNTS, SENDS, SPOILS, STEPS, TURNS, TURNS_TAKEN},
+        definitions::{COUNTS, SENDS, SPOILS, STEPS, TURNS, TURNS_TAKEN},
         far::Refused,
         receivers::STUCK,
     },

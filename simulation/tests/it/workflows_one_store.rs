@@ -5,7 +5,7 @@ use simulation::{
     transactions::crashable::Life,
     workflows::{
         cluster::{Cluster, Process},
-        code::COUNTS,
+        definitions::COUNTS,
     },
 };
 use workflows::{Error, Options};

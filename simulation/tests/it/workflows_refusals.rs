@@ -8,7 +8,7 @@ use simulation::{
     transactions::crashable::Life,
     workflows::{
         cluster::{Cluster, Process},
-        code::{COUNTS, RESTS_ON_SPOILT, SPOILS},
+        definitions::{COUNTS, RESTS_ON_SPOILT, SPOILS},
         far::Refused,
     },
 };

@@ -10,7 +10,7 @@ use simulation::{
     transactions::crashable::{Life, Side},
     workflows::{
         cluster::{Cluster, Process},
-        code::{
+        definitions::{
             COUNTS, LATE, LATE_BY, LEAKS, LINGERS, LONG, NOTHING, SHARES, SLOW, SLOW_FOR, STEPS,
             WHOLE,
         },

@@ -9,7 +9,7 @@ use simulation::{
     transactions::crashable::Life,
     workflows::{
         cluster::{Cluster, Process},
-        code::{COUNTS, SLOW, SLOW_FOR},
+        definitions::{COUNTS, SLOW, SLOW_FOR},
         far::Refused,
     },
 };

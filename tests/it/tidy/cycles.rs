@@ -1,7 +1,7 @@
 //! Modules of a crate form no import cycle.
 //!
 //! At each level of a crate's module tree, sibling modules (each with all that lies below it) must form no cycle of `use`
-//! declarations. `tests/tidy_cycles.txt` names those that are left, and may only shrink.
+//! declarations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,42 +10,16 @@ use super::{
     source::{code, shipped},
 };
 
-/// Names the cycles that are left, one to a line as `CRATE: MODULE MODULE ...`.
-const ALLOWED: &str = "tests/tidy_cycles.txt";
-/// Crates that never have one.
-const FREE: [&str; 4] = [
-    "services/transactions",
-    "services/workflows",
-    "services/functions",
-    "frontends/http",
-];
-
 /// The path of a module within its crate.
 type Module = Vec<String>;
 
 #[test]
 fn modules_form_no_import_cycle() {
     let found = all_cycles();
-    let list = read(ALLOWED);
-    let allowed: BTreeSet<&str> = list
-        .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .collect();
-    let unlisted = found
+    let complaints: Vec<String> = found
         .iter()
-        .filter(|cycle| !allowed.contains(cycle.as_str()));
-    let mut complaints: Vec<String> = unlisted
         .map(|cycle| format!("an import cycle, {cycle}: break it"))
         .collect();
-    let done = allowed.iter().filter(|cycle| !found.contains(**cycle));
-    complaints.extend(done.map(|cycle| format!("{ALLOWED}: {cycle} is broken now; remove it")));
-    let is_free = |cycle: &&&str| FREE.iter().any(|name| cycle.starts_with(name));
-    complaints.extend(
-        allowed
-            .iter()
-            .filter(is_free)
-            .map(|cycle| format!("{ALLOWED}: {cycle} may have none")),
-    );
     assert_tidy(&complaints);
 }
 

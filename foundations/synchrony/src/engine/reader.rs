@@ -9,14 +9,14 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use ports::{
-    Error, ErrorKind, Item, Key, Result, Update,
-    key_value::{Change, Page, Scan, evaluate::check_key},
+    DurabilityPoint, Error, ErrorKind, Item, Key, Result, Update,
+    key_value::{Change, Page, Read, Scan, evaluate::check_key},
 };
 
 use super::Engine;
 use crate::{
     broken::Broken,
-    layout::{LaneId, RecordId, Row, RowKey, body, decode_body, item_row, row_of_far},
+    layout::{Content, LaneId, RecordId, Row, RowKey, body, decode_body, item_row, row_of_far},
 };
 
 /// Rows of one of the user's partitions by sort key, and the key up to which they are complete.
@@ -31,14 +31,17 @@ impl Engine {
         self.is_complete.load(Ordering::Acquire)
     }
 
-    pub(crate) async fn read(&self, lane: LaneId, key: &Key) -> Result<(Option<Arc<Item>>, u64)> {
+    pub(crate) async fn read(&self, lane: LaneId, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         check_key(key, &self.limits)?;
         let key = item_row(key);
         loop {
             self.check_open()?;
             let row = match self.near_row(&key).await? {
                 Some(row) => row,
-                None if self.is_complete() => return Ok((None, self.state().stream.high(lane))),
+                None if self.is_complete() => {
+                    let (value, point) = (None, self.point(lane));
+                    return Ok(Read { value, point });
+                }
                 None => match self.fill(&key).await? {
                     Some(row) => row,
                     None => continue,
@@ -48,14 +51,14 @@ impl Engine {
             let Some(stored) = self.stored(&row).await? else {
                 continue;
             };
-            return Ok((stored.item, self.saw(lane, row.writer)));
+            let (value, point) = (stored.item, self.saw(lane, row.writer));
+            return Ok(Read { value, point });
         }
     }
 
-    fn saw(&self, lane: LaneId, writer: Option<(RecordId, u64)>) -> u64 {
-        let mut state = self.state();
-        state.stream.observe(lane, writer);
-        state.stream.high(lane)
+    fn saw(&self, lane: LaneId, writer: Option<(RecordId, u64)>) -> DurabilityPoint {
+        self.state().stream.observe(lane, writer);
+        self.point(lane)
     }
 
     /// Fetches a row that is not near and stores it there; none: the key may have changed
@@ -101,11 +104,12 @@ impl Engine {
         }
     }
 
-    pub(crate) async fn scan(&self, lane: LaneId, scan: &Scan) -> Result<(Page, u64)> {
+    pub(crate) async fn scan(&self, lane: LaneId, scan: &Scan) -> Result<Read<Page>> {
         check_key(&Key::new(&scan.partition, &scan.from), &self.limits)?;
         if scan.until.as_ref().is_some_and(|until| *until <= scan.from) {
             let (items, next) = (Vec::new(), None);
-            return Ok((Page { items, next }, self.state().stream.high(lane)));
+            let (value, point) = (Page { items, next }, self.point(lane));
+            return Ok(Read { value, point });
         }
         let items_max = scan.items_max.min(self.limits.page_items_max).max(1);
         loop {
@@ -183,7 +187,7 @@ impl Engine {
         }
     }
 
-    async fn page(&self, lane: LaneId, items_max: usize, stretch: Stretch) -> Result<(Page, u64)> {
+    async fn page(&self, lane: LaneId, items_max: usize, stretch: Stretch) -> Result<Read<Page>> {
         let Stretch {
             rows,
             mut known_until,
@@ -210,12 +214,13 @@ impl Engine {
             Ok((sort, item))
         });
         let (items, next) = (try_join_all(items).await?, known_until);
-        Ok((Page { items, next }, self.state().stream.high(lane)))
+        let (value, point) = (Page { items, next }, self.point(lane));
+        Ok(Read { value, point })
     }
 }
 
 fn is_nothing(row: &Row) -> bool {
-    row.content == crate::layout::Content::Nothing
+    row.content == Content::Nothing
 }
 
 /// The first key after all that begin with `prefix`, which begins with a letter.

@@ -5,27 +5,33 @@
 //! response. So near order is position order. Slow parts, such as a far read or a wait for
 //! capacity, run without the lock.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, iter::zip, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use ports::{
     DurabilityPoint, Error, ErrorKind, Item, Key, Result, Update,
-    key_value::{Change, Read, Transacted, Value, evaluate::Stored},
+    key_value::{
+        Change, KeyValueLimits, Read, Transacted, Value,
+        evaluate::{Evaluated, Stored, check_limits, evaluate},
+    },
 };
 
 use super::{Engine, Order};
 use crate::{
-    evaluation::{Answered, Decision, Operation},
     health::Ended,
     layout::{
         BODY, Content, LaneId, OWNER, PayloadId, Record, RecordId, Row, RowKey, Written, body,
-        decode_body, encode_attributes, far_change, payload_sort, record_sort,
+        decode_body, encode_attributes, far_change, item_row, payload_sort, record_sort,
     },
     options::Mode,
     owner::{NearOwner, moving_to},
     stream::Pending,
 };
+
+/// The items after a call, in the order of its updates, or the index and the present item of an
+/// update whose condition does not hold.
+pub(crate) type Decision = Result<Vec<Option<Arc<Item>>>, (usize, Option<Arc<Item>>)>;
 
 struct CurrentRow {
     row: Option<Row>,
@@ -36,45 +42,46 @@ struct Plan {
     updates: Vec<Update>,
     record: Record,
     payloads: Vec<Option<Bytes>>,
-    resident_added: usize,
-    resident_removed: usize,
+    /// How many bytes more, or fewer, rows and payloads take after it.
+    resident: isize,
 }
 
 impl Engine {
-    /// Makes a call in a lane; returns its result with the highest position that the lane knows then.
-    /// `held` is a handle to the lane.
-    pub(crate) async fn write<O: Operation>(
+    /// Makes updates in a lane, all or none; returns the point of the lane then. `held` is a handle
+    /// to the lane.
+    pub(crate) async fn write(
         self: &Arc<Self>,
         (lane, held): (LaneId, impl Send + 'static),
-        operation: O,
-    ) -> Result<(Answered<O::Answer>, u64)> {
-        operation.check(&self.limits)?;
+        updates: Vec<Update>,
+    ) -> Result<(Decision, DurabilityPoint)> {
+        check_limits(&updates, &self.limits)?;
         // The write continues if its caller gives up. It follows what its lane has read, which the
         // lane forgets when its last handle is dropped. So the task holds a handle.
         let engine = Arc::clone(self);
         let task = async move {
-            let written = engine.write_here(lane, operation).await;
+            let written = engine.write_here(lane, &updates).await;
+            let point = engine.point(lane);
             drop(held);
-            written
+            written.map(|written| (written, point))
         };
-        let (answer, written, high) = self.detached(task).await?;
+        let ((decision, written), point) = self.detached(task).await?;
         if let Some(place) = written.filter(|_| self.options.mode == Mode::Sync) {
             self.wait_until_far(&[place]).await?;
         }
-        Ok((answer, high))
+        Ok((decision, point))
     }
 
-    async fn write_here<O: Operation>(
+    async fn write_here(
         &self,
         lane: LaneId,
-        operation: O,
-    ) -> Result<(Answered<O::Answer>, Option<RecordId>, u64)> {
-        let keys = operation.keys();
+        updates: &[Update],
+    ) -> Result<(Decision, Option<RecordId>)> {
+        let keys: Vec<RowKey> = updates.iter().map(|it| item_row(&it.key)).collect();
         loop {
             self.wait_for_room().await?;
             let mut order = self.order.lock().await;
             self.check_open()?;
-            if self.has_no_room() {
+            if self.state().stream.is_full(self.clock.monotonic()) {
                 continue;
             }
             let found = match self.find_all(&keys).await? {
@@ -85,11 +92,15 @@ impl Engine {
                     continue;
                 }
             };
-            let (place, dependencies) = self.join_in(lane, &found)?;
-            let stored: Vec<Stored> = found.iter().map(|found| found.stored.clone()).collect();
-            let Decision { changed, answer } = operation.decide(&stored, &self.limits)?;
+            let (place, dependencies) = {
+                let mut state = self.state();
+                let rows = found.iter().filter_map(|found| found.row.as_ref());
+                rows.for_each(|row| state.stream.observe(lane, row.writer));
+                state.stream.next_place(lane)?
+            };
+            let (changed, decision) = decide(updates, &found, &self.limits)?;
             if changed.is_empty() {
-                return Ok((answer, None, self.state().stream.high(lane)));
+                return Ok((decision, None));
             }
             let record = Record {
                 position: order.position + 1,
@@ -99,13 +110,8 @@ impl Engine {
             };
             let plan = self.plan(&keys, &found, changed, record, &order)?;
             self.carry_out(&mut order, plan).await?;
-            return Ok((answer, Some(place), self.state().stream.high(lane)));
+            return Ok((decision, Some(place)));
         }
-    }
-
-    fn has_no_room(&self) -> bool {
-        let now = self.clock.monotonic();
-        self.state().stream.is_full(now)
     }
 
     /// Waits while too much is pending (E7).
@@ -144,15 +150,6 @@ impl Engine {
         try_join_all(found).await.map(Ok)
     }
 
-    /// Notes that the lane has seen the rows, and returns the place of its next record.
-    fn join_in(&self, lane: LaneId, found: &[CurrentRow]) -> Result<(RecordId, Vec<RecordId>)> {
-        let mut state = self.state();
-        for row in found.iter().filter_map(|found| found.row.as_ref()) {
-            state.stream.observe(lane, row.writer);
-        }
-        state.stream.next_place(lane)
-    }
-
     fn plan(
         &self,
         keys: &[RowKey],
@@ -166,8 +163,7 @@ impl Engine {
             updates: vec![self.guard(order, moving_to(record.position))],
             record,
             payloads: Vec::new(),
-            resident_added: 0,
-            resident_removed: 0,
+            resident: 0,
         };
         for (at, next) in changed {
             self.plan_change(&mut plan, &keys[at], current[at].row.as_ref(), next)?;
@@ -208,9 +204,9 @@ impl Engine {
         };
         let put = Update::of(Key::new(shard, key), body(&row));
         plan.updates.push(put);
-        plan.resident_added += row.bytes(key);
+        plan.resident += row.bytes(key) as isize;
         if let Some(before) = before {
-            plan.resident_removed += before.bytes(key);
+            plan.resident -= before.bytes(key) as isize;
             plan.updates.extend(self.delete_unreferred(before));
         }
         plan.record.changes.push(Written {
@@ -255,12 +251,10 @@ impl Engine {
         let near = self.order_near(order.position, plan.updates).await?;
         order.position += 1;
         order.near = near;
-        order.resident_bytes =
-            (order.resident_bytes + plan.resident_added).saturating_sub(plan.resident_removed);
+        order.resident_bytes = order.resident_bytes.saturating_add_signed(plan.resident);
         let now = self.clock.monotonic();
         let pending = Pending::new(Arc::new(plan.record), plan.payloads, near, now);
         let mut state = self.state();
-        state.position = order.position;
         state.stream.append(pending);
         state.wants_room |= order.resident_bytes > self.options.near_bytes_max;
         let wants_room = state.wants_room;
@@ -357,4 +351,26 @@ impl Engine {
         };
         row.stored(attributes.as_ref()).map(Some)
     }
+}
+
+/// Evaluates updates over the rows of their keys; also returns the changed rows, by the index of
+/// their keys.
+fn decide(
+    updates: &[Update],
+    found: &[CurrentRow],
+    limits: &KeyValueLimits,
+) -> Result<(BTreeMap<usize, Stored>, Decision)> {
+    let (mut items, mut changed) = (Vec::new(), BTreeMap::new());
+    for (index, (update, CurrentRow { stored, .. })) in zip(updates, found).enumerate() {
+        let now = || stored.item.clone();
+        match evaluate(stored, update, limits)? {
+            Evaluated::Refused => return Ok((BTreeMap::new(), Err((index, now())))),
+            Evaluated::Unchanged => items.push(now()),
+            Evaluated::Changed(next) => {
+                items.push(next.item.clone());
+                changed.insert(index, next);
+            }
+        }
+    }
+    Ok((changed, Ok(items)))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ports::{Error, Result};
 
-use super::{Lane, Pending, Poison, Stream};
+use super::{Lane, Pending, Stream};
 use crate::{
     broken::Broken,
     layout::{LaneId, RecordId},
@@ -19,9 +19,8 @@ impl Stream {
         let id = match self.reusable() {
             Some(id) => id,
             None if self.is_at_lanes_max() => {
-                return Err(Error::unavailable(
-                    "open a lane, of which there are too many",
-                ));
+                let what = "open a lane, of which there are too many";
+                return Err(Error::unavailable(what));
             }
             None => {
                 let (epoch, number) = (self.epoch, self.made);
@@ -125,7 +124,8 @@ impl Stream {
     pub(crate) fn next_place(&mut self, id: LaneId) -> Result<(RecordId, Vec<RecordId>)> {
         self.forget_what_is_done(id);
         let lane = &self.lanes[&id];
-        if let Some(poison) = self.poison_over(id, u64::MAX) {
+        let of_reads = || lane.dependencies().find_map(|place| self.poison_of(place));
+        if let Some(poison) = lane.poison.as_ref().or_else(of_reads) {
             return Err(poison.error());
         }
         Ok((id.at(lane.next()), lane.dependencies().collect()))
@@ -168,9 +168,11 @@ impl Stream {
         };
         let is_done = self.is_done(place);
         let lane = self.lane(id);
+        // A write of the lane itself is in its records, unless its response is still under way.
+        let is_recorded = place.lane == id && place.sequence < lane.next();
         // Positions of earlier epochs are lower, and no lane of this epoch has points of them.
         lane.high = lane.high.max(position);
-        if place.lane != id && !is_done {
+        if !is_recorded && !is_done {
             let sequence = lane.inherited.entry(place.lane).or_default();
             *sequence = place.sequence.max(*sequence);
         }
@@ -196,19 +198,27 @@ impl Stream {
 
     /// The records that a barrier of a lane waits for: its own up to a position, and those it has
     /// read.
+    ///
+    /// The next write of the lane takes its reads over, so its dependencies belong to the point, too.
+    /// A read that was made while the lane wrote is taken over by the write after that one. So the
+    /// first two records beyond the position have all that the point covers.
     pub(crate) fn frontier(&mut self, id: LaneId, position: u64) -> Vec<RecordId> {
         self.forget_what_is_done(id);
         let Some(lane) = self.lanes.get(&id) else {
             return Vec::new();
         };
+        let mutant = self.options.mutant;
         let before = lane
             .records
-            .iter()
-            .take_while(|pending| pending.record.position <= position)
-            .count();
+            .partition_point(|pending| pending.record.position <= position);
         let mut places = vec![id.at(lane.done + before as u64)];
-        if !self.options.mutant.breaks(Broken::ForgetsWhatWasRead) {
+        if !mutant.breaks(Broken::ForgetsWhatWasRead) {
             places.extend(lane.dependencies());
+        }
+        if !mutant.breaks(Broken::ForgetsWhatWasTakenOver) {
+            for later in lane.records.range(before..).take(2) {
+                places.extend(&later.record.dependencies);
+            }
         }
         places
     }
@@ -252,20 +262,13 @@ impl Stream {
         }
     }
 
-    /// The poison of a lane's records up to `sequence`, or of the records that it has read.
-    fn poison_over(&self, id: LaneId, sequence: u64) -> Option<&Poison> {
-        let lane = self.lanes.get(&id)?;
-        lane.poisoned_at(sequence)
-            .or_else(|| lane.dependencies().find_map(|place| self.poison_of(place)))
-    }
-
     fn forget_what_is_done(&mut self, id: LaneId) {
-        let Some(mut lane) = self.lanes.remove(&id) else {
+        let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
-        lane.inherited
-            .retain(|other, sequence| !self.is_done(other.at(*sequence)));
-        self.lanes.insert(id, lane);
+        let mut inherited = std::mem::take(&mut lane.inherited);
+        inherited.retain(|other, sequence| !self.is_done(other.at(*sequence)));
+        self.lane(id).inherited = inherited;
     }
 
     pub(super) fn lane(&mut self, id: LaneId) -> &mut Lane {

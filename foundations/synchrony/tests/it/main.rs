@@ -1,5 +1,6 @@
 //! Synchrony from outside: the port's contract, faults of both stores, deaths, owners.
 
+mod barriers;
 mod contract;
 mod durability;
 mod errors;

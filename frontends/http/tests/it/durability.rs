@@ -7,18 +7,22 @@ use std::{
 
 use axum::{body::Body, http::Request};
 use bytes::Bytes;
-use embedded::storage::{DiskStorage, Intercepted, Operation, Storage};
+use embedded::storage::{DiskStorage, Storage, StorageFile};
 use futures_util::FutureExt as _;
 use http_frontend::{InProcessRouter, Limits, Services};
 use serde_json::json;
 use transactions::Config;
 
+use self::intercepted::{Intercepted, Operation};
 use crate::{
     body, code,
     engine::Engine,
     functions::{manifest, service},
     problem,
 };
+
+#[path = "../../../../providers/embedded/tests/it/intercepted.rs"]
+mod intercepted;
 
 /// A disk whose syncs can be made to wait.
 #[derive(Debug, Default)]

@@ -136,7 +136,11 @@ impl Blocks {
             block: vec![0; BLOCK_BYTES],
             is_changed: false,
         };
-        Ok(Self {
+        Ok(Self::new(file, path, salt, head))
+    }
+
+    fn new(file: Arc<dyn StorageFile>, path: &Path, salt: u32, head: Head) -> Self {
+        Self {
             file,
             path: path.to_owned(),
             salt,
@@ -144,7 +148,7 @@ impl Blocks {
             head: Mutex::new(head),
             had_torn_head: false,
             forgotten: None,
-        })
+        }
     }
 
     /// Opens an existing file. Writes both heads again, the worse one first, because an earlier
@@ -194,13 +198,9 @@ impl Blocks {
             })),
         };
         Ok(Self {
-            file,
-            path: path.to_owned(),
-            salt,
-            checking: Checking::Done,
-            head: Mutex::new(head),
             had_torn_head,
             forgotten,
+            ..Self::new(file, path, salt, head)
         })
     }
 

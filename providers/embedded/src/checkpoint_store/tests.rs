@@ -32,7 +32,7 @@ fn write(
     changes: &[(&'static str, Option<Record>)],
     now_ms: u64,
 ) {
-    let mut generation = Generation::new();
+    let mut generation = Generation::default();
     for (name, record) in changes {
         replay(&mut generation, key(name), record.clone(), true);
     }

@@ -18,6 +18,9 @@ use crate::{error::OpenError, storage::Storage};
 /// The format this release writes and reads.
 pub(crate) const FORMAT: u32 = 3;
 
+/// The first format whose record has a checksum.
+const CHECKED_FORMAT: u32 = 2;
+
 const TEXT_BYTES_MAX: usize = 4096;
 
 /// The line that says that the journal's first record is durable.
@@ -153,6 +156,14 @@ fn parse(text: &str, path: &Path) -> Result<Format, OpenError> {
     let found: u32 = field("format ")
         .and_then(|number| number.parse().ok())
         .ok_or_else(damaged)?;
+    // A damaged number must not look like another release's.
+    let is_whole = match text.rsplit_once(CHECK) {
+        Some((said, check)) => check == format!("{:08x}\n", crc32fast::hash(said.as_bytes())),
+        None => found < CHECKED_FORMAT,
+    };
+    if !is_whole {
+        return Err(damaged());
+    }
     if found != FORMAT {
         return Err(OpenError::OtherFormat {
             found,
@@ -161,10 +172,6 @@ fn parse(text: &str, path: &Path) -> Result<Format, OpenError> {
                 .unwrap_or("a later release")
                 .to_owned(),
         });
-    }
-    let (said, check) = text.rsplit_once(CHECK).ok_or_else(damaged)?;
-    if check != format!("{:08x}\n", crc32fast::hash(said.as_bytes())) {
-        return Err(damaged());
     }
     let salt = field("salt ")
         .and_then(|salt| u32::from_str_radix(salt, 16).ok())

@@ -18,10 +18,10 @@ use crate::{
     journal::{
         frame::{self, Header},
         recovery::{Recovered, TrustedEnd, check_for_checkpoint, recover},
-        segment::{SEGMENT_HEADER_BYTES, SegmentHeader},
+        segment::{CurrentSegment, SEGMENT_HEADER_BYTES},
         spare::Spare,
         usage::{ClosedSegment, Folded, JournalUsage},
-        writer::{CurrentSegment, Journal},
+        writer::Journal,
     },
     queues::Queues,
     records::{Record, RecordKey, Table, overlay::Overlay},
@@ -48,7 +48,7 @@ pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(super) format: Format,
     pub(crate) checkpoint_store: Arc<CheckpointStore>,
-    pub(super) spare: Arc<Spare>,
+    pub(crate) spare: Arc<Spare>,
     pub(crate) ballast: Arc<Ballast>,
     pub(crate) usage: Arc<JournalUsage>,
     pub(crate) durability: Arc<Durability>,
@@ -138,7 +138,15 @@ impl Parts {
             .map_err(|error| {
                 OpenError::io(format!("read the queues ({advice})"))(std::io::Error::other(error))
             })?;
-        self.remove_folded(checkpoint_end);
+        // This must be the last step. A repeated return to the durable state needs the segment that
+        // was written last, and that may be among the removed ones.
+        if let Some(CheckpointEnd { sequence, .. }) = checkpoint_end {
+            self.usage.note_folded(Folded {
+                sequence,
+                written_bytes: 0,
+            });
+            self.remove_folded();
+        }
         store.spare_room = self.spare.grow(0);
         store.tail_room = journal.room();
         Ok(Assembled {
@@ -213,39 +221,17 @@ impl Parts {
             .take()
             .ok_or_else(full)
             .map_err(OpenError::io(attempted()))?;
-        let header = SegmentHeader {
-            number: previous.map_or(0, |previous| previous.number) + 1,
-            first_sequence: sequence + 1,
-            previous_end: previous.map_or(0, |previous| previous.end),
-            incarnation,
-            bytes: spare.bytes(),
-        };
-        let promoted = self.spare.promote(spare, header, self.format.salt);
-        let (file, bytes) = promoted.map_err(OpenError::io(attempted()))?;
-        Ok(CurrentSegment {
-            number: header.number,
-            file,
-            end: SEGMENT_HEADER_BYTES,
-            bytes,
-            zeroed: SEGMENT_HEADER_BYTES,
-        })
+        self.spare
+            .promote(spare, previous, sequence, incarnation, self.format.salt)
+            .map_err(OpenError::io(attempted()))
     }
 
-    /// Removes the segments that the checkpoint covers. This must be the last step, and its failure
-    /// is only logged. A repeated return to the durable state needs the segment that was written
-    /// last, and that may be among the removed ones.
-    fn remove_folded(&self, checkpoint_end: Option<CheckpointEnd>) {
-        let Some(checkpoint_end) = checkpoint_end else {
-            return;
-        };
-        let folded = Folded {
-            sequence: checkpoint_end.sequence,
-            written_bytes: 0,
-        };
-        if let Err(error) =
-            self.usage
-                .remove_until(folded, self.spare.directory(), &*self.config.storage)
-        {
+    /// Removes the segments that the last checkpoint covers. A failure is only logged.
+    pub(super) fn remove_folded(&self) {
+        let removed = self
+            .usage
+            .remove_folded(self.spare.directory(), &*self.config.storage);
+        if let Err(error) = removed {
             tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint retries");
         }
     }
@@ -273,7 +259,9 @@ impl Parts {
         ends: &Arc<Vec<(u64, u64)>>,
     ) -> Result<(), OpenError> {
         let key = RecordKey::new(Table::Incarnations, bytes::Bytes::new());
-        store.set(key, Some(Record::Incarnations(Arc::clone(ends))), true);
+        store
+            .overlay
+            .set(key, Some(Record::Incarnations(Arc::clone(ends))), true);
         let group = store.overlay.take_group();
         let header = Header {
             sequence: journal.sequence + 1,

@@ -18,14 +18,14 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use ports::{LogThrottle, Monotonic};
+use ports::{DurabilityPoint, LogThrottle, Monotonic};
 
 use super::Engine;
 use crate::{
     checkpoint_store::{self, CheckpointEnd, Expiring, StoreError},
     journal::usage::Folded,
     records::overlay::Generation,
-    store::{Store, now_ms, refresh_cache},
+    store::{now_ms, refresh_cache},
 };
 
 mod parts;
@@ -73,14 +73,15 @@ struct Inner {
 }
 
 impl Job {
-    /// Freezes the state, all of which the journal holds durably. `journal` is its whole length.
-    pub(crate) fn freeze(store: &mut Store, journal: Folded) -> Self {
+    /// A checkpoint of a frozen generation that ends at `end`, all of which the journal holds
+    /// durably. `journal` is its whole length.
+    pub(crate) fn new(generation: Arc<Generation>, end: DurabilityPoint, journal: Folded) -> Self {
         Self {
-            generation: store.overlay.freeze(),
+            generation,
             checkpoint_end: CheckpointEnd {
-                position: store.position,
+                position: end.position.0,
                 sequence: journal.sequence,
-                incarnation: store.incarnation,
+                incarnation: end.incarnation.0,
             },
             journal,
         }
@@ -202,7 +203,8 @@ pub(crate) fn finish(engine: &Engine) {
         {
             return;
         }
-        Job::freeze(&mut state.store, engine.parts.usage.whole())
+        let (generation, end) = (state.store.overlay.freeze(), state.store.point());
+        Job::new(generation, end, engine.parts.usage.whole())
     };
     if let Err(error) = fold(engine, &job) {
         tracing::warn!(%error, "no checkpoint was made at close; the journal holds everything");
@@ -233,16 +235,10 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
         )
     };
     drop((earlier_view, dropped));
-    let spare = &engine.parts.spare;
-    if let Err(error) = engine.parts.usage.remove_until(
-        job.journal,
-        spare.directory(),
-        &*engine.parts.config.storage,
-    ) {
-        tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint retries");
-    }
+    engine.parts.usage.note_folded(job.journal);
+    engine.parts.remove_folded();
     engine.parts.ballast.refill();
-    spare.grow(0);
+    engine.parts.spare.grow(0);
     make_room_for_the_next(engine);
     Ok(())
 }
@@ -266,7 +262,7 @@ fn make_room_for_the_next(engine: &Engine) {
         }
         let is_worth_it = spare.is_short() && engine.parts.usage.current_room() >= 2 * wanted;
         (
-            !state.store.has_room,
+            !spare.has_room(),
             is_worth_it && state.store.tail_room < wanted,
         )
     };
@@ -321,19 +317,9 @@ fn merge_back(engine: &Engine, job: Job, error: &redb::Error) {
 /// reads.
 fn reopen_store(engine: &Engine) {
     let mut state = engine.state();
-    state.store.view = None;
-    match engine
-        .parts
-        .checkpoint_store
-        .reopen()
-        .and_then(|()| engine.parts.checkpoint_store.view())
-    {
-        Ok(view) => {
-            state.store.view = view;
-            state.store.is_view_lost = false;
-        }
+    if let Err(error) = state.store.open_below() {
         // Without its view, the store would report every item of the checkpoint as absent.
-        Err(error) => engine.fail_from(state, &format!("open the checkpoint store: {error}")),
+        engine.fail_from(state, &format!("open the checkpoint store: {error}"));
     }
 }
 
@@ -352,7 +338,10 @@ mod tests {
     use super::*;
     use crate::{
         config::Config,
-        storage::{DiskStorage, Intercepted, Operation},
+        storage::{
+            DiskStorage,
+            intercepted::{Intercepted, Operation},
+        },
     };
 
     /// Runs a closure at the first log event.
@@ -422,7 +411,7 @@ mod tests {
             incarnation: 1,
         };
         Job {
-            generation: Arc::new(Generation::new()),
+            generation: Arc::new(Generation::default()),
             checkpoint_end,
             journal: Folded::default(),
         }

@@ -12,9 +12,10 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use ports::DurabilityPoint;
+
 use super::{Engine, checkpoint::Job};
 use crate::{
-    checkpoint_store::CheckpointEnd,
     durability::Work,
     journal::{
         frame::{self, Header},
@@ -59,9 +60,8 @@ struct Taken {
     group: Group,
     /// Whether a record is written, with or without entries.
     is_written: bool,
-    incarnation: u64,
     /// The last mutation in it.
-    end: u64,
+    end: DurabilityPoint,
     /// The spare that becomes the segment of this group, if the current one has no room.
     spare: Option<Allocated>,
     frozen: Option<Arc<Generation>>,
@@ -76,24 +76,19 @@ fn commit(
     let taken = take(engine, journal, work)?;
     let is_rotated = taken.spare.is_some();
     if let Some(spare) = taken.spare {
-        journal.rotate(spare, taken.incarnation)?;
+        journal.rotate(spare, taken.end.incarnation.0)?;
     }
     if taken.is_written {
         let header = Header {
             sequence: journal.sequence + 1,
-            incarnation: taken.incarnation,
-            end_position: taken.end,
+            incarnation: taken.end.incarnation.0,
+            end_position: taken.end.position.0,
         };
         frame::encode(header, &taken.group, journal.salt, buffer);
-        write(engine, journal, buffer, taken.end)?;
+        write(engine, journal, buffer, header.end_position)?;
     }
     if is_rotated {
-        if let Err(error) = journal
-            .usage
-            .remove_folded(journal.spare.directory(), &*engine.parts.config.storage)
-        {
-            tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint retries");
-        }
+        engine.parts.remove_folded();
         engine.parts.ballast.refill();
         journal.spare.grow(0);
     }
@@ -108,17 +103,8 @@ fn commit(
         }
     }
     if let Some(generation) = taken.frozen {
-        let folded = journal.usage.whole();
-        let checkpoint_end = CheckpointEnd {
-            position: taken.end,
-            sequence: folded.sequence,
-            incarnation: taken.incarnation,
-        };
-        engine.checkpoints.submit(Job {
-            generation,
-            checkpoint_end,
-            journal: folded,
-        });
+        let job = Job::new(generation, taken.end, journal.usage.whole());
+        engine.checkpoints.submit(job);
     } else if engine.checkpoints.is_due_again() {
         engine.state().store.checkpoint_wanted = true;
         engine.parts.durability.force();
@@ -177,12 +163,10 @@ fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken>
         journal.bytes_since_checkpoint = 0;
         frozen = Some(store.overlay.freeze());
     }
-    let (incarnation, end) = (store.incarnation, store.position);
     Ok(Taken {
         group,
         is_written,
-        incarnation,
-        end,
+        end: store.point(),
         spare,
         frozen,
     })
@@ -200,7 +184,7 @@ fn is_due_early(store: &Store, journal: &Journal) -> bool {
 
 /// Returns to the durable state, with retries; none if the thread was told to stop meanwhile.
 fn fall_back(engine: &Engine, journal: &Journal, error: &io::Error) -> Option<Journal> {
-    engine.fail(&format!("write the journal: {error}"));
+    engine.fail_from(engine.state(), &format!("write the journal: {error}"));
     let trusted = TrustedEnd {
         segment: journal.current.number,
         offset: journal.current.end,

@@ -135,13 +135,8 @@ impl Engine {
         self.origin + time
     }
 
-    /// Stops serving. The journal thread then returns the store to its durable state.
-    pub(crate) fn fail(&self, reason: &str) {
-        self.fail_from(self.state.lock(), reason);
-    }
-
-    /// As [`Engine::fail`], for a caller that holds the state, so that no other caller sees it in
-    /// between.
+    /// Stops serving. The journal thread then returns the store to its durable state. The caller
+    /// holds the state, so that no other caller sees it in between.
     pub(crate) fn fail_from(&self, mut state: MutexGuard<'_, State>, reason: &str) {
         state.health = Health::FallingBack(reason.to_owned());
         drop(state);

@@ -86,7 +86,7 @@ fn header_checksum(frame: &[u8], salt: u32) -> u32 {
 }
 
 /// Continues the checksum `initial` over `bytes`.
-fn checksum_of(bytes: &[u8], initial: u32) -> u32 {
+pub(super) fn checksum_of(bytes: &[u8], initial: u32) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(initial);
     hasher.update(bytes);
     hasher.finalize()

@@ -35,9 +35,8 @@ use std::{
 
 use super::{
     frame::{self, Header},
-    segment::{FIRST_SEGMENT, SEGMENT_HEADER_BYTES, SegmentHeader},
+    segment::{CurrentSegment, FIRST_SEGMENT, SEGMENT_HEADER_BYTES, SegmentHeader},
     usage::ClosedSegment,
-    writer::CurrentSegment,
 };
 use crate::{
     checkpoint_store::{self, CheckpointEnd},
@@ -141,7 +140,7 @@ fn read(
         checkpoint_end: checkpoint_end.unwrap_or_default(),
         over_store: checkpoint_end.is_some(),
         recovered: Recovered {
-            generation: Generation::new(),
+            generation: Generation::default(),
             position: checkpoint_end.map_or(0, |checkpoint_end| checkpoint_end.position),
             sequence: 0,
             incarnation: checkpoint_end.map_or(0, |checkpoint_end| checkpoint_end.incarnation),
@@ -205,20 +204,15 @@ pub(crate) fn check_for_checkpoint(
             layout::checkpoint_store(data_dir).display()
         ))
     };
-    let is_needed = is_cut_at_the_start(storage, journal).map_err(attempted())?;
+    // If the first segments were removed, a checkpoint holds their records.
+    let segments = segments_in(storage, journal).map_err(attempted())?;
+    let is_needed = segments.first().is_some_and(|first| *first > FIRST_SEGMENT);
     if is_needed && !checkpoint_store::is_there(storage, data_dir).map_err(attempted())? {
         return Err(OpenError::Missing {
             file: layout::checkpoint_store(data_dir),
         });
     }
     Ok(())
-}
-
-/// Whether the first segments of the journal were removed. A checkpoint then holds their records.
-fn is_cut_at_the_start(storage: &dyn Storage, directory: &Path) -> io::Result<bool> {
-    Ok(segments_in(storage, directory)?
-        .first()
-        .is_some_and(|first| *first > FIRST_SEGMENT))
 }
 
 /// The numbers of the existing segments, in order. Empty if the directory is missing.

@@ -9,6 +9,11 @@
 //! magic u64 | crc u32 | zero u32 | number u64 | first sequence u64 | previous end u64 | created by u64 | bytes u64
 //! ```
 
+use std::sync::Arc;
+
+use super::frame::checksum_of;
+use crate::storage::StorageFile;
+
 /// The bytes of a segment's header, after which its first frame starts.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 64;
 
@@ -42,7 +47,7 @@ impl SegmentHeader {
         bytes[32..40].copy_from_slice(&self.previous_end.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.incarnation.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.bytes.to_le_bytes());
-        let crc = checksum(&bytes, salt);
+        let crc = checksum_of(&bytes[16..], salt);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -51,7 +56,7 @@ impl SegmentHeader {
         let bytes = bytes.get(..SEGMENT_HEADER_BYTES as usize)?;
         let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let crc = u32::from_le_bytes(bytes[8..12].try_into().ok()?);
-        (number(0)? == MAGIC && checksum(bytes, salt) == crc).then_some(())?;
+        (number(0)? == MAGIC && checksum_of(&bytes[16..], salt) == crc).then_some(())?;
         Some(Self {
             number: number(16)?,
             first_sequence: number(24)?,
@@ -62,8 +67,22 @@ impl SegmentHeader {
     }
 }
 
-fn checksum(bytes: &[u8], salt: u32) -> u32 {
-    let mut hasher = crc32fast::Hasher::new_with_initial(salt);
-    hasher.update(&bytes[16..]);
-    hasher.finalize()
+/// The segment being written.
+#[derive(Debug)]
+pub(crate) struct CurrentSegment {
+    pub(crate) number: u64,
+    pub(crate) file: Arc<dyn StorageFile>,
+    /// Where the next record goes, which is the end of the last durable one.
+    pub(crate) end: u64,
+    /// The allocated length.
+    pub(crate) bytes: u64,
+    /// The end of the part already written with zeros or records.
+    pub(crate) zeroed: u64,
+}
+
+impl CurrentSegment {
+    /// The bytes of records in it.
+    pub(crate) fn records_bytes(&self) -> u64 {
+        self.end - SEGMENT_HEADER_BYTES
+    }
 }

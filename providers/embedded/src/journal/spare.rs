@@ -12,14 +12,17 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
 
 use super::{
-    segment::{SEGMENT_HEADER_BYTES, SegmentHeader},
+    segment::{CurrentSegment, FIRST_SEGMENT, SEGMENT_HEADER_BYTES, SegmentHeader},
     usage::JournalUsage,
 };
 use crate::{
@@ -50,6 +53,8 @@ pub(crate) struct Spare {
     state: Mutex<SpareState>,
     usage: Arc<JournalUsage>,
     ballast: Arc<Ballast>,
+    /// Whether changes that add to the store were accepted last. Only the store changes it.
+    has_room: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -67,12 +72,6 @@ pub(crate) struct Allocated {
     file: Arc<dyn StorageFile>,
     path: PathBuf,
     bytes: u64,
-}
-
-impl Allocated {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
 }
 
 impl SpareState {
@@ -101,7 +100,17 @@ impl Spare {
             state: Mutex::default(),
             usage,
             ballast,
+            has_room: AtomicBool::new(true),
         }
+    }
+
+    /// Whether changes that add to the store were accepted last. Takes no lock.
+    pub(crate) fn has_room(&self) -> bool {
+        self.has_room.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_has_room(&self, has_room: bool) {
+        self.has_room.store(has_room, Ordering::Relaxed);
     }
 
     /// The size of the reserve for changes that must go on when the disk is full.
@@ -256,21 +265,36 @@ impl Spare {
         self.state.lock().allocated.take()
     }
 
-    /// Makes a taken spare the segment that `header` describes, durable and under its name.
+    /// Makes a taken spare the segment after `previous`, durable and under its name. The last record
+    /// so far has number `sequence`.
     pub(crate) fn promote(
         &self,
         allocated: Allocated,
-        header: SegmentHeader,
+        previous: Option<&CurrentSegment>,
+        sequence: u64,
+        incarnation: u64,
         salt: u32,
-    ) -> io::Result<(Arc<dyn StorageFile>, u64)> {
-        allocated.file.write_at(&header.encode(salt), 0)?;
-        allocated.file.sync_data()?;
-        self.storage.rename(
-            &allocated.path,
-            &self.directory.join(layout::segment_file(header.number)),
-        )?;
+    ) -> io::Result<CurrentSegment> {
+        let Allocated { file, path, bytes } = allocated;
+        let header = SegmentHeader {
+            number: previous.map_or(FIRST_SEGMENT, |previous| previous.number + 1),
+            first_sequence: sequence + 1,
+            previous_end: previous.map_or(0, |previous| previous.end),
+            incarnation,
+            bytes,
+        };
+        file.write_at(&header.encode(salt), 0)?;
+        file.sync_data()?;
+        let named = self.directory.join(layout::segment_file(header.number));
+        self.storage.rename(&path, &named)?;
         self.storage.sync_directory(&self.directory)?;
-        Ok((allocated.file, allocated.bytes))
+        Ok(CurrentSegment {
+            number: header.number,
+            file,
+            end: SEGMENT_HEADER_BYTES,
+            bytes,
+            zeroed: SEGMENT_HEADER_BYTES,
+        })
     }
 
     /// The journal's directory.

@@ -4,11 +4,7 @@
 //! One lock guards all lengths. Without it, a reader during a rotation could count the records of a
 //! segment twice or not at all, and the allocation of the next segment depends on that count.
 
-use std::{
-    io,
-    path::Path,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::{io, path::Path};
 
 use parking_lot::Mutex;
 
@@ -35,8 +31,6 @@ pub(crate) struct Folded {
 #[derive(Debug, Default)]
 pub(crate) struct JournalUsage {
     inner: Mutex<Inner>,
-    fsyncs: AtomicU64,
-    sequence: AtomicU64,
     /// Serializes the removal of segments.
     removing: Mutex<()>,
 }
@@ -54,6 +48,9 @@ struct Inner {
     written_bytes: u64,
     /// How far the last checkpoint covers the journal.
     folded: Folded,
+    /// The number of the last durable record of this start.
+    sequence: u64,
+    fsyncs: u64,
 }
 
 impl Inner {
@@ -76,21 +73,24 @@ impl JournalUsage {
         (current_bytes, current_room): (u64, u64),
         unfolded_bytes: u64,
     ) {
-        let (written_bytes, folded) = (unfolded_bytes, Folded::default());
-        *self.inner.lock() = Inner {
+        let mut inner = self.inner.lock();
+        let (sequence, fsyncs) = (inner.sequence, inner.fsyncs);
+        *inner = Inner {
             closed,
             current_bytes,
             current_room,
-            written_bytes,
-            folded,
+            written_bytes: unfolded_bytes,
+            folded: Folded::default(),
+            sequence,
+            fsyncs,
         };
     }
 
     /// Notes that the journal continues after segment `number` in one with room for `room` bytes of
     /// records.
     pub(super) fn rotated(&self, number: u64, room: u64) {
-        let last_sequence = self.sequence.load(Ordering::Relaxed);
         let mut inner = self.inner.lock();
+        let last_sequence = inner.sequence;
         let bytes = std::mem::take(&mut inner.current_bytes);
         inner.closed.push(ClosedSegment {
             number,
@@ -102,9 +102,9 @@ impl JournalUsage {
 
     /// Notes that record `sequence`, of `bytes` bytes, is durable.
     pub(super) fn synced(&self, sequence: u64, bytes: u64) {
-        self.sequence.store(sequence, Ordering::Relaxed);
-        self.fsyncs.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.inner.lock();
+        inner.sequence = sequence;
+        inner.fsyncs += 1;
         inner.current_bytes += bytes;
         inner.written_bytes += bytes;
     }
@@ -138,27 +138,21 @@ impl JournalUsage {
 
     /// The number of syncs of records.
     pub(crate) fn fsyncs(&self) -> u64 {
-        self.fsyncs.load(Ordering::Relaxed)
+        self.inner.lock().fsyncs
     }
 
     /// The coverage of a checkpoint of everything written so far.
     pub(crate) fn whole(&self) -> Folded {
-        let written_bytes = self.inner.lock().written_bytes;
+        let inner = self.inner.lock();
         Folded {
-            sequence: self.sequence.load(Ordering::Relaxed),
-            written_bytes,
+            sequence: inner.sequence,
+            written_bytes: inner.written_bytes,
         }
     }
 
-    /// Notes a checkpoint, and removes the segments that it covers completely.
-    pub(crate) fn remove_until(
-        &self,
-        folded: Folded,
-        journal: &Path,
-        storage: &dyn Storage,
-    ) -> io::Result<()> {
+    /// Notes a checkpoint.
+    pub(crate) fn note_folded(&self, folded: Folded) {
         self.inner.lock().folded = folded;
-        self.remove_folded(journal, storage)
     }
 
     /// Removes the segments that the last checkpoint covers, oldest first.

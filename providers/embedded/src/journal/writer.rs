@@ -3,11 +3,10 @@
 use std::{io, sync::Arc};
 
 use super::{
-    segment::{SEGMENT_HEADER_BYTES, SegmentHeader},
+    segment::{CurrentSegment, SEGMENT_HEADER_BYTES},
     spare::{Allocated, Spare},
     usage::JournalUsage,
 };
-use crate::storage::StorageFile;
 
 /// How many bytes of zeros are written ahead of the records.
 const ZEROED_STEP_BYTES: u64 = 1 << 18;
@@ -29,26 +28,6 @@ pub(crate) struct Journal {
     pub(crate) bytes_since_checkpoint: u64,
 }
 
-/// The segment being written.
-#[derive(Debug)]
-pub(crate) struct CurrentSegment {
-    pub(crate) number: u64,
-    pub(crate) file: Arc<dyn StorageFile>,
-    /// Where the next record goes, which is the end of the last durable one.
-    pub(crate) end: u64,
-    /// The allocated length.
-    pub(crate) bytes: u64,
-    /// The end of the part already written with zeros or records.
-    pub(crate) zeroed: u64,
-}
-
-impl CurrentSegment {
-    /// The bytes of records in it.
-    pub(crate) fn records_bytes(&self) -> u64 {
-        self.end - SEGMENT_HEADER_BYTES
-    }
-}
-
 impl Journal {
     /// The bytes of records that still fit the current segment.
     pub(crate) fn room(&self) -> u64 {
@@ -57,23 +36,13 @@ impl Journal {
 
     /// Closes the current segment and continues in a spare.
     pub(crate) fn rotate(&mut self, spare: Allocated, incarnation: u64) -> io::Result<()> {
-        let header = SegmentHeader {
-            number: self.current.number + 1,
-            first_sequence: self.sequence + 1,
-            previous_end: self.current.end,
-            incarnation,
-            bytes: spare.bytes(),
-        };
-        let (file, bytes) = self.spare.promote(spare, header, self.salt)?;
+        let (current, sequence) = (&self.current, self.sequence);
+        let next = self
+            .spare
+            .promote(spare, Some(current), sequence, incarnation, self.salt)?;
         self.usage
-            .rotated(self.current.number, bytes - SEGMENT_HEADER_BYTES);
-        self.current = CurrentSegment {
-            number: header.number,
-            file,
-            end: SEGMENT_HEADER_BYTES,
-            bytes,
-            zeroed: SEGMENT_HEADER_BYTES,
-        };
+            .rotated(current.number, next.bytes - SEGMENT_HEADER_BYTES);
+        self.current = next;
         Ok(())
     }
 

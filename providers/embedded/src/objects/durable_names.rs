@@ -6,7 +6,7 @@
 //! its content anew.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, DirEntry, FileType},
     io,
     path::{Path, PathBuf},
@@ -27,9 +27,18 @@ const DIRECTORIES_MAX: usize = 1024;
 /// How many directories are remembered as failed. At the bound no directory is synced any more.
 const FAILED_MAX: usize = 1024;
 
-/// The age from which a staged file was left by an earlier start. The file system's clock may be
-/// behind ours.
+/// The age from which no process still writes a staged file, where other processes may write. The
+/// file system's clock may be behind ours.
 const STAGED_AGE_MIN: Duration = Duration::from_mins(10);
+
+/// The processes that may write objects to a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writers {
+    /// This one alone: it holds the lock of the data directory.
+    ThisProcess,
+    /// Others too.
+    Others,
+}
 
 /// The names in and below a directory.
 #[derive(Debug)]
@@ -43,10 +52,32 @@ pub(super) struct DurableNames {
     failed: Mutex<BTreeSet<PathBuf>>,
     /// Whether everything that earlier starts left is durable.
     is_swept: AtomicBool,
+    writers: Writers,
+    /// The number of puts in progress of each file.
+    staged: Arc<Mutex<BTreeMap<PathBuf, usize>>>,
+}
+
+/// A put in progress. The sweep leaves its staged file until this is dropped.
+#[derive(Debug)]
+pub(super) struct Staged {
+    file: PathBuf,
+    all: Arc<Mutex<BTreeMap<PathBuf, usize>>>,
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        let mut all = self.all.lock();
+        if let Some(count) = all.get_mut(&self.file) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.file);
+            }
+        }
+    }
 }
 
 impl DurableNames {
-    pub(super) fn new(root: PathBuf, storage: Arc<dyn Storage>) -> Self {
+    pub(super) fn new(root: PathBuf, storage: Arc<dyn Storage>, writers: Writers) -> Self {
         let is_swept = AtomicBool::new(false);
         Self {
             root,
@@ -54,6 +85,18 @@ impl DurableNames {
             durable: Mutex::default(),
             failed: Mutex::default(),
             is_swept,
+            writers,
+            staged: Arc::default(),
+        }
+    }
+
+    /// Begins a put of `file`.
+    pub(super) fn begin(&self, file: &Path) -> Staged {
+        let all = Arc::clone(&self.staged);
+        *all.lock().entry(file.to_owned()).or_default() += 1;
+        Staged {
+            file: file.to_owned(),
+            all,
         }
     }
 
@@ -171,9 +214,8 @@ impl DurableNames {
         }
     }
 
-    /// Syncs every directory, and removes files that puts of earlier starts had staged when a crash
-    /// stopped them. The walk visits every file, so no caller waits for it. The next start repeats
-    /// what it misses.
+    /// Syncs every directory, and removes files that puts had staged when a crash stopped them. The
+    /// walk visits every file, so no caller waits for it. The next start repeats what it misses.
     pub(super) fn sweep(&self) {
         if self.sweep_below(&self.root, SystemTime::now() - STAGED_AGE_MIN) {
             self.is_swept.store(true, Ordering::Release);
@@ -214,17 +256,29 @@ impl DurableNames {
             let path = entry.path();
             if kind.is_dir() {
                 is_durable &= self.sweep_below(&path, staged_before);
-            } else if is_staged(&path) && is_older(&entry, staged_before) {
-                let file = path.display();
-                match fs::remove_file(&path) {
-                    Ok(()) => tracing::debug!(%file, "removed an unfinished object"),
-                    Err(error) => {
-                        tracing::warn!(%error, %file, "an unfinished object could not be removed");
-                    }
-                }
+            } else if let Some(object) = staged_for(&path)
+                && (self.writers == Writers::ThisProcess || is_older(&entry, staged_before))
+            {
+                self.remove_staged(&path, &object);
             }
         }
         is_durable
+    }
+
+    /// Removes the staged file of a put of `object`, unless this process is at work on one.
+    fn remove_staged(&self, path: &Path, object: &Path) {
+        let staged = self.staged.lock();
+        if staged.contains_key(object) {
+            return;
+        }
+        let file = path.display();
+        match fs::remove_file(path) {
+            Ok(()) => tracing::debug!(%file, "removed an unfinished object"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::warn!(%error, %file, "an unfinished object could not be removed");
+            }
+        }
     }
 }
 
@@ -249,15 +303,12 @@ fn is_older(entry: &DirEntry, moment: SystemTime) -> bool {
         .is_ok_and(|written| written < moment)
 }
 
-/// The local store writes to `NAME#NUMBER`, which is not a valid object name, and then renames.
-fn is_staged(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    let number = name
-        .and_then(|name| name.rsplit_once('#'))
-        .map(|(_, number)| number);
-    number.is_some_and(|number| {
-        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
-    })
+/// The file of the object that `path` is a staged file of. The local store writes to `NAME#NUMBER`,
+/// which is not a valid object name, and then renames.
+fn staged_for(path: &Path) -> Option<PathBuf> {
+    let (name, number) = path.file_name()?.to_str()?.rsplit_once('#')?;
+    let is_staged = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_staged.then(|| path.with_file_name(name))
 }
 
 #[cfg(test)]
@@ -267,12 +318,16 @@ mod tests {
     use super::*;
     use crate::storage::DiskStorage;
 
+    fn durable_names(root: &Path, writers: Writers) -> DurableNames {
+        DurableNames::new(root.to_owned(), Arc::new(DiskStorage), writers)
+    }
+
     /// O1, O2: a put may also fail in the sync of its name, or of a directory that it created.
     #[test]
     fn an_object_found_after_a_failed_put_is_not_reported_durable() {
         let directory = tempfile::tempdir().expect("a directory");
         let root = directory.path();
-        let names = DurableNames::new(root.to_owned(), Arc::new(DiskStorage));
+        let names = durable_names(root, Writers::Others);
         let file = |name: &str| {
             fs::create_dir_all(root.join(name).parent().expect("it has one")).expect("it is made");
             root.join(name)
@@ -287,7 +342,7 @@ mod tests {
         names
             .sync(&file("deep/other/object"))
             .expect("the content could not be written, and the name is not affected");
-        let names = DurableNames::new(root.to_owned(), Arc::new(DiskStorage));
+        let names = durable_names(root, Writers::Others);
         names.sync(&named).expect("it is synced");
         fs::write(&above, "any").expect("the disk has room");
         names.note_failed_put(&above, &io::Error::from_raw_os_error(libc::EIO));
@@ -298,7 +353,7 @@ mod tests {
             .sync(&file("beside/object"))
             .expect_err("what lies beside deep may be lost, too");
         names.sync(&named).expect("it was synced before");
-        let names = DurableNames::new(root.to_owned(), Arc::new(DiskStorage));
+        let names = durable_names(root, Writers::Others);
         names.sync(&named).expect("it is synced");
         names.note_failed_put(&named, &io::Error::from_raw_os_error(libc::EIO));
         names.sync(&named).expect_err("its name may be lost");
@@ -310,7 +365,7 @@ mod tests {
     fn a_walk_that_could_not_read_an_entry_does_not_report_everything_durable() {
         let directory = tempfile::tempdir().expect("a directory");
         fs::write(directory.path().join("whole"), "any").expect("the disk has room");
-        let names = DurableNames::new(directory.path().to_owned(), Arc::new(DiskStorage));
+        let names = durable_names(directory.path(), Writers::Others);
         let walk = |unseen: Vec<io::Error>| {
             let seen = fs::read_dir(directory.path()).expect("it lists");
             let seen = seen.map(|entry| entry.and_then(|entry| Ok((entry.file_type()?, entry))));
@@ -328,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn files_staged_by_puts_of_this_start_are_kept() {
+    fn staged_files_go_unless_a_process_may_be_at_work_on_them() {
         let directory = tempfile::tempdir().expect("a directory");
         let folder = directory.path().join("znodes");
         fs::create_dir(&folder).expect("it is made");
@@ -340,13 +395,24 @@ mod tests {
             .open(folder.join("old#1"))
             .and_then(|file| file.set_modified(before))
             .expect("dated");
-        for name in ["new#1", "whole", "no#number#x", "no#"] {
+        let kept = ["put#1", "put#2", "whole", "no#number#x", "no#"];
+        for name in kept.iter().chain(&["new#1"]) {
             fs::write(folder.join(name), "any").expect("the disk has room");
         }
-        DurableNames::new(directory.path().to_owned(), Arc::new(DiskStorage)).sweep();
-        assert!(!folder.join("old#1").exists());
-        for name in ["new#1", "whole", "no#number#x", "no#"] {
-            assert!(folder.join(name).exists(), "{name}");
+        let is_there = |name: &str| folder.join(name).exists();
+        durable_names(directory.path(), Writers::Others).sweep();
+        assert!(!is_there("old#1") && is_there("new#1"));
+        let names = durable_names(directory.path(), Writers::ThisProcess);
+        let put = folder.join("put");
+        let (first, second) = (names.begin(&put), names.begin(&put));
+        drop(first);
+        names.sweep();
+        assert!(!is_there("new#1"), "no process is at work on it");
+        for name in kept {
+            assert!(is_there(name), "{name}");
         }
+        drop(second);
+        names.sweep();
+        assert!(!is_there("put#1") && !is_there("put#2"));
     }
 }

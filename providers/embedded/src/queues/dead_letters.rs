@@ -60,10 +60,10 @@ impl QueueState {
     pub(crate) fn purge(&mut self, store: &mut Store, letters: &[LetterId]) -> Result<()> {
         for letter in letters {
             let key = letter_key(self.id, *letter);
-            if store.record(&key)?.value.is_some() {
+            if store.record(&key)?.is_some() {
                 // A purge may use the reserve, because nothing else removes dead letters.
-                store.reserve(entry_bound(&key, None) as u64, UseReserve::Yes)?;
-                store.set(key, None, true);
+                store.reserve(entry_bound(&key, None) as u64, UseReserve::Whole)?;
+                store.overlay.set(key, None, true);
                 self.dead_letter_count -= 1;
                 store.order();
             }
@@ -83,7 +83,7 @@ impl Queues {
         let queue = find(&mut self.by_name, name)?;
         for id in letters {
             let key = letter_key(queue.id, *id);
-            let Some(record) = store.record(&key)?.value else {
+            let Some(record) = store.record(&key)? else {
                 continue;
             };
             let letter = letter(&key, record)?;
@@ -103,7 +103,7 @@ impl Queues {
             if !is_transient {
                 set_records(store, &message, letter.body.clone());
             }
-            store.set(key, None, true);
+            store.overlay.set(key, None, true);
             queue.dead_letter_count -= 1;
             queue.change(|groups| groups.insert(letter.group.clone(), message));
             // Each is ordered by itself. If the room ends, those before are already sent again.

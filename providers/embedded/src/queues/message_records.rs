@@ -22,7 +22,7 @@ pub(crate) fn body_of(store: &mut Store, message: &Queued<StoredMessage>) -> Res
         return Ok(body.clone());
     }
     let key = RecordKey::new(Table::Message, message.stored.key.clone());
-    match store.record(&key)?.value {
+    match store.record(&key)? {
         Some(Record::Message(body)) => Ok(body),
         _ => Err(Error::corrupt(format!("read {:?}", message.sequence))),
     }
@@ -33,10 +33,12 @@ pub(super) fn set_records(store: &mut Store, message: &Queued<StoredMessage>, bo
     let key = &message.stored.key;
     if let Some(id) = &message.deduplication {
         let key = RecordKey::new(Table::MessageId, key.clone());
-        store.set(key, Some(Record::MessageId(id.clone())), false);
+        store
+            .overlay
+            .set(key, Some(Record::MessageId(id.clone())), false);
     }
     let key = RecordKey::new(Table::Message, key.clone());
-    store.set(key, Some(Record::Message(body)), false);
+    store.overlay.set(key, Some(Record::Message(body)), false);
 }
 
 pub(super) fn remove_records(store: &mut Store, message: Queued<StoredMessage>) {
@@ -45,12 +47,18 @@ pub(super) fn remove_records(store: &mut Store, message: Queued<StoredMessage>) 
         return;
     }
     if message.deduplication.is_some() {
-        store.set(RecordKey::new(Table::MessageId, key.clone()), None, true);
+        store
+            .overlay
+            .set(RecordKey::new(Table::MessageId, key.clone()), None, true);
     }
     if message.failures > 0 {
-        store.set(RecordKey::new(Table::Attempts, key.clone()), None, true);
+        store
+            .overlay
+            .set(RecordKey::new(Table::Attempts, key.clone()), None, true);
     }
-    store.set(RecordKey::new(Table::Message, key), None, true);
+    store
+        .overlay
+        .set(RecordKey::new(Table::Message, key), None, true);
 }
 
 /// `queue id | group length | group | sequence`, which sorts a queue's messages by group and then

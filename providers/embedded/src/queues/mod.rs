@@ -28,7 +28,7 @@ use ports::{
     queue::{OnFailure, QueueOptions, Retention, Sequence},
 };
 
-pub(crate) use self::{message_records::body_of, settle::Retry, state::QueueState};
+pub(crate) use self::{message_records::body_of, state::QueueState};
 use crate::{
     records::{QueueRecord, Record, RecordKey, Table, overlay::entry_bound},
     store::{Store, UseReserve},
@@ -111,7 +111,7 @@ impl Queues {
             options: options.clone(),
         }));
         store.reserve(entry_bound(&key, Some(&record)) as u64, UseReserve::No)?;
-        store.set(key, Some(record), existing.is_some());
+        store.overlay.set(key, Some(record), existing.is_some());
         store.order();
         if let Some(queue) = self.by_name.get_mut(name) {
             queue.has_records |= options.retention == Retention::Durable;

@@ -97,7 +97,7 @@ fn expired_ids(queue: &QueueState, now: u64, count_max: usize) -> (usize, usize)
 }
 
 fn remember_id(queue: &mut QueueState, store: &mut Store, id: &Bytes, expires: u64) {
-    store.set(
+    store.overlay.set(
         id_key(queue.id, id),
         Some(Record::Deduplication(expires)),
         false,
@@ -115,7 +115,7 @@ fn forget_expired(queue: &mut QueueState, store: &mut Store, count: usize) {
             .is_none_or(|given| *given == expires)
         {
             queue.deduplication.remove(&id);
-            store.set(id_key(queue.id, &id), None, true);
+            store.overlay.set(id_key(queue.id, &id), None, true);
         }
     }
 }

@@ -21,15 +21,6 @@ use crate::{
 /// When a given-up message is delivered again if there was no room for a dead letter.
 const NO_ROOM_DELAY: Duration = Duration::from_secs(1);
 
-/// Whether a released message may be delivered again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Retry {
-    /// After the delay, up to the attempts of its queue.
-    After { delay_ms: u64 },
-    /// Never: it is given up even if its queue allows more attempts.
-    Never,
-}
-
 impl Queues {
     /// Removes delivered messages.
     pub(crate) fn acknowledge(
@@ -45,7 +36,7 @@ impl Queues {
                 .map(|handle| 3 * (handle.group.len() + 40))
                 .sum();
             // An acknowledgement may use the reserve, because nothing else removes messages.
-            store.reserve(reserved as u64, UseReserve::Yes)?;
+            store.reserve(reserved as u64, UseReserve::Whole)?;
         }
         let mut has_records = false;
         for handle in handles {
@@ -60,22 +51,20 @@ impl Queues {
         Ok(())
     }
 
-    /// Releases a delivered message with those after it, or gives it up, if the handle is current.
+    /// Releases a delivered message with those after it, if the handle is current. It is delivered
+    /// again after `delay`, up to the attempts of its queue; none: it is given up.
     pub(crate) fn release(
         &mut self,
         store: &mut Store,
         name: &str,
         handle: &Handle,
-        retry: Retry,
+        delay: Option<Duration>,
         reason: &str,
         now: Duration,
     ) -> Result<()> {
         let queue = find(&mut self.by_name, name)?;
-        let delay = match retry {
-            Retry::After { delay_ms } => Duration::from_millis(delay_ms),
-            Retry::Never => NO_ROOM_DELAY,
-        };
-        if !queue.change(|groups| groups.release(handle, reason, now + delay)) {
+        let again = now + delay.unwrap_or(NO_ROOM_DELAY);
+        if !queue.change(|groups| groups.release(handle, reason, again)) {
             return Ok(());
         }
         let message = (&handle.group, handle.sequence);
@@ -84,7 +73,7 @@ impl Queues {
             store,
             message,
             self.dead_letters_max,
-            retry == Retry::Never,
+            delay.is_none(),
         )
     }
 }
@@ -132,7 +121,7 @@ pub(super) fn failed(
     let bytes = entry_bound(&key, Some(&attempts)) as u64;
     // A failure must count even without room. Memory alone then holds the count.
     if store.reserve(bytes, UseReserve::No).is_ok() {
-        store.set(key, Some(attempts), message.failures > 1);
+        store.overlay.set(key, Some(attempts), message.failures > 1);
         store.order();
     }
     Ok(())
@@ -165,9 +154,9 @@ fn dead_letter(
     }
     queue.dead_letter_count += 1;
     queue.dead_letter_count -= oldest.len() as u64;
-    store.set(key, Some(record), false);
+    store.overlay.set(key, Some(record), false);
     for key in oldest {
-        store.set(key, None, true);
+        store.overlay.set(key, None, true);
     }
     if let Some(message) = queue.change(|groups| groups.give_up(group, sequence)) {
         remove_records(store, message);

@@ -51,11 +51,6 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    /// An empty generation.
-    pub(crate) fn new() -> Self {
-        Self::default()
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -151,7 +146,8 @@ impl Overlay {
         }
     }
 
-    /// Sets a record; none deletes it. `below` says whether the record existed before this change.
+    /// Sets a record; none deletes it. `below` says whether a lower level may hold it, or an earlier
+    /// state of it.
     pub(crate) fn set(&mut self, key: RecordKey, record: Option<Record>, below: bool) {
         let estimate = entry_bound(&key, record.as_ref());
         match self.active.slots.entry(key) {

@@ -9,8 +9,8 @@
 //!   the overlay had it. A lookup always asks the overlay first.
 //! - Room for a change is reserved before the change is made (rule P6). A failed [`Store::reserve`]
 //!   changed nothing, and a change that it accepted always fits the journal.
-//! - The last of the room is a reserve for callers with [`UseReserve::Yes`], so that a full disk
-//!   does not stop changes that must go on.
+//! - The last of the room is a reserve ([`UseReserve`]), so that a full disk does not stop changes
+//!   that must go on. Changes that only remove have a part of it for themselves.
 //! - `position` counts the ordered mutations, and each adds one.
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
@@ -80,8 +80,6 @@ pub(crate) struct Store {
     pub(crate) durability: Arc<Durability>,
     /// Whether the journal thread knows of the changes.
     pub(crate) announced: bool,
-    /// Whether changes that add to the store were accepted last.
-    pub(crate) has_room: bool,
     /// The bytes that the last mutation needed if it was refused for lack of room; zero otherwise.
     pub(crate) refused_bytes: u64,
     /// How many bytes of reserved room the pending changes may take.
@@ -97,26 +95,12 @@ pub(crate) struct Store {
     pub(crate) scratch: Vec<u8>,
 }
 
-/// The result of a lookup. `below` says whether a lower level may hold a value, so that a deletion
-/// must be written.
+/// The result of a lookup of an item.
 #[derive(Debug)]
-pub(crate) struct Lookup<T> {
-    pub(crate) value: Option<T>,
+pub(crate) struct Lookup {
+    pub(crate) item: Option<Arc<StoredItem>>,
+    /// Whether a lower level may hold it, so that a deletion must be written.
     pub(crate) below: bool,
-}
-
-impl<T> Lookup<T> {
-    const NOTHING: Self = Self {
-        value: None,
-        below: false,
-    };
-
-    fn found(value: T) -> Self {
-        Self {
-            value: Some(value),
-            below: true,
-        }
-    }
 }
 
 impl Store {
@@ -130,6 +114,7 @@ impl Store {
         durability: Arc<Durability>,
         cache_bytes: u64,
     ) -> Self {
+        spare.set_has_room(true);
         Self {
             overlay,
             view,
@@ -144,7 +129,6 @@ impl Store {
             spare,
             durability,
             announced: false,
-            has_room: true,
             growth_refused: None,
             refused_bytes: 0,
             reserved_bytes: 0,
@@ -203,10 +187,10 @@ impl Store {
     }
 
     /// The record under `key`.
-    pub(crate) fn record(&mut self, key: &RecordKey) -> Result<Lookup<Record>> {
+    pub(crate) fn record(&mut self, key: &RecordKey) -> Result<Option<Record>> {
         match self.overlay.get(key) {
-            Known::Present(record) => return Ok(Lookup::found(record.clone())),
-            Known::Deleted => return Ok(Lookup::NOTHING),
+            Known::Present(record) => return Ok(Some(record.clone())),
+            Known::Deleted => return Ok(None),
             Known::Nothing => {}
         }
         let mut encoded = std::mem::take(&mut self.scratch);
@@ -214,41 +198,38 @@ impl Store {
         key.write(&mut encoded);
         let read = self.read_below(&encoded, |view| view.get(&encoded));
         self.scratch = encoded;
-        match read.map_err(|error| unreadable(key, error))?.flatten() {
-            None => Ok(Lookup::NOTHING),
-            Some(bytes) => Record::decode(key.table, bytes)
-                .map(Lookup::found)
-                .ok_or_else(|| undecodable(key)),
-        }
+        let read = read.map_err(|error| unreadable(key, error))?.flatten();
+        let decode = |bytes| Record::decode(key.table, bytes).ok_or_else(|| undecodable(key));
+        read.map(decode).transpose()
     }
 
     /// The item under `key`, with its operation memory. A deleted item past its retention counts as
     /// never created.
-    pub(crate) fn item(&mut self, key: &RecordKey) -> Result<Lookup<Arc<StoredItem>>> {
-        let mut found = match self.overlay.get(key) {
-            Known::Present(Record::Item(item)) => Lookup::found(Arc::clone(item)),
+    pub(crate) fn item(&mut self, key: &RecordKey) -> Result<Lookup> {
+        let found = match self.overlay.get(key) {
+            Known::Present(Record::Item(item)) => Some(Arc::clone(item)),
             Known::Present(_) => return Err(undecodable(key)),
-            Known::Deleted => Lookup::NOTHING,
+            Known::Deleted => None,
             Known::Nothing => self.clean_item(key)?,
         };
-        found.value = found
-            .value
-            .filter(|item| item.stored.item.is_some() || !item.is_expired(now_ms()));
-        Ok(found)
+        Ok(Lookup {
+            below: found.is_some(),
+            item: found.filter(|item| item.stored.item.is_some() || !item.is_expired(now_ms())),
+        })
     }
 
-    fn clean_item(&mut self, key: &RecordKey) -> Result<Lookup<Arc<StoredItem>>> {
+    fn clean_item(&mut self, key: &RecordKey) -> Result<Option<Arc<StoredItem>>> {
         if self.view.is_none() && !self.is_view_lost {
-            return Ok(Lookup::NOTHING);
+            return Ok(None);
         }
         if let Some(item) = self.cache.get(&key.key) {
-            return Ok(Lookup::found(item));
+            return Ok(Some(item));
         }
-        match self.record(key)?.value {
-            None => Ok(Lookup::NOTHING),
+        match self.record(key)? {
+            None => Ok(None),
             Some(Record::Item(item)) => {
                 self.cache.insert(key.key.clone(), Arc::clone(&item));
-                Ok(Lookup::found(item))
+                Ok(Some(item))
             }
             Some(_) => Err(undecodable(key)),
         }
@@ -301,19 +282,14 @@ impl Store {
         let _ = self.open_below();
     }
 
-    fn open_below(&mut self) -> Result<(), StoreError> {
+    /// Opens the checkpoint store again. If that fails, the next read tries again.
+    pub(crate) fn open_below(&mut self) -> Result<(), StoreError> {
         self.view = None;
         self.is_view_lost = true;
         self.below.reopen()?;
         self.view = self.below.view()?;
         self.is_view_lost = false;
         Ok(())
-    }
-
-    /// Sets a record; none deletes it. `below` is that of [`Lookup`], or false for a key never used
-    /// before.
-    pub(crate) fn set(&mut self, key: RecordKey, record: Option<Record>, below: bool) {
-        self.overlay.set(key, record, below);
     }
 }
 

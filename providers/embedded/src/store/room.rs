@@ -10,13 +10,19 @@ use crate::journal::frame::{PAYLOAD_BYTES_MAX, frame_bound};
 /// How often refusals for lack of room may request an early checkpoint.
 const EARLY_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whether a change may use the reserve, which is the last of the room.
+/// One part of this many of the reserve is for removals alone. Work that must go on adds too, and
+/// would otherwise use up the room of the removals that free space.
+const REMOVALS_PART: u64 = 4;
+
+/// How much of the reserve, which is the last of the room, a change may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UseReserve {
-    /// It may not.
+    /// Nothing.
     No,
-    /// It may.
-    Yes,
+    /// All but the part for removals.
+    Shared,
+    /// All of it: the change only removes.
+    Whole,
 }
 
 impl Store {
@@ -34,13 +40,19 @@ impl Store {
         if !self.leaves(kept, needed) {
             self.spare_room = self.spare.grow(needed + kept);
         }
-        self.has_room = self.growth_refused.is_none() && self.leaves(kept, needed);
-        if self.has_room {
+        let has_room = self.growth_refused.is_none() && self.leaves(kept, needed);
+        self.spare.set_has_room(has_room);
+        if has_room {
             self.refused_bytes = 0;
             return Ok(());
         }
         self.want_early_checkpoint();
-        if reserve == UseReserve::Yes && self.leaves(0, needed) {
+        let is_reserved = match reserve {
+            UseReserve::No => false,
+            UseReserve::Shared => self.leaves(kept / REMOVALS_PART, needed),
+            UseReserve::Whole => self.leaves(0, needed),
+        };
+        if is_reserved {
             return Ok(());
         }
         self.refused_bytes = bytes;
@@ -66,12 +78,12 @@ impl Store {
     /// Whether changes that add to the store are accepted. If they were not, this asks the disk
     /// again. The answer stays no until the refused change would fit, up to the size of the reserve.
     pub(crate) fn ask_for_room(&mut self) -> bool {
-        if !self.has_room || self.refused_bytes > 0 {
+        if !self.spare.has_room() {
             let bytes = self.refused_bytes.min(self.spare.reserve_bytes());
             // No caller waits for this reservation, so its failure concerns none.
             let _ = self.reserve(bytes, UseReserve::No);
         }
-        self.has_room
+        self.spare.has_room()
     }
 
     /// Whether a group of `needed` bytes leaves `kept` bytes in one piece.
@@ -85,7 +97,9 @@ impl Store {
     /// Refuses changes that add to the store from now on, or accepts them again.
     pub(crate) fn refuse_growth(&mut self, why: Option<&'static str>) {
         self.growth_refused = why;
-        self.has_room &= why.is_none();
+        if why.is_some() {
+            self.spare.set_has_room(false);
+        }
     }
 
     fn want_early_checkpoint(&mut self) {

@@ -1,7 +1,7 @@
 //! Walks over records in order: the overlay merged with the checkpoint store.
 
 use bytes::Bytes;
-use ports::{Error, Result};
+use ports::Result;
 
 use super::{Store, undecodable, unreadable};
 use crate::{
@@ -19,7 +19,7 @@ impl Store {
         &mut self,
         from: &RecordKey,
         until: &RecordKey,
-        visit: impl FnMut(RecordKey, Visited<'_>) -> Result<bool>,
+        mut visit: impl FnMut(RecordKey, Visited<'_>) -> Result<bool>,
     ) -> Result<()> {
         // Damage is remembered for the walk, not for the record at its start.
         let (mut walk, mut until_bytes) = (vec![WALK], Vec::new());
@@ -27,14 +27,19 @@ impl Store {
         until.write(&mut until_bytes);
         let range = self.read_below(&walk, |view| view.range(&walk[1..], &until_bytes));
         let range = range.map_err(|error| unreadable(from, error))?;
-        match self.merge(range, from, until, visit) {
-            Ok(()) => Ok(()),
-            Err(Stopped::Visit(error)) => Err(error),
-            Err(Stopped::Below(error)) => {
-                self.failed_below(&walk, &error);
-                Err(unreadable(from, error))
+        let mut visited = Ok(());
+        let merged = self.merge(range, from, until, |key, record| match visit(key, record) {
+            Ok(goes_on) => goes_on,
+            Err(error) => {
+                visited = Err(error);
+                false
             }
-        }
+        });
+        merged.map_err(|error| {
+            self.failed_below(&walk, &error);
+            unreadable(from, error)
+        })?;
+        visited
     }
 
     fn merge(
@@ -42,8 +47,8 @@ impl Store {
         range: Option<ViewRange>,
         from: &RecordKey,
         until: &RecordKey,
-        mut visit: impl FnMut(RecordKey, Visited<'_>) -> Result<bool>,
-    ) -> Result<(), Stopped> {
+        mut visit: impl FnMut(RecordKey, Visited<'_>) -> bool,
+    ) -> Result<(), StoreError> {
         let mut below = range.into_iter().flatten().peekable();
         for (key, record) in self.overlay.range(from, until) {
             // A failed read is taken at once, and ends the walk.
@@ -51,44 +56,24 @@ impl Store {
                 below.next_if(|next| next.as_ref().map_or(true, |(clean, _)| clean < key))
             {
                 let (clean_key, clean) = next?;
-                if !visit(clean_key, Visited::Clean(clean))? {
+                if !visit(clean_key, Visited::Clean(clean)) {
                     return Ok(());
                 }
             }
             below.next_if(|next| next.as_ref().is_ok_and(|(clean, _)| clean == key));
             if let Some(record) = record
-                && !visit(key.clone(), Visited::Changed(record))?
+                && !visit(key.clone(), Visited::Changed(record))
             {
                 return Ok(());
             }
         }
         for next in below {
             let (clean_key, clean) = next?;
-            if !visit(clean_key, Visited::Clean(clean))? {
+            if !visit(clean_key, Visited::Clean(clean)) {
                 return Ok(());
             }
         }
         Ok(())
-    }
-}
-
-/// Why a walk over records ended early.
-enum Stopped {
-    /// The checkpoint store could not be read.
-    Below(StoreError),
-    /// The visitor failed.
-    Visit(Error),
-}
-
-impl From<StoreError> for Stopped {
-    fn from(error: StoreError) -> Self {
-        Self::Below(error)
-    }
-}
-
-impl From<Error> for Stopped {
-    fn from(error: Error) -> Self {
-        Self::Visit(error)
     }
 }
 

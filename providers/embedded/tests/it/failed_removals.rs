@@ -9,13 +9,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use embedded::{
-    Config, Embedded, Health,
-    storage::{DiskStorage, Intercepted, Operation},
-};
+use embedded::{Config, Embedded, Health, storage::DiskStorage};
 use ports::{ErrorKind, KeyValue, Update, key_value::Action};
 
 use crate::{
+    intercepted::{Intercepted, Operation},
     many_starts::small,
     world::{block_on, directory, done, durably, eventually, key, put, value},
 };

@@ -143,7 +143,8 @@ fn a_directory_of_this_format_opens_with_its_whole_content() {
     });
 }
 
-/// A newer format is refused, and the error names the release that reads it.
+/// A newer format is refused, and the error names the release that reads it. A record that is not
+/// whole is damaged, whatever number it has.
 #[test]
 fn a_newer_format_is_refused_and_says_which_version_can_read_it() {
     let directory = directory();
@@ -151,30 +152,38 @@ fn a_newer_format_is_refused_and_says_which_version_can_read_it() {
         drop(open(directory.path()).await);
         let path = directory.path().join("format");
         let text = fs::read_to_string(&path).expect("the record reads");
-        let newer = text
+        let refused = async |record: &str| {
+            fs::write(&path, record).expect("the record is written");
+            Embedded::open(Config::new(directory.path()))
+                .await
+                .expect_err("it is not of this release")
+        };
+        let (said, _) = text.split_once("check ").expect("it has a checksum");
+        let newer = said
             .replace("format 3", "format 4")
             .replace("readable by 0.1.0", "readable by 7.8.9");
-        fs::write(&path, newer).expect("the record is written");
-        let refused = Embedded::open(Config::new(directory.path()))
-            .await
-            .expect_err("it is newer");
-        assert!(
-            matches!(
-                refused,
-                OpenError::OtherFormat {
-                    found: 4,
-                    supported: 3,
-                    ..
-                }
-            ),
-            "{refused:?}"
-        );
-        assert!(refused.to_string().contains("7.8.9"), "{refused}");
-        fs::write(&path, "something else\n").expect("the record is written");
-        let refused = Embedded::open(Config::new(directory.path()))
-            .await
-            .expect_err("it is no record");
-        assert!(matches!(refused, OpenError::Damaged { .. }), "{refused:?}");
+        let newer = format!("{newer}check {:08x}\n", crc32fast::hash(newer.as_bytes()));
+        let older = "landfast embedded\nformat 1\nreadable by 0.0.1\nsalt 00000000\n";
+        for (record, expected, release) in [(newer.as_str(), 4, "7.8.9"), (older, 1, "0.0.1")] {
+            let refused = refused(record).await;
+            assert!(
+                matches!(
+                    refused,
+                    OpenError::OtherFormat { found, supported: 3, .. } if found == expected
+                ),
+                "{refused:?}"
+            );
+            assert!(refused.to_string().contains(release), "{refused}");
+        }
+        let flipped = text.replace("format 3", "format 7");
+        let cut = newer.replace("check ", "chec ");
+        for record in ["something else\n", &flipped, &cut] {
+            let refused = refused(record).await;
+            assert!(
+                matches!(refused, OpenError::Damaged { .. }),
+                "{record}: {refused:?}"
+            );
+        }
     });
 }
 

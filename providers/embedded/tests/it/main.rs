@@ -5,6 +5,8 @@
     reason = "these tests run on real threads, in real time"
 )]
 
+use embedded::storage::{Storage, StorageFile};
+
 mod ballast;
 mod child;
 mod contract;
@@ -19,6 +21,7 @@ mod faulty;
 mod first_segment;
 mod format;
 mod group_commit;
+mod intercepted;
 mod many_starts;
 mod message_ids;
 mod nearly_full;

@@ -16,16 +16,16 @@ use std::{
     },
 };
 
-use embedded::{
-    Config, Embedded,
-    storage::{DiskStorage, Intercepted, Operation},
-};
+use embedded::{Config, Embedded, storage::DiskStorage};
 use ports::objects::{ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode};
 use tempfile::TempDir;
 
-use crate::world::{block_on, directory, eventually, found};
+use crate::{
+    intercepted::{Intercepted, Operation},
+    world::{block_on, directory, eventually, found},
+};
 
-/// The synced directories of objects, and the error of syncs.
+/// The synced directories of objects, and the error of syncs and allocations.
 #[derive(Debug, Default)]
 struct Syncs {
     synced: Mutex<BTreeSet<PathBuf>>,
@@ -44,7 +44,8 @@ impl Syncs {
     fn storage(self: &Arc<Self>, objects: PathBuf) -> Arc<Intercepted<DiskStorage>> {
         let syncs = Arc::clone(self);
         Arc::new(Intercepted::new(DiskStorage, move |operation, path| {
-            if operation != Operation::SyncDirectory || !path.starts_with(&objects) {
+            let is_met = matches!(operation, Operation::SyncDirectory | Operation::Allocate);
+            if !is_met || !path.starts_with(&objects) {
                 return Ok(());
             }
             match syncs.error.load(Ordering::SeqCst) {
@@ -292,7 +293,12 @@ fn a_directory_that_found_no_room_is_synced_once_there_is_room() {
                 .await
                 .expect_err("the disk is full");
             assert!(ports::objects::is_for_want_of_room(&refused), "{refused:?}");
+            assert!(
+                store.status().is_full,
+                "free bytes say nothing about a quota"
+            );
             syncs.error.store(SYNCED, Ordering::SeqCst);
+            eventually("the disk is asked again", || !store.status().is_full).await;
             objects.get(&path).await.expect("it was there before");
             for name in ["znodes/2/newer", "znodes/3/newer"] {
                 create(&objects, name).await.expect("there is room again");

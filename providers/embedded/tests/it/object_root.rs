@@ -138,35 +138,3 @@ fn a_removed_directory_of_objects_is_not_recreated_while_it_is_open() {
         assert!(!directory.is_missing());
     });
 }
-
-/// A refused start leaves no directory that it created, and removes none that existed.
-#[test]
-fn directories_created_by_opening_objects_are_removed_if_empty() {
-    block_on(async {
-        let parent = directory();
-        let deep = parent.path().join("made/for/them");
-        embedded::open_objects(deep.clone())
-            .await
-            .expect("they open")
-            .remove_made();
-        assert!(is_empty(parent.path()));
-        let used = embedded::open_objects(deep.clone())
-            .await
-            .expect("they open");
-        create(&used.objects(), BEFORE)
-            .await
-            .expect("the disk has room");
-        used.remove_made();
-        used.objects()
-            .head(&ObjectPath::from(BEFORE))
-            .await
-            .expect("it stays");
-        let there = parent.path().join("there");
-        fs::create_dir(&there).expect("it is made");
-        embedded::open_objects(there.clone())
-            .await
-            .expect("they open")
-            .remove_made();
-        assert!(there.exists());
-    });
-}

@@ -2,12 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use embedded::{
-    Config, Embedded,
-    storage::{DiskStorage, Intercepted, Operation},
-};
+use embedded::{Config, Embedded, storage::DiskStorage};
 
 use crate::{
+    intercepted::{Intercepted, Operation},
     room::filler,
     world::{block_on, config, directory, durably},
 };

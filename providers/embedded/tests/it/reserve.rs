@@ -124,3 +124,27 @@ fn only_deletions_may_use_the_reserve_without_a_claim_to_it() {
         assert!(matches!(done, Transacted::Done { .. }), "{done:?}");
     });
 }
+
+/// P6: work that goes on while the disk is full leaves a part of the reserve to deletions.
+#[test]
+fn deletions_have_room_when_other_work_has_used_up_its_part_of_the_reserve() {
+    let directory = directory();
+    let (faults, config) = faulty(directory.path());
+    block_on(async {
+        let store = Embedded::open(config).await.expect("the store opens");
+        let (kv, reserved) = (store.key_value(), store.key_value_with_reserve());
+        let items: Vec<_> = (0..20).map(|number| format!("item-{number}")).collect();
+        for name in &items {
+            durably(&kv, set(name, 100)).await;
+        }
+        faults.capacity.store(faults.used(), Ordering::SeqCst);
+        fill(&kv).await;
+        fill_to_the_reserve(&reserved).await;
+        let deletions = items.iter().map(|name| Update::delete(key(name)));
+        let done = kv
+            .transact(deletions.collect())
+            .await
+            .expect("a part of the reserve is left");
+        assert!(matches!(done, Transacted::Done { .. }), "{done:?}");
+    });
+}

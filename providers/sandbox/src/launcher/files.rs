@@ -104,7 +104,6 @@ pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
         flags,
         None::<&str>,
     )
-    .map_err(io::Error::from)
     .map_err(about("/proc of its own"))?;
     enter(root)
 }
@@ -146,9 +145,7 @@ fn private() -> io::Result<()> {
 
 fn mount_memory(place: &str, options: &str) -> io::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some("tmpfs"), place, Some("tmpfs"), flags, Some(options))
-        .map_err(io::Error::from)
-        .map_err(about(place))
+    mount(Some("tmpfs"), place, Some("tmpfs"), flags, Some(options)).map_err(about(place))
 }
 
 fn open_all(order: &Order) -> io::Result<Vec<Shown>> {
@@ -193,9 +190,7 @@ fn open_all(order: &Order) -> io::Result<Vec<Shown>> {
 
 fn opened(path: &Path) -> io::Result<OwnedFd> {
     let opened = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
-    opened
-        .map_err(io::Error::from)
-        .map_err(about(path.display()))
+    opened.map_err(about(path.display()))
 }
 
 fn inside(root: &Path, path: &Path) -> PathBuf {
@@ -298,7 +293,6 @@ pub(super) fn narrow(spare: &Order, order: &Order) -> io::Result<()> {
         flags,
         Some(size.as_str()),
     )
-    .map_err(io::Error::from)
     .map_err(about("/tmp"))
 }
 

@@ -33,6 +33,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LAST_BYTES: u64 = 1 << 20;
 /// The bytes in which a line is searched one by one.
 const SEARCHED_BYTES: u64 = 64 << 10;
+/// The bytes of lines that are written at once. In the file, an empty line takes a hundred times
+/// its own length, so lines on their way are not converted all together.
+const PIECE_BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -110,64 +113,80 @@ impl Log {
             return Ok(());
         }
         let pauses = end.again_at.is_some_and(|again_at| now < again_at);
+        let mut unwritten = lost + lines.iter().map(Lines::count).sum::<usize>();
         let written = if pauses {
             Ok(())
         } else {
-            self.append(&mut end, lost, lines)
+            self.append(&mut end, lost, lines, &mut unwritten)
         };
-        if pauses || written.is_err() {
-            let lost = lost + lines.iter().map(Lines::count).sum::<usize>();
-            self.lost.fetch_add(lost, Ordering::Relaxed);
-        }
+        self.lost.fetch_add(unwritten, Ordering::Relaxed);
         if written.is_err() {
             end.again_at = Some(now + PAUSE);
         }
         written
     }
 
-    fn append(&self, end: &mut End, lost: usize, lines: &[Lines]) -> io::Result<()> {
+    /// Appends the number of `lost` lines and the `lines`, and counts `unwritten` down by those
+    /// that are in a file.
+    fn append(
+        &self,
+        end: &mut End,
+        lost: usize,
+        lines: &[Lines],
+        unwritten: &mut usize,
+    ) -> io::Result<()> {
         let mut file = self.open()?;
-        let (mut bytes, mut next) = match end.known.take() {
+        let (mut bytes, mut number) = match end.known.take() {
             Some(known) => known,
             None => self.recover(&mut file)?,
         };
-        let mut text = Vec::new();
-        let mut add = |id: &str, at_ms, line: &str| {
-            let number = next;
+        let id = lines.first().map_or("", |lines| &*lines.id);
+        let said = format!("({lost} lines before this one could not be kept)");
+        let said = (lost > 0).then(|| (id, now_ms(), said.as_str(), lost));
+        let lines = lines.iter().flat_map(|lines| {
+            let texts = lines.text.split('\n');
+            texts.map(|text| (&*lines.id, lines.at_ms, text, 1))
+        });
+        let mut all = said.into_iter().chain(lines).peekable();
+        let (mut piece, mut counted) = (Vec::new(), 0);
+        while let Some((id, at_ms, text, count)) = all.next() {
             let line = Written {
                 number,
                 at_ms,
                 id,
-                text: line,
+                text,
             };
-            serde_json::to_writer(&mut text, &line).expect("memory takes texts and numbers");
-            text.push(b'\n');
-            next += 1;
-        };
-        if lost > 0 {
-            let id = lines.first().map_or("", |lines| &*lines.id);
-            let said = format!("({lost} lines before this one could not be kept)");
-            add(id, now_ms(), &said);
+            serde_json::to_writer(&mut piece, &line).expect("memory takes texts and numbers");
+            piece.push(b'\n');
+            (number, counted) = (number + 1, counted + count);
+            if piece.len() < PIECE_BYTES && all.peek().is_some() {
+                continue;
+            }
+            end.known = None;
+            bytes = self.put(&mut file, bytes, &piece)?;
+            end.known = Some((bytes, number));
+            self.next.send_replace(number);
+            *unwritten -= counted;
+            piece.clear();
+            counted = 0;
         }
-        for lines in lines {
-            lines
-                .text
-                .split('\n')
-                .for_each(|line| add(&lines.id, lines.at_ms, line));
-        }
-        if bytes > 0 && bytes + text.len() as u64 > FILE_BYTES_MAX {
+        Ok(())
+    }
+
+    /// Appends whole lines to `file`, which has `bytes` bytes, or to the next file if this one
+    /// would become too long. Returns the new length.
+    fn put(&self, file: &mut File, mut bytes: u64, lines: &[u8]) -> io::Result<u64> {
+        if bytes > 0 && bytes + lines.len() as u64 > FILE_BYTES_MAX {
             fs::rename(&self.path, self.aside())?;
-            (file, bytes) = (self.open()?, 0);
+            (*file, bytes) = (self.open()?, 0);
         }
-        file.write_all(&text).inspect_err(|_| {
+        file.write_all(lines).inspect_err(|_| {
             // If this fails too, the next write cuts off what is not a whole line. An operator may have
             // emptied the file meanwhile, which must not grow again.
             let is_longer = file.metadata().is_ok_and(|now| now.len() > bytes);
             let _ = is_longer.then(|| file.set_len(bytes));
         })?;
-        end.known = Some((bytes + text.len() as u64, next));
-        self.next.send_replace(next);
-        Ok(())
+        Ok(bytes + lines.len() as u64)
     }
 
     fn open(&self) -> io::Result<File> {
@@ -200,38 +219,104 @@ impl Log {
     }
 
     pub(super) fn read(&self, page: Page) -> io::Result<Vec<Line>> {
-        let _still = self.end.lock();
-        let (mut lines, mut bytes, mut next) = (Vec::new(), 0, page.from);
-        for path in [&self.aside(), &self.path] {
-            let Some(file) = open_to_read(path)? else {
-                continue;
-            };
-            let (mut file, mut text) = (BufReader::new(file), Vec::new());
-            seek_before(&mut file, next)?;
-            while read_line(&mut file, &mut text)? > 0 {
-                if number_of(&text).is_none_or(|number| number < next) {
-                    continue;
-                }
-                let Ok(line) = serde_json::from_slice::<Line>(&text) else {
-                    continue;
-                };
-                bytes += line.text.len();
-                let is_full =
-                    lines.len() >= page.lines_max || bytes > page.bytes_max && !lines.is_empty();
-                if is_full {
-                    return Ok(lines);
-                }
-                next = line.number + 1;
-                lines.push(line);
-            }
-        }
-        Ok(lines)
+        read_page(self.files()?, page)
+    }
+
+    /// The two files as they are now. A reader takes its time, and one thread writes all logs, so
+    /// the lock is released before they are read.
+    fn files(&self) -> io::Result<Vec<Lasting>> {
+        let end = self.end.lock();
+        let whole = end.known.map(|(bytes, _)| bytes);
+        let aside = Lasting::open(&self.aside(), None)?;
+        let present = Lasting::open(&self.path, whole)?;
+        Ok(aside.into_iter().chain(present).collect())
     }
 
     pub(super) async fn more(&self, from: u64) {
         // No error: the sender lives as long as `self`.
         let _ = self.next.subscribe().wait_for(|next| *next > from).await;
     }
+}
+
+/// The first `bytes` bytes of a file, which no later write changes.
+struct Lasting {
+    file: BufReader<File>,
+    bytes: u64,
+    at: u64,
+}
+
+impl Lasting {
+    /// The file at `path`, of which `bytes` are whole lines if that is known; none: there is none.
+    fn open(path: &Path, bytes: Option<u64>) -> io::Result<Option<Self>> {
+        let Some(file) = open_to_read(path)? else {
+            return Ok(None);
+        };
+        let bytes = bytes.map_or_else(|| file.metadata().map(|found| found.len()), Ok)?;
+        Ok(Some(Self {
+            file: BufReader::new(file),
+            bytes,
+            at: 0,
+        }))
+    }
+
+    fn seek(&mut self, at: u64) -> io::Result<()> {
+        self.at = self.file.seek(SeekFrom::Start(at))?;
+        Ok(())
+    }
+
+    /// Reads a line without its end into `text`. Returns its length in the file; 0: there is none.
+    /// The end of a file without a line end is not a line.
+    fn read_line(&mut self, text: &mut Vec<u8>) -> io::Result<u64> {
+        text.clear();
+        let rest = self.bytes.saturating_sub(self.at);
+        let read = self.file.by_ref().take(rest).read_until(b'\n', text)? as u64;
+        self.at += read;
+        Ok(if text.pop() == Some(b'\n') { read } else { 0 })
+    }
+
+    /// Moves to the beginning of a line before the one with the number `from`, or of the file.
+    fn seek_before(&mut self, from: u64) -> io::Result<()> {
+        let (mut begin, mut end) = (0, self.bytes);
+        let mut text = Vec::new();
+        while begin + SEARCHED_BYTES < end {
+            let middle = begin + (end - begin) / 2;
+            self.seek(middle)?;
+            // The rest of a line, and the line after it.
+            let rest = self.read_line(&mut text)?;
+            self.read_line(&mut text)?;
+            match number_of(&text) {
+                Some(number) if number < from => begin = middle + rest,
+                _ => end = middle,
+            }
+        }
+        self.seek(begin)
+    }
+}
+
+/// The lines of a page in `files`, the older first.
+fn read_page(files: Vec<Lasting>, page: Page) -> io::Result<Vec<Line>> {
+    let (mut lines, mut bytes, mut next) = (Vec::new(), 0, page.from);
+    for mut file in files {
+        let mut text = Vec::new();
+        file.seek_before(next)?;
+        while file.read_line(&mut text)? > 0 {
+            if number_of(&text).is_none_or(|number| number < next) {
+                continue;
+            }
+            let Ok(line) = serde_json::from_slice::<Line>(&text) else {
+                continue;
+            };
+            bytes += line.text.len();
+            let is_full =
+                lines.len() >= page.lines_max || bytes > page.bytes_max && !lines.is_empty();
+            if is_full {
+                return Ok(lines);
+            }
+            next = line.number + 1;
+            lines.push(line);
+        }
+    }
+    Ok(lines)
 }
 
 fn open_to_read(path: &Path) -> io::Result<Option<File>> {
@@ -254,32 +339,6 @@ fn last_lines(file: &mut File) -> io::Result<(Vec<u8>, u64)> {
         .map_or(0, |end| end + 1);
     let rest = text.split_off(whole).len() as u64;
     Ok((text, rest))
-}
-
-/// Reads a line without its end into `text`. Returns its length in the file; 0: there is none. The
-/// end of a file without a line end is not a line.
-fn read_line(file: &mut BufReader<File>, text: &mut Vec<u8>) -> io::Result<u64> {
-    text.clear();
-    let read = file.read_until(b'\n', text)? as u64;
-    Ok(if text.pop() == Some(b'\n') { read } else { 0 })
-}
-
-/// Moves to the beginning of a line before the one with the number `from`, or of the file.
-fn seek_before(file: &mut BufReader<File>, from: u64) -> io::Result<()> {
-    let (mut begin, mut end) = (0, file.get_ref().metadata()?.len());
-    let mut text = Vec::new();
-    while begin + SEARCHED_BYTES < end {
-        let middle = begin + (end - begin) / 2;
-        file.seek(SeekFrom::Start(middle))?;
-        // The rest of a line, and the line after it.
-        let rest = read_line(file, &mut text)?;
-        read_line(file, &mut text)?;
-        match number_of(&text) {
-            Some(number) if number < from => begin = middle + rest,
-            _ => end = middle,
-        }
-    }
-    file.seek(SeekFrom::Start(begin)).map(drop)
 }
 
 /// The number of a stored line, without decoding the rest.
@@ -415,5 +474,61 @@ mod tests {
         let next = all.last().expect("some") + 1;
         assert_eq!(numbers(&log, next), [] as [u64; 0]);
         assert_eq!(all.len() as u64, next - all[0], "without gaps");
+    }
+
+    /// The lines that a function may print in one round.
+    fn many_empty_lines() -> Lines {
+        lines("a", &"\n".repeat(SHARE_BYTES - 1))
+    }
+
+    /// A round of short lines took a hundred times its length at once, and made a file as long.
+    #[test]
+    fn a_round_of_many_short_lines_stays_within_the_bound_of_a_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let log = log(&directory);
+        log.write(&[many_empty_lines()], Instant::now())
+            .expect("written");
+        for path in [&log.path, &log.aside()] {
+            let bytes = fs::metadata(path).expect("it is there").len();
+            assert!(bytes <= FILE_BYTES_MAX, "{bytes} bytes");
+        }
+        let all = texts(&log);
+        let (first, last) = (all[0].0, all[all.len() - 1].0);
+        assert_eq!(last, SHARE_BYTES as u64 - 1);
+        assert_eq!(all.len() as u64, last + 1 - first, "without gaps");
+    }
+
+    /// Lines that were written before the failure are not lost.
+    #[test]
+    fn only_the_lines_after_a_failure_are_counted_as_lost() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (log, now) = (log(&directory), Instant::now());
+        log.write(&[lines("a", "first")], now).expect("written");
+        fs::create_dir(log.aside()).expect("made");
+        log.write(&[many_empty_lines()], now)
+            .expect_err("the first file cannot be put aside");
+        fs::remove_dir(log.aside()).expect("removed");
+        let written = texts(&log).len();
+        assert!(written > 1 && written < SHARE_BYTES, "{written}");
+        log.write(&[], now + PAUSE).expect("it is put aside");
+        let lost = 1 + SHARE_BYTES - written;
+        let said = format!("({lost} lines before this one could not be kept)");
+        assert_eq!(texts(&log).last(), Some(&(written as u64, said)));
+    }
+
+    /// A long page held the lock, and so held up the thread that writes all logs.
+    #[test]
+    fn a_page_is_read_beside_later_writes() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (log, now) = (log(&directory), Instant::now());
+        log.write(&[lines("a", "first")], now).expect("written");
+        let files = log.files().expect("opened");
+        for _ in 0..2 {
+            log.write(&[many_empty_lines()], now).expect("written");
+        }
+        assert!(texts(&log)[0].0 > 0, "the first file is gone");
+        let read = read_page(files, page(0, usize::MAX)).expect("read");
+        let numbers: Vec<_> = read.iter().map(|line| line.number).collect();
+        assert_eq!(numbers, [0]);
     }
 }

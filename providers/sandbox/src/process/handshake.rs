@@ -6,13 +6,11 @@
 //! from a sandbox is refused unless it is a listening socket.
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
+    io,
     os::fd::{AsRawFd as _, RawFd},
 };
 
-use nix::sys::socket::{
-    ControlMessage, MsgFlags, getsockopt, recvmsg, sendmsg, sockopt::AcceptConn,
-};
+use nix::sys::socket::{getsockopt, sockopt::AcceptConn};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, Interest},
     net::{TcpListener, UnixStream},
@@ -21,7 +19,7 @@ use tokio::{
 use super::peers::Peers;
 use crate::{
     order::{ADOPTED, Order},
-    system::received,
+    system::{receive_with, send_with},
 };
 
 /// Sends the order. Returns the listener that comes back, and the peers that may connect to it.
@@ -53,31 +51,15 @@ async fn send(socket: &mut UnixStream, order: &Order) -> io::Result<()> {
     let bytes = order.encode()?;
     let descriptors = order.launch.descriptors.iter();
     let descriptors: Vec<RawFd> = descriptors.map(|(_, fd)| fd.as_raw_fd()).collect();
-    let rights = [ControlMessage::ScmRights(&descriptors)];
-    let rights = if descriptors.is_empty() {
-        &[][..]
-    } else {
-        &rights[..]
-    };
-    let first = [IoSlice::new(&bytes[..1])];
-    let (to, flags) = (socket.as_raw_fd(), MsgFlags::MSG_NOSIGNAL);
-    let sent = || Ok(sendmsg::<()>(to, &first, rights, flags, None)?);
-    let sent = socket.async_io(Interest::WRITABLE, sent).await?;
+    let first = || send_with(socket, &bytes[..1], &descriptors);
+    let sent = socket.async_io(Interest::WRITABLE, first).await?;
     socket.write_all(&bytes[sent..]).await
 }
 
 fn receive_listener(socket: &UnixStream) -> io::Result<(std::net::TcpListener, u32)> {
     let mut user = [0; 4];
-    let mut parts = [IoSliceMut::new(&mut user)];
-    let mut space = nix::cmsg_space!([RawFd; 1]);
-    let message = recvmsg::<()>(
-        socket.as_raw_fd(),
-        &mut parts,
-        Some(&mut space),
-        MsgFlags::MSG_CMSG_CLOEXEC,
-    )?;
-    let read = message.bytes;
-    let descriptor = received(&message)?
+    let (read, descriptors) = receive_with(socket, &mut user)?;
+    let descriptor = descriptors
         .into_iter()
         .next()
         .filter(|_| read == size_of::<u32>());

@@ -5,7 +5,12 @@ use std::{
     sync::{Arc, Condvar, Mutex},
 };
 
-use embedded::storage::{DiskStorage, Intercepted, Operation, Storage};
+use embedded::storage::{DiskStorage, Storage, StorageFile};
+
+use self::intercepted::{Intercepted, Operation};
+
+#[path = "../../../../providers/embedded/tests/it/intercepted.rs"]
+mod intercepted;
 
 /// How the disk treats syncs of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

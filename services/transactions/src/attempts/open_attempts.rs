@@ -41,7 +41,6 @@ impl Attempts {
         self.0.lock()
     }
 
-    /// `node` serves from now on.
     pub(crate) fn start(&self, node: NodeId) {
         self.lock().serving = Some(node);
     }
@@ -62,7 +61,6 @@ impl Attempts {
     }
 }
 
-/// The attempts of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
     /// The node that they belong to; `None` if no more are accepted.
@@ -112,12 +110,10 @@ impl Open {
         }
     }
 
-    /// How many attempts have not ended.
     pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// The number of the next begin.
     pub(crate) fn next_place(&mut self) -> u64 {
         self.places += 1;
         self.places
@@ -165,7 +161,6 @@ impl Open {
             .insert(transaction.id.clone(), Arc::clone(transaction))
     }
 
-    /// Finds the attempt of a call.
     pub(crate) fn find(&self, call: &Call) -> AttemptState {
         let is_asked = |attempt: Attempt| call.attempt.is_none_or(|asked| asked == attempt);
         if let Some(transaction) = self.latest.get(&call.id) {
@@ -248,7 +243,6 @@ impl Open {
         }
     }
 
-    /// Every attempt that has not ended, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<Transaction>> {
         self.order.values().cloned().collect()
     }

@@ -86,7 +86,6 @@ pub(crate) fn choose_at(versions: &[Arc<CommitRecord>], slot: u64) -> Choice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoValidVersion;
 
-/// The reads of an attempt.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSet {
     reads: BTreeMap<Key, Read<Choice>>,
@@ -98,12 +97,10 @@ pub(crate) struct ReadSet {
 }
 
 impl ReadSet {
-    /// The earlier read of `key`.
     pub(crate) fn get(&self, key: &Key) -> Option<&Read<Choice>> {
         self.reads.get(key)
     }
 
-    /// How many keys are in it.
     pub(crate) fn len(&self) -> usize {
         self.reads.len()
     }
@@ -117,7 +114,6 @@ impl ReadSet {
         timestamps.max().unwrap_or_default()
     }
 
-    /// The keys that were read.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &Key> {
         self.reads.keys()
     }

@@ -29,7 +29,6 @@ use crate::{
 /// The answer to a commit of an ended attempt.
 pub(crate) type CommitAnswer = Result<Committed>;
 
-/// One attempt.
 #[derive(Debug)]
 pub(crate) struct Transaction {
     pub(crate) id: TransactionId,
@@ -68,11 +67,9 @@ pub(crate) struct Start {
     pub(crate) applied: Arc<Frontier>,
     /// The bytes superseded on this node until the begin.
     pub(crate) superseded_bytes: u64,
-    /// The time of the begin.
     pub(crate) at: Monotonic,
 }
 
-/// The mutable state of an attempt.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) phase: Phase,
@@ -84,7 +81,6 @@ pub(crate) struct State {
     pub(crate) last_call: Monotonic,
 }
 
-/// The phase of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Phase {
     Open,
@@ -209,7 +205,6 @@ impl Transaction {
         }
     }
 
-    /// Waits for its end.
     pub(crate) async fn ended(&self) -> CommitAnswer {
         let mut ended = self.ended.subscribe();
         let answer = ended
@@ -233,7 +228,6 @@ impl State {
         }
     }
 
-    /// Takes its writes and effects for the commit.
     pub(crate) fn take_written(&mut self) -> (WriteBuffer, EffectBuffer) {
         (
             std::mem::take(&mut self.buffer),

@@ -21,7 +21,6 @@ use crate::{
 /// The overhead of an entry beside its bytes.
 const ENTRY_BYTES: usize = 96;
 
-/// A buffered write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Buffered {
     /// Its number within the attempt, from one.
@@ -46,7 +45,6 @@ pub(crate) enum Held {
 }
 
 impl Buffered {
-    /// The value, if it is here.
     pub(crate) fn value(&self) -> Option<&Bytes> {
         match &self.held {
             Held::Memory(value) | Held::Leaving(value) => Some(value),
@@ -76,7 +74,6 @@ pub(crate) enum Which {
     All,
 }
 
-/// The writes of one attempt.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBuffer {
     writes: BTreeMap<Key, Buffered>,
@@ -87,22 +84,18 @@ pub(crate) struct WriteBuffer {
 }
 
 impl WriteBuffer {
-    /// The buffered write of `key`.
     pub(crate) fn get(&self, key: &Key) -> Option<&Buffered> {
         self.writes.get(key)
     }
 
-    /// How many keys are written.
     pub(crate) fn len(&self) -> usize {
         self.writes.len()
     }
 
-    /// Whether nothing is written.
     pub(crate) fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
 
-    /// How much memory it takes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -175,12 +168,10 @@ impl WriteBuffer {
         }
     }
 
-    /// Its writes in the order of the keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Buffered)> {
         self.writes.iter()
     }
 
-    /// The write set of its record.
     pub(crate) fn write_set(&self) -> Vec<Write> {
         let writes = self.writes.iter().map(|(key, buffered)| Write {
             key: key.clone(),

@@ -22,7 +22,6 @@ const ENTRY_BYTES: u64 = 96;
 /// The typical bytes of a value: only sizes the cache's tables at creation.
 const VALUE_BYTES_TYPICAL: u64 = 1 << 10;
 
-/// Names a value by its attempt and write.
 type Name = (Attempt, u32);
 
 /// The warmth of a value that was written or read here: this many successors of it are prefetched
@@ -50,19 +49,13 @@ impl Weighter<Name, Held> for Weigh {
 pub(crate) struct DataCache(Cache<Name, Held, Weigh, FixedState>);
 
 impl DataCache {
-    /// A cache of at most about `bytes_max`.
     pub(crate) fn new(bytes_max: u64) -> Self {
         let typical = (bytes_max / VALUE_BYTES_TYPICAL) as usize;
-        Self(Cache::with(
-            typical,
-            bytes_max,
-            Weigh,
-            FixedState::default(),
-            DefaultLifecycle::default(),
-        ))
+        let hash = FixedState::default();
+        let lifecycle = DefaultLifecycle::default();
+        Self(Cache::with(typical, bytes_max, Weigh, hash, lifecycle))
     }
 
-    /// The value of a write.
     pub(crate) fn get(&self, attempt: Attempt, write: u32) -> Option<Bytes> {
         let held = self.0.get(&(attempt, write))?;
         held.warmth.store(WARM, Ordering::Relaxed);
@@ -72,25 +65,19 @@ impl DataCache {
     /// The warmth of a write's value: zero if it is not here, or if neither it nor its recent
     /// predecessors were read.
     pub(crate) fn warmth(&self, attempt: Attempt, write: u32) -> u8 {
-        self.0
-            .peek(&(attempt, write))
-            .map_or(0, |held| held.warmth.load(Ordering::Relaxed))
+        let held = self.0.peek(&(attempt, write));
+        held.map_or(0, |held| held.warmth.load(Ordering::Relaxed))
     }
 
-    /// Keeps a value that was written or read.
     pub(crate) fn insert(&mut self, attempt: Attempt, write: u32, value: Bytes) {
-        self.keep(attempt, write, value, WARM);
+        self.insert_ahead(attempt, write, value, WARM + 1);
     }
 
     /// Keeps a prefetched value that no reader has asked for yet, and that follows one of some
     /// warmth.
     pub(crate) fn insert_ahead(&mut self, attempt: Attempt, write: u32, value: Bytes, warmth: u8) {
-        self.keep(attempt, write, value, warmth.saturating_sub(1));
-    }
-
-    fn keep(&mut self, attempt: Attempt, write: u32, value: Bytes, warmth: u8) {
         if value.len() <= VALUE_BYTES_MAX {
-            let warmth = warmth.into();
+            let warmth = warmth.saturating_sub(1).into();
             self.0.insert((attempt, write), Held { value, warmth });
         }
     }
@@ -100,12 +87,10 @@ impl DataCache {
         self.0.remove(&(attempt, write));
     }
 
-    /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// How many bytes it holds.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.weight()
     }

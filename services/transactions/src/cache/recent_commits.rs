@@ -12,7 +12,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    model::{Attempt, Key, NodeId},
+    model::{Attempt, NodeId},
     storage::records::CommitRecord,
 };
 
@@ -27,15 +27,6 @@ pub(crate) struct RecentCommits {
     complete_from: u64,
     slots: BTreeMap<(u64, Attempt), Arc<CommitRecord>>,
     attempts: BTreeMap<Attempt, Arc<CommitRecord>>,
-}
-
-/// The result of a walk over some slots.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Walked {
-    /// The keys that their commits wrote.
-    pub(crate) keys: Vec<Key>,
-    /// The last of the slots.
-    pub(crate) through: u64,
 }
 
 impl RecentCommits {
@@ -72,12 +63,10 @@ impl RecentCommits {
         }
     }
 
-    /// The commit of an attempt, if it is here.
     pub(crate) fn get(&self, attempt: Attempt) -> Option<&Arc<CommitRecord>> {
         self.attempts.get(&attempt)
     }
 
-    /// The first slot from which all commits are here.
     pub(crate) fn complete_from(&self) -> u64 {
         self.complete_from
     }
@@ -91,43 +80,17 @@ impl RecentCommits {
         through: u64,
         bytes_max: usize,
     ) -> (Vec<(u64, Arc<CommitRecord>)>, u64) {
-        self.whole_slots(first, through, bytes_max, CommitRecord::bytes_len)
-    }
-
-    /// The keys that commits of whole slots wrote, from `first` to at most `through`, and of no
-    /// more slots than reach `keys_max` keys together. `None` if not all of them are here.
-    pub(crate) fn walk(&self, first: u64, through: u64, keys_max: usize) -> Option<Walked> {
-        if first < self.complete_from || first > through {
-            return None;
-        }
-        let keys_of = |record: &CommitRecord| record.writes.len();
-        let (commits, through) = self.whole_slots(first, through, keys_max, keys_of);
-        let writes = commits.iter().flat_map(|(_, record)| &record.writes);
-        Some(Walked {
-            keys: writes.map(|write| write.key.clone()).collect(),
-            through,
-        })
-    }
-
-    /// The commits of whole slots, until their sizes reach `size_max`, and the last of the slots.
-    fn whole_slots(
-        &self,
-        first: u64,
-        through: u64,
-        size_max: usize,
-        size_of: impl Fn(&CommitRecord) -> usize,
-    ) -> (Vec<(u64, Arc<CommitRecord>)>, u64) {
-        let (mut commits, mut size, mut last) = (Vec::new(), 0, first);
+        let (mut commits, mut bytes, mut last) = (Vec::new(), 0, first);
         let least = Attempt {
             node: NodeId(0),
             sequence: 0,
         };
         for ((slot, _), record) in self.slots.range((first, least)..(through + 1, least)) {
-            if *slot != last && size >= size_max {
+            if *slot != last && bytes >= bytes_max {
                 return (commits, slot - 1);
             }
             last = *slot;
-            size += size_of(record);
+            bytes += record.bytes_len();
             commits.push((*slot, Arc::clone(record)));
         }
         (commits, through)
@@ -140,7 +103,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        model::{NodeId, Position, TransactionId, Version},
+        model::{Key, Position, TransactionId, Version},
         storage::records::{Place, Write},
     };
 
@@ -162,9 +125,15 @@ mod tests {
         })
     }
 
-    fn names(walked: Option<Walked>) -> Option<(Vec<String>, u64)> {
-        let name = |key: &Key| String::from_utf8(key.name().to_vec()).expect("text");
-        walked.map(|walked| (walked.keys.iter().map(name).collect(), walked.through))
+    /// The keys that the slots from `first` on wrote, within the bytes of `records`, and the last
+    /// of these slots.
+    fn names(recent: &RecentCommits, first: u64, through: u64, records: usize) -> (String, u64) {
+        let bytes_max = records * record(1, 1).bytes_len();
+        let (commits, last) = recent.commits(first, through, bytes_max);
+        let names = commits.iter().map(|(_, record)| {
+            String::from_utf8(record.writes[0].key.name().to_vec()).expect("text")
+        });
+        (names.collect::<Vec<_>>().join(" "), last)
     }
 
     #[test]
@@ -175,20 +144,12 @@ mod tests {
         for (slot, sequence) in [(2, 2), (1, 1), (4, 4), (2, 3)] {
             recent.note(slot, &record(slot, sequence));
         }
-        let expected = |keys: &[&str], through| {
-            Some((keys.iter().map(ToString::to_string).collect(), through))
-        };
-        assert_eq!(
-            names(recent.walk(1, 5, 9)),
-            expected(&["k1", "k2", "k3", "k4"], 5)
-        );
-        assert_eq!(
-            names(recent.walk(1, 5, 2)),
-            expected(&["k1", "k2", "k3"], 3)
-        );
-        assert_eq!(names(recent.walk(2, 2, 1)), expected(&["k2", "k3"], 2));
-        assert_eq!(names(recent.walk(3, 3, 1)), expected(&[], 3));
-        assert_eq!(names(recent.walk(6, 5, 1)), None);
+        let expected = |keys: &str, last| (keys.to_owned(), last);
+        assert_eq!(names(&recent, 1, 5, 9), expected("k1 k2 k3 k4", 5));
+        assert_eq!(names(&recent, 1, 5, 2), expected("k1 k2 k3", 3));
+        assert_eq!(names(&recent, 2, 2, 1), expected("k2 k3", 2));
+        assert_eq!(names(&recent, 3, 3, 1), expected("", 3));
+        assert_eq!(recent.complete_from(), 0);
         assert!(
             recent
                 .get(Attempt {
@@ -206,14 +167,11 @@ mod tests {
                 })
                 .is_none()
         );
-        assert_eq!(names(recent.walk(1, 6, 9)), None);
-        assert_eq!(
-            names(recent.walk(2, 6, 9)),
-            expected(&["k2", "k3", "k4", "k5"], 6)
-        );
+        assert_eq!(recent.complete_from(), 2);
+        assert_eq!(names(&recent, 2, 6, 9), expected("k2 k3 k4 k5", 6));
         recent.note(6, &record(6, 6));
-        assert_eq!(names(recent.walk(2, 6, 9)), None, "half of slot 2 is gone");
+        assert_eq!(recent.complete_from(), 3, "half of slot 2 is gone");
         recent.clear();
-        assert_eq!(names(recent.walk(1, 1, 9)), expected(&[], 1));
+        assert_eq!(names(&recent, 1, 1, 9), expected("", 1));
     }
 }

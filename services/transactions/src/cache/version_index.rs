@@ -45,7 +45,6 @@ const ENTRY_BYTES: usize = 160;
 /// The typical bytes of an entry: only sizes the cache's tables at creation.
 const ENTRY_BYTES_TYPICAL: u64 = 512;
 
-/// All versions of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// The records that wrote them, oldest version first, so that appending the newest one moves
@@ -108,7 +107,6 @@ impl Weighter<Key, Arc<Entry>> for Weigh {
 /// The result of a load; `None` while it is under way.
 pub(crate) type Loaded = Option<Result<Arc<Entry>, Error>>;
 
-/// A load under way.
 #[derive(Debug)]
 struct Load {
     applied: Vec<Arc<CommitRecord>>,
@@ -126,7 +124,6 @@ pub(crate) enum Loading {
     UnderWay(watch::Receiver<Loaded>),
 }
 
-/// The entries, and the running loads.
 #[derive(Debug)]
 pub(crate) struct Index {
     entries: Cache<Key, Arc<Entry>, Weigh, FixedState>,
@@ -135,7 +132,6 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// An index of at most about `bytes_max`.
     pub(crate) fn new(bytes_max: u64) -> Self {
         let typical = (bytes_max / ENTRY_BYTES_TYPICAL) as usize;
         let hash = FixedState::default();
@@ -147,22 +143,18 @@ impl Index {
         }
     }
 
-    /// The entry of `key`; `None` if it must be loaded.
     pub(crate) fn entry(&self, key: &Key) -> Option<&Arc<Entry>> {
         self.entries.get(key)
     }
 
-    /// The newest known version of `key`.
     pub(crate) fn newest(&self, key: &Key) -> Option<&Arc<CommitRecord>> {
         self.entries.peek(key)?.versions.last()
     }
 
-    /// The record of `attempt`, if it is in use.
     pub(crate) fn record(&self, attempt: Attempt) -> Option<Arc<CommitRecord>> {
         self.in_use.get(attempt)
     }
 
-    /// Joins the load of `key`, or begins it.
     pub(crate) fn load(&mut self, key: &Key) -> Loading {
         if let Some(load) = self.loads.get(key) {
             return Loading::UnderWay(load.done.subscribe());
@@ -201,7 +193,6 @@ impl Index {
         load.done.send_replace(Some(Ok(entry)));
     }
 
-    /// Ends a load that failed.
     pub(crate) fn fail_load(&mut self, key: &Key, error: Error) {
         if let Some(load) = self.loads.remove(key) {
             load.done.send_replace(Some(Err(error)));
@@ -249,7 +240,6 @@ impl Index {
         superseded.sum()
     }
 
-    /// Versions of `key` are collected.
     pub(crate) fn drop_versions(&mut self, key: &Key, attempts: &BTreeSet<Attempt>) {
         if let Some(load) = self.loads.get_mut(key) {
             load.dropped.extend(attempts);
@@ -314,7 +304,6 @@ impl Index {
         }
     }
 
-    /// How many bytes the entries hold.
     pub(crate) fn bytes(&self) -> u64 {
         self.entries.weight()
     }

@@ -54,11 +54,8 @@ impl Calls {
     /// too many are buffered.
     pub(crate) fn leaving(&self, transaction: &Transaction, state: &mut State) -> Option<Leaving> {
         let is_full = state.buffer.unwritten_bytes() > self.context.config.attempt_buffer_bytes_max;
-        leave_now(
-            transaction,
-            state,
-            if is_full { Which::All } else { Which::Large },
-        )
+        let which = if is_full { Which::All } else { Which::Large };
+        leave_now(transaction, state, which)
     }
 
     /// Spills these values, even if the caller is dropped meanwhile. Errors: the attempt is over.
@@ -95,11 +92,7 @@ impl Calls {
         let all = self.attempts.lock().all();
         let waits = |transaction: &&Arc<Transaction>| {
             let state = transaction.state();
-            if state.phase == Phase::Open {
-                state.buffer.unwritten_bytes()
-            } else {
-                0
-            }
+            (state.phase == Phase::Open).then(|| state.buffer.unwritten_bytes())
         };
         let Some(largest) = all.iter().max_by_key(waits) else {
             return false;
@@ -178,19 +171,17 @@ impl Calls {
     }
 
     /// Deletes the spilled data of an attempt that ended without a commit.
-    pub(crate) fn leave_no_spills(self: &Arc<Self>, transaction: &Arc<Transaction>) {
-        let (transaction, node) = (Arc::clone(transaction), Arc::clone(&transaction.node));
-        node.spawn(&self.context, async move {
-            let spills = transaction.all_spills().await;
-            if let Err(error) = delete_spilled(&transaction, &spills).await {
-                tracing::debug!(%error, "spilled data are left to the log's resolver");
-            }
+    pub(crate) fn leave_no_spills(&self, transaction: &Arc<Transaction>) {
+        let ended = Arc::clone(transaction);
+        self.clean_up_spills(transaction, async move {
+            let spills = ended.all_spills().await;
+            delete_spilled(&ended, &spills).await
         });
     }
 
     /// Deletes data that later writes of a commit replaced.
     pub(crate) fn leave_no_replaced(
-        self: &Arc<Self>,
+        &self,
         transaction: &Arc<Transaction>,
         spills: Spills,
         record: &CommitRecord,
@@ -199,17 +190,26 @@ impl Calls {
         if replaced.is_empty() || self.context.breaks(Broken::KeepsReplacedChunks) {
             return settle(transaction, &spills);
         }
-        let (transaction, node) = (Arc::clone(transaction), Arc::clone(&transaction.node));
-        Arc::clone(&node).spawn(&self.context, async move {
-            let Transaction { attempt, .. } = *transaction;
+        let committed = Arc::clone(transaction);
+        self.clean_up_spills(transaction, async move {
+            let Transaction { attempt, node, .. } = &*committed;
             for (write, chunks) in replaced {
-                let deleted = node.store.delete_chunks(attempt, write, chunks).await;
-                if let Err(error) = deleted {
-                    tracing::debug!(%error, "replaced data are left to the log's resolver");
-                    return;
-                }
+                node.store.delete_chunks(*attempt, write, chunks).await?;
             }
-            settle(&transaction, &spills);
+            settle(&committed, &spills);
+            Ok(())
+        });
+    }
+
+    fn clean_up_spills(
+        &self,
+        transaction: &Transaction,
+        deletion: impl Future<Output = Result<()>> + Send + 'static,
+    ) {
+        transaction.node.spawn(&self.context, async move {
+            if let Err(error) = deletion.await {
+                tracing::debug!(%error, "spilled data are left to the log's resolver");
+            }
         });
     }
 }

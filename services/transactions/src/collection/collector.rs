@@ -11,11 +11,20 @@
 //! a crash, the slots after the last noted cursor are processed again, and finding nothing is fine.
 //! For the own log, slots and rows are read from the store only where memory has evicted them.
 //!
+//! Among several nodes each follows its own log, and one follows those of dead nodes. The node of a
+//! superseding commit finds the superseded version in its index and deletes it. A commit that was
+//! superseded when it should have been announced was omitted, so that node may not know of it. Then
+//! its own node deletes it: it finds the version superseded when it reaches the slot, and does not
+//! pass the slot before. For the log of a dead node, no other node remembers what was omitted: its
+//! keys are read from the store.
+//!
 //! Invariants
 //! - Nothing is collected above the horizon, and horizons only grow: design note 0003, section 6.4,
 //!   lemma 2.
 //! - The index forgets a version before the store does, so that no reader chooses a version whose
 //!   value is gone.
+//! - Among several nodes a slot is passed once each version that it wrote is deleted, or is the
+//!   newest of its key and was announced to all.
 //! - Chunks are deleted before the version that names them, and versions before their row.
 //! - A store in memory answers at once, and a process may have one worker. A walk through many
 //!   versions therefore yields every hundred or so ([`consume_budget`]), or commits would wait for
@@ -23,36 +32,30 @@
 //!
 //! From AFT, section 5, Algorithm 2.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use primitives::{Cursor, Slot};
+use primitives::{Cursor, SlotIndex};
 use tokio::task::coop::consume_budget;
 
 use crate::{
     Result,
     broken::Broken,
-    cache::{recent_commits::Walked, version_index::Entry as IndexEntry},
+    cache::version_index::Entry as IndexEntry,
     collection::{
         Collection,
         delete::{Superseded, drop_released},
         tended::{Tended, collectable},
     },
     loader::wait_for_load,
-    model::{Attempt, Key, TransactionId},
+    model::{Attempt, Key, NodeId},
     node::Node,
     storage::{
         frontier::Frontier,
         node_registry,
-        records::{CommitRecord, Entry, StoredSlot, WriteSet, decode},
-        store::{Decision, State},
+        records::{CommitRecord, Entry, StoredSlot, decode},
     },
 };
-
-mod shared;
 
 /// Slots read at a time.
 const SLOTS_AT_ONCE: usize = 64;
@@ -60,6 +63,8 @@ const SLOTS_AT_ONCE: usize = 64;
 const LOOKS_AT_ONCE: usize = 16;
 /// How many keys are planned together; one large transaction may have more.
 const KEYS_AT_ONCE: usize = 1_024;
+/// The approximate memory of the commits that are examined together.
+const COMMITS_BYTES_MAX: usize = 256 << 10;
 /// A cursor is noted after this many slots, for the next start after a crash.
 const SLOTS_UNNOTED_MAX: u64 = 1_000;
 
@@ -87,9 +92,15 @@ pub(crate) fn plan(
     plan
 }
 
+/// The commits of a log's next slots, each with its slot, and the position after them.
+struct Next {
+    commits: Vec<(u64, Arc<CommitRecord>)>,
+    until: Cursor,
+}
+
 impl Collection {
-    /// Collects versions that a log's next slots superseded. Returns false if there are none below
-    /// the horizon.
+    /// Collects versions that the next slots of a log have superseded, and superseded versions that
+    /// they wrote. Returns false if nothing can be done before the horizon advances.
     pub(crate) async fn collect(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -98,29 +109,61 @@ impl Collection {
     ) -> Result<bool> {
         let horizon = self.cluster.horizon(node);
         let through = collectable(tended, &horizon);
-        if tended.collected.next.0 > through {
+        if tended.collected.next.0 > through || tended.looked == horizon {
             return Ok(false);
         }
-        if !self.context.is_alone() {
-            return self
-                .collect_shared(node, tended, through, &horizon, may_be_released)
-                .await;
-        }
-        let recent = self.walk_recent(node, tended, through);
-        let collected = if let Some(Walked { keys, through }) = recent {
-            let keys = keys.into_iter().collect();
-            self.collect_keys(node, keys, &horizon, may_be_released)
-                .await?;
-            Some(node.log.cursor_behind(through))
-        } else {
-            self.collect_from_log(node, tended, through, &horizon, may_be_released)
-                .await?
-        };
-        let Some(collected) = collected.filter(|collected| *collected > tended.collected) else {
+        let Some(Next { commits, until }) = self.next_commits(node, tended, through).await? else {
+            tended.looked = horizon;
             return Ok(false);
         };
+        let entries = self.entries_of(node, tended, &commits).await?;
+        let plan = self.plan(&entries, &horizon);
+        let first_left = commits
+            .iter()
+            .find(|(_, record)| !self.context.is_alone() && waits(record, &entries, &horizon));
+        // A change to an entry that is referenced elsewhere copies it.
+        drop(entries);
+        self.collect_planned(node, plan, may_be_released).await?;
+        let mut collected = until;
+        if let Some((slot, _)) = first_left {
+            collected.next = SlotIndex(*slot);
+            tended.looked = horizon;
+        }
+        if collected <= tended.collected {
+            return Ok(false);
+        }
         self.note_collected(node, tended, collected).await?;
-        Ok(true)
+        Ok(first_left.is_none())
+    }
+
+    /// The index entries of the keys that these commits of a log wrote.
+    async fn entries_of(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        tended: &Tended,
+        commits: &[(u64, Arc<CommitRecord>)],
+    ) -> Result<BTreeMap<Key, Arc<IndexEntry>>> {
+        // Among several nodes, some sequenced commits may have been omitted from announcements to
+        // this node too, or were evicted from its index.
+        let is_unknown = |record: &CommitRecord| {
+            let is_others = tended.node != node.id || record.position.log == NodeId::SEQUENCER;
+            is_others && !self.context.is_alone()
+        };
+        let mut keys: BTreeMap<Key, bool> = BTreeMap::new();
+        for (_, record) in commits {
+            for write in &record.writes {
+                *keys.entry(write.key.clone()).or_default() |= is_unknown(record);
+            }
+        }
+        let looks = stream::iter(keys).map(|(key, is_unknown)| async move {
+            consume_budget().await;
+            if is_unknown {
+                self.cache.lock().index.forget(&key);
+            }
+            let entry = self.entry(node, &key).await?;
+            Ok::<_, crate::Error>((key, entry))
+        });
+        looks.buffered(LOOKS_AT_ONCE).try_collect().await
     }
 
     /// Notes that everything before `collected` is collected.
@@ -143,102 +186,56 @@ impl Collection {
         Ok(())
     }
 
-    /// The next slots of the own log, as far as they are in memory.
-    fn walk_recent(&self, node: &Arc<Node>, tended: &Tended, through: u64) -> Option<Walked> {
-        let cache = self.cache.of(node.id)?;
-        if tended.node != node.id {
-            return None;
-        }
-        cache
-            .recent
-            .walk(tended.collected.next.0, through, KEYS_AT_ONCE)
-    }
-
-    /// Collects versions that the next slots of a log superseded. Returns the position reached.
-    async fn collect_from_log(
-        self: &Arc<Self>,
+    /// `None` if there are no more below `through`.
+    async fn next_commits(
+        &self,
         node: &Arc<Node>,
         tended: &Tended,
         through: u64,
-        horizon: &Frontier,
-        may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
-    ) -> Result<Option<Cursor>> {
+    ) -> Result<Option<Next>> {
+        let first = tended.collected.next.0;
+        if tended.node == node.id
+            && let Some(cache) = self.cache.of(node.id)
+            && first >= cache.recent.complete_from()
+            && first <= through
+        {
+            let (records, last) = cache.recent.commits(first, through, COMMITS_BYTES_MAX);
+            return Ok(Some(Next {
+                commits: records,
+                until: node.log.cursor_behind(last),
+            }));
+        }
         let read = node
             .store
             .again(|| tended.log.read(tended.collected, SLOTS_AT_ONCE))
             .await?;
-        let is_below = |slot: &&Slot| slot.index.0 <= through;
-        let below: Vec<&Slot> = read.slots.iter().take_while(is_below).collect();
-        // After the last record there are at most seals.
-        let is_whole = below.len() == read.slots.len();
-        let collected = if is_whole {
-            Some(read.cursor)
-        } else {
-            below.last().map(|slot| slot.cursor())
-        };
-        if collected.is_none_or(|collected| collected <= tended.collected) {
-            return Ok(None);
-        }
-        let mut commits = Vec::new();
-        for slot in below {
+        let (mut commits, mut keys) = (Vec::new(), 0);
+        let mut until = tended.collected;
+        for slot in read.slots.iter().take_while(|slot| slot.index.0 <= through) {
+            if keys >= KEYS_AT_ONCE {
+                return Ok(Some(Next { commits, until }));
+            }
             let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
-            commits.extend(stored.entries.into_iter().filter_map(Committing::of));
-        }
-        while !commits.is_empty() {
-            let mut keys = 0;
-            let count = commits.iter().take_while(|commit| {
-                let fits = keys < KEYS_AT_ONCE;
-                keys += commit.keys();
-                fits
+            let records = stream::iter(stored.entries).map(|entry| async move {
+                match entry {
+                    Entry::Committing { id, attempt, .. } => {
+                        node.store.committed(&id, attempt).await
+                    }
+                    Entry::Began { .. } | Entry::Spilled { .. } => Ok(None),
+                }
             });
-            let rest = commits.split_off(count.count());
-            self.collect_batch(
-                node,
-                std::mem::replace(&mut commits, rest),
-                horizon,
-                may_be_released,
-            )
-            .await?;
+            let records: Vec<_> = records.buffered(LOOKS_AT_ONCE).try_collect().await?;
+            for record in records.into_iter().flatten() {
+                keys += record.writes.len();
+                commits.push((slot.index.0, Arc::new(record)));
+            }
+            until = slot.cursor();
         }
-        Ok(collected)
-    }
-
-    async fn collect_batch(
-        self: &Arc<Self>,
-        node: &Arc<Node>,
-        commits: Vec<Committing>,
-        horizon: &Frontier,
-        may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
-    ) -> Result<()> {
-        let rows = stream::iter(commits).map(|commit| commit.keys_if_committed(node));
-        let keys: Vec<Vec<Key>> = rows.buffered(LOOKS_AT_ONCE).try_collect().await?;
-        self.collect_keys(
-            node,
-            keys.into_iter().flatten().collect(),
-            horizon,
-            may_be_released,
-        )
-        .await
-    }
-
-    /// Collects the versions of these keys that no transaction below the horizon may need.
-    async fn collect_keys(
-        self: &Arc<Self>,
-        node: &Arc<Node>,
-        keys: BTreeSet<Key>,
-        horizon: &Frontier,
-        may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
-    ) -> Result<()> {
-        let looks = stream::iter(keys).map(|key| async move {
-            consume_budget().await;
-            let entry = self.entry(node, &key).await?;
-            Ok::<_, crate::Error>((key, entry))
-        });
-        let entries: BTreeMap<_, _> = looks.buffered(LOOKS_AT_ONCE).try_collect().await?;
-        let plan = self.plan(&entries, horizon);
-        // A change to an entry that is referenced elsewhere copies it.
-        drop(entries);
-        self.collect_planned(node, plan, may_be_released).await
+        // After the last record there are at most seals.
+        if read.cursor.next.0 <= through + 1 {
+            until = read.cursor;
+        }
+        Ok((until > tended.collected).then_some(Next { commits, until }))
     }
 
     fn plan(
@@ -289,55 +286,29 @@ impl Collection {
     }
 }
 
-/// A commit as its log announces it.
-struct Committing {
-    id: TransactionId,
-    attempt: Attempt,
-    writes: WriteSet,
-}
-
-impl Committing {
-    fn of(entry: Entry) -> Option<Self> {
-        match entry {
-            Entry::Committing {
-                id,
-                attempt,
-                writes,
-                ..
-            } => Some(Self {
-                id,
-                attempt,
-                writes,
-            }),
-            Entry::Began { .. } | Entry::Spilled { .. } => None,
-        }
+/// Whether the collection of a commit must wait. It must if its writes are superseded by a commit
+/// that not all nodes have applied: it may have been omitted from an announcement, so no other node
+/// would delete it. It must also wait if not all nodes have applied the slot that decided it, which
+/// is in another log for a sequenced commit: then the versions that it supersedes are still needed.
+fn waits(
+    record: &CommitRecord,
+    entries: &BTreeMap<Key, Arc<IndexEntry>>,
+    horizon: &Frontier,
+) -> bool {
+    if !horizon.contains(record.position) {
+        return true;
     }
-
-    /// The number of keys that it writes, as far as the entry tells.
-    fn keys(&self) -> usize {
-        match &self.writes {
-            WriteSet::Inline(writes) => writes.len(),
-            WriteSet::Parts(_) => KEYS_AT_ONCE,
-        }
-    }
-
-    /// The keys it wrote, if it committed.
-    async fn keys_if_committed(self, node: &Node) -> Result<Vec<Key>> {
-        let (decision, _) = node.store.decision(&self.id).await?;
-        let Some(Decision {
-            attempt,
-            state: State::Committed(stored),
-            ..
-        }) = decision
+    record.writes.iter().any(|write| {
+        let versions = &entries[&write.key].versions;
+        let Some(place) = versions
+            .iter()
+            .position(|other| other.attempt == record.attempt)
         else {
-            return Ok(Vec::new());
+            return false;
         };
-        if attempt != self.attempt {
-            return Ok(Vec::new());
-        }
-        let writes = node.store.write_set(attempt, &stored.writes).await?;
-        Ok(writes.into_iter().map(|write| write.key).collect())
-    }
+        let newer = &versions[place + 1..];
+        !newer.is_empty() && newer.iter().all(|newer| !horizon.contains(newer.position))
+    })
 }
 
 /// Whether every write of `record` is superseded, judged by `entries`: the paper's condition.

@@ -23,7 +23,6 @@ const DELETIONS_AT_ONCE: usize = 16;
 /// How many versions the index forgets at a time: no read or commit runs meanwhile.
 const FORGOTTEN_AT_ONCE: usize = 256;
 
-/// A version to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Superseded {
     pub(crate) key: Key,

@@ -18,10 +18,7 @@ use crate::{
     idempotency_keys::{COUNT, NAMES_AT_ONCE, attempt_of, end_of_period},
     model::Attempt,
     node::Node,
-    storage::{
-        layout, node_registry,
-        store::{Decision, State},
-    },
+    storage::{layout, node_registry, store::State},
 };
 
 /// Rows read at a time.
@@ -43,9 +40,8 @@ impl Collection {
             self.walk_name(node, end, sort, attempt)
         });
         walks.buffered(ROWS_AT_ONCE).try_collect::<()>().await?;
-        let is_over =
-            self.context.clock.now().0 >= end + self.context.config.named_window.as_millis() as u64;
-        if is_last && is_over {
+        let window_ms = self.context.config.named_window.as_millis() as u64;
+        if is_last && self.context.clock.now().0 >= end + window_ms {
             node.store
                 .finish(&Update::delete(layout::period(end)))
                 .await?;
@@ -56,11 +52,7 @@ impl Collection {
         let counted = Update::modify(layout::period(end), counted).when(Condition::Exists);
         node.store.finish(&counted).await?;
         if let Some(count) = self.idempotency_keys.lock().get_mut(&end) {
-            *count = if is_last {
-                0
-            } else {
-                count.saturating_sub(walked)
-            };
+            *count = count.saturating_sub(if is_last { *count } else { walked });
         }
         Ok(true)
     }
@@ -93,42 +85,24 @@ impl Collection {
             .ok_or_else(|| Error::Corrupt("decode a kept name".into()))?;
         let (decision, point) = node.store.decision(&id).await?;
         // If the id was begun again since, it is kept in another bucket.
-        match decision.filter(|decision| Some(decision.attempt) == attempt) {
-            Some(Decision {
-                attempt,
-                state: State::Committed(stored),
-                ..
-            }) => {
-                if !self.is_sent(node, attempt, stored.effects).await? {
+        let decision = decision.filter(|decision| Some(decision.attempt) == attempt);
+        match decision.map(|decision| (decision.attempt, decision.state)) {
+            Some((attempt, State::Committed(stored))) => {
+                if self.is_sent(node, attempt, stored.effects).await? {
+                    let record = node.store.record(&id, attempt, &stored, point).await?;
+                    self.drop_or_release(node, &record).await?;
+                } else {
                     // Kept for another window: from its row a successor learns that its effects
                     // take effect. The window of a random id is too short to keep it again and
                     // again while there are too many keys.
                     let now = self.context.clock.now().0;
                     let later = end_of_period(now, self.context.config.named_window);
-                    self.idempotency_keys
-                        .keep_until(node, vec![(id, attempt)], now, later)
-                        .await?;
-                    return node
-                        .store
-                        .finish(&Update::delete(layout::kept_name_at(end, sort)))
-                        .await
-                        .map(drop);
+                    let (keys, kept) = (&self.idempotency_keys, vec![(id, attempt)]);
+                    keys.keep_until(node, kept, now, later).await?;
                 }
-                let record = node.store.record(&id, attempt, &stored, point).await?;
-                self.drop_or_release(node, &record).await?;
             }
-            Some(Decision {
-                attempt,
-                state: State::Aborted,
-                ..
-            }) => {
-                node.store.drop_aborted(&id, attempt).await?;
-            }
-            Some(Decision {
-                state: State::Undecided | State::Prepared,
-                ..
-            })
-            | None => {}
+            Some((attempt, State::Aborted)) => node.store.drop_aborted(&id, attempt).await?,
+            Some((_, State::Undecided | State::Prepared)) | None => {}
         }
         node.store
             .finish(&Update::delete(layout::kept_name_at(end, sort)))

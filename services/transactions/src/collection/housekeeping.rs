@@ -74,36 +74,24 @@ impl Collection {
         if !self.context.config.collects {
             return;
         }
-        let collection = Arc::clone(self);
-        let unswept = rows
-            .iter()
-            .filter(|row| !row.is_swept)
-            .map(|row| row.node)
-            .collect();
-        let is_swept = !self.context.breaks(Broken::SweepsNothing);
-        let sweep = if is_swept {
-            Sweep::of(unswept, self.context.config.buckets)
-        } else {
-            None
-        };
-        let rows = rows.into_iter().filter(|row| !row.is_trimmed).collect();
-        let sweep_from = node.started + self.context.config.life_max + LATE_WRITE;
-        let (logs, unswept) = (Vec::new(), Vec::new());
-        let is_leader = self.context.is_alone();
-        let names_listed_next = None;
-        let names_heard = (Frontier::default(), false);
-        let house = Housekeeping {
-            collection,
+        let mut house = Housekeeping {
+            collection: Arc::clone(self),
+            rows: Vec::new(),
+            logs: Vec::new(),
+            sweep: None,
+            unswept: Vec::new(),
+            sweep_from: node.started + self.context.config.life_max + LATE_WRITE,
+            is_leader: self.context.is_alone(),
+            names_listed_next: None,
+            names_heard: (Frontier::default(), false),
             node,
-            rows,
-            logs,
-            sweep,
-            unswept,
-            sweep_from,
-            is_leader,
-            names_listed_next,
-            names_heard,
         };
+        if !self.context.breaks(Broken::SweepsNothing) {
+            let unswept = rows.iter().filter(|row| !row.is_swept);
+            house.unswept = unswept.map(|row| row.node).collect();
+        }
+        house.begin_sweep();
+        house.rows = rows.into_iter().filter(|row| !row.is_trimmed).collect();
         self.context.spawn(house.run());
     }
 
@@ -229,7 +217,7 @@ impl Housekeeping {
         let is_sweeping = self.sweep_due() == Some(Duration::ZERO);
         let has_packs_due = self.collection.packing.packs_due(&self.node) == Some(Duration::ZERO);
         let has_names = self.names_listing_due() == Some(Duration::ZERO)
-            || self.is_leader && self.collection.idempotency_keys.has_names_due();
+            || self.is_leader && self.collection.idempotency_keys.due().is_some();
         is_starting || is_sweeping || has_packs_due || has_names || self.logs.iter().any(is_behind)
     }
 
@@ -269,21 +257,16 @@ impl Housekeeping {
 
     /// Lists the idempotency keys of other nodes, which leave their expiry to the leader.
     async fn hear_of_names(&mut self) -> Result<()> {
-        if self.collection.context.breaks(Broken::WalksOwnNamesAlone) {
+        let (context, keys) = (&self.collection.context, &self.collection.idempotency_keys);
+        if context.breaks(Broken::WalksOwnNamesAlone) {
             self.names_listed_next = None;
         }
         if self.names_listing_due() == Some(Duration::ZERO) {
             let applied = (*self.collection.cache.lock().applied).clone();
-            self.collection
-                .idempotency_keys
-                .list_periods(&self.node)
-                .await?;
+            keys.list_periods(&self.node).await?;
             let is_quiet = applied == self.names_heard.0;
             self.names_heard = (applied, is_quiet);
-            self.names_listed_next = Some(
-                self.collection.context.clock.monotonic()
-                    + self.collection.idempotency_keys.names_listing(),
-            );
+            self.names_listed_next = Some(context.clock.monotonic() + keys.names_listing());
         }
         Ok(())
     }
@@ -294,7 +277,11 @@ impl Housekeeping {
         if *is_quiet && *applied == *self.collection.cache.lock().applied {
             return None;
         }
-        Some(next.since(self.collection.context.clock.monotonic()))
+        Some(next.since(self.now()))
+    }
+
+    fn now(&self) -> Monotonic {
+        self.collection.context.clock.monotonic()
     }
 
     /// The time until there may be work, unless it is woken sooner.
@@ -345,26 +332,15 @@ impl Housekeeping {
     /// Reads the positions of the logs of earlier starts.
     async fn open_logs(&mut self) -> Result<()> {
         if self.logs.is_empty() {
-            self.collection
-                .idempotency_keys
-                .list_periods(&self.node)
-                .await?;
+            let keys = &self.collection.idempotency_keys;
+            keys.list_periods(&self.node).await?;
             if self.collection.context.is_alone() {
                 self.node.packs.takes_over();
             }
-            let own = Tended {
-                node: self.node.id,
-                log: self.log(self.node.id),
-                last: None,
-                collected: self.node.log.start(),
-                noted: 0,
-                retained: self.node.log.start(),
-                young_until: None,
-                dropped: 0,
-                since: self.node.started,
-                looked: Frontier::default(),
-            };
-            self.logs.push(own);
+            let start = self.node.log.start();
+            let (own, log) = (self.node.id, self.log(self.node.id));
+            self.logs
+                .push(Tended::new(own, log, start, self.node.started));
         }
         let is_alone = self.collection.context.is_alone();
         while let Some(row) = self.rows.last() {
@@ -376,12 +352,13 @@ impl Housekeeping {
             let since = if is_alone {
                 self.node.started
             } else {
-                self.collection.context.clock.monotonic()
+                self.now()
             };
+            let config = &self.collection.context.config;
             if !is_alone && !row.is_swept && !self.collection.context.breaks(Broken::SweepsNothing)
             {
                 self.unswept.push(row.node);
-                self.sweep_from = since + self.collection.context.config.life_max + LATE_WRITE;
+                self.sweep_from = since + config.life_max + LATE_WRITE;
             }
             if row.is_trimmed {
                 self.rows.pop();
@@ -389,23 +366,12 @@ impl Housekeeping {
             }
             let log = self.log(row.node);
             let start = self.node.store.again(|| log.start()).await?;
-            let collected = row.collected.unwrap_or(start).max(start);
-            let (noted, last) = (collected.next.0, Some(row.done.next.0 - 1));
-            self.collection.drops(row.node, start);
-            let (retained, young_until, dropped) = (start, None, 0);
-            let node = row.node;
-            self.logs.push(Tended {
-                node,
-                log,
-                last,
-                collected,
-                noted,
-                retained,
-                young_until,
-                dropped,
-                since,
-                looked: Frontier::default(),
-            });
+            let mut tended = Tended::new(row.node, log, start, since);
+            tended.last = Some(row.done.next.0 - 1);
+            tended.collected = row.collected.unwrap_or(start).max(start);
+            tended.noted = tended.collected.next.0;
+            self.collection.drops(row.node, start.next.0 - 1);
+            self.logs.push(tended);
             self.rows.pop();
         }
         self.begin_sweep();
@@ -416,7 +382,8 @@ impl Housekeeping {
     fn begin_sweep(&mut self) {
         if self.sweep.is_none() {
             let unswept = std::mem::take(&mut self.unswept);
-            self.sweep = Sweep::of(unswept, self.collection.context.config.buckets);
+            let buckets = self.collection.context.config.buckets;
+            self.sweep = Sweep::of(unswept, buckets, self.sweep_from);
         }
     }
 
@@ -426,25 +393,18 @@ impl Housekeeping {
 
     /// When the next page of the sweep is due.
     fn sweep_due(&self) -> Option<Duration> {
-        let sweep = self.sweep.as_ref()?;
-        let page = sweep.next.since(self.collection.context.clock.monotonic());
-        Some(
-            page.max(
-                self.sweep_from
-                    .since(self.collection.context.clock.monotonic()),
-            ),
-        )
+        Some(self.sweep.as_ref()?.next.since(self.now()))
     }
 
-    /// Sweeps one page, if it is due.
     async fn sweep(&mut self) -> Result<()> {
         if self.sweep_due() != Some(Duration::ZERO) {
             return Ok(());
         }
+        let next = self.now() + SWEEP_PAUSE;
         let Some(sweep) = &mut self.sweep else {
             return Ok(());
         };
-        sweep.next = self.collection.context.clock.monotonic() + SWEEP_PAUSE;
+        sweep.next = next;
         let pages = if sweep.is_at_packs() {
             1
         } else {
@@ -470,11 +430,8 @@ impl Housekeeping {
         }
         // No dead node writes items any more that name packs of theirs.
         self.node.packs.takes_over();
-        if !self
-            .collection
-            .context
-            .breaks(Broken::ForgetsWhoEndsMeanwhile)
-        {
+        let forgets = Broken::ForgetsWhoEndsMeanwhile;
+        if !self.collection.context.breaks(forgets) {
             self.begin_sweep();
         }
         Ok(())
@@ -483,13 +440,10 @@ impl Housekeeping {
     /// When the next slot's window is over; `None` if no slot is within one, or another event must
     /// come first.
     fn logs_due(&self) -> Option<Duration> {
-        let now = self.collection.context.clock.monotonic();
+        let (now, window) = (self.now(), self.collection.context.config.retry_window);
         let due = self.logs.iter().filter_map(|tended| {
             let left = match tended.last {
-                None => self
-                    .node
-                    .log
-                    .next_due(self.collection.context.config.retry_window)?,
+                None => self.node.log.next_due(window)?,
                 Some(_) => tended.young_until?.since(now),
             };
             // If its window is over, its other obstacles wake this task when they end.
@@ -498,7 +452,6 @@ impl Housekeeping {
         due.min()
     }
 
-    /// How many slots of a log are kept.
     fn slots(&self, tended: &Tended) -> u64 {
         let last = tended.last.unwrap_or_else(|| self.node.log.last());
         (last + 1).saturating_sub(tended.retained.next.0)

@@ -29,7 +29,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use primitives::{Cursor, Slot};
+use primitives::Cursor;
 use tokio::task::coop::consume_budget;
 
 use crate::{
@@ -41,12 +41,12 @@ use crate::{
         tended::Tended,
         uncommitted::{delete_uncommitted, tidy_spilled},
     },
-    model::{Attempt, NodeId, Position, TransactionId},
+    model::{Attempt, NodeId, TransactionId},
     node::Node,
     storage::{
         node_registry,
         records::{CommitRecord, Entry, Place, StoredSlot, decode},
-        store::{Decision, State},
+        store::State,
     },
 };
 
@@ -57,12 +57,8 @@ const ENTRIES_AT_ONCE: usize = 16;
 /// How far the clock of an earlier start may have been ahead of this one's.
 const CLOCK_SLACK: Duration = Duration::from_secs(10);
 
-/// The remaining work for an entry once its data are done.
-enum Rest {
-    Nothing,
-    /// The row is kept as long as those of client ids.
-    Keep(TransactionId, Attempt),
-}
+/// A row that is kept as long as those of client ids.
+type Kept = Option<(TransactionId, Attempt)>;
 
 impl Collection {
     /// Processes the next slots of a log whose windows are over. Returns false if there are none.
@@ -72,85 +68,72 @@ impl Collection {
         tended: &mut Tended,
     ) -> Result<bool> {
         let mut through = self.retainable(node, tended);
+        if !self.context.is_alone() && tended.retained.next.0 <= through {
+            // A reader that misses a deletion must know the reason, so all nodes are told before
+            // any is dropped.
+            self.drops(tended.node, through);
+            through = self.told(node, tended, through);
+        }
         if tended.retained.next.0 > through {
             return Ok(false);
         }
-        if !self.context.is_alone() {
-            // A reader that misses a deletion must know the reason, so all nodes are told before
-            // any is dropped.
-            self.drops(
-                tended.node,
-                Cursor {
-                    next: primitives::SlotIndex(through + 1),
-                    ..tended.retained
-                },
-            );
-            through = self.told(node, tended, through);
-            if tended.retained.next.0 > through {
-                return Ok(false);
-            }
-        }
-        let read = node
-            .store
-            .again(|| tended.log.read(tended.retained, SLOTS_AT_ONCE))
-            .await?;
-        let mut done = None;
-        let mut entries = Vec::new();
-        for slot in &read.slots {
-            let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
-            if slot.index.0 > through {
-                break;
-            }
-            if let Some(left) = self.left_of_window(tended, &stored) {
-                tended.young_until = Some(self.context.clock.monotonic() + left);
-                break;
-            }
-            done = Some(Slot::cursor(slot));
-            entries.extend(stored.entries);
-        }
-        if read.slots.is_empty() {
-            done = Some(read.cursor);
-        }
-        let Some(done) = done.filter(|done| *done > tended.retained) else {
+        let Some((done, entries)) = self.next_done(node, tended, through).await? else {
             return Ok(false);
         };
         self.note_dropped(node, tended, &entries).await?;
         // Before any deletion is dropped, so that a reader that misses one knows the reason.
-        self.drops(tended.node, done);
+        self.drops(tended.node, done.next.0 - 1);
         let is_own = tended.node == node.id;
-        let resting = stream::iter(entries).map(|entry| self.retain_entry(node, entry, is_own));
-        let rests: Vec<Rest> = resting.buffered(ENTRIES_AT_ONCE).try_collect().await?;
-        let kept = rests.into_iter().filter_map(|rest| match rest {
-            Rest::Keep(id, attempt) => Some((id, attempt)),
-            Rest::Nothing => None,
-        });
-        self.idempotency_keys
-            .keep_names(node, kept.collect())
-            .await?;
+        let kept = stream::iter(entries).map(|entry| self.retain_entry(node, entry, is_own));
+        let kept: Vec<Kept> = kept.buffered(ENTRIES_AT_ONCE).try_collect().await?;
+        let kept = kept.into_iter().flatten().collect();
+        self.idempotency_keys.keep_names(node, kept).await?;
         node.store.again(|| tended.log.trim(done)).await?;
         tended.retained = done;
         Ok(true)
     }
 
+    /// The entries of the next slots, up to `through`, whose windows are over, and the position
+    /// after them; `None` if there are none.
+    async fn next_done(
+        &self,
+        node: &Node,
+        tended: &mut Tended,
+        through: u64,
+    ) -> Result<Option<(Cursor, Vec<Entry>)>> {
+        let read = node
+            .store
+            .again(|| tended.log.read(tended.retained, SLOTS_AT_ONCE))
+            .await?;
+        let mut done = tended.retained;
+        let mut entries = Vec::new();
+        for slot in read.slots.iter().take_while(|slot| slot.index.0 <= through) {
+            let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
+            if let Some(left) = self.left_of_window(tended, &stored) {
+                tended.young_until = Some(self.context.clock.monotonic() + left);
+                break;
+            }
+            done = slot.cursor();
+            entries.extend(stored.entries);
+        }
+        if read.slots.is_empty() {
+            done = read.cursor;
+        }
+        Ok((done > tended.retained).then_some((done, entries)))
+    }
+
     /// The slot up to which only a window can block retention.
     pub(crate) fn retainable(&self, node: &Node, tended: &Tended) -> u64 {
-        if tended
-            .young_until
-            .is_some_and(|until| until > self.context.clock.monotonic())
-        {
+        let now = self.context.clock.monotonic();
+        if tended.young_until.is_some_and(|until| until > now) {
             return 0;
         }
         let collected = tended.collected.next.0 - 1;
+        let aged = || node.log.aged_through(self.context.config.retry_window);
         match tended.last {
             Some(last) => last.min(collected),
-            None if self.context.breaks(Broken::DropsUnheardDecisions) => {
-                node.log.aged_through(self.context.config.retry_window)
-            }
-            None => node
-                .log
-                .aged_through(self.context.config.retry_window)
-                .min(collected)
-                .min(node.log.settled_through()),
+            None if self.context.breaks(Broken::DropsUnheardDecisions) => aged(),
+            None => aged().min(collected).min(node.log.settled_through()),
         }
     }
 
@@ -164,12 +147,8 @@ impl Collection {
         if self.context.is_alone() {
             return through;
         }
-        through.min(
-            self.cluster
-                .lock()
-                .neighbours
-                .told_dropped(node.id, tended.node),
-        )
+        let neighbours = &self.cluster.lock().neighbours;
+        through.min(neighbours.told_dropped(node.id, tended.node))
     }
 
     /// The time left in a slot's window; `None` if it is over. The monotonic clock measures the age
@@ -195,9 +174,9 @@ impl Collection {
         (left > Duration::ZERO).then_some(left)
     }
 
-    /// Notes that from now on deletions before `until` may be gone.
-    pub(crate) fn drops(&self, log: NodeId, until: Cursor) {
-        Arc::make_mut(&mut self.cache.lock().dropped).advance(log, until.next.0 - 1);
+    /// Notes that from now on deletions up to slot `through` may be gone.
+    pub(crate) fn drops(&self, log: NodeId, through: u64) {
+        Arc::make_mut(&mut self.cache.lock().dropped).advance(log, through);
     }
 
     /// Notes that from now on rows of these attempts may be missing although they committed.
@@ -215,10 +194,8 @@ impl Collection {
             } => Some(attempt.sequence),
             _ => None,
         });
-        let Some(dropped) = generated
-            .max()
-            .filter(|sequence| *sequence > tended.dropped)
-        else {
+        let dropped = generated.max().filter(|last| *last > tended.dropped);
+        let Some(dropped) = dropped else {
             return Ok(());
         };
         node_registry::note_dropped(&node.store, tended.node, dropped).await?;
@@ -231,7 +208,7 @@ impl Collection {
         node: &Arc<Node>,
         entry: Entry,
         is_own: bool,
-    ) -> Result<Rest> {
+    ) -> Result<Kept> {
         consume_budget().await;
         match entry {
             Entry::Began { id, attempt } => self.retain_begun(node, id, attempt).await,
@@ -240,10 +217,9 @@ impl Collection {
                 attempt,
                 writes,
             } => {
-                let store = &node.store;
-                tidy_spilled(store, &id, attempt, &writes, self.context.config.mutant)
-                    .await
-                    .map(|()| Rest::Nothing)
+                let mutant = self.context.config.mutant;
+                tidy_spilled(&node.store, &id, attempt, &writes, mutant).await?;
+                Ok(None)
             }
             Entry::Committing {
                 id,
@@ -254,39 +230,26 @@ impl Collection {
             } => {
                 let (decision, point) = node.store.decision(&id).await?;
                 let decision = decision.filter(|decision| decision.attempt == attempt);
-                match decision {
-                    Some(Decision {
-                        state: State::Committed(stored),
-                        ..
-                    }) => {
-                        let is_sent = self.is_sent(node, attempt, stored.effects).await?;
-                        let record =
-                            Arc::new(node.store.record(&id, attempt, &stored, point).await?);
-                        self.drop_tombstones(node, &record).await?;
-                        // From its row the next start learns which effects are unsent.
-                        if named || !is_sent {
-                            return Ok(Rest::Keep(id, attempt));
-                        }
-                        self.drop_or_release(node, &record).await?;
-                        Ok(Rest::Nothing)
+                let state = decision.map(|decision| decision.state);
+                if let Some(State::Committed(stored)) = state {
+                    let is_sent = self.is_sent(node, attempt, stored.effects).await?;
+                    let record = node.store.record(&id, attempt, &stored, point).await?;
+                    self.drop_tombstones(node, &record).await?;
+                    // From its row the next start learns which effects are unsent.
+                    if named || !is_sent {
+                        return Ok(Some((id, attempt)));
                     }
-                    other => {
-                        delete_uncommitted(&node.store, attempt, &writes).await?;
-                        node.store.delete_outbox(attempt).await?;
-                        let is_closed =
-                            other.is_some_and(|decision| decision.state == State::Aborted);
-                        let is_safe = named && id.generated().is_none() || !named && is_own;
-                        match (is_closed, is_safe) {
-                            (false, _) => Ok(Rest::Nothing),
-                            (true, true) => node
-                                .store
-                                .drop_aborted(&id, attempt)
-                                .await
-                                .map(|()| Rest::Nothing),
-                            (true, false) => Ok(Rest::Keep(id, attempt)),
-                        }
-                    }
+                    self.drop_or_release(node, &record).await?;
+                    return Ok(None);
                 }
+                delete_uncommitted(&node.store, attempt, &writes).await?;
+                node.store.delete_outbox(attempt).await?;
+                let is_closed = state == Some(State::Aborted);
+                let is_safe = named && id.generated().is_none() || !named && is_own;
+                if is_closed && is_safe {
+                    node.store.drop_aborted(&id, attempt).await?;
+                }
+                Ok((is_closed && !is_safe).then_some((id, attempt)))
             }
         }
     }
@@ -302,22 +265,17 @@ impl Collection {
     }
 
     /// The begin of a client id: its attempt has an entry of its own, unless it wrote nothing.
-    async fn retain_begun(&self, node: &Node, id: TransactionId, attempt: Attempt) -> Result<Rest> {
+    async fn retain_begun(&self, node: &Node, id: TransactionId, attempt: Attempt) -> Result<Kept> {
         let (decision, _) = node.store.decision(&id).await?;
-        match decision
-            .filter(|decision| decision.attempt == attempt)
-            .map(|decision| decision.state)
-        {
-            Some(State::Committed(stored)) if stored.after().is_none() => {
-                Ok(Rest::Keep(id, attempt))
+        let decision = decision.filter(|decision| decision.attempt == attempt);
+        match decision.map(|decision| decision.state) {
+            Some(State::Committed(stored)) if stored.after().is_none() => Ok(Some((id, attempt))),
+            Some(State::Aborted) if id.generated().is_none() => {
+                node.store.drop_aborted(&id, attempt).await?;
+                Ok(None)
             }
-            Some(State::Aborted) if id.generated().is_none() => node
-                .store
-                .drop_aborted(&id, attempt)
-                .await
-                .map(|()| Rest::Nothing),
-            Some(State::Aborted) => Ok(Rest::Keep(id, attempt)),
-            _ => Ok(Rest::Nothing),
+            Some(State::Aborted) => Ok(Some((id, attempt))),
+            _ => Ok(None),
         }
     }
 
@@ -325,11 +283,10 @@ impl Collection {
     async fn drop_tombstones(
         self: &Arc<Self>,
         node: &Arc<Node>,
-        record: &Arc<CommitRecord>,
+        record: &CommitRecord,
     ) -> Result<()> {
         if record.position.log == NodeId::SEQUENCER {
-            let Position { log, slot } = record.position;
-            Arc::make_mut(&mut self.cache.lock().dropped).advance(log, slot);
+            self.drops(NodeId::SEQUENCER, record.position.slot);
         }
         for write in record
             .writes
@@ -341,11 +298,8 @@ impl Collection {
                 self.cache.lock().index.forget(&write.key);
             }
             let entry = self.entry(node, &write.key).await?;
-            if entry
-                .versions
-                .last()
-                .is_none_or(|newest| newest.attempt != record.attempt)
-            {
+            let newest = entry.versions.last();
+            if newest.is_none_or(|newest| newest.attempt != record.attempt) {
                 continue;
             }
             // The collector has deleted the older ones; those that a load has restored are deleted
@@ -364,11 +318,7 @@ impl Collection {
 
 /// Whether a log has nothing before this position.
 pub(crate) fn is_trimmed(tended: &Tended) -> bool {
-    tended.last.is_some_and(|last| {
-        tended.retained
-            > Cursor {
-                next: primitives::SlotIndex(last),
-                ..tended.retained
-            }
-    })
+    tended
+        .last
+        .is_some_and(|last| tended.retained.next.0 > last)
 }

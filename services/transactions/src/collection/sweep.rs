@@ -29,11 +29,9 @@ use crate::{
     },
 };
 
-/// Items in one page.
 const PAGE_ITEMS: usize = 100;
 /// Packs counted in one page.
 const PACKS_AT_ONCE: usize = 16;
-/// Items checked at a time.
 const LOOKS_AT_ONCE: usize = 16;
 
 /// How far a sweep has come.
@@ -52,17 +50,15 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// A new sweep for these nodes; `None` if there are none.
-    pub(crate) fn of(nodes: Vec<NodeId>, buckets: Buckets) -> Option<Self> {
-        let next = Monotonic::default();
-        let (scan, packs) = (None, None);
+    /// A new sweep for these nodes, from `next` on; `None` if there are none.
+    pub(crate) fn of(nodes: Vec<NodeId>, buckets: Buckets, next: Monotonic) -> Option<Self> {
         (!nodes.is_empty()).then_some(Self {
             nodes,
             next,
             buckets,
             bucket: 0,
-            scan,
-            packs,
+            scan: None,
+            packs: None,
         })
     }
 
@@ -155,10 +151,7 @@ impl Collection {
         item: VersionItem,
     ) -> Result<()> {
         let (decision, _) = node.store.decision(&item.id).await?;
-        let counts = decision.is_some_and(|decision| {
-            decision.attempt == attempt && matches!(decision.state, State::Committed(_))
-        });
-        if !counts {
+        if !decision.is_some_and(|decision| decision.has_committed(attempt)) {
             self.context.counters.swept();
             let write = Write {
                 key: key.clone(),

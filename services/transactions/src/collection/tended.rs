@@ -5,7 +5,6 @@ use primitives::{Cursor, FencedLog};
 
 use crate::{model::NodeId, storage::frontier::Frontier};
 
-/// The progress of one log.
 #[derive(Debug)]
 pub(crate) struct Tended {
     pub(crate) node: NodeId,
@@ -27,6 +26,24 @@ pub(crate) struct Tended {
     pub(crate) since: Monotonic,
     /// The frontier common to all nodes at the last look, among several nodes.
     pub(crate) looked: Frontier,
+}
+
+impl Tended {
+    /// The own log, or, with [`Tended::last`], a sealed one that begins at `start`.
+    pub(crate) fn new(node: NodeId, log: FencedLog, start: Cursor, since: Monotonic) -> Self {
+        Self {
+            node,
+            log,
+            last: None,
+            collected: start,
+            noted: 0,
+            retained: start,
+            young_until: None,
+            dropped: 0,
+            since,
+            looked: Frontier::default(),
+        }
+    }
 }
 
 /// The slot up to which a log can be collected.

@@ -11,7 +11,7 @@ use crate::{
     model::{Attempt, TransactionId},
     storage::{
         records::{Write, WriteSet},
-        store::{Decision, State, Store},
+        store::Store,
     },
 };
 
@@ -36,13 +36,7 @@ pub(crate) async fn tidy_spilled(
     writes: &[Write],
     mutant: Mutant<Broken>,
 ) -> Result<()> {
-    let (decision, point) = store.decision(id).await?;
-    let decision = decision.filter(|decision| decision.attempt == attempt);
-    let Some(Decision {
-        state: State::Committed(stored),
-        ..
-    }) = decision
-    else {
+    let Some(record) = store.committed(id, attempt).await? else {
         for write in writes {
             store.delete_written(attempt, write).await?;
         }
@@ -51,7 +45,6 @@ pub(crate) async fn tidy_spilled(
     if mutant.breaks(Broken::KeepsReplacedChunks) {
         return Ok(());
     }
-    let record = store.record(id, attempt, &stored, point).await?;
     let is_named = |write: &&Write| {
         record
             .write_of(&write.key)

@@ -44,7 +44,7 @@ use crate::{
     storage::{
         layout, node_registry,
         records::{decode, encode},
-        store::{Decision, State, Store},
+        store::Store,
     },
 };
 
@@ -80,18 +80,15 @@ enum Stored {
     Parts(u32),
 }
 
-/// Transactions with unsent effects, as this node knows them.
+/// Transactions with unsent effects, as this node knows them, by the node that sends them.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    unsent: Mutex<BTreeMap<Attempt, Unsent>>,
+    unsent: Mutex<BTreeMap<(NodeId, Attempt), Unsent>>,
     sending: Semaphore,
 }
 
-/// The unsent effects of one transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Unsent {
-    /// The node that sends them.
-    node: NodeId,
     effects: usize,
     /// Whether the last try of the next one was refused.
     is_failing: bool,
@@ -116,10 +113,8 @@ impl Outbox {
     pub(crate) fn counts(&self) -> (u64, u64) {
         let unsent = self.unsent.lock();
         let effects: usize = unsent.values().map(|unsent| unsent.effects).sum();
-        (
-            effects as u64,
-            unsent.values().filter(|unsent| unsent.is_failing).count() as u64,
-        )
+        let failing = unsent.values().filter(|unsent| unsent.is_failing).count();
+        (effects as u64, failing as u64)
     }
 
     /// The next serving node finds them in the store.
@@ -130,32 +125,10 @@ impl Outbox {
     /// Registers `effects` of `attempt` to be sent by `node`, unless it cannot go on: then another
     /// node sends them.
     fn insert(&self, node: &Node, attempt: Attempt, effects: usize) {
-        let mut unsent = self.unsent.lock();
-        if !node.store.is_fenced() {
-            unsent.insert(
-                attempt,
-                Unsent {
-                    node: node.id,
-                    effects,
-                    is_failing: false,
-                },
-            );
-        }
-    }
-
-    /// Changes what `node` has to send of `attempt`, if it still has to; `None` removes it.
-    fn change(&self, node: &Node, attempt: Attempt, change: impl FnOnce(Unsent) -> Option<Unsent>) {
         let mut all = self.unsent.lock();
-        let Some(unsent) = all
-            .get(&attempt)
-            .copied()
-            .filter(|unsent| unsent.node == node.id)
-        else {
-            return;
-        };
-        match change(unsent) {
-            Some(changed) => drop(all.insert(attempt, changed)),
-            None => drop(all.remove(&attempt)),
+        if !node.store.is_fenced() {
+            let unsent = all.entry((node.id, attempt)).or_default();
+            unsent.effects = effects;
         }
     }
 }
@@ -168,7 +141,6 @@ pub(crate) struct Left {
     unsent: Vec<(Attempt, DurabilityPoint, usize)>,
 }
 
-/// An outbox row.
 #[derive(Debug)]
 struct Row {
     id: TransactionId,
@@ -243,12 +215,11 @@ impl Store {
     /// did not commit.
     pub(crate) async fn delete_effects(&self, attempt: Attempt, parts: u32) -> Result<()> {
         for place in 0..parts {
-            self.finish(&Update::delete(layout::effect(attempt, place)))
-                .await?;
+            let update = Update::delete(layout::effect(attempt, place));
+            self.finish(&update).await?;
         }
-        self.finish(&Update::delete(layout::outbox_row(attempt)))
-            .await
-            .map(drop)
+        let update = Update::delete(layout::outbox_row(attempt));
+        self.finish(&update).await.map(drop)
     }
 
     /// Whether `attempt` would have unsent effects, if it has committed.
@@ -274,14 +245,9 @@ impl Store {
             return Ok(effects[place as usize].clone());
         }
         let read = self.get(&layout::effect(attempt, place)).await?;
+        let part = read.value.as_ref().and_then(|item| item.bytes(EFFECTS));
         let missing = || Error::Corrupt("an effect that an outbox row names is not there".into());
-        let part = read
-            .value
-            .as_ref()
-            .and_then(|item| item.bytes(EFFECTS))
-            .cloned()
-            .ok_or_else(missing)?;
-        Ok(decode(&part, "an effect")?)
+        Ok(decode(part.ok_or_else(missing)?, "an effect")?)
     }
 
     /// Notes that the first `sent` effects of `attempt` are sent.
@@ -310,25 +276,26 @@ impl Effects {
             .spawn(async move { effects.deliver(&node, attempt, point).await });
     }
 
-    /// Finds the unsent effects of the nodes before `own`. Their logs are resolved, so their
-    /// attempts are decided; effects of uncommitted ones are deleted.
+    /// Finds the unsent effects of the nodes before `own`.
     pub(crate) async fn find_unsent(&self, store: &Store, own: NodeId) -> Result<Vec<Left>> {
         let mut left = Vec::new();
         for row in node_registry::list(store).await? {
-            if !row.is_sent && row.node != own {
-                left.extend(self.find_unsent_of(store, row.node).await?);
+            if row.node != own && !row.is_sent {
+                left.push(self.find_unsent_of(store, row.node).await?);
             }
         }
         Ok(left)
     }
 
-    /// Finds the unsent effects of one node, whose log is resolved.
-    pub(crate) async fn find_unsent_of(&self, store: &Store, node: NodeId) -> Result<Option<Left>> {
-        if self.context.breaks(Broken::ForgetsUnsent) {
-            return Ok(None);
-        }
-        let unsent = left_by(store, node).await?;
-        Ok(Some(Left { node, unsent }))
+    /// Finds the unsent effects of one node. Its log is resolved, so its attempts are decided;
+    /// effects of uncommitted ones are deleted.
+    pub(crate) async fn find_unsent_of(&self, store: &Store, node: NodeId) -> Result<Left> {
+        let unsent = if self.context.breaks(Broken::ForgetsUnsent) {
+            Vec::new()
+        } else {
+            left_by(store, node).await?
+        };
+        Ok(Left { node, unsent })
     }
 
     /// Sends the effects of earlier nodes.
@@ -364,12 +331,8 @@ impl Effects {
         let mut is_durable = self.context.breaks(Broken::SendsBeforeDurable);
         while !node.store.is_fenced() {
             let sent = async {
-                let _permit = self
-                    .outbox
-                    .sending
-                    .acquire()
-                    .await
-                    .expect("it is never closed");
+                let permit = self.outbox.sending.acquire().await;
+                let _permit = permit.expect("it is never closed");
                 if !is_durable {
                     node.store.externalize(point).await?;
                     is_durable = true;
@@ -382,17 +345,17 @@ impl Effects {
             }
             self.context.pause(&mut delays).await;
         }
-        self.outbox.change(node, attempt, |_| None);
+        self.outbox.unsent.lock().remove(&(node.id, attempt));
     }
 
     fn note_failure(&self, node: &Node, attempt: Attempt, error: &Error) {
-        self.outbox.change(node, attempt, |unsent| {
-            if !unsent.is_failing {
-                let effects = unsent.effects;
-                tracing::warn!(%error, %attempt, effects, "effects cannot be sent; retrying until they are");
-            }
-            Some(Unsent { is_failing: true, ..unsent })
-        });
+        let mut all = self.outbox.unsent.lock();
+        let unsent = all.get_mut(&(node.id, attempt));
+        if let Some(unsent) = unsent.filter(|unsent| !unsent.is_failing) {
+            unsent.is_failing = true;
+            let effects = unsent.effects;
+            tracing::warn!(%error, %attempt, effects, "effects cannot be sent; retrying until they are");
+        }
     }
 
     /// Errors: the next effect could not be sent now.
@@ -414,14 +377,9 @@ impl Effects {
             if place + 1 < count || row.parts() > 0 {
                 store.mark_sent(attempt, place + 1).await?;
             }
-            self.outbox.change(node, attempt, |unsent| {
-                let effects = (count - place - 1) as usize;
-                Some(Unsent {
-                    effects,
-                    is_failing: false,
-                    ..unsent
-                })
-            });
+            if let Some(unsent) = self.outbox.unsent.lock().get_mut(&(node.id, attempt)) {
+                (unsent.effects, unsent.is_failing) = ((count - place - 1) as usize, false);
+            }
         }
         store.delete_effects(attempt, row.parts()).await
     }
@@ -434,7 +392,7 @@ impl Effects {
                 group,
                 body,
             } => {
-                let queue = self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)?;
+                let queue = self.queue()?;
                 let message = Message {
                     group,
                     deduplication: Some(id),
@@ -444,11 +402,7 @@ impl Effects {
                 queue.externalize(receipt.point).await?;
             }
             Effect::Invocation { function, payload } => {
-                let functions = self
-                    .destinations
-                    .functions
-                    .as_ref()
-                    .ok_or(Error::NoSuchFunction)?;
+                let functions = self.functions()?;
                 functions.send(&function, Some(id), payload).await?;
             }
         }
@@ -481,10 +435,7 @@ pub(crate) async fn left_by(
                 sequence.ok_or_else(|| Error::Corrupt("decode an outbox row's key".into()))?;
             let (attempt, row) = (Attempt { node, sequence }, Row::decode(&item)?);
             let (decision, point) = store.decision(&row.id).await?;
-            let is_this = |decision: &Decision| {
-                decision.attempt == attempt && matches!(decision.state, State::Committed(_))
-            };
-            if decision.as_ref().is_some_and(is_this) {
+            if decision.is_some_and(|decision| decision.has_committed(attempt)) {
                 unsent.push((attempt, point, (row.count() - row.sent) as usize));
             } else {
                 store.delete_effects(attempt, row.parts()).await?;

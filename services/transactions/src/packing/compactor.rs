@@ -4,44 +4,43 @@
 //! ```text
 //!  1  the directory, and the version item of every entry: an entry is live if its item still
 //!     points here
-//!  2  the row is marked as moving; then live values go into a pack like any other values, together
-//!     with present writes
+//!  2  live values go into a pack like any other values, together with present writes
 //!  3  each item is moved by a write on condition that it still points to the old position
-//!  4  all of that is durable; then the row is marked as retired
-//!  5  a minute later the object is deleted, then the row
+//!  4  all of that is durable; then the object is deleted, and then the row
 //! ```
 //!
 //! After a crash in 2, the new pack is larger than necessary until its dead bytes are counted.
-//! After 3, some items are moved, and the next compaction of the pack does the rest. After 4 and 5
-//! the row leads to the same. A reader that read an item before 3 and finds no object after 5 reads
-//! the item again (`reading.rs`).
+//! After 3, some items are moved, and the next compaction of the pack does the rest. A reader that
+//! read an item before 3 and finds no object after 4 reads the item again (`reading.rs`).
 //!
 //! After a crash the dead bytes are not known for certain, and objects may exist without rows. The
 //! sweep therefore has every pack counted, including those that only a list of the dead node's
-//! objects names. `ownership.rs` defines which node owns these packs, and the purpose of the mark
-//! in 2.
+//! objects names. `ownership.rs` defines which node compacts these packs.
+//!
+//! **A node that was paused** in 3 may wake up much later and move an item into a pack that another
+//! node compacts by now. For a pack of a dead node, that other node therefore moves every value
+//! whose item does not point to a pack of its own, wherever the item points. The late move fails
+//! after that, because its condition no longer holds. If the late move came first, the compaction
+//! fails, and begins again with another pack. An item that has moved elsewhere stays there: no
+//! position is used twice, so the late move fails too.
 //!
 //! Invariants
-//! - No object is deleted while an item names it, in any state to which the store may return: it is
-//!   durable that none does.
+//! - No object is deleted while an item names it, or may still be moved into it, in any state to
+//!   which the store may return: it is durable that none does.
 //! - An item is moved conditionally, so that a version collected meanwhile does not reappear.
-//! - No value is on its way into a marked pack.
+//! - A pack is put after the positions were read that its values are moved from. A late move could
+//!   otherwise begin at a position that the item reached after another node had read it.
+//! - Each value that was put again leaves one dead copy: the old one, or, if its item was not moved,
+//!   the new one.
 //!
 //! From Rosenblum and Ousterhout's log-structured file system: cleaning by the live fraction of a
 //! segment.
 
-use std::{ops::Range, pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{
-    StreamExt, TryStreamExt,
-    future::{join, join_all},
-    stream,
-};
-use ports::{
-    Monotonic,
-    objects::{self, ObjectError, ObjectStoreExt as _},
-};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use ports::{Monotonic, objects::ObjectStoreExt as _};
 
 use crate::{
     Error, Result,
@@ -52,41 +51,50 @@ use crate::{
     packs::{
         PackEntry, Packs,
         directory::{self, FOOTER_BYTES, Filed},
-        rows::{self, Marked},
-        table::{Why, Work},
+        rows,
     },
 };
 
+use super::find;
+
 /// Items read, or moved, at a time.
 pub(super) const ITEMS_AT_ONCE: usize = 16;
-/// Packs read, or their objects deleted, at a time.
-const PACKS_AT_ONCE: usize = 8;
+/// Packs read, or deleted, at a time.
+const PACKS_AT_ONCE: usize = 16;
 /// The interval of tries while an object store fails.
 const AGAIN: Duration = Duration::from_secs(5);
 /// The interval of checks whether a mostly dead pack is still held.
 const LOOK_FOR_HOLDS: Duration = Duration::from_secs(1);
 
-/// A value to move.
-struct Moving {
-    from: Located,
+pub(super) struct Surveyed {
     filed: Filed,
-    value: Bytes,
+    /// Where it lies in the pack.
+    here: Located,
+    /// Where its version item points; `None` if the version is gone.
+    at: Option<Located>,
 }
 
-/// The contents of a pack.
 pub(super) struct Survey {
     /// The bytes of all its values.
     pub(super) bytes: u64,
-    live: Vec<(Filed, Range<u64>)>,
+    entries: Vec<Surveyed>,
 }
 
 impl Survey {
-    pub(super) fn live_bytes(&self) -> u64 {
-        self.live
-            .iter()
-            .map(|(filed, _)| u64::from(filed.bytes))
-            .sum()
+    /// The bytes of values whose items do not point here.
+    pub(super) fn dead_bytes(&self) -> u64 {
+        let is_dead = |entry: &&Surveyed| entry.at != Some(entry.here);
+        let dead = self.entries.iter().filter(is_dead);
+        dead.map(|entry| u64::from(entry.filed.bytes)).sum()
     }
+}
+
+struct Moving {
+    filed: Filed,
+    /// Where it lies in a pack that is compacted, and where its item points.
+    here: Located,
+    at: Located,
+    value: Bytes,
 }
 
 /// Pauses compaction for [`AGAIN`]. Returns how long it has failed, if that is to be logged now.
@@ -104,20 +112,18 @@ impl Packing {
         }
         let now = self.context.clock.monotonic();
         let state = node.packs.state();
-        let owed = (!state.owed.is_empty()).then(|| state.owed_until.since(now));
+        let owed = state.table.owes().then(|| state.owed_until.since(now));
         if self.objects.is_none() {
             return owed;
         }
-        if state.is_take_over_due || state.is_look_due {
+        if state.are_rows_due {
             return Some(Duration::ZERO);
         }
-        let retired = state.table.next_retired(now);
-        let waiting = if state.table.next(self.ignores_holds(), 1).packs.is_empty() {
-            state.table.is_waiting().then_some(LOOK_FOR_HOLDS)
+        let due = if state.table.next(self.ignores_holds()).is_empty() {
+            state.table.has_work().then_some(LOOK_FOR_HOLDS)
         } else {
             Some(Duration::ZERO)
         };
-        let due = retired.into_iter().chain(waiting).min();
         let due = due.map(|due| due.max(state.paused_until.since(now)));
         owed.into_iter().chain(due).min()
     }
@@ -132,25 +138,13 @@ impl Packing {
         if self.objects.is_none() {
             return Ok(false);
         }
-        self.look_after_rows(node).await?;
+        self.read_rows(node).await?;
         if self.packs_due(node) != Some(Duration::ZERO) {
             return Ok(false);
         }
         let now = self.context.clock.monotonic();
-        let (kept, work) = {
-            let table = &node.packs.state().table;
-            (
-                table.kept_long_enough(now, PACKS_AT_ONCE),
-                table.next(self.ignores_holds(), PACKS_AT_ONCE),
-            )
-        };
-        let buried = join_all(kept.into_iter().map(|id| self.bury(node, id)));
-        let (buried, compacted) = join(buried, self.compact(node, work)).await;
-        let done = buried
-            .into_iter()
-            .chain([compacted])
-            .collect::<Result<()>>();
-        match done {
+        let packs = node.packs.state().table.next(self.ignores_holds());
+        match self.compact(node, packs).await {
             Ok(()) => {
                 if let Some(lasted) = node.packs.state().outage.ended(now) {
                     tracing::info!(?lasted, "packs are compacted again");
@@ -168,18 +162,19 @@ impl Packing {
         }
     }
 
-    /// Steps 1 to 4 for several packs, whose live values share new packs.
-    async fn compact(self: &Arc<Self>, node: &Arc<Node>, work: Work) -> Result<()> {
-        let why = work.why;
-        let reads = work.packs.into_iter().map(|id| async move {
-            let read = self.read_live(node, id, why).await;
-            let left = read.or_else(|error| give_up_damaged(node, id, error).map(|()| None));
-            left.map(|live| live.map(|live| (id, live)))
+    /// Compacts several packs, whose live values share new packs.
+    async fn compact(self: &Arc<Self>, node: &Arc<Node>, packs: Vec<PackId>) -> Result<()> {
+        let reads = packs.into_iter().map(|id| async move {
+            let read = self.read_live(node, id).await;
+            let read = read.or_else(|error| give_up_damaged(node, id, error).map(|()| None));
+            read.map(|live| live.map(|live| (id, live)))
         });
         let mut reads = pin!(stream::iter(reads).buffered(PACKS_AT_ONCE));
-        let (mut packs, mut moving, mut read_all) = (Vec::new(), Vec::new(), Ok(()));
+        let (mut dead, mut packs, mut moving) = (Vec::new(), Vec::new(), Vec::new());
+        let mut read_all = Ok(());
         while let Some(read) = reads.next().await {
             match read {
+                Ok(Some((id, live))) if live.is_empty() => dead.push(id),
                 Ok(Some((id, live))) => {
                     packs.push(id);
                     moving.extend(live);
@@ -188,50 +183,60 @@ impl Packing {
                 Err(error) => read_all = Err(error),
             }
         }
-        if !packs.is_empty() {
-            self.move_away(node, packs, moving).await?;
-        }
-        read_all
+        // First, because that needs no space.
+        let deleted = self.delete_packs(node, dead).await;
+        let moved = self.move_away(node, packs, moving).await;
+        deleted.and(moved).and(read_all)
     }
 
-    /// Step 1, and the values to move; `None` if the pack is missing, or no longer worth it.
-    async fn read_live(
-        &self,
-        node: &Arc<Node>,
-        id: PackId,
-        why: Why,
-    ) -> Result<Option<Vec<Moving>>> {
+    /// Step 1, and the values to move; `None` if the pack is missing.
+    async fn read_live(&self, node: &Arc<Node>, id: PackId) -> Result<Option<Vec<Moving>>> {
         let Some(survey) = self.survey(node, id).await? else {
             return self.forget_pack(node, id).await.map(|()| None);
         };
-        let (live, dead) = (survey.live_bytes(), survey.bytes - survey.live_bytes());
-        if live >= dead && why == Why::Dead {
-            return self.count_pack(node, id).await.map(|()| None);
-        }
-        let places: Vec<_> = survey.live.iter().map(|(_, range)| range.clone()).collect();
-        let Some(values) = self.read_places(node, id, &places).await? else {
+        let needed = survey.entries.into_iter().filter_map(|entry| {
+            let Surveyed { filed, here, at } = entry;
+            let at = at.filter(|at| self.is_needed(node, here, *at))?;
+            let value = Bytes::new();
+            Some(Moving {
+                filed,
+                here,
+                at,
+                value,
+            })
+        });
+        let mut needed: Vec<_> = needed.collect();
+        let (Some(first), Some(last)) = (needed.first(), needed.last()) else {
+            return Ok(Some(needed));
+        };
+        let start = first.here.offset;
+        let range = start..last.here.offset + u64::from(last.filed.bytes);
+        let Some(bytes) = self.read_range(node, id, range).await? else {
             return self.forget_pack(node, id).await.map(|()| None);
         };
-        let live = survey
-            .live
-            .into_iter()
-            .zip(values)
-            .map(|((filed, range), value)| {
-                if crc32fast::hash(&value) == filed.crc {
-                    return Ok(Moving {
-                        from: Located {
-                            pack: id,
-                            offset: range.start,
-                        },
-                        filed,
-                        value,
-                    });
-                }
-                Err(Error::Corrupt(
-                    format!("a value of {} is not what was written", filed.attempt).into(),
-                ))
-            });
-        live.collect::<Result<Vec<_>>>().map(Some)
+        for Moving {
+            filed, here, value, ..
+        } in &mut needed
+        {
+            let from = (here.offset - start) as usize;
+            let found = bytes.get(from..from + filed.bytes as usize);
+            let found = found.filter(|found| crc32fast::hash(found) == filed.crc);
+            let damaged = || {
+                let attempt = filed.attempt;
+                Error::Corrupt(format!("a value of {attempt} is not what was written").into())
+            };
+            *value = bytes.slice_ref(found.ok_or_else(damaged)?);
+        }
+        Ok(Some(needed))
+    }
+
+    /// Whether the pack with a value at `here` must not be deleted while the item points to `at`.
+    fn is_needed(&self, node: &Node, here: Located, at: Located) -> bool {
+        // Its node was presumed dead, and may still move the item here from `at`.
+        let may_come = here.pack.node != node.id
+            && at.pack.node != node.id
+            && !self.context.breaks(Broken::JudgesHalfMoved);
+        at == here || may_come
     }
 
     /// Steps 2 to 4.
@@ -241,159 +246,124 @@ impl Packing {
         packs: Vec<PackId>,
         moving: Vec<Moving>,
     ) -> Result<()> {
-        if self.context.breaks(Broken::DeletesPackBeforeMoving) {
+        let deletes_first = Broken::DeletesPackBeforeMoving;
+        if self.context.breaks(deletes_first) {
             for id in &packs {
                 self.delete_object(node, *id).await?;
             }
         }
-        let (packs, moving) = self.mark(node, packs, moving).await?;
-        let entries = moving.iter().map(|Moving { filed, value, .. }| {
-            let Filed {
-                key,
-                attempt,
-                write,
-                ..
-            } = filed.clone();
-            PackEntry {
-                key,
-                attempt,
-                write,
-                value: value.clone(),
-            }
+        let entries = moving.iter().map(|Moving { filed, value, .. }| PackEntry {
+            key: filed.key.clone(),
+            attempt: filed.attempt,
+            write: filed.write,
+            value: value.clone(),
         });
         let packed = self.pack(node, entries.collect());
-        packed.is_put().await?;
-        let moves = stream::iter(0..moving.len()).map(|place| {
-            let (Moving { from, filed, .. }, to) = (&moving[place], packed.located[place]);
-            async move {
-                if !node
-                    .store
-                    .move_version(&filed.key, filed.attempt, *from, to)
-                    .await?
-                {
-                    node.store.free(to.pack, u64::from(filed.bytes));
-                }
-                Ok::<_, Error>(())
-            }
+        let (moving, packed, put) = (&moving, &packed, &packed.is_put().await);
+        let moves = stream::iter(0..moving.len()).map(|place| async move {
+            let (moving, to) = (&moving[place], packed.located[place]);
+            let moved = match put {
+                Ok(()) => self.move_item(node, moving, to).await,
+                Err(error) => Err(error.clone()),
+            };
+            let dead = if moved == Ok(true) { moving.at } else { to };
+            node.store.free(dead.pack, u64::from(moving.filed.bytes));
+            moved.map(drop)
         });
         // Waits for all of them: none may be on its way once another batch begins.
         let moved: Vec<_> = moves.buffer_unordered(ITEMS_AT_ONCE).collect().await;
         moved.into_iter().collect::<Result<()>>()?;
+        self.delete_packs(node, packs).await
+    }
+
+    /// Makes the item of a value point to `to`. Returns false if the version is gone, or lies
+    /// elsewhere by now. Errors: it has just moved into the pack that is compacted.
+    async fn move_item(&self, node: &Node, moving: &Moving, to: Located) -> Result<bool> {
+        let Moving { filed, at, .. } = moving;
+        let moved = node.store.move_version(&filed.key, filed.attempt, *at, to);
+        if moved.await? {
+            return Ok(true);
+        }
+        if self.place_of(node, filed).await? == Some(moving.here) {
+            return Err(Error::unavailable("a value moved into a pack too late"));
+        }
+        Ok(false)
+    }
+
+    /// Deletes packs without live values.
+    async fn delete_packs(&self, node: &Node, packs: Vec<PackId>) -> Result<()> {
+        if packs.is_empty() {
+            return Ok(());
+        }
         // Their superseding commits may not be durable either: a store that returns to an earlier
         // state must not miss these values.
         node.store.externalize(node.store.basis()).await?;
-        for id in packs {
-            rows::retire(&node.store, id).await?;
-            let kept = self.context.clock.monotonic() + self.context.config.pack_kept;
-            node.packs.state().table.retire(id, kept);
+        let deletions = stream::iter(packs).map(|id| async move {
+            self.delete_object(node, id).await?;
+            self.forget_pack(node, id).await?;
             self.context.counters.compacted();
-        }
-        Ok(())
-    }
-
-    /// The values that remain to be moved, with their packs, once the rows permit it: another node
-    /// may have been faster.
-    async fn mark(
-        &self,
-        node: &Node,
-        packs: Vec<PackId>,
-        mut moving: Vec<Moving>,
-    ) -> Result<(Vec<PackId>, Vec<Moving>)> {
-        let mut left = Vec::new();
-        for id in packs {
-            // A completely dead pack needs no mark.
-            let moves = moving.iter().any(|moving| moving.from.pack == id);
-            let marked = if moves {
-                rows::mark_moving(&node.store, id, node.id).await?
-            } else {
-                Marked::Moving
-            };
-            let kept = self.context.clock.monotonic() + self.context.config.pack_kept;
-            match marked {
-                Marked::Moving => left.push(id),
-                Marked::Retired => node.packs.state().table.retire(id, kept),
-                Marked::Gone => node.packs.state().table.remove(id),
-            }
-        }
-        moving.retain(|moving| left.contains(&moving.from.pack));
-        Ok((left, moving))
-    }
-
-    /// Step 5.
-    async fn bury(&self, node: &Node, id: PackId) -> Result<()> {
-        self.delete_object(node, id).await?;
-        self.forget_pack(node, id).await
+            Ok(())
+        });
+        let deleted: Vec<Result<()>> = deletions.buffer_unordered(PACKS_AT_ONCE).collect().await;
+        deleted.into_iter().collect()
     }
 
     pub(super) async fn forget_pack(&self, node: &Node, id: PackId) -> Result<()> {
         rows::delete(&node.store, id).await?;
+        node.store.forget_freed(id);
         node.packs.state().table.remove(id);
         Ok(())
     }
 
     async fn delete_object(&self, node: &Node, id: PackId) -> Result<()> {
         let (objects, path) = (self.objects()?, id.path(self.home()?));
-        let delete = || async {
-            match objects.delete(&path).await {
-                Ok(()) | Err(ObjectError::NotFound { .. }) => Ok(()),
-                Err(error) => Err(objects::failed(format!("delete {path}"), error)),
-            }
-        };
-        node.store.again(delete).await
+        let delete = || objects.delete(&path);
+        find(&node.store, "delete", &path, delete).await.map(drop)
     }
 
-    /// The entries of a pack, and the live ones among them; `None` if the pack is missing.
+    /// The entries of a pack, and where their items point; `None` if the pack is missing.
     pub(super) async fn survey(&self, node: &Arc<Node>, id: PackId) -> Result<Option<Survey>> {
         let Some(directory) = self.directory(node, id).await? else {
             return Ok(None);
         };
         let mut bytes = 0;
-        let places: Vec<_> = directory
-            .into_iter()
-            .map(|filed| {
-                let range = bytes..bytes + u64::from(filed.bytes);
-                bytes = range.end;
-                (filed, range)
-            })
-            .collect();
-        let looks = stream::iter(places).map(|(filed, range)| async move {
-            let item = node.store.version(&filed.key, filed.attempt).await?;
+        let mut places = Vec::new();
+        for filed in directory {
             let here = Located {
                 pack: id,
-                offset: range.start,
+                offset: bytes,
             };
-            let is_live =
-                item.is_some_and(|item| item.write == filed.write && item.packed == Some(here));
-            Ok::<_, Error>(is_live.then_some((filed, range)))
+            bytes += u64::from(filed.bytes);
+            places.push((filed, here));
+        }
+        let looks = stream::iter(places).map(|(filed, here)| async move {
+            let at = self.place_of(node, &filed).await?;
+            Ok::<_, Error>(Surveyed { filed, here, at })
         });
-        let live: Vec<_> = looks.buffered(ITEMS_AT_ONCE).try_collect().await?;
-        Ok(Some(Survey {
-            bytes,
-            live: live.into_iter().flatten().collect(),
-        }))
+        let entries = looks.buffered(ITEMS_AT_ONCE).try_collect().await?;
+        Ok(Some(Survey { bytes, entries }))
+    }
+
+    /// Where the item of a value points; `None` if the version is gone.
+    async fn place_of(&self, node: &Node, filed: &Filed) -> Result<Option<Located>> {
+        let item = node.store.version(&filed.key, filed.attempt).await?;
+        let item = item.filter(|item| item.write == filed.write);
+        Ok(item.and_then(|item| item.packed))
     }
 
     async fn directory(&self, node: &Node, id: PackId) -> Result<Option<Vec<Filed>>> {
         let (objects, path) = (self.objects()?, id.path(self.home()?));
-        let look = || async {
-            match objects.head(&path).await {
-                Ok(meta) => Ok(Some(meta.size)),
-                Err(ObjectError::NotFound { .. }) => Ok(None),
-                Err(error) => Err(objects::failed(format!("look at {path}"), error)),
-            }
-        };
-        let Some(size) = node.store.again(look).await? else {
+        let look = || objects.head(&path);
+        let Some(meta) = find(&node.store, "look at", &path, look).await? else {
             return Ok(None);
         };
+        let size = meta.size;
         let footer = size.saturating_sub(FOOTER_BYTES)..size;
         let Some(footer) = self.read_range(node, id, footer).await? else {
             return Ok(None);
         };
-        let end = directory::end_bytes(&footer)?;
-        let Some(end) = self
-            .read_range(node, id, size.saturating_sub(end)..size)
-            .await?
-        else {
+        let end = size.saturating_sub(directory::end_bytes(&footer)?)..size;
+        let Some(end) = self.read_range(node, id, end).await? else {
             return Ok(None);
         };
         directory::decode_end(&end).map(Some)
@@ -414,7 +384,11 @@ pub(super) fn give_up_damaged(node: &Node, id: PackId, error: Error) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::{
+        config::Config,
+        model::{Key, NodeId, TransactionId},
+        storage::records::{Place, Write},
+    };
 
     /// T9. The log reports that a failure lasts, and not each try.
     #[test]
@@ -433,5 +407,65 @@ mod tests {
         });
         let said: Vec<u64> = said.take(6).map(|now| now.0.as_secs()).collect();
         assert_eq!(said, [0, 5, 10, 20, 40, 75]);
+    }
+
+    /// T5. A value that another node has moved stays there; if it has moved into the pack that is
+    /// compacted, that pack stays too.
+    #[test]
+    fn a_value_that_moves_during_a_compaction_is_not_lost() {
+        simulated::run(async {
+            let world = simulated::World::new(1);
+            let parts = crate::Parts {
+                key_value: world.key_value(),
+                clock: world.clock(),
+                entropy: world.entropy(),
+            };
+            let builder = crate::Service::builder(parts).objects(world.objects());
+            let service = builder.build(Config::default());
+            service.start().await.expect("a calm world");
+            let engine = service.engine();
+            let node = engine.calls.serving.node().expect("it has started");
+            let attempt = node.next_attempt();
+            let id = TransactionId::new("one").expect("short");
+            let of = |node, number| Located {
+                pack: PackId {
+                    node: NodeId(node),
+                    number,
+                },
+                offset: 0,
+            };
+            let (here, at, to) = (of(77, 7), of(77, 1), of(node.id.0, 9));
+            for (number, now, may_go) in [(1, of(78, 3), true), (2, here, false)] {
+                let key = Key::new(format!("k{number}")).expect("short");
+                let place = Place::Packed { bytes: 1, crc: 2 };
+                let write = Write {
+                    key: key.clone(),
+                    write: 1,
+                    place,
+                };
+                let put = node
+                    .store
+                    .put_version(&id, attempt, &write, None, Some(now));
+                put.await.expect("a calm world");
+                let filed = Filed {
+                    key: key.clone(),
+                    attempt,
+                    write: 1,
+                    bytes: 1,
+                    crc: 2,
+                };
+                let value = Bytes::from_static(b"v");
+                let moving = Moving {
+                    filed,
+                    here,
+                    at,
+                    value,
+                };
+                let moved = engine.calls.packing.move_item(&node, &moving, to).await;
+                let item = node.store.version(&key, attempt).await;
+                let item = item.expect("a calm world").expect("it is there");
+                assert_eq!((moved.is_ok(), item.packed), (may_go, Some(now)));
+            }
+        });
     }
 }

@@ -12,7 +12,6 @@
 //! node numbers again, and unknown packs exist under them. A new node therefore numbers its packs
 //! after those that exist.
 
-use futures_util::TryStreamExt as _;
 use ports::{
     Condition, Item, Update,
     key_value::{Name, Outcome, Scan, Value},
@@ -27,13 +26,12 @@ use crate::{
     storage::{layout, store::Store},
 };
 
-use super::SharedObjects;
+use super::{SharedObjects, find};
 
 /// The first part of the path of all packs.
 const PACKS: &str = "packs";
 /// The marker object that identifies their store.
 const STORE: &str = "store";
-/// The row's attribute.
 const HOME: &str = "home";
 
 impl Packing {
@@ -52,37 +50,21 @@ impl Packing {
         self.home.get_or_init(|| home);
         Ok(())
     }
-}
 
-impl Packing {
     /// Makes `node`, which does not serve yet, number its packs after those that exist under its
     /// number.
     pub(crate) async fn pass_packs(&self, node: &Node) -> Result<()> {
-        let Some(objects) = self
-            .objects
-            .as_ref()
-            .filter(|_| !self.context.breaks(Broken::TakesAnyPackForItsOwn))
-        else {
+        let takes_any = Broken::TakesAnyPackForItsOwn;
+        if self.objects.is_none() || self.context.breaks(takes_any) {
             return Ok(());
-        };
-        let place = ObjectPath::from(format!("{}/{}", self.home()?, node.id.0));
-        let look = async || {
-            let numbers = objects.list(Some(&place)).map_ok(|object| {
-                object
-                    .location
-                    .filename()
-                    .and_then(|name| name.parse::<u64>().ok())
-                    .unwrap_or_default()
-            });
-            let last = numbers
-                .try_fold(0, async |last, number| Ok(number.max(last)))
-                .await;
-            last.map_err(|error| objects::failed(format!("list {place}"), error))
-        };
-        let last = node.store.again(look).await?;
-        if last > 0 {
-            tracing::warn!(%place, last, "there are packs that this store does not know: it was restored to an earlier state, and its objects were not");
-            node.packs.pass(last);
+        }
+        if let Some(last) = self.numbers_of(node, node.id).await?.into_iter().max() {
+            tracing::warn!(
+                node = node.id.0,
+                last,
+                "there are packs that this store does not know: it was restored to an earlier state, and its objects were not"
+            );
+            node.packs.state().last = last;
         }
         Ok(())
     }
@@ -105,12 +87,8 @@ async fn has_none(store: &Store) -> Result<()> {
 /// Checks `home`, which another node has generated. Errors: it is not in this object store.
 async fn live_there(store: &Store, objects: &SharedObjects, home: String) -> Result<String> {
     let place = ObjectPath::from(format!("{home}/{STORE}"));
-    let look = async || match objects.head(&place).await {
-        Ok(_) => Ok(true),
-        Err(ObjectError::NotFound { .. }) => Ok(false),
-        Err(error) => Err(objects::failed(format!("look at {place}"), error)),
-    };
-    if store.again(look).await? {
+    let look = || objects.head(&place);
+    if find(store, "look at", &place, look).await?.is_some() {
         return Ok(home);
     }
     Err(Error::WrongObjects(

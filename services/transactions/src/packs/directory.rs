@@ -21,7 +21,6 @@ pub(crate) const FOOTER_BYTES: u64 = 12;
 /// The last bytes of every pack.
 pub(crate) const MAGIC: &[u8; 4] = b"LFPK";
 
-/// A value in a pack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Filed {
     pub(crate) key: Key,

@@ -174,7 +174,7 @@ impl Recovery {
                 .effects
                 .find_unsent_of(&node.store, row.node)
                 .await?;
-            self.calls.effects.hand_over(node, left);
+            self.calls.effects.hand_over(node, vec![left]);
         }
         if !row.is_trimmed || !row.is_swept {
             node.leave_to_house(row);

@@ -197,6 +197,11 @@ impl Store {
         std::mem::take(&mut *self.freed.lock())
     }
 
+    /// Forgets the dead bytes of a pack that is gone.
+    pub(crate) fn forget_freed(&self, pack: PackId) {
+        self.freed.lock().remove(&pack);
+    }
+
     pub(crate) fn has_freed(&self) -> bool {
         !self.freed.lock().is_empty()
     }

@@ -19,6 +19,7 @@ mod limits;
 mod listing;
 mod names;
 mod packing;
+mod packing_failures;
 mod packing_objects;
 mod restarts;
 mod room;

@@ -37,13 +37,13 @@ pub(crate) async fn node(world: &World, config: Config) -> Node {
 }
 
 /// A node, and a meter of its calls to the object store.
-async fn metered(world: &World, config: Config) -> (Node, Arc<Meter>) {
+pub(crate) async fn metered(world: &World, config: Config) -> (Node, Arc<Meter>) {
     let meter = Arc::new(Meter::default());
     let objects = MeteredObjects::around(world.objects(), Arc::clone(&meter));
     (Node::of(service(world, objects, config)).await, meter)
 }
 
-fn calls(meter: &Meter, operation: Operation) -> u64 {
+pub(crate) fn calls(meter: &Meter, operation: Operation) -> u64 {
     meter.usage().of(operation).calls
 }
 
@@ -118,7 +118,7 @@ async fn puts_a_second(world: &World, config: Config, clients: u64, keys: u64) -
 }
 
 /// T17: for any number of keys and transactions, objects are put ten times a second, once more for
-/// every 8 MiB, and once for sixteen that are merged.
+/// every 8 MiB, and once for 64 that are merged.
 #[test]
 fn packed_values_cost_ten_puts_a_second() {
     for (clients, keys) in [(1, 1), (10, 5), (20, 40)] {
@@ -201,27 +201,6 @@ fn packed_values_of_every_length_are_read_as_they_were_written() {
     });
 }
 
-/// Concurrent small reads of one pack are one request; a large value is read separately.
-#[test]
-fn small_reads_beside_each_other_are_joined() {
-    in_virtual_time(async |world| {
-        let config = Config {
-            data_cache_bytes_max: 0,
-            ..Config::default()
-        };
-        let (node, meter) = metered(&world, config).await;
-        write(&node, 1, 30).await;
-        let before = calls(&meter, Operation::ObjectGet);
-        let names: Vec<_> = (0..30).map(|number| format!("k1-{number}")).collect();
-        let reads = join_all(names.iter().map(|name| shown(&node, name))).await;
-        for (number, read) in (0..).zip(reads) {
-            assert_eq!(read, Some(value(2_048, number)));
-        }
-        let gets = calls(&meter, Operation::ObjectGet) - before;
-        assert!(gets < 10, "{gets} requests for thirty values");
-    });
-}
-
 /// T9: values that are overwritten again and again take a few packs, and the objects of the others
 /// are deleted.
 #[test]
@@ -248,8 +227,7 @@ fn packs_stay_bounded_under_overwrites() {
             tokio::time::sleep(MOMENT).await;
             most = most.max(packs(&world).await.0);
         }
-        // A pack a second, each kept for a minute after it becomes unreferenced.
-        assert!((50..80).contains(&most), "{most} packs");
+        assert!(most < 5, "{most} packs");
         assert!(node.engine.figures().packed > 180);
         tokio::time::sleep(Duration::from_mins(5)).await;
         let (count, bytes) = packs(&world).await;
@@ -305,12 +283,9 @@ fn small_packs_become_larger_ones() {
             ..Config::default()
         };
         let (packs, puts) = packs_of_lone_values(&world, config, 500).await;
-        // Up to 15 of 2 KiB, as many of 32 KiB, and one of 512 KiB.
-        assert!(packs < 32, "{packs} packs");
-        assert!(
-            (500..=500 + 500 / 16 + 500 / 256).contains(&puts),
-            "{puts} were put"
-        );
+        // Up to 63 small ones, and some of 128 KiB or more.
+        assert!(packs < 63 + 8, "{packs} packs");
+        assert!((500..=500 + 500 / 63).contains(&puts), "{puts} were put");
     });
     in_virtual_time(async |world| {
         let config = Config {
@@ -325,8 +300,7 @@ fn small_packs_become_larger_ones() {
     });
 }
 
-/// T5, T6: a moving value is readable before, during and after its move; its old pack stays for a
-/// minute.
+/// T5, T6: a moving value is readable before and after its move; its old pack is deleted.
 #[test]
 fn a_value_that_moves_is_found_in_its_new_pack() {
     in_virtual_time(async |world| {
@@ -360,14 +334,7 @@ fn a_value_that_moves_is_found_in_its_new_pack() {
         );
         node.commit(&reader).await;
         tokio::time::sleep(MOMENT).await;
-        assert_eq!(
-            (node.engine.figures().compacted, packs(&world).await.0),
-            (1, 2)
-        );
-        let deleted = calls(&meter, Operation::ObjectDelete);
-        assert_eq!(deleted, 0, "a reader may have read the item before");
-        assert_eq!(shown(&node, "k1-3").await, Some(value(2_048, 3)));
-        tokio::time::sleep(Duration::from_mins(1)).await;
+        assert_eq!(node.engine.figures().compacted, 1);
         assert_eq!(
             (
                 calls(&meter, Operation::ObjectDelete),

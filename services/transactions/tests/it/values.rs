@@ -425,6 +425,45 @@ fn values_leave_memory_when_there_are_too_many() {
     });
 }
 
+/// T15: room is made by an attempt that can be spilled, even if one that commits has more.
+#[test]
+fn a_commit_under_way_does_not_refuse_values_of_others() {
+    in_virtual_time(async |world| {
+        let gate = Gate::new(world.key_value());
+        let config = Config {
+            inline_bytes_max: 1_000,
+            node_buffer_bytes_max: 10_000,
+            ..Config::default()
+        };
+        let node = Node::on(&world, gate.clone(), config).await;
+        let (committing, other) = (node.begin().await, node.begin().await);
+        let put = async |call: &Call, number: u64, bytes| {
+            let name = key(&format!("k{number}"));
+            node.engine.put(call, name, value(bytes, number)).await
+        };
+        let attempt = committing.attempt.expect("a begin answers it");
+        gate.close(Held::Updates, &layout::chunks(attempt));
+        let (engine, call) = (node.engine.clone(), committing.clone());
+        let spilling =
+            tokio::spawn(async move { engine.put(&call, key("large"), value(1_500, 0)).await });
+        gate.holds().await;
+        for number in 0..6 {
+            put(&committing, number, 900).await.expect("taken");
+        }
+        let (engine, call) = (node.engine.clone(), committing.clone());
+        let commit = tokio::spawn(async move { engine.commit(&call).await });
+        // Until it waits for the value on its way.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        for number in 10..14 {
+            put(&other, number, 900).await.expect("spilled");
+        }
+        gate.open();
+        spilling.await.expect("no panic").expect("spilled");
+        commit.await.expect("no panic").expect("committed");
+        node.commit(&other).await;
+    });
+}
+
 /// T15: values that are being read share a bound; a read that waits too long is refused, and others
 /// are not.
 #[test]

@@ -78,7 +78,7 @@ impl Executor {
         };
         let overlay = run.start_over(&call);
         let walked = self.walk(run).await;
-        if let Some(lost) = run.take_lost() {
+        if let Some(lost) = run.lost.lock().take() {
             return Err(Undone::Lost(lost));
         }
         let output = walked?;

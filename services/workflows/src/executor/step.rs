@@ -17,16 +17,6 @@ use crate::{
     steps::{Attempt, AttemptGuard},
 };
 
-/// How often a step was tried.
-#[derive(Debug)]
-struct Tries {
-    made: u32,
-    /// Those that failed because the far store was away (W9).
-    excused: u32,
-    most: u32,
-    delays: Delays,
-}
-
 impl Executor {
     /// Commits a step, with as many attempts as it takes. `around` is the attempt whose code waits
     /// for it.
@@ -41,14 +31,16 @@ impl Executor {
         if let Some(row) = run.committed(&path) {
             return row.result.map_err(Failure::Failed);
         }
-        let mut tries = self.tries_of(step);
+        let (most, mut delays) = self.tries_of(step);
+        // Of the attempts, those that fail because the far store is away are excused (W9).
+        let (mut made, mut excused) = (0, 0);
         loop {
-            tries.made += 1;
+            made += 1;
             // The caller may be code of a run that was cancelled meanwhile.
             if run.is_closed().await {
                 return Err(Failure::Stopped);
             }
-            let open = self.open(run, &path, tries.made);
+            let open = self.open(run, &path, made);
             let failure = match self.attempt_step(run, step, &open, input.clone()).await {
                 Ok(output) => return Ok(output),
                 Err(Failure::Stopped) => return Err(Failure::Stopped),
@@ -58,21 +50,22 @@ impl Executor {
             drop(open);
             self.check_may_retry(run).await?;
             if lacked_far {
-                tries.excused += 1;
+                excused += 1;
                 if let Some(around) = around {
                     around.far_calls.fail();
                 }
                 self.wait_for_far(run).await?;
-            } else if tries.made - tries.excused >= tries.most {
+            } else if made - excused >= most {
                 return Err(failure);
             }
-            let wait = tries.delays.next_wait(&*self.env.entropy);
+            let wait = delays.next_wait(&*self.env.entropy);
             let wait = wait.unwrap_or(self.env.options.backoff_max);
             self.env.clock.sleep(wait).await;
         }
     }
 
-    fn tries_of(&self, step: &Step) -> Tries {
+    /// The most attempts of a step, and the waits between them.
+    fn tries_of(&self, step: &Step) -> (u32, Delays) {
         let options = &self.env.options;
         let retries = step.retries.or_else(|| self.runner.retries(&step.function));
         let first = step.backoff_ms.map(Duration::from_millis);
@@ -83,19 +76,14 @@ impl Executor {
             longest: options.backoff_max.max(first),
             attempts_max: u32::MAX,
         };
-        Tries {
-            made: 0,
-            excused: 0,
-            most: 1 + retries.unwrap_or(0),
-            delays: backoff.delays(),
-        }
+        (1 + retries.unwrap_or(0), backoff.delays())
     }
 
     /// Errors: `Stopped` if the attempt may have failed for a reason that lies in this process, where
     /// every further attempt would fail, too.
     async fn check_may_retry(&self, run: &Run) -> Result<(), Failure> {
         // The next attempt could not commit either.
-        if run.is_lost() {
+        if run.lost.lock().is_some() {
             return Err(Failure::Stopped);
         }
         if !self.env.breaks(Broken::StaysInALostRange) {
@@ -167,7 +155,6 @@ impl Executor {
             token: token
                 .expect("an attempt that is not nested has no enclosing one that could end"),
             attempt,
-            stays: self.env.breaks(Broken::HearsWhoHasEnded),
         }
     }
 }

@@ -14,7 +14,7 @@ pub trait FarStores: Debug + Send + Sync {
 }
 
 /// The state of a far store as of our last request to it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FarStore {
     /// Why it does not respond as it should; none: it does.
     pub trouble: Option<String>,
@@ -30,10 +30,8 @@ pub struct FarStore {
 
 impl FarStore {
     pub(super) fn of(health: &Health) -> Self {
-        let failing = health
-            .failing
-            .as_ref()
-            .map(|failing| failing.reason.clone());
+        let failing = health.failing.as_ref();
+        let failing = failing.map(|failing| failing.reason.clone());
         let ended = |kind| format!("this server no longer uses it: {kind}");
         Self {
             trouble: failing.or_else(|| health.ended.map(ended)),
@@ -56,10 +54,7 @@ impl FarStore {
     pub(super) fn unopened(trouble: String) -> Self {
         Self {
             trouble: Some(trouble),
-            answered: None,
-            waiting_bytes: 0,
-            waiting_for: Duration::ZERO,
-            stopped_runs: 0,
+            ..Self::default()
         }
     }
 }

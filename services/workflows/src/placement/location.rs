@@ -2,21 +2,12 @@
 
 use std::{fmt, sync::Arc};
 
-use functions::manifest::workflow::place_of;
-
 /// A store of runs. A far store is identified by its place: its address without credentials. So a
 /// workflow keeps its store when its password changes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StoreLocation {
     Near,
     Far(Arc<str>),
-}
-
-impl StoreLocation {
-    /// The far store at `address`.
-    pub(crate) fn far_at(address: &str) -> Self {
-        Self::Far(place_of(address).into())
-    }
 }
 
 impl fmt::Display for StoreLocation {

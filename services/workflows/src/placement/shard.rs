@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use functions::manifest::workflow::Synchrony as Mode;
-use synchrony::{Awaited, Ended, Health, Lane, Stores, Synchrony};
+use synchrony::{Awaited, Stores, Synchrony};
 use tokio::sync::watch;
 use transactions::Engine;
 
@@ -27,34 +27,22 @@ const QUERY_LANES_MAX: usize = 2_000;
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Opening<'shard> {
-    pub(super) stores: Stores,
-    pub(super) mode: Mode,
-    /// The epoch in which this process last had the shard, once that has ended or is being released.
-    pub(super) ended_epoch: Option<u64>,
-    pub(super) awaited: watch::Sender<Awaited>,
-    pub(super) engine: Engine,
-    pub(super) env: &'shard Arc<Env>,
-}
-
-#[derive(Debug)]
 pub(super) struct Shard {
-    synchrony: Synchrony,
-    outbox: Arc<Outbox>,
+    pub(super) synchrony: Synchrony,
+    pub(super) outbox: Arc<Outbox>,
     /// Whether a store was requested since the last check.
     is_used: bool,
 }
 
 impl Shard {
-    pub(super) async fn open(opening: Opening<'_>) -> Result<Self> {
-        let Opening {
-            stores,
-            mode,
-            ended_epoch,
-            awaited,
-            engine,
-            env,
-        } = opening;
+    /// `ended_epoch` is the epoch in which this process last had the shard, once that has ended or is
+    /// being released.
+    pub(super) async fn open(
+        stores: Stores,
+        (mode, ended_epoch): (Mode, Option<u64>),
+        awaited: watch::Sender<Awaited>,
+        (engine, env): (Engine, &Arc<Env>),
+    ) -> Result<Self> {
         let options = synchrony::Options {
             mode: far_mode(mode),
             linger: LINGER,
@@ -63,9 +51,8 @@ impl Shard {
             ended_epoch,
             ..synchrony::Options::default()
         };
-        let (clock, entropy) = (Arc::clone(&env.clock), Arc::clone(&env.entropy));
-        let synchrony =
-            Synchrony::open_with_progress(stores, options, (clock, entropy), awaited).await?;
+        let parts = (Arc::clone(&env.clock), Arc::clone(&env.entropy));
+        let synchrony = Synchrony::open_with_progress(stores, options, parts, awaited).await?;
         let outbox = Outbox::open(synchrony.lane()?, engine, env).await?;
         Ok(Self {
             synchrony,
@@ -81,23 +68,6 @@ impl Shard {
         Ok(Store::of_shard(Arc::new(lane), outbox, options))
     }
 
-    pub(super) fn lane(&self) -> Arc<Lane> {
-        self.outbox.lane()
-    }
-
-    pub(super) fn health(&self) -> Health {
-        self.synchrony.health()
-    }
-
-    /// Returns the cause once the shard has ended in this process.
-    pub(super) fn ended(&self) -> impl Future<Output = Ended> + Send + use<> {
-        self.synchrony.ended()
-    }
-
-    pub(super) fn epoch(&self) -> u64 {
-        self.synchrony.epoch()
-    }
-
     /// Whether the shard has no work, and had none since the last call.
     pub(super) fn is_idle(&mut self) -> bool {
         let was_used = std::mem::take(&mut self.is_used);
@@ -107,11 +77,6 @@ impl Shard {
         let is_done =
             health.pending_records == 0 && health.poisoned_lanes == 0 && health.ended.is_none();
         !was_used && is_done && self.outbox.is_empty() && self.synchrony.lanes_held() == 1
-    }
-
-    /// Stops sending, as the shard has ended.
-    pub(super) fn stop(&self) {
-        self.outbox.stop();
     }
 
     /// Drains and releases the shard. If that fails, the lease expires by itself.

@@ -24,7 +24,7 @@ use transactions::Engine;
 use super::{
     far_store::{FarStore, FarStores},
     location::StoreLocation,
-    shard::{CHECK_EVERY, Opening, Shard},
+    shard::{CHECK_EVERY, Shard},
     store_identity,
 };
 use crate::{Broken, Error, Result, env::Env, runner::Runner, storage::Store};
@@ -45,7 +45,7 @@ pub(crate) enum ShardEvent {
 }
 
 #[derive(Debug)]
-pub(super) struct Shards {
+pub(crate) struct Shards {
     pub(super) near_rows: SharedKeyValue,
     pub(super) engine: Engine,
     pub(super) runner: Arc<dyn Runner>,
@@ -57,8 +57,10 @@ pub(super) struct Shards {
 
 #[derive(Debug)]
 pub(super) struct Slot {
-    place: Arc<str>,
+    pub(super) place: Arc<str>,
     state: Mutex<SlotState>,
+    /// What the opening under way waits for.
+    awaited: watch::Sender<Awaited>,
     /// How many attempts to open the shard have ended.
     attempts: watch::Sender<u64>,
 }
@@ -67,7 +69,7 @@ pub(super) struct Slot {
 struct SlotState {
     address: String,
     shard: Option<Shard>,
-    opening: Option<OpeningTask>,
+    opening: Option<AbortHandle>,
     /// Why the last attempt to open the shard failed.
     failed: Option<Arc<Error>>,
     /// The epoch of the last shard that was open here and has ended or is being released.
@@ -76,49 +78,43 @@ struct SlotState {
     released: Option<(Monotonic, FarStore)>,
 }
 
-#[derive(Debug)]
-struct OpeningTask {
-    task: AbortHandle,
-    awaited: watch::Receiver<Awaited>,
-}
-
-impl SlotState {
-    /// Why the shard is not open yet.
-    fn trouble(&self) -> &'static str {
-        let awaited = self
-            .opening
-            .as_ref()
-            .map(|opening| *opening.awaited.borrow());
-        match awaited {
-            Some(Awaited::Owner) => {
-                "another server is at work there, or was so seconds ago: \
-                 ask that one, or this one again later"
-            }
-            Some(Awaited::Stores) | None => "it does not answer",
-        }
-    }
-}
-
 impl Slot {
-    fn new(place: &Arc<str>, address: &str) -> Arc<Self> {
+    fn new(place: Arc<str>, address: &str) -> Arc<Self> {
         let state = SlotState {
             address: address.to_owned(),
             ..SlotState::default()
         };
         Arc::new(Self {
-            place: Arc::clone(place),
+            place,
             state: Mutex::new(state),
+            awaited: watch::Sender::default(),
             attempts: watch::Sender::new(0),
         })
+    }
+
+    /// Sets the address by which the far store is reached from now on.
+    pub(super) fn set_address(&self, address: &str) {
+        address.clone_into(&mut self.state.lock().address);
+    }
+
+    /// Why the shard is not open yet.
+    fn trouble(&self) -> &'static str {
+        match *self.awaited.borrow() {
+            Awaited::Owner => {
+                "another server is at work there, or was so seconds ago: \
+                 ask that one, or this one again later"
+            }
+            Awaited::Stores => "it does not answer",
+        }
     }
 
     fn health(&self, now: Monotonic) -> Option<FarStore> {
         let state = self.state.lock();
         match (&state.shard, &state.failed) {
-            (Some(shard), _) => Some(FarStore::of(&shard.health())),
+            (Some(shard), _) => Some(FarStore::of(&shard.synchrony.health())),
             (None, Some(failed)) => Some(FarStore::unopened(failed.to_string())),
             (None, None) if state.opening.is_some() => {
-                Some(FarStore::unopened(state.trouble().to_owned()))
+                Some(FarStore::unopened(self.trouble().to_owned()))
             }
             (None, None) => {
                 let (at, store) = state.released.clone()?;
@@ -132,7 +128,7 @@ impl Slot {
         let shard = {
             let mut state = self.state.lock();
             if let Some(opening) = state.opening.take() {
-                opening.task.abort();
+                opening.abort();
             }
             state.shard.take()
         };
@@ -148,20 +144,15 @@ impl Shards {
     }
 
     /// Makes a far store known. If it is known, its address stays.
-    pub(super) fn add(&self, place: &Arc<str>, address: &str) {
+    pub(super) fn add(&self, address: &str) -> Arc<Slot> {
+        let place: Arc<str> = place_of(address).into();
         let mut slots = self.slots.lock();
-        let slot = slots.entry(Arc::clone(place));
-        slot.or_insert_with(|| Slot::new(place, address));
+        let slot = slots.entry(Arc::clone(&place));
+        Arc::clone(slot.or_insert_with(|| Slot::new(place, address)))
     }
 
-    /// Sets the address by which a known far store is reached from now on.
-    pub(super) fn set_address(&self, place: &str, address: &str) {
-        if let Some(slot) = self.slot(place) {
-            address.clone_into(&mut slot.state.lock().address);
-        }
-    }
-
-    pub(super) fn health(&self) -> BTreeMap<String, FarStore> {
+    /// The health of each far store that was requested, by place. Does not block.
+    pub(crate) fn health(&self) -> BTreeMap<String, FarStore> {
         let (slots, now) = (self.slots.lock(), self.env.clock.monotonic());
         let health =
             |(place, slot): (&Arc<str>, &Arc<Slot>)| Some((place.to_string(), slot.health(now)?));
@@ -172,11 +163,11 @@ impl Shards {
         self.slot(place).is_some_and(|slot| {
             let state = slot.state.lock();
             let shard = state.shard.as_ref();
-            shard.is_some_and(|shard| shard.health().failing.is_some())
+            shard.is_some_and(|shard| shard.synchrony.health().failing.is_some())
         })
     }
 
-    pub(super) async fn release(&self) {
+    pub(crate) async fn release(&self) {
         let slots = std::mem::take(&mut *self.slots.lock());
         for slot in slots.into_values() {
             slot.release().await;
@@ -195,8 +186,8 @@ impl Shards {
         }
         self.start_opening(&slot);
         let unavailable = || {
-            let trouble = slot.state.lock().trouble();
-            ports::Error::unavailable(format!("open the far store {}: {trouble}", slot.place))
+            let (place, trouble) = (&slot.place, slot.trouble());
+            ports::Error::unavailable(format!("open the far store {place}: {trouble}"))
         };
         tokio::select! {
             biased;
@@ -213,9 +204,12 @@ impl Shards {
     /// A store in an open shard; none: the shard is not open, or has ended with its near store.
     fn open_store(&self, slot: &Slot) -> Result<Option<Store>> {
         let mut state = slot.state.lock();
-        if let Some(ended) = state.shard.take_if(|shard| shard.health().ended.is_some()) {
-            ended.stop();
-            state.ended_epoch = Some(ended.epoch());
+        if let Some(ended) = state
+            .shard
+            .take_if(|shard| shard.synchrony.health().ended.is_some())
+        {
+            ended.outbox.stop();
+            state.ended_epoch = Some(ended.synchrony.epoch());
         }
         let shard = state.shard.as_mut();
         let store = shard.map(|shard| shard.store(&self.env.options));
@@ -241,21 +235,17 @@ impl Shards {
         if state.opening.is_some() || state.shard.is_some() {
             return;
         }
-        let (shards, task_slot) = (Arc::clone(self), Arc::clone(slot));
-        let (address, ended_epoch) = (state.address.clone(), state.ended_epoch);
-        let (sender, awaited) = watch::channel(Awaited::default());
+        slot.awaited.send_replace(Awaited::Stores);
+        let (shards, slot) = (Arc::clone(self), Arc::clone(slot));
         let task = tokio::spawn(async move {
-            let opened = shards.open(&task_slot, &address, ended_epoch, sender).await;
-            shards.finish_opening(&task_slot, opened).await;
+            let opened = shards.open(&slot).await;
+            shards.finish_opening(&slot, opened).await;
         });
-        state.opening = Some(OpeningTask {
-            task: task.abort_handle(),
-            awaited,
-        });
+        state.opening = Some(task.abort_handle());
     }
 
     async fn finish_opening(&self, slot: &Arc<Slot>, opened: Result<Shard>) {
-        let ended = opened.as_ref().ok().map(Shard::ended);
+        let ended = opened.as_ref().ok().map(|shard| shard.synchrony.ended());
         {
             let mut state = slot.state.lock();
             state.opening = None;
@@ -263,7 +253,7 @@ impl Shards {
                 Ok(shard) => {
                     if self.env.options.among_others {
                         let (slot, env) = (Arc::downgrade(slot), Arc::clone(&self.env));
-                        tokio::spawn(keep_or_release(slot, shard.epoch(), env));
+                        tokio::spawn(keep_or_release(slot, shard.synchrony.epoch(), env));
                     }
                     state.shard = Some(shard);
                     state.failed = None;
@@ -277,48 +267,34 @@ impl Shards {
             // No receiver exists before the service starts, nor after it stops.
             let _ = self.events.send(ShardEvent::Opened(location.clone())).await;
             if !self.env.breaks(Broken::WaitsForACaller) {
-                tokio::spawn(report_end(ended, location, self.events.clone()));
+                let events = self.events.clone();
+                tokio::spawn(async move {
+                    // If another process has taken the shard, that process takes care of it.
+                    if ended.await == Ended::NearLost {
+                        let _ = events.send(ShardEvent::Ended(location)).await;
+                    }
+                });
             }
         }
     }
 
-    async fn open(
-        &self,
-        slot: &Slot,
-        address: &str,
-        ended_epoch: Option<u64>,
-        awaited: watch::Sender<Awaited>,
-    ) -> Result<Shard> {
-        let far = self.far_stores.open(address).await?;
+    async fn open(&self, slot: &Slot) -> Result<Shard> {
+        let (address, ended_epoch) = {
+            let state = slot.state.lock();
+            (state.address.clone(), state.ended_epoch)
+        };
+        let far = self.far_stores.open(&address).await?;
         if store_identity::is_same_store(&*self.near_rows, &*far, &self.env).await? {
             return Err(Error::FarIsNear(slot.place.to_string()));
         }
-        let opening = Opening {
-            stores: Stores {
-                near: Arc::clone(&self.near_rows),
-                far,
-                shard: Bytes::from([SHARD_PREFIX, &slot.place].concat()),
-            },
-            mode: self.strictest_mode(&slot.place),
-            ended_epoch,
-            awaited,
-            engine: self.engine.clone(),
-            env: &self.env,
+        let stores = Stores {
+            near: Arc::clone(&self.near_rows),
+            far,
+            shard: Bytes::from([SHARD_PREFIX, &slot.place].concat()),
         };
-        Shard::open(opening).await
-    }
-}
-
-/// Reports that a shard has ended with its near store. If another process has taken the shard, that
-/// process takes care of it.
-async fn report_end(
-    ended: impl Future<Output = Ended>,
-    location: StoreLocation,
-    events: mpsc::Sender<ShardEvent>,
-) {
-    if ended.await == Ended::NearLost {
-        // No receiver exists before the service starts, nor after it stops.
-        let _ = events.send(ShardEvent::Ended(location)).await;
+        let mode = self.strictest_mode(&slot.place);
+        let parts = (self.engine.clone(), &self.env);
+        Shard::open(stores, (mode, ended_epoch), slot.awaited.clone(), parts).await
     }
 }
 
@@ -331,10 +307,14 @@ async fn keep_or_release(slot: Weak<Slot>, epoch: u64, env: Arc<Env>) {
         let (idle, lane) = {
             let mut state = slot.state.lock();
             let is_awaited = slot.attempts.receiver_count() > 0;
-            let Some(shard) = state.shard.as_mut().filter(|shard| shard.epoch() == epoch) else {
+            let Some(shard) = state
+                .shard
+                .as_mut()
+                .filter(|shard| shard.synchrony.epoch() == epoch)
+            else {
                 return;
             };
-            let (lane, health) = (shard.lane(), shard.health());
+            let (lane, health) = (shard.outbox.lane(), shard.synchrony.health());
             let idle = (shard.is_idle() && !is_awaited)
                 .then(|| state.shard.take())
                 .flatten();

@@ -55,9 +55,8 @@ impl Overlay {
 
     /// Whether its lower overlay is `below`.
     pub(crate) fn is_over(&self, below: &Arc<Self>) -> bool {
-        self.below
-            .as_ref()
-            .is_some_and(|mine| Arc::ptr_eq(mine, below))
+        let mine = self.below.as_ref();
+        mine.is_some_and(|mine| Arc::ptr_eq(mine, below))
     }
 
     /// The write to `key`, here or below.
@@ -66,25 +65,20 @@ impl Overlay {
         match state.changes.writes.get(key) {
             Some(Some(value)) => Ok(Written::Value(value.clone())),
             Some(None) => Ok(Written::Deleted),
-            None => self
-                .below
-                .as_ref()
-                .map_or(Ok(Written::Nothing), |below| below.get(key)),
+            None => {
+                let below = self.below.as_ref();
+                below.map_or(Ok(Written::Nothing), |below| below.get(key))
+            }
         }
     }
 
     /// The writes to keys that begin with `prefix`, here or below.
     pub(crate) fn written(&self, prefix: &[u8]) -> Result<Writes> {
         let state = self.open()?;
-        let mut written = self
-            .below
-            .as_ref()
-            .map_or_else(|| Ok(Writes::new()), |below| below.written(prefix))?;
-        let here = state
-            .changes
-            .writes
-            .iter()
-            .filter(|(key, _)| key.starts_with(prefix));
+        let below = self.below.as_ref().map(|below| below.written(prefix));
+        let mut written = below.transpose()?.unwrap_or_default();
+        let here = state.changes.writes.iter();
+        let here = here.filter(|(key, _)| key.starts_with(prefix));
         written.extend(here.map(|(key, value)| (key.clone(), value.clone())));
         Ok(written)
     }
@@ -92,13 +86,10 @@ impl Overlay {
     /// Errors: `AttemptEnded`, `TooLarge`.
     pub(crate) fn put(&self, key: Bytes, value: Option<Bytes>, options: &Options) -> Result<()> {
         let mut state = self.open()?;
-        let is_new = !state.changes.writes.contains_key(&key);
-        check_keys(state.changes.writes.len() + usize::from(is_new), options)?;
-        let before = state
-            .changes
-            .writes
-            .get(&key)
-            .map_or(0, |value| size(&key, value.as_ref()));
+        let writes = &state.changes.writes;
+        let before = writes.get(&key);
+        check_keys(writes.len() + usize::from(before.is_none()), options)?;
+        let before = before.map_or(0, |value| size(&key, value.as_ref()));
         state.grow(size(&key, value.as_ref()), before, options)?;
         state.changes.writes.insert(key, value);
         Ok(())
@@ -110,10 +101,9 @@ impl Overlay {
         let mut state = self.open()?;
         let below = self.below.as_ref().map_or(Ok(0), |below| below.sends())?;
         if below + state.changes.sends.len() >= sends_max {
-            let say = "messages and invocations at most, and an atomic run in all";
-            return Err(Error::TooLarge(format!(
-                "a step without a far store sends {sends_max} {say}"
-            )));
+            let most = format!("{sends_max} messages and invocations at most");
+            let say = format!("a step without a far store sends {most}, and an atomic run in all");
+            return Err(Error::TooLarge(say));
         }
         state.grow(effect.bytes_len(), 0, options)?;
         state.changes.sends.push(effect);
@@ -138,10 +128,8 @@ impl Overlay {
     /// value.
     pub(crate) fn forget(&self, counts: &Changes) {
         let mut state = self.state.lock();
-        state
-            .changes
-            .writes
-            .retain(|key, value| counts.writes.get(key) != Some(value));
+        let writes = &mut state.changes.writes;
+        writes.retain(|key, value| counts.writes.get(key) != Some(value));
         // An overlay that was closed has fewer.
         let sent = counts.sends.len().min(state.changes.sends.len());
         state.changes.sends.drain(..sent);
@@ -179,10 +167,9 @@ impl Overlay {
     fn open(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.state.lock();
         if state.is_closed {
-            Err(Error::AttemptEnded)
-        } else {
-            Ok(state)
+            return Err(Error::AttemptEnded);
         }
+        Ok(state)
     }
 }
 
@@ -191,9 +178,8 @@ impl State {
         let bytes = self.bytes + by - instead_of;
         if bytes > options.step_bytes_max {
             let most = options.step_bytes_max;
-            return Err(Error::TooLarge(format!(
-                "a step writes and sends {most} bytes at most"
-            )));
+            let say = format!("a step writes and sends {most} bytes at most");
+            return Err(Error::TooLarge(say));
         }
         self.bytes = bytes;
         Ok(())
@@ -202,13 +188,11 @@ impl State {
 
 fn check_keys(keys: usize, options: &Options) -> Result<()> {
     let most = options.step_keys_max;
-    if keys <= most {
-        Ok(())
-    } else {
-        Err(Error::TooLarge(format!(
-            "a step writes {most} keys at most"
-        )))
+    if keys > most {
+        let say = format!("a step writes {most} keys at most");
+        return Err(Error::TooLarge(say));
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::{
     model::RunKey,
     placement::StoreLocation,
     run::Run,
-    storage::{Given, RunRow, Status, Store},
+    storage::{Given, RunRow},
 };
 
 /// The time between two checks for a run whose begin has an unknown outcome, and whose row did not
@@ -31,8 +31,13 @@ impl Scheduler {
         let (name, id) = &key;
         let workflow = inner.executor.runner.workflow(name);
         let workflow = workflow.ok_or_else(|| Error::NoSuchWorkflow(name.clone()))?;
-        let Some(claim) = self.claim_to_begin(&key).await? else {
-            return Ok(());
+        let claim = match inner.claims.claim_or_wait(&key).await {
+            Ok(claim) => claim,
+            Err(Busy::InDoubt) if !inner.env.breaks(Broken::TakesDoubtForBegun) => {
+                let what = "find out whether this run was begun before";
+                return Err(ports::Error::unavailable(what).into());
+            }
+            Err(_) => return Ok(()),
         };
         // The claim of this run is among them.
         if inner.claims.len() > inner.env.options.runs_max {
@@ -63,10 +68,10 @@ impl Scheduler {
             }
             begun => begun?,
         };
-        if let Some(existing) = existing {
-            return self.join_begun(claim, (location, store), existing).await;
+        if existing.is_some() {
+            return self.join_begun(claim, location).await;
         }
-        inner.executor.counters.began();
+        inner.executor.figures.lock().begun += 1;
         let place = (location.clone(), store);
         let run = Run::new(
             &inner.env,
@@ -79,29 +84,10 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Claims a run that is to begin; none: it has begun.
-    async fn claim_to_begin(&self, key: &RunKey) -> Result<Option<Claim>> {
-        match self.inner.claims.claim_or_wait(key).await {
-            Ok(claim) => Ok(Some(claim)),
-            Err(Busy::InDoubt) if !self.inner.env.breaks(Broken::TakesDoubtForBegun) => {
-                Err(ports::Error::unavailable("find out whether this run was begun before").into())
-            }
-            Err(Busy::Executing | Busy::InDoubt) => Ok(None),
-        }
-    }
-
     /// Executes a run that an earlier begin has begun, whose response was lost.
-    async fn join_begun(
-        &self,
-        claim: Claim,
-        (location, store): (StoreLocation, Store),
-        existing: RunRow,
-    ) -> Result<()> {
-        if existing.status != Status::Running {
-            return Ok(());
-        }
-        let key = claim.key().clone();
-        match self.load(key, existing, (&location, store)).await {
+    async fn join_begun(&self, claim: Claim, location: StoreLocation) -> Result<()> {
+        let loaded = self.load(&claim.key, &location).await;
+        match loaded {
             // The run has begun. A task finds out whether another process executes it.
             Err(error) if error.is_transient() => self.execute(claim, location, None),
             loaded => {

@@ -43,8 +43,9 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Claim {
     claims: Arc<Claims>,
-    key: RunKey,
-    number: u64,
+    pub(super) key: RunKey,
+    /// Distinguishes the claims of one run.
+    pub(super) number: u64,
 }
 
 /// Why a run cannot begin here.
@@ -83,22 +84,30 @@ impl Claims {
 
     /// Claims a run, or waits until the holder of its claim has handed it to a task.
     pub(super) async fn claim_or_wait(self: &Arc<Self>, key: &RunKey) -> Result<Claim, Busy> {
+        self.until(|| {
+            if let Some(claim) = self.claim(key) {
+                return Some(Ok(claim));
+            }
+            let entries = self.entries.lock();
+            let entry = entries.get(key).filter(|entry| entry.task.is_some())?;
+            let is_read = entry.run.is_some();
+            Some(Err(if is_read {
+                Busy::Executing
+            } else {
+                Busy::InDoubt
+            }))
+        })
+        .await
+    }
+
+    /// Waits until `look` returns a value; calls it again after each change.
+    async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if let Some(claim) = self.claim(key) {
-                return Ok(claim);
-            }
-            if let Some(entry) = self.entries.lock().get(key)
-                && entry.task.is_some()
-            {
-                let in_doubt = entry.run.is_none();
-                return Err(if in_doubt {
-                    Busy::InDoubt
-                } else {
-                    Busy::Executing
-                });
+            if let Some(found) = look() {
+                return found;
             }
             changed.await;
         }
@@ -114,24 +123,21 @@ impl Claims {
     /// Takes the claim of a run over: aborts its task, and waits for its commits under way.
     pub(super) async fn seize(self: &Arc<Self>, key: &RunKey) -> Claim {
         let mut stopped: Option<Arc<Run>> = None;
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if let Some(claim) = self.claim(key) {
-                if let Some(stopped) = stopped {
-                    stopped.close().await;
-                }
-                return claim;
+        let claim = self.until(|| {
+            let claim = self.claim(key);
+            if claim.is_none()
+                && let Some(entry) = self.entries.lock().get(key)
+            {
+                stopped = entry.run.clone().or_else(|| stopped.take());
+                entry.task.iter().for_each(AbortHandle::abort);
             }
-            if let Some(entry) = self.entries.lock().get(key) {
-                stopped = entry.run.clone().or(stopped);
-                if let Some(task) = &entry.task {
-                    task.abort();
-                }
-            }
-            changed.await;
+            claim
+        });
+        let claim = claim.await;
+        if let Some(stopped) = stopped {
+            stopped.close().await;
         }
+        claim
     }
 
     /// Becomes true when the execution of a run ends; none: this process does not execute it.
@@ -151,21 +157,12 @@ impl Claims {
 }
 
 impl Claim {
-    pub(super) fn key(&self) -> &RunKey {
-        &self.key
-    }
-
     /// Sets the run that its holder executes from now on.
     pub(super) fn set_run(&self, run: &Arc<Run>) {
         if let Some(entry) = self.claims.entries.lock().get_mut(&self.key) {
             entry.run = Some(Arc::clone(run));
         }
         self.claims.changed.notify_waiters();
-    }
-
-    /// Distinguishes the claims of one run.
-    pub(super) fn number(&self) -> u64 {
-        self.number
     }
 }
 

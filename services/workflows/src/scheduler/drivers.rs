@@ -22,13 +22,15 @@
 
 use std::time::Duration;
 
+use transactions::model::NodeId;
+
 use super::{Scheduler, end::End};
 use crate::{
     Result,
     env::RETRY,
     model::RunKey,
     placement::StoreLocation,
-    storage::{RunRow, Status, Store},
+    storage::{RunRow, Store},
 };
 
 /// The time between two reads of the requests to end runs, while this process executes some.
@@ -45,7 +47,7 @@ impl Scheduler {
             // Resumes the runs of the near store each time the members of the cluster have changed.
             let mut view = 0;
             loop {
-                view = scheduler.inner.engine.members_changed(view).await;
+                view = scheduler.inner.executor.engine.members_changed(view).await;
                 scheduler.resume_until_done(&StoreLocation::Near).await;
             }
         });
@@ -64,41 +66,35 @@ impl Scheduler {
 
     /// Ends the runs that other processes ask this one to end.
     async fn end_requested(&self) -> Result<()> {
-        let near = StoreLocation::Near;
-        let store = self.inner.placement.store(&near).await?;
+        let store = self.inner.placement.store(&StoreLocation::Near).await?;
         let Some(own) = store.own_driver()? else {
             return Ok(());
         };
         for (key, began_ms) in store.requested_ends(own).await? {
-            let later = |error| {
-                tracing::debug!(
-                    workflow = %key.0, run = %key.1, %error,
-                    "a run that another process asks to end is ended later"
-                );
-            };
-            let row = match store.run(&key.0, &key.1).await {
-                Ok(found) => found.map(|(row, _)| row),
-                // A row that cannot be read does not hold up the others.
-                Err(error) => {
-                    later(error);
-                    continue;
-                }
-            };
-            let is_active =
-                |row: &RunRow| (row.status, row.began_ms) == (Status::Running, began_ms);
-            if let Some(row) = row.filter(is_active) {
-                // This process may take the run over later.
-                if row.driver != Some(own) {
-                    continue;
-                }
-                if let Err(error) = self.end(key.clone(), near.clone()).await {
-                    later(error);
-                    continue;
-                }
+            let ended = self.end_as_requested(&store, own, (&key, began_ms));
+            // A run that cannot be ended does not hold up the others.
+            if let Err(error) = ended.await {
+                let (workflow, run) = key;
+                tracing::debug!(%workflow, %run, %error, "a request to end a run is repeated");
             }
-            store.withdraw_end((&key.0, &key.1), own, began_ms).await?;
         }
         Ok(())
+    }
+
+    async fn end_as_requested(
+        &self,
+        store: &Store,
+        own: NodeId,
+        (key, began_ms): (&RunKey, u64),
+    ) -> Result<()> {
+        let row = store.active_run(&key.0, &key.1).await?;
+        match row.filter(|row| row.began_ms == began_ms) {
+            // This process may take the run over later.
+            Some(row) if row.driver != Some(own) => return Ok(()),
+            Some(_) => self.end(key.clone(), StoreLocation::Near).await?,
+            None => {}
+        }
+        store.withdraw_end((&key.0, &key.1), own, began_ms).await
     }
 
     /// Ends a run whose driver was asked to end it and is gone, for the holder of its claim. None:
@@ -150,15 +146,9 @@ impl Scheduler {
                 };
             }
             self.inner.env.pause(&mut delays).await;
-            let now = store.run(workflow, run).await;
-            let is_driving = match &now {
-                Ok(Some((now, _))) => {
-                    (now.status, now.driver, now.began_ms)
-                        == (Status::Running, Some(driver), row.began_ms)
-                }
-                Ok(None) => false,
-                Err(_) => true,
-            };
+            let is_it = |now: &RunRow| (now.driver, now.began_ms) == (Some(driver), row.began_ms);
+            let now = store.active_run(workflow, run).await;
+            let is_driving = now.map_or(true, |now| now.as_ref().is_some_and(is_it));
             if !is_driving {
                 break;
             }

@@ -45,18 +45,13 @@ impl Scheduler {
         }
         let claim = self.inner.claims.seize(key).await;
         let ended = self.end_claimed(key, location).await;
-        match ended {
-            Ok(End::Written) => Ok(None),
-            Ok(End::Elsewhere(row)) => Ok(Some(row)),
-            Ok(End::Committed) => {
-                self.execute(claim, location.clone(), None);
-                Ok(None)
-            }
-            Err(error) => {
-                self.execute(claim, location.clone(), None);
-                Err(error)
-            }
+        if matches!(ended, Ok(End::Committed) | Err(_)) {
+            self.execute(claim, location.clone(), None);
         }
+        Ok(match ended? {
+            End::Elsewhere(row) => Some(row),
+            End::Written | End::Committed => None,
+        })
     }
 
     /// Ends a run, for the holder of its claim.
@@ -66,12 +61,9 @@ impl Scheduler {
         location: &StoreLocation,
     ) -> Result<End> {
         let store = self.inner.placement.store(location).await?;
-        let Some((seen, _)) = store.run(name, id).await? else {
+        let Some(seen) = store.active_run(name, id).await? else {
             return Ok(End::Written);
         };
-        if seen.status != Status::Running {
-            return Ok(End::Written);
-        }
         let row = match store.take((name, id), seen.clone()).await {
             Ok(Some(row)) => row,
             Ok(None) => return Ok(End::Elsewhere(seen)),
@@ -89,19 +81,15 @@ impl Scheduler {
         let row = noted.map_or_else(|| self.cancelled(row), |(refused, _)| refused);
         match store.end_run(name, id, &row).await {
             Ok(_) => {
-                self.inner.executor.counters.ended(row.status);
+                self.inner.executor.figures.lock().count_end(row.status);
                 if let Some(gone) = seen.driver.filter(|seen| Some(*seen) != row.driver) {
                     store.withdraw_end((name, id), gone, row.began_ms).await?;
                 }
                 Ok(End::Written)
             }
-            Err(Error::RunEnded) => Ok(match store.run(name, id).await? {
+            Err(Error::RunEnded) => Ok(match store.active_run(name, id).await? {
                 // Another process has taken it a moment ago.
-                Some((there, _))
-                    if there.status == Status::Running && there.began_ms == row.began_ms =>
-                {
-                    End::Elsewhere(there)
-                }
+                Some(there) if there.began_ms == row.began_ms => End::Elsewhere(there),
                 _ => End::Written,
             }),
             Err(error) => Err(error),

@@ -5,13 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::{StreamExt, stream};
 
 use super::{Scheduler, end::End};
-use crate::{
-    Result,
-    model::RunKey,
-    placement::StoreLocation,
-    run::Run,
-    storage::{RunRow, Status, Store},
-};
+use crate::{Result, model::RunKey, placement::StoreLocation, run::Run};
 
 /// The wait before a stopped run is loaded again.
 const RELOAD_AFTER: Duration = Duration::from_secs(1);
@@ -40,19 +34,13 @@ impl Scheduler {
     /// earlier node of this process is replaced.
     pub(super) async fn resume(&self, key: RunKey, location: &StoreLocation) -> Result<()> {
         let inner = &self.inner;
-        let store = inner.placement.store(location).await?;
-        let own = store.own_driver()?;
+        let own = inner.placement.store(location).await?.own_driver()?;
         let claim = match inner.claims.claim(&key) {
             Some(claim) => claim,
             None if inner.claims.is_executed_as(&key, own) => return Ok(()),
             None => inner.claims.seize(&key).await,
         };
-        let Some((row, _)) = store.run(&key.0, &key.1).await? else {
-            return Ok(());
-        };
-        if row.status == Status::Running
-            && let Some(run) = self.load(key, row, (location, store)).await?
-        {
+        if let Some(run) = self.load(&key, location).await? {
             self.execute(claim, location.clone(), Some(run));
         }
         Ok(())
@@ -62,11 +50,14 @@ impl Scheduler {
     /// executes it.
     pub(super) async fn load(
         &self,
-        key: RunKey,
-        row: RunRow,
-        (location, store): (&StoreLocation, Store),
+        key: &RunKey,
+        location: &StoreLocation,
     ) -> Result<Option<Arc<Run>>> {
-        let (name, id) = &key;
+        let (name, id) = key;
+        let store = self.inner.placement.store(location).await?;
+        let Some(row) = store.active_run(name, id).await? else {
+            return Ok(None);
+        };
         if let Some((refused, _)) = store.refused(name, id, row.began_ms).await? {
             // The far store had refused the run's rows. They may be gone with the near store, or be
             // accepted now. The outcome that callers were told stays.
@@ -75,15 +66,13 @@ impl Scheduler {
                 _ => Ok(None),
             };
         }
-        let row = match self.end_on_request(&key, location, (&store, &row)).await? {
-            None => row,
+        let row = match self.end_on_request(key, location, (&store, &row)).await? {
+            None => Some(row),
             // The run has committed, and only its end is missing.
-            Some(End::Committed) => match store.run(name, id).await? {
-                Some((row, _)) if row.status == Status::Running => row,
-                _ => return Ok(None),
-            },
-            Some(_) => return Ok(None),
+            Some(End::Committed) => store.active_run(name, id).await?,
+            Some(_) => None,
         };
+        let Some(row) = row else { return Ok(None) };
         let Some(row) = store.take((name, id), row).await? else {
             return Ok(None);
         };
@@ -92,7 +81,7 @@ impl Scheduler {
         let place = (location.clone(), store);
         Ok(Some(Run::new(
             &self.inner.env,
-            key,
+            key.clone(),
             (row, given),
             place,
             journal,
@@ -105,16 +94,8 @@ impl Scheduler {
         let inner = &self.inner;
         loop {
             inner.env.clock.sleep(RELOAD_AFTER).await;
-            let loaded = async {
-                let store = inner.placement.store(location).await?;
-                match store.run(&key.0, &key.1).await? {
-                    Some((row, _)) if row.status == Status::Running => {
-                        self.load(key.clone(), row, (location, store)).await
-                    }
-                    _ => Ok(None),
-                }
-            };
-            let (loaded, now) = (loaded.await, inner.env.clock.monotonic());
+            let loaded = self.load(key, location).await;
+            let now = inner.env.clock.monotonic();
             let mut log = inner.stopped_log.lock();
             match loaded {
                 Ok(run) => {
@@ -123,8 +104,9 @@ impl Scheduler {
                 }
                 Err(error) => {
                     if let Some(lasts) = log.failed(now, &error.to_string()) {
+                        let (workflow, run) = key;
                         tracing::warn!(
-                            workflow = %key.0, run = %key.1, %error, ?lasts,
+                            %workflow, %run, %error, ?lasts,
                             "stopped runs wait to be resumed, such as this one"
                         );
                     }

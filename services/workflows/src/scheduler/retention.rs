@@ -5,7 +5,6 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use parking_lot::Mutex;
 use ports::Monotonic;
 
 use crate::{Broken, Result, run::Run};
@@ -14,11 +13,9 @@ const SWEEP_EVERY: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Retention {
-    /// When each workflow was last swept.
-    swept: Mutex<BTreeMap<String, Monotonic>>,
-    /// Held during a sweep. Otherwise a run that one sweep has found could be forgotten by another,
-    /// and begun anew, before the first one forgets it.
-    sweeping: tokio::sync::Mutex<()>,
+    /// When each workflow was last swept. Held during a sweep. Otherwise a run that one sweep has
+    /// found could be forgotten by another, and begun anew, before the first one forgets it.
+    swept: tokio::sync::Mutex<BTreeMap<String, Monotonic>>,
 }
 
 impl Retention {
@@ -26,17 +23,14 @@ impl Retention {
     pub(super) async fn sweep(&self, run: &Run) {
         let env = &run.env;
         let now = env.clock.monotonic();
-        let Ok(_one_at_a_time) = self.sweeping.try_lock() else {
+        let Ok(mut swept) = self.swept.try_lock() else {
             return;
         };
-        {
-            let mut swept = self.swept.lock();
-            let last = swept.get(&run.name);
-            if last.is_some_and(|last| now.since(*last) < SWEEP_EVERY) {
-                return;
-            }
-            swept.insert(run.name.clone(), now);
+        let last = swept.get(&run.name);
+        if last.is_some_and(|last| now.since(*last) < SWEEP_EVERY) {
+            return;
         }
+        swept.insert(run.name.clone(), now);
         if let Err(error) = forget_old(run).await {
             tracing::debug!(workflow = %run.name, %error, "old runs are forgotten later");
         }

@@ -12,7 +12,7 @@ use super::Service;
 use crate::{
     Broken, Error, Result,
     env::Env,
-    failure::Failure,
+    failure::{Failure, reported},
     graph::plain_step,
     run::Run,
     steps::Attempt,
@@ -38,7 +38,7 @@ pub enum StepStart {
 }
 
 impl Service {
-    fn env(&self) -> &Env {
+    pub(super) fn env(&self) -> &Env {
         &self.executor.env
     }
 
@@ -69,7 +69,7 @@ impl Service {
     /// refused now, while the code can react. Errors: `AttemptEnded`, `TooLarge`, `State`.
     pub async fn send(&self, token: &str, effect: Effect) -> Result<()> {
         let attempt = self.attempt(token)?;
-        self.engine.check_effect(&effect).await?;
+        self.executor.engine.check_effect(&effect).await?;
         attempt.send(effect)
     }
 
@@ -115,12 +115,9 @@ impl Service {
             return Ok(StepStart::Committed(result));
         }
         let id = around.run.request_id(&path);
-        let attempt = Attempt::new(&around.run, path, 1).within(&around);
-        let (attempt, entropy) = (Arc::new(attempt), &*self.env().entropy);
-        let step = self
-            .executor
-            .attempts
-            .open(&attempt, Some(token), entropy)?;
+        let attempt = Arc::new(Attempt::within(&around, path));
+        let (attempts, entropy) = (&self.executor.attempts, &*self.env().entropy);
+        let step = attempts.open(&attempt, Some(token), entropy)?;
         Ok(StepStart::Open { step, id })
     }
 
@@ -139,13 +136,11 @@ impl Service {
             }
             Err(failure) => Err(failure),
         };
-        match committed {
-            Ok(output) => Ok(Ok(output)),
-            Err(Failure::Failed(failure)) => {
-                Ok(Err(Self::give_up(&around, &attempt, name, failure).await))
-            }
-            Err(Failure::Stopped) => Err(Error::AttemptEnded),
+        let result = Failure::settled(committed)?;
+        if let Err(failure) = &result {
+            Self::give_up(&around, &attempt, name, failure).await;
         }
+        Ok(result)
     }
 
     /// Ends a step within a step that has failed, and drops its writes; returns the failure that its
@@ -165,10 +160,9 @@ impl Service {
         // This process may have become another node, and the step's requests were refused for that.
         let run = &attempt.run;
         run.store.check_own(run.address(&attempt.path))?;
-        match Failure::reported(name, failure) {
-            Failure::Failed(failure) => Ok(Self::give_up(&around, &attempt, name, failure).await),
-            Failure::Stopped => Err(Error::AttemptEnded),
-        }
+        let failure = reported(name, failure);
+        Self::give_up(&around, &attempt, name, &failure).await;
+        Ok(failure)
     }
 
     /// Runs a deployed function as a step within a step, with the retries of that function; returns
@@ -184,23 +178,19 @@ impl Service {
         let step = plain_step(function);
         let executor = &self.executor;
         let called = executor.step(run, &step, path.clone(), input, Some(&around));
-        match called.await {
-            Ok(output) => Ok(Ok(output)),
-            Err(Failure::Failed(failure)) => {
-                let retries = executor.runner.retries(function);
-                let row = StepRow {
-                    function: function.to_owned(),
-                    result: Err(failure.clone()),
-                    attempt: None,
-                    tries: 1 + retries.unwrap_or(0),
-                    began_ms,
-                    ended_ms: self.env().now_ms(),
-                };
-                around.report_failure(path, row).await;
-                Ok(Err(failure))
-            }
-            Err(Failure::Stopped) => Err(Error::AttemptEnded),
+        let result = Failure::settled(called.await)?;
+        if result.is_err() {
+            let row = StepRow {
+                function: step.function,
+                result: result.clone(),
+                attempt: None,
+                tries: 1 + executor.runner.retries(function).unwrap_or(0),
+                began_ms,
+                ended_ms: self.env().now_ms(),
+            };
+            around.report_failure(path, row).await;
         }
+        Ok(result)
     }
 
     /// The token of a request whose function runs as `owner`: `owner`, or that of the nested step
@@ -214,11 +204,10 @@ impl Service {
     }
 
     /// Closes a failed attempt, and notes that the code of `around` is told of the failure.
-    async fn give_up(around: &Attempt, attempt: &Attempt, name: &str, failure: Bytes) -> Bytes {
+    async fn give_up(around: &Attempt, attempt: &Attempt, name: &str, failure: &Bytes) {
         attempt.close();
         let row = attempt.row(name, Err(failure.clone()));
         around.report_failure(attempt.path.clone(), row).await;
-        failure
     }
 }
 

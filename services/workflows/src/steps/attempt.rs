@@ -65,11 +65,12 @@ impl Attempt {
         }
     }
 
-    /// The same attempt, executed by the function of `around`.
-    pub(crate) fn within(self, around: &Self) -> Self {
+    /// An attempt of a step that the code of `around` executes itself.
+    pub(crate) fn within(around: &Self, path: String) -> Self {
+        let far_calls = Arc::clone(&around.far_calls);
         Self {
-            far_calls: Arc::clone(&around.far_calls),
-            ..self
+            far_calls,
+            ..Self::new(&around.run, path, 1)
         }
     }
 

@@ -18,31 +18,20 @@ use crate::{Error, Result};
 /// The requests of one function's attempt to its far store.
 #[derive(Debug, Default)]
 pub(crate) struct FarCalls {
-    pending: AtomicUsize,
-    /// Whether a caller gave up a request.
-    gave_up: AtomicBool,
+    /// Requests without a response: pending ones, and those that a caller gave up.
+    unanswered: AtomicUsize,
     /// Whether a request failed because the store was away.
     failed: AtomicBool,
     /// Whether the attempt was ended for that reason.
     interrupted: AtomicBool,
 }
 
-#[derive(Debug)]
-struct PendingCall<'a> {
-    calls: &'a FarCalls,
-    is_over: bool,
-}
-
 impl FarCalls {
     /// Makes a request that the far store may have to answer.
     pub(super) async fn call<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        let mut pending = PendingCall {
-            calls: self,
-            is_over: false,
-        };
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
         let answer = call.await;
-        pending.is_over = true;
+        self.unanswered.fetch_sub(1, Ordering::Relaxed);
         if answer.as_ref().is_err_and(is_outage) {
             self.fail();
         }
@@ -67,27 +56,12 @@ impl FarCalls {
     /// Whether the far store was away for a request. A request without a response proves that only
     /// while the store `is_failing`.
     pub(crate) fn lacked_store(&self, is_failing: impl FnOnce() -> bool) -> bool {
-        let has_no_answer =
-            self.gave_up.load(Ordering::Relaxed) || self.pending.load(Ordering::Relaxed) > 0;
-        self.failed.load(Ordering::Relaxed) || has_no_answer && is_failing()
-    }
-}
-
-impl Drop for PendingCall<'_> {
-    fn drop(&mut self) {
-        self.calls.pending.fetch_sub(1, Ordering::Relaxed);
-        if !self.is_over {
-            self.calls.gave_up.store(true, Ordering::Relaxed);
-        }
+        let is_unanswered = self.unanswered.load(Ordering::Relaxed) > 0;
+        self.failed.load(Ordering::Relaxed) || is_unanswered && is_failing()
     }
 }
 
 fn is_outage(error: &Error) -> bool {
-    let Error::Port(error) = error else {
-        return false;
-    };
-    matches!(
-        error.kind(),
-        ErrorKind::Unavailable { .. } | ErrorKind::OutcomeUnknown
-    )
+    use ErrorKind::{OutcomeUnknown, Unavailable};
+    matches!(error, Error::Port(error) if matches!(error.kind(), Unavailable { .. } | OutcomeUnknown))
 }

@@ -13,7 +13,7 @@ use parking_lot::RwLock;
 use ports::Entropy;
 
 use super::Attempt;
-use crate::{Error, Result};
+use crate::{Broken, Error, Result};
 
 /// The most nested attempts that are open in one attempt; a further one is refused.
 const NESTED_MAX: usize = 1_000;
@@ -75,9 +75,7 @@ impl AttemptRegistry {
     /// Errors: `AttemptEnded` if it is not open.
     pub(crate) fn find(&self, token: &str) -> Result<Arc<Attempt>> {
         let open = self.open.read();
-        open.get(token)
-            .map(|found| Arc::clone(&found.attempt))
-            .ok_or(Error::AttemptEnded)
+        attempt_of(&open, token)
     }
 
     /// The enclosing attempt of `token`. Errors: `AttemptEnded` if one of the two is over, `Invalid`
@@ -87,9 +85,7 @@ impl AttemptRegistry {
         let nested = open.get(token).ok_or(Error::AttemptEnded)?;
         let refuse = || Error::Invalid("it is no step within a step".to_owned());
         let around = nested.parent.as_ref().ok_or_else(refuse)?;
-        open.get(around)
-            .map(|found| Arc::clone(&found.attempt))
-            .ok_or(Error::AttemptEnded)
+        attempt_of(&open, around)
     }
 
     /// Whether `token` is `owner`, or is nested in it.
@@ -143,19 +139,22 @@ impl AttemptRegistry {
     }
 }
 
+fn attempt_of(open: &BTreeMap<Arc<str>, OpenAttempt>, token: &str) -> Result<Arc<Attempt>> {
+    let found = open.get(token).ok_or(Error::AttemptEnded)?;
+    Ok(Arc::clone(&found.attempt))
+}
+
 /// Ends an attempt when it is dropped, so also when its execution is aborted.
 #[derive(Debug)]
 pub(crate) struct AttemptGuard<'a> {
     pub(crate) attempts: &'a AttemptRegistry,
     pub(crate) token: Arc<str>,
     pub(crate) attempt: Arc<Attempt>,
-    /// Whether this rule is broken.
-    pub(crate) stays: bool,
 }
 
 impl Drop for AttemptGuard<'_> {
     fn drop(&mut self) {
-        if self.stays {
+        if self.attempt.run.env.breaks(Broken::HearsWhoHasEnded) {
             return;
         }
         self.attempts.close(&self.token);

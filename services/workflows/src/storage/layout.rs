@@ -56,17 +56,24 @@ fn key(workflow: &str, kind: u8, parts: &[&[u8]]) -> Key {
     Key::new(partition(workflow), [&[kind], &parts.concat()[..]].concat())
 }
 
-fn scan(workflow: &str, from: &[u8], items_max: usize) -> Scan {
-    let mut until = from.to_vec();
-    if let Some(last) = until.last_mut() {
-        *last += 1;
-    }
+/// The keys of a partition that begin with `prefix`.
+fn scan(partition: Bytes, prefix: &[u8], items_max: usize) -> Scan {
+    let kept = prefix.iter().rposition(|byte| *byte < u8::MAX);
+    let until = kept.map(|kept| {
+        let mut until = prefix[..=kept].to_vec();
+        until[kept] += 1;
+        until.into()
+    });
     Scan {
-        partition: partition(workflow),
-        from: from.to_vec().into(),
-        until: Some(until.into()),
+        partition,
+        from: Bytes::copy_from_slice(prefix),
+        until,
         items_max,
     }
+}
+
+fn scan_kind(workflow: &str, kind: u8) -> Scan {
+    scan(partition(workflow), &[kind], PAGE_ROWS)
 }
 
 /// The entry of a workflow that has rows.
@@ -94,13 +101,8 @@ pub(crate) fn all_far_stores() -> Scan {
 }
 
 pub(crate) fn far_stores_of(workflow: &str) -> Scan {
-    let [from, until] = [0, 1].map(|end| Bytes::from([workflow.as_bytes(), &[end]].concat()));
-    Scan {
-        partition: Bytes::from_static(FAR_STORES),
-        from,
-        until: Some(until),
-        items_max: PAGE_ROWS,
-    }
+    let prefix = [workflow.as_bytes(), &[0]].concat();
+    scan(Bytes::from_static(FAR_STORES), &prefix, PAGE_ROWS)
 }
 
 /// The workflow in such a row's key.
@@ -117,13 +119,8 @@ pub(crate) fn cancel(node: u32, workflow: &str, run: &str) -> Key {
 
 /// All runs that a node is asked to end.
 pub(crate) fn cancels(node: u32) -> Scan {
-    let bytes = |node: u32| Bytes::copy_from_slice(&node.to_be_bytes());
-    Scan {
-        partition: Bytes::from_static(CANCELS),
-        from: bytes(node),
-        until: node.checked_add(1).map(bytes),
-        items_max: PAGE_ROWS,
-    }
+    let partition = Bytes::from_static(CANCELS);
+    scan(partition, &node.to_be_bytes(), PAGE_ROWS)
 }
 
 /// The workflow and the run in such a row's key.
@@ -144,14 +141,11 @@ pub(crate) fn run(workflow: &str, run: &str) -> Key {
 
 /// The runs of a workflow after `after`.
 pub(crate) fn runs(workflow: &str, after: Option<&str>, items_max: usize) -> Scan {
-    let all = scan(workflow, &[RUN], items_max);
-    match after {
-        Some(after) => Scan {
-            from: [&[RUN], after.as_bytes(), &[0]].concat().into(),
-            ..all
-        },
-        None => all,
+    let mut scan = scan(partition(workflow), &[RUN], items_max);
+    if let Some(after) = after {
+        scan.from = [&[RUN], after.as_bytes(), &[0]].concat().into();
     }
+    scan
 }
 
 pub(crate) fn active(workflow: &str, run: &str) -> Key {
@@ -159,7 +153,7 @@ pub(crate) fn active(workflow: &str, run: &str) -> Key {
 }
 
 pub(crate) fn all_active(workflow: &str) -> Scan {
-    scan(workflow, &[ACTIVE], PAGE_ROWS)
+    scan_kind(workflow, ACTIVE)
 }
 
 pub(crate) fn finished(workflow: &str, ended_ms: u64, run: &str) -> Key {
@@ -168,7 +162,7 @@ pub(crate) fn finished(workflow: &str, ended_ms: u64, run: &str) -> Key {
 }
 
 pub(crate) fn all_finished(workflow: &str) -> Scan {
-    scan(workflow, &[FINISHED], PAGE_ROWS)
+    scan_kind(workflow, FINISHED)
 }
 
 pub(crate) fn refused(workflow: &str, run: &str) -> Key {
@@ -193,8 +187,8 @@ pub(crate) fn step(step: StepAddress<'_>) -> Key {
 }
 
 pub(crate) fn steps(workflow: &str, run: &str) -> Scan {
-    let from = [&[JOURNAL], run.as_bytes(), &[0]].concat();
-    scan(workflow, &from, PAGE_ROWS)
+    let prefix = [&[JOURNAL], run.as_bytes(), &[0]].concat();
+    scan(partition(workflow), &prefix, PAGE_ROWS)
 }
 
 /// The key of a row of a workflow that a scan has found.
@@ -228,19 +222,10 @@ pub(crate) fn unsent_of(sort: &[u8]) -> Option<u64> {
 
 /// In a shard: the keys of functions' state that begin with `prefix`, after `after`.
 pub(crate) fn state_keys(prefix: &Bytes, after: Option<&Bytes>, items_max: usize) -> Scan {
+    let mut scan = scan(Bytes::from_static(STATE), prefix, items_max);
     let after = after.map(|after| Bytes::from([after, &[0][..]].concat()));
-    let from = after.map_or(prefix.clone(), |after| after.max(prefix.clone()));
-    let until = prefix.iter().rposition(|byte| *byte < u8::MAX).map(|kept| {
-        let mut until = prefix[..=kept].to_vec();
-        until[kept] += 1;
-        until.into()
-    });
-    Scan {
-        partition: Bytes::from_static(STATE),
-        from,
-        until,
-        items_max,
-    }
+    scan.from = after.map_or(prefix.clone(), |after| after.max(prefix.clone()));
+    scan
 }
 
 /// A digest of a step's address. The time of the begin is part of it: a run may begin again under

@@ -219,6 +219,13 @@ impl Outbox {
         self.shared.lane()
     }
 
+    /// A lane that has read nothing, and depends on no write that the far store refuses permanently.
+    /// A lane that was opened before we learned what the far store refuses of an earlier start's
+    /// writes depends on them all.
+    pub(crate) async fn clean_lane(&self) -> Result<Lane> {
+        self.shared.clean_lane().await
+    }
+
     fn count(&self) -> usize {
         self.shared.unsent.lock().values().map(VecDeque::len).sum()
     }
@@ -229,7 +236,6 @@ impl Shared {
         Arc::clone(&self.lane.lock())
     }
 
-    /// A lane that has read nothing, and depends on no write that the far store refuses permanently.
     async fn clean_lane(&self) -> Result<Lane> {
         loop {
             let lane = self.lane().another()?;

@@ -6,8 +6,10 @@ use ports::{
     Condition, Error, Item, Result,
     key_value::{Name, Test, Value},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize, de::value::StrDeserializer};
 use transactions::model::{Attempt, NodeId};
+
+use crate::failure::failure;
 
 const STATUS: &str = "status";
 const INPUT: &str = "input";
@@ -26,7 +28,7 @@ const FAILURE: &str = "failure";
 const SEQUENCE_BITS: u32 = 40;
 
 /// The state of a run. Its row has the number of the variant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// It is active.
@@ -40,22 +42,21 @@ pub enum Status {
 }
 
 impl Status {
-    const ALL: [(Self, &'static str); 4] = [
-        (Self::Running, "running"),
-        (Self::Succeeded, "succeeded"),
-        (Self::Failed, "failed"),
-        (Self::Cancelled, "cancelled"),
+    const ALL: [Self; 4] = [
+        Self::Running,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Cancelled,
     ];
 
     /// The status of this name.
     pub fn named(name: &str) -> Option<Self> {
-        let named = Self::ALL.iter().find(|(_, called)| *called == name);
-        named.map(|(status, _)| *status)
+        Self::deserialize(StrDeserializer::<serde::de::value::Error>::new(name)).ok()
     }
 
     fn numbered(number: i64) -> Option<Self> {
-        let mut all = Self::ALL.iter().map(|(status, _)| *status);
-        all.find(|status| *status as i64 == number)
+        let is_it = |status: &Self| *status as i64 == number;
+        Self::ALL.into_iter().find(is_it)
     }
 }
 
@@ -143,41 +144,29 @@ impl RunRow {
             "{why}. The next start of the server sends it to the far store again: \
              begin another run in its place only after that"
         );
-        let error = serde_json::json!({
-            "step": "", "errorType": "Workflow.NotWritten", "errorMessage": why,
-        });
-        let error = Some(Bytes::from(error.to_string()));
         Self {
             status: Status::Failed,
             output: None,
-            error,
+            error: Some(failure("", "Workflow.NotWritten", &why)),
             ended_ms: Some(now_ms),
             ..self.clone()
         }
     }
 
     pub(crate) fn encode(&self) -> Vec<(Name, Value)> {
-        let mut attributes: Vec<(Name, Value)> = vec![
-            (STATUS.into(), Value::Integer(self.status as i64)),
-            (BEGAN.into(), Value::Integer(self.began_ms as i64)),
-        ];
-        let optional = [
+        let ended = self.ended_ms.map(|ended| ended as i64);
+        let driver = self.driver.map(|driver| i64::from(driver.0));
+        let attributes = [
+            (STATUS, Some(Value::Integer(self.status as i64))),
+            (BEGAN, Some(Value::Integer(self.began_ms as i64))),
             (OUTPUT, self.output.clone().map(Value::Bytes)),
             (ERROR, self.error.clone().map(Value::Bytes)),
-            (
-                ENDED,
-                self.ended_ms.map(|ended| Value::Integer(ended as i64)),
-            ),
-            (
-                DRIVER,
-                self.driver.map(|driver| Value::Integer(driver.0.into())),
-            ),
+            (ENDED, ended.map(Value::Integer)),
+            (DRIVER, driver.map(Value::Integer)),
         ];
-        let present = optional
-            .into_iter()
-            .filter_map(|(name, value)| Some((name.into(), value?)));
-        attributes.extend(present);
-        attributes
+        let present = attributes.into_iter();
+        let present = present.filter_map(|(name, value)| Some((name.into(), value?)));
+        present.collect()
     }
 
     pub(crate) fn decode(item: &Item) -> Result<Self> {
@@ -240,9 +229,8 @@ impl StepRow {
             (BEGAN.into(), Value::Integer(self.began_ms as i64)),
             (ENDED.into(), Value::Integer(self.ended_ms as i64)),
         ];
-        if let Some(attempt) = self.attempt {
-            attributes.push((ATTEMPT.into(), Value::Integer(attempt)));
-        }
+        let attempt = self.attempt.map(Value::Integer);
+        attributes.extend(attempt.map(|attempt| (ATTEMPT.into(), attempt)));
         attributes
     }
 

@@ -83,6 +83,19 @@ impl Store {
         }
     }
 
+    /// The same store. In a shard, with a lane that has read nothing, and depends on no write that
+    /// the far store refuses permanently.
+    pub(crate) async fn with_clean_lane(&self) -> Result<Self> {
+        let rows = match &self.state {
+            State::Transactions(_) => Arc::clone(&self.rows),
+            State::Shard(outbox) => Arc::new(outbox.clean_lane().await?),
+        };
+        Ok(Self {
+            rows,
+            ..self.clone()
+        })
+    }
+
     /// Whether this is a shard of a far store.
     pub(crate) fn is_far(&self) -> bool {
         matches!(self.state, State::Shard(_))

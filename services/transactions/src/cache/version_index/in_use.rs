@@ -11,7 +11,6 @@ use crate::{model::Attempt, storage::records::CommitRecord};
 /// The least number of records before dropped ones are purged.
 const LOOKED_THROUGH_MIN: usize = 1024;
 
-/// The records, by attempt.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
     records: BTreeMap<Attempt, Weak<CommitRecord>>,
@@ -20,12 +19,10 @@ pub(super) struct InUse {
 }
 
 impl InUse {
-    /// The record of `attempt`, if it is in use.
     pub(super) fn get(&self, attempt: Attempt) -> Option<Arc<CommitRecord>> {
         self.records.get(&attempt)?.upgrade()
     }
 
-    /// The shared copy of `record`, which is this one if there was none.
     pub(super) fn share(&mut self, record: &Arc<CommitRecord>) -> Arc<CommitRecord> {
         if let Some(held) = self.get(record.attempt) {
             return held;

@@ -83,6 +83,22 @@ impl Store {
         ))
     }
 
+    /// The record of `attempt`, if it has committed `id`.
+    pub(crate) async fn committed(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+    ) -> Result<Option<CommitRecord>> {
+        let (decision, point) = self.decision(id).await?;
+        match decision.filter(|decision| decision.attempt == attempt) {
+            Some(Decision {
+                state: State::Committed(stored),
+                ..
+            }) => self.record(id, attempt, &stored, point).await.map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// A committed row as the record that memory shares.
     pub(crate) async fn record(
         &self,
@@ -260,6 +276,10 @@ impl Store {
 }
 
 impl Decision {
+    pub(crate) fn has_committed(&self, attempt: Attempt) -> bool {
+        self.attempt == attempt && matches!(self.state, State::Committed(_))
+    }
+
     /// Whether it may still be decided.
     pub(crate) fn is_undecided(&self) -> bool {
         self.state == State::Undecided

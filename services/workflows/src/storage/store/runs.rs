@@ -86,6 +86,12 @@ impl Store {
         Ok(row.map(|row| (row, read.point)))
     }
 
+    /// The row of a run, if the run is active.
+    pub(crate) async fn active_run(&self, workflow: &str, run: &str) -> Result<Option<RunRow>> {
+        let row = self.run(workflow, run).await?.map(|(row, _)| row);
+        Ok(row.filter(|row| row.status == Status::Running))
+    }
+
     /// The input and definition of an existing run.
     pub(crate) async fn given(&self, workflow: &str, run: &str) -> Result<Given> {
         let item = self.rows.get(&layout::given(workflow, run)).await?.value;

@@ -25,13 +25,6 @@ use crate::{
     },
 };
 
-fn value(value: Option<&Bytes>) -> ports::key_value::Change {
-    use ports::key_value::Change;
-    value.map_or(Change::Delete, |value| {
-        Change::Put(vec![(VALUE.into(), Value::Bytes(value.clone()))])
-    })
-}
-
 impl Store {
     /// Commits `changes` now, by themselves.
     pub(crate) async fn publish(
@@ -116,8 +109,12 @@ impl Store {
         changes: &Changes,
     ) -> Result<Transacted> {
         let mut enclosed = outbox.enclose(address, changes).await?;
-        let write = |(key, written): (&Bytes, &Option<Bytes>)| {
-            Update::of(layout::state(key), value(written.as_ref()))
+        let write = |(key, written): (&Bytes, &Option<Bytes>)| match written {
+            Some(value) => {
+                let value = vec![(VALUE.into(), Value::Bytes(value.clone()))];
+                Update::put(layout::state(key), value)
+            }
+            None => Update::delete(layout::state(key)),
         };
         let mut updates = Vec::from_iter(row);
         updates.extend(changes.writes.iter().map(write));

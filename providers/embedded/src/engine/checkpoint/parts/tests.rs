@@ -16,7 +16,10 @@ use super::*;
 use crate::{
     config::Config,
     key_value::Items,
-    storage::{DiskStorage, Intercepted, Operation},
+    storage::{
+        DiskStorage,
+        intercepted::{Intercepted, Operation},
+    },
     store::UseReserve,
 };
 
@@ -56,7 +59,9 @@ async fn bytes(engine: &Arc<Engine>, name: &str) -> Option<usize> {
 /// Everything that is durable and that no checkpoint covers yet.
 fn job(engine: &Engine) -> Job {
     let journal = engine.parts.usage.whole();
-    Job::freeze(&mut engine.state().store, journal)
+    let mut state = engine.state();
+    let store = &mut state.store;
+    Job::new(store.overlay.freeze(), store.point(), journal)
 }
 
 /// Makes a checkpoint of a shrunk item and a new one. The process dies before sync number `dies_in`

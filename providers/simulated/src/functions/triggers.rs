@@ -1,7 +1,6 @@
 //! The tasks that start functions: queue triggers, timers, and the consumers of sent events.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -16,12 +15,11 @@ use ports::{
 };
 use tokio::{
     sync::{Semaphore, watch},
-    task::AbortHandle,
     time::{Instant, timeout_at},
 };
 
-use super::{Shared, decode_event, invocation::Ended};
-use crate::cloud::lock;
+use super::{Shared, decode_event, execution::Ended};
+use crate::{armed::Timer, run::lock};
 
 /// The most concurrent invocations of one trigger; further groups wait in their queue.
 const INVOCATIONS_MAX: usize = 64;
@@ -34,50 +32,6 @@ const RETRY_MS_MAX: u64 = 20_000;
 /// By how much the visibility timeout of messages exceeds the timeout of their function, so that no
 /// second invocation of a group starts beside the first (N3).
 const HIDDEN_BEYOND_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The armed triggers and timers.
-#[derive(Debug, Default)]
-pub(crate) struct Armed {
-    queues: BTreeMap<String, (QueueTrigger, AbortHandle)>,
-    timers: BTreeMap<String, Timer>,
-}
-
-#[derive(Debug)]
-struct Timer {
-    period: watch::Sender<Duration>,
-    /// An invocation checks it just before it starts, because its task may have been queued before
-    /// (N4).
-    is_armed: Arc<AtomicBool>,
-    task: AbortHandle,
-}
-
-impl Armed {
-    pub(crate) fn disarm_queue(&mut self, queue: &str) {
-        if let Some((_, task)) = self.queues.remove(queue) {
-            task.abort();
-        }
-    }
-
-    pub(crate) fn disarm_timer(&mut self, function: &str) {
-        if let Some(timer) = self.timers.remove(function) {
-            timer.is_armed.store(false, Ordering::Relaxed);
-            timer.task.abort();
-        }
-    }
-
-    pub(crate) fn disarm_all(&mut self) {
-        let (queues, timers): (Vec<_>, Vec<_>) = (
-            self.queues.keys().cloned().collect(),
-            self.timers.keys().cloned().collect(),
-        );
-        for queue in &queues {
-            self.disarm_queue(queue);
-        }
-        for timer in &timers {
-            self.disarm_timer(timer);
-        }
-    }
-}
 
 /// The source of a consumer's messages.
 #[derive(Debug, Clone, Copy)]

@@ -3,11 +3,12 @@
 use bytes::Bytes;
 use transactions::list::{Listing, Page};
 
-use super::{AwaitedStore, Query};
+use super::{Service, response::AwaitedStore};
 use crate::{Result, storage::Store};
 
-impl Query {
-    pub(crate) async fn state(&self, name: &str, key: &Bytes) -> Result<Option<Bytes>> {
+impl Service {
+    /// The latest committed value of a key of the workflow's state, once it is durable.
+    pub async fn state(&self, name: &str, key: &Bytes) -> Result<Option<Bytes>> {
         let awaited = AwaitedStore::default();
         let durable = async {
             let store = self.current_store(name, &awaited).await?;
@@ -19,7 +20,8 @@ impl Query {
         self.in_time(&awaited, durable).await
     }
 
-    pub(crate) async fn list_state(&self, name: &str, listing: &Listing) -> Result<Page> {
+    /// A page of the keys of the workflow's state, once they are durable.
+    pub async fn list_state(&self, name: &str, listing: &Listing) -> Result<Page> {
         let awaited = AwaitedStore::default();
         let durable = async {
             let store = self.current_store(name, &awaited).await?;
@@ -33,12 +35,12 @@ impl Query {
     /// The store of the deployed definition; of a workflow that is no longer deployed, the store of
     /// an earlier one.
     pub(super) async fn current_store(&self, name: &str, awaited: &AwaitedStore) -> Result<Store> {
-        let locations = match self.placement.known(name) {
-            Err(_) => self.placement.all(name).await?,
+        let locations = match self.executor.placement.known(name) {
+            Err(_) => self.executor.placement.all(name).await?,
             known => known?,
         };
         // There is one at least.
         awaited.set(&locations[0]);
-        self.placement.store(&locations[0]).await
+        self.executor.placement.store(&locations[0]).await
     }
 }

@@ -10,7 +10,7 @@ use ports::{
 };
 use simulated::World;
 
-use super::AwaitedStore;
+use super::response::AwaitedStore;
 use crate::{FarStores, Options, Parts, Runner, Service};
 
 const AWAY: &str = "redis://away:1";
@@ -82,17 +82,16 @@ fn service(near: &World) -> Service {
 fn a_late_response_names_the_far_store_that_it_waited_for() {
     simulated::run(async {
         let service = service(&World::new(1));
-        let query = service.query();
-        query
-            .placement
+        let placement = &service.executor.placement;
+        placement
             .near()
             .list_far_store("w", AWAY)
             .await
             .expect("it is noted");
         service.start().await.expect("it starts");
         let awaited = AwaitedStore::default();
-        let late = || query.late(&awaited).to_string();
-        query
+        let late = || service.late(&awaited).to_string();
+        service
             .find("w", "run", &awaited)
             .await
             .expect_err("the run may be in the unreachable store");
@@ -101,7 +100,7 @@ fn a_late_response_names_the_far_store_that_it_waited_for() {
             "{}",
             late()
         );
-        query
+        service
             .current_store("w", &awaited)
             .await
             .expect("this one answers");

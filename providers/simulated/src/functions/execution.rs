@@ -1,13 +1,6 @@
-//! One invocation: a handler's future that may be ended between any two of its port calls.
+//! The execution of a function: one invocation from its start to its end.
 
-use std::{
-    fmt,
-    panic::AssertUnwindSafe,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-};
+use std::panic::AssertUnwindSafe;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -15,47 +8,12 @@ use ports::{
     Event,
     functions::{Definition, Failure, Permit},
 };
-use tokio::sync::Notify;
 
 use super::Shared;
-use crate::{cloud::lock, run::raise};
-
-tokio::task_local! {
-    /// The invocation whose code is running. Tasks that a handler spawns do not belong to it.
-    static CURRENT: Arc<Invocation>;
-}
-
-/// One running invocation, as its port calls see it.
-#[derive(Debug)]
-pub(crate) struct Invocation {
-    pub(crate) function: String,
-    pub(crate) number: u64,
-    calls: AtomicU32,
-    ended: Notify,
-}
-
-impl Invocation {
-    /// The invocation whose code is calling.
-    pub(crate) fn current() -> Option<Arc<Self>> {
-        CURRENT.try_with(Arc::clone).ok()
-    }
-
-    /// The number of its next port call, from zero.
-    pub(crate) fn next_call(&self) -> u32 {
-        self.calls.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Ends it: it makes no further step.
-    pub(crate) fn end(&self) {
-        self.ended.notify_one();
-    }
-}
-
-impl fmt::Display for Invocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}#{}", self.function, self.number)
-    }
-}
+use crate::{
+    invocation::Invocation,
+    run::{lock, raise},
+};
 
 /// How an invocation ended.
 #[derive(Debug)]
@@ -81,12 +39,8 @@ impl Shared {
         definition: &Definition,
         event: Event,
     ) -> Ended {
-        let invocation = Arc::new(Invocation {
-            function: definition.name.clone().into_owned(),
-            number: self.next_number(),
-            calls: AtomicU32::new(0),
-            ended: Notify::new(),
-        });
+        let name = definition.name.clone().into_owned();
+        let invocation = Invocation::new(name, self.next_number());
         self.cloud.started(&invocation);
         self.cloud
             .record("start", invocation.to_string(), trace_event(&event));
@@ -94,14 +48,11 @@ impl Shared {
             .options
             .timeout
             .min(self.cloud.options.functions.timeout_max);
-        let work = CURRENT.scope(
-            Arc::clone(&invocation),
-            AssertUnwindSafe(definition.handler.handle_with(permit, event)).catch_unwind(),
-        );
+        let work = AssertUnwindSafe(definition.handler.handle_with(permit, event)).catch_unwind();
         let ended = tokio::select! {
             biased;
-            () = invocation.ended.notified() => Ended::Died,
-            result = work => match result {
+            () = invocation.has_ended() => Ended::Died,
+            result = invocation.scope(work) => match result {
                 Ok(Ok(result)) => Ended::Done(result),
                 Ok(Err(failure)) => Ended::Failed(failure),
                 Err(panic) => {

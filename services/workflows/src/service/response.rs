@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::Query;
+use super::Service;
 use crate::{Error, Result, placement::StoreLocation};
 
 /// How long the stores may take for a response. The HTTP layer cuts a connection that is silent for
@@ -14,7 +14,7 @@ const RESPONSE_MAX: Duration = Duration::from_secs(5);
 /// The store that a response waits for now. A response that is late names the trouble of this store,
 /// and not of another one of the workflow.
 #[derive(Debug, Default)]
-pub(crate) struct AwaitedStore(Mutex<Option<StoreLocation>>);
+pub(super) struct AwaitedStore(Mutex<Option<StoreLocation>>);
 
 impl AwaitedStore {
     pub(super) fn set(&self, location: &StoreLocation) {
@@ -22,10 +22,10 @@ impl AwaitedStore {
     }
 }
 
-impl Query {
+impl Service {
     /// The response, or after [`RESPONSE_MAX`] an error with the trouble of the store that it waits
     /// for.
-    pub(crate) async fn in_time<T>(
+    pub(super) async fn in_time<T>(
         &self,
         awaited: &AwaitedStore,
         response: impl Future<Output = Result<T>>,
@@ -35,7 +35,7 @@ impl Query {
     }
 
     /// The response, or the error `late` after `most`, but at least [`RESPONSE_MAX`].
-    pub(crate) fn within<T>(
+    pub(super) fn within<T>(
         &self,
         most: Duration,
         late: impl FnOnce() -> ports::Error + Send,
@@ -47,7 +47,7 @@ impl Query {
             tokio::select! {
                 biased;
                 response = response => response.map_err(|error| self.for_caller(error)),
-                () = self.env.clock.sleep(most.max(RESPONSE_MAX)) => Err(late().into()),
+                () = self.env().clock.sleep(most.max(RESPONSE_MAX)) => Err(late().into()),
             }
         }
     }
@@ -55,7 +55,9 @@ impl Query {
     /// The error of a late response, with the trouble of the store that it waited for.
     pub(super) fn late(&self, awaited: &AwaitedStore) -> ports::Error {
         let location = awaited.0.lock();
-        let trouble = location.as_ref().and_then(|it| self.placement.trouble(it));
+        let trouble = location
+            .as_ref()
+            .and_then(|it| self.executor.placement.trouble(it));
         let why = trouble.unwrap_or_else(|| "its store does not answer in time".to_owned());
         ports::Error::unavailable(format!("show what is not durable yet: {why}"))
     }
@@ -65,7 +67,7 @@ impl Query {
     fn for_caller(&self, error: Error) -> Error {
         let error = error.for_caller();
         if let Error::Refused(refused) = &error {
-            let now = self.env.clock.monotonic();
+            let now = self.env().clock.monotonic();
             let lasts = self.refusal_log.lock().failed(now, &refused.to_string());
             if let Some(lasts) = lasts {
                 tracing::warn!(

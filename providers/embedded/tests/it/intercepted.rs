@@ -12,7 +12,7 @@ use super::{Storage, StorageFile};
 
 /// The operation about to run on the file or directory named beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
+pub(crate) enum Operation {
     /// [`Storage::open`].
     Open,
     /// [`Storage::list`].
@@ -41,7 +41,7 @@ type Before = dyn Fn(Operation, &Path) -> io::Result<()> + Send + Sync;
 
 /// Storage that runs an operation only if its hook allows it.
 #[derive(Clone)]
-pub struct Intercepted<S> {
+pub(crate) struct Intercepted<S> {
     storage: S,
     before: Arc<Before>,
 }
@@ -49,7 +49,7 @@ pub struct Intercepted<S> {
 impl<S: Storage> Intercepted<S> {
     /// Calls `before` ahead of every operation on `storage`. The hook may wait, and its error
     /// becomes the operation's error.
-    pub fn new(
+    pub(crate) fn new(
         storage: S,
         before: impl Fn(Operation, &Path) -> io::Result<()> + Send + Sync + 'static,
     ) -> Self {

@@ -9,7 +9,11 @@ use std::time::Duration;
 
 use ports::DurabilityPoint;
 
-use super::{AwaitedStore, Query, RunView, StepView};
+use super::{
+    Service, check_id,
+    response::AwaitedStore,
+    view::{RunView, StepView},
+};
 use crate::{
     Error, Result,
     model::RunKey,
@@ -19,23 +23,21 @@ use crate::{
 
 /// Runs in one response.
 const PAGE_RUNS: usize = 100;
-/// The most lanes that are opened to find one without refused dependencies. Each that has some has
-/// learned of another refused write.
-const CLEAN_LANES_MAX: usize = 100;
 /// The wait before we check again whether a run has been resumed.
 const CHECK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A run, and where it is stored.
 #[derive(Debug)]
-pub(crate) struct FoundRun {
-    pub(crate) location: StoreLocation,
-    pub(crate) row: RunRow,
+pub(super) struct FoundRun {
+    pub(super) location: StoreLocation,
+    pub(super) row: RunRow,
     store: Store,
     point: DurabilityPoint,
 }
 
-impl Query {
-    pub(crate) async fn run(&self, name: &str, id: &str) -> Result<RunView> {
+impl Service {
+    /// A run, once its view is durable (W3).
+    pub async fn run(&self, name: &str, id: &str) -> Result<RunView> {
         self.run_within(Duration::ZERO, name, id).await
     }
 
@@ -48,14 +50,26 @@ impl Query {
 
     async fn view(&self, name: &str, id: &str, awaited: &AwaitedStore) -> Result<RunView> {
         let found = self.find(name, id, awaited).await?;
-        match found.store.externalize(found.point).await {
-            Err(error) if found.store.is_far() && error.is_permanent() => {
-                self.view_refused(&found.location, name, id).await
+        let (location, store) = (found.location, found.store);
+        match store.externalize(found.point).await {
+            Err(error) if store.is_far() && error.is_permanent() => {}
+            externalized => {
+                externalized?;
+                return self.view_durable(&location, (name, id), found.row).await;
+            }
+        }
+        // That lane may depend on more than the run: see [`Outbox::clean_lane`].
+        let store = store.with_clean_lane().await?;
+        let found = store.run(name, id).await?;
+        let (row, point) = found.ok_or_else(|| Error::NoSuchRun(id.to_owned()))?;
+        match store.externalize(point).await {
+            Err(refused) if refused.is_permanent() => {
+                self.note_and_view(&location, (name, id), &row, refused)
+                    .await
             }
             externalized => {
                 externalized?;
-                self.view_durable(&found.location, (name, id), found.row)
-                    .await
+                self.view_durable(&location, (name, id), row).await
             }
         }
     }
@@ -70,34 +84,13 @@ impl Query {
     ) -> Result<RunView> {
         if matches!(location, StoreLocation::Far(_)) && row.status == Status::Running {
             // In a lane that has read nothing else of the run.
-            let store = self.placement.store(location).await?;
+            let store = self.executor.placement.store(location).await?;
             if let Some((row, point)) = store.refused(name, id, row.began_ms).await? {
                 store.externalize(point).await?;
                 return Ok(RunView::of(id.to_owned(), &row));
             }
         }
         Ok(RunView::of(id.to_owned(), &row))
-    }
-
-    /// A run whose row the far store seems to have refused permanently.
-    async fn view_refused(
-        &self,
-        location: &StoreLocation,
-        name: &str,
-        id: &str,
-    ) -> Result<RunView> {
-        let store = self.clean_store(location).await?;
-        let found = store.run(name, id).await?;
-        let (row, point) = found.ok_or_else(|| Error::NoSuchRun(id.to_owned()))?;
-        let refused = match store.externalize(point).await {
-            Err(error) if error.is_permanent() => error,
-            externalized => {
-                externalized?;
-                return self.view_durable(location, (name, id), row).await;
-            }
-        };
-        self.note_and_view(location, (name, id), &row, refused)
-            .await
     }
 
     /// Notes that a run has failed whose `row` the far store has refused, and returns that once it
@@ -109,8 +102,8 @@ impl Query {
         row: &RunRow,
         refused: Error,
     ) -> Result<RunView> {
-        let store = self.placement.store(location).await?;
-        let failed = row.refused(&refused, self.env.now_ms());
+        let store = self.executor.placement.store(location).await?;
+        let failed = row.refused(&refused, self.env().now_ms());
         store.note_refused(name, id, &failed).await?;
         let noted = store.refused(name, id, row.began_ms).await?;
         let (row, point) = noted.ok_or(refused)?;
@@ -118,36 +111,20 @@ impl Query {
         Ok(RunView::of(id.to_owned(), &row))
     }
 
-    /// A store whose lane depends on no refused write. A lane that was opened before we learned what
-    /// the far store refuses of an earlier start's writes depends on them all. An error of such a
-    /// lane says nothing about a run.
-    async fn clean_store(&self, location: &StoreLocation) -> Result<Store> {
-        let mut refused = None;
-        for _ in 0..CLEAN_LANES_MAX {
-            let store = self.placement.store(location).await?;
-            match store.externalize(store.rows.point()).await {
-                Err(error) if error.is_permanent() => refused = Some(error),
-                externalized => return externalized.map(|()| store),
-            }
-        }
-        Err(refused
-            .unwrap_or_else(|| ports::Error::unavailable("find what the far store takes").into()))
-    }
-
     /// Finds a run: first in the store of the deployed definition, and last in stores that other
     /// processes have listed. Errors: `NoSuchRun`, or why a store could not be searched.
-    pub(crate) async fn find(
+    pub(super) async fn find(
         &self,
         name: &str,
         id: &str,
         awaited: &AwaitedStore,
     ) -> Result<FoundRun> {
-        let known = self.placement.known(name).unwrap_or_default();
+        let known = self.executor.placement.known(name).unwrap_or_default();
         let missing = match self.find_in(&known, (name, id), awaited).await {
             Err(missing) => missing,
             found => return found,
         };
-        let mut more = self.placement.all(name).await?;
+        let mut more = self.executor.placement.all(name).await?;
         more.retain(|location| !known.contains(location));
         match self.find_in(&more, (name, id), awaited).await {
             Err(Error::NoSuchRun(_)) => Err(missing),
@@ -165,7 +142,7 @@ impl Query {
         for location in locations {
             awaited.set(location);
             let found = async {
-                let Some(store) = self.placement.store_to_search(location).await? else {
+                let Some(store) = self.executor.placement.store_to_search(location).await? else {
                     return Ok(None);
                 };
                 let row = store.run(name, id).await?;
@@ -186,9 +163,9 @@ impl Query {
         Err(missing)
     }
 
-    /// A run once it has ended, or after `most`.
-    pub(crate) async fn wait(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
-        let clock = &self.env.clock;
+    /// The same once it has ended, or after `most`.
+    pub async fn wait(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
+        let clock = &self.env().clock;
         let until = clock.monotonic() + most;
         let key: RunKey = (name.to_owned(), id.to_owned());
         loop {
@@ -218,13 +195,15 @@ impl Query {
         }
     }
 
-    /// A page of runs after `after`, in the order of their ids, and where the next page begins.
-    pub(crate) async fn runs(
+    /// A page of a workflow's runs after `after`, in the order of their ids, and where the next page
+    /// begins.
+    pub async fn runs(
         &self,
         name: &str,
         status: Option<Status>,
         after: Option<&str>,
     ) -> Result<(Vec<RunView>, Option<String>)> {
+        after.map(check_id).transpose()?;
         let awaited = AwaitedStore::default();
         let page = self.page((name, status, after), &awaited);
         self.in_time(&awaited, page).await
@@ -237,9 +216,9 @@ impl Query {
     ) -> Result<(Vec<RunView>, Option<String>)> {
         let mut rows = Vec::new();
         let mut until: Option<String> = None;
-        for location in self.placement.all(name).await? {
+        for location in self.executor.placement.all(name).await? {
             awaited.set(&location);
-            let Some(store) = self.placement.store_to_search(&location).await? else {
+            let Some(store) = self.executor.placement.store_to_search(&location).await? else {
                 continue;
             };
             let here = store.runs(name, after, PAGE_RUNS).await?;
@@ -263,7 +242,7 @@ impl Query {
     }
 
     /// The committed steps of a run, in the order in which they ended.
-    pub(crate) async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
+    pub async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
         let awaited = AwaitedStore::default();
         let steps = async {
             let FoundRun { store, row, .. } = self.find(name, id, &awaited).await?;
