@@ -52,12 +52,20 @@ pub use update::{Action, Change, Condition, Operation, OperationId, Test, Update
 use crate::{DurabilityPoint, Externalize, Receipt, Result};
 
 /// The result of a read, and the store's position at the read (rule P4).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Read<T> {
     /// The value that was read.
     pub value: T,
     /// The answer depends on nothing after this point.
     pub point: DurabilityPoint,
+}
+
+impl<T> Read<T> {
+    /// An answer that is durable already.
+    pub fn durable(value: T) -> Self {
+        let point = DurabilityPoint::DURABLE;
+        Self { value, point }
+    }
 }
 
 /// How a conditional update ended.

@@ -34,7 +34,7 @@ pub use durability::{DurabilityPoint, Externalize, Incarnation, Position, Receip
 pub use error::{Error, ErrorKind, Result};
 pub use functions::{Event, Functions, Handler};
 pub use instances::Instances;
-pub use key_value::{Condition, Item, Key, KeyValue, Update};
+pub use key_value::{Condition, Item, Key, KeyValue, Read, Update};
 pub use log_throttle::LogThrottle;
 pub use logs::Logs;
 pub use queue::{Queue, QueueAdmin};

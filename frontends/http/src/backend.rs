@@ -13,7 +13,7 @@ use std::{
 };
 
 use tokio::time::timeout;
-use transactions::{Engine, model::Shown, peers::more_time_for};
+use transactions::{Engine, peers::more_time_for};
 
 use crate::{
     body::Budget,
@@ -86,14 +86,14 @@ impl Backend {
     pub(crate) async fn durable<T>(
         &self,
         engine: &Engine,
-        call: impl Future<Output = transactions::Result<Shown<T>>>,
+        call: impl Future<Output = transactions::Result<ports::Read<T>>>,
     ) -> Result<T, Problem> {
-        let shown = async {
-            let shown = call.await?;
-            engine.externalize(shown.point).await?;
-            Ok(shown.value)
+        let durable = async {
+            let read = call.await?;
+            engine.externalize(read.point).await?;
+            Ok(read.value)
         };
-        self.in_time(0, Kind::Unavailable, shown).await
+        self.in_time(0, Kind::Unavailable, durable).await
     }
 
     /// The result of a call with a body of `bytes`: on a busy machine a large value takes longer.

@@ -41,10 +41,6 @@ pub enum Broken {
     PrunesByItself,
     /// T-2: a log is followed by timestamps: slots below the highest known one are not read.
     FollowsClockNotSlots,
-    /// T-2: an undecided row of another node is answered without closing it. No test catches this
-    /// any more, because a node is judged only once it is no member. By then its log is as good as
-    /// sealed, which refuses its later commits.
-    AnswersWithoutClosing,
     /// A node answers although its lease has expired.
     AnswersWithoutLease,
     /// T6: a missing version is reported without a check that this node still serves.

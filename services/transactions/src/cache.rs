@@ -13,12 +13,16 @@ pub(crate) mod data_cache;
 pub(crate) mod recent_commits;
 pub(crate) mod version_index;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     Config, Error,
+    attempts::write_buffer::WriteBuffer,
     cache::{data_cache::DataCache, recent_commits::RecentCommits, version_index::Index},
     model::{Attempt, NodeId},
+    node::Node,
     storage::{frontier::Frontier, records::CommitRecord},
 };
 
@@ -63,7 +67,7 @@ impl Cache {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Contents> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The contents, to be changed on behalf of `node`. `None` if that node does not serve.
@@ -91,6 +95,31 @@ impl Cache {
         contents.collected = 0;
     }
 
+    /// A commit of `node` is decided, and was announced in `slot` of its log.
+    pub(crate) fn on_commit(
+        &self,
+        node: NodeId,
+        slot: u64,
+        record: &Arc<CommitRecord>,
+        written: &WriteBuffer,
+    ) {
+        let Some(mut contents) = self.of(node) else {
+            return;
+        };
+        // One in a sequenced keyspace came with the sequencer's slot.
+        if record.position.log == node {
+            contents.superseded_bytes += contents.index.superseded_by(record);
+            contents.index.apply(record);
+        }
+        contents.recent.note(slot, record);
+        for (_, buffered) in written.iter() {
+            if let Some(value) = buffered.value() {
+                let (attempt, write) = (record.attempt, buffered.write);
+                contents.data.insert(attempt, write, value.clone());
+            }
+        }
+    }
+
     /// The applied frontier, and the bytes superseded by then.
     pub(crate) fn frontier(&self) -> (Arc<Frontier>, u64) {
         let contents = self.lock();
@@ -99,17 +128,13 @@ impl Cache {
 }
 
 impl Contents {
-    /// A commit of this node has its decision row: its versions are visible.
-    pub(crate) fn install(&mut self, record: &Arc<CommitRecord>) {
-        self.superseded_bytes += self.index.superseded_by(record);
-        self.index.apply(record);
-        self.recent.note(record.position.slot, record);
-    }
-
-    /// Merges commits of other nodes or of the sequencer's log. Those at or below the frontier were
-    /// merged before, and their versions may be collected.
-    pub(crate) fn merge(&mut self, own: NodeId, records: &[Arc<CommitRecord>]) {
+    /// Commits of other nodes or of the sequencer's log are known to `node`, which serves. Its
+    /// timestamps lie above theirs from now on (T-1). Those at or below the frontier were merged
+    /// before, and their versions may be collected.
+    pub(crate) fn on_commits_elsewhere(&mut self, node: &Node, records: &[Arc<CommitRecord>]) {
+        let own = node.id;
         for record in records {
+            node.log.observe(record.version.timed());
             if self.applied.contains(record.position) {
                 continue;
             }

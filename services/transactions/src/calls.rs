@@ -6,16 +6,12 @@ pub(crate) mod commit;
 pub(crate) mod forward;
 pub mod list;
 mod peer_server;
-pub(crate) mod plain_write;
 pub(crate) mod read;
-mod send;
 pub(crate) mod spill;
 pub(crate) mod status;
 pub(crate) mod write;
 
 use std::sync::Arc;
-
-use tokio::sync::Semaphore;
 
 use crate::{
     attempts::open_attempts::Attempts, cache::Cache, cluster::Cluster, collection::Collection,
@@ -38,6 +34,4 @@ pub(crate) struct Calls {
     pub(crate) packing: Arc<Packing>,
     pub(crate) loader: Arc<Loader>,
     pub(crate) collection: Arc<Collection>,
-    /// Permits for begins on a full node to ask the store whether they have committed before.
-    pub(crate) full_look_ups: Semaphore,
 }

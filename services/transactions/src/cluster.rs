@@ -2,6 +2,10 @@
 //!
 //! A node answers calls from its own index, so it must learn what others commit and prove that they
 //! still count it as a member. Everything here is news or a lease; the store alone decides commits.
+//!
+//! Invariants
+//! - Every answer from memory passes [`Cluster::may_answer`] first, because others collect and
+//!   close without this node once its lease has expired.
 
 mod agreement;
 mod announce;
@@ -9,26 +13,32 @@ mod announcement_batch;
 mod ask;
 pub(crate) mod follow;
 pub(crate) mod forwarded;
-mod lease;
 pub mod membership;
 pub(crate) mod messages;
 mod neighbours;
-pub(crate) mod owner;
 pub(crate) mod peers;
 pub(crate) mod probe;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
+    Error, Result,
     attempts::open_attempts::Attempts,
+    broken::Broken,
     cache::Cache,
     cluster::{
         announcement_batch::AnnouncementBatch, membership::Membership, neighbours::Neighbours,
         peers::Peers, probe::Probes,
     },
     context::Context,
-    model::NodeId,
+    model::{Address, NodeId},
+    node::Node,
 };
+
+/// How far a wall clock may be ahead of the others'.
+const AHEAD_MAX: Duration = Duration::from_secs(10);
 
 /// This node's view of the others, and its messages to them.
 #[derive(Debug)]
@@ -56,7 +66,7 @@ pub(crate) struct ClusterState {
 
 impl Cluster {
     pub(crate) fn lock(&self) -> MutexGuard<'_, ClusterState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The state, to be changed on behalf of `node`. `None` if that node does not serve.
@@ -76,5 +86,39 @@ impl Cluster {
     /// No node serves.
     pub(crate) fn stop(&self) {
         self.lock().serving = None;
+    }
+
+    /// Errors: `Unavailable` once this node must not answer any more: others act as if it were
+    /// gone.
+    pub(crate) fn may_answer(&self, node: &Node) -> Result<()> {
+        let is_over = self
+            .membership
+            .may_answer_until()
+            .is_some_and(|until| self.context.clock.monotonic() >= until);
+        if is_over && !self.context.breaks(Broken::AnswersWithoutLease) {
+            node.store.fence();
+        }
+        node.store.check_fence()
+    }
+
+    /// Errors: `Unavailable` while this machine's clock is so far ahead that every other node would
+    /// have to exceed it.
+    pub(crate) fn check_clock(&self) -> Result<()> {
+        if self.context.is_alone() || self.context.breaks(Broken::AcceptsAnyClock) {
+            return Ok(());
+        }
+        if self.lock().neighbours.ahead() > AHEAD_MAX {
+            return Err(Error::unavailable(
+                "this machine's clock is ahead of the other nodes'",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The members except this node.
+    pub(crate) fn others(&self, node: &Node) -> BTreeMap<NodeId, Address> {
+        let mut nodes = self.membership.members().nodes;
+        nodes.remove(&node.id);
+        nodes
     }
 }

@@ -51,7 +51,7 @@ pub struct Config {
     pub read_bytes_max: usize,
     /// How long a read waits for others to drop their values.
     pub read_wait_max: Duration,
-    /// The longest time for which announcements of other nodes are gathered before they become
+    /// The longest time for which announcements of other nodes wait in a batch before they become
     /// visible together.
     pub batch_wait: Duration,
     /// Memory for this node's recent commits; beyond it the collector reads the oldest back from

@@ -8,9 +8,10 @@
 use std::{
     future::Future,
     panic::resume_unwind,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex;
 use ports::{Clock, Entropy, key_value::SharedKeyValue};
 use tokio::{sync::oneshot, task::JoinSet};
 
@@ -90,7 +91,7 @@ impl Context {
         let Some(tasks) = self.tasks.upgrade() else {
             return;
         };
-        let mut running = tasks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = tasks.0.lock();
         running.spawn(task);
         while let Some(ended) = running.try_join_next() {
             if let Err(error) = ended

@@ -1,6 +1,6 @@
 //! Effects: queue messages and invocations that are sent once their transaction has committed.
 //!
-//! A transaction gathers them like writes. They are stored before its decision row, so they are
+//! A transaction buffers them like writes. They are stored before its decision row, so they are
 //! decided with the writes. Then the [`outbox`](crate::effects::outbox) sends them.
 //!
 //! Invariants
@@ -11,10 +11,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use ports::{
     Functions,
     queue::{GROUP_BYTES_MAX, SharedQueue},
@@ -170,23 +171,14 @@ impl EffectBuffer {
 /// The destinations of effects, and the effects on their way.
 #[derive(Debug)]
 pub(crate) struct Effects {
-    context: Arc<Context>,
-    destinations: Destinations,
+    pub(crate) context: Arc<Context>,
+    pub(crate) destinations: Destinations,
     /// Queues that existed at the last check.
-    known_queues: Mutex<BTreeSet<String>>,
+    pub(crate) known_queues: Mutex<BTreeSet<String>>,
     pub(crate) outbox: Outbox,
 }
 
 impl Effects {
-    pub(crate) fn new(context: Arc<Context>, destinations: Destinations) -> Self {
-        Self {
-            context,
-            destinations,
-            known_queues: Mutex::default(),
-            outbox: Outbox::default(),
-        }
-    }
-
     /// Errors: `Invalid` and `TooLarge`, which its destination would otherwise return too late.
     pub(crate) fn check_effect(&self, effect: &Effect) -> Result<()> {
         let name = effect.destination();
@@ -217,11 +209,6 @@ impl Effects {
         Ok(())
     }
 
-    fn known_queues(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        let known = self.known_queues.lock();
-        known.unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn queue(&self) -> Result<&SharedQueue> {
         self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)
     }
@@ -235,7 +222,7 @@ impl Effects {
     pub(crate) async fn check_destination(&self, effect: &Effect) -> Result<()> {
         match effect {
             Effect::Message { queue: name, .. } => {
-                if self.known_queues().contains(name) {
+                if self.known_queues.lock().contains(name) {
                     return Ok(());
                 }
                 let sent = self.queue()?.send(&queue_name(name), Vec::new()).await;
@@ -243,7 +230,7 @@ impl Effects {
                     ports::ErrorKind::Invalid => Error::NoSuchQueue,
                     _ => error.into(),
                 })?;
-                let mut known = self.known_queues();
+                let mut known = self.known_queues.lock();
                 if known.len() >= KNOWN_MAX {
                     known.clear();
                 }

@@ -1,18 +1,18 @@
 //! The public API: composes the parts and routes each call to one of them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use ports::{Clock, DurabilityPoint, Entropy, KeyValue};
-use tokio::sync::Semaphore;
+use parking_lot::Mutex;
+use ports::{Clock, DurabilityPoint, Entropy, KeyValue, Read};
+use tokio::sync::{self, Semaphore};
 
 use crate::{
-    Config, Result,
+    Config, Error, Result,
     attempts::open_attempts::Attempts,
     cache::Cache,
     calls::{
         Calls,
-        begin::FULL_LOOK_UPS_MAX,
         list::{Listing, Page},
     },
     cluster::{
@@ -24,15 +24,16 @@ use crate::{
     },
     collection::Collection,
     context::{Context, Tasks},
-    effects::{Destinations, Effect, Effects},
+    effects::{Destinations, Effect, Effects, outbox::Outbox},
     figures::{Counters, Figures},
     idempotency_keys::IdempotencyKeys,
     loader::Loader,
-    model::{Begin, Begun, Call, Committed, Key, Outcome, Shown, TransactionId},
+    model::{Begin, Begun, Call, Committed, Key, NodeId, Outcome, TransactionId},
     packing::{Packing, SharedObjects},
     recovery::Recovery,
-    serializable::Serializable,
+    serializable::{Serializable, keyspace::Keyspaces},
     serving::Serving,
+    storage::node_registry,
 };
 
 /// The ports that the service uses.
@@ -74,7 +75,16 @@ impl Engine {
             is_alone: peers.is_none(),
             tasks: Arc::downgrade(&tasks),
         });
-        let calls = Arc::new(compose(context, destinations, objects, membership, peers));
+        let cluster = Arc::new(Cluster {
+            cache: Arc::new(Cache::new(&context.config)),
+            attempts: Arc::<Attempts>::default(),
+            membership,
+            peers,
+            probes: Probes::default(),
+            state: Mutex::default(),
+            context,
+        });
+        let calls = Arc::new(compose(cluster, destinations, objects));
         Self {
             recovery: Arc::new(Recovery {
                 calls: Arc::clone(&calls),
@@ -91,7 +101,7 @@ impl Engine {
     /// waits for that.
     ///
     /// Errors: `TooManyOpen`, `Invalid`, `Expired`, `Unavailable`, `NoRoom`.
-    pub async fn begin(&self, begin: Begin) -> Result<Shown<Begun>> {
+    pub async fn begin(&self, begin: Begin) -> Result<Read<Begun>> {
         if begin.id.is_some() {
             // A client id needs a row. Without one, a transaction may read on a full disk.
             self.calls.context.check_room()?;
@@ -104,13 +114,13 @@ impl Engine {
     /// Errors: `NoValidVersion`, `SnapshotTooOld`, `Invalid` in a keyspace that a serializable
     /// begin did not name, `TransactionFinished`, `NoSuchTransaction`, `TooLarge`,
     /// `TooMuchBuffered`, `Unavailable`.
-    pub async fn get(&self, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
+    pub async fn get(&self, call: &Call, key: &Key) -> Result<Read<Option<Bytes>>> {
         match self
             .calls
             .elsewhere(call, || Asked::Get(key.clone()))
             .await?
         {
-            Some(Said::Value(value)) => Ok(Shown::durable(value)),
+            Some(Said::Value(value)) => Ok(Read::durable(value)),
             Some(_) => Err(not_understood()),
             None => self.calls.get(call, key).await,
         }
@@ -196,9 +206,9 @@ impl Engine {
 
     /// Commits all writes atomically without waiting for durability. A caller that externalizes the
     /// answer first [waits](Self::externalize) for its point. Errors: those of [`Engine::commit`].
-    pub async fn commit_shown(&self, call: &Call) -> Result<Shown<Committed>> {
+    pub async fn commit_shown(&self, call: &Call) -> Result<Read<Committed>> {
         match self.calls.elsewhere(call, || Asked::Commit).await? {
-            Some(Said::Committed(after)) => Ok(Shown::durable(Committed { after })),
+            Some(Said::Committed(after)) => Ok(Read::durable(Committed { after })),
             Some(_) => Err(not_understood()),
             None => self.calls.commit_shown(call).await,
         }
@@ -215,22 +225,22 @@ impl Engine {
     }
 
     /// The outcome of the latest attempt of a transaction. Errors: those of [`Engine::status_of`].
-    pub async fn status(&self, id: &TransactionId) -> Result<Shown<Outcome>> {
+    pub async fn status(&self, id: &TransactionId) -> Result<Read<Outcome>> {
         self.status_of(&Call::latest(id.clone())).await
     }
 
     /// The outcome of a transaction, or of one attempt. Errors: `NoSuchTransaction`, `Unavailable`.
-    pub async fn status_of(&self, call: &Call) -> Result<Shown<Outcome>> {
+    pub async fn status_of(&self, call: &Call) -> Result<Read<Outcome>> {
         self.calls.end_if_begun_elsewhere(call).await?;
         match self.calls.elsewhere(call, || Asked::Status).await? {
-            Some(Said::Outcome(outcome)) => Ok(Shown::durable(outcome)),
+            Some(Said::Outcome(outcome)) => Ok(Read::durable(outcome)),
             Some(_) => Err(not_understood()),
             None => self.calls.status(call).await,
         }
     }
 
     /// Plain state: the newest committed value of `key`.
-    pub async fn get_now(&self, key: &Key) -> Result<Shown<Option<Bytes>>> {
+    pub async fn get_now(&self, key: &Key) -> Result<Read<Option<Bytes>>> {
         self.calls.get_now(key).await
     }
 
@@ -238,7 +248,7 @@ impl Engine {
     /// (T18).
     ///
     /// Errors: `TooMuchBuffered` if too much is being read, `Unavailable`.
-    pub async fn list_now(&self, listing: &Listing) -> Result<Shown<Page>> {
+    pub async fn list_now(&self, listing: &Listing) -> Result<Read<Page>> {
         self.calls.list_now(listing).await
     }
 
@@ -260,6 +270,41 @@ impl Engine {
             return Ok(());
         }
         self.calls.serving.node()?.store.externalize(point).await
+    }
+
+    /// The present node of this process; it changes with every restart. Errors: `Unavailable` while
+    /// there is none.
+    pub fn node(&self) -> Result<NodeId> {
+        let node = self.calls.serving.node()?;
+        self.calls.cluster.may_answer(&node)?;
+        Ok(node.id)
+    }
+
+    /// Whether no transaction of `node` can commit any more: for services over transactions that
+    /// assign each job to one process.
+    ///
+    /// Membership alone does not prove that. A view may be older than a node that has just joined,
+    /// and a lost member may have commits on their way. The node's row proves it, once its log is
+    /// sealed and resolved.
+    ///
+    /// Errors: `Unavailable`, also while it is no longer a member and its log is not resolved yet.
+    pub async fn is_gone(&self, node: NodeId) -> Result<bool> {
+        let members = self.calls.cluster.membership.members();
+        if members.nodes.contains_key(&node) {
+            return Ok(false);
+        }
+        let serving = self.calls.serving.node()?;
+        if node_registry::is_live(&serving.store, node).await? {
+            let say = format!("node {} is missed, and its log is not resolved yet", node.0);
+            return Err(Error::unavailable(&say));
+        }
+        Ok(true)
+    }
+
+    /// Waits until the membership view differs from `view`; returns the new view. Zero: waits until
+    /// there are members.
+    pub async fn members_changed(&self, view: u64) -> u64 {
+        self.calls.cluster.membership.changed(view).await.view
     }
 
     /// Answers any message of another node.
@@ -304,39 +349,35 @@ impl Engine {
 
 /// Gives each part those that it stands on.
 fn compose(
-    context: Arc<Context>,
+    cluster: Arc<Cluster>,
     destinations: Destinations,
     objects: Option<SharedObjects>,
-    membership: Arc<dyn Membership>,
-    peers: Option<Arc<dyn Peers>>,
 ) -> Calls {
-    let cache = Arc::new(Cache::new(&context.config));
-    let attempts = Arc::<Attempts>::default();
-    let cluster = Arc::new(Cluster {
+    let (context, cache) = (cluster.context.clone(), cluster.cache.clone());
+    let attempts = cluster.attempts.clone();
+    let idempotency_keys = Arc::new(IdempotencyKeys {
+        context: context.clone(),
+        periods: Mutex::default(),
+    });
+    let serializable = Arc::new(Serializable {
+        context: context.clone(),
+        cache: cache.clone(),
+        cluster: cluster.clone(),
+        idempotency_keys: idempotency_keys.clone(),
+        keyspaces: Keyspaces::default(),
+        marking: sync::Mutex::default(),
+    });
+    let packing = Arc::new(Packing::new(context.clone(), objects));
+    let reading = context.config.read_bytes_max.min(Semaphore::MAX_PERMITS);
+    let loader = Arc::new(Loader {
         context: context.clone(),
         cache: cache.clone(),
         attempts: attempts.clone(),
-        membership,
-        peers,
-        probes: Probes::default(),
-        state: Mutex::default(),
+        cluster: cluster.clone(),
+        serializable: serializable.clone(),
+        packing: packing.clone(),
+        reading: Arc::new(Semaphore::new(reading)),
     });
-    let idempotency_keys = Arc::new(IdempotencyKeys::new(context.clone()));
-    let serializable = Arc::new(Serializable::new(
-        context.clone(),
-        cache.clone(),
-        cluster.clone(),
-        idempotency_keys.clone(),
-    ));
-    let packing = Arc::new(Packing::new(context.clone(), objects));
-    let loader = Arc::new(Loader::new(
-        context.clone(),
-        cache.clone(),
-        attempts.clone(),
-        cluster.clone(),
-        serializable.clone(),
-        packing.clone(),
-    ));
     let collection = Arc::new(Collection {
         context: context.clone(),
         cache: cache.clone(),
@@ -354,11 +395,15 @@ fn compose(
         cluster,
         serializable,
         idempotency_keys,
-        effects: Arc::new(Effects::new(context.clone(), destinations)),
+        effects: Arc::new(Effects {
+            context: context.clone(),
+            destinations,
+            known_queues: Mutex::default(),
+            outbox: Outbox::default(),
+        }),
         packing,
         loader,
         collection,
-        full_look_ups: Semaphore::new(FULL_LOOK_UPS_MAX),
         context,
     }
 }

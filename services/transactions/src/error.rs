@@ -10,7 +10,7 @@ use crate::model::Outcome;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The reason why a call was refused. What an error depends on is durable already, unlike what an
-/// answer depends on ([`Shown`](crate::model::Shown)).
+/// answer depends on ([`Read`](ports::Read)).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,7 +1,6 @@
 //! Counters and gauges of an engine. The status shows them unchanged, so a published name stays.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::model::Outcome;
@@ -80,7 +79,7 @@ pub(crate) struct Counters(Mutex<Figures>);
 
 impl Counters {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Figures> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(crate) fn ended(&self, outcome: Option<Outcome>) {
@@ -91,14 +90,6 @@ impl Counters {
             Some(Outcome::Aborted | Outcome::BegunAnew) => figures.aborted += 1,
             Some(Outcome::Open | Outcome::Committing) | None => {}
         }
-    }
-
-    pub(crate) fn loaded(&self) {
-        self.lock().loads += 1;
-    }
-
-    pub(crate) fn spilled(&self, bytes: u64) {
-        self.lock().spilled_bytes += bytes;
     }
 
     pub(crate) fn collected(&self, bytes: u64) {

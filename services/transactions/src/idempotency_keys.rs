@@ -22,13 +22,10 @@
 //! again. Counts are estimates where an answer was lost: a bucket that is walked to its end has
 //! none left, despite any count.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::{TryStreamExt, stream};
+use parking_lot::{Mutex, MutexGuard};
 use ports::{
     Item, Update,
     key_value::{Action, Outcome, Scan},
@@ -67,24 +64,15 @@ pub(crate) type Periods = BTreeMap<u64, u64>;
 /// The idempotency keys whose outcomes are kept, as far as this node knows.
 #[derive(Debug)]
 pub(crate) struct IdempotencyKeys {
-    context: Arc<Context>,
-    periods: Mutex<Periods>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) periods: Mutex<Periods>,
 }
 
 impl IdempotencyKeys {
-    pub(crate) fn new(context: Arc<Context>) -> Self {
-        Self {
-            context,
-            periods: Mutex::default(),
-        }
-    }
-
     pub(crate) fn lock(&self) -> MutexGuard<'_, Periods> {
-        self.periods.lock().unwrap_or_else(PoisonError::into_inner)
+        self.periods.lock()
     }
-}
 
-impl IdempotencyKeys {
     /// Lists the buckets that earlier starts and other nodes have created.
     pub(crate) async fn list_periods(&self, node: &Node) -> Result<()> {
         let scan = Scan::partition(layout::PERIODS, PAGE_PERIODS);

@@ -61,7 +61,6 @@ pub mod model;
 mod node;
 pub mod packing;
 mod packs;
-mod presence;
 mod recovery;
 mod sequencer;
 mod serializable;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, Read};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
     },
     cluster::Cluster,
     context::Context,
-    model::{Attempt, Key, KeyspaceId, Shown, TransactionId},
+    model::{Attempt, Key, KeyspaceId, TransactionId},
     node::Node,
     packing::Packing,
     serializable::Serializable,
@@ -89,37 +89,17 @@ impl Drop for Pin<'_> {
 
 #[derive(Debug)]
 pub(crate) struct Loader {
-    context: Arc<Context>,
-    cache: Arc<Cache>,
-    attempts: Arc<Attempts>,
-    cluster: Arc<Cluster>,
-    serializable: Arc<Serializable>,
-    packing: Arc<Packing>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) attempts: Arc<Attempts>,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) serializable: Arc<Serializable>,
+    pub(crate) packing: Arc<Packing>,
     /// Memory for values in chunks that are being read, in bytes.
-    reading: Arc<Semaphore>,
+    pub(crate) reading: Arc<Semaphore>,
 }
 
 impl Loader {
-    pub(crate) fn new(
-        context: Arc<Context>,
-        cache: Arc<Cache>,
-        attempts: Arc<Attempts>,
-        cluster: Arc<Cluster>,
-        serializable: Arc<Serializable>,
-        packing: Arc<Packing>,
-    ) -> Self {
-        let reading = context.config.read_bytes_max.min(Semaphore::MAX_PERMITS);
-        Self {
-            context,
-            cache,
-            attempts,
-            cluster,
-            serializable,
-            packing,
-            reading: Arc::new(Semaphore::new(reading)),
-        }
-    }
-
     /// Errors: `Unavailable`: this node was presumed dead, and is now fenced.
     pub(crate) async fn still_counts(&self, node: &Node) -> Result<()> {
         self.cluster.may_answer(node)?;
@@ -135,14 +115,14 @@ impl Loader {
         self: &Arc<Self>,
         node: &Arc<Node>,
         key: &Key,
-    ) -> Result<Shown<Option<Bytes>>> {
+    ) -> Result<Read<Option<Bytes>>> {
         let mut missed = Choice::Absent;
         for _ in 0..STALE_MAX {
             let Versions { records, point, .. } = self.load_versions(node, key).await?;
             let newest = records.into_iter().max_by_key(|record| record.version);
             let choice = newest.map_or(Choice::Absent, Choice::Version);
             if let Fetched::Value(value) = self.value(node, key, &choice).await? {
-                return Ok(Shown { value, point });
+                return Ok(Read { value, point });
             }
             missed = choice;
         }
@@ -249,7 +229,7 @@ impl Loader {
                 Loading::ByCaller(waiter) => waiter,
             }
         };
-        self.context.counters.loaded();
+        self.context.counters.lock().loads += 1;
         let (loader, node, key) = (Arc::clone(self), Arc::clone(node), key.clone());
         self.context.spawn(async move {
             let found = loader.load_versions(&node, &key).await;

@@ -5,7 +5,7 @@
 use std::{fmt, str::FromStr};
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, objects::ObjectPath};
+use ports::objects::ObjectPath;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -131,7 +131,9 @@ impl Version {
 }
 
 /// The log slot that announced a commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Position {
     /// The node that owns the log.
     pub log: NodeId,
@@ -231,7 +233,7 @@ pub enum Begun {
 }
 
 /// The transaction that a call belongs to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// Its id.
     pub id: TransactionId,
@@ -330,25 +332,6 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// An answer with its causal dependency. A caller that externalizes it first waits for that point
-/// (rule P4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shown<T> {
-    /// The answer.
-    pub value: T,
-    /// Everything that the answer depends on lies at or before this point.
-    pub point: DurabilityPoint,
-}
-
-impl<T> Shown<T> {
-    pub(crate) fn durable(value: T) -> Self {
-        Self {
-            value,
-            point: DurabilityPoint::DURABLE,
-        }
-    }
-}
-
 /// The address at which other nodes reach this one: that of its HTTP front end. Empty if no node
 /// needs to reach it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -374,24 +357,19 @@ pub struct Located {
 
 impl PackId {
     /// The length of its stored form.
-    pub const BYTES: usize = 12;
+    pub const BYTES: usize = Attempt::BYTES;
 
     /// Its form in items.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..4].copy_from_slice(&self.node.0.to_be_bytes());
-        bytes[4..].copy_from_slice(&self.number.to_be_bytes());
-        bytes
+        let (node, sequence) = (self.node, self.number);
+        Attempt { node, sequence }.to_bytes()
     }
 
     /// Decodes the output of [`PackId::to_bytes`].
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (node, number) = bytes.split_first_chunk::<4>()?;
-        let number = u64::from_be_bytes(number.try_into().ok()?);
-        Some(Self {
-            node: NodeId(u32::from_be_bytes(*node)),
-            number,
-        })
+        let Attempt { node, sequence } = Attempt::from_bytes(bytes)?;
+        let number = sequence;
+        Some(Self { node, number })
     }
 
     /// The path of its object in an object store whose packs lie under `home`.

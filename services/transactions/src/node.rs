@@ -7,11 +7,12 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use ports::Monotonic;
 use tokio::sync::{Notify, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
@@ -21,10 +22,7 @@ use crate::{
     model::{Attempt, NodeId},
     packs::Packs,
     sequencer::{Followed, Sequencer},
-    storage::{
-        node_log::NodeLog, node_registry::NodeRow, records::CommitRecord, secret::Secret,
-        store::Store,
-    },
+    storage::{node_log::NodeLog, node_registry::NodeRow, secret::Secret, store::Store},
 };
 
 /// The most attempts of other nodes that are being closed; beyond it their ids are simply noted
@@ -44,8 +42,8 @@ pub(crate) struct Node {
     /// When it began to serve.
     pub(crate) started: Monotonic,
     pub(crate) packs: Packs,
-    /// The secret that other nodes recognise; `None` for a single node.
-    secret: Option<Secret>,
+    /// The secret that the nodes of the store share; `None` for a single node.
+    pub(crate) secret: Option<Secret>,
     begun: AtomicU64,
     /// Set once this node orders the commits of sequenced keyspaces.
     sequencer: OnceLock<Sequencer>,
@@ -93,11 +91,6 @@ impl Node {
         }
     }
 
-    /// The secret that the nodes of the store share; `None` for a single node.
-    pub(crate) fn secret(&self) -> Option<Secret> {
-        self.secret
-    }
-
     /// The sequencer of sequenced keyspaces, if it is this node.
     pub(crate) fn sequencer(&self) -> Option<&Sequencer> {
         self.sequencer.get()
@@ -124,6 +117,16 @@ impl Node {
         at_work.map_err(|_| Error::unavailable("the server stops"))
     }
 
+    /// Runs `work` as a task that the shutdown waits for; not at all if the shutdown has begun.
+    pub(crate) fn spawn(&self, context: &Context, work: impl Future<Output = ()> + Send + 'static) {
+        if let Ok(at_work) = self.at_work() {
+            context.spawn(async move {
+                let _at_work = at_work;
+                work.await;
+            });
+        }
+    }
+
     /// Waits until no writer is at work. While the guard is held, none starts.
     pub(crate) async fn all_work_done(&self) -> OwnedRwLockWriteGuard<()> {
         self.is_leaving.store(true, Ordering::SeqCst);
@@ -147,31 +150,23 @@ impl Node {
 
     /// Hands a dead node's row to housekeeping.
     pub(crate) fn leave_to_house(&self, row: NodeRow) {
-        self.left_behind
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(row);
+        self.left_behind.lock().push(row);
         self.work.notify_one();
     }
 
     /// Takes the rows that housekeeping processes from now on.
     pub(crate) fn take_left_behind(&self) -> Vec<NodeRow> {
-        std::mem::take(
-            &mut self
-                .left_behind
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+        std::mem::take(&mut self.left_behind.lock())
     }
 
     /// Whether the id of another node's attempt that is to be closed is noted.
     pub(crate) fn is_closing(&self, attempt: Attempt) -> bool {
-        self.closing().contains(&attempt)
+        self.closing.lock().contains(&attempt)
     }
 
     /// Notes the id of another node's attempt that is to be closed.
     pub(crate) fn begins_to_close(&self, attempt: Attempt) {
-        let mut closing = self.closing();
+        let mut closing = self.closing.lock();
         if closing.len() >= CLOSING_MAX {
             closing.clear();
         }
@@ -180,18 +175,7 @@ impl Node {
 
     /// Notes that it is closed. Returns whether it was to be.
     pub(crate) fn has_closed(&self, attempt: Attempt) -> bool {
-        self.closing().remove(&attempt)
-    }
-
-    fn closing(&self) -> MutexGuard<'_, BTreeSet<Attempt>> {
-        self.closing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Timestamps given from now on lie above those of `records` (T-1).
-    pub(crate) fn observe(&self, records: &[Arc<CommitRecord>]) {
-        for record in records {
-            self.log.observe(record.version.timed());
-        }
+        self.closing.lock().remove(&attempt)
     }
 
     /// A new attempt.

@@ -37,11 +37,12 @@ pub(crate) mod validation;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
-use ports::{Clock, DurabilityPoint};
-use primitives::{Cursor, Epoch, FencedLog, Mutant, SlotIndex, Writer};
+use parking_lot::{Mutex, MutexGuard};
+use ports::DurabilityPoint;
+use primitives::{Cursor, Epoch, FencedLog, SlotIndex, Writer};
 use tokio::sync::{self, oneshot};
 use validation::{Batch, LastWriters, Observed, Trace, Verdict};
 
@@ -103,12 +104,10 @@ pub(crate) struct Decided {
 #[derive(Debug)]
 pub(crate) struct Sequencer {
     pub(crate) store: Arc<Store>,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) context: Arc<Context>,
     pub(crate) log: FencedLog,
     pub(crate) epoch: Epoch,
     pub(crate) sealed: u64,
-    pub(crate) mutant: Mutant<Broken>,
-    pub(crate) slot_bytes_max: usize,
     pub(crate) waiting: Mutex<VecDeque<Waiting>>,
     pub(crate) ordering: sync::Mutex<Ordering>,
     pub(crate) state: Mutex<State>,
@@ -141,17 +140,16 @@ impl Sequencer {
     /// before, the table of last writers is built from its slots, which stay. A single node has no
     /// reader from before.
     pub(crate) async fn take_over(
-        context: &Context,
+        context: &Arc<Context>,
         store: &Arc<Store>,
         is_alone: bool,
     ) -> Result<Self> {
-        let config = &context.config;
         let log = FencedLog::new(store.key_value().clone(), layout::sequencer_log());
-        let mut start = store.again(|| log.start()).await?;
-        let seals = !config.mutant.breaks(Broken::SequencerDoesNotSeal);
+        let seals = !context.breaks(Broken::SequencerDoesNotSeal);
         let (writer, slots) = if seals {
             store.again(|| log.take_over(Cursor::START)).await?
         } else {
+            let start = store.again(|| log.start()).await?;
             store.again(|| log.take_over_without_seal(start)).await?
         };
         store.seen(writer.point())?;
@@ -161,50 +159,41 @@ impl Sequencer {
         let slots: Vec<(u64, SequencedSlot)> = slots.collect::<Result<_>>()?;
         settle_all(store, &slots).await?;
         let (epoch, sealed) = (writer.epoch(), writer.sealed().0);
-        let settled = Cursor {
-            next: SlotIndex(sealed + 1),
-            epoch,
-        };
-        let last_writers = if is_alone {
+        let writes_max = context.config.last_writers_max;
+        let (last_writers, trimmed) = if is_alone {
             if !slots.is_empty() && seals {
+                let settled = Cursor {
+                    next: SlotIndex(sealed + 1),
+                    epoch,
+                };
                 store
                     .again(|| log.trim_depending_on(settled, store.basis()))
                     .await?;
             }
-            LastWriters::new(sealed, config.last_writers_max)
+            (LastWriters::new(sealed, writes_max), sealed)
         } else {
-            // Read again: until the seal, the predecessor may have trimmed the log.
-            start = store.again(|| log.start()).await?;
-            last_writers(store, start.next.0 - 1, &slots, config.last_writers_max).await?
+            // Read after the seal: until then the predecessor may have trimmed the log.
+            let trimmed = store.again(|| log.start()).await?.next.0 - 1;
+            let table = last_writers(store, trimmed, &slots, writes_max).await?;
+            (table, trimmed)
         };
         tracing::info!(
             epoch = epoch.0,
             slots = slots.len(),
             "the sequencer's log is taken over"
         );
-        let state = State {
-            decided: BTreeMap::new(),
-            settled_count: 0,
-            generation: 0,
-            settled: Progress::from(sealed),
-            last: sealed,
-            tended: sealed,
-            trimmed: if is_alone { sealed } else { start.next.0 - 1 },
-        };
         Ok(Self {
             store: Arc::clone(store),
-            clock: Arc::clone(&context.clock),
+            context: Arc::clone(context),
             log,
             epoch,
             sealed,
-            mutant: config.mutant,
-            slot_bytes_max: context.slot_bytes_max(),
             waiting: Mutex::default(),
             ordering: sync::Mutex::new(Ordering {
                 writer,
                 last_writers,
             }),
-            state: Mutex::new(state),
+            state: Mutex::new(State::after(sealed, trimmed)),
         })
     }
 
@@ -228,11 +217,13 @@ impl Sequencer {
     }
 
     pub(crate) fn next_batch(&self) -> Vec<Waiting> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while let Some(next) = waiting.front() {
             bytes += next.proposal.bytes_len();
-            if batch.len() == DECISIONS_MAX || bytes > self.slot_bytes_max && !batch.is_empty() {
+            if batch.len() == DECISIONS_MAX
+                || bytes > self.context.slot_bytes_max() && !batch.is_empty()
+            {
                 break;
             }
             batch.extend(waiting.pop_front());
@@ -259,7 +250,7 @@ impl Sequencer {
         }
         let request = waiting.proposal.request.as_ref()?;
         match batch.validate(request.observed.as_ref()) {
-            Verdict::Conflicts if !self.mutant.breaks(Broken::SkipsValidation) => {
+            Verdict::Conflicts if !self.context.breaks(Broken::SkipsValidation) => {
                 Some(Some(Err(Error::Conflict)))
             }
             Verdict::TooOld => Some(Some(Err(Error::SnapshotTooOld))),
@@ -332,7 +323,7 @@ impl Sequencer {
             // Slots before its own seal belong to an earlier epoch, and a start of the present
             // epoch before them would void them.
             let is_below_seal =
-                through < self.sealed && !self.mutant.breaks(Broken::TrimsBelowOwnSeal);
+                through < self.sealed && !self.context.breaks(Broken::TrimsBelowOwnSeal);
             if is_below_seal || through < state.trimmed + SLOTS_UNTRIMMED_MAX {
                 return Ok(());
             }
@@ -349,7 +340,7 @@ impl Sequencer {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
 
     /// The attempts decided before the last round whose rows are not settled.
@@ -366,7 +357,7 @@ impl Sequencer {
     pub(crate) async fn say_who(&self, by: NodeId) -> Result<()> {
         let mut ordering = self.ordering.lock().await;
         let slot = SequencedSlot {
-            written_ms: self.clock.now().0,
+            written_ms: self.context.clock.now().0,
             by,
             settled: self.state().settled.through(),
             commits: Vec::new(),
@@ -391,6 +382,19 @@ impl Decision {
 }
 
 impl State {
+    /// The state of a sequencer that has decided nothing yet after its seal.
+    fn after(sealed: u64, trimmed: u64) -> Self {
+        Self {
+            decided: BTreeMap::new(),
+            settled_count: 0,
+            generation: 0,
+            settled: Progress::from(sealed),
+            last: sealed,
+            tended: sealed,
+            trimmed,
+        }
+    }
+
     pub(crate) fn is_settled(&mut self, attempt: Attempt) {
         let Some(decided) = self.decided.get_mut(&attempt) else {
             return;
@@ -482,18 +486,5 @@ pub(crate) fn record(
     point: DurabilityPoint,
 ) -> CommitRecord {
     let stored = commit.record(index, place);
-    CommitRecord {
-        id: commit.id.clone(),
-        attempt: commit.attempt,
-        version: stored.version,
-        position: stored.position,
-        writes,
-        parts: stored.writes.parts(),
-        point,
-    }
-}
-
-/// Locks `mutex`. A panic elsewhere ends the process, or the test.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    stored.with(&commit.id, commit.attempt, writes, point)
 }

@@ -30,21 +30,3 @@ pub(crate) struct Serializable {
     /// Held while a keyspace is marked.
     pub(crate) marking: sync::Mutex<()>,
 }
-
-impl Serializable {
-    pub(crate) fn new(
-        context: Arc<Context>,
-        cache: Arc<Cache>,
-        cluster: Arc<Cluster>,
-        idempotency_keys: Arc<IdempotencyKeys>,
-    ) -> Self {
-        Self {
-            context,
-            cache,
-            cluster,
-            idempotency_keys,
-            keyspaces: Keyspaces::default(),
-            marking: sync::Mutex::default(),
-        }
-    }
-}

@@ -3,8 +3,9 @@
 //! Every part asks it for the node of a call. A call that began on an earlier node is refused
 //! instead of mixing two nodes' state.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{Error, Result, node::Node};
@@ -21,16 +22,16 @@ pub(crate) struct Serving {
 impl Serving {
     /// `node` serves from now on.
     pub(crate) fn start(&self, node: &Arc<Node>) {
-        *self.lock() = Some(Arc::clone(node));
+        *self.node.lock() = Some(Arc::clone(node));
     }
 
     /// No node serves from now on. Returns the previous one.
     pub(crate) fn stop(&self) -> Option<Arc<Node>> {
-        self.lock().take()
+        self.node.lock().take()
     }
 
     pub(crate) fn current(&self) -> Option<Arc<Node>> {
-        self.lock().clone()
+        self.node.lock().clone()
     }
 
     /// The node that serves.
@@ -47,9 +48,5 @@ impl Serving {
     /// Whether no node serves, or the serving one is fenced.
     pub(crate) fn is_fenced(&self) -> bool {
         self.current().is_none_or(|node| node.store.is_fenced())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Node>>> {
-        self.node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,12 +13,10 @@ use std::{
     time::Duration,
 };
 
-use ports::key_value::SharedKeyValue;
+use ports::{Read, key_value::SharedKeyValue};
 use simulated::World;
 use tokio::{sync::watch, task::JoinHandle};
-use transactions::{
-    Config, Engine, Error, Parts, Service, layout::Buckets, membership::Address, model::Shown,
-};
+use transactions::{Config, Engine, Error, Parts, Service, layout::Buckets, membership::Address};
 
 use super::{
     crashable::{CrashableKeyValue, Life},
@@ -141,10 +139,10 @@ impl Connection {
     /// The same for an answer that must be durable before a client sees it (P4).
     pub async fn shown<T>(
         &self,
-        call: impl Future<Output = Result<Shown<T>, Error>>,
+        call: impl Future<Output = Result<Read<T>, Error>>,
     ) -> Result<T, Failure> {
         let answer = async {
-            let Shown { value, point } = call.await?;
+            let Read { value, point } = call.await?;
             self.engine.externalize(point).await?;
             Ok(value)
         };

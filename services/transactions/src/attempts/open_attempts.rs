@@ -14,9 +14,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use ports::Monotonic;
 use tokio::sync;
 
@@ -37,7 +38,7 @@ pub(crate) struct Attempts(Mutex<Open>);
 
 impl Attempts {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Open> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(crate) fn start(&self, node: NodeId) {
@@ -78,16 +79,17 @@ pub(crate) struct Open {
     beginning: BTreeMap<TransactionId, BeginLock>,
 }
 
-/// The local state of a call's attempt.
+/// The state of a call's attempt, as this node knows it.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum AttemptState {
     /// It has not ended.
-    Here(Arc<Transaction>),
+    Active(Arc<Transaction>),
     /// It ended lately.
     Ended(CommitAnswer),
     /// It is not the latest.
     BegunAnew,
-    Nothing,
+    /// This node does not know it.
+    Unknown,
 }
 
 impl Open {
@@ -159,14 +161,14 @@ impl Open {
             .insert(transaction.id.clone(), Arc::clone(transaction))
     }
 
-    pub(crate) fn find(&self, call: &Call) -> Found {
+    pub(crate) fn find(&self, call: &Call) -> AttemptState {
         let is_asked = |attempt: Attempt| call.attempt.is_none_or(|asked| asked == attempt);
         if let Some(transaction) = self.latest.get(&call.id) {
             let found = is_asked(transaction.attempt);
             return if found {
-                Found::Here(Arc::clone(transaction))
+                AttemptState::Active(Arc::clone(transaction))
             } else {
-                Found::BegunAnew
+                AttemptState::BegunAnew
             };
         }
         match self.lately.get(&call.id) {
@@ -174,21 +176,21 @@ impl Open {
             Some((_, Err(Error::TransactionFinished(Outcome::BegunAnew))))
                 if call.attempt.is_none() =>
             {
-                Found::Nothing
+                AttemptState::Unknown
             }
-            Some((attempt, answer)) if is_asked(*attempt) => Found::Ended(answer.clone()),
-            Some(_) => Found::BegunAnew,
-            None => Found::Nothing,
+            Some((attempt, answer)) if is_asked(*attempt) => AttemptState::Ended(answer.clone()),
+            Some(_) => AttemptState::BegunAnew,
+            None => AttemptState::Unknown,
         }
     }
 
     /// Breaks a rule, for tests: finds the attempt of a call even if it is not the latest.
-    pub(crate) fn find_any(&self, call: &Call) -> Found {
+    pub(crate) fn find_any(&self, call: &Call) -> AttemptState {
         let is_asked = |transaction: &&Arc<Transaction>| {
             call.attempt == Some(transaction.attempt) && transaction.id == call.id
         };
         match self.order.values().find(is_asked) {
-            Some(transaction) => Found::Here(Arc::clone(transaction)),
+            Some(transaction) => AttemptState::Active(Arc::clone(transaction)),
             None => self.find(call),
         }
     }

@@ -26,12 +26,12 @@ use std::{
     sync::Arc,
 };
 
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, Read};
 use primitives::Mutant;
 
 use crate::{
     broken::Broken,
-    model::{Attempt, Key, Position, Timestamp},
+    model::{Attempt, Key, Position, Timestamp, Version},
     storage::{frontier::Frontier, records::CommitRecord},
 };
 
@@ -42,14 +42,6 @@ pub(crate) enum Choice {
     Version(Arc<CommitRecord>),
     /// There was no version.
     Absent,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Read {
-    /// The chosen version.
-    pub choice: Choice,
-    /// The choice depends on nothing beyond this point.
-    pub point: DurabilityPoint,
 }
 
 /// The frontiers that choices depend on, beside versions.
@@ -77,13 +69,26 @@ impl Seen<'_> {
     }
 }
 
+/// The value of a key at `slot` of the sequencer's log; `versions` are all that may still be
+/// needed, oldest first.
+///
+/// A serializable transaction reads at the last slot applied when it began, after this node has
+/// read the log to its tail. Everything acknowledged before is at or below that slot (T-4). The
+/// frontier captured at its begin includes that slot, so the horizon protects the versions it may
+/// read until it ends. One that only reads is serialized there: it has nothing to validate.
+pub(crate) fn choose_at(versions: &[Arc<CommitRecord>], slot: u64) -> Choice {
+    let last = Version::sequenced(slot, u32::MAX);
+    let newest = versions.iter().rfind(|record| record.version <= last);
+    newest.map_or(Choice::Absent, |record| Choice::Version(Arc::clone(record)))
+}
+
 /// There are versions, and every one would fracture what was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoValidVersion;
 
 #[derive(Debug, Default)]
 pub(crate) struct ReadSet {
-    reads: BTreeMap<Key, Read>,
+    reads: BTreeMap<Key, Read<Choice>>,
     /// The records in it, each once.
     records: BTreeSet<Attempt>,
     /// For each key that a record in the set wrote, the highest such version: no read of the key
@@ -92,7 +97,7 @@ pub(crate) struct ReadSet {
 }
 
 impl ReadSet {
-    pub(crate) fn get(&self, key: &Key) -> Option<&Read> {
+    pub(crate) fn get(&self, key: &Key) -> Option<&Read<Choice>> {
         self.reads.get(key)
     }
 
@@ -102,7 +107,7 @@ impl ReadSet {
 
     /// The highest clock timestamp in the set.
     pub(crate) fn newest_timed(&self) -> Timestamp {
-        let timestamps = self.reads.values().filter_map(|read| match &read.choice {
+        let timestamps = self.reads.values().filter_map(|read| match &read.value {
             Choice::Version(record) => Some(record.version.timed()),
             Choice::Absent => None,
         });
@@ -158,7 +163,7 @@ impl ReadSet {
         begin_frontier: &Frontier,
         mutant: Mutant<Broken>,
     ) -> bool {
-        let admits = |read: &Read| match &read.choice {
+        let admits = |read: &Read<Choice>| match &read.value {
             Choice::Version(record) => record.version >= candidate.version,
             Choice::Absent if mutant.breaks(Broken::AbsenceIsVersionZero) => false,
             Choice::Absent => begin_frontier.contains(candidate.position),
@@ -189,7 +194,13 @@ impl ReadSet {
                 }
             }
         }
-        self.reads.insert(key, Read { choice, point });
+        self.reads.insert(
+            key,
+            Read {
+                value: choice,
+                point,
+            },
+        );
     }
 
     /// Removes a read whose version turned out to be gone, before any caller saw it.
@@ -197,7 +208,7 @@ impl ReadSet {
         self.reads.remove(key);
         let reads = std::mem::take(self).reads;
         for (key, read) in reads {
-            self.record(key, read.choice, read.point);
+            self.record(key, read.value, read.point);
         }
     }
 }

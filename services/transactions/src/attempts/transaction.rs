@@ -8,20 +8,19 @@
 //! Lock order: the attempt's before the view's.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{AtomicBool, Ordering},
 };
 
-use ports::{DurabilityPoint, Monotonic};
+use parking_lot::{Mutex, MutexGuard};
+use ports::{DurabilityPoint, Monotonic, Read};
 use tokio::sync::{RwLock, watch};
 
 use crate::{
     Error, Result,
     attempts::{read_set::ReadSet, spills::Spills, write_buffer::WriteBuffer},
     effects::EffectBuffer,
-    model::{
-        Attempt, Committed, Key, KeyspaceId, NodeId, Outcome, Shown, Timestamp, TransactionId,
-    },
+    model::{Attempt, Committed, Key, KeyspaceId, NodeId, Outcome, Timestamp, TransactionId},
     node::Node,
     packs,
     storage::frontier::Frontier,
@@ -46,7 +45,7 @@ pub(crate) struct Transaction {
     overtaken: AtomicBool,
     state: Mutex<State>,
     /// Its commit is decided; the point it depends on may not be durable yet.
-    decided: watch::Sender<Option<Shown<Committed>>>,
+    decided: watch::Sender<Option<Read<Committed>>>,
     ended: watch::Sender<Option<CommitAnswer>>,
 }
 
@@ -124,14 +123,14 @@ impl Transaction {
 
     /// Its writes take effect from now on, and are permanent once `point` is durable.
     pub(crate) fn decide(&self, committed: Committed, point: DurabilityPoint) {
-        self.decided.send_replace(Some(Shown {
+        self.decided.send_replace(Some(Read {
             value: committed,
             point,
         }));
     }
 
     /// Waits until its commit is decided, or it has ended otherwise.
-    pub(crate) async fn decided(&self) -> Result<Shown<Committed>> {
+    pub(crate) async fn decided(&self) -> Result<Read<Committed>> {
         let mut decided = self.decided.subscribe();
         let shown = async {
             let shown = decided
@@ -143,7 +142,7 @@ impl Transaction {
         tokio::select! {
             biased;
             shown = shown => Ok(shown),
-            answer = self.ended() => answer.map(Shown::durable),
+            answer = self.ended() => answer.map(Read::durable),
         }
     }
 
@@ -178,7 +177,7 @@ impl Transaction {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn is_named(&self) -> bool {

@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     Error, Result,
     attempts::{
-        open_attempts::Found,
+        open_attempts::AttemptState,
         transaction::{CommitAnswer, Phase, State, Transaction, outcome},
     },
     calls::Calls,
@@ -27,10 +27,10 @@ impl Calls {
     pub(crate) async fn abort(self: &Arc<Self>, call: &Call) -> Result<()> {
         let found = self.find(call);
         let answer = match found {
-            Found::Here(transaction) => self.abort_here(&transaction).await,
-            Found::Ended(answer) => answer,
-            Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
-            Found::Nothing => Box::pin(self.answer_of(call)).await,
+            AttemptState::Active(transaction) => self.abort_here(&transaction).await,
+            AttemptState::Ended(answer) => answer,
+            AttemptState::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
+            AttemptState::Unknown => Box::pin(self.answer_of(call)).await,
         };
         match answer {
             Ok(_) => Err(Error::TransactionFinished(Outcome::Committed)),
@@ -85,13 +85,8 @@ impl Calls {
         let Some(slot) = transaction.began else {
             return;
         };
-        let transaction = Arc::clone(transaction);
-        let Ok(at_work) = transaction.node.at_work() else {
-            return;
-        };
-        self.context.spawn(async move {
-            let _at_work = at_work;
-            let node = &transaction.node;
+        let (transaction, node) = (Arc::clone(transaction), Arc::clone(&transaction.node));
+        Arc::clone(&node).spawn(&self.context, async move {
             // Skipped if the node cannot go on: then its log is resolved, which deletes the row
             // too.
             if node

@@ -10,12 +10,12 @@
 
 use std::sync::Arc;
 
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, Read};
 
 use crate::{
     Error, Result,
     attempts::{
-        open_attempts::Found,
+        open_attempts::AttemptState,
         transaction::{self, Phase, Start, Terms, Transaction},
     },
     broken::Broken,
@@ -23,44 +23,30 @@ use crate::{
     cluster::forwarded::{Asked, Said},
     model::{
         After, Attempt, Begin, Begun, Call, Isolation, KeyspaceId, NodeId, Outcome, Position,
-        Shown, Timestamp, TransactionId,
+        Timestamp, TransactionId,
     },
     node::Node,
     storage::{
-        node_log::Draft,
-        records::StoredRecord,
+        records::{Entry, StoredRecord},
         store::{Decided, Decision, State, Store},
     },
 };
 
-/// How many begins on a full node may ask the store at a time whether they have committed. Others
-/// are refused at once.
-pub(crate) const FULL_LOOK_UPS_MAX: usize = 4;
 /// How far a client's token may lie beyond the clock, in milliseconds.
 const TOKEN_SLACK_MS: u64 = 10_000;
 
 impl Calls {
-    pub(crate) async fn begin(self: &Arc<Self>, begin: Begin) -> Result<Shown<Begun>> {
+    pub(crate) async fn begin(self: &Arc<Self>, begin: Begin) -> Result<Read<Begun>> {
         let node = self.serving.node()?;
         self.cluster.may_answer(&node)?;
         self.cluster.check_clock()?;
-        let room = self
-            .attempts
+        self.attempts
             .lock()
-            .check_room(&self.context.config, begin.id.as_ref());
-        if let Err(full) = room {
-            // A begin without a permit may have committed before. It learns so on a retry, once
-            // fewer begins arrive at a time.
-            let Ok(_look_up) = self.full_look_ups.try_acquire() else {
-                return Err(full);
-            };
-            let before = self.committed_before(&node, begin.id.as_ref()).await?;
-            return before.ok_or(full);
-        }
+            .check_room(&self.context.config, begin.id.as_ref())?;
         let terms = Box::pin(self.agree(&node, &begin)).await?;
         let Some(id) = begin.id else {
             let (id, attempt) = self.open_generated(&node, terms)?;
-            return Ok(Shown::durable(Begun::Open { id, attempt }));
+            return Ok(Read::durable(Begun::Open { id, attempt }));
         };
         let calls = Arc::clone(self);
         let at_work = node.at_work()?;
@@ -87,31 +73,6 @@ impl Calls {
         output
     }
 
-    /// The answer to a begin of an id that has committed, which needs no capacity. `None` if it has
-    /// not.
-    async fn committed_before(
-        &self,
-        node: &Arc<Node>,
-        id: Option<&TransactionId>,
-    ) -> Result<Option<Shown<Begun>>> {
-        let Some(id) = id else { return Ok(None) };
-        match node.store.decision(id).await? {
-            (
-                Some(
-                    decision @ Decision {
-                        state: State::Committed(_),
-                        ..
-                    },
-                ),
-                point,
-            ) => self
-                .decided_before(node, id, Some(&decision), point)
-                .await
-                .map(Some),
-            _ => Ok(None),
-        }
-    }
-
     /// Ensures that the new transaction sees the client's last commit, and that its own commit has
     /// a higher timestamp.
     async fn see(&self, node: &Arc<Node>, begin: &Begin) -> Result<Timestamp> {
@@ -119,28 +80,25 @@ impl Calls {
             return Ok(Timestamp::default());
         };
         let After { version, position } = after;
-        let mut is_applied = self.cache.lock().applied.contains(position);
-        if !is_applied
-            && self
-                .cluster
-                .lock()
-                .received(&self.cache.lock().applied, position.log)
-                >= position.slot
-        {
-            // Merges the gathered announcements now, so that the begin need not wait for the end of
-            // their interval.
-            self.cluster.lock().merge_batch(node, &self.cache);
-            is_applied = self.cache.lock().applied.contains(position);
+        let Position { log, slot } = position;
+        let contains = || self.cache.lock().applied.contains(position);
+        if !contains() {
+            let mut cluster = self.cluster.lock();
+            let received = cluster.received(&self.cache.lock().applied, log);
+            if received >= slot {
+                // Merges the announcements of the batch now, so that the begin need not wait for
+                // the end of its interval.
+                cluster.merge_batch(node, &self.cache);
+            }
         }
-        if !is_applied
-            && !self.context.is_alone()
-            && position.log != node.id
-            && position.log <= NodeId::MAX
-        {
-            is_applied = self.cluster.follow(node, position.log).await? >= position.slot;
-        } else if !is_applied && !self.context.is_alone() && position.log == NodeId::SEQUENCER {
-            self.serializable.follow_sequencer(node).await?;
-            is_applied = self.cache.lock().applied.contains(position);
+        let mut is_applied = contains();
+        if !is_applied && !self.context.is_alone() {
+            if log == NodeId::SEQUENCER {
+                self.serializable.follow_sequencer(node).await?;
+                is_applied = contains();
+            } else if log != node.id && log <= NodeId::MAX {
+                is_applied = self.cluster.follow(node, log).await? >= slot;
+            }
         }
         let is_known = match version.slot() {
             Some(slot) => {
@@ -201,16 +159,20 @@ impl Calls {
         node: &Arc<Node>,
         id: &TransactionId,
         terms: Terms,
-    ) -> Result<Shown<Begun>> {
+    ) -> Result<Read<Begun>> {
         let attempt = node.next_attempt();
+        let entry = Entry::Began {
+            id: id.clone(),
+            attempt,
+        };
         let (placed, taken) = futures_util::join!(
-            node.log.append(Draft::began(id.clone(), attempt)),
+            node.log.append(entry.into()),
             self.take_row(node, id, attempt),
         );
         let opened = match (&placed, &taken) {
             (Ok(placed), Ok(Decided::Done(point))) => {
                 let opened = self.open(node, id, attempt, Some(placed.slot), terms);
-                opened.map(|()| Shown {
+                opened.map(|()| Read {
                     value: Begun::Open {
                         id: id.clone(),
                         attempt,
@@ -224,13 +186,8 @@ impl Calls {
             }
             (Err(error), _) | (_, Err(error)) => Err(error.clone()),
         };
-        if !matches!(
-            &opened,
-            Ok(Shown {
-                value: Begun::Open { .. },
-                ..
-            })
-        ) {
+        let is_open = |begun: &Read<Begun>| matches!(begun.value, Begun::Open { .. });
+        if !opened.as_ref().is_ok_and(is_open) {
             if matches!(taken, Ok(Decided::Done(_))) {
                 node.store.forget(id, attempt).await?;
             }
@@ -307,7 +264,7 @@ impl Calls {
         let asked = self.context.clock.monotonic();
         let mut delays = Store::delays();
         loop {
-            let Some(owner) = self.cluster.owner_of(node, earlier).await? else {
+            let Some(owner) = self.owner_of(node, earlier.node).await? else {
                 return Ok(());
             };
             match self.forward(&owner, &call, Asked::Status).await {
@@ -334,7 +291,7 @@ impl Calls {
         id: &TransactionId,
         decision: Option<&Decision>,
         point: DurabilityPoint,
-    ) -> Result<Shown<Begun>> {
+    ) -> Result<Read<Begun>> {
         let Some(Decision {
             attempt,
             state: State::Committed(stored),
@@ -347,7 +304,7 @@ impl Calls {
         };
         self.apply_committed(node, id, *attempt, stored, point)
             .await?;
-        Ok(Shown {
+        Ok(Read {
             value: Begun::Committed {
                 id: id.clone(),
                 after: stored.after(),
@@ -462,7 +419,7 @@ impl Calls {
         if self.context.is_alone() || call.id.generated().is_some() {
             return Ok(());
         }
-        let Found::Here(transaction) = self.find(call) else {
+        let AttemptState::Active(transaction) = self.find(call) else {
             return Ok(());
         };
         let (row, _) = transaction.node.store.decision(&call.id).await?;

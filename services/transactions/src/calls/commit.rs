@@ -6,7 +6,7 @@
 //!     the data
 //!  2  all of that is confirmed
 //!  3  the decision row, with the record: the one write that decides
-//!  4  install: index, data cache, applied frontier of the own log
+//!  4  each part learns of it: cache, outbox, log (`Commit::on_commit`)
 //!  5  wait until the row is durable, and with it all before it
 //!  6  answer
 //! ```
@@ -24,33 +24,32 @@ mod sequenced;
 use std::sync::Arc;
 
 use futures_util::{TryStreamExt, stream};
-use ports::{DurabilityPoint, Monotonic};
+use ports::{DurabilityPoint, Monotonic, Read};
 
 use crate::{
     Error, Result,
     attempts::{
-        open_attempts::Found,
-        snapshot,
+        open_attempts::AttemptState,
         spills::Spills,
         transaction::{CommitAnswer, Phase, Transaction},
         write_buffer::{Buffered, Held, WriteBuffer},
     },
     broken::Broken,
-    cache::Contents,
     calls::{Calls, spill::delete_spilled},
     collection::delete::Superseded,
     effects::Effect,
-    model::{
-        Attempt, Call, Committed, NodeId, Outcome, Position, Shown, Timestamp, TransactionId,
-        Version,
-    },
+    model::{Attempt, Call, Committed, Outcome, Position, Timestamp, TransactionId, Version},
     node::Node,
     packs::OnTheirWay,
+    sequencer::{
+        Proposal,
+        validation::{Observed, Trace},
+    },
     serializable::keyspace::Order,
     storage::{
         node_log::{Draft, Placed},
         node_registry,
-        records::{CommitRecord, Place, StoredRecord, Write, WriteSet},
+        records::{CommitRecord, Entry, Place, StoredRecord, Write, WriteSet},
         store::{Decided, refused},
     },
 };
@@ -91,16 +90,12 @@ impl Calls {
 
     /// Runs the commit up to step 4. A caller that externalizes the answer first waits for its
     /// point.
-    pub(crate) async fn commit_shown(self: &Arc<Self>, call: &Call) -> Result<Shown<Committed>> {
+    pub(crate) async fn commit_shown(self: &Arc<Self>, call: &Call) -> Result<Read<Committed>> {
         let transaction = match self.begin_to_commit(call).await? {
             Committing::Here(transaction) => transaction,
-            Committing::Ended(committed) => return Ok(Shown::durable(committed)),
+            Committing::Ended(committed) => return Ok(Read::durable(committed)),
         };
-        tokio::select! {
-            biased;
-            shown = transaction.decided() => shown,
-            () = self.context.clock.sleep(self.context.config.commit_answer_timeout) => Err(Error::OutcomeUnknown),
-        }
+        self.in_time(transaction.decided()).await
     }
 
     pub(crate) async fn begin_to_commit(self: &Arc<Self>, call: &Call) -> Result<Committing> {
@@ -110,23 +105,27 @@ impl Calls {
             self.find(call)
         };
         match found {
-            Found::Here(transaction) => {
+            AttemptState::Active(transaction) => {
                 self.cluster.check_clock()?;
                 self.start_commit(&transaction);
                 Ok(Committing::Here(transaction))
             }
-            Found::Ended(answer) => answer.map(Committing::Ended),
-            Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
-            Found::Nothing => Box::pin(self.answer_of(call)).await.map(Committing::Ended),
+            AttemptState::Ended(answer) => answer.map(Committing::Ended),
+            AttemptState::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
+            AttemptState::Unknown => Box::pin(self.answer_of(call)).await.map(Committing::Ended),
         }
     }
 
     /// Waits for a committing attempt to end, up to a limit. The commit continues until its outcome
     /// is known.
     pub(crate) async fn wait_for_end(&self, transaction: &Transaction) -> CommitAnswer {
+        self.in_time(transaction.ended()).await
+    }
+
+    async fn in_time<T>(&self, answer: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
-            answer = transaction.ended() => answer,
+            answer = answer => answer,
             () = self.context.clock.sleep(self.context.config.commit_answer_timeout) => Err(Error::OutcomeUnknown),
         }
     }
@@ -144,7 +143,10 @@ impl Calls {
         }
         state.phase = Phase::Committing;
         let read = state.reads.newest_timed();
-        let observed = snapshot::observed(transaction, &state.reads);
+        let observed = transaction.read_at().map(|at| Observed {
+            at,
+            keys: state.reads.keys().map(Trace::of).collect(),
+        });
         drop(state);
         let began = self.context.clock.monotonic();
         let (calls, transaction) = (Arc::clone(self), Arc::clone(transaction));
@@ -168,6 +170,21 @@ impl Calls {
             calls.context.counters.unbuffer(bytes);
             calls.end(&transaction, &mut transaction.state(), &answer);
         });
+    }
+
+    /// The row of a commit announced in `slot` holds the decision: the own log passes over its
+    /// entries, once the data that later writes replaced are deleted.
+    fn on_row(
+        self: &Arc<Self>,
+        transaction: &Arc<Transaction>,
+        slot: u64,
+        spills: Spills,
+        record: &CommitRecord,
+    ) {
+        self.apply_own(&transaction.node, slot);
+        transaction.settle(Some(slot));
+        self.leave_no_replaced(transaction, spills, record);
+        self.publish(&transaction.node);
     }
 
     /// Applies `slot` of the own log, whose commit is decided.
@@ -208,15 +225,10 @@ async fn commit_nothing(transaction: &Transaction) -> CommitAnswer {
     let Some(slot) = began else {
         return Ok(Committed { after: None });
     };
-    let position = Position {
-        log: NodeId::default(),
-        slot: 0,
-    };
-    let writes = WriteSet::Inline(Vec::new());
     let record = StoredRecord {
         version: Version::default(),
-        position,
-        writes,
+        position: Position::default(),
+        writes: WriteSet::Inline(Vec::new()),
         effects: 0,
     };
     let answer = match node.store.commit(id, *attempt, true, &record).await {
@@ -312,7 +324,11 @@ impl<'a> Commit<'a> {
             Err((slot, error)) => return self.give_up(slot, error),
         };
         if self.calls.context.breaks(Broken::VisibleBeforeRecord) {
-            self.install(self.record(placed, DurabilityPoint::DURABLE));
+            let record = Arc::new(self.record(placed, DurabilityPoint::DURABLE));
+            let node = self.transaction.node.id;
+            self.calls
+                .cache
+                .on_commit(node, placed.slot, &record, &self.buffer);
         }
         let decided = self.decide(placed).await;
         if is_data_late {
@@ -336,27 +352,46 @@ impl<'a> Commit<'a> {
             Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
             Err(error) => return self.give_up(Some(placed.slot), error),
         };
-        let record = self.install(self.record(placed, point));
-        self.calls.apply_own(&self.transaction.node, placed.slot);
-        let (_, attempt, node) = self.names();
-        self.calls
-            .effects
-            .dispatch(node, attempt, self.effects.len(), point);
+        let record = Arc::new(self.record(placed, point));
+        self.on_commit(placed.slot, &record, None);
         if self.calls.context.breaks(Broken::DropsTombstonesAtOnce) {
             self.drop_tombstones(&record).await?;
         }
-        self.transaction.settle(Some(placed.slot));
+        self.answer(&record).await
+    }
+
+    /// Step 4: the commit is decided. Each part that must learn of it does so here, once, and
+    /// nothing here waits. Announcements and the collector read the cache and the log later.
+    ///
+    /// The order matters: a commit is in the cache before its slot counts as decided, because the
+    /// recent commits are complete for decided slots. Its entries are settled last, because a
+    /// successor passes over a settled slot.
+    ///
+    /// A commit in a sequenced keyspace gives its `proposal`: its decision is in the sequencer's
+    /// log, and the log of this node learns of it once the row has it, too.
+    fn on_commit(&mut self, slot: u64, record: &Arc<CommitRecord>, proposal: Option<Proposal>) {
+        let (_, attempt, node) = self.names();
         self.calls
-            .leave_no_replaced(self.transaction, std::mem::take(&mut self.spills), &record);
-        self.calls.publish(&self.transaction.node);
-        let committed = Committed {
-            after: record.after(),
-        };
-        if self.calls.context.breaks(Broken::AnswersBeforeDurable) {
-            return Ok(committed);
+            .cache
+            .on_commit(node.id, slot, record, &self.buffer);
+        self.calls
+            .effects
+            .on_commit(node, attempt, self.effects.len(), record.point);
+        let spills = std::mem::take(&mut self.spills);
+        match proposal {
+            None => self.calls.on_row(self.transaction, slot, spills, record),
+            Some(proposal) => self.settle_later(slot, spills, record, proposal),
         }
-        self.transaction.decide(committed, point);
-        answer_durable(node, point, committed).await
+    }
+
+    /// Steps 5 and 6.
+    async fn answer(&self, record: &CommitRecord) -> CommitAnswer {
+        let after = record.after();
+        if self.calls.context.breaks(Broken::AnswersBeforeDurable) {
+            return Ok(Committed { after });
+        }
+        self.transaction.decide(Committed { after }, record.point);
+        answer_durable(&self.transaction.node, record.point, Committed { after }).await
     }
 
     /// Step 1, with `data` as the items written beside the entry. Errors carry the slot of the
@@ -409,8 +444,14 @@ impl<'a> Commit<'a> {
 
     fn draft(&self) -> Draft {
         let (id, attempt, _) = self.names();
-        let named = self.transaction.is_named();
-        Draft::committing(id.clone(), attempt, named, self.set.clone(), self.floor)
+        let entry = Entry::Committing {
+            id: id.clone(),
+            attempt,
+            named: self.transaction.is_named(),
+            timestamp: Timestamp::default(),
+            writes: self.set.clone(),
+        };
+        Draft::from(entry).above(self.floor)
     }
 
     async fn write_data(&self) -> Result<()> {
@@ -496,24 +537,6 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Step 4, except for the applied frontier.
-    fn install(&self, record: CommitRecord) -> Arc<CommitRecord> {
-        let record = Arc::new(record);
-        if let Some(mut cache) = self.calls.cache.of(self.transaction.node.id) {
-            cache.install(&record);
-            self.keep_values(&mut cache, record.attempt);
-        }
-        record
-    }
-
-    fn keep_values(&self, cache: &mut Contents, attempt: Attempt) {
-        for (_, buffered) in self.buffer.iter() {
-            if let Some(value) = buffered.value() {
-                cache.data.insert(attempt, buffered.write, value.clone());
-            }
-        }
-    }
-
     /// The attempt does not commit, because no other node would finish it, so this is answered at
     /// once. If the clean-up fails, its entry stays unsettled and the log's resolver repeats it.
     fn give_up(&mut self, slot: Option<u64>, error: Error) -> CommitAnswer {
@@ -523,10 +546,9 @@ impl<'a> Commit<'a> {
         if slot.is_none() {
             self.transaction.node.leaves_traces();
         }
-        let at_work = transaction.node.at_work();
-        self.calls.context.spawn(async move {
+        let node = Arc::clone(&transaction.node);
+        node.spawn(&self.calls.context, async move {
             let cleaned = async {
-                let _at_work = at_work?;
                 calls
                     .clean_up(&transaction, slot, &writes, &set, &effects)
                     .await?;

@@ -22,23 +22,27 @@ use std::sync::Arc;
 
 use crate::{
     Error, Result,
-    attempts::open_attempts::Found,
+    attempts::open_attempts::AttemptState,
     broken::Broken,
     calls::Calls,
     cluster::{
-        forwarded::{Asked, Forwarded, Said, not_understood},
+        forwarded::{Asked, Said, not_understood},
         messages::{Answer, Message},
-        owner::Owner,
         peers::Unanswered,
     },
-    model::Call,
+    model::{Address, Call, NodeId},
+    node::Node,
+    storage::node_registry,
 };
+
+/// Another node that owns a transaction, and its address.
+type Owner = (NodeId, Address);
 
 impl Calls {
     /// The owner of this call's transaction. `None` if that is this node or a dead one. Errors:
     /// `Unavailable`, also if this node is not a member.
     async fn owner_elsewhere(self: &Arc<Self>, call: &Call) -> Result<Option<Owner>> {
-        if self.context.is_alone() || !matches!(self.find(call), Found::Nothing) {
+        if self.context.is_alone() || !matches!(self.find(call), AttemptState::Unknown) {
             return Ok(None);
         }
         let node = self.serving.node()?;
@@ -52,10 +56,28 @@ impl Calls {
                 .0
                 .map(|decision| decision.attempt),
         };
-        let Some(attempt) = attempt.filter(|attempt| attempt.node != node.id) else {
+        match attempt.filter(|attempt| attempt.node != node.id) {
+            Some(attempt) => self.owner_of(&node, attempt.node).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The address of a node that owns transactions; `None` if it is gone. A node that has just
+    /// joined appears as a member here a little later. Until then its row, written before its first
+    /// begin, holds its address.
+    pub(crate) async fn owner_of(&self, node: &Node, owner: NodeId) -> Result<Option<Owner>> {
+        let cluster = &self.cluster;
+        if let Some(address) = cluster.membership.members().nodes.remove(&owner) {
+            return Ok(Some((owner, address)));
+        }
+        // A node that is no longer a member knows of none.
+        cluster.may_answer(node)?;
+        let was_member = cluster.lock().neighbours.was_member(owner);
+        if was_member || self.context.breaks(Broken::TakesTheNewForGone) {
             return Ok(None);
-        };
-        self.cluster.owner_of(&node, attempt).await
+        }
+        let address = node_registry::address_of(&node.store, owner).await?;
+        Ok(address.map(|address| (owner, address)))
     }
 
     /// The answer of another node that owns this call's transaction. `None`: the call is done
@@ -88,12 +110,12 @@ impl Calls {
         asked: Asked,
     ) -> Result<Option<Said>> {
         let node = self.serving.node()?;
-        let message = Message::Forward(Forwarded::new(call, asked));
+        let message = Message::Forward(call.clone(), asked);
         let answer = self
             .cluster
-            .ask_at_length(&node, owner.node, &owner.address, &message)
+            .ask_at_length(&node, owner.0, &owner.1, &message)
             .await;
-        let Message::Forward(Forwarded { asked, .. }) = message else {
+        let Message::Forward(_, asked) = message else {
             unreachable!("it was made here")
         };
         let outlives_late_writes = self.context.breaks(Broken::OutlivesLateWrites);

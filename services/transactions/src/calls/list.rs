@@ -26,14 +26,14 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, Read};
 
 use crate::{
     Result,
     broken::Broken,
     calls::Calls,
     loader::{Pin, committed_version},
-    model::{Attempt, Key, KeyspaceId, Shown},
+    model::{Attempt, Key, KeyspaceId},
     node::Node,
     storage::{
         layout,
@@ -110,7 +110,7 @@ struct Bucket {
 }
 
 impl Calls {
-    pub(crate) async fn list_now(self: &Arc<Self>, listing: &Listing) -> Result<Shown<Page>> {
+    pub(crate) async fn list_now(self: &Arc<Self>, listing: &Listing) -> Result<Read<Page>> {
         let node = self.serving.node()?;
         let _room = self.loader.reserve_reading(PAGE_BYTES).await?;
         let _pin = (!self.context.breaks(Broken::ListsUnpinned)).then(|| Pin::new(&self.loader));
@@ -144,7 +144,7 @@ impl Calls {
             .check_succession(&node, KeyspaceId::default())
             .await?;
         self.cluster.may_answer(&node)?;
-        Ok(Shown { value: page, point })
+        Ok(Read { value: page, point })
     }
 
     /// The newest committed value of a key, or `None`.
@@ -152,7 +152,7 @@ impl Calls {
         self: &Arc<Self>,
         node: &Arc<Node>,
         found: KeyVersions,
-    ) -> Result<Shown<Option<Listed>>> {
+    ) -> Result<Read<Option<Listed>>> {
         let KeyVersions {
             key,
             versions,
@@ -163,25 +163,8 @@ impl Calls {
         }
         let known: Vec<Option<Arc<CommitRecord>>> = {
             let cache = self.cache.lock();
-            let entry = cache.index.peek(&key);
-            let of_entry = |attempt| {
-                entry?
-                    .versions
-                    .iter()
-                    .find(|record| record.attempt == attempt)
-            };
-            let held = |attempt| {
-                cache
-                    .recent
-                    .get(attempt)
-                    .or_else(|| of_entry(attempt))
-                    .cloned()
-            };
-            let known = |attempt| held(attempt).or_else(|| cache.index.record(attempt));
-            versions
-                .iter()
-                .map(|(attempt, _)| known(*attempt))
-                .collect()
+            let known = versions.iter().map(|(attempt, _)| cache.record(*attempt));
+            known.collect()
         };
         let (mut newest, mut point) = (
             None::<(Arc<CommitRecord>, VersionItem)>,
@@ -191,54 +174,38 @@ impl Calls {
             let (record, item, read_at) =
                 committed_version(node, &key, attempt, item, known).await?;
             point = point.max(read_at);
-            if record.is_none() && item.place == Place::Gone {
+            match record {
                 // It may have committed and been collected since with its row. Then the value that
                 // it had deleted must not reappear.
-                return self.as_stored(node, key).await;
-            }
-            if let Some(record) = record
-                && newest
-                    .as_ref()
-                    .is_none_or(|(newest, _)| newest.version < record.version)
-            {
-                newest = Some((record, item));
+                None if item.place == Place::Gone => return self.as_stored(node, key).await,
+                None => {}
+                Some(record) => match &newest {
+                    Some((newest, _)) if newest.version >= record.version => {}
+                    _ => newest = Some((record, item)),
+                },
             }
         }
-        let Some((record, item)) = newest else {
-            return Ok(Shown { value: None, point });
+        let Some((record, item)) = newest.filter(|(_, item)| item.place != Place::Gone) else {
+            return Ok(Read { value: None, point });
         };
-        let bytes = match item.place {
-            Place::Gone => return Ok(Shown { value: None, point }),
-            Place::Inline { bytes } | Place::Chunks { bytes, .. } | Place::Packed { bytes, .. } => {
-                bytes.into()
-            }
-        };
-        if bytes > VALUE_BYTES_MAX || item.value.is_some() {
-            let value = item.value.filter(|_| bytes <= VALUE_BYTES_MAX);
-            return Ok(Shown {
-                value: Some(Listed { key, bytes, value }),
-                point,
-            });
-        }
         let write = record
             .write_of(&key)
             .expect("a version that counts is one of its record's");
-        match self
-            .loader
-            .stored_value(node, record.attempt, write)
-            .await?
-        {
-            Some(value) => Ok(Shown {
-                value: Some(Listed {
-                    key,
-                    bytes,
-                    value: Some(value),
-                }),
-                point,
-            }),
-            // Superseded and collected: only possible if the pin was evicted.
-            None => self.as_stored(node, key).await,
-        }
+        let bytes = write.value_bytes();
+        let value = if bytes > VALUE_BYTES_MAX {
+            None
+        } else if item.value.is_some() {
+            item.value
+        } else {
+            let stored = self.loader.stored_value(node, record.attempt, write);
+            let Some(value) = stored.await? else {
+                // Superseded and collected: only possible if the pin was evicted.
+                return self.as_stored(node, key).await;
+            };
+            Some(value)
+        };
+        let value = Some(Listed { key, bytes, value });
+        Ok(Read { value, point })
     }
 
     /// Reads all its versions from the store. On a single node the index knows as much.
@@ -246,8 +213,8 @@ impl Calls {
         self: &Arc<Self>,
         node: &Arc<Node>,
         key: Key,
-    ) -> Result<Shown<Option<Listed>>> {
-        let Shown { value, point } =
+    ) -> Result<Read<Option<Listed>>> {
+        let Read { value, point } =
             if self.context.is_alone() || self.context.breaks(Broken::ListsFromMemory) {
                 self.get_now(&key).await?
             } else {
@@ -261,7 +228,7 @@ impl Calls {
                 value: Some(value).filter(|_| bytes <= VALUE_BYTES_MAX),
             }
         });
-        Ok(Shown {
+        Ok(Read {
             value: listed,
             point,
         })

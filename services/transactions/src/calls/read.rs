@@ -8,14 +8,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-
+use ports::Read;
 use tokio::sync::watch;
 
 use crate::{
     Error, Result,
     attempts::{
-        read_set::{Choice, Read, ReadSet, Seen},
-        snapshot,
+        read_set::{Choice, ReadSet, Seen, choose_at},
         transaction::{Phase, Transaction},
         write_buffer::Held,
     },
@@ -23,7 +22,7 @@ use crate::{
     cache::version_index::{Entry, Loaded},
     calls::Calls,
     loader::{Fetched, Pin, STALE_MAX, damaged, wait_for_load},
-    model::{Attempt, Call, Key, Shown},
+    model::{Attempt, Call, Key},
     node::Node,
     storage::{frontier::Frontier, records::Write},
 };
@@ -35,7 +34,7 @@ enum Looked {
     /// The transaction's own write, which was spilled.
     Spilled(Write),
     /// A version chosen now, or by an earlier read.
-    Chosen(Read, Age),
+    Chosen(Read<Choice>, Age),
     /// The versions have to be loaded first.
     Unknown(watch::Receiver<Loaded>),
 }
@@ -51,14 +50,14 @@ impl Calls {
         self: &Arc<Self>,
         call: &Call,
         key: &Key,
-    ) -> Result<Shown<Option<Bytes>>> {
+    ) -> Result<Read<Option<Bytes>>> {
         let transaction = self.here(call).await?;
         transaction.check_keyspace(key)?;
         let read = self.get_of(&transaction, key).await;
         self.tell(&transaction.node, read).await
     }
 
-    pub(crate) async fn get_now(self: &Arc<Self>, key: &Key) -> Result<Shown<Option<Bytes>>> {
+    pub(crate) async fn get_now(self: &Arc<Self>, key: &Key) -> Result<Read<Option<Bytes>>> {
         let node = self.serving.node()?;
         let read = self.get_newest(&node, key).await;
         self.tell(&node, read).await
@@ -85,16 +84,16 @@ impl Calls {
         self: &Arc<Self>,
         transaction: &Arc<Transaction>,
         key: &Key,
-    ) -> Result<Shown<Option<Bytes>>> {
+    ) -> Result<Read<Option<Bytes>>> {
         let mut loaded = None;
         let mut stale = 0;
         loop {
             let (read, age) = match self.look(transaction, key, loaded.take().as_ref())? {
-                Looked::Own(value) => return Ok(Shown::durable(value)),
+                Looked::Own(value) => return Ok(Read::durable(value)),
                 Looked::Spilled(write) => {
                     let Transaction { node, attempt, .. } = &**transaction;
                     if let Some(value) = self.loader.stored_value(node, *attempt, &write).await? {
-                        return Ok(Shown::durable(Some(value)));
+                        return Ok(Read::durable(Some(value)));
                     }
                     // It was written again meanwhile, or the attempt has ended; nothing else
                     // removes it.
@@ -112,17 +111,17 @@ impl Calls {
             };
             match self
                 .loader
-                .value(&transaction.node, key, &read.choice)
+                .value(&transaction.node, key, &read.value)
                 .await?
             {
                 Fetched::Value(value) => {
-                    let Read { choice, point } = read;
+                    let point = read.point;
                     if self.context.breaks(Broken::ChoosesBeforeRecording) {
                         let mut state = transaction.state();
-                        state.reads.record(key.clone(), choice, point);
+                        state.reads.record(key.clone(), read.value, point);
                     }
                     self.cluster.may_answer(&transaction.node)?;
-                    return Ok(Shown { value, point });
+                    return Ok(Read { value, point });
                 }
                 // An ended attempt protects no versions, so the read reports that end.
                 Fetched::Missing if transaction.state().phase != Phase::Open => {
@@ -136,7 +135,7 @@ impl Calls {
                     self.cache.lock().index.forget(key);
                     stale += 1;
                 }
-                Fetched::Missing => return Err(damaged(key, &read.choice)),
+                Fetched::Missing => return Err(damaged(key, &read.value)),
             }
         }
     }
@@ -145,7 +144,7 @@ impl Calls {
         self: &Arc<Self>,
         node: &Arc<Node>,
         key: &Key,
-    ) -> Result<Shown<Option<Bytes>>> {
+    ) -> Result<Read<Option<Bytes>>> {
         let mut pin = None;
         let mut missed = Choice::Absent;
         for _ in 0..STALE_MAX {
@@ -155,13 +154,14 @@ impl Calls {
                 .index
                 .entry(key)
                 .map(|entry| newest(entry));
-            let Read { choice, point } = match known {
+            let read = match known {
                 Some(newest) => newest,
                 None => newest(&*wait_for_load(self.loader.load(node, key)).await?),
             };
+            let (choice, point) = (read.value, read.point);
             if let Fetched::Value(value) = self.loader.value(node, key, &choice).await? {
                 self.cluster.may_answer(node)?;
-                return Ok(Shown { value, point });
+                return Ok(Read { value, point });
             }
             self.cache.lock().index.forget(key);
             missed = choice;
@@ -201,25 +201,23 @@ impl Calls {
         if state.reads.len() >= self.context.config.keys_read_max {
             return Err(Error::TooLarge("the transaction reads too many keys"));
         }
-        let Some(Read { choice, point }) = self.choose(transaction, &state.reads, key, loaded)?
-        else {
+        let Some(read) = self.choose(transaction, &state.reads, key, loaded)? else {
             return Ok(Looked::Unknown(self.loader.load(&transaction.node, key)));
         };
+        let is_absent = read.value == Choice::Absent;
         // Checked after the entry was examined: a key that was absent before the attempt's eviction
         // is absent. In a snapshot, the right version may be collected while an older one still
         // exists.
-        if transaction.is_overtaken() && (choice == Choice::Absent || transaction.is_serializable())
-        {
+        if transaction.is_overtaken() && (is_absent || transaction.is_serializable()) {
             return Err(too_late(transaction));
         }
-        let is_recorded = match &choice {
-            Choice::Absent => !self.context.breaks(Broken::ForgetsAbsence),
-            Choice::Version(_) => true,
-        };
+        let is_recorded = !is_absent || !self.context.breaks(Broken::ForgetsAbsence);
         if is_recorded && !self.context.breaks(Broken::ChoosesBeforeRecording) {
-            state.reads.record(key.clone(), choice.clone(), point);
+            state
+                .reads
+                .record(key.clone(), read.value.clone(), read.point);
         }
-        Ok(Looked::Chosen(Read { choice, point }, Age::New))
+        Ok(Looked::Chosen(read, Age::New))
     }
 
     /// The version that `key` is read as, or `None` if its versions must be loaded first. The
@@ -231,13 +229,13 @@ impl Calls {
         reads: &ReadSet,
         key: &Key,
         loaded: Option<&Arc<Entry>>,
-    ) -> Result<Option<Read>> {
+    ) -> Result<Option<Read<Choice>>> {
         let cache = self.cache.lock();
         let Some(entry) = cache.index.entry(key).or(loaded) else {
             return Ok(None);
         };
         let choice = if let Some(slot) = transaction.read_at() {
-            snapshot::choose(&entry.versions, slot)
+            choose_at(&entry.versions, slot)
         } else {
             let nothing = Frontier::default();
             let revives = self.context.breaks(Broken::RevivesCollected);
@@ -250,7 +248,7 @@ impl Calls {
             chosen.map_err(|_| Error::NoValidVersion)?
         };
         Ok(Some(Read {
-            choice,
+            value: choice,
             point: entry.point,
         }))
     }
@@ -262,13 +260,13 @@ fn lost_spill(attempt: Attempt) -> Error {
 }
 
 /// The newest version of an entry.
-fn newest(entry: &Entry) -> Read {
+fn newest(entry: &Entry) -> Read<Choice> {
     let choice = entry
         .versions
         .last()
         .map_or(Choice::Absent, |newest| Choice::Version(Arc::clone(newest)));
     Read {
-        choice,
+        value: choice,
         point: entry.point,
     }
 }

@@ -34,10 +34,7 @@ use crate::{
     calls::Calls,
     model::Outcome,
     packs::OnTheirWay,
-    storage::{
-        node_log::Draft,
-        records::{CommitRecord, Write, WriteSet},
-    },
+    storage::records::{CommitRecord, Entry, Write, WriteSet},
 };
 
 /// The most values spilled at a time.
@@ -130,10 +127,12 @@ impl Calls {
         if !self.context.breaks(Broken::SpillsUnlogged) {
             for part in WriteSet::parts_of(&writes, self.context.config.write_set_inline_bytes_max)
             {
-                let placed = node
-                    .log
-                    .append(Draft::spilled(id.clone(), *attempt, part))
-                    .await?;
+                let entry = Entry::Spilled {
+                    id: id.clone(),
+                    attempt: *attempt,
+                    writes: part,
+                };
+                let placed = node.log.append(entry.into()).await?;
                 transaction.state().spills.slots.push(placed.slot);
             }
         }
@@ -145,7 +144,7 @@ impl Calls {
             return Ok(());
         }
         write_values(self, transaction, &leaving.writes).await?;
-        self.context.counters.spilled(leaving.bytes as u64);
+        self.context.counters.lock().spilled_bytes += leaving.bytes as u64;
         Ok(())
     }
 
@@ -207,11 +206,7 @@ impl Calls {
         transaction: &Transaction,
         deletion: impl Future<Output = Result<()>> + Send + 'static,
     ) {
-        let Ok(at_work) = transaction.node.at_work() else {
-            return;
-        };
-        self.context.spawn(async move {
-            let _at_work = at_work;
+        transaction.node.spawn(&self.context, async move {
             if let Err(error) = deletion.await {
                 tracing::debug!(%error, "spilled data are left to the log's resolver");
             }

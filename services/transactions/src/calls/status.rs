@@ -15,17 +15,17 @@
 
 use std::sync::Arc;
 
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, Read};
 
 use crate::{
     Error, Result,
     attempts::{
-        open_attempts::Found,
+        open_attempts::AttemptState,
         transaction::{CommitAnswer, outcome},
     },
     broken::Broken,
     calls::Calls,
-    model::{Attempt, Call, Committed, Outcome, Shown, TransactionId, transaction_id::Generated},
+    model::{Attempt, Call, Committed, Outcome, TransactionId, transaction_id::Generated},
     node::Node,
     storage::{
         node_registry,
@@ -34,17 +34,19 @@ use crate::{
 };
 
 impl Calls {
-    pub(crate) async fn status(self: &Arc<Self>, call: &Call) -> Result<Shown<Outcome>> {
+    pub(crate) async fn status(self: &Arc<Self>, call: &Call) -> Result<Read<Outcome>> {
         let found = self.find(call);
         let answer = match found {
-            Found::Here(transaction) => return Ok(Shown::durable(transaction.state().outcome())),
-            Found::BegunAnew => return Ok(Shown::durable(Outcome::BegunAnew)),
-            Found::Ended(answer) => answer,
-            Found::Nothing => Box::pin(self.answer_of(call)).await,
+            AttemptState::Active(transaction) => {
+                return Ok(Read::durable(transaction.state().outcome()));
+            }
+            AttemptState::BegunAnew => return Ok(Read::durable(Outcome::BegunAnew)),
+            AttemptState::Ended(answer) => answer,
+            AttemptState::Unknown => Box::pin(self.answer_of(call)).await,
         };
         match (outcome(&answer), answer) {
-            (Some(outcome), _) => Ok(Shown::durable(outcome)),
-            (None, Err(Error::Expired)) => Ok(Shown::durable(Outcome::Expired)),
+            (Some(outcome), _) => Ok(Read::durable(outcome)),
+            (None, Err(Error::Expired)) => Ok(Read::durable(Outcome::Expired)),
             (None, Err(error)) => Err(error),
             (None, Ok(_)) => unreachable!("a commit that was answered has an outcome"),
         }
@@ -54,17 +56,16 @@ impl Calls {
     /// excludes begins of the same id.
     pub(crate) async fn answer_of(self: &Arc<Self>, call: &Call) -> CommitAnswer {
         let (calls, asked) = (Arc::clone(self), call.clone());
-        let call = call.clone();
         let answer = self
             .context
             .spawn_and_wait(async move {
                 let node = calls.serving.node()?;
-                let look_up = calls.look_up(&node, &call);
-                calls.alone_with(&call.id, look_up).await
+                let look_up = calls.look_up(&node, &asked);
+                calls.alone_with(&asked.id, look_up).await
             })
             .await;
         if answer == Err(Error::NoSuchTransaction)
-            && let Found::Ended(ended) = self.attempts.lock().find(&asked)
+            && let AttemptState::Ended(ended) = self.attempts.lock().find(call)
         {
             // The store keeps no record of a client id that was not begun since.
             return ended;
@@ -74,26 +75,26 @@ impl Calls {
 
     /// Finds the attempt of a call on this node. Where there are other nodes, one may have begun
     /// the id since.
-    pub(crate) fn find(&self, call: &Call) -> Found {
+    pub(crate) fn find(&self, call: &Call) -> AttemptState {
         let found = self.attempts.lock().find(call);
         if self.context.is_alone() {
             return found;
         }
         let is_own = |attempt: Attempt| self.attempts.lock().are_of(attempt.node);
         match (found, call.attempt) {
-            (Found::BegunAnew, Some(attempt)) if !is_own(attempt) => Found::Nothing,
-            (Found::Ended(Err(_)), None) if call.id.generated().is_none() => Found::Nothing,
-            (Found::Ended(Err(Error::TransactionFinished(Outcome::Aborted))), Some(_))
+            (AttemptState::BegunAnew, Some(attempt)) if !is_own(attempt) => AttemptState::Unknown,
+            (AttemptState::Ended(Err(_)), None)
+            | (AttemptState::Ended(Err(Error::TransactionFinished(Outcome::Aborted))), Some(_))
                 if call.id.generated().is_none() =>
             {
-                Found::Nothing
+                AttemptState::Unknown
             }
             (found, _) => found,
         }
     }
 
     async fn look_up(self: &Arc<Self>, node: &Arc<Node>, call: &Call) -> CommitAnswer {
-        if !matches!(self.find(call), Found::Nothing) {
+        if !matches!(self.find(call), AttemptState::Unknown) {
             return Err(Error::unavailable("the transaction is being begun"));
         }
         let (mut decision, mut point) = node.store.decision(&call.id).await?;
@@ -137,10 +138,7 @@ impl Calls {
             return Ok(false);
         };
         let attempt = generated.attempt;
-        if self.context.is_alone()
-            || attempt.node == node.id
-            || self.context.breaks(Broken::AnswersWithoutClosing)
-        {
+        if self.context.is_alone() || attempt.node == node.id {
             return Ok(false);
         }
         let row = node_registry::get(&node.store, attempt.node).await?;
@@ -212,9 +210,6 @@ impl Calls {
         decision: Decision,
         point: DurabilityPoint,
     ) -> Result<(Decision, DurabilityPoint)> {
-        if self.context.breaks(Broken::AnswersWithoutClosing) && decision.is_undecided() {
-            return Ok((decision, point));
-        }
         match decision.state {
             State::Undecided => match node.store.close(id, decision.attempt, true).await? {
                 Decided::Done(point) => Ok((

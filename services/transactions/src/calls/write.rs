@@ -1,21 +1,31 @@
-//! Put and delete: into the buffer, without a call to any port unless something must be spilled.
+//! Put, delete and send: into the buffers, without a call to any port unless something must be
+//! spilled. Plain writes: transactions of one write, under an id that no other caller knows.
 //!
 //! A caller that writes a large value, or exceeds the buffer, waits until the spill is done. That
 //! bounds memory.
+//!
+//! - A plain write comes after every write of its key that was acknowledged before it began, at any
+//!   node (T5). This node may not have applied that write, and its clock may be behind the one that
+//!   stamped it. Among several nodes, the key's versions are therefore read from the store, which
+//!   has all acknowledged writes, and the write is stamped above them. A transaction that writes a
+//!   key without reading it has no such promise (rule T-1), which would cost each of them that
+//!   read.
+//! - A plain write that is refused leaves nothing open, because no other caller could end it.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::{
-    Error, Result,
+    Effect, Error, Result,
     attempts::{
-        open_attempts::Found,
-        transaction::{Transaction, refusal},
+        open_attempts::AttemptState,
+        transaction::{Terms, Transaction, refusal},
     },
     broken::Broken,
-    calls::{Calls, spill::Leaving},
-    model::{Call, Key, Outcome},
+    calls::{Calls, commit::Committing, spill::Leaving},
+    model::{Call, Committed, Key, Outcome, Timestamp},
+    node::Node,
     storage::{layout, records::Place},
 };
 
@@ -131,10 +141,104 @@ impl Calls {
             self.find(call)
         };
         match found {
-            Found::Here(transaction) => Ok(transaction),
-            Found::Ended(answer) => Err(refusal(&answer)),
-            Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
-            Found::Nothing => Err(refusal(&Box::pin(self.answer_of(call)).await)),
+            AttemptState::Active(transaction) => Ok(transaction),
+            AttemptState::Ended(answer) => Err(refusal(&answer)),
+            AttemptState::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
+            AttemptState::Unknown => Err(refusal(&Box::pin(self.answer_of(call)).await)),
         }
+    }
+
+    /// Buffers `effect`, which happens once `call`'s transaction has committed.
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        call: &Call,
+        effect: Effect,
+        place: Option<u32>,
+    ) -> Result<()> {
+        self.effects.check_effect(&effect)?;
+        let transaction = self.here(call).await?;
+        self.effects.check_destination(&effect).await?;
+        self.buffer_effect(&transaction, &effect, place)
+    }
+
+    fn buffer_effect(
+        &self,
+        transaction: &Transaction,
+        effect: &Effect,
+        place: Option<u32>,
+    ) -> Result<()> {
+        if self.effects.outbox.is_full(self.context.config.unsent_max) {
+            return Err(Error::TooMuchBuffered);
+        }
+        let mut state = transaction.state();
+        state.touch(self.context.clock.monotonic())?;
+        transaction.node.store.check_fence()?;
+        let bytes = effect.bytes_len();
+        if !self
+            .context
+            .counters
+            .buffer(bytes, self.context.config.node_buffer_bytes_max)
+        {
+            return Err(Error::TooMuchBuffered);
+        }
+        let added = state
+            .effects
+            .add(effect, place, self.context.config.effects_max);
+        if !matches!(added, Ok(true)) {
+            self.context.counters.unbuffer(bytes);
+        }
+        added.map(drop)
+    }
+
+    pub(crate) async fn put_now(
+        self: &Arc<Self>,
+        key: Key,
+        value: Option<Bytes>,
+    ) -> Result<Committed> {
+        self.check_write(&key, value.as_ref())?;
+        let node = self.serving.node()?;
+        self.cluster.check_clock()?;
+        let after = self.newest_acknowledged(&node, &key).await?;
+        let terms = Terms {
+            after,
+            ..Terms::default()
+        };
+        let (id, attempt) = self.open_generated(&node, terms)?;
+        let call = Call {
+            id,
+            attempt: Some(attempt),
+        };
+        let written = async {
+            self.buffer(&self.here(&call).await?, key, value).await?;
+            self.begin_to_commit(&call).await
+        };
+        match written.await {
+            Ok(Committing::Here(transaction)) => self.wait_for_end(&transaction).await,
+            Ok(Committing::Ended(committed)) => Ok(committed),
+            Err(error) => {
+                if let Err(Error::Unavailable(_)) = self.abort(&call).await {
+                    tracing::debug!("a refused write is open until it expires");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The highest timestamp of any known write to `key`.
+    async fn newest_acknowledged(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        key: &Key,
+    ) -> Result<Timestamp> {
+        if self.context.is_alone() || self.context.breaks(Broken::WritesBlindly) {
+            return Ok(Timestamp::default());
+        }
+        let versions = self.loader.load_versions(node, key).await?;
+        Ok(versions
+            .records
+            .iter()
+            .map(|record| record.version.timed())
+            .max()
+            .unwrap_or_default())
     }
 }

@@ -88,7 +88,7 @@ impl Cluster {
         // The agreement of counted nodes before the list is read. A node that joins during the read
         // is not in the list, and may begin below what the others have sent since.
         let before = self.agreeable(node);
-        let first = self.lock().neighbours.first_uncounted();
+        let first = self.lock().neighbours.first_uncounted;
         let rows = node_registry::list_from(&node.store, first).await?;
         let is_live = |row: &NodeRow| row.node == node.id && !row.is_resolved;
         if !rows.iter().any(is_live) {

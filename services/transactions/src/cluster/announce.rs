@@ -31,14 +31,13 @@ use crate::{
     Error, Result,
     broken::Broken,
     cluster::{
-        Cluster,
+        AHEAD_MAX, Cluster,
         announcement_batch::{Received, prune},
-        lease::AHEAD_MAX,
         messages::{Announcement, Answer, Message, NodeState},
     },
     model::{Address, NodeId},
     node::Node,
-    storage::records::CommitRecord,
+    storage::records::{ANNOUNCED_MEMORY_MAX, CommitRecord},
 };
 
 #[cfg(test)]
@@ -53,8 +52,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(3);
 const SILENT_LOGGED_AFTER: Duration = Duration::from_secs(10);
 /// The approximate memory of one message's commits.
 const ANNOUNCED_BYTES_MAX: usize = 1 << 20;
-/// A larger commit is omitted, and the receiver reads it in the store.
-const RECORD_BYTES_MAX: usize = 16 << 20;
 
 impl Cluster {
     /// Starts to announce `node` to the others.
@@ -115,7 +112,7 @@ impl Cluster {
                     free.push((id, address));
                 }
                 if is_silent {
-                    neighbours.fall_behind(id);
+                    neighbours.behind.insert(id);
                 }
             }
         }
@@ -196,12 +193,10 @@ impl Cluster {
         }
         let (commits, through) = cache.recent.commits(from, decided, ANNOUNCED_BYTES_MAX);
         let mut records: Vec<_> = commits.into_iter().map(|(_, record)| record).collect();
-        let is_too_large = records
-            .iter()
-            .any(|record| record.bytes_len() > RECORD_BYTES_MAX);
+        let bytes: usize = records.iter().map(|record| record.bytes_len()).sum();
         announcement.through = through;
-        if is_too_large {
-            // The receiver finds a gap, and reads it in the store.
+        if bytes > ANNOUNCED_MEMORY_MAX {
+            // The receiver finds a gap, and reads these commits in the store.
             announcement.from = through + 1;
             return (announcement, DurabilityPoint::DURABLE);
         }
@@ -264,7 +259,7 @@ impl Cluster {
         let neighbours = &mut cluster.neighbours;
         for log in behind {
             if log != node.id && !members.contains_key(&log) {
-                neighbours.fall_behind(log);
+                neighbours.behind.insert(log);
             }
         }
         let peer = neighbours.peer(from, now);
@@ -329,7 +324,7 @@ impl Cluster {
                     self.cache.lock().advance(from, through);
                 }
             } else {
-                cluster.neighbours.fall_behind(from);
+                cluster.neighbours.behind.insert(from);
             }
             (is_next, through > received || !records.is_empty())
         };

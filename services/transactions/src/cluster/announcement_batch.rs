@@ -16,7 +16,7 @@
 //! [`DataCache::warmth`]: crate::cache::data_cache::DataCache::warmth
 //!
 //! Invariants
-//! - Gathered announcements are not applied: begins, horizons and commit tokens use the merged
+//! - Announcements of a batch are not applied: begins, horizons and commit tokens use the merged
 //!   frontier. This node reports them as received
 //!   ([`NodeState`](crate::cluster::messages::NodeState)), so no node sends them again. A later
 //!   announcement may omit what they supersede, because it is merged no earlier.
@@ -117,7 +117,7 @@ fn bytes_of(told: &Received) -> usize {
 }
 
 impl Cluster {
-    /// Gathers a node's announcement, if it has any commits, and ensures that it is merged.
+    /// Adds a node's announcement, if it has any commits, and ensures that it is merged.
     pub(crate) fn add_to_batch(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -183,7 +183,7 @@ impl Cluster {
         }
     }
 
-    /// Prefetches the values gathered up to `end` where they supersede values that were read here.
+    /// Prefetches the values of the announcements up to `end` where they supersede values that were read here.
     async fn read_ahead(&self, node: &Arc<Node>, end: u64) {
         let wanted = self.lock().wanted(&self.cache, end);
         let reads = stream::iter(wanted).for_each_concurrent(
@@ -255,8 +255,7 @@ impl ClusterState {
             .filter(|record| !cache.applied.contains(record.position))
             .collect();
         let news = prune(unapplied, |_, _| false);
-        node.observe(&news);
-        cache.merge(node.id, &news);
+        cache.on_commits_elsewhere(node, &news);
         for (log, through) in through {
             cache.advance(log, through);
         }
@@ -265,7 +264,7 @@ impl ClusterState {
             .retain(|log, slot| *slot > cache.applied.through(*log));
     }
 
-    /// The newest values gathered up to `end` that follow warm ones, and their warmth.
+    /// The newest values of the announcements up to `end` that follow warm ones, and their warmth.
     fn wanted(&self, cache: &Cache, end: u64) -> Vec<(Attempt, Write, u8)> {
         let count = end.saturating_sub(self.batch.merged) as usize;
         let mut newest = BTreeMap::new();

@@ -84,7 +84,7 @@ impl Cluster {
         to: NodeId,
         message: &Message,
     ) -> Result<(&dyn Peers, Bytes)> {
-        let (Some(peers), Some(secret)) = (&self.peers, node.secret()) else {
+        let (Some(peers), Some(secret)) = (&self.peers, node.secret) else {
             return Err(Error::unavailable("there is no other node"));
         };
         let message = message.encode(Way {

@@ -68,12 +68,11 @@ impl Cluster {
                 node.log.observe(stored.timestamp);
                 let (records, all_decided) = self.outcomes(node, stored).await?;
                 is_decided &= all_decided;
-                node.observe(&records);
                 let mut cache = self
                     .cache
                     .of(node.id)
                     .ok_or_else(|| Error::unavailable("the node restarts"))?;
-                cache.merge(node.id, &records);
+                cache.on_commits_elsewhere(node, &records);
                 if is_decided {
                     cache.advance(log, slot.index.0);
                 }
@@ -113,7 +112,7 @@ impl Cluster {
     }
 
     /// The outcome of a slot's commits: the records, and whether all are decided.
-    pub(crate) async fn outcomes(
+    async fn outcomes(
         &self,
         node: &Node,
         slot: StoredSlot,

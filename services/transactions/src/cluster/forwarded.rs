@@ -1,5 +1,7 @@
 //! The wire form of a call that one node forwards to another, and of its answer.
 
+use std::mem::discriminant;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -7,17 +9,10 @@ use crate::{
     Error, Result,
     cluster::peers::NoAnswer,
     effects::Effect,
-    model::{After, Attempt, Call, Key, Outcome, TransactionId},
+    model::{After, Key, Outcome},
 };
 
-/// A call on its way to the owner of its transaction.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Forwarded {
-    pub(crate) id: TransactionId,
-    pub(crate) attempt: Option<Attempt>,
-    pub(crate) asked: Asked,
-}
-
+/// A request to the owner of a call's transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Asked {
     Get(Key),
@@ -76,25 +71,17 @@ pub(crate) fn not_understood() -> Error {
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
-        Self::Plain(match error {
-            Error::TransactionFinished(outcome) => return Self::Finished(outcome),
-            Error::Unavailable(why) => return Self::Unavailable(why.to_string()),
-            Error::Corrupt(why) => return Self::Corrupt(why.to_string()),
-            Error::WrongObjects(why) => return Self::WrongObjects(why.to_string()),
-            Error::Invalid(_) => 0,
-            Error::TooLarge(_) => 1,
-            Error::TooManyOpen => 2,
-            Error::TooMuchBuffered => 3,
-            Error::NoSuchTransaction => 4,
-            Error::NoSuchQueue => 5,
-            Error::NoSuchFunction => 6,
-            Error::NoValidVersion => 7,
-            Error::Conflict => 8,
-            Error::SnapshotTooOld => 9,
-            Error::Expired => 10,
-            Error::OutcomeUnknown => 11,
-            Error::NoRoom => 12,
-        })
+        match error {
+            Error::TransactionFinished(outcome) => Self::Finished(outcome),
+            Error::Unavailable(why) => Self::Unavailable(why.to_string()),
+            Error::Corrupt(why) => Self::Corrupt(why.to_string()),
+            Error::WrongObjects(why) => Self::WrongObjects(why.to_string()),
+            error => {
+                let is_it = |other: &Error| discriminant(other) == discriminant(&error);
+                let index = WITHOUT_TEXT.iter().position(is_it);
+                Self::Plain(index.map_or(u8::MAX, |index| index as u8))
+            }
+        }
     }
 }
 
@@ -132,20 +119,6 @@ impl Asked {
             (Self::Commit | Self::Abort, _) => Error::OutcomeUnknown,
             (_, why) => Error::unavailable(&why.to_string()),
         }
-    }
-}
-
-impl Forwarded {
-    pub(crate) fn new(call: &Call, asked: Asked) -> Self {
-        Self {
-            id: call.id.clone(),
-            attempt: call.attempt,
-            asked,
-        }
-    }
-
-    pub(crate) fn commit(call: &Call) -> Self {
-        Self::new(call, Asked::Commit)
     }
 }
 

@@ -1,25 +1,35 @@
 //! The messages between nodes, and their encoding.
 //!
-//! A message names its sender and its receiver, carries the store's secret, and begins with its
-//! kind. A node of another build refuses an unknown kind by its number, so builds can coexist.
+//! A message begins with a fixed head: its kind, its sender and its receiver, and the store's
+//! secret. The receiver checks the head before it decodes the body, because the bytes may come from
+//! any process that reaches the listener. A node of another build refuses an unknown kind by its
+//! number, so builds can coexist.
+//!
+//! Invariants
+//! - The body of a message without the secret is never decoded.
+//! - A decoded body takes at most a few times the memory of its bytes, except for lists of small
+//!   items. Those of an announcement are bounded by [`ANNOUNCED_MEMORY_MAX`], and a proposal is
+//!   short.
 
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::peers::{ANNOUNCE, ASK, FORWARD, SEQUENCE, STOP_TIMESTAMPS};
 use crate::{
     Error, Result,
     cluster::{
-        forwarded::{Forwarded, Refused, Reply, not_understood},
-        peers::MESSAGE_BYTES_MAX,
+        forwarded::{Asked, Refused, Reply, not_understood},
+        peers::{MESSAGE_BYTES_MAX, message_bytes_max},
     },
-    model::{Attempt, Call, KeyspaceId, NodeId, Timestamp, TransactionId, Version},
+    model::{Call, KeyspaceId, NodeId, Timestamp, Version},
     sequencer::Proposal,
     storage::{
         frontier::Frontier,
-        records::{CommitRecord, decode, encode, encode_behind},
+        records::{
+            ANNOUNCED_MEMORY_MAX, CommitRecord, bounded_list, decode, encode, encode_behind,
+        },
         secret::Secret,
     },
 };
@@ -28,14 +38,14 @@ use crate::{
 pub(crate) type Ordered = Result<Version, Refused>;
 
 /// A request or an announcement to a node.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Message {
     /// Requests the receiver's state.
     Ask,
     /// The sender's new commits, and its state.
     Announce(Announcement),
     /// A call for a transaction of the receiver.
-    Forward(Forwarded),
+    Forward(Call, Asked),
     /// A proposal for the receiver to decide as the sequencer.
     Sequence(Proposal),
     /// Requests that the receiver gives no more timestamps in that keyspace.
@@ -60,8 +70,8 @@ pub(crate) enum Answer {
     Stopped,
 }
 
-/// The sender and the receiver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The head of a message after its kind: the sender and the receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Way {
     pub(crate) from: NodeId,
     pub(crate) to: NodeId,
@@ -96,34 +106,73 @@ pub(crate) struct Announcement {
     /// The last existing slot.
     pub(crate) last: u64,
     /// Their commits, except those superseded by a newer version of every key.
+    #[serde(deserialize_with = "records")]
     pub(crate) records: Vec<CommitRecord>,
 }
 
-impl Message {
-    fn kind(&self) -> u8 {
-        match self {
-            Self::Ask => ASK,
-            Self::Announce(_) => ANNOUNCE,
-            Self::Forward(_) => FORWARD,
-            Self::Sequence(_) => SEQUENCE,
-            Self::StopTimestamps(_) => STOP_TIMESTAMPS,
-        }
-    }
+fn records<'de, D: Deserializer<'de>>(bytes: D) -> Result<Vec<CommitRecord>, D::Error> {
+    bounded_list(bytes, ANNOUNCED_MEMORY_MAX, CommitRecord::bytes_len)
+}
 
-    pub(crate) fn encode(&self, way: Way) -> Bytes {
-        encode_behind(&[self.kind()], &(way, self))
-    }
+impl Way {
+    const BYTES: usize = 24;
 
-    /// Decodes a message and its sender and receiver. Errors: the number of an unknown kind.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<(Way, Self), u8> {
-        let (&kind, body) = bytes.split_first().ok_or(0_u8)?;
-        if bytes.len() > MESSAGE_BYTES_MAX {
+    /// The way of a message, from its head alone. Errors: the number of its kind, if this build
+    /// does not know it, or the message is too short or too long for it.
+    pub(crate) fn of(message: &[u8]) -> Result<Self, u8> {
+        let (&kind, rest) = message.split_first().ok_or(0_u8)?;
+        let is_known = (ASK..=STOP_TIMESTAMPS).contains(&kind);
+        if !is_known || message.len() > message_bytes_max(kind) {
             return Err(kind);
         }
-        decode::<(Way, Self)>(body, "a node's message")
-            .ok()
-            .filter(|(_, message)| message.kind() == kind)
-            .ok_or(kind)
+        let (from, rest) = rest.split_first_chunk().ok_or(kind)?;
+        let (to, rest) = rest.split_first_chunk().ok_or(kind)?;
+        let (secret, _) = rest.split_first_chunk().ok_or(kind)?;
+        Ok(Self {
+            from: NodeId(u32::from_be_bytes(*from)),
+            to: NodeId(u32::from_be_bytes(*to)),
+            secret: Secret(u128::from_be_bytes(*secret)),
+        })
+    }
+
+    /// The head of a message of this kind.
+    pub(crate) fn head(self, kind: u8) -> Vec<u8> {
+        let Self { from, to, secret } = self;
+        let mut head = vec![kind];
+        head.extend(from.0.to_be_bytes());
+        head.extend(to.0.to_be_bytes());
+        head.extend(secret.0.to_be_bytes());
+        head
+    }
+}
+
+impl Message {
+    pub(crate) fn encode(&self, way: Way) -> Bytes {
+        match self {
+            Self::Ask => way.head(ASK).into(),
+            Self::Announce(announcement) => encode_behind(&way.head(ANNOUNCE), announcement),
+            Self::Forward(call, asked) => encode_behind(&way.head(FORWARD), &(call, asked)),
+            Self::Sequence(proposal) => encode_behind(&way.head(SEQUENCE), proposal),
+            Self::StopTimestamps(keyspace) => encode_behind(&way.head(STOP_TIMESTAMPS), keyspace),
+        }
+    }
+
+    /// Decodes a message whose [`Way`] the caller has checked. Errors: the number of its kind, if
+    /// this build does not know such a message.
+    pub(crate) fn decode(message: &[u8]) -> Result<Self, u8> {
+        let (&kind, rest) = message.split_first().ok_or(0_u8)?;
+        let body = rest.get(Way::BYTES..).ok_or(kind)?;
+        let decoded = match kind {
+            ASK => Ok(Self::Ask),
+            ANNOUNCE => decode(body, "an announcement").map(Self::Announce),
+            FORWARD => {
+                decode(body, "a forwarded call").map(|(call, asked)| Self::Forward(call, asked))
+            }
+            SEQUENCE => decode(body, "a proposal").map(Self::Sequence),
+            STOP_TIMESTAMPS => decode(body, "a keyspace").map(Self::StopTimestamps),
+            _ => return Err(kind),
+        };
+        decoded.map_err(|_| kind)
     }
 }
 
@@ -140,47 +189,16 @@ impl Answer {
     }
 }
 
-/// One message of each kind, sent from `from` to `to` without the secret, for tests of transports.
+/// The head of a message of each kind, sent from `from` to `to` without the secret, for tests of
+/// transports.
 #[doc(hidden)]
 pub fn messages_of_a_stranger(from: NodeId, to: NodeId) -> Vec<Bytes> {
-    let way = Way {
-        from,
-        to,
-        secret: Secret(0),
-    };
-    let all = Frontier::everything();
-    let state = NodeState {
-        wall_ms: u64::MAX,
-        timestamp: Timestamp(u64::MAX - 1),
-        applied: all.clone(),
-        horizon: all.clone(),
-        dropped: all,
-        noted: u64::MAX,
-    };
-    let announcement = Announcement {
-        state,
-        from: 1,
-        through: u64::MAX - 1,
-        last: u64::MAX,
-        records: Vec::new(),
-    };
-    let id = TransactionId::new("a stranger's").expect("a name");
-    let forwarded = Forwarded::commit(&Call::latest(id.clone()));
-    let proposal = Proposal::to_close(
-        &id,
-        Attempt {
-            node: to,
-            sequence: 1,
-        },
-    );
-    let messages = [
-        Message::Ask,
-        Message::Announce(announcement),
-        Message::Forward(forwarded),
-        Message::Sequence(proposal),
-        Message::StopTimestamps(KeyspaceId::default()),
-    ];
-    messages.iter().map(|message| message.encode(way)).collect()
+    let secret = Secret(0);
+    let way = Way { from, to, secret };
+    let kinds = ASK..=STOP_TIMESTAMPS;
+    kinds
+        .map(|kind| encode_behind(&way.head(kind), &1))
+        .collect()
 }
 
 /// The answer that no node is here.
@@ -205,8 +223,14 @@ mod tests {
 
     use super::*;
     use crate::{
-        model::{Key, Position},
+        model::{Attempt, Key, Position, TransactionId},
         storage::records::{Place, Write},
+    };
+
+    const WAY: Way = Way {
+        from: NodeId(1),
+        to: NodeId(2),
+        secret: Secret(u128::MAX / 3),
     };
 
     fn state() -> NodeState {
@@ -255,16 +279,17 @@ mod tests {
             last: 11,
             records,
         };
-        let forwarded = Forwarded::commit(&Call {
+        let call = Call {
             id: id.clone(),
             attempt: Some(attempt),
-        });
+        };
+        let forwarded = Message::Forward(call, Asked::Commit);
         let stop = Message::StopTimestamps(KeyspaceId(7));
         let sequence = Message::Sequence(Proposal::to_close(&record.id, attempt));
         vec![
             Message::Ask,
             Message::Announce(announcement),
-            Message::Forward(forwarded),
+            forwarded,
             sequence,
             stop,
         ]
@@ -272,13 +297,12 @@ mod tests {
 
     #[test]
     fn messages_are_read_back_as_they_were_sent() {
-        let way = Way {
-            from: NodeId(1),
-            to: NodeId(2),
-            secret: Secret(u128::MAX / 3),
-        };
         for message in messages() {
-            assert_eq!(Message::decode(&message.encode(way)), Ok((way, message)));
+            let bytes = message.encode(WAY);
+            assert_eq!(
+                (Way::of(&bytes), Message::decode(&bytes)),
+                (Ok(WAY), Ok(message))
+            );
         }
         let ordered = Answer::Ordered(Ok(Version::sequenced(7, 1)));
         for answer in [
@@ -294,29 +318,44 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_refused_by_its_number() {
-        let way = Way {
-            from: NodeId(1),
-            to: NodeId(2),
-            secret: Secret(u128::MAX / 3),
-        };
-        let mut message = Message::Ask.encode(way).to_vec();
+        let mut message = Message::Ask.encode(WAY).to_vec();
         message[0] = 77;
-        assert_eq!(Message::decode(&message), Err(77));
-        assert_eq!(Message::decode(&[]), Err(0));
+        assert_eq!(Way::of(&message), Err(77));
+        assert_eq!(Way::of(&[]), Err(0));
+        assert_eq!(Way::of(&[ANNOUNCE, 1]), Err(ANNOUNCE));
+        assert_eq!(Message::decode(&[ANNOUNCE, 1]), Err(ANNOUNCE));
         assert!(Answer::decode(&[9, 1]).is_err() && Answer::decode(&[]).is_err());
+    }
+
+    /// Each write of this announcement takes five bytes, and sixty-four in memory.
+    #[test]
+    fn an_announcement_takes_a_bounded_amount_of_memory() {
+        let Some(Message::Announce(mut announcement)) = messages().into_iter().nth(1) else {
+            unreachable!("it is the second")
+        };
+        let record = &mut announcement.records[0];
+        let writes = ANNOUNCED_MEMORY_MAX / record.bytes_len() * record.writes.len();
+        record.writes = vec![record.writes[0].clone(); writes];
+        let bytes_max = announcement
+            .records
+            .iter()
+            .map(CommitRecord::bytes_len)
+            .sum::<usize>();
+        assert!(bytes_max < ANNOUNCED_MEMORY_MAX);
+        let fits = Message::Announce(announcement.clone());
+        assert_eq!(Message::decode(&fits.encode(WAY)), Ok(fits));
+        announcement.records = vec![announcement.records[0].clone(); 5];
+        let is_beyond = Message::Announce(announcement).encode(WAY);
+        assert!(is_beyond.len() < message_bytes_max(ANNOUNCE));
+        assert_eq!(Message::decode(&is_beyond), Err(ANNOUNCE));
     }
 
     /// Arbitrary bytes cause no panic, and allocate no more memory than they declare.
     #[test]
     fn hostile_bytes_are_refused() {
         let mut random = fastrand::Rng::with_seed(7);
-        let way = Way {
-            from: NodeId(1),
-            to: NodeId(2),
-            secret: Secret(u128::MAX / 3),
-        };
         for message in messages() {
-            let whole = message.encode(way);
+            let whole = message.encode(WAY);
             for _ in 0..2_000 {
                 let mut bytes = whole.to_vec();
                 bytes.truncate(random.usize(..=bytes.len()));
@@ -326,7 +365,11 @@ mod tests {
                         bytes[place] = random.u8(..);
                     }
                 }
-                let _ = (Message::decode(&bytes), Answer::decode(&bytes));
+                let _ = (
+                    Way::of(&bytes),
+                    Message::decode(&bytes),
+                    Answer::decode(&bytes),
+                );
             }
         }
     }

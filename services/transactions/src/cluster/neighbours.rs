@@ -49,8 +49,10 @@ pub(crate) struct Neighbours {
     pub(super) peers: BTreeMap<NodeId, Peer>,
     /// The nodes whose logs are not resolved, by the last registry read.
     pub(crate) live: BTreeSet<NodeId>,
-    pub(super) first_uncounted: NodeId,
-    /// Logs that are silent, or of which others have applied more.
+    /// The first node from which the registry must be listed: all before have ended. A node that
+    /// has an id and no row yet may still put the row.
+    pub(crate) first_uncounted: NodeId,
+    /// Logs to read in the store: they are silent, or others have applied more of them.
     pub(crate) behind: BTreeSet<NodeId>,
     /// Whether the clock check failed and was logged: this machine's clock is too far ahead.
     pub(crate) is_refused: bool,
@@ -115,12 +117,6 @@ impl Neighbours {
         Some(minimum.unwrap_or_else(Frontier::everything))
     }
 
-    /// The first node from which the registry must be listed: all before have ended. A node that
-    /// has an id and no row yet may still put the row.
-    pub(crate) fn first_uncounted(&self) -> NodeId {
-        self.first_uncounted
-    }
-
     /// Takes in the registry's rows from the first uncounted node on.
     pub(crate) fn count(&mut self, rows: &[NodeRow]) {
         self.live = rows
@@ -145,16 +141,6 @@ impl Neighbours {
                 .map_or(0, |peer| peer.told_dropped.through(log))
         });
         told.min().unwrap_or(u64::MAX)
-    }
-
-    /// Schedules `log` to be read in the store.
-    pub(crate) fn fall_behind(&mut self, log: NodeId) {
-        self.behind.insert(log);
-    }
-
-    /// Takes the logs to be read in the store.
-    pub(crate) fn take_behind(&mut self) -> BTreeSet<NodeId> {
-        std::mem::take(&mut self.behind)
     }
 
     /// Notes that `log` was read in the store.

@@ -38,7 +38,7 @@ const QUESTION_BYTES_MAX: usize = 4 << 10;
 
 /// The kinds of messages: the first byte of each.
 pub(super) const ASK: u8 = 1;
-pub(super) const ANNOUNCE: u8 = 2;
+pub(crate) const ANNOUNCE: u8 = 2;
 pub(super) const FORWARD: u8 = 3;
 pub(super) const SEQUENCE: u8 = 4;
 pub(super) const STOP_TIMESTAMPS: u8 = 5;
@@ -94,4 +94,37 @@ pub trait Peers: Debug + Send + Sync {
     /// Sends `message` to the node at `address`, and returns its answer. No order is promised, nor
     /// that a message arrives only once.
     async fn call(&self, address: &Address, message: Bytes) -> Result<Bytes, NoAnswer>;
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use simulated::World;
+
+    use super::{Address, Arc, Bytes, NoAnswer, Peers, async_trait};
+    use crate::{Config, Parts, Service, cluster::membership::Alone};
+
+    /// A transport that reaches no node.
+    #[derive(Debug)]
+    struct Nobody;
+
+    #[async_trait]
+    impl Peers for Nobody {
+        async fn call(&self, _: &Address, _: Bytes) -> Result<Bytes, NoAnswer> {
+            Err(NoAnswer::Silence("no node".into()))
+        }
+    }
+
+    /// A node that could have others beside it, and has none.
+    pub(crate) async fn start_among_others() -> Service {
+        let world = World::new(1);
+        let parts = Parts {
+            key_value: world.key_value(),
+            clock: world.clock(),
+            entropy: world.entropy(),
+        };
+        let among = Service::builder(parts).among(Arc::new(Alone::default()), Arc::new(Nobody));
+        let service = among.build(Config::default());
+        service.start().await.expect("a calm world");
+        service
+    }
 }

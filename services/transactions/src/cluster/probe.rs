@@ -10,16 +10,14 @@
 //! - A node counts as silent only if it left [`PROBES`] questions in a row unanswered, which began
 //!   at least [`PROBE_EVERY`] apart.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::{
     FutureExt as _,
     future::{BoxFuture, Shared, WeakShared},
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     Error, Result,
@@ -48,7 +46,7 @@ pub(crate) struct Probes(Mutex<BTreeMap<NodeId, WeakShared<BoxFuture<'static, Er
 impl Probes {
     /// Joins the running probe of `to`, or starts one.
     fn join(&self, to: NodeId, probe: impl FnOnce() -> BoxFuture<'static, Error>) -> Silence {
-        let mut probes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut probes = self.0.lock();
         // A probe that has ended is stale.
         let under_way = |probe: &WeakShared<_>| {
             probe

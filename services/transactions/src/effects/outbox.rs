@@ -21,14 +21,11 @@
 //! Bounds: `unsent_max` transactions, beyond which no effect is accepted; [`SENDING_MAX`] of them
 //! are sent at a time. Those whose destination fails wait without blocking others.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{TryStreamExt, future::join_all, stream};
+use parking_lot::Mutex;
 use ports::{
     Condition, DurabilityPoint, Item, Update,
     key_value::{Action, Name, Scan, Value},
@@ -109,12 +106,12 @@ impl Default for Outbox {
 impl Outbox {
     /// Whether this node has reached its limit of transactions with unsent effects.
     pub(crate) fn is_full(&self, unsent_max: usize) -> bool {
-        self.unsent().len() >= unsent_max
+        self.unsent.lock().len() >= unsent_max
     }
 
     /// The number of unsent effects, and of transactions whose next effect fails.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let unsent = self.unsent();
+        let unsent = self.unsent.lock();
         let effects: usize = unsent.values().map(|unsent| unsent.effects).sum();
         let failing = unsent.values().filter(|unsent| unsent.is_failing).count();
         (effects as u64, failing as u64)
@@ -122,21 +119,17 @@ impl Outbox {
 
     /// The next serving node finds them in the store.
     pub(crate) fn clear(&self) {
-        self.unsent().clear();
+        self.unsent.lock().clear();
     }
 
     /// Registers `effects` of `attempt` to be sent by `node`, unless it cannot go on: then another
     /// node sends them.
     fn insert(&self, node: &Node, attempt: Attempt, effects: usize) {
-        let mut all = self.unsent();
+        let mut all = self.unsent.lock();
         if !node.store.is_fenced() {
             let unsent = all.entry((node.id, attempt)).or_default();
             unsent.effects = effects;
         }
-    }
-
-    fn unsent(&self) -> MutexGuard<'_, BTreeMap<(NodeId, Attempt), Unsent>> {
-        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -266,8 +259,8 @@ impl Store {
 }
 
 impl Effects {
-    /// Sends the effects of `attempt`, which has committed at `point`.
-    pub(crate) fn dispatch(
+    /// Sends the `count` effects of `attempt`, which has committed, once `point` is durable.
+    pub(crate) fn on_commit(
         self: &Arc<Self>,
         node: &Arc<Node>,
         attempt: Attempt,
@@ -306,7 +299,11 @@ impl Effects {
     }
 
     /// Sends the effects of earlier nodes.
-    pub(crate) fn hand_over(self: &Arc<Self>, node: &Arc<Node>, left: Vec<Left>) {
+    pub(crate) fn hand_over(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        left: impl IntoIterator<Item = Left>,
+    ) {
         for Left {
             node: earlier,
             unsent,
@@ -348,11 +345,11 @@ impl Effects {
             }
             self.context.pause(&mut delays).await;
         }
-        self.outbox.unsent().remove(&(node.id, attempt));
+        self.outbox.unsent.lock().remove(&(node.id, attempt));
     }
 
     fn note_failure(&self, node: &Node, attempt: Attempt, error: &Error) {
-        let mut all = self.outbox.unsent();
+        let mut all = self.outbox.unsent.lock();
         let unsent = all.get_mut(&(node.id, attempt));
         if let Some(unsent) = unsent.filter(|unsent| !unsent.is_failing) {
             unsent.is_failing = true;
@@ -380,7 +377,7 @@ impl Effects {
             if place + 1 < count || row.parts() > 0 {
                 store.mark_sent(attempt, place + 1).await?;
             }
-            if let Some(unsent) = self.outbox.unsent().get_mut(&(node.id, attempt)) {
+            if let Some(unsent) = self.outbox.unsent.lock().get_mut(&(node.id, attempt)) {
                 (unsent.effects, unsent.is_failing) = ((count - place - 1) as usize, false);
             }
         }

@@ -220,44 +220,16 @@ impl Recovery {
 
 #[cfg(test)]
 mod tests {
-    use async_trait::async_trait;
     use bytes::Bytes;
-    use simulated::World;
 
     use super::*;
-    use crate::{
-        Config, Parts, Service,
-        cluster::{
-            membership::Alone,
-            peers::{NoAnswer, Peers},
-        },
-        model::Address,
-    };
-
-    /// A transport that reaches no node.
-    #[derive(Debug)]
-    struct Nobody;
-
-    #[async_trait]
-    impl Peers for Nobody {
-        async fn call(&self, _: &Address, _: Bytes) -> Result<Bytes, NoAnswer> {
-            Err(NoAnswer::Silence("no node".into()))
-        }
-    }
+    use crate::{cluster::peers::tests::start_among_others, model::Address};
 
     /// T9: an unreadable log does not stop the recovery of the others.
     #[test]
     fn a_damaged_log_of_one_node_keeps_nobody_from_seeing_to_the_next() {
         simulated::run(async {
-            let world = World::new(1);
-            let parts = Parts {
-                key_value: world.key_value(),
-                clock: world.clock(),
-                entropy: world.entropy(),
-            };
-            let among = Service::builder(parts).among(Arc::new(Alone::default()), Arc::new(Nobody));
-            let service = among.build(Config::default());
-            service.start().await.expect("a calm world");
+            let service = start_among_others().await;
             let recovery = &service.engine().recovery;
             let node = recovery.calls.serving.node().expect("it has started");
             let store = &node.store;

@@ -39,13 +39,7 @@ use crate::{
     recovery::Recovery,
     serializable::keyspace,
     storage::{
-        frontier::Frontier,
-        hybrid_clock::HybridClock,
-        layout,
-        node_log::NodeLog,
-        node_registry,
-        records::{StoredSlot, decode},
-        secret::Secret,
+        frontier::Frontier, hybrid_clock::HybridClock, layout, node_registry, secret::Secret,
         store::Store,
     },
 };
@@ -63,26 +57,25 @@ impl Recovery {
         )
         .await?;
         let writer = self.begin_log(&store, id).await?;
-        let clock = Arc::clone(&self.calls.context.clock);
-        let log = NodeLog::new(
-            Arc::clone(&store),
-            writer,
-            clock,
-            HybridClock::default(),
-            self.calls.context.slot_bounds(),
-            self.calls.context.config.mutant,
-        );
-        let node = Arc::new(Node::new(&self.calls.context, id, store, log, Some(secret)));
-        self.calls.packing.pass_packs(&node).await?;
-        let (applied, dropped) = self.initial_frontier(&node, !marked.is_empty()).await?;
-        node.store.check_incarnation()?;
-        {
-            self.calls.cluster.start(node.id);
-            self.calls.cache.start(node.id, applied, dropped);
-            self.calls.serializable.keyspaces.start(node.id, &marked);
-            self.calls.attempts.start(node.id);
-            self.calls.serving.start(&node);
+        let highest = HybridClock::default();
+        let node = self
+            .new_node(store, id, writer, highest, Some(secret))
+            .await?;
+        let (applied, dropped, unread) = self.initial_frontier(&node, !marked.is_empty()).await?;
+        self.calls.cluster.start(node.id);
+        self.calls.cache.start(node.id, applied, dropped);
+        for log in unread {
+            match self.calls.cluster.follow(&node, log).await {
+                // The leader keeps logging it; a damaged log does not prevent serving the others'
+                // data.
+                Err(Error::Corrupt(_)) if !self.calls.cluster.others(&node).contains_key(&log) => {}
+                followed => drop(followed?),
+            }
         }
+        node.store.check_incarnation()?;
+        self.calls.serializable.keyspaces.start(node.id, &marked);
+        self.calls.attempts.start(node.id);
+        self.calls.serving.start(&node);
         tracing::info!(
             node = id.0,
             "transactions are served, beside other nodes if there are any"
@@ -95,13 +88,13 @@ impl Recovery {
         Ok(())
     }
 
-    /// The initial frontier of a new node, since its index is empty, and the deletions that may be
-    /// gone.
+    /// The initial frontier of a new node, since its index is empty; the deletions that may be gone;
+    /// and the logs to read in the store, because no other node answers.
     async fn initial_frontier(
         self: &Arc<Self>,
         node: &Arc<Node>,
         is_any_marked: bool,
-    ) -> Result<(Frontier, Frontier)> {
+    ) -> Result<(Frontier, Frontier, Vec<NodeId>)> {
         let rows = node_registry::list(&node.store).await?;
         let mut applied = Frontier::default();
         let mut dropped = Frontier::default();
@@ -131,31 +124,19 @@ impl Recovery {
             self.calls.serializable.follow_sequencer(node).await?;
             applied.advance(NodeId::SEQUENCER, node.followed.through());
         }
+        let mut unread = Vec::new();
         if told.is_empty() {
-            for row in rows
-                .iter()
-                .filter(|row| !row.is_resolved && row.node != node.id)
-            {
-                match self
-                    .frontier_of_log(node, row.node, &mut applied, &mut dropped)
-                    .await
-                {
-                    // The leader keeps logging it; a damaged log does not prevent serving the
-                    // others' data.
-                    Err(Error::Corrupt(_))
-                        if !self
-                            .calls
-                            .cluster
-                            .membership
-                            .members()
-                            .nodes
-                            .contains_key(&row.node) => {}
-                    applied => applied?,
-                }
-            }
+            let others = rows.iter().filter(|row| row.node != node.id);
+            unread.extend(others.filter(|row| !row.is_resolved).map(|row| row.node));
+        }
+        for log in &unread {
+            let fenced = FencedLog::new(node.store.key_value().clone(), layout::log(*log));
+            let trimmed = node.store.again(|| fenced.start()).await?.next.0 - 1;
+            applied.advance(*log, trimmed);
+            dropped.advance(*log, trimmed);
         }
         applied.advance(node.id, node.log.decided_through());
-        Ok((applied, dropped))
+        Ok((applied, dropped, unread))
     }
 
     /// A new member with a row.
@@ -194,39 +175,5 @@ impl Recovery {
         });
         node.store.check_fence()?;
         Ok(state.collect())
-    }
-
-    /// Applies every commit of a log that is decided by now: the index holds none of it yet.
-    async fn frontier_of_log(
-        &self,
-        node: &Node,
-        log: NodeId,
-        applied: &mut Frontier,
-        dropped: &mut Frontier,
-    ) -> Result<()> {
-        let fenced = FencedLog::new(Arc::clone(&self.calls.context.key_value), layout::log(log));
-        let mut cursor = node.store.again(|| fenced.start()).await?;
-        dropped.advance(log, cursor.next.0 - 1);
-        let mut is_decided = true;
-        loop {
-            let read = self.calls.cluster.read_on(node, &fenced, cursor).await?;
-            for slot in &read.slots {
-                let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
-                node.log.observe(stored.timestamp);
-                if is_decided {
-                    is_decided = self.calls.cluster.outcomes(node, stored).await?.1;
-                }
-                if is_decided {
-                    applied.advance(log, slot.index.0);
-                }
-            }
-            if is_decided {
-                applied.advance(log, read.cursor.next.0 - 1);
-            }
-            if read.is_tail {
-                return Ok(());
-            }
-            cursor = read.cursor;
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Orderly shutdown, after which no node has to search the store for leftovers.
 //!
-//! A node that is told to stop accepts no more calls, ends open attempts, and lets running work
+//! A node that is asked to stop accepts no more calls, ends open attempts, and lets running work
 //! finish. Then everything it ever wrote is named in its log or cleaned up, and its row records
 //! that. The next start resolves its log as usual, and does not sweep for it.
 //!

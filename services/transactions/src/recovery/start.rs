@@ -30,6 +30,7 @@ use crate::{
         layout,
         node_log::NodeLog,
         node_registry::{self, NodeRow},
+        secret::Secret,
         store::Store,
     },
 };
@@ -42,17 +43,13 @@ impl Recovery {
     /// and the next try begins again.
     pub(crate) async fn start_over(self: &Arc<Self>) -> Result<()> {
         self.stop_serving();
-        let (clock, entropy) = (
-            Arc::clone(&self.calls.context.clock),
-            Arc::clone(&self.calls.context.entropy),
-        );
-        let on_fence = Arc::clone(&self.calls.serving.on_fence);
+        let context = &self.calls.context;
         let store = Arc::new(Store::new(
-            Arc::clone(&self.calls.context.key_value),
-            self.calls.context.config.buckets,
-            clock,
-            entropy,
-            on_fence,
+            Arc::clone(&context.key_value),
+            context.config.buckets,
+            Arc::clone(&context.clock),
+            Arc::clone(&context.entropy),
+            Arc::clone(&self.calls.serving.on_fence),
         ));
         store.check_format().await?;
         if let Err(error) = self.calls.packing.find_home(&store).await {
@@ -60,17 +57,18 @@ impl Recovery {
             self.calls.cluster.membership.leave().await;
             return Err(error);
         }
-        if !self.calls.context.is_alone() {
-            return self.join_others(store).await;
+        if context.is_alone() {
+            self.start_alone(store).await
+        } else {
+            self.join_others(store).await
         }
+    }
+
+    /// Begins to serve as the only node, once all earlier ones are resolved.
+    async fn start_alone(self: &Arc<Self>, store: Arc<Store>) -> Result<()> {
         let id = node_registry::take_id(&store).await?;
-        node_registry::put_row(
-            &store,
-            id,
-            self.calls.context.clock.now(),
-            &Address::default(),
-        )
-        .await?;
+        let now = self.calls.context.clock.now();
+        node_registry::put_row(&store, id, now, &Address::default()).await?;
         let writer = self.begin_log(&store, id).await?;
         // Taken over before any row is closed that was handed over: from here on the earlier
         // sequencer decides nothing.
@@ -78,20 +76,13 @@ impl Recovery {
         let sequencer = if marked.is_empty() {
             None
         } else {
-            Some(
-                self.calls
-                    .serializable
-                    .take_over_sequencer(&store, id)
-                    .await?,
-            )
+            let serializable = &self.calls.serializable;
+            Some(serializable.take_over_sequencer(&store, id).await?)
         };
         let (highest, rows) = self.resolve_all(&store, id, sequencer.is_some()).await?;
         // An earlier start that marks a keyspace after this notices that it was succeeded.
-        if !keyspace::list_marked(&store)
-            .await?
-            .keys()
-            .eq(marked.keys())
-        {
+        let marked_by_now = keyspace::list_marked(&store).await?;
+        if !marked_by_now.keys().eq(marked.keys()) {
             return Err(Error::unavailable(
                 "an earlier start has just marked a keyspace",
             ));
@@ -101,20 +92,9 @@ impl Recovery {
             *is_whole = true;
         }
         let unsent = self.calls.effects.find_unsent(&store, id).await?;
-        let clock = Arc::clone(&self.calls.context.clock);
-        let log = NodeLog::new(
-            Arc::clone(&store),
-            writer,
-            clock,
-            highest,
-            self.calls.context.slot_bounds(),
-            self.calls.context.config.mutant,
-        );
         let mut applied = Frontier::default();
         applied.finish(NodeId(1), NodeId(id.0 - 1));
-        store.check_incarnation()?;
-        let node = Arc::new(Node::new(&self.calls.context, id, store, log, None));
-        self.calls.packing.pass_packs(&node).await?;
+        let node = self.new_node(store, id, writer, highest, None).await?;
         self.calls.effects.hand_over(&node, unsent);
         self.calls.cache.start(node.id, applied, trimmed(&rows));
         self.calls.serializable.keyspaces.start(node.id, &marked);
@@ -127,6 +107,30 @@ impl Recovery {
         tracing::info!(node = id.0, "transactions are served");
         self.calls.collection.keep_house(node, rows);
         Ok(())
+    }
+
+    /// The node `id` on `store`. The timestamps in its log lie above `highest`.
+    pub(super) async fn new_node(
+        &self,
+        store: Arc<Store>,
+        id: NodeId,
+        writer: Writer,
+        highest: HybridClock,
+        secret: Option<Secret>,
+    ) -> Result<Arc<Node>> {
+        let context = &self.calls.context;
+        let log = NodeLog::new(
+            Arc::clone(&store),
+            writer,
+            Arc::clone(&context.clock),
+            highest,
+            context.slot_bounds(),
+            context.config.mutant,
+        );
+        store.check_incarnation()?;
+        let node = Arc::new(Node::new(context, id, store, log, secret));
+        self.calls.packing.pass_packs(&node).await?;
+        Ok(node)
     }
 
     /// The log of a new node.

@@ -3,9 +3,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicU64},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use primitives::Cursor;
 use tokio::sync;
 
@@ -65,7 +66,7 @@ impl Followed {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -47,11 +47,6 @@ impl Proposal {
         }
     }
 
-    /// The same attempt, as a request to close it.
-    pub(crate) fn closing(&self) -> Self {
-        Self::to_close(&self.id, self.attempt)
-    }
-
     pub(crate) fn commit(&self) -> Option<SequencedCommit> {
         let Request { set, effects, .. } = self.request.as_ref()?;
         Some(SequencedCommit {

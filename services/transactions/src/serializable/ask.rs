@@ -59,7 +59,8 @@ impl Serializable {
             let now = self.context.clock.monotonic();
             let is_wanted = wanted_until.is_none_or(|until| now < until);
             let answered = if !is_wanted {
-                let closed = self.close_with_sequencer(node, &proposal.closing()).await;
+                let closing = Proposal::to_close(&proposal.id, proposal.attempt);
+                let closed = self.close_with_sequencer(node, &closing).await;
                 closed.map(|()| None)
             } else if let Some(sequencer) = node.sequencer() {
                 let decided = self.decide_here(node, sequencer, proposal, writes, seen);
@@ -190,24 +191,27 @@ impl Serializable {
         if let Some(record) = node.followed.unsettled(proposal.attempt) {
             return Ok(Some(Ok(record)));
         }
-        let (decision, point) = node.store.decision(&proposal.id).await?;
-        let own = decision
-            .as_ref()
-            .filter(|decision| decision.attempt == proposal.attempt);
+        let is_open = |state: &State| matches!(state, State::Prepared | State::Undecided);
+        self.outcome_in_row(node, proposal, is_open).await
+    }
+
+    /// The outcome of an attempt in its row; `None` if the row is its own, and `is_open`.
+    async fn outcome_in_row(
+        &self,
+        node: &Node,
+        proposal: &Proposal,
+        is_open: impl Fn(&State) -> bool,
+    ) -> Result<Option<Result<Arc<CommitRecord>>>> {
+        let Proposal { id, attempt, .. } = proposal;
+        let (decision, point) = node.store.decision(id).await?;
+        let own = decision.as_ref().filter(|row| row.attempt == *attempt);
         Ok(match own.map(|decision| &decision.state) {
-            Some(State::Prepared | State::Undecided) => None,
+            Some(state) if is_open(state) => None,
             Some(State::Committed(stored)) => {
-                let record = node
-                    .store
-                    .record(&proposal.id, proposal.attempt, stored, point)
-                    .await?;
+                let record = node.store.record(id, *attempt, stored, point).await?;
                 Some(Ok(Arc::new(record)))
             }
-            Some(State::Aborted) | None => Some(Err(refused(
-                decision.as_ref(),
-                &proposal.id,
-                proposal.attempt,
-            ))),
+            _ => Some(Err(refused(decision.as_ref(), id, *attempt))),
         })
     }
 
@@ -234,23 +238,11 @@ impl Serializable {
                 seen
             } else {
                 let generation = sequencer.generation();
-                let (decision, point) = node.store.decision(&proposal.id).await?;
-                let own = decision
-                    .as_ref()
-                    .filter(|decision| decision.attempt == proposal.attempt);
-                match own.map(|decision| &decision.state) {
-                    Some(State::Prepared) => generation,
-                    Some(State::Committed(stored)) => {
-                        let record = node
-                            .store
-                            .record(&proposal.id, proposal.attempt, stored, point)
-                            .await?;
-                        return Ok(Arc::new(record));
-                    }
-                    // The asking node handed it over before.
-                    Some(State::Undecided | State::Aborted) | None => {
-                        return Err(refused(decision.as_ref(), &proposal.id, proposal.attempt));
-                    }
+                // The asking node handed the row over before.
+                let is_open = |state: &State| *state == State::Prepared;
+                match self.outcome_in_row(node, proposal, is_open).await? {
+                    None => generation,
+                    Some(outcome) => return outcome,
                 }
             };
             if let Some(answer) = self
@@ -288,20 +280,11 @@ impl Serializable {
             .map_err(Error::from)?;
         let stored = proposal.stored(version);
         let stored = stored.ok_or_else(|| Error::unavailable("unexpected kind of answer"))?;
-        let record = Arc::new(CommitRecord {
-            id: proposal.id.clone(),
-            attempt: proposal.attempt,
-            version,
-            position: stored.position,
-            writes: writes.to_vec(),
-            parts: stored.writes.parts(),
-            // It is answered once it is durable.
-            point: DurabilityPoint::DURABLE,
-        });
+        // It is answered once it is durable.
+        let (Proposal { id, attempt, .. }, point) = (proposal, DurabilityPoint::DURABLE);
+        let record = Arc::new(stored.with(id, *attempt, writes.to_vec(), point));
         if let Some(mut cache) = self.cache.of(node.id) {
-            let news = [Arc::clone(&record)];
-            node.observe(&news);
-            cache.merge(node.id, &news);
+            cache.on_commits_elsewhere(node, &[Arc::clone(&record)]);
         }
         Ok(record)
     }
@@ -394,44 +377,14 @@ fn warn_of_sequencer(node: &Node, error: &Error) {
 
 #[cfg(test)]
 mod tests {
-    use async_trait::async_trait;
-    use bytes::Bytes;
-    use simulated::World;
-
     use super::*;
-    use crate::{
-        Config, Parts, Service,
-        cluster::{
-            membership::Alone,
-            peers::{NoAnswer, Peers},
-        },
-        model::{Address, KeyspaceId},
-    };
-
-    /// A transport that reaches no node.
-    #[derive(Debug)]
-    struct Nobody;
-
-    #[async_trait]
-    impl Peers for Nobody {
-        async fn call(&self, _: &Address, _: Bytes) -> Result<Bytes, NoAnswer> {
-            Err(NoAnswer::Silence("no node".into()))
-        }
-    }
+    use crate::{cluster::peers::tests::start_among_others, model::KeyspaceId};
 
     /// T9: memory stays bounded however often attempts are to be closed while no sequencer serves.
     #[test]
     fn a_name_takes_one_place_while_nobody_closes_it() {
         simulated::run(async {
-            let world = World::new(1);
-            let parts = Parts {
-                key_value: world.key_value(),
-                clock: world.clock(),
-                entropy: world.entropy(),
-            };
-            let among = Service::builder(parts).among(Arc::new(Alone::default()), Arc::new(Nobody));
-            let service = among.build(Config::default());
-            service.start().await.expect("a calm world");
+            let service = start_among_others().await;
             let serializable = &service.engine().calls.serializable;
             let node = service
                 .engine()

@@ -42,7 +42,7 @@ impl Serializable {
         let (serializable, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
             while !node.store.is_fenced() {
-                let behind = serializable.cluster.lock().neighbours.take_behind();
+                let behind = std::mem::take(&mut serializable.cluster.lock().neighbours.behind);
                 for log in behind {
                     let read = if log == NodeId::SEQUENCER {
                         serializable.follow_sequencer(&node).await
@@ -51,7 +51,7 @@ impl Serializable {
                     };
                     if let Err(error) = read {
                         tracing::debug!(%error, log = log.0, "a log is not read at the moment");
-                        serializable.cluster.lock().neighbours.fall_behind(log);
+                        serializable.cluster.lock().neighbours.behind.insert(log);
                         serializable.context.clock.sleep(AGAIN_AFTER).await;
                     }
                 }
@@ -184,8 +184,7 @@ impl Serializable {
             state.note(index, slot, records);
         }
         if let Some(mut cache) = self.cache.of(node.id) {
-            node.observe(records);
-            cache.merge(node.id, records);
+            cache.on_commits_elsewhere(node, records);
         }
         self.pass_sequenced(node, cursor);
     }

@@ -17,7 +17,7 @@
 //! A node takes snapshots there only once it has read everything that other nodes committed with
 //! timestamps.
 //!
-//! A crash may happen anywhere: every step can be repeated, and each node that was told to stop
+//! A crash may happen anywhere: every step can be repeated, and each node that was asked to stop
 //! finishes a mark that it finds half done. A single node finishes it at its start, before it
 //! serves, because the logs of all earlier starts are sealed and resolved by then.
 //!
@@ -31,11 +31,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use ports::{
     Condition, DurabilityPoint, Item, Update,
     key_value::{Action, Name, Scan, Test, Value},
@@ -118,7 +119,7 @@ pub(crate) struct Marks {
 
 impl Keyspaces {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Marks> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// `node` serves from now on, with these keyspaces marked; the values say which are sequenced.
@@ -321,7 +322,7 @@ impl Serializable {
         let mut stopped: BTreeSet<NodeId> = BTreeSet::from([node.id]);
         loop {
             self.cluster.may_answer(node)?;
-            let first = self.cluster.lock().neighbours.first_uncounted();
+            let first = self.cluster.lock().neighbours.first_uncounted;
             let mut waiting = node_registry::list_from(&node.store, first).await?;
             waiting.retain(|row| !row.is_resolved && !stopped.contains(&row.node));
             if waiting.is_empty() {

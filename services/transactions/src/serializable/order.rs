@@ -16,7 +16,8 @@ use crate::{
     model::{NodeId, Outcome},
     node::Node,
     sequencer::{
-        Ordering, Proposal, Sequenced, Sequencer, Waiting, lock, records, validation::Trace,
+        Ordering, Proposal, Sequenced, Sequencer, Waiting, records,
+        validation::{LastWriters, Trace},
     },
     serializable::Serializable,
     storage::{
@@ -56,7 +57,7 @@ impl Serializable {
         seen: u64,
     ) -> Sequenced {
         let (told, mut decided) = oneshot::channel();
-        lock(&sequencer.waiting).push_back(Waiting {
+        sequencer.waiting.lock().push_back(Waiting {
             proposal,
             writes,
             seen,
@@ -84,37 +85,14 @@ impl Serializable {
         sequencer: &Sequencer,
         ordering: &mut Ordering,
     ) {
-        let mut batch = ordering.last_writers.batch();
-        let (mut commits, mut closed, mut ordered) = (Vec::new(), Vec::new(), BTreeSet::new());
-        let mut conflicting = Vec::new();
-        for waiting in sequencer.next_batch() {
-            match sequencer.judge(&waiting, &batch, &ordered) {
-                None => {}
-                Some(Some(Err(Error::Conflict))) => {
-                    conflicting.push(waiting);
-                    continue;
-                }
-                Some(answer) => {
-                    // Sending fails only if the caller is gone.
-                    let _ = waiting.told.send(answer);
-                    continue;
-                }
-            }
-            ordered.insert(waiting.proposal.attempt);
-            batch.admit(waiting.writes.iter().map(|write| Trace::of(&write.key)));
-            if waiting.proposal.request.is_some() {
-                commits.push(waiting);
-            } else {
-                closed.push(waiting);
-            }
-        }
-        let written = batch.into_written();
-        if ordered.is_empty() {
-            self.refuse(conflicting, true);
+        let validated = validate(sequencer, &ordering.last_writers);
+        let (commits, closed) = (validated.commits, validated.closed);
+        if commits.is_empty() && closed.is_empty() {
+            self.refuse(validated.conflicting, true);
             return;
         }
         let slot = SequencedSlot {
-            written_ms: sequencer.clock.now().0,
+            written_ms: sequencer.context.clock.now().0,
             by: node.id,
             settled: sequencer.state().settled.through(),
             commits: commits
@@ -133,7 +111,7 @@ impl Serializable {
             .await;
         writing.has_ended();
         let records = appended.map(|(index, point)| {
-            ordering.last_writers.note(index, written);
+            ordering.last_writers.note(index, validated.written);
             let writes = commits.iter().map(|waiting| waiting.writes.clone());
             let records = records(index, &slot, writes, point);
             sequencer.note(index, &slot, &records);
@@ -144,7 +122,7 @@ impl Serializable {
             self.apply_slot(node, cursor, &slot, &records);
             records
         });
-        self.refuse(conflicting, records.is_ok());
+        self.refuse(validated.conflicting, records.is_ok());
         for (place, waiting) in commits.into_iter().enumerate() {
             let answer = records
                 .as_ref()
@@ -172,5 +150,47 @@ impl Serializable {
             }
             let _ = waiting.told.send(is_final.then_some(Err(Error::Conflict)));
         }
+    }
+}
+
+/// The proposals of the next slot, in order, and those that conflict with it.
+struct Validated {
+    commits: Vec<Waiting>,
+    closed: Vec<Waiting>,
+    conflicting: Vec<Waiting>,
+    /// The keys that the slot writes.
+    written: BTreeSet<Trace>,
+}
+
+/// Validates the waiting proposals, and answers those that need no slot.
+fn validate(sequencer: &Sequencer, last_writers: &LastWriters) -> Validated {
+    let (mut batch, mut ordered) = (last_writers.batch(), BTreeSet::new());
+    let (mut commits, mut closed, mut conflicting) = (Vec::new(), Vec::new(), Vec::new());
+    for waiting in sequencer.next_batch() {
+        match sequencer.judge(&waiting, &batch, &ordered) {
+            None => {}
+            Some(Some(Err(Error::Conflict))) => {
+                conflicting.push(waiting);
+                continue;
+            }
+            Some(answer) => {
+                // Sending fails only if the caller is gone.
+                let _ = waiting.told.send(answer);
+                continue;
+            }
+        }
+        ordered.insert(waiting.proposal.attempt);
+        batch.admit(waiting.writes.iter().map(|write| Trace::of(&write.key)));
+        if waiting.proposal.request.is_some() {
+            commits.push(waiting);
+        } else {
+            closed.push(waiting);
+        }
+    }
+    Validated {
+        commits,
+        closed,
+        conflicting,
+        written: batch.into_written(),
     }
 }

@@ -16,13 +16,10 @@
 //!
 //! From `protocols.md`, "the fenced log" and T-2.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use ports::{Clock, DurabilityPoint, Update};
 use primitives::{Cursor, Epoch, Mutant, SlotIndex, Writer};
 use tokio::sync::{self, oneshot};
@@ -30,12 +27,12 @@ use tokio::sync::{self, oneshot};
 use crate::{
     Error, Result,
     broken::Broken,
-    model::{Attempt, NodeId, Position, Timestamp, TransactionId, Version},
+    model::{NodeId, Position, Timestamp, Version},
     storage::{
         frontier::Progress,
         hybrid_clock::HybridClock,
         node_registry::NodeRow,
-        records::{Entry, StoredRecord, StoredSlot, Write, WriteSet, encode},
+        records::{Entry, StoredRecord, StoredSlot, encode},
         slot_ages::SlotAges,
         store::Store,
     },
@@ -66,49 +63,20 @@ pub(crate) struct Data {
     pub(crate) bytes: usize,
 }
 
+impl From<Entry> for Draft {
+    fn from(entry: Entry) -> Self {
+        Self {
+            entry,
+            floor: Timestamp::default(),
+            data: None,
+        }
+    }
+}
+
 impl Draft {
-    /// A begin of a client id.
-    pub(crate) fn began(id: TransactionId, attempt: Attempt) -> Self {
-        Self {
-            entry: Entry::Began { id, attempt },
-            floor: Timestamp::default(),
-            data: None,
-        }
-    }
-
-    /// Spilled values.
-    pub(crate) fn spilled(id: TransactionId, attempt: Attempt, writes: Vec<Write>) -> Self {
-        Self {
-            entry: Entry::Spilled {
-                id,
-                attempt,
-                writes,
-            },
-            floor: Timestamp::default(),
-            data: None,
-        }
-    }
-
-    /// A commit.
-    pub(crate) fn committing(
-        id: TransactionId,
-        attempt: Attempt,
-        named: bool,
-        writes: WriteSet,
-        floor: Timestamp,
-    ) -> Self {
-        let timestamp = Timestamp::default();
-        Self {
-            entry: Entry::Committing {
-                id,
-                attempt,
-                named,
-                timestamp,
-                writes,
-            },
-            floor,
-            data: None,
-        }
+    /// A commit whose timestamp exceeds `floor`.
+    pub(crate) fn above(self, floor: Timestamp) -> Self {
+        Self { floor, ..self }
     }
 
     /// The same commit with its data, to be decided in the same step if the store supports it.
@@ -212,7 +180,7 @@ impl NodeLog {
     pub(crate) async fn append(&self, draft: Draft) -> Result<Placed> {
         let brings_data = draft.data.is_some();
         let (told, mut placed) = oneshot::channel();
-        lock(&self.waiting).push_back((draft, told));
+        self.waiting.lock().push_back((draft, told));
         loop {
             let mut writer = self.writer.lock().await;
             // The previous holder of the writer may have written this as well.
@@ -399,7 +367,7 @@ impl NodeLog {
     }
 
     fn next_batch(&self) -> Vec<Waiting> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let mut batch: Vec<Waiting> = Vec::new();
         let (mut bytes, mut items, mut data_bytes) = (0, 1, 0);
         while let Some((draft, _)) = waiting.front() {
@@ -497,13 +465,8 @@ impl NodeLog {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
-}
-
-/// Locks `mutex`. A panic elsewhere ends the process, or the test.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -518,7 +481,11 @@ mod tests {
     use simulated::World;
 
     use super::*;
-    use crate::{Config, Parts, Service, model::PackId, storage::layout};
+    use crate::{
+        Config, Parts, Service,
+        model::{Attempt, PackId, TransactionId},
+        storage::{layout, records::WriteSet},
+    };
 
     /// Once it is set, no transaction of the store is answered.
     #[derive(Debug, Default)]
@@ -540,14 +507,14 @@ mod tests {
         });
         let updates = vec![Update::modify(row, vec![Action::set_integer("n", 1)])];
         let attempt = Attempt { node, sequence };
-        let draft = Draft::committing(
+        let entry = Entry::Committing {
             id,
             attempt,
-            true,
-            WriteSet::Inline(Vec::new()),
-            Timestamp::default(),
-        );
-        draft.with(Data { updates, bytes: 1 })
+            named: true,
+            timestamp: Timestamp::default(),
+            writes: WriteSet::Inline(Vec::new()),
+        };
+        Draft::from(entry).with(Data { updates, bytes: 1 })
     }
 
     /// T4: a commit in a group whose writer is dropped may have committed, and no later slot is
@@ -571,18 +538,16 @@ mod tests {
                 .node()
                 .expect("it has started");
             faults.0.store(true, Ordering::Relaxed);
-            let [mut writer, mut other, mut plain] = [
-                commit(node.id, 1),
-                commit(node.id, 2),
-                Draft::began(
-                    TransactionId::new("t3").expect("a name"),
-                    Attempt {
-                        node: node.id,
-                        sequence: 3,
-                    },
-                ),
-            ]
-            .map(|draft| Box::pin(node.log.append(draft)));
+            let plain = Entry::Began {
+                id: TransactionId::new("t3").expect("a name"),
+                attempt: Attempt {
+                    node: node.id,
+                    sequence: 3,
+                },
+            };
+            let [mut writer, mut other, mut plain] =
+                [commit(node.id, 1), commit(node.id, 2), plain.into()]
+                    .map(|draft| Box::pin(node.log.append(draft)));
             let held = node.log.writer.lock().await;
             for waits in [&mut writer, &mut other, &mut plain] {
                 assert!(poll!(waits).is_pending(), "another task writes");

@@ -4,10 +4,15 @@
 //! The encoding is postcard's. Values of keys are stored unchanged, in an attribute of their own: a
 //! byte in front of them would cost a copy of each.
 
+use std::fmt;
+
 use bytes::Bytes;
 use ports::DurabilityPoint;
 use primitives::RecordFormat;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, Error as _, SeqAccess, Visitor},
+};
 
 use crate::model::{After, Attempt, Key, NodeId, Position, Timestamp, TransactionId, Version};
 
@@ -16,6 +21,10 @@ use crate::model::{After, Attempt, Key, NodeId, Position, Timestamp, Transaction
 pub const RECORD_VERSION: u8 = 1;
 
 const FORMAT: RecordFormat = RecordFormat::new(RECORD_VERSION);
+
+/// The approximate memory of the commits of an announcement, at most; larger ones are read in the
+/// store.
+pub(crate) const ANNOUNCED_MEMORY_MAX: usize = 16 << 20;
 
 /// How long most records are at most, encoded.
 const BYTES_LEN: usize = 128;
@@ -35,6 +44,38 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> ports::R
     FORMAT.decode(bytes, what)
 }
 
+/// Decodes a list whose items together take at most `bytes_max` of memory: the shortest encoding of
+/// an item may be much smaller than the item.
+pub(crate) fn bounded_list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    bytes: D,
+    bytes_max: usize,
+    bytes_len: fn(&T) -> usize,
+) -> Result<Vec<T>, D::Error> {
+    struct Bounded<T>(usize, fn(&T) -> usize);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Bounded<T> {
+        type Value = Vec<T>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list that takes at most {} bytes", self.0)
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let Self(mut left, bytes_len) = self;
+            let mut items = Vec::new();
+            while let Some(item) = list.next_element()? {
+                let rest = left.checked_sub(bytes_len(&item));
+                left = rest.ok_or_else(|| A::Error::custom("the list is too long"))?;
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+    bytes.deserialize_seq(Bounded(bytes_max, bytes_len))
+}
+
+/// The writes of a record from another node.
+fn bounded_writes<'de, D: Deserializer<'de>>(bytes: D) -> Result<Vec<Write>, D::Error> {
+    bounded_list(bytes, ANNOUNCED_MEMORY_MAX, Write::memory_bytes)
+}
+
 /// One key of a write set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {
@@ -50,6 +91,11 @@ impl Write {
     /// Its approximate encoded length in bytes.
     pub fn bytes_len(&self) -> usize {
         32 + self.key.name().len()
+    }
+
+    /// Its approximate size in memory.
+    fn memory_bytes(&self) -> usize {
+        64 + self.key.name().len()
     }
 
     /// The length of its value in bytes.
@@ -143,6 +189,25 @@ pub struct StoredRecord {
 }
 
 impl StoredRecord {
+    /// The record as memory shares it: `attempt` of `id` made these `writes`.
+    pub(crate) fn with(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        writes: Vec<Write>,
+        point: DurabilityPoint,
+    ) -> CommitRecord {
+        CommitRecord {
+            id: id.clone(),
+            attempt,
+            version: self.version,
+            position: self.position,
+            writes,
+            parts: self.writes.parts(),
+            point,
+        }
+    }
+
     /// The token for its client; `None` if it wrote nothing.
     pub fn after(&self) -> Option<After> {
         let wrote_nothing = matches!(&self.writes, WriteSet::Inline(writes) if writes.is_empty());
@@ -272,6 +337,7 @@ pub struct CommitRecord {
     /// The slot that announced it.
     pub position: Position,
     /// Its writes, in the order of the keys; each key once.
+    #[serde(deserialize_with = "bounded_writes")]
     pub writes: Vec<Write>,
     /// The number of separate parts of its write set.
     pub parts: u32,
@@ -305,11 +371,7 @@ impl CommitRecord {
 
     /// Its approximate size in memory.
     pub fn bytes_len(&self) -> usize {
-        200 + self
-            .writes
-            .iter()
-            .map(|write| 64 + write.key.name().len())
-            .sum::<usize>()
+        200 + self.writes.iter().map(Write::memory_bytes).sum::<usize>()
     }
 }
 

@@ -17,13 +17,14 @@ use std::{
     collections::BTreeMap,
     future::Future,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use ports::{
     Clock, Condition, DurabilityPoint, Entropy, ErrorKind, Incarnation, Item, Key as ItemKey,
     Position, Update,
@@ -188,25 +189,21 @@ impl Store {
 
     /// Notes that `bytes` of a pack are dead.
     pub(crate) fn free(&self, pack: PackId, bytes: u64) {
-        *self.freed().entry(pack).or_default() += bytes;
+        *self.freed.lock().entry(pack).or_default() += bytes;
     }
 
     /// Takes the bytes that died since the last call.
     pub(crate) fn take_freed(&self) -> BTreeMap<PackId, u64> {
-        std::mem::take(&mut *self.freed())
+        std::mem::take(&mut *self.freed.lock())
     }
 
     /// Forgets the dead bytes of a pack that is gone.
     pub(crate) fn forget_freed(&self, pack: PackId) {
-        self.freed().remove(&pack);
+        self.freed.lock().remove(&pack);
     }
 
     pub(crate) fn has_freed(&self) -> bool {
-        !self.freed().is_empty()
-    }
-
-    fn freed(&self) -> MutexGuard<'_, BTreeMap<PackId, u64>> {
-        self.freed.lock().unwrap_or_else(PoisonError::into_inner)
+        !self.freed.lock().is_empty()
     }
 
     /// Checks that this build knows the layout of the store, and records it in a new store.
@@ -234,19 +231,15 @@ impl Store {
     // ---- calls
 
     pub(crate) async fn get(&self, key: &ItemKey) -> Result<Read<Option<Arc<Item>>>> {
-        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, || {
-            self.key_value.get(key)
-        })
-        .await?;
+        let get = || self.key_value.get(key);
+        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, get).await?;
         self.seen(read.point)?;
         Ok(read)
     }
 
     pub(crate) async fn scan(&self, scan: &Scan) -> Result<Read<ports::key_value::Page>> {
-        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, || {
-            self.key_value.scan(scan)
-        })
-        .await?;
+        let read = || self.key_value.scan(scan);
+        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, read).await?;
         self.seen(read.point)?;
         Ok(read)
     }

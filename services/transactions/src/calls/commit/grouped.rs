@@ -12,8 +12,8 @@
 //!
 //! If the group was refused, or its outcome is unknown, each commit proceeds step by step. First
 //! the slot is filled for certain, with the same entries. After that no part of the group can still
-//! arrive, because the group puts the slot only if it is absent. A look at its row then tells each
-//! commit permanently whether it has committed.
+//! arrive, because the group puts the slot only if it is absent. Each commit then learns from its
+//! row, permanently, whether it has committed.
 //!
 //! Commits with effects, with spilled or packed values, with many or large writes, and commits of
 //! sequenced keyspaces go step by step.

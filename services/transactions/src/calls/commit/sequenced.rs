@@ -21,22 +21,21 @@ use primitives::Backoff;
 
 use crate::{
     Error, Result,
-    attempts::transaction::CommitAnswer,
+    attempts::{spills::Spills, transaction::CommitAnswer},
     broken::Broken,
-    model::{Committed, Outcome},
+    model::Outcome,
     sequencer::{
         Sequencer,
         proposal::{Proposal, Request},
         validation::Observed,
     },
     storage::{
-        node_log::Placed,
         records::CommitRecord,
         store::{Decided, refused},
     },
 };
 
-use super::{Commit, answer_durable};
+use super::Commit;
 
 /// How often to read the row of a closed attempt until we assume that no begin is taking it: a
 /// tenth of a second in all.
@@ -83,16 +82,8 @@ impl Commit<'_> {
             }
             Err(error) => return self.give_up(Some(placed.slot), error),
         };
-        self.note_committed(placed, &record);
-        self.calls
-            .effects
-            .dispatch(&node, record.attempt, self.effects.len(), record.point);
-        self.settle_later(placed, &record, proposal);
-        let committed = Committed {
-            after: record.after(),
-        };
-        self.transaction.decide(committed, record.point);
-        answer_durable(&node, record.point, committed).await
+        self.on_commit(placed.slot, &record, Some(proposal));
+        self.answer(&record).await
     }
 
     /// The deadline for deciding that it commits; `None` means no deadline. A client that was told
@@ -148,36 +139,27 @@ impl Commit<'_> {
         }
     }
 
-    /// The collector follows its entry in the own log, like any other.
-    fn note_committed(&self, placed: Placed, record: &Arc<CommitRecord>) {
-        if let Some(mut cache) = self.calls.cache.of(self.transaction.node.id) {
-            cache.recent.note(placed.slot, record);
-            self.keep_values(&mut cache, record.attempt);
-        }
-    }
-
-    /// Settles the row as the log decided, and then the entries in the own log, including those of
-    /// spilled data, whose fate the row decides. If this is interrupted, the next start does it.
-    fn settle_later(&mut self, placed: Placed, record: &Arc<CommitRecord>, proposal: Proposal) {
+    /// Settles the row as the sequencer's log decided, and then the entries in the own log,
+    /// including those of spilled data, whose fate the row decides. If this is interrupted, the
+    /// next start does it.
+    pub(super) fn settle_later(
+        &self,
+        slot: u64,
+        spills: Spills,
+        record: &Arc<CommitRecord>,
+        proposal: Proposal,
+    ) {
         let (calls, transaction) = (Arc::clone(self.calls), Arc::clone(self.transaction));
-        let (spills, record) = (std::mem::take(&mut self.spills), Arc::clone(record));
-        let Ok(at_work) = transaction.node.at_work() else {
-            return;
-        };
-        self.calls.context.spawn(async move {
-            let _at_work = at_work;
-            let node = &transaction.node;
+        let (node, record) = (Arc::clone(&transaction.node), Arc::clone(record));
+        Arc::clone(&node).spawn(&self.calls.context, async move {
             let Some(stored) = proposal.stored(record.version) else {
                 return;
             };
-            if let Err(error) = calls.serializable.settle(node, &record, &stored).await {
+            if let Err(error) = calls.serializable.settle(&node, &record, &stored).await {
                 tracing::debug!(%error, "a commit is left to the next start to be settled");
                 return;
             }
-            calls.apply_own(node, placed.slot);
-            transaction.settle(Some(placed.slot));
-            calls.leave_no_replaced(&transaction, spills, &record);
-            calls.publish(node);
+            calls.on_row(&transaction, slot, spills, &record);
         });
     }
 }

@@ -124,12 +124,12 @@ fn the_registry_is_listed_from_the_first_that_may_live() {
     let mut neighbours = Neighbours::default();
     neighbours.count(&[row(1, true), row(2, true), row(4, true), row(5, false)]);
     assert_eq!(
-        neighbours.first_uncounted(),
+        neighbours.first_uncounted,
         NodeId(3),
         "the third may still put its row"
     );
     neighbours.count(&[row(3, true), row(4, true), row(5, false), row(6, true)]);
-    assert_eq!(neighbours.first_uncounted(), NodeId(5));
+    assert_eq!(neighbours.first_uncounted, NodeId(5));
 }
 
 #[test]

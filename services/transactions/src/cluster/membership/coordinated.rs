@@ -15,20 +15,14 @@
 //! - A session serves one node. A process that joins again opens another session, and the others
 //!   see the old one expire.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use coordination::{
     ConnectError, Ended, Gateway, Member,
     model::{Output, Request, Response},
 };
+use parking_lot::Mutex;
 use ports::{Clock, Monotonic};
 use primitives::Mutant;
 use tokio::{
@@ -65,8 +59,8 @@ pub struct Coordinated {
 #[derive(Debug)]
 struct Known {
     view: watch::Sender<Present>,
-    /// The end of the lease, in nanoseconds of the monotonic clock.
-    until: AtomicU64,
+    /// The end of the lease.
+    until: Mutex<Monotonic>,
     mutant: Mutant<Broken>,
 }
 
@@ -96,10 +90,9 @@ impl Coordinated {
         address: Address,
         mutant: Mutant<Broken>,
     ) -> Self {
-        let (view, until) = (watch::Sender::new(Present::default()), AtomicU64::new(0));
         let known = Arc::new(Known {
-            view,
-            until,
+            view: watch::Sender::new(Present::default()),
+            until: Mutex::default(),
             mutant,
         });
         Self {
@@ -113,7 +106,7 @@ impl Coordinated {
 
     /// Ends the rest of a membership without informing the others.
     async fn stop(&self) {
-        let following = self.following().take();
+        let following = self.following.lock().take();
         if let Some(mut following) = following {
             following.task.abort();
             // It may be in the middle of a step, and still update the state.
@@ -122,12 +115,6 @@ impl Coordinated {
             }
         }
         self.known.gone();
-    }
-
-    fn following(&self) -> MutexGuard<'_, Option<Following>> {
-        self.following
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -140,7 +127,7 @@ impl Membership for Coordinated {
             joined.map_err(|why| Error::unavailable(&format!("join the members: {why}")))?;
         self.known.renewed(follower.member.lease_until());
         let (leave, told) = oneshot::channel();
-        *self.following() = Some(Following {
+        *self.following.lock() = Some(Following {
             task: tokio::spawn(follower.follow(told)),
             leave: Some(leave),
         });
@@ -148,7 +135,7 @@ impl Membership for Coordinated {
     }
 
     async fn leave(&self) {
-        let following = self.following().take();
+        let following = self.following.lock().take();
         if let Some(mut following) = following {
             // Sending fails where the membership is over already.
             let _ = following.leave.take().map(|leave| leave.send(()));
@@ -157,7 +144,7 @@ impl Membership for Coordinated {
                 _ = &mut following.task => {}
                 () = self.clock.sleep(LEAVE_MAX) => {}
             }
-            *self.following() = Some(following);
+            *self.following.lock() = Some(following);
         }
         self.stop().await;
     }
@@ -177,7 +164,7 @@ impl Membership for Coordinated {
         if self.known.mutant.breaks(Broken::AnswersWithoutLease) {
             return None;
         }
-        Some(self.known.until())
+        Some(*self.known.until.lock())
     }
 
     fn leads(&self, election: Election) -> bool {
@@ -189,19 +176,14 @@ impl Membership for Coordinated {
 }
 
 impl Known {
-    fn until(&self) -> Monotonic {
-        Monotonic(Duration::from_nanos(self.until.load(Ordering::Acquire)))
-    }
-
     /// The lease lasts until then.
     fn renewed(&self, until: Monotonic) {
-        let nanoseconds = u64::try_from(until.0.as_nanos()).unwrap_or(u64::MAX);
-        self.until.store(nanoseconds, Ordering::Release);
+        *self.until.lock() = until;
     }
 
     /// It is no longer a member: this stops all answers before anything else happens.
     fn gone(&self) {
-        self.until.store(0, Ordering::Release);
+        *self.until.lock() = Monotonic::default();
         self.publish(&Present::default());
     }
 

@@ -107,23 +107,8 @@ impl Store {
         stored: &StoredRecord,
         point: DurabilityPoint,
     ) -> Result<CommitRecord> {
-        let StoredRecord {
-            version,
-            position,
-            writes,
-            ..
-        } = stored;
-        let (parts, writes) = (writes.parts(), self.write_set(attempt, writes).await?);
-        let (version, position) = (*version, *position);
-        Ok(CommitRecord {
-            id: id.clone(),
-            attempt,
-            version,
-            position,
-            writes,
-            parts,
-            point,
-        })
+        let writes = self.write_set(attempt, &stored.writes).await?;
+        Ok(stored.with(id, attempt, writes, point))
     }
 
     /// `begin(named)`: takes the row, unless it is finally decided.
@@ -142,8 +127,7 @@ impl Store {
             open = Condition::All(vec![open, is_its]);
         }
         let actions = vec![set_attempt(attempt), Action::unset(STATE)];
-        self.decide(Update::modify(self.buckets.decision(id), actions).when(open))
-            .await
+        self.decide(self.row(id, actions).when(open)).await
     }
 
     /// `commit`: a generated id's row is absent; a client id's is this attempt's and undecided.
@@ -168,7 +152,7 @@ impl Store {
         is_named: bool,
         record: &StoredRecord,
     ) -> Update {
-        Update::modify(self.buckets.decision(id), committing(attempt, record))
+        self.row(id, committing(attempt, record))
             .when(open(attempt, is_named))
     }
 
@@ -179,11 +163,9 @@ impl Store {
         id: &TransactionId,
         attempt: Attempt,
     ) -> Result<Decided> {
-        self.decide(Update::check(
-            self.buckets.decision(id),
-            decided(attempt, COMMITTED),
-        ))
-        .await
+        let is_it = decided(attempt, COMMITTED);
+        self.decide(Update::check(self.buckets.decision(id), is_it))
+            .await
     }
 
     /// Breaks a rule, for tests: commits even if the row belongs to another attempt.
@@ -193,11 +175,7 @@ impl Store {
         attempt: Attempt,
         record: &StoredRecord,
     ) -> Result<Decided> {
-        self.decide(Update::modify(
-            self.buckets.decision(id),
-            committing(attempt, record),
-        ))
-        .await
+        self.decide(self.row(id, committing(attempt, record))).await
     }
 
     /// `prepare`: hands the decision to the sequencer, under the same condition as a commit.
@@ -220,10 +198,9 @@ impl Store {
         attempt: Attempt,
         record: &StoredRecord,
     ) -> Result<()> {
-        let update = Update::modify(self.buckets.decision(id), committing(attempt, record));
-        self.finish(&update.when(decided(attempt, PREPARED)))
-            .await
-            .map(drop)
+        let update = self.row(id, committing(attempt, record));
+        let update = update.when(decided(attempt, PREPARED));
+        self.finish(&update).await.map(drop)
     }
 
     /// `settle` of an attempt that the sequencer does not commit, and never will.
@@ -233,8 +210,7 @@ impl Store {
         attempt: Attempt,
     ) -> Result<Decided> {
         let actions = vec![Action::set_integer(STATE, ABORTED)];
-        let update =
-            Update::modify(self.buckets.decision(id), actions).when(decided(attempt, PREPARED));
+        let update = self.row(id, actions).when(decided(attempt, PREPARED));
         self.finish_decision(&update).await
     }
 
@@ -266,11 +242,8 @@ impl Store {
     /// `release`: the window of a commit is over, and versions of it are left.
     pub(crate) async fn release(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
         let actions = vec![Action::set_integer(RELEASED, 1)];
-        self.finish(
-            &Update::modify(self.buckets.decision(id), actions).when(decided(attempt, COMMITTED)),
-        )
-        .await
-        .map(drop)
+        let update = self.row(id, actions).when(decided(attempt, COMMITTED));
+        self.finish(&update).await.map(drop)
     }
 
     /// `drop(committed)`: none of its writes is left, and the window is over.
@@ -285,6 +258,10 @@ impl Store {
         self.finish(&Update::delete(self.buckets.decision(id)).when(decided(attempt, ABORTED)))
             .await
             .map(drop)
+    }
+
+    fn row(&self, id: &TransactionId, actions: Vec<Action>) -> Update {
+        Update::modify(self.buckets.decision(id), actions)
     }
 
     async fn decide(&self, update: Update) -> Result<Decided> {
