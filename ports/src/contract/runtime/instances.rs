@@ -41,7 +41,7 @@ pub(super) async fn a_call_beyond_the_instances_waits_or_is_refused(subject: Sub
     let function = loop {
         let function = subject.function(|function| {
             function.concurrency = 1;
-            function.name += &format!("-{}", held.as_millis());
+            function.name = format!("{}-{}", function.name, held.as_millis());
         });
         let first = Command::new("count").after(held);
         let is_over = Cell::new(false);
