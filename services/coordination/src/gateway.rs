@@ -7,6 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use ports::Result;
 
 use crate::{
@@ -50,25 +51,27 @@ impl Gateway {
     /// password; [`ConnectError::ClientAhead`] if the client has seen a zxid that this process has
     /// not reached; [`ConnectError::Store`] if a store fails or this process has no position in the
     /// log.
-    pub async fn connect(&self, connect: Connect) -> Result<Client, ConnectError> {
-        let config = &self.tail.env.config;
-        let (cursor, _) = self.tail.region.cursor().await?.value;
-        if connect.last_zxid_seen > cursor.zxid {
-            return Err(ConnectError::ClientAhead {
-                client: connect.last_zxid_seen.0,
-                server: cursor.zxid.0,
-            });
-        }
-        let timeout = connect
-            .timeout
-            .clamp(config.session_timeout_min, config.session_timeout_max);
-        let attached = self
-            .attach(timeout, connect.resume, SessionId::of_client)
-            .await?;
-        // The row is written before the timer is armed, because the heartbeat disarms itself only
-        // if it finds no row.
-        heartbeat::arm(&self.tail.env).await?;
-        self.let_in(attached).await
+    pub fn connect(&self, connect: Connect) -> BoxFuture<'_, Result<Client, ConnectError>> {
+        Box::pin(async move {
+            let config = &self.tail.env.config;
+            let (cursor, _) = self.tail.region.cursor().await?.value;
+            if connect.last_zxid_seen > cursor.zxid {
+                return Err(ConnectError::ClientAhead {
+                    client: connect.last_zxid_seen.0,
+                    server: cursor.zxid.0,
+                });
+            }
+            let timeout = connect
+                .timeout
+                .clamp(config.session_timeout_min, config.session_timeout_max);
+            let attached = self
+                .attach(timeout, connect.resume, SessionId::of_client)
+                .await?;
+            // The row is written before the timer is armed, because the heartbeat disarms itself only
+            // if it finds no row.
+            heartbeat::arm(&self.tail.env).await?;
+            self.let_in(attached).await
+        })
     }
 
     pub(crate) async fn attach(

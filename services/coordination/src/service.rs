@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use ports::{
     Result,
     functions::{Definition, FunctionOptions, QueueTrigger},
@@ -89,41 +90,43 @@ impl Service {
 
     /// Creates missing znodes and queues, and arms the triggers. Arms the heartbeat if sessions
     /// exist. The functions must be registered before.
-    pub async fn start(&self) -> Result<()> {
-        let Parts {
-            queue: queues,
-            functions,
-            ..
-        } = &self.env.parts;
-        self.create_built_in_znodes().await?;
-        for (queue, function) in [
-            (queue_names::REQUEST_QUEUE, queue_names::WRITER),
-            (queue_names::DISTRIBUTOR_QUEUE, queue_names::DISTRIBUTOR),
-        ] {
-            // Order matters more than progress: a failing message stays in place and is retried
-            // (rule P1). A crash may lose messages safely. The client of a lost request is
-            // disconnected, and a decided request is in its session's outbox.
-            let options = QueueOptions {
-                visibility_timeout_ms: VISIBILITY_TIMEOUT.as_millis() as u64,
-                on_failure: OnFailure::Block,
-                retention: Retention::Transient,
-                ..QueueOptions::default()
-            };
-            queues.create(queue, options).await?;
-            let trigger = QueueTrigger {
-                queue: queue.into(),
-                function: function.into(),
-                batch_messages_max: queues.limits().batch_messages_max,
-            };
-            functions.arm_queue(trigger).await?;
-        }
-        self.push_outboxes().await?;
-        // During the downtime no session could be renewed.
-        heartbeat::forget(&self.env).await?;
-        if heartbeat::any_session(&self.env).await? {
-            heartbeat::arm(&self.env).await?;
-        }
-        self.tail.start_at_cursor().await
+    pub fn start(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let Parts {
+                queue: queues,
+                functions,
+                ..
+            } = &self.env.parts;
+            self.create_built_in_znodes().await?;
+            for (queue, function) in [
+                (queue_names::REQUEST_QUEUE, queue_names::WRITER),
+                (queue_names::DISTRIBUTOR_QUEUE, queue_names::DISTRIBUTOR),
+            ] {
+                // Order matters more than progress: a failing message stays in place and is retried
+                // (rule P1). A crash may lose messages safely. The client of a lost request is
+                // disconnected, and a decided request is in its session's outbox.
+                let options = QueueOptions {
+                    visibility_timeout_ms: VISIBILITY_TIMEOUT.as_millis() as u64,
+                    on_failure: OnFailure::Block,
+                    retention: Retention::Transient,
+                    ..QueueOptions::default()
+                };
+                queues.create(queue, options).await?;
+                let trigger = QueueTrigger {
+                    queue: queue.into(),
+                    function: function.into(),
+                    batch_messages_max: queues.limits().batch_messages_max,
+                };
+                functions.arm_queue(trigger).await?;
+            }
+            self.push_outboxes().await?;
+            // During the downtime no session could be renewed.
+            heartbeat::forget(&self.env).await?;
+            if heartbeat::any_session(&self.env).await? {
+                heartbeat::arm(&self.env).await?;
+            }
+            self.tail.start_at_cursor().await
+        })
     }
 
     /// Finishes the decisions of writers that died: installs and pushes every outbox, like the next
@@ -142,8 +145,10 @@ impl Service {
     }
 
     /// Follows the log forever. The program runs it beside the front ends.
-    pub async fn run(&self) {
-        self.tail.run().await;
+    pub fn run(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.tail.run().await;
+        })
     }
 
     /// The gateway, which creates clients.

@@ -9,6 +9,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use ports::{
     functions::Register,
     logs::{Line, Page},
@@ -58,40 +59,48 @@ impl Service {
 
     /// Puts the stored deployments in place, and removes what a crash left. An application that
     /// cannot be put in place now is [tried again](Self::keep_in_place).
-    pub async fn start(&self) -> Result<()> {
-        self.deployer.start().await
+    pub fn start(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.deployer.start().await })
     }
 
     /// Follows the deployments of other processes, and tries applications again that could not be
     /// put in place. It runs for as long as the process does.
-    pub async fn keep_in_place(self) {
-        watcher::watch(self.deployer).await;
+    pub fn keep_in_place(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            watcher::watch(self.deployer).await;
+        })
     }
 
     /// Deploys `content`, a tar file compressed by gzip, as `application` (A1); returns its
     /// functions.
     ///
     /// Errors: `Invalid` for a fault in it, `Conflict`, `Port`.
-    pub async fn deploy(&self, application: &str, content: Bytes) -> Result<Vec<Summary>> {
-        self.deployer.deploy(application, content).await?;
-        Ok(self
-            .functions()
-            .into_iter()
-            .filter(|function| function.application == application)
-            .collect())
+    pub fn deploy<'a>(
+        &'a self,
+        application: &'a str,
+        content: Bytes,
+    ) -> BoxFuture<'a, Result<Vec<Summary>>> {
+        Box::pin(async move {
+            self.deployer.deploy(application, content).await?;
+            Ok(self
+                .functions()
+                .into_iter()
+                .filter(|function| function.application == application)
+                .collect())
+        })
     }
 
     /// Removes an application with its functions.
-    pub async fn remove(&self, application: &str) -> Result<()> {
-        self.deployer.remove(application).await
+    pub fn remove<'a>(&'a self, application: &'a str) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.deployer.remove(application).await })
     }
 
     /// Sets the timer of a function to every `period`, in whole seconds, or disarms it (A5).
     ///
     /// Errors: `Invalid` for a period that no manifest may have; `NoSuchFunction`, `Conflict`,
     /// `Port`.
-    pub async fn arm(&self, name: &str, period: Option<Duration>) -> Result<()> {
-        self.deployer.arm(name, period).await
+    pub fn arm<'a>(&'a self, name: &'a str, period: Option<Duration>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.deployer.arm(name, period).await })
     }
 
     /// All deployed functions.
@@ -127,12 +136,18 @@ impl Service {
 
     /// Runs `invocation` of a function and returns its result (A2). It runs to its end even if this
     /// is dropped.
-    pub async fn invoke(&self, name: &str, invocation: Invocation) -> Result<Ran> {
-        let (service, name) = (self.clone(), name.to_owned());
-        to_its_end("run a function", async move {
-            service.run(&name, invocation).await
+    pub fn invoke<'a>(
+        &'a self,
+        name: &'a str,
+        invocation: Invocation,
+    ) -> BoxFuture<'a, Result<Ran>> {
+        Box::pin(async move {
+            let (service, name) = (self.clone(), name.to_owned());
+            to_its_end("run a function", async move {
+                service.run(&name, invocation).await
+            })
+            .await
         })
-        .await
     }
 
     /// A new request id for an [invocation](Self::invoke).
@@ -141,14 +156,16 @@ impl Service {
     }
 
     /// As [`Self::invoke`], but the invocation ends if this is dropped.
-    pub async fn run(&self, name: &str, invocation: Invocation) -> Result<Ran> {
-        if invocation.waits {
-            self.context.lookup.until_in_place(name).await;
-        }
-        let deployed = self.context.lookup.deployed(name)?;
-        check_payload(&invocation.payload, PAYLOAD_BYTES_MAX)?;
-        let runtime = &self.context.parts.runtime;
-        Ok(runtime.run(&deployed.function, invocation).await?)
+    pub fn run<'a>(&'a self, name: &'a str, invocation: Invocation) -> BoxFuture<'a, Result<Ran>> {
+        Box::pin(async move {
+            if invocation.waits {
+                self.context.lookup.until_in_place(name).await;
+            }
+            let deployed = self.context.lookup.deployed(name)?;
+            check_payload(&invocation.payload, PAYLOAD_BYTES_MAX)?;
+            let runtime = &self.context.parts.runtime;
+            Ok(runtime.run(&deployed.function, invocation).await?)
+        })
     }
 
     /// How many further attempts an event or a step of this function gets by its manifest; none:
@@ -158,42 +175,48 @@ impl Service {
     }
 
     /// Sends a function an event (A3). Returns its request id once the event is durable.
-    pub async fn send(&self, name: &str, payload: Bytes) -> Result<String> {
-        self.context.lookup.deployed(name)?;
-        check_payload(&payload, EVENT_BYTES_MAX)?;
-        let id = self.context.new_id();
-        let event_id = Some(Bytes::from(id.clone()));
-        let (parts, function) = (&self.context.parts, registered_name(name));
-        let receipt = parts.functions.send(&function, event_id, payload).await?;
-        parts.queue.externalize(receipt.point).await?;
-        Ok(id)
+    pub fn send<'a>(&'a self, name: &'a str, payload: Bytes) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move {
+            self.context.lookup.deployed(name)?;
+            check_payload(&payload, EVENT_BYTES_MAX)?;
+            let id = self.context.new_id();
+            let event_id = Some(Bytes::from(id.clone()));
+            let (parts, function) = (&self.context.parts, registered_name(name));
+            let receipt = parts.functions.send(&function, event_id, payload).await?;
+            parts.queue.externalize(receipt.point).await?;
+            Ok(id)
+        })
     }
 
     /// The lines of a function that fit in `page`.
-    pub async fn lines(&self, name: &str, page: Page) -> Result<Vec<Line>> {
-        self.context.lookup.deployed(name)?;
-        let lines = self.context.parts.logs.lines(name, page).await;
-        lines.map_err(|error| {
-            let failed = ports::Error::unavailable("read the log of a function");
-            failed.caused_by(error).into()
+    pub fn lines<'a>(&'a self, name: &'a str, page: Page) -> BoxFuture<'a, Result<Vec<Line>>> {
+        Box::pin(async move {
+            self.context.lookup.deployed(name)?;
+            let lines = self.context.parts.logs.lines(name, page).await;
+            lines.map_err(|error| {
+                let failed = ports::Error::unavailable("read the log of a function");
+                failed.caused_by(error).into()
+            })
         })
     }
 
     /// Waits for a line of the function whose number is `from` or later, after [`Self::lines`]
     /// returned none.
-    pub async fn more_lines(&self, name: &str, from: u64) {
-        self.context.parts.logs.more_lines(name, from).await;
+    pub fn more_lines<'a>(&'a self, name: &'a str, from: u64) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.context.parts.logs.more_lines(name, from).await;
+        })
     }
 
     /// A page of the dead letters of a function, after the one with the id `after`.
     ///
     /// Errors: `NoSuchFunction`; `Invalid` if `after` is not an id; `Port`.
-    pub async fn dead_letters(
-        &self,
-        function: &str,
-        after: Option<&str>,
-    ) -> Result<DeadLetterPage> {
-        DeadLetters(&self.context).page(function, after).await
+    pub fn dead_letters<'a>(
+        &'a self,
+        function: &'a str,
+        after: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<DeadLetterPage>> {
+        Box::pin(async move { DeadLetters(&self.context).page(function, after).await })
     }
 
     /// Sends the dead letter `id` of a function again, or all of them. Returns how many once that
@@ -201,18 +224,30 @@ impl Service {
     ///
     /// Errors: as [`Self::dead_letters`], and `NoSuchDeadLetter`. Some may have been sent again
     /// before the error; none is lost.
-    pub async fn redrive(&self, function: &str, id: Option<&str>) -> Result<u64> {
-        DeadLetters(&self.context)
-            .settle(function, id, Action::Redrive)
-            .await
+    pub fn redrive<'a>(
+        &'a self,
+        function: &'a str,
+        id: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<u64>> {
+        Box::pin(async move {
+            DeadLetters(&self.context)
+                .settle(function, id, Action::Redrive)
+                .await
+        })
     }
 
     /// Removes the dead letter `id` of a function permanently, or all of them; returns as
     /// [`Self::redrive`] does.
-    pub async fn purge(&self, function: &str, id: Option<&str>) -> Result<u64> {
-        DeadLetters(&self.context)
-            .settle(function, id, Action::Purge)
-            .await
+    pub fn purge<'a>(
+        &'a self,
+        function: &'a str,
+        id: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<u64>> {
+        Box::pin(async move {
+            DeadLetters(&self.context)
+                .settle(function, id, Action::Purge)
+                .await
+        })
     }
 
     /// The figures now, with the backlogs of the last [poll](Self::poll_queues); returns at once.
@@ -224,8 +259,8 @@ impl Service {
     ///
     /// Errors: a queue's. The earlier results then stay, and the next poll continues after that
     /// queue.
-    pub async fn poll_queues(&self) -> ports::Result<()> {
-        self.queues.poll().await
+    pub fn poll_queues(&self) -> BoxFuture<'_, ports::Result<()>> {
+        Box::pin(async move { self.queues.poll().await })
     }
 
     /// The provider that runs events of functions, by their registered names.
@@ -241,9 +276,11 @@ impl Service {
 
     /// Ends all instances. This fails none of the events and messages they work on. Returns once
     /// nothing is left of the instances, or after a bounded wait.
-    pub async fn stop(&self) {
-        self.begin_stop();
-        self.context.parts.runtime.close().await;
+    pub fn stop(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.begin_stop();
+            self.context.parts.runtime.close().await;
+        })
     }
 }
 

@@ -1,8 +1,12 @@
 //! The public API: composes the parts and routes each call to one of them.
+//!
+//! Public calls return boxed futures, here and in the other services: rustc compiles the body of an
+//! `async fn` in each crate that polls it, and so compiled the services again in each front end.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use ports::{Clock, DurabilityPoint, Entropy, KeyValue, Read};
 use tokio::sync::{self, Semaphore};
@@ -101,12 +105,14 @@ impl Engine {
     /// waits for that.
     ///
     /// Errors: `TooManyOpen`, `Invalid`, `Expired`, `Unavailable`, `NoRoom`.
-    pub async fn begin(&self, begin: Begin) -> Result<Read<Begun>> {
-        if begin.id.is_some() {
-            // A client id needs a row. Without one, a transaction may read on a full disk.
-            self.calls.context.check_room()?;
-        }
-        self.calls.begin(begin).await
+    pub fn begin(&self, begin: Begin) -> BoxFuture<'_, Result<Read<Begun>>> {
+        Box::pin(async move {
+            if begin.id.is_some() {
+                // A client id needs a row. Without one, a transaction may read on a full disk.
+                self.calls.context.check_room()?;
+            }
+            self.calls.begin(begin).await
+        })
     }
 
     /// The value of `key` for this transaction, or `None` if the key is absent or deleted.
@@ -114,16 +120,22 @@ impl Engine {
     /// Errors: `NoValidVersion`, `SnapshotTooOld`, `Invalid` in a keyspace that a serializable
     /// begin did not name, `TransactionFinished`, `NoSuchTransaction`, `TooLarge`,
     /// `TooMuchBuffered`, `Unavailable`.
-    pub async fn get(&self, call: &Call, key: &Key) -> Result<Read<Option<Bytes>>> {
-        match self
-            .calls
-            .elsewhere(call, || Asked::Get(key.clone()))
-            .await?
-        {
-            Some(Said::Value(value)) => Ok(Read::durable(value)),
-            Some(_) => Err(not_understood()),
-            None => self.calls.get(call, key).await,
-        }
+    pub fn get<'a>(
+        &'a self,
+        call: &'a Call,
+        key: &'a Key,
+    ) -> BoxFuture<'a, Result<Read<Option<Bytes>>>> {
+        Box::pin(async move {
+            match self
+                .calls
+                .elsewhere(call, || Asked::Get(key.clone()))
+                .await?
+            {
+                Some(Said::Value(value)) => Ok(Read::durable(value)),
+                Some(_) => Err(not_understood()),
+                None => self.calls.get(call, key).await,
+            }
+        })
     }
 
     /// Sets `key` once the transaction commits.
@@ -134,14 +146,16 @@ impl Engine {
     /// Errors: `NoRoom`, `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`,
     /// `Unavailable`. After `NoRoom` the transaction may be over: a value that cannot be spilled
     /// ends it.
-    pub async fn put(&self, call: &Call, key: Key, value: Bytes) -> Result<()> {
-        self.calls.context.check_room()?;
-        self.write(call, key, Some(value)).await
+    pub fn put<'a>(&'a self, call: &'a Call, key: Key, value: Bytes) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.calls.context.check_room()?;
+            self.write(call, key, Some(value)).await
+        })
     }
 
     /// Deletes `key` once the transaction commits. Errors: those of [`Engine::put`].
-    pub async fn delete(&self, call: &Call, key: Key) -> Result<()> {
-        self.write(call, key, None).await
+    pub fn delete<'a>(&'a self, call: &'a Call, key: Key) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.write(call, key, None).await })
     }
 
     async fn write(&self, call: &Call, key: Key, value: Option<Bytes>) -> Result<()> {
@@ -158,20 +172,29 @@ impl Engine {
     ///
     /// Errors: `NoSuchQueue`, `NoSuchFunction`, `TooLarge`, `TooMuchBuffered`, `Invalid`,
     /// `TransactionFinished`, `NoSuchTransaction`, `Unavailable`.
-    pub async fn send(&self, call: &Call, effect: Effect, place: Option<u32>) -> Result<()> {
-        let asked = || Asked::Send(effect.clone(), place);
-        if self.calls.elsewhere(call, asked).await?.is_some() {
-            return Ok(());
-        }
-        self.calls.send(call, effect, place).await
+    pub fn send<'a>(
+        &'a self,
+        call: &'a Call,
+        effect: Effect,
+        place: Option<u32>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let asked = || Asked::Send(effect.clone(), place);
+            if self.calls.elsewhere(call, asked).await?.is_some() {
+                return Ok(());
+            }
+            self.calls.send(call, effect, place).await
+        })
     }
 
     /// Checks whether an effect that the caller keeps until it may be sent is valid.
     ///
     /// Errors: `NoSuchQueue`, `NoSuchFunction`, `TooLarge`, `Invalid`, `Unavailable`.
-    pub async fn check_effect(&self, effect: &Effect) -> Result<()> {
-        self.calls.effects.check_effect(effect)?;
-        self.calls.effects.check_destination(effect).await
+    pub fn check_effect<'a>(&'a self, effect: &'a Effect) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.calls.effects.check_effect(effect)?;
+            self.calls.effects.check_destination(effect).await
+        })
     }
 
     /// The most effects of one transaction.
@@ -184,10 +207,12 @@ impl Engine {
     /// repeats it under the same id.
     ///
     /// Errors: `NoSuchQueue`, `NoSuchFunction`, `Unavailable`, `OutcomeUnknown`.
-    pub async fn send_now(&self, effect: Effect, id: Bytes) -> Result<()> {
-        self.calls.effects.send_one(effect, id).await?;
-        self.calls.context.counters.lock().effects_sent += 1;
-        Ok(())
+    pub fn send_now(&self, effect: Effect, id: Bytes) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.calls.effects.send_one(effect, id).await?;
+            self.calls.context.counters.lock().effects_sent += 1;
+            Ok(())
+        })
     }
 
     /// Commits all writes atomically and waits until they are durable. A repeat returns the same
@@ -196,80 +221,92 @@ impl Engine {
     /// Errors: `OutcomeUnknown`: repeat the commit. `Conflict` and `SnapshotTooOld` of a
     /// serializable transaction: begin again. `TransactionFinished`, `NoSuchTransaction`,
     /// `Expired`, `NoRoom`.
-    pub async fn commit(&self, call: &Call) -> Result<Committed> {
-        match self.calls.elsewhere(call, || Asked::Commit).await? {
-            Some(Said::Committed(after)) => Ok(Committed { after }),
-            Some(_) => Err(not_understood()),
-            None => self.calls.commit(call).await,
-        }
+    pub fn commit<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Committed>> {
+        Box::pin(async move {
+            match self.calls.elsewhere(call, || Asked::Commit).await? {
+                Some(Said::Committed(after)) => Ok(Committed { after }),
+                Some(_) => Err(not_understood()),
+                None => self.calls.commit(call).await,
+            }
+        })
     }
 
     /// Commits all writes atomically without waiting for durability. A caller that externalizes the
     /// answer first [waits](Self::externalize) for its point. Errors: those of [`Engine::commit`].
-    pub async fn commit_shown(&self, call: &Call) -> Result<Read<Committed>> {
-        match self.calls.elsewhere(call, || Asked::Commit).await? {
-            Some(Said::Committed(after)) => Ok(Read::durable(Committed { after })),
-            Some(_) => Err(not_understood()),
-            None => self.calls.commit_shown(call).await,
-        }
+    pub fn commit_shown<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Read<Committed>>> {
+        Box::pin(async move {
+            match self.calls.elsewhere(call, || Asked::Commit).await? {
+                Some(Said::Committed(after)) => Ok(Read::durable(Committed { after })),
+                Some(_) => Err(not_understood()),
+                None => self.calls.commit_shown(call).await,
+            }
+        })
     }
 
     /// Drops all writes. A repeat returns the same answer.
     ///
     /// Errors: `TransactionFinished` if it has committed or was begun anew; `NoSuchTransaction`.
-    pub async fn abort(&self, call: &Call) -> Result<()> {
-        if self.calls.elsewhere(call, || Asked::Abort).await?.is_some() {
-            return Ok(());
-        }
-        self.calls.abort(call).await
+    pub fn abort<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if self.calls.elsewhere(call, || Asked::Abort).await?.is_some() {
+                return Ok(());
+            }
+            self.calls.abort(call).await
+        })
     }
 
     /// The outcome of the latest attempt of a transaction. Errors: those of [`Engine::status_of`].
-    pub async fn status(&self, id: &TransactionId) -> Result<Read<Outcome>> {
-        self.status_of(&Call::latest(id.clone())).await
+    pub fn status<'a>(&'a self, id: &'a TransactionId) -> BoxFuture<'a, Result<Read<Outcome>>> {
+        Box::pin(async move { self.status_of(&Call::latest(id.clone())).await })
     }
 
     /// The outcome of a transaction, or of one attempt. Errors: `NoSuchTransaction`, `Unavailable`.
-    pub async fn status_of(&self, call: &Call) -> Result<Read<Outcome>> {
-        self.calls.end_if_begun_elsewhere(call).await?;
-        match self.calls.elsewhere(call, || Asked::Status).await? {
-            Some(Said::Outcome(outcome)) => Ok(Read::durable(outcome)),
-            Some(_) => Err(not_understood()),
-            None => self.calls.status(call).await,
-        }
+    pub fn status_of<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Read<Outcome>>> {
+        Box::pin(async move {
+            self.calls.end_if_begun_elsewhere(call).await?;
+            match self.calls.elsewhere(call, || Asked::Status).await? {
+                Some(Said::Outcome(outcome)) => Ok(Read::durable(outcome)),
+                Some(_) => Err(not_understood()),
+                None => self.calls.status(call).await,
+            }
+        })
     }
 
     /// Plain state: the newest committed value of `key`.
-    pub async fn get_now(&self, key: &Key) -> Result<Read<Option<Bytes>>> {
-        self.calls.get_now(key).await
+    pub fn get_now<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Read<Option<Bytes>>>> {
+        Box::pin(async move { self.calls.get_now(key).await })
     }
 
     /// Plain state: a page of its keys with their values, each as of some moment during the read
     /// (T18).
     ///
     /// Errors: `TooMuchBuffered` if too much is being read, `Unavailable`.
-    pub async fn list_now(&self, listing: &Listing) -> Result<Read<Page>> {
-        self.calls.list_now(listing).await
+    pub fn list_now<'a>(&'a self, listing: &'a Listing) -> BoxFuture<'a, Result<Read<Page>>> {
+        Box::pin(async move { self.calls.list_now(listing).await })
     }
 
     /// Plain state: a transaction of one write, or of one deletion if `value` is `None`. Durable
     /// when it returns.
-    pub async fn put_now(&self, key: Key, value: Option<Bytes>) -> Result<Committed> {
-        if value.is_some() {
-            self.calls.context.check_room()?;
-        }
-        self.calls.put_now(key, value).await
+    pub fn put_now(&self, key: Key, value: Option<Bytes>) -> BoxFuture<'_, Result<Committed>> {
+        Box::pin(async move {
+            if value.is_some() {
+                self.calls.context.check_room()?;
+            }
+            self.calls.put_now(key, value).await
+        })
     }
 
     /// Waits until everything at or before `point` is durable.
     ///
     /// Errors: `Unavailable`, also if the store has lost it: then the answer must not be
     /// externalized.
-    pub async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        if self.calls.context.key_value.is_durable(point) {
-            return Ok(());
-        }
-        self.calls.serving.node()?.store.externalize(point).await
+    pub fn externalize(&self, point: DurabilityPoint) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            if self.calls.context.key_value.is_durable(point) {
+                return Ok(());
+            }
+            self.calls.serving.node()?.store.externalize(point).await
+        })
     }
 
     /// The present node of this process; it changes with every restart. Errors: `Unavailable` while
@@ -288,28 +325,30 @@ impl Engine {
     /// sealed and resolved.
     ///
     /// Errors: `Unavailable`, also while it is no longer a member and its log is not resolved yet.
-    pub async fn is_gone(&self, node: NodeId) -> Result<bool> {
-        let members = self.calls.cluster.membership.members();
-        if members.nodes.contains_key(&node) {
-            return Ok(false);
-        }
-        let serving = self.calls.serving.node()?;
-        if node_registry::is_live(&serving.store, node).await? {
-            let say = format!("node {} is missed, and its log is not resolved yet", node.0);
-            return Err(Error::unavailable(&say));
-        }
-        Ok(true)
+    pub fn is_gone(&self, node: NodeId) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async move {
+            let members = self.calls.cluster.membership.members();
+            if members.nodes.contains_key(&node) {
+                return Ok(false);
+            }
+            let serving = self.calls.serving.node()?;
+            if node_registry::is_live(&serving.store, node).await? {
+                let say = format!("node {} is missed, and its log is not resolved yet", node.0);
+                return Err(Error::unavailable(&say));
+            }
+            Ok(true)
+        })
     }
 
     /// Waits until the membership view differs from `view`; returns the new view. Zero: waits until
     /// there are members.
-    pub async fn members_changed(&self, view: u64) -> u64 {
-        self.calls.cluster.membership.changed(view).await.view
+    pub fn members_changed(&self, view: u64) -> BoxFuture<'_, u64> {
+        Box::pin(async move { self.calls.cluster.membership.changed(view).await.view })
     }
 
     /// Answers any message of another node.
-    pub async fn answer_peer(&self, message: Bytes) -> Bytes {
-        self.calls.answer_peer(message).await
+    pub fn answer_peer(&self, message: Bytes) -> BoxFuture<'_, Bytes> {
+        Box::pin(async move { self.calls.answer_peer(message).await })
     }
 
     /// The figures of this engine.

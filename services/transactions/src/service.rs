@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
+
 use ports::Monotonic;
 use primitives::{Backoff, Delays};
 
@@ -131,45 +133,47 @@ impl Service {
 
     /// Takes a node id, finishes the work that earlier starts left unless other nodes do, and
     /// begins to serve. After an error it may be called again.
-    pub async fn start(&self) -> Result<()> {
-        self.engine.recovery.start_over().await
+    pub fn start(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.engine.recovery.start_over().await })
     }
 
     /// Restarts the node whenever it cannot go on: its store returned to an earlier state, its
     /// lease expired, or another node took over its log. The first restart is immediate; later ones
     /// back off until a node has served for [`SERVED_WELL`]. Never returns: the program runs it
     /// beside the front ends.
-    pub async fn run(&self) {
-        let calls = &self.engine.calls;
-        let mut outage: Option<Outage> = None;
-        loop {
-            let began = calls.context.clock.monotonic();
-            while !calls.serving.is_fenced() {
-                calls.serving.on_fence.notified().await;
+    pub fn run(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let calls = &self.engine.calls;
+            let mut outage: Option<Outage> = None;
+            loop {
+                let began = calls.context.clock.monotonic();
+                while !calls.serving.is_fenced() {
+                    calls.serving.on_fence.notified().await;
+                }
+                if calls.context.clock.monotonic().since(began) >= SERVED_WELL {
+                    outage = None;
+                }
+                if let Some(outage) = &mut outage {
+                    calls.context.pause(&mut outage.delays).await;
+                } else {
+                    tracing::warn!(
+                        "transactions restart: the store lost data that were not durable, the lease expired, or another node took over the log"
+                    );
+                }
+                let outage = outage.get_or_insert_with(Outage::default);
+                if let Err(error) = self.engine.recovery.start_over().await {
+                    outage.say(calls.context.clock.monotonic(), &error);
+                }
             }
-            if calls.context.clock.monotonic().since(began) >= SERVED_WELL {
-                outage = None;
-            }
-            if let Some(outage) = &mut outage {
-                calls.context.pause(&mut outage.delays).await;
-            } else {
-                tracing::warn!(
-                    "transactions restart: the store lost data that were not durable, the lease expired, or another node took over the log"
-                );
-            }
-            let outage = outage.get_or_insert_with(Outage::default);
-            if let Err(error) = self.engine.recovery.start_over().await {
-                outage.say(calls.context.clock.monotonic(), &error);
-            }
-        }
+        })
     }
 
     /// Shuts the service down in order: it accepts no more calls, ends open attempts, and lets
     /// running work finish, for two seconds at most. If it returns true, the next start need not
     /// search the store for leftovers of this one. Neither [`Service::start`] nor [`Service::run`]
     /// may follow.
-    pub async fn leave(&self) -> bool {
-        self.engine.recovery.leave().await
+    pub fn leave(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async move { self.engine.recovery.leave().await })
     }
 
     /// The API. Until the service has started, every call returns `Unavailable`.

@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use functions::manifest::workflow::Workflow;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use ports::{Clock, Entropy, ErrorKind, LogThrottle, key_value::SharedKeyValue};
 use transactions::Engine;
@@ -98,14 +99,16 @@ impl Service {
 
     /// Resumes the runs that earlier starts have left (W4), in all stores. Those of a far
     /// store are resumed each time it becomes reachable.
-    pub async fn start(&self) -> Result<()> {
-        self.scheduler.start().await
+    pub fn start(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.scheduler.start().await })
     }
 
     /// Stops all runs where they are, and releases far stores, drained. The next start resumes the
     /// runs.
-    pub async fn stop(&self) {
-        self.scheduler.stop(&self.tasks).await;
+    pub fn stop(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.scheduler.stop(&self.tasks).await;
+        })
     }
 
     /// The deployed workflows, by name.
@@ -135,74 +138,90 @@ impl Service {
     ///
     /// Errors: `NoSuchWorkflow`, `Invalid`, `TooLarge`, `TooManyRuns`, `Port`, `State`;
     /// `OutcomeUnknown` if its store does not accept it in time: then it may begin later.
-    pub async fn begin(&self, name: &str, id: Option<&str>, input: Bytes) -> Result<String> {
-        let random = || self.executor.env.entropy.next_u64();
-        let is_client_id = id.is_some();
-        let id = match id {
-            Some(id) => check_id(id)?.to_owned(),
-            None => format!("{:016x}{:016x}", random(), random()),
-        };
-        let (scheduler, key) = (self.scheduler.clone(), (name.to_owned(), id.clone()));
-        // The caller may give up, and the run that it has begun still has to be executed.
-        let begun = self.scheduler.detached(Box::pin(async move {
-            scheduler.begin(key, is_client_id, input).await
-        }));
-        let late = || {
-            ports::Error::new(
-                ErrorKind::OutcomeUnknown,
-                "begin a run: its store does not take it in time",
-            )
-        };
-        match self.within(Duration::ZERO, late, begun).await {
-            Err(error) if error.is_outcome_unknown() => {
-                let state =
-                    format!("the run {id:?} may have begun: begin it again under this id only");
-                Err(error.with_unknown_outcome(&id, state))
+    pub fn begin<'a>(
+        &'a self,
+        name: &'a str,
+        id: Option<&'a str>,
+        input: Bytes,
+    ) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move {
+            let random = || self.executor.env.entropy.next_u64();
+            let is_client_id = id.is_some();
+            let id = match id {
+                Some(id) => check_id(id)?.to_owned(),
+                None => format!("{:016x}{:016x}", random(), random()),
+            };
+            let (scheduler, key) = (self.scheduler.clone(), (name.to_owned(), id.clone()));
+            // The caller may give up, and the run that it has begun still has to be executed.
+            let begun = self.scheduler.detached(Box::pin(async move {
+                scheduler.begin(key, is_client_id, input).await
+            }));
+            let late = || {
+                ports::Error::new(
+                    ErrorKind::OutcomeUnknown,
+                    "begin a run: its store does not take it in time",
+                )
+            };
+            match self.within(Duration::ZERO, late, begun).await {
+                Err(error) if error.is_outcome_unknown() => {
+                    let state =
+                        format!("the run {id:?} may have begun: begin it again under this id only");
+                    Err(error.with_unknown_outcome(&id, state))
+                }
+                begun => begun.map(|()| id),
             }
-            begun => begun.map(|()| id),
-        }
+        })
     }
 
     /// Cancels a run (W6). A run that has ended stays as it is.
     ///
     /// Errors: `OutcomeUnknown` if that takes too long: then the run is active or ends a moment
     /// later.
-    pub async fn cancel(&self, name: &str, id: &str) -> Result<RunView> {
-        let awaited = AwaitedStore::default();
-        let found = self.find(name, id, &awaited);
-        let found = self.in_time(&awaited, found).await?;
-        if found.row.status != Status::Running {
-            return self.run(name, id).await;
-        }
-        let (scheduler, key) = (self.scheduler.clone(), (name.to_owned(), id.to_owned()));
-        let location = found.location;
-        let ended = async move { scheduler.end(key, location).await };
-        let ended = self.scheduler.detached(ended);
-        let view = async {
-            self.in_time(&awaited, ended).await?;
-            self.run(name, id).await
-        };
-        let state = || {
-            format!(
-                "the run {id:?} is being ended, and that cannot be shown yet: ask for it, or end it again"
-            )
-        };
-        view.await
-            .map_err(|error| error.with_unknown_outcome(id, state()))
+    pub fn cancel<'a>(&'a self, name: &'a str, id: &'a str) -> BoxFuture<'a, Result<RunView>> {
+        Box::pin(async move {
+            let awaited = AwaitedStore::default();
+            let found = self.find(name, id, &awaited);
+            let found = self.in_time(&awaited, found).await?;
+            if found.row.status != Status::Running {
+                return self.run(name, id).await;
+            }
+            let (scheduler, key) = (self.scheduler.clone(), (name.to_owned(), id.to_owned()));
+            let location = found.location;
+            let ended = async move { scheduler.end(key, location).await };
+            let ended = self.scheduler.detached(ended);
+            let view = async {
+                self.in_time(&awaited, ended).await?;
+                self.run(name, id).await
+            };
+            let state = || {
+                format!(
+                    "the run {id:?} is being ended, and that cannot be shown yet: ask for it, or end it again"
+                )
+            };
+            view.await
+                .map_err(|error| error.with_unknown_outcome(id, state()))
+        })
     }
 
     /// A run that the caller has begun a moment ago, once it has ended or after `most`. Errors: `OutcomeUnknown` if no
     /// view of it is available.
-    pub async fn wait_for_begun(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
-        let state = || {
-            format!(
-                "the run {id:?} has begun, and what it comes to cannot be shown yet: ask for it by this id, \
+    pub fn wait_for_begun<'a>(
+        &'a self,
+        name: &'a str,
+        id: &'a str,
+        most: Duration,
+    ) -> BoxFuture<'a, Result<RunView>> {
+        Box::pin(async move {
+            let state = || {
+                format!(
+                    "the run {id:?} has begun, and what it comes to cannot be shown yet: ask for it by this id, \
                  and begin it again under this id only"
-            )
-        };
-        self.wait(name, id, most)
-            .await
-            .map_err(|error| error.with_unknown_outcome(id, state()))
+                )
+            };
+            self.wait(name, id, most)
+                .await
+                .map_err(|error| error.with_unknown_outcome(id, state()))
+        })
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use ports::DurabilityPoint;
 
 use super::{
@@ -37,8 +38,8 @@ pub(super) struct FoundRun {
 
 impl Service {
     /// A run, once its view is durable (W3).
-    pub async fn run(&self, name: &str, id: &str) -> Result<RunView> {
-        self.run_within(Duration::ZERO, name, id).await
+    pub fn run<'a>(&'a self, name: &'a str, id: &'a str) -> BoxFuture<'a, Result<RunView>> {
+        Box::pin(async move { self.run_within(Duration::ZERO, name, id).await })
     }
 
     async fn run_within(&self, most: Duration, name: &str, id: &str) -> Result<RunView> {
@@ -164,49 +165,58 @@ impl Service {
     }
 
     /// The same once it has ended, or after `most`.
-    pub async fn wait(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
-        let clock = &self.env().clock;
-        let until = clock.monotonic() + most;
-        let key: RunKey = (name.to_owned(), id.to_owned());
-        loop {
-            let ended = self.claims.watch_end(&key);
-            let is_executed = ended.is_some();
-            let left = until.since(clock.monotonic());
-            if let Some(mut ended) = ended {
-                tokio::select! {
-                    biased;
-                    _ = ended.wait_for(|ended| *ended) => {}
-                    () = clock.sleep(left) => {}
+    pub fn wait<'a>(
+        &'a self,
+        name: &'a str,
+        id: &'a str,
+        most: Duration,
+    ) -> BoxFuture<'a, Result<RunView>> {
+        Box::pin(async move {
+            let clock = &self.env().clock;
+            let until = clock.monotonic() + most;
+            let key: RunKey = (name.to_owned(), id.to_owned());
+            loop {
+                let ended = self.claims.watch_end(&key);
+                let is_executed = ended.is_some();
+                let left = until.since(clock.monotonic());
+                if let Some(mut ended) = ended {
+                    tokio::select! {
+                        biased;
+                        _ = ended.wait_for(|ended| *ended) => {}
+                        () = clock.sleep(left) => {}
+                    }
+                }
+                let left = until.since(clock.monotonic());
+                let view = self.run_within(left, name, id).await?;
+                if view.status != Status::Running || left.is_zero() {
+                    return Ok(view);
+                }
+                let has_stopped = || {
+                    let ended = self.claims.watch_end(&key);
+                    ended.is_some_and(|ended| *ended.borrow())
+                };
+                if !is_executed || has_stopped() {
+                    // It is being resumed.
+                    clock.sleep(CHECK_AGAIN.min(left)).await;
                 }
             }
-            let left = until.since(clock.monotonic());
-            let view = self.run_within(left, name, id).await?;
-            if view.status != Status::Running || left.is_zero() {
-                return Ok(view);
-            }
-            let has_stopped = || {
-                let ended = self.claims.watch_end(&key);
-                ended.is_some_and(|ended| *ended.borrow())
-            };
-            if !is_executed || has_stopped() {
-                // It is being resumed.
-                clock.sleep(CHECK_AGAIN.min(left)).await;
-            }
-        }
+        })
     }
 
     /// A page of a workflow's runs after `after`, in the order of their ids, and where the next page
     /// begins.
-    pub async fn runs(
-        &self,
-        name: &str,
+    pub fn runs<'a>(
+        &'a self,
+        name: &'a str,
         status: Option<Status>,
-        after: Option<&str>,
-    ) -> Result<(Vec<RunView>, Option<String>)> {
-        after.map(check_id).transpose()?;
-        let awaited = AwaitedStore::default();
-        let page = self.page((name, status, after), &awaited);
-        self.in_time(&awaited, page).await
+        after: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(Vec<RunView>, Option<String>)>> {
+        Box::pin(async move {
+            after.map(check_id).transpose()?;
+            let awaited = AwaitedStore::default();
+            let page = self.page((name, status, after), &awaited);
+            self.in_time(&awaited, page).await
+        })
     }
 
     async fn page(
@@ -242,17 +252,20 @@ impl Service {
     }
 
     /// The committed steps of a run, in the order in which they ended.
-    pub async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
-        let awaited = AwaitedStore::default();
-        let steps = async {
-            let FoundRun { store, row, .. } = self.find(name, id, &awaited).await?;
-            let (steps, point) = store.steps(name, id, row.began_ms).await?;
-            store.externalize(point).await?;
+    pub fn steps<'a>(&'a self, name: &'a str, id: &'a str) -> BoxFuture<'a, Result<Vec<StepView>>> {
+        Box::pin(async move {
+            let awaited = AwaitedStore::default();
+            let steps = async {
+                let FoundRun { store, row, .. } = self.find(name, id, &awaited).await?;
+                let (steps, point) = store.steps(name, id, row.began_ms).await?;
+                store.externalize(point).await?;
+                Ok(steps)
+            };
+            let steps = self.in_time(&awaited, steps).await?.into_iter();
+            let mut steps: Vec<StepView> =
+                steps.map(|(path, row)| StepView::of(path, row)).collect();
+            steps.sort_by_key(|step| (step.ended_ms, step.began_ms));
             Ok(steps)
-        };
-        let steps = self.in_time(&awaited, steps).await?.into_iter();
-        let mut steps: Vec<StepView> = steps.map(|(path, row)| StepView::of(path, row)).collect();
-        steps.sort_by_key(|step| (step.ended_ms, step.began_ms));
-        Ok(steps)
+        })
     }
 }

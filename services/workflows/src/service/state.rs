@@ -1,6 +1,7 @@
 //! The state of workflows.
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use transactions::list::{Listing, Page};
 
 use super::{Service, response::AwaitedStore};
@@ -8,28 +9,40 @@ use crate::{Result, storage::Store};
 
 impl Service {
     /// The latest committed value of a key of the workflow's state, once it is durable.
-    pub async fn state(&self, name: &str, key: &Bytes) -> Result<Option<Bytes>> {
-        let awaited = AwaitedStore::default();
-        let durable = async {
-            let store = self.current_store(name, &awaited).await?;
-            store.check_key(key.len())?;
-            let (value, point) = store.get(key).await?;
-            store.externalize(point).await?;
-            Ok(value)
-        };
-        self.in_time(&awaited, durable).await
+    pub fn state<'a>(
+        &'a self,
+        name: &'a str,
+        key: &'a Bytes,
+    ) -> BoxFuture<'a, Result<Option<Bytes>>> {
+        Box::pin(async move {
+            let awaited = AwaitedStore::default();
+            let durable = async {
+                let store = self.current_store(name, &awaited).await?;
+                store.check_key(key.len())?;
+                let (value, point) = store.get(key).await?;
+                store.externalize(point).await?;
+                Ok(value)
+            };
+            self.in_time(&awaited, durable).await
+        })
     }
 
     /// A page of the keys of the workflow's state, once they are durable.
-    pub async fn list_state(&self, name: &str, listing: &Listing) -> Result<Page> {
-        let awaited = AwaitedStore::default();
-        let durable = async {
-            let store = self.current_store(name, &awaited).await?;
-            let (page, point) = store.list_keys(listing).await?;
-            store.externalize(point).await?;
-            Ok(page)
-        };
-        self.in_time(&awaited, durable).await
+    pub fn list_state<'a>(
+        &'a self,
+        name: &'a str,
+        listing: &'a Listing,
+    ) -> BoxFuture<'a, Result<Page>> {
+        Box::pin(async move {
+            let awaited = AwaitedStore::default();
+            let durable = async {
+                let store = self.current_store(name, &awaited).await?;
+                let (page, point) = store.list_keys(listing).await?;
+                store.externalize(point).await?;
+                Ok(page)
+            };
+            self.in_time(&awaited, durable).await
+        })
     }
 
     /// The store of the deployed definition; of a workflow that is no longer deployed, the store of
