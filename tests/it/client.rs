@@ -14,7 +14,7 @@ use crate::process::{self, Server};
 
 /// No wait takes longer, unless something is broken.
 const WAIT_MAX: Duration = Duration::from_mins(2);
-/// The time of a call that is answered by nobody, or at once.
+/// The time of a call that gets no answer, or one at once.
 const SHORT: Duration = Duration::from_secs(5);
 
 /// A server, a relay before it, and a client of the relay.

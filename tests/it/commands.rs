@@ -249,7 +249,7 @@ fn doctor_tells_a_data_directory_that_a_start_would_refuse() {
     std::fs::write(&record, text.replace("format 3", "format 4")).expect("it is written");
     let (verdict, found) = format();
     assert!(
-        verdict == "fail" && found.contains("has format 4"),
+        verdict == "fail" && found.contains("is damaged"),
         "{verdict} {found}"
     );
     std::fs::remove_file(&record).expect("it goes");

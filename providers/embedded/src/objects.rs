@@ -1,4 +1,4 @@
-//! ObjectDirectory as files under the data directory, synced with their names (O1).
+//! Objects as files under the data directory, synced with their names (O1).
 //!
 //! A name that is found may be in the page cache alone: the writer may have died or failed before
 //! the name was durable, or may still be at work.

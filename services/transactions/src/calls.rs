@@ -13,6 +13,8 @@ pub(crate) mod write;
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
+
 use crate::{
     attempts::open_attempts::Attempts, cache::Cache, cluster::Cluster, collection::Collection,
     context::Context, effects::Effects, idempotency_keys::IdempotencyKeys, loader::Loader,
@@ -34,4 +36,5 @@ pub(crate) struct Calls {
     pub(crate) packing: Arc<Packing>,
     pub(crate) loader: Arc<Loader>,
     pub(crate) collection: Arc<Collection>,
+    pub(crate) full_look_ups: Semaphore,
 }

@@ -17,6 +17,7 @@ use crate::{
     cache::Cache,
     calls::{
         Calls,
+        begin::FULL_LOOK_UPS_MAX,
         list::{Listing, Page},
     },
     cluster::{
@@ -443,6 +444,7 @@ fn compose(
         packing,
         loader,
         collection,
+        full_look_ups: Semaphore::new(FULL_LOOK_UPS_MAX),
         context,
     }
 }

@@ -130,14 +130,7 @@ impl Parts {
             self.config.cache_bytes,
         );
         self.begin(&mut journal, &mut store, &ends)?;
-        let advice = format!(
-            "if {} is damaged, restore the whole data directory from a copy",
-            self.checkpoint_store.path().display()
-        );
-        let queues = Queues::rebuild(&mut store, self.config.queue_limits.dead_letters_max)
-            .map_err(|error| {
-                OpenError::io(format!("read the queues ({advice})"))(std::io::Error::other(error))
-            })?;
+        let queues = self.rebuild_queues(&mut store)?;
         // This must be the last step. A repeated return to the durable state needs the segment that
         // was written last, and that may be among the removed ones.
         if let Some(CheckpointEnd { sequence, .. }) = checkpoint_end {
@@ -155,6 +148,16 @@ impl Parts {
             queues,
             ends,
             report,
+        })
+    }
+
+    fn rebuild_queues(&self, store: &mut Store) -> Result<Queues, OpenError> {
+        let advice = format!(
+            "if {} is damaged, restore the whole data directory from a copy",
+            self.checkpoint_store.path().display()
+        );
+        Queues::rebuild(store, self.config.queue_limits.dead_letters_max).map_err(|error| {
+            OpenError::io(format!("read the queues ({advice})"))(std::io::Error::other(error))
         })
     }
 

@@ -24,6 +24,7 @@ async fn start(function_is: impl FnOnce(&mut Function), waited: Duration) -> Str
         lines_max: 100,
         bytes_max: 10_000,
     };
+    let started = tokio::time::Instant::now();
     let said = {
         let mut said = pin!(world.said(&function, "{}"));
         let begins = async {
@@ -45,7 +46,7 @@ async fn start(function_is: impl FnOnce(&mut Function), waited: Duration) -> Str
         }
         // The rest of the time passes at once.
         tokio::time::pause();
-        tokio::time::advance(waited).await;
+        tokio::time::advance(waited.saturating_sub(started.elapsed())).await;
         assert!(poll!(&mut said).is_pending(), "it goes on after {waited:?}");
         said.await
     };

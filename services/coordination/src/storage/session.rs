@@ -310,8 +310,11 @@ pub async fn end_planning(store: &mut TrackedStore, row: &Row) -> Result<Transit
     note_planning(store, row, Action::unset(PLANNING_ATTEMPTS)).await
 }
 
+/// Refused if the session's state changed: otherwise the writer would go on with the state of the
+/// refreshed row, and decide in a session that meanwhile began to end.
 async fn note_planning(store: &mut TrackedStore, row: &Row, note: Action) -> Result<Transition> {
-    let update = modify(row.session, vec![note], vec![is_unchanged_since(row)]);
+    let conditions = vec![is(STATE, row.state as i64), is_unchanged_since(row)];
+    let update = modify(row.session, vec![note], conditions);
     transition(store, row.session, update.transient()).await
 }
 

@@ -32,6 +32,9 @@ use crate::{
     },
 };
 
+/// How many begins on a full node may ask the store at a time whether they have committed. Others
+/// are refused at once.
+pub(crate) const FULL_LOOK_UPS_MAX: usize = 4;
 /// How far a client's token may lie beyond the clock, in milliseconds.
 const TOKEN_SLACK_MS: u64 = 10_000;
 
@@ -40,9 +43,19 @@ impl Calls {
         let node = self.serving.node()?;
         self.cluster.may_answer(&node)?;
         self.cluster.check_clock()?;
-        self.attempts
+        let room = self
+            .attempts
             .lock()
-            .check_room(&self.context.config, begin.id.as_ref())?;
+            .check_room(&self.context.config, begin.id.as_ref());
+        if let Err(full) = room {
+            // A begin without a permit may have committed before. It learns so on a retry, once
+            // fewer begins arrive at a time.
+            let Ok(_look_up) = self.full_look_ups.try_acquire() else {
+                return Err(full);
+            };
+            let before = self.committed_before(&node, begin.id.as_ref()).await?;
+            return before.ok_or(full);
+        }
         let terms = Box::pin(self.agree(&node, &begin)).await?;
         let Some(id) = begin.id else {
             let (id, attempt) = self.open_generated(&node, terms)?;
@@ -71,6 +84,23 @@ impl Calls {
         drop(alone);
         self.attempts.lock().end_begin(id, lock);
         output
+    }
+
+    /// The answer to a begin of an id that has committed, which needs no capacity. `None` if it has
+    /// not.
+    async fn committed_before(
+        &self,
+        node: &Arc<Node>,
+        id: Option<&TransactionId>,
+    ) -> Result<Option<Read<Begun>>> {
+        let Some(id) = id else { return Ok(None) };
+        let (decision, point) = node.store.decision(id).await?;
+        let is_committed = matches!(&decision, Some(it) if matches!(it.state, State::Committed(_)));
+        if !is_committed {
+            return Ok(None);
+        }
+        let before = self.decided_before(node, id, decision.as_ref(), point);
+        before.await.map(Some)
     }
 
     /// Ensures that the new transaction sees the client's last commit, and that its own commit has
