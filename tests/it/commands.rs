@@ -246,12 +246,18 @@ fn doctor_tells_a_data_directory_that_a_start_would_refuse() {
     );
     let record = data.join("format");
     let text = std::fs::read_to_string(&record).expect("it reads");
-    std::fs::write(&record, text.replace("format 3", "format 4")).expect("it is written");
-    let (verdict, found) = format();
-    assert!(
-        verdict == "fail" && found.contains("is damaged"),
-        "{verdict} {found}"
-    );
+    let older = "landfast embedded\nformat 1\nreadable by 0.0.1\nsalt 00000000\n".to_owned();
+    for (written, complaint) in [
+        (older, "has format 1"),
+        (text.replace("format 3", "format 4"), "is damaged"),
+    ] {
+        std::fs::write(&record, written).expect("it is written");
+        let (verdict, found) = format();
+        assert!(
+            verdict == "fail" && found.contains(complaint),
+            "{verdict} {found}"
+        );
+    }
     std::fs::remove_file(&record).expect("it goes");
     let (verdict, found) = format();
     assert!(

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::{
-    CodeStore, Logs, Runtime,
+    Clock, CodeStore, Logs, Runtime,
     logs::{Line, Page},
     runtime::{Function, FunctionError, Invocation, Ran, Refused},
 };
@@ -28,7 +28,7 @@ pub(crate) type Code = Box<dyn Fn(&str, Bytes) -> BoxFuture<'static, Came> + Sen
 struct InPlace {
     archives: Mutex<BTreeMap<String, Bytes>>,
     code: Code,
-    /// The clock that a test has paused.
+    /// How long an archive takes to unpack, on a clock that a test may pause.
     unpacks_for: Duration,
 }
 
@@ -68,7 +68,7 @@ impl Runtime for InPlace {
 #[async_trait]
 impl CodeStore for InPlace {
     async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
-        tokio::time::sleep(self.unpacks_for).await;
+        SystemClock.sleep(self.unpacks_for).await;
         self.archives
             .lock()
             .expect("nobody panics holding it")

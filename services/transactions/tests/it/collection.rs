@@ -146,7 +146,7 @@ async fn reads_through_overwrites(world: &World, config: Config) -> Result<Optio
             "the reader may need them all"
         );
         node.commit(&reader).await;
-        tokio::time::sleep(MOMENT).await;
+        world.clock().sleep(MOMENT).await;
         for name in ["k", "l"] {
             assert_eq!(versions_at_rest(&*world.key_value(), name).await, 1);
         }
@@ -183,7 +183,7 @@ fn storage_stays_bounded_under_overwrites() {
                 .await;
         }
         node.write(&[("k", "last")]).await;
-        tokio::time::sleep(MOMENT).await;
+        world.clock().sleep(MOMENT).await;
         let store = world.key_value();
         assert_eq!(
             (
@@ -199,7 +199,7 @@ fn storage_stays_bounded_under_overwrites() {
             (301, 301),
             "within their windows"
         );
-        tokio::time::sleep(WINDOWS).await;
+        world.clock().sleep(WINDOWS).await;
         assert_eq!(
             (rows_at_rest(&*store).await, slots_at_rest(&*store, 1).await),
             (2, 0),
@@ -208,7 +208,7 @@ fn storage_stays_bounded_under_overwrites() {
         assert_eq!(node.engine.figures().log_slots, 0);
         assert_eq!(node.now("l").await.as_deref(), Some("299"));
         node.write(&[("l", "last")]).await;
-        tokio::time::sleep(MOMENT).await;
+        world.clock().sleep(MOMENT).await;
         assert_eq!(
             rows_at_rest(&*store).await,
             2,
@@ -231,12 +231,12 @@ async fn reads_to_collect(world: &World, config: Config, is_known: bool) -> usiz
     if is_known {
         assert_eq!(node.now("k").await, None);
     }
-    tokio::time::sleep(MOMENT).await;
+    world.clock().sleep(MOMENT).await;
     let before = reads(world);
     for number in 0..100 {
         node.write(&[("k", &number.to_string())]).await;
     }
-    tokio::time::sleep(MOMENT).await;
+    world.clock().sleep(MOMENT).await;
     assert_eq!(versions_at_rest(&*world.key_value(), "k").await, 1);
     assert_eq!(node.engine.figures().collected_versions, 99);
     reads(world) - before - 1
@@ -286,7 +286,7 @@ fn a_counter_beside_fresh_keys_is_collected() {
                 ])
                 .await;
             }
-            tokio::time::sleep(MOMENT).await;
+            world.clock().sleep(MOMENT).await;
             left = versions_at_rest(&*world.key_value(), "counter").await;
         });
         left
@@ -309,14 +309,14 @@ fn a_deleted_key_leaves_nothing() {
             .put_now(key("k"), None)
             .await
             .expect("committed");
-        tokio::time::sleep(MOMENT).await;
+        world.clock().sleep(MOMENT).await;
         let store = world.key_value();
         assert_eq!(versions_at_rest(&*store, "k").await, 1, "the deletion");
         let reader = node.begin().await;
         assert_eq!(node.get(&reader, "k").await, None);
-        tokio::time::sleep(Duration::from_secs(50)).await;
+        world.clock().sleep(Duration::from_secs(50)).await;
         assert_eq!(node.get(&reader, "k").await, None);
-        tokio::time::sleep(WINDOWS).await;
+        world.clock().sleep(WINDOWS).await;
         assert_eq!(versions_at_rest(&*store, "k").await, 0);
         assert_eq!(rows_at_rest(&*store).await, 1, "of what is left");
         assert_eq!(
@@ -338,7 +338,7 @@ async fn reads_what_was_deleted_beside(
         .put_now(key("m"), None)
         .await
         .expect("committed");
-    tokio::time::sleep(WINDOWS).await;
+    world.clock().sleep(WINDOWS).await;
     let reader = node.begin().await;
     assert_eq!(node.get(&reader, "k").await.as_deref(), Some("v"));
     node.try_get(&reader, "m").await
@@ -369,7 +369,7 @@ async fn reads_beside_an_absence(world: &World, config: Config) -> Result<Option
         .put_now(key("m"), None)
         .await
         .expect("committed");
-    tokio::time::sleep(WINDOWS).await;
+    world.clock().sleep(WINDOWS).await;
     assert_eq!(versions_at_rest(&*world.key_value(), "m").await, 0);
     let reader = node.begin().await;
     assert_eq!(node.get(&reader, "m").await, None);
@@ -428,7 +428,7 @@ fn an_old_reader_is_overtaken_and_told_so() {
         assert_eq!(node.get(&old, "l").await.as_deref(), Some("first"));
         for number in 0..10 {
             node.write(&[("k", &large), ("l", &large)]).await;
-            tokio::time::sleep(MOMENT).await;
+            world.clock().sleep(MOMENT).await;
             assert!(
                 number > 3 || node.engine.figures().overtaken == 0,
                 "{number}"
@@ -470,7 +470,7 @@ async fn asks_after_a_clock_was_set_back(world: &World, config: Config) -> Resul
     node.put(&call, "k", "v").await;
     node.commit(&call).await;
     node.write(&[("k", "w")]).await;
-    tokio::time::sleep(WINDOWS).await;
+    world.clock().sleep(WINDOWS).await;
     assert!(!row_of(&*world.key_value(), &call).await);
     drop(node);
     let node = Node::start(parts(0), config).await;
@@ -505,16 +505,16 @@ fn an_earlier_start_is_tidied_by_the_next() {
         let store = world.key_value();
         assert_eq!(versions_at_rest(&*store, "k").await, 250);
         let node = Node::on(&world, world.key_value(), Config::default()).await;
-        tokio::time::sleep(MOMENT).await;
+        world.clock().sleep(MOMENT).await;
         assert_eq!(versions_at_rest(&*store, "k").await, 1);
         // With the sweep, which waits for transactions that may still be open elsewhere.
-        tokio::time::sleep(Duration::from_mins(30)).await;
+        world.clock().sleep(Duration::from_mins(30)).await;
         assert_eq!(
             (rows_at_rest(&*store).await, slots_at_rest(&*store, 1).await),
             (1, 0)
         );
         let calls = world.port_calls();
-        tokio::time::sleep(Duration::from_hours(1)).await;
+        world.clock().sleep(Duration::from_hours(1)).await;
         assert_eq!(world.port_calls(), calls, "nothing is left to do");
         drop(node);
         let scans = |world: &World| {
@@ -526,7 +526,7 @@ fn an_earlier_start_is_tidied_by_the_next() {
         };
         let before = scans(&world);
         let node = Node::on(&world, world.key_value(), Config::default()).await;
-        tokio::time::sleep(MOMENT).await;
+        world.clock().sleep(MOMENT).await;
         assert_eq!(node.now("k").await.as_deref(), Some("249"));
         assert!(
             scans(&world) - before < 20,
@@ -570,7 +570,7 @@ async fn decides_late(world: &World, config: Config) -> Result<Option<String>, E
     // Another transaction ends, so that housekeeping runs.
     let other = node.begin().await;
     node.commit(&other).await;
-    tokio::time::sleep(WINDOWS).await;
+    world.clock().sleep(WINDOWS).await;
     gate.open();
     node.commit(&call).await;
     let reader = node.begin().await;
