@@ -353,6 +353,31 @@ pub(crate) fn own_time() -> Duration {
     Duration::from_nanos(nanoseconds.expect("a number"))
 }
 
+/// The kernel counts a process as frozen just before it leaves its core, which takes at most one
+/// more turn and far less time than this.
+const TO_PARK: Duration = Duration::from_millis(1);
+
+/// How long a process ran so far, in how many turns.
+#[derive(Debug)]
+struct Turns {
+    nanoseconds: u64,
+    count: u64,
+}
+
+fn turns(processes: &[u32]) -> Vec<Turns> {
+    let parsed = |text: &String| {
+        let fields: Vec<u64> = text
+            .split_whitespace()
+            .map(|field| field.parse().expect("a number"))
+            .collect();
+        Turns {
+            nanoseconds: fields[0],
+            count: fields[2],
+        }
+    };
+    ran(processes).iter().flatten().map(parsed).collect()
+}
+
 fn is_still_when_reported_as_frozen(enforcement: impl FnOnce(&Path) -> Enforcement) {
     block_on(async {
         let world = world(enforcement);
@@ -376,14 +401,16 @@ fn is_still_when_reported_as_frozen(enforcement: impl FnOnce(&Path) -> Enforceme
                 processes.len() >= 4,
                 "init, the function and its children: {processes:?}"
             );
-            let before = ran(&processes);
+            let before = turns(&processes);
             let enough = own_time() + Duration::from_millis(50);
             until("there was time to run", || own_time() > enough);
-            assert_eq!(
-                ran(&processes),
-                before,
-                "round {round}: something of it runs"
-            );
+            let after = turns(&processes);
+            assert_eq!(after.len(), before.len(), "round {round}: a process ended");
+            let ran = after.iter().zip(&before).any(|(after, before)| {
+                after.nanoseconds > before.nanoseconds + TO_PARK.as_nanos() as u64
+                    || after.count > before.count + 1
+            });
+            assert!(!ran, "round {round}: {before:?}, then {after:?}");
             assert_eq!(
                 world.said(&function, r#"{"value": 7}"#).await,
                 "7",
