@@ -47,9 +47,13 @@ impl Tended {
 }
 
 /// The slot up to which a log can be collected.
+///
+/// Once the others hold the own log for sealed, its successor collects it: this node stops.
 pub(crate) fn collectable(tended: &Tended, horizon: &Frontier) -> u64 {
-    tended
-        .last
-        .unwrap_or(u64::MAX)
-        .min(horizon.through(tended.node))
+    let last = match tended.last {
+        Some(last) => last,
+        None if horizon.is_whole(tended.node) => 0,
+        None => u64::MAX,
+    };
+    last.min(horizon.through(tended.node))
 }
