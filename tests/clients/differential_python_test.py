@@ -3,7 +3,7 @@
 Each handler is deployed twice, once per client. The answers to its calls and the lines of its log are equal, but for DIFFERENCES.
 """
 
-from dataclasses import dataclass, field
+import dataclasses
 
 import pytest
 
@@ -14,13 +14,13 @@ import waiting
 from differential_python_transcript import OURS, THEIRS
 
 
-@dataclass
+@dataclasses.dataclass
 class Difference:
     """A difference between the clients that stays."""
 
     what: str
     reason: str
-    cases: dict = field(default_factory=dict)
+    cases: dict = dataclasses.field(default_factory=dict)
     """The handlers that show it. Each has lines of the bundled client's transcript that the other one has not. None:
     `differential_python_transcript` removes the difference from the transcripts of all handlers.
     """

@@ -51,10 +51,14 @@ class Function:
 
     def transcript(self, calls, lines):
         """The calls and the lines of the log as text."""
-        told = [line for call in calls for line in answered(call)]
-        told += sorted(printed("\n".join(line["text"] for line in lines)))
-        told = [DEPTH.sub("repeated MANY more", REQUEST.sub("REQUEST", line)) for line in told]
-        return [line.replace(self.name, "NAME") for line in told]
+        lines = printed("\n".join(line["text"] for line in lines))
+        # The two streams of a process have no order between them.
+        return [self.alike(line) for call in calls for line in answered(call)] + sorted(map(self.alike, lines))
+
+    def alike(self, line):
+        """A line without the names of the function and of requests, and the depth of the stack."""
+        line = DEPTH.sub("repeated MANY more", REQUEST.sub("REQUEST", line))
+        return line.replace(self.name, "NAME")
 
 
 def with_context(context):
