@@ -138,13 +138,15 @@ fn is_header_name(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::manifest::Manifest;
 
     const FUNCTION: &str =
         "[functions.f]\nruntime = \"executable\"\ncode = \"c\"\nhandler = \"f\"\n[cors]\n";
 
-    fn parsed(cors: &str) -> Result<Cors, String> {
+    fn parsed(cors: &str) -> Result<Arc<Cors>, String> {
         let manifest = Manifest::parse(&format!("{FUNCTION}{cors}"))?;
         Ok(manifest.cors.expect("there is a table"))
     }

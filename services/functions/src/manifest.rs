@@ -28,6 +28,7 @@ use std::{
     fmt::{self, Display},
     marker::PhantomData,
     ops::RangeInclusive,
+    sync::Arc,
 };
 
 use serde::{
@@ -63,8 +64,8 @@ pub struct Manifest {
     /// The application's name.
     pub name: Option<String>,
     /// The CORS settings of its routes. None: its functions answer CORS by themselves.
-    #[serde(default, deserialize_with = "optional_table")]
-    pub cors: Option<Cors>,
+    #[serde(default, deserialize_with = "shared_table")]
+    pub cors: Option<Arc<Cors>>,
     /// Its functions by name.
     #[serde(default, deserialize_with = "tables")]
     pub functions: BTreeMap<String, Table>,
@@ -167,10 +168,10 @@ fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Res
     OnlyTable::deserialize(deserializer).map(|OnlyTable(table)| table)
 }
 
-fn optional_table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+fn shared_table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    table(deserializer).map(Some)
+) -> Result<Option<Arc<T>>, D::Error> {
+    table(deserializer).map(Arc::new).map(Some)
 }
 
 fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(

@@ -341,7 +341,7 @@ async fn bodies_have_the_limits_of_the_main_listener() {
     held.write_all(head.as_bytes()).await.expect("sent");
     let mut answer = [0; 25];
     held.read_exact(&mut answer).await.expect("100 Continue");
-    held.write_all(&[b'x'; 70_000]).await.expect("sent");
+    held.write_all(&vec![b'x'; 70_000]).await.expect("sent");
     let body = "x".repeat(50_000);
     let refused = async || problem(&routes.send("PUT", "/echo", "", &body).await);
     // The held body arrives at some time.

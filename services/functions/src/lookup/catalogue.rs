@@ -135,8 +135,7 @@ impl Catalogue {
     ) {
         let routes = manifest.map(Manifest::routes).transpose();
         let routes = routes.expect("a manifest's routes are checked");
-        let cors = manifest.and_then(|manifest| manifest.cors.clone());
-        let cors = cors.map(Arc::new);
+        let cors = manifest.and_then(|manifest| manifest.cors.as_ref());
         let mut state = self.state.write();
         let State {
             functions,
@@ -159,7 +158,7 @@ impl Catalogue {
         }
         state
             .routes
-            .replace(application, routes.unwrap_or_default(), cors.as_ref());
+            .replace(application, routes.unwrap_or_default(), cors);
         drop(state);
         self.changes.send_replace(());
     }
