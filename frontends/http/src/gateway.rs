@@ -13,6 +13,7 @@
 
 mod event;
 mod result;
+mod streamed;
 
 use std::sync::Arc;
 
@@ -89,7 +90,7 @@ async fn answered(backend: &Backend, request: Request) -> Answer {
     let (Routed { function, .. }, ran) = run.await?;
     let of = |why: &str| format!("{why}: the function {function:?}, in the request {id}");
     match ran.result {
-        Ok(result) => result::decode(result).map_err(|result::Unfit { why, detail }| {
+        Ok(result) => streamed::decode(result).map_err(|result::Unfit { why, detail }| {
             tracing::debug!(function, request = id, detail, "http: {why}");
             Problem::new(Kind::FunctionFailed, of(why))
         }),
