@@ -282,7 +282,9 @@ def a_long_error_of_node_keeps_its_type_and_the_beginning_of_its_message(apps):
     for name in ["handler", "uncaught"]:
         apps.function(name, runtime="node", handler=f"long.{name}", memory_mb=256)
     apps.deploy()
-    for failed in [apps.call("handler", {"length": 300_000}), apps.call("handler", {"length": 7_000_000}), apps.call("uncaught")]:
+    calls = [("handler", {"length": 300_000}), ("handler", {"length": 7_000_000}), ("uncaught", None)]
+    for name, event in calls:
+        failed = apps.call(name, event)
         assert failed.type == "LongError" and failed.message.startswith("beginxxx"), failed
         assert 30_000 < len(failed.message) < 40_000
 

@@ -155,7 +155,8 @@ def call(connection, function, case, payload):
     connection.request("POST", f"/2015-03-31/functions/{function}/invocations", json.dumps(payload), headers)
     answer = http_api.Answer(connection.getresponse())
     assert answer.status == 200, (function, case.name, answer)
-    return answer.headers["x-amzn-RequestId"], "X-Amz-Function-Error" in answer.headers, answer.body.decode(errors="backslashreplace")
+    text = answer.body.decode(errors="backslashreplace")
+    return answer.headers["x-amzn-RequestId"], "X-Amz-Function-Error" in answer.headers, text
 
 
 def log_of(connection, function):

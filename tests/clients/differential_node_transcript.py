@@ -3,7 +3,9 @@
 import json
 import re
 
-CLIENT_FILES = re.compile(r"(file://)?(/var/task/node_modules/aws-lambda-ric/dist/index\.mjs|/var/runtime/landfast_runtime\.mjs)")
+CLIENT_FILES = re.compile(
+    r"(file://)?(/var/task/node_modules/aws-lambda-ric/dist/index\.mjs|/var/runtime/landfast_runtime\.mjs)"
+)
 VARYING = (
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "ID"),
     (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"), "TIME"),

@@ -49,6 +49,7 @@ patches.bindings = () => {
   patches.httpRequest();
   require("module").syncBuiltinESMExports();
 };
+patches.handles = () => { for (const handle of process._getActiveHandles()) if (handle.remotePort) handle.destroy(); };
 
 const name = env._HANDLER.split(".")[1];
 patches[name]();

@@ -97,7 +97,8 @@ function connect() {
 function exchange(method, name, body = "", fields = "") {
   return new Promise((resolve, reject) => {
     waiting = { chunks: [], bytes: 0, resolve, reject };
-    socket ??= connect();
+    // The code may have destroyed it.
+    if (!socket || socket.destroyed) socket = connect();
     socket.ref();
     const head = `${method} ${PREFIX}${name} HTTP/1.1\r\nHost: ${api}\r\nContent-Length: ${byteLength(body)}\r\n${fields}\r\n`;
     socket.write(typeof body === "string" ? head + body : concat([bufferFrom(head), body]));
