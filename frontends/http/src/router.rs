@@ -32,6 +32,8 @@ pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router
     let services = for_all()
         .merge(peers::routes())
         .merge(api::applications::routes())
+        .merge(api::queues::routes())
+        .merge(api::open_transactions::routes())
         .merge(gateway::routes())
         .with_state(Arc::new(backend));
     Router::new()

@@ -42,6 +42,7 @@ mod runtime;
 mod system;
 
 pub use function::{
+    handler_files::{HandlerFiles, handler_files},
     request_body::Incoming,
     runtime_api::{Api, Reply},
 };

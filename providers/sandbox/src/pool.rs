@@ -37,6 +37,7 @@ use crate::{
     figures::Failed,
     function::{
         failure,
+        hint::hint,
         instance::{Instance, Shared},
         invocation_channel::{Answer, Task},
         request_body::Allowance,
@@ -190,7 +191,9 @@ impl Pool {
             memory_bytes: self.function.memory_bytes,
             memory_peak: group.memory_peak(),
         };
-        let log_tail = Bytes::from(instance.output.end(&report.line()));
+        let error = outcome.as_ref().err().map_or(&[][..], |(_, error)| error);
+        let hint = |tail: &[u8]| hint(&self.function, tail, error);
+        let log_tail = Bytes::from(instance.output.end(hint, &report.line()));
         // Not before the work is done: the next cold start might come sooner, but this invocation
         // would be slower.
         if let Some(kind) = instance.kind.as_ref().filter(|_| is_new) {

@@ -17,7 +17,9 @@
 //! triggers = [{ queue = "pictures", batch = 10 }, { every_s = 60 }, { http = "/pictures/{id}", methods = ["GET"] }]
 //! ```
 
+mod runtime_name;
 mod table;
+mod timer_rule;
 pub mod workflow;
 
 use std::{
@@ -32,7 +34,11 @@ use serde::{
     de::{IntoDeserializer as _, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-pub use self::table::{Kind, QueueTrigger, Table, Trigger, check_period};
+pub use self::{
+    runtime_name::{Kind, RuntimeName},
+    table::{QueueTrigger, Table, Trigger, check_period},
+    timer_rule::{CronRule, TimerRule},
+};
 use self::{
     table::{TIMEOUT_S, normalised},
     workflow::Workflow,

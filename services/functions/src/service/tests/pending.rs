@@ -193,7 +193,7 @@ async fn said(service: &Service) -> (Vec<String>, BTreeMap<String, Duration>) {
     let functions: Vec<_> = row.manifest.functions.keys().cloned().collect();
     let armed = functions
         .iter()
-        .filter_map(|name| Some((name.clone(), row.period(name)?)));
+        .filter_map(|name| Some((name.clone(), row.timer(name)?)));
     (functions.clone(), armed.collect())
 }
 
