@@ -92,7 +92,8 @@ def failures_have_the_names_that_lambda_gives_them(apps, runner):
     }
     for handler in failures:
         # With modules elsewhere, a missing one is not refused at the deployment.
-        apps.function(handler.replace(".", "-"), handler=handler, environment={"PYTHONPATH": "/var/task/more"}, **runner)
+        environment = {"PYTHONPATH": "/var/task/more", **runner.get("environment", {})}
+        apps.function(handler.replace(".", "-"), handler=handler, **{**runner, "environment": environment})
     apps.deploy()
     for handler, (type, message) in failures.items():
         failed = apps.call(handler.replace(".", "-"))

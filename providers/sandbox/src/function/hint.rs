@@ -13,7 +13,7 @@ const PYTHON_PACKAGE: &str = "landfast: functions see Python's standard library 
 const NODE_PACKAGE: &str = "landfast: functions see Node's own modules and their own code; add other packages, @aws-sdk too, to package.json in the \
                             code folder";
 
-/// What the system's library, Python, Node and boto3 say of a host that they cannot reach.
+/// Parts of the errors of the C library, Python, Node and boto3 where a host cannot be reached.
 const UNREACHABLE: [&[u8]; 6] = [
     b"failure in name resolution",
     b"Name or service not known",
@@ -22,7 +22,7 @@ const UNREACHABLE: [&[u8]; 6] = [
     b"ENETUNREACH",
     b"Could not connect to the endpoint URL",
 ];
-/// What Python and Node say of a package that they do not find.
+/// Parts of the errors of Python and Node where a package cannot be found.
 const NO_PYTHON_PACKAGE: &[u8] = b"No module named";
 const NO_NODE_PACKAGE: [&[u8]; 2] = [b"Cannot find module", b"Cannot find package"];
 

@@ -46,6 +46,8 @@ struct Rules {
     own: Vec<Gitignore>,
     git: Vec<Gitignore>,
     defaults: Gitignore,
+    /// Whether it is inside `node_modules`.
+    are_modules: bool,
 }
 
 /// All deployed files of the code folder `folder`, whose manifest lies in `home`.
@@ -62,16 +64,29 @@ pub(super) fn deployed_files(home: &Path, folder: &str) -> anyhow::Result<Vec<Pa
     Ok(files)
 }
 
-/// All files below `folder`, without any rules.
+/// All files below `folder`, whatever its rules say.
 pub(super) fn all_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let rules = Rules {
-        own: Vec::new(),
-        git: Vec::new(),
-        defaults: Gitignore::empty(),
-    };
     let mut files = Vec::new();
-    rules.walk(folder, &mut files)?;
+    for (path, is_folder) in entries(folder)? {
+        if is_folder {
+            files.extend(all_files(&path)?);
+        } else {
+            files.push(path);
+        }
+    }
     Ok(files)
+}
+
+/// The entries of a folder, and whether each is a folder.
+fn entries(folder: &Path) -> anyhow::Result<Vec<(PathBuf, bool)>> {
+    let found = fs::read_dir(folder)
+        .with_context(|| format!("{}: the folder with code", folder.display()))?;
+    let mut entries = Vec::new();
+    for entry in found {
+        let entry = entry?;
+        entries.push((entry.path(), entry.file_type()?.is_dir()));
+    }
+    Ok(entries)
 }
 
 impl Rules {
@@ -87,6 +102,7 @@ impl Rules {
             own: Vec::new(),
             git: Vec::new(),
             defaults: defaults.build()?,
+            are_modules: false,
         };
         let mut above: Vec<_> = code.ancestors().skip(1).collect();
         above.reverse();
@@ -104,12 +120,14 @@ impl Rules {
     /// Adds the files below `folder` that are not left out.
     fn walk(mut self, folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
         self.own.extend(rules_in(folder, OWN)?);
-        self.git.extend(rules_in(folder, GIT)?);
-        let entries = fs::read_dir(folder)
-            .with_context(|| format!("{}: the folder with code", folder.display()))?;
-        for entry in entries {
-            let entry = entry?;
-            let (path, is_folder) = (entry.path(), entry.file_type()?.is_dir());
+        if folder.ends_with(MODULES) {
+            self.are_modules = true;
+            self.git.clear();
+        }
+        if !self.are_modules {
+            self.git.extend(rules_in(folder, GIT)?);
+        }
+        for (path, is_folder) in entries(folder)? {
             if self.leave_out(&path, is_folder) {
                 continue;
             }
@@ -117,11 +135,7 @@ impl Rules {
                 files.push(path);
                 continue;
             }
-            let mut below = self.clone();
-            if entry.file_name() == MODULES {
-                below.git.clear();
-            }
-            below.walk(&path, files)?;
+            self.clone().walk(&path, files)?;
         }
         Ok(())
     }
@@ -228,6 +242,7 @@ mod tests {
             ("code/secret.txt", ""),
             ("code/build/x", ""),
             ("code/node_modules/a/build.log", ""),
+            ("code/node_modules/a/.gitignore", "*"),
             ("code/lib/secret.txt", ""),
         ]);
         assert_eq!(
@@ -236,6 +251,7 @@ mod tests {
                 ".gitignore",
                 "app.js",
                 "kept.log",
+                "node_modules/a/.gitignore",
                 "node_modules/a/build.log"
             ]
         );
