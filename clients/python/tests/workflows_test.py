@@ -16,9 +16,9 @@ import pytest
 import cluster
 import kinds
 import landfast
-from landfast import _ids, _nodes, _requests, aio
+from landfast import _ids, _nodes, _requests, _workflow, aio
 from landfast._repeat import Limits
-from landfast._workflow import OneByOne, Opened, WorkflowCalls, name_of_step
+from landfast._workflow import OneByOne, Opened, WorkflowCalls
 
 
 @pytest.fixture(autouse=True)
@@ -190,17 +190,17 @@ class Doubles:
         return n * self.by
 
 
-def adds(n: int, more: int) -> int:
+def _adds(n: int, more: int) -> int:
     return n + more
 
 
 def a_step_is_named_by_its_function_or_by_the_class_of_its_object() -> None:
     """W2."""
-    nested = functools.partial(functools.partial(adds, more=3))
-    cases: List[Tuple[Callable[..., Any], str]] = [(adds, "adds"), (nested, "adds"), (Doubles(), "Doubles"), (functools.partial(Doubles()), "Doubles"), (len, "len")]
+    nested = functools.partial(functools.partial(_adds, more=3))
+    cases: List[Tuple[Callable[..., Any], str]] = [(_adds, "_adds"), (nested, "_adds"), (Doubles(), "Doubles"), (functools.partial(Doubles()), "Doubles"), (len, "len")]
     for function, name in cases:
-        assert name_of_step(function, None) == name
-        assert name_of_step(function, "own") == "own"
+        assert _workflow.name_of_step(function, None) == name
+        assert _workflow.name_of_step(function, "own") == "own"
         assert callable(landfast.step(function)) and callable(aio.step(function))
 
 
@@ -210,8 +210,8 @@ def what_is_no_step_is_refused_with_what_to_write() -> None:
         (lambda n: n, "step(name=...)"),
         ("charge", "write @step, or @step(name=...)"),
         (None, "cannot be called"),
-        (staticmethod(adds), "below @staticmethod"),
-        (classmethod(adds), "below @classmethod"),
+        (staticmethod(_adds), "below @staticmethod"),
+        (classmethod(_adds), "below @classmethod"),  # type: ignore[arg-type]
     ]
     for function, why in refused:
         for step in (landfast.step(), aio.step()):
