@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_malformed_rule_is_named() {
-        let folder = folder(&[(".landfastignore", "a[\n"), ("app.py", "")]);
+        let folder = folder(&[(".landfastignore", "[z-a]\n"), ("app.py", "")]);
         let error = deployed_files(folder.path(), ".").expect_err("no rule");
         assert!(
             format!("{error:#}").contains(".landfastignore"),
