@@ -35,7 +35,7 @@ use ports::{CodeStore, Error, ErrorKind, Result, runtime::Function};
 
 pub use unpack::unpack;
 
-use crate::function::handler_files::{HandlerFiles, handler_files};
+use crate::handler_files::{HandlerFiles, handler_files};
 
 /// The prefix of an incomplete folder's name.
 const UNFINISHED: &str = ".unfinished-";

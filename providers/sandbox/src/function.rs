@@ -3,7 +3,6 @@
 pub(crate) mod bundled_clients;
 pub(crate) mod command;
 pub(crate) mod failure;
-pub(crate) mod handler_files;
 pub(crate) mod hint;
 pub(crate) mod instance;
 pub(crate) mod interpreters;

@@ -31,6 +31,7 @@ mod code_store;
 mod figures;
 mod function;
 pub mod fuzzing;
+mod handler_files;
 mod instances;
 pub mod launcher;
 mod logs;
@@ -42,8 +43,8 @@ mod runtime;
 mod system;
 
 pub use function::{
-    handler_files::{HandlerFiles, handler_files},
     request_body::Incoming,
     runtime_api::{Api, Reply},
 };
+pub use handler_files::{HandlerFiles, handler_files};
 pub use runtime::{Config, Sandbox};
