@@ -12,12 +12,14 @@ const OWN: usize = 128;
 /// The most that the front ends can use, whatever the system allows.
 const ZOOKEEPER_MAX: usize = 10_000;
 const HTTP_MAX: usize = 256;
+const ROUTES_MAX: usize = 256;
 
 /// The connections that each front end may have open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Connections {
     pub(crate) zookeeper: usize,
     pub(crate) http: usize,
+    pub(crate) routes: usize,
 }
 
 impl Connections {
@@ -28,20 +30,23 @@ impl Connections {
             tracing::warn!(
                 zookeeper = allowed.zookeeper,
                 http = allowed.http,
+                routes = allowed.routes,
                 "the limit of open files allows only so many connections: raise it with `ulimit -n`"
             );
         }
         allowed
     }
 
-    /// HTTP gets up to a quarter of what the store leaves, ZooKeeper the rest. If there are too few
-    /// for the store, the front ends get half.
+    /// HTTP gets up to a quarter of what the store leaves, routes an eighth, ZooKeeper the rest. If
+    /// there are too few for the store, the front ends get half.
     fn under(limit: usize) -> Self {
         let left = limit - OWN.min(limit / 2);
         let http = (left / 4).clamp(1, HTTP_MAX);
+        let routes = (left / 8).clamp(1, ROUTES_MAX);
         Self {
-            zookeeper: left.saturating_sub(http).clamp(1, ZOOKEEPER_MAX),
+            zookeeper: left.saturating_sub(http + routes).clamp(1, ZOOKEEPER_MAX),
             http,
+            routes,
         }
     }
 }
@@ -78,24 +83,18 @@ mod tests {
 
     #[test]
     fn connections_leave_the_store_its_own() {
-        for limit in [4, 256, 1024, 4096, 20_000, usize::MAX] {
-            let Connections { zookeeper, http } = Connections::under(limit);
-            assert!(zookeeper > 0 && http > 0, "{limit}");
-            assert!(zookeeper + http + OWN.min(limit / 2) <= limit, "{limit}");
+        for limit in [8, 256, 1024, 4096, 20_000, usize::MAX] {
+            let allowed = Connections::under(limit);
+            let all = [allowed.zookeeper, allowed.http, allowed.routes];
+            assert!(all.iter().all(|count| *count > 0), "{limit}");
+            let sum: usize = all.iter().sum();
+            assert!(sum + OWN.min(limit / 2) <= limit, "{limit}");
         }
-        assert_eq!(
-            Connections::under(20_000),
-            Connections {
-                zookeeper: ZOOKEEPER_MAX,
-                http: HTTP_MAX
-            }
-        );
-        assert_eq!(
-            Connections::under(1024),
-            Connections {
-                zookeeper: 672,
-                http: 224
-            }
-        );
+        let under = |limit| {
+            let allowed = Connections::under(limit);
+            (allowed.zookeeper, allowed.http, allowed.routes)
+        };
+        assert_eq!(under(20_000), (ZOOKEEPER_MAX, HTTP_MAX, ROUTES_MAX));
+        assert_eq!(under(1024), (560, 224, 112));
     }
 }

@@ -69,6 +69,18 @@ pub(crate) struct Options {
     /// Where transactions, state, health and status are served, or `off` [default: 127.0.0.1:7600]
     #[arg(long, env = "LANDFAST_HTTP", value_name = "HOST:PORT")]
     http: Option<Listen>,
+    /// Where the routes of functions are served, at the root and with nothing else, or `off` [default: 127.0.0.1:7602]
+    #[arg(long, env = "LANDFAST_ROUTES", value_name = "HOST:PORT")]
+    routes: Option<Listen>,
+    /// The names that requests for routes may have in `Host`, beside localhost and loopback addresses; `*` for any, also those
+    /// of sites that use DNS rebinding
+    #[arg(
+        long,
+        env = "LANDFAST_ROUTES_HOSTS",
+        value_name = "HOST,HOST",
+        value_delimiter = ','
+    )]
+    routes_hosts: Option<Vec<HostName>>,
     /// Where the other processes on a shared store reach the HTTP listener [default: where it is bound to; by the machine's name,
     /// if that is everywhere]
     #[arg(long, env = "LANDFAST_ADVERTISE", value_name = "HOST:PORT")]
@@ -79,7 +91,8 @@ pub(crate) struct Options {
     /// The certificate's key, PEM (TLS is not in this build)
     #[arg(long, env = "LANDFAST_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Listen beyond this machine without TLS: HTTP asks for the token in LANDFAST_TOKEN, if it is set, and ZooKeeper for nothing
+    /// Listen beyond this machine without TLS: HTTP asks for the token in LANDFAST_TOKEN, if it is set, ZooKeeper and routes
+    /// for nothing
     #[arg(long, env = "LANDFAST_INSECURE", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_name = "BOOL")]
     insecure: Option<bool>,
@@ -129,6 +142,11 @@ pub(crate) enum Listen {
     At(SocketAddr),
 }
 
+/// A host without a port, in lower case, or `*`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct HostName(pub(crate) String);
+
 /// The place of items and queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StoreSettings {
@@ -160,6 +178,9 @@ pub(crate) struct Settings {
     /// The store determines the upper bound, which is not known yet.
     pub(crate) zookeeper_packet_bytes_max: usize,
     pub(crate) http: Listen,
+    pub(crate) routes: Listen,
+    /// The names that `Host` may have there, beside those of this machine.
+    pub(crate) routes_hosts: Vec<HostName>,
     /// The address for other processes, if it differs from the bound one.
     pub(crate) advertise: Option<String>,
     pub(crate) threads: usize,
@@ -193,6 +214,8 @@ impl Options {
                 .zookeeper_packet_bytes_max
                 .unwrap_or(zookeeper_frontend::Config::PACKET_BYTES_DEFAULT),
             http: options.http.unwrap_or(Listen::loopback(7600)),
+            routes: options.routes.unwrap_or(Listen::loopback(7602)),
+            routes_hosts: options.routes_hosts.clone().unwrap_or_default(),
             advertise: options.advertised()?,
             threads: options.threads.unwrap_or_else(workers),
             user_store: options.user_store.unwrap_or_default(),
@@ -209,12 +232,19 @@ impl Options {
             settings.zookeeper_packet_bytes_max
         );
         let insecure = options.insecure == Some(true);
-        let (zookeeper, http) = (settings.zookeeper, settings.http);
-        zookeeper.refuse_strangers("--zookeeper", insecure)?;
-        http.refuse_strangers("--http", insecure)?;
+        let listeners = [
+            ("--zookeeper", settings.zookeeper),
+            ("--http", settings.http),
+            ("--routes", settings.routes),
+        ];
+        for (flag, listener) in listeners {
+            listener.refuse_strangers(flag, insecure)?;
+        }
         ensure!(
-            zookeeper != Listen::Off || http != Listen::Off,
-            "--zookeeper and --http are both off: nothing would be served"
+            listeners
+                .iter()
+                .any(|(_, listener)| *listener != Listen::Off),
+            "--zookeeper, --http and --routes are all off: nothing would be served"
         );
         Ok(settings)
     }
@@ -242,7 +272,7 @@ impl Options {
         first_set! {
             data_dir provider store objects
             zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
-            s3 http advertise tls_cert tls_key insecure threads user_store
+            s3 http routes routes_hosts advertise tls_cert tls_key insecure threads user_store
         }
     }
 
@@ -340,7 +370,7 @@ impl Listen {
             Self::At(address) if !address.ip().is_loopback() && !insecure => bail!(
                 "{flag} {address}: beyond this machine TLS and authentication are required, and TLS is not in this build; \
                  use a loopback address, or --insecure, upon which HTTP asks for LANDFAST_TOKEN, if it is set, and \
-                 ZooKeeper's port for nothing"
+                 the ports of ZooKeeper and of routes for nothing"
             ),
             _ => Ok(()),
         }
@@ -376,6 +406,30 @@ impl FromStr for Listen {
 }
 
 impl TryFrom<String> for Listen {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for HostName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.parse::<Authority>();
+        // An authority with a port or a user is longer than its host.
+        if text == "*" || parsed.is_ok_and(|authority| authority.host() == text) {
+            return Ok(Self(text.to_ascii_lowercase()));
+        }
+        Err(
+            "expected a host without a port, such as shop.example or [2001:db8::1], or *"
+                .to_owned(),
+        )
+    }
+}
+
+impl TryFrom<String> for HostName {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -429,6 +483,25 @@ mod tests {
     }
 
     #[test]
+    fn the_hosts_of_routes_are_names_without_a_port() {
+        let file = "routes_hosts = [\"Shop.example\", \"[2001:DB8::1]\", \"10.0.0.1\", \"*\"]";
+        let hosts = written(file).settle().expect("settings").routes_hosts;
+        let hosts: Vec<_> = hosts.into_iter().map(|HostName(host)| host).collect();
+        assert_eq!(hosts, ["shop.example", "[2001:db8::1]", "10.0.0.1", "*"]);
+        for wrong in [
+            "shop.example:80",
+            "http://shop.example",
+            "a b",
+            "",
+            "me@shop.example",
+            "/",
+        ] {
+            let refused = wrong.parse::<HostName>().expect_err(wrong);
+            assert!(refused.contains("a host without a port"), "{refused}");
+        }
+    }
+
+    #[test]
     fn what_this_build_lacks_is_refused_by_name() {
         for (file, complaint) in [
             (
@@ -456,11 +529,12 @@ mod tests {
             ),
             ("tls_cert = \"c\"", "TLS is not in this build"),
             (
-                "zookeeper = \"off\"\nhttp = \"off\"",
+                "zookeeper = \"off\"\nhttp = \"off\"\nroutes = \"off\"",
                 "nothing would be served",
             ),
             ("zookeeper = \"0.0.0.0:0\"", "--zookeeper 0.0.0.0:0"),
             ("http = \"[::]:0\"", "--insecure"),
+            ("routes = \"0.0.0.0:0\"", "--routes 0.0.0.0:0"),
             ("advertise = \"host\"", "--advertise host: give HOST:PORT"),
             ("advertise = \"http://host:1/x\"", "--advertise"),
             ("advertise = \"host:0\"", "--advertise"),

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use coordination::{Gateway, Parts, Service, config::DataPlacement};
 use embedded::ObjectDirectory;
 use http_body_util::BodyExt as _;
-use http_frontend::{HttpPeers, InProcessRouter, Limits, Services};
+use http_frontend::{Backend, HttpPeers, InProcessRouter, Limits, Services};
 use in_process::{SystemClock, SystemEntropy};
 use ports::{
     KeyValue, Queue, QueueAdmin,
@@ -43,7 +43,7 @@ use crate::{
     overview::{Overview, Sources},
     provider::{self, Provider},
     same_store::SameStore,
-    settings::{Listen, Settings, UserStore},
+    settings::{HostName, Listen, Settings, UserStore},
 };
 
 /// The time for ZooKeeper connections to finish when the server stops.
@@ -107,9 +107,7 @@ impl RunningServer {
             stop: watch::Sender::new(false),
         };
         let services = Arc::<Services>::default();
-        if let Listen::At(address) = settings.http {
-            front_ends.start_http(address, overview, &services).await?;
-        }
+        front_ends.start_http(settings, overview, &services).await?;
         let provider = Arc::new(Provider::open(settings).await?);
         let meter = Arc::new(Meter::default());
         let mut background = JoinSet::new();
@@ -175,7 +173,7 @@ impl RunningServer {
     pub(crate) fn ready_line(&self) -> String {
         let mut bound = self.front_ends.bound.clone();
         // ZooKeeper first, though HTTP is bound before it.
-        bound.sort_by_key(|(front_end, _)| *front_end == "http");
+        bound.sort_by_key(|(front_end, _)| *front_end != "zookeeper");
         let word = |(front_end, address)| format!(" {front_end}={address}");
         let words: Vec<_> = bound.into_iter().map(word).collect();
         format!("ready{}\n", words.concat())
@@ -554,11 +552,31 @@ impl FrontEnds {
         }
     }
 
+    /// Starts the main listener and that of routes. Both share one budget for bodies.
     async fn start_http(
+        &mut self,
+        settings: &Settings,
+        overview: &Arc<Overview>,
+        services: &Arc<Services>,
+    ) -> anyhow::Result<()> {
+        let limits = http_limits(self.connections);
+        let backend = Arc::new(Backend::new(Arc::clone(services), &limits));
+        if let Listen::At(address) = settings.http {
+            self.start_main(address, overview, Arc::clone(&backend))
+                .await?;
+        }
+        if let Listen::At(address) = settings.routes {
+            let hosts = &settings.routes_hosts;
+            self.start_routes(address, hosts, overview, backend).await?;
+        }
+        Ok(())
+    }
+
+    async fn start_main(
         &mut self,
         address: SocketAddr,
         overview: &Arc<Overview>,
-        services: &Arc<Services>,
+        backend: Arc<Backend>,
     ) -> anyhow::Result<()> {
         let token = token();
         if token.is_none() && !address.ip().is_loopback() {
@@ -574,10 +592,37 @@ impl FrontEnds {
             .with_context(|| no_listener("--http", address))?;
         self.bind("http", server.local_address(), overview);
         let snapshot = Arc::clone(overview) as Arc<_>;
-        let running = server.run(snapshot, Arc::clone(services), self.stopped());
+        let running = server.run(snapshot, backend, self.stopped());
         self.running.spawn(async {
             running.await;
             "http"
+        });
+        Ok(())
+    }
+
+    async fn start_routes(
+        &mut self,
+        address: SocketAddr,
+        hosts: &[HostName],
+        overview: &Arc<Overview>,
+        backend: Arc<Backend>,
+    ) -> anyhow::Result<()> {
+        let config = http_frontend::RoutesConfig {
+            address,
+            hosts: hosts.iter().map(|HostName(host)| host.clone()).collect(),
+            limits: Limits {
+                connections_max: self.connections.routes,
+                ..http_limits(self.connections)
+            },
+        };
+        let server = http_frontend::bind_routes(config)
+            .await
+            .with_context(|| no_listener("--routes", address))?;
+        self.bind("routes", server.local_address(), overview);
+        let running = server.run(backend, self.stopped());
+        self.running.spawn(async {
+            running.await;
+            "routes"
         });
         Ok(())
     }

@@ -78,6 +78,7 @@ impl Process {
             .arg("serve")
             .args(provider)
             .args(["--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0"])
+            .args(["--routes", "off"])
             .stdin(Stdio::null())
             .stdout(File::create(&output)?)
             .stderr(File::create(directory.join("landfast.log"))?)
@@ -446,7 +447,7 @@ mod tests {
     fn the_ready_line_names_the_address() {
         let address = address_of(
             "zookeeper",
-            "ready zookeeper=127.0.0.1:2181 http=127.0.0.1:7600",
+            "ready zookeeper=127.0.0.1:2181 http=127.0.0.1:7600 routes=127.0.0.1:7602",
         )
         .expect("an address");
         assert_eq!(address.port(), 2181);

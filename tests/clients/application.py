@@ -26,6 +26,7 @@ class Application:
         self.name = name
         self.tables = {}
         self.workflows = {}
+        self.cors = None
         (self.folder / "code").mkdir(parents=True, exist_ok=True)
 
     @property
@@ -57,6 +58,8 @@ class Application:
             lines += [f"{key} = {toml(value)}" for key, value in table.items()]
         for name, table in self.workflows.items():
             lines += [f"[workflows.{name}]", table]
+        if self.cors:
+            lines += ["[cors]", *(f"{key} = {toml(value)}" for key, value in self.cors.items())]
         path = self.folder / "app.toml"
         path.write_text("\n".join(lines) + "\n")
         return path

@@ -127,7 +127,7 @@ def an_exception_that_utf_8_cannot_say_is_told_and_the_instance_goes_on(apps):
     failed = apps.call("fails", {"what": "silent"})
     assert (failed.type, failed.message) == ("Silent", "<exception str() failed>")
     assert apps.call("fails") == process
-    assert r"Exception: \ud800 x" in apps.lines("fails")
+    assert r"[ERROR] Exception: \ud800 x" in apps.lines("fails")
 
 
 NODE = """

@@ -44,7 +44,7 @@ def api(house):
 def _refused(tmp_path, store, *options):
     """The output of a failed start."""
     command = [servers.Landfast.program, "serve", "--provider", "redis", "--store", store, *options]
-    command += ["--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command += ["--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0", "--routes", "127.0.0.1:0"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=waiting.GUARD_SECONDS)
     assert ended.returncode == 1 and ended.stdout == "", ended
     return ended.stderr.splitlines()[-1]
@@ -235,7 +235,7 @@ def less_is_kept_only_if_asked_for_and_said_so(tmp_path):
         api = http_api.Api(running)
         assert api.ask("GET", "/v1/status").document["store"]["acknowledged"] == "memory"
         url = re.search(r"http=(\S+)", running.ready_line()).group(1)
-        doctor = [running.program, "doctor", *running.options(), "--zookeeper", "off", "--http", "127.0.0.1:0"]
+        doctor = [running.program, "doctor", *running.options(), "--zookeeper", "off", "--http", "127.0.0.1:0", "--routes", "off"]
         told = subprocess.run([*doctor, "--url", f"http://{url}"], cwd=tmp_path, capture_output=True, text=True)
         assert "memory alone" in told.stdout + told.stderr
     finally:

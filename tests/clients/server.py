@@ -42,6 +42,7 @@ class Server:
         self.process = None
         self.port = 0
         self.http_port = 0
+        self.routes_port = 0
 
     @property
     def hosts(self):
@@ -101,10 +102,12 @@ class Landfast(Server):
 
     def start(self):
         listeners = ["--zookeeper", f"127.0.0.1:{self.port}", "--http", f"127.0.0.1:{self.http_port}"]
+        listeners += ["--routes", f"127.0.0.1:{self.routes_port}"]
         self.run([self.program, "serve", *self.options(), *listeners])
         line = waiting.until(self.ready_line, "the ready line")
         self.port = int(re.search(r"zookeeper=127\.0\.0\.1:(\d+)", line).group(1))
         self.http_port = int(re.search(r"http=127\.0\.0\.1:(\d+)", line).group(1))
+        self.routes_port = int(re.search(r"routes=127\.0\.0\.1:(\d+)", line).group(1))
         return self
 
     def ready_line(self):

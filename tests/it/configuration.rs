@@ -79,6 +79,7 @@ fn what_this_build_lacks_is_refused_before_anything_is_touched() {
             "--objects s3: not in this build, which takes file:///DIR",
         ),
         (["--http", "0.0.0.0:0"], "--insecure"),
+        (["--routes", "0.0.0.0:0"], "--insecure"),
         (["--config", "absent.toml"], "--config absent.toml"),
     ] {
         let output = run(&mut serve(directory.path(), &arguments));

@@ -25,6 +25,8 @@ pub(crate) fn landfast(directory: &Path, arguments: &[&str]) -> Command {
     }
     command
         .current_dir(directory)
+        // Tests run side by side, and a start takes the default port.
+        .env("LANDFAST_ROUTES", "127.0.0.1:0")
         .args(arguments)
         .stdin(Stdio::null());
     command

@@ -13,11 +13,12 @@ fn the_ready_line_names_every_listener_and_each_accepts() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = Server::start(&mut serve(directory.path(), &[]));
     let (zookeeper, http) = (server.address("zookeeper"), server.address("http"));
+    let routes = server.address("routes");
     assert_eq!(
         server.ready_line,
-        format!("ready zookeeper={zookeeper} http={http}")
+        format!("ready zookeeper={zookeeper} http={http} routes={routes}")
     );
-    for address in [zookeeper, http] {
+    for address in [zookeeper, http, routes] {
         assert_ne!(address.port(), 0);
         TcpStream::connect(address).expect("it accepts");
     }
@@ -28,7 +29,7 @@ fn a_listener_that_is_off_is_left_out() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = Server::start(&mut serve(
         directory.path(),
-        &["--zookeeper", "off", "--s3", "off"],
+        &["--zookeeper", "off", "--s3", "off", "--routes", "off"],
     ));
     assert_eq!(
         server.ready_line,
@@ -38,7 +39,11 @@ fn a_listener_that_is_off_is_left_out() {
     let server = Server::start(&mut serve(directory.path(), &["--http", "off"]));
     assert_eq!(
         server.ready_line,
-        format!("ready zookeeper={}", server.address("zookeeper"))
+        format!(
+            "ready zookeeper={} routes={}",
+            server.address("zookeeper"),
+            server.address("routes")
+        )
     );
 }
 
@@ -47,7 +52,7 @@ fn a_busy_port_names_its_flag_and_ends_the_start() {
     let directory = tempfile::tempdir().expect("a directory");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("an address").to_string();
-    for flag in ["--zookeeper", "--http"] {
+    for flag in ["--zookeeper", "--http", "--routes"] {
         let output = run(&mut serve(directory.path(), &[flag, &address]));
         assert_eq!(output.status.code(), Some(1), "{flag}");
         assert_eq!(text(&output.stdout), "", "{flag}");
@@ -122,7 +127,7 @@ fn health_status_and_metrics_agree_with_the_ready_line() {
         serde_json::from_str(&server.get("/v1/status").expect("status")).expect("JSON");
     assert_eq!(status["phase"], "ready");
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
-    for front_end in ["zookeeper", "http"] {
+    for front_end in ["zookeeper", "http", "routes"] {
         assert_eq!(
             status["listeners"][front_end],
             server.address(front_end).to_string()

@@ -46,9 +46,9 @@ impl Default for Limits {
     }
 }
 
-/// Shared by the routes of all services.
+/// The services with the bounds of their calls, shared by the listeners of a process.
 #[derive(Debug)]
-pub(crate) struct Backend {
+pub struct Backend {
     services: Arc<Services>,
     pub(crate) budget: Budget,
     /// The longest value in a body, in bytes.
@@ -58,7 +58,8 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    pub(crate) fn new(services: Arc<Services>, limits: &Limits) -> Self {
+    /// The services with a budget for bodies of their own.
+    pub fn new(services: Arc<Services>, limits: &Limits) -> Self {
         Self {
             services,
             budget: Budget::new(limits.buffered_bytes_max),

@@ -44,6 +44,58 @@ pub(crate) struct Rules {
     pub(crate) value_bytes_max: usize,
 }
 
+/// The names that `Host` may have on the listener of routes.
+///
+/// A loopback name is always valid. Any other must be configured, also if it is the machine's own:
+/// an attacker's name can point there too.
+#[derive(Debug)]
+pub(crate) struct Hosts(Vec<String>);
+
+/// The `Host` for any name.
+const ANY_HOST: &str = "*";
+
+impl Hosts {
+    /// Those of this machine, and these in lower case; `*` for any.
+    pub(crate) fn new(configured: Vec<String>) -> Self {
+        Self(configured)
+    }
+
+    fn check(&self, request: &Request) -> Result<(), Problem> {
+        if self.0.iter().any(|host| host == ANY_HOST) {
+            return Ok(());
+        }
+        let host = host_of(request)?;
+        let target = request.uri().authority();
+        let knows = |authority: &Authority| {
+            let name = authority.host().to_ascii_lowercase();
+            is_loopback_name(&name) || self.0.contains(&name)
+        };
+        if host.as_ref().is_some_and(knows) && target.is_none_or(knows) {
+            return Ok(());
+        }
+        let why = "use 127.0.0.1, [::1] or localhost, or start the server with this name in --routes-hosts";
+        Err(Problem::new(Kind::UnknownHost, why))
+    }
+}
+
+/// Refuses requests for routes that name another host or are too long, and passes the others on.
+pub(crate) async fn guard_routes(
+    State(hosts): State<Arc<Hosts>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    body::lend_to(request, async |request| {
+        let checked = hosts
+            .check(&request)
+            .and_then(|()| check_length(&request, gateway::BODY_BYTES_MAX));
+        match checked {
+            Ok(()) => next.run(request).await,
+            Err(problem) => problem.into_gateway_response(),
+        }
+    })
+    .await
+}
+
 /// Refuses requests that break the rules, and passes the others on.
 pub(crate) async fn guard(
     State(rules): State<Arc<Rules>>,
@@ -75,20 +127,17 @@ impl Rules {
         if !request.uri().path().starts_with("/health/") {
             self.check_token(headers)?;
         }
-        self.check_length(request, headers)
+        self.check_length(request)
     }
 
     fn check_host(&self, request: &Request) -> Result<Option<Authority>, Problem> {
-        let refuse = |detail: &str| Problem::new(Kind::UnknownHost, detail);
-        let named = single(request.headers(), &header::HOST)
-            .map_err(|()| refuse("send one Host header of visible characters"))?;
-        let host = named.map(str::parse).transpose();
-        let host = host.map_err(|_| refuse("the Host header is not a host and a port"))?;
+        let host = host_of(request)?;
         let target = request.uri().authority();
         if self.loopback {
             let names_us = |authority: &Authority| is_loopback_name(authority.host());
             if !host.as_ref().is_some_and(names_us) || !target.is_none_or(names_us) {
-                return Err(refuse("use 127.0.0.1, [::1] or localhost"));
+                let why = "use 127.0.0.1, [::1] or localhost";
+                return Err(Problem::new(Kind::UnknownHost, why));
             }
         }
         Ok(host)
@@ -109,10 +158,7 @@ impl Rules {
         Err(Problem::new(Kind::Unauthorized, why))
     }
 
-    fn check_length(&self, request: &Request, headers: &HeaderMap) -> Result<(), Problem> {
-        let Ok(Some(length)) = single(headers, &header::CONTENT_LENGTH) else {
-            return Ok(());
-        };
+    fn check_length(&self, request: &Request) -> Result<(), Problem> {
         let path = request.uri().path();
         let bytes_max = match *request.method() {
             _ if gateway::is_below(path) => gateway::BODY_BYTES_MAX,
@@ -126,10 +172,27 @@ impl Rules {
             }
             _ => BODY_BYTES_MAX,
         };
-        match length.parse::<usize>() {
-            Ok(bytes) if bytes <= bytes_max => Ok(()),
-            _ => Err(body::too_large(bytes_max)),
-        }
+        check_length(request, bytes_max)
+    }
+}
+
+/// The host that the request names. Errors: it is none.
+fn host_of(request: &Request) -> Result<Option<Authority>, Problem> {
+    let refuse = |detail: &str| Problem::new(Kind::UnknownHost, detail);
+    let named = single(request.headers(), &header::HOST)
+        .map_err(|()| refuse("send one Host header of visible characters"))?;
+    let host = named.map(str::parse).transpose();
+    host.map_err(|_| refuse("the Host header is not a host and a port"))
+}
+
+/// Refuses a body that is announced as longer than `bytes_max`.
+fn check_length(request: &Request, bytes_max: usize) -> Result<(), Problem> {
+    let Ok(Some(length)) = single(request.headers(), &header::CONTENT_LENGTH) else {
+        return Ok(());
+    };
+    match length.parse::<usize>() {
+        Ok(bytes) if bytes <= bytes_max => Ok(()),
+        _ => Err(body::too_large(bytes_max)),
     }
 }
 

@@ -75,7 +75,7 @@ impl Kind {
             Self::NoSuchFunction => (404, "There is no function of this name"),
             Self::NoSuchApplication => (404, "No application has this name"),
             Self::NoSuchDeadLetter => (404, "There is no such dead letter"),
-            Self::FunctionFailed => (502, "The function failed"),
+            Self::FunctionFailed => (500, "The function failed"),
             Self::FunctionTimedOut => (504, "The function did not end in time"),
             Self::NoSuchWorkflow => (404, "There is no workflow of this name"),
             Self::NoSuchRun => (404, "The workflow has no run of this id"),
@@ -144,28 +144,22 @@ impl Problem {
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
-}
 
-#[derive(Serialize)]
-struct Document<'a> {
-    r#type: Kind,
-    title: &'a str,
-    status: u16,
-    detail: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    outcome: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<&'a str>,
-}
+    /// The response below a route. Its member `message` is the one that API Gateway sends with the
+    /// status: clients of APIs there look for it.
+    pub(crate) fn into_gateway_response(self) -> Response {
+        let message = self.kind.status().canonical_reason();
+        self.response(message)
+    }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
+    fn response(self, message: Option<&str>) -> Response {
         let (status, title) = self.kind.status_and_title();
         let document = Json(Document {
             r#type: self.kind,
             title,
             status,
             detail: &self.detail,
+            message,
             outcome: self.outcome.map(|outcome| outcome.to_string()),
             id: self.id.as_deref(),
         });
@@ -181,6 +175,26 @@ impl IntoResponse for Problem {
             headers.insert(header::RETRY_AFTER, RETRY_AFTER);
         }
         response
+    }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    r#type: Kind,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        self.response(None)
     }
 }
 

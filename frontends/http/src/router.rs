@@ -15,7 +15,7 @@ use crate::{
     api,
     backend::Backend,
     gateway,
-    guard::{Rules, guard},
+    guard::{Hosts, Rules, guard, guard_routes},
     lambda, metrics, openapi, peers,
     problem::{Kind, Problem},
     response::{json, json_text},
@@ -28,14 +28,14 @@ type Shared = Arc<dyn Snapshot>;
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                            connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router {
+pub(crate) fn router(snapshot: Shared, backend: Arc<Backend>, rules: Rules) -> Router {
     let services = for_all()
         .merge(peers::routes())
         .merge(api::applications::routes())
         .merge(api::queues::routes())
         .merge(api::open_transactions::routes())
-        .merge(gateway::routes())
-        .with_state(Arc::new(backend));
+        .merge(gateway::below_prefix())
+        .with_state(backend);
     Router::new()
         .route("/", get(page))
         .route("/health/live", get(live))
@@ -59,6 +59,16 @@ pub(crate) fn for_all() -> Router<Arc<Backend>> {
         .merge(api::workflows::routes())
         .merge(api::steps::routes())
         .merge(lambda::routes())
+}
+
+/// The routes of the listener for them, with their responses as functions give them.
+pub(crate) fn for_routes(backend: Arc<Backend>, hosts: Hosts) -> Router {
+    gateway::at_root()
+        .with_state(backend)
+        .layer(middleware::from_fn_with_state(
+            Arc::new(hosts),
+            guard_routes,
+        ))
 }
 
 /// The routes for a connection past the limit.

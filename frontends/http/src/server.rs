@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
+use axum::Router;
 use listener::Timeouts;
 use tokio::net::TcpListener;
 use transactions::peers::MESSAGE_BYTES_MAX;
@@ -11,7 +12,6 @@ use crate::{
     body::DISCARD_BYTES_MAX,
     guard::Rules,
     router,
-    services::Services,
     status::Snapshot,
 };
 
@@ -59,7 +59,7 @@ impl Server {
     pub async fn run(
         self,
         snapshot: Arc<dyn Snapshot>,
-        services: Arc<Services>,
+        backend: Arc<Backend>,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) {
         let loopback = self.local_address.ip().is_loopback();
@@ -69,14 +69,24 @@ impl Server {
             token: self.config.token.filter(|_| !loopback),
             value_bytes_max: limits.value_bytes_max,
         };
-        let router = router::router(snapshot, Backend::new(services, &limits), rules);
-        let refusal = router::refusal(limits.connections_max);
-        let longest = limits.value_bytes_max.max(MESSAGE_BYTES_MAX);
-        let config = listener::Config {
-            connections_max: limits.connections_max,
-            body_bytes_max: (longest + DISCARD_BYTES_MAX) as u64,
-            timeouts: Timeouts::default(),
-        };
-        listener::serve(self.listener, config, router, refusal, shutdown).await;
+        let router = router::router(snapshot, backend, rules);
+        listen(self.listener, router, &limits, shutdown).await;
     }
+}
+
+/// Serves `router` on a bound listener within `limits`, until `shutdown` completes.
+pub(crate) async fn listen(
+    listener: TcpListener,
+    router: Router,
+    limits: &Limits,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) {
+    let refusal = router::refusal(limits.connections_max);
+    let longest = limits.value_bytes_max.max(MESSAGE_BYTES_MAX);
+    let config = listener::Config {
+        connections_max: limits.connections_max,
+        body_bytes_max: (longest + DISCARD_BYTES_MAX) as u64,
+        timeouts: Timeouts::default(),
+    };
+    listener::serve(listener, config, router, refusal, shutdown).await;
 }

@@ -166,10 +166,16 @@ impl ObjectDirectory {
         options: PutOptions,
     ) -> Result<PutResult> {
         self.check().await?;
-        let file = self.files.path_to_filesystem(path)?;
-        let staged = self.names.begin(&file);
+        let staged = self.names.begin(&self.files.path_to_filesystem(path)?);
         let result = self.files.put_opts(path, payload, options).await;
         drop(staged);
+        self.settle(path, result).await
+    }
+
+    /// The result of a put, once the store may report it: an object with this path is durable under
+    /// its name, and lies in the directory that was opened.
+    async fn settle(&self, path: &ObjectPath, result: Result<PutResult>) -> Result<PutResult> {
+        let file = self.files.path_to_filesystem(path)?;
         match &result {
             Ok(_) if self.names.are_known_above(&file) => {
                 self.names.check(&file).map_err(failed)?;
@@ -225,16 +231,19 @@ struct Upload {
 #[async_trait]
 impl MultipartUpload for Upload {
     fn put_part(&mut self, part: PutPayload) -> UploadPart {
-        self.parts.put_part(part)
+        let (room, bytes) = (Arc::clone(&self.objects.room), part.content_length() as u64);
+        let put = self.parts.put_part(part);
+        Box::pin(async move {
+            let result = put.await;
+            room.note(&result, bytes);
+            result
+        })
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
         self.objects.check().await?;
-        let completed = self.parts.complete().await?;
-        self.objects
-            .sync_names(&self.path, DurableNames::sync_above)
-            .await?;
-        Ok(completed)
+        let result = self.parts.complete().await;
+        self.objects.settle(&self.path, result).await
     }
 
     async fn abort(&mut self) -> Result<()> {

@@ -11,3 +11,4 @@ mod output;
 pub(crate) mod prewarmed;
 pub(crate) mod request_body;
 pub(crate) mod runtime_api;
+mod short_reads;

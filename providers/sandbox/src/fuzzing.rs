@@ -19,7 +19,7 @@ use crate::function::{
     failure::too_long,
     invocation_channel::{Answer, InvocationChannel, Task},
     request_body::{Allowance, Incoming},
-    runtime_api::{Api, Reply, Served, converse},
+    runtime_api::{Api, Head, Reply, Served, converse},
 };
 
 /// The id of the invocation that the instance of [`conversation`] gets.
@@ -111,6 +111,6 @@ async fn on_one(bytes: &[u8], piece: usize, served: Arc<Served>) -> Vec<u8> {
         let _ = read.read_to_end(&mut answered).await;
         answered
     };
-    let ((), answered, ()) = join!(sent, received, converse(theirs, served));
+    let ((), answered, ()) = join!(sent, received, converse(theirs, served, Head::Long));
     answered
 }

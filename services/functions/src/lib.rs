@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  service   the calls of front ends and other services ([port]: as the Functions port)
-//!  manifest  an application's manifest
+//!  manifest  an application's manifest, with the [cors] settings of its routes
 //!  deploy    the stored rows and archives ([deployment]), changes to them ([deployer]), and what
 //!            puts them in place ([reconciler], [watcher])
 //!  lookup    what callers find: functions, workflows and [routes] ([catalogue]), and applications
@@ -40,6 +40,7 @@
 //! From `faaskeeper.txt`, sections 2.2 and 3 (classes of functions; requirements R2 to R4).
 
 mod config;
+mod cors;
 mod deploy;
 mod error;
 mod events;
@@ -53,6 +54,7 @@ mod routes;
 mod service;
 
 pub use config::Parts;
+pub use cors::Cors;
 pub use error::{Error, Result};
 pub use events::{
     dead_letters::{DeadLetter, DeadLetterPage},

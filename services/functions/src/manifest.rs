@@ -15,6 +15,9 @@
 //! on_failure = "tell"              # the function that gets a notice of each permanently failed event
 //! environment = { SIZE = "64" }
 //! triggers = [{ queue = "pictures", batch = 10 }, { every_s = 60 }, { http = "/pictures/{id}", methods = ["GET"] }]
+//!
+//! [cors]                           # of all its routes
+//! allow_origins = ["https://shop.example"]
 //! ```
 
 mod runtime_name;
@@ -27,6 +30,7 @@ use std::{
     fmt::{self, Display},
     marker::PhantomData,
     ops::RangeInclusive,
+    sync::Arc,
 };
 
 use serde::{
@@ -43,7 +47,10 @@ use self::{
     table::{TIMEOUT_S, normalised},
     workflow::Workflow,
 };
-use crate::routes::Route;
+use crate::{
+    cors::Cors,
+    routes::{METHODS, Route},
+};
 
 /// The longest manifest.
 pub const MANIFEST_BYTES_MAX: usize = 256 * 1024;
@@ -62,6 +69,9 @@ const NAME_BYTES_MAX: usize = 64;
 pub struct Manifest {
     /// The application's name.
     pub name: Option<String>,
+    /// The CORS settings of its routes. None: its functions answer CORS by themselves.
+    #[serde(default, deserialize_with = "shared_table")]
+    pub cors: Option<Arc<Cors>>,
     /// Its functions by name.
     #[serde(default, deserialize_with = "tables")]
     pub functions: BTreeMap<String, Table>,
@@ -101,6 +111,10 @@ impl Manifest {
             table.code = normalised(&table.code);
         }
         manifest.routes()?;
+        manifest
+            .cors
+            .as_ref()
+            .map_or(Ok(()), |cors| cors.check(&METHODS))?;
         for (name, workflow) in &manifest.workflows {
             let checked = workflow.check(name, &manifest.functions);
             checked.map_err(|why| format!("workflows.{name}: {why}"))?;
@@ -158,6 +172,12 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OnlyTable<T> {
 
 fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     OnlyTable::deserialize(deserializer).map(|OnlyTable(table)| table)
+}
+
+fn shared_table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Arc<T>>, D::Error> {
+    table(deserializer).map(Arc::new).map(Some)
 }
 
 fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(

@@ -12,7 +12,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    sync::Arc,
 };
+
+use crate::cors::Cors;
 
 /// The methods a route may name. A route without a method takes all of them.
 pub const METHODS: [&str; 7] = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
@@ -58,6 +61,8 @@ pub struct Routed {
     pub key: String,
     /// The values of the parameters in the path.
     pub parameters: BTreeMap<String, String>,
+    /// The CORS settings of its application.
+    pub cors: Option<Arc<Cors>>,
 }
 
 /// The result of looking for a request's route.
@@ -232,14 +237,21 @@ pub(crate) struct RouteTable {
 #[derive(Debug)]
 struct OwnedRoute {
     application: String,
+    cors: Option<Arc<Cors>>,
     route: Route,
 }
 
 impl RouteTable {
-    pub(crate) fn replace(&mut self, application: &str, routes: Vec<Route>) {
+    pub(crate) fn replace(
+        &mut self,
+        application: &str,
+        routes: Vec<Route>,
+        cors: Option<&Arc<Cors>>,
+    ) {
         self.routes.retain(|owned| owned.application != application);
         let owned = |route| OwnedRoute {
             application: application.to_owned(),
+            cors: cors.cloned(),
             route,
         };
         self.routes.extend(routes.into_iter().map(owned));
@@ -268,17 +280,14 @@ impl RouteTable {
     /// The route for a request with `method` to a path of these decoded segments.
     pub(crate) fn find(&self, method: &str, path: &[String]) -> RouteMatch {
         let mut others = Vec::new();
-        for OwnedRoute { route, .. } in self
-            .routes
-            .iter()
-            .filter(|owned| owned.route.pattern.matches(path))
-        {
+        for OwnedRoute { route, cors, .. } in self.matching(path) {
             if route.takes(method) {
                 let (function, key) = (route.function.clone(), route.to_string());
                 return RouteMatch::Route(Routed {
                     function,
                     key,
                     parameters: route.pattern.parameters(path),
+                    cors: cors.clone(),
                 });
             }
             match route.method {
@@ -292,6 +301,19 @@ impl RouteTable {
         others.sort_unstable();
         others.dedup();
         RouteMatch::ForOthers(others)
+    }
+
+    /// The CORS settings for a preflight request that asks about `method`: those of the route that
+    /// takes it. If none does, those of the most specific route for the path.
+    pub(crate) fn cors(&self, method: &str, path: &[String]) -> Option<Arc<Cors>> {
+        let owned = self.matching(path).find(|owned| owned.route.takes(method));
+        owned.or_else(|| self.matching(path).next())?.cors.clone()
+    }
+
+    /// The routes for a path, the most specific one first.
+    fn matching(&self, path: &[String]) -> impl Iterator<Item = &OwnedRoute> {
+        let matches = |owned: &&OwnedRoute| owned.route.pattern.matches(path);
+        self.routes.iter().filter(matches)
     }
 }
 
@@ -318,7 +340,7 @@ mod tests {
                 methods.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>());
             Route::parse("f", pattern, methods.as_deref()).expect("a route")
         });
-        table.replace("app", parsed.collect());
+        table.replace("app", parsed.collect(), None);
         table
     }
 
@@ -460,8 +482,37 @@ mod tests {
             table.claimed("app", &same).is_none(),
             "it may have its own again"
         );
-        table.replace("app", Vec::new());
+        table.replace("app", Vec::new(), None);
         assert_eq!(claimed(&table, &same), None);
         assert_eq!(found(&table, "GET", "/orders/7"), "nothing");
+    }
+
+    /// A preflight request asks about another method, whose route decides.
+    #[test]
+    fn a_preflight_request_is_of_the_application_whose_route_takes_its_method() {
+        let route = |pattern: &str, methods: Option<&[String]>| {
+            Route::parse("f", pattern, methods).expect("a route")
+        };
+        let cors = |origin: &str| {
+            Some(Arc::new(Cors {
+                allow_origins: vec![origin.to_owned()],
+                ..Cors::default()
+            }))
+        };
+        let (one, get) = (cors("http://one"), ["GET".to_owned()]);
+        let mut table = RouteTable::default();
+        table.replace("one", route("/orders/{id}", Some(&get)), one.as_ref());
+        table.replace("without", route("/{all+}", None), None);
+        let found = |table: &RouteTable, method: &str, path: &str| {
+            let segments: Vec<_> = path[1..].split('/').map(str::to_owned).collect();
+            table.cors(method, &segments)
+        };
+        assert_eq!(found(&table, "GET", "/orders/7"), one);
+        assert_eq!(found(&table, "PUT", "/orders/7"), None, "it is without's");
+        assert_eq!(found(&table, "GET", "/other"), None);
+        table.replace("without", Vec::new(), None);
+        assert_eq!(found(&table, "PUT", "/orders/7"), one, "no other route");
+        table.replace("one", route("/orders/{id}", Some(&get)), None);
+        assert_eq!(found(&table, "GET", "/orders/7"), None);
     }
 }

@@ -18,6 +18,7 @@ use ports::{
 
 use crate::{
     config::Parts,
+    cors::Cors,
     deploy::{
         deployer::{Deployer, to_its_end},
         watcher,
@@ -133,6 +134,12 @@ impl Service {
     /// The route for an HTTP request whose path has these decoded segments.
     pub fn route(&self, method: &str, path: &[String]) -> RouteMatch {
         self.context.lookup.route(method, path)
+    }
+
+    /// The CORS settings for a preflight request that asks about `method` at a path of these
+    /// decoded segments. None: its functions answer CORS by themselves.
+    pub fn cors(&self, method: &str, path: &[String]) -> Option<Arc<Cors>> {
+        self.context.lookup.catalogue.cors(method, path)
     }
 
     /// Runs `invocation` of a function and returns its result (A2). It runs to its end even if this

@@ -59,6 +59,7 @@ pub(super) fn all(settings: &Settings, target: &Target, verify: bool) -> Vec<Fin
     findings.extend([
         zookeeper.of("port zookeeper"),
         port("--http", settings.http, running).of("port http"),
+        port("--routes", settings.routes, running).of("port routes"),
         files().of("open files"),
         functions().of("functions"),
         clock(&settings.data_dir).of("clock"),

@@ -1,8 +1,9 @@
 //! A request as an event of API Gateway's HTTP APIs: payload format 2.0.
 //!
 //! As there, header names are lower case, repeated headers are joined by commas, cookies are
-//! separate, and a body that is not text is in base64. The raw path is the received one without our
-//! prefix. Path parameters are decoded.
+//! separate, and a body that is not text is in base64. The raw path is the received one. Below
+//! `/http` it begins with that prefix, which the context names as the stage: API Gateway gives the
+//! path behind a named stage so, and frameworks strip it there. Path parameters are decoded.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -12,7 +13,7 @@ use std::{
 
 use axum::{
     extract::Query,
-    http::{HeaderMap, header, request::Parts, uri::Authority},
+    http::{HeaderMap, Uri, header, request::Parts, uri::Authority},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -20,14 +21,12 @@ use functions::Routed;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
-use super::{is_of_the_connection, raw_path};
+use super::{Stage, is_of_the_connection};
 use crate::problem::Problem;
-
-/// The only stage.
-const STAGE: &str = "$default";
 
 /// The event of a request. Errors: its query is malformed.
 pub(super) fn encode(
+    stage: &Stage,
     parts: &Parts,
     routed: &Routed,
     body: &Bytes,
@@ -42,7 +41,7 @@ pub(super) fn encode(
         "rawPath": raw_path(uri),
         "rawQueryString": uri.query().unwrap_or_default(),
         "headers": forwarded(joined(headers), caller),
-        "requestContext": context(parts, routed, id, caller),
+        "requestContext": context(stage, parts, routed, id, caller),
         "isBase64Encoded": is_base64_encoded,
     });
     let (cookies, query) = (cookies(headers), query(parts)?);
@@ -62,7 +61,13 @@ pub(super) fn encode(
 }
 
 /// The context of a request: its connection, its route and the time.
-fn context(parts: &Parts, routed: &Routed, id: &str, caller: Option<SocketAddr>) -> Value {
+fn context(
+    stage: &Stage,
+    parts: &Parts,
+    routed: &Routed,
+    id: &str,
+    caller: Option<SocketAddr>,
+) -> Value {
     let text = |name| {
         let value = parts.headers.get(name);
         value.map_or("", |value| value.to_str().unwrap_or_default())
@@ -85,10 +90,16 @@ fn context(parts: &Parts, routed: &Routed, id: &str, caller: Option<SocketAddr>)
         },
         "requestId": id,
         "routeKey": routed.key,
-        "stage": STAGE,
+        "stage": stage.name,
         "time": common_log_time(now_ms),
         "timeEpoch": now_ms,
     })
+}
+
+/// The path as it was received. A target without a path (`OPTIONS *`) is the root.
+fn raw_path(uri: &Uri) -> &str {
+    let path = uri.path();
+    if path.starts_with('/') { path } else { "/" }
 }
 
 /// All headers but cookies and those of the connection. Bytes of a value that are not UTF-8 are
@@ -217,15 +228,21 @@ mod tests {
     use super::*;
 
     fn event(request: Request<&'static [u8]>) -> Value {
+        event_at(&Stage::BELOW_PREFIX, request)
+    }
+
+    fn event_at(stage: &Stage, request: Request<&'static [u8]>) -> Value {
         let (parts, body) = request.into_parts();
         let parameters = [("id".to_owned(), "a/b".to_owned())].into();
         let routed = Routed {
             function: "f".into(),
             key: "POST /orders/{id}".into(),
             parameters,
+            cors: None,
         };
         let caller = Some(([127, 0, 0, 1], 40_000).into());
-        let encoded = encode(&parts, &routed, &Bytes::from_static(body), "the-id", caller);
+        let body = Bytes::from_static(body);
+        let encoded = encode(stage, &parts, &routed, &body, "the-id", caller);
         serde_json::from_slice(&encoded.expect("an event")).expect("JSON")
     }
 
@@ -249,7 +266,7 @@ mod tests {
             json!({
                 "version": "2.0",
                 "routeKey": "POST /orders/{id}",
-                "rawPath": "/orders/a%2Fb",
+                "rawPath": "/http/orders/a%2Fb",
                 "rawQueryString": "x=1&y=%C3%A4+b&x=2&z",
                 "cookies": ["a=b", "c=d", "e=f"],
                 "headers": {
@@ -270,11 +287,11 @@ mod tests {
         );
         assert_eq!(
             context["http"],
-            json!({ "method": "POST", "path": "/orders/a%2Fb", "protocol": "HTTP/1.1", "sourceIp": "127.0.0.1", "userAgent": "curl/8" })
+            json!({ "method": "POST", "path": "/http/orders/a%2Fb", "protocol": "HTTP/1.1", "sourceIp": "127.0.0.1", "userAgent": "curl/8" })
         );
         assert_eq!(
             (&context["stage"], &context["requestId"]),
-            (&json!("$default"), &json!("the-id"))
+            (&json!("http"), &json!("the-id"))
         );
         assert_eq!(
             (&context["domainName"], &context["domainPrefix"]),
@@ -286,6 +303,30 @@ mod tests {
                 .is_some_and(|ms| ms > 1_600_000_000_000),
             "{context}"
         );
+    }
+
+    /// API Gateway names the default stage so, and the path then has no prefix.
+    #[test]
+    fn on_the_listener_for_routes_a_request_is_of_the_default_stage() {
+        for (target, path) in [
+            ("/orders/7", "/orders/7"),
+            ("/http/x", "/http/x"),
+            ("/", "/"),
+            ("*", "/"),
+        ] {
+            let request = Request::options(target).body(&b""[..]).expect("a request");
+            let event = event_at(&Stage::ROOT, request);
+            let context = &event["requestContext"];
+            assert_eq!(
+                (
+                    &event["rawPath"],
+                    &context["http"]["path"],
+                    &context["stage"]
+                ),
+                (&json!(path), &json!(path), &json!("$default")),
+                "{target}"
+            );
+        }
     }
 
     #[test]
@@ -319,7 +360,7 @@ mod tests {
         );
         assert_eq!(
             (&event["rawPath"], &event["rawQueryString"]),
-            (&json!("/"), &json!(""))
+            (&json!("/http/"), &json!(""))
         );
     }
 

@@ -1,5 +1,8 @@
-//! A function's result, as API Gateway's HTTP APIs read it. An object with a `statusCode` sets
-//! status, headers, cookies and body. Any other JSON is the body of a 200.
+//! A function's result, as API Gateway's HTTP APIs read it with payload format 2.0.
+//!
+//! An object with a `statusCode` sets status, headers, cookies and body. Everything else is the
+//! body of a 200: a JSON string by its content, any other JSON and any other bytes as they are. API
+//! Gateway does the same, and does not ask for JSON, although its documentation does.
 
 use axum::{
     body::Body,
@@ -39,16 +42,17 @@ impl From<&'static str> for Unfit {
 
 /// The response for `result`. Errors: why it is none.
 pub(super) fn decode(result: Bytes) -> Result<Response, Unfit> {
-    let value: &RawValue = serde_json::from_slice(&result).map_err(|error| Unfit {
-        why: "what it answered is no JSON",
-        detail: error.to_string(),
-    })?;
-    if let Ok(members) = serde_json::from_str::<Members<'_>>(value.get())
-        && members.contains_key("statusCode")
-    {
+    let json: Option<&RawValue> = serde_json::from_slice(&result).ok();
+    let members = json.and_then(|json| serde_json::from_str::<Members<'_>>(json.get()).ok());
+    if let Some(members) = members.filter(|members| members.contains_key("statusCode")) {
         return said_by(&members);
     }
-    let mut response = Response::new(Body::from(result));
+    let text = json.and_then(|json| serde_json::from_str::<Text>(json.get()).ok());
+    let body = match text {
+        Some(Text(text)) => Body::from(text),
+        None => Body::from(result),
+    };
+    let mut response = Response::new(body);
     response.headers_mut().insert(header::CONTENT_TYPE, JSON);
     Ok(response)
 }
@@ -112,7 +116,13 @@ fn set_fields(said: &Members<'_>, headers: &mut HeaderMap) -> Result<(), Unfit> 
     let no_object = "the headers that it answered are no object";
     let fields: Option<Members<'_>> = member(said, "headers", no_object)?;
     for (Text(name), value) in fields.unwrap_or_default() {
-        let Some(text) = text(value) else { continue };
+        let Some(text) = text(value).map_err(|why| Unfit {
+            why,
+            detail: name.clone(),
+        })?
+        else {
+            continue;
+        };
         let sendable = HeaderName::try_from(&name)
             .ok()
             .zip(HeaderValue::from_str(&text).ok());
@@ -128,23 +138,28 @@ fn set_fields(said: &Members<'_>, headers: &mut HeaderMap) -> Result<(), Unfit> 
     Ok(())
 }
 
-/// 200 to 599, as a number or in digits.
+/// 200 to 599, as a whole number (`200`, `200.0`) or in digits.
 fn status_code(value: &Value) -> Option<StatusCode> {
     let code = match value {
-        Value::String(digits) => digits.parse().ok(),
-        _ => value.as_u64().and_then(|code| u16::try_from(code).ok()),
+        Value::String(digits) => digits.parse::<u16>().ok()?.into(),
+        _ => value.as_f64()?,
     };
-    code.filter(|code| (200..600).contains(code))
-        .and_then(|code| StatusCode::from_u16(code).ok())
+    let is_valid = (200.0..600.0).contains(&code) && code.fract() == 0.0;
+    StatusCode::from_u16(code as u16).ok().filter(|_| is_valid)
 }
 
-/// The value of a header. `None`: it is left out.
-fn text(value: &RawValue) -> Option<String> {
-    match serde_json::from_str(value.get()) {
-        Ok(Value::Null) => None,
-        Ok(Value::String(text)) => Some(text),
-        Ok(other) => Some(other.to_string()),
-        Err(_) => Some(value.get().to_owned()),
+/// The value of a header. `None`: it is left out. Errors: it is a list or an object.
+fn text(value: &RawValue) -> Result<Option<String>, &'static str> {
+    let json = value.get();
+    match json.as_bytes().first() {
+        Some(b'n') => Ok(None),
+        Some(b'[' | b'{') => {
+            Err("a header that it answered is a list or an object: join its values to one string")
+        }
+        _ => {
+            let text = serde_json::from_str(json).map(|Text(text)| text);
+            Ok(Some(text.unwrap_or_else(|_| json.to_owned())))
+        }
     }
 }
 
@@ -155,10 +170,11 @@ mod tests {
     async fn read(result: &'static str) -> Result<(u16, Vec<String>, Bytes), Unfit> {
         let response = decode(Bytes::from_static(result.as_bytes()))?;
         let (parts, body) = response.into_parts();
+        let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let headers = parts
             .headers
             .iter()
-            .map(|(name, value)| format!("{name}: {}", value.to_str().expect("text")));
+            .map(|(name, value)| format!("{name}: {}", text(value)));
         let body = axum::body::to_bytes(body, 1 << 20)
             .await
             .expect("a body in memory");
@@ -193,20 +209,93 @@ mod tests {
         assert_eq!((status, &*body), (204, &b""[..]));
     }
 
+    /// What a function returns, and the body of the 200. The authors of AWS's test tool for .NET
+    /// tried most of these on API Gateway.
     #[tokio::test]
-    async fn any_other_json_is_the_body_as_it_is() {
-        for result in [
-            "{\"a\": 1}",
-            "[1, 2]",
-            "\"text\"",
-            "null",
-            "7",
-            "{\"body\":\"x\"}",
+    async fn every_other_result_is_the_body() {
+        for (result, expected) in [
+            (r#""Hello""#, "Hello"),
+            (r#""""#, ""),
+            (r#""Special \"quoted\" text""#, r#"Special "quoted" text"#),
+            (r#""{\"statusCode\":201}""#, r#"{"statusCode":201}"#),
+            ("\"a\\nb \u{e4}\"", "a\nb \u{e4}"),
+            ("{\"a\": 1}", "{\"a\": 1}"),
+            ("{\"body\":\"x\"}", "{\"body\":\"x\"}"),
+            (
+                r#"{"headers":{"content-type":"text/html"},"body":"x"}"#,
+                r#"{"headers":{"content-type":"text/html"},"body":"x"}"#,
+            ),
+            ("[1, 2]", "[1, 2]"),
+            (r#"["statusCode"]"#, r#"["statusCode"]"#),
+            ("null", "null"),
+            ("true", "true"),
+            ("42", "42"),
+            ("1.50", "1.50"),
+            // An executable may return anything.
+            ("Hello, World!", "Hello, World!"),
+            ("<p>no JSON</p>\n", "<p>no JSON</p>\n"),
+            (
+                r#"{"name": "John Doe", "age":"#,
+                r#"{"name": "John Doe", "age":"#,
+            ),
+            ("", ""),
         ] {
             let answered = read(result).await.expect("an answer");
             let json = vec!["content-type: application/json".to_owned()];
-            assert_eq!(answered, (200, json, Bytes::from_static(result.as_bytes())));
+            let expected = Bytes::from_static(expected.as_bytes());
+            assert_eq!(answered, (200, json, expected), "{result}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_status_is_a_whole_number_or_its_digits() {
+        for (status, expected) in [
+            ("200", Some(200)),
+            ("200.0", Some(200)),
+            ("2.01e2", Some(201)),
+            ("599", Some(599)),
+            (r#""404""#, Some(404)),
+            ("200.5", None),
+            (r#""200.0""#, None),
+            (r#""OK""#, None),
+            ("0", None),
+            ("199", None),
+            ("600", None),
+            ("65736", None),
+            ("-200", None),
+            ("1e999", None),
+            ("null", None),
+            ("true", None),
+            ("[200]", None),
+        ] {
+            let result = format!(r#"{{"statusCode":{status},"body":"x"}}"#);
+            let answered = read(result.leak()).await.map(|(status, ..)| status);
+            assert_eq!(answered.as_ref().ok().copied(), expected, "{status}");
+            if let Err(refused) = answered {
+                assert!(refused.why.contains("statusCode"), "{status}: {refused:?}");
+            }
+        }
+    }
+
+    /// Format 2.0 has no `multiValueHeaders`; cookies have a list of their own.
+    #[tokio::test]
+    async fn headers_are_text_numbers_and_booleans() {
+        let (_, headers, _) = read(
+            r#"{"statusCode":200,"headers":{"A":"b, c","N":1.50,"T":true,"Z":null,"U":"\ud800"},
+                "multiValueHeaders":{"M":["a","b"]},"cookies":null,"isBase64Encoded":null}"#,
+        )
+        .await
+        .expect("an answer");
+        assert_eq!(
+            headers,
+            [
+                "a: b, c",
+                "n: 1.50",
+                "t: true",
+                "u: \u{fffd}\u{fffd}\u{fffd}",
+                "content-type: text/plain; charset=utf-8",
+            ]
+        );
     }
 
     /// Neither deep nesting nor huge numbers keep a result from being JSON.
@@ -215,7 +304,7 @@ mod tests {
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         for odd in ["1e999", r#""\ud800""#, &nested(150), &nested(100_000)] {
             for result in [
-                odd.to_owned(),
+                format!("[{odd}]"),
                 format!("{{\"a\":{odd}}}"),
                 format!("{{\"\\ud800\":{odd}}}"),
             ] {
@@ -234,13 +323,10 @@ mod tests {
     #[tokio::test]
     async fn a_result_that_cannot_be_a_response_is_refused_with_the_reason() {
         for (result, said) in [
-            ("no JSON", "no JSON"),
-            ("", "no JSON"),
-            (r#"{"statusCode":199}"#, "statusCode"),
-            (r#"{"statusCode":600}"#, "statusCode"),
-            (r#"{"statusCode":null}"#, "statusCode"),
-            (r#"{"statusCode":65736}"#, "statusCode"),
             (r#"{"statusCode":200,"body":{"a":1}}"#, "no string"),
+            (r#"{"statusCode":200,"body":["a"]}"#, "no string"),
+            (r#"{"statusCode":200,"headers":{"a":["b"]}}"#, "a list"),
+            (r#"{"statusCode":200,"headers":{"a":{"b":"c"}}}"#, "a list"),
             (
                 r#"{"statusCode":200,"body":"?","isBase64Encoded":true}"#,
                 "no base64",

@@ -10,11 +10,11 @@ use crate::{
     Fixture, body, code, document,
     engine::Engine,
     functions::{Came, manifest, service},
-    problem,
+    problem, status_line,
 };
 
 /// The functions of these tests, by their handlers.
-fn run(handler: &str, event: Bytes) -> Came {
+pub(crate) fn run(handler: &str, event: Bytes) -> Came {
     match handler {
         "echo" => Ok(Ok(event)),
         // It returns its event.
@@ -36,7 +36,10 @@ fn run(handler: &str, event: Bytes) -> Came {
     }
 }
 
-async fn deployed(engine: &Engine, functions: &[(&str, &str, &str)]) -> functions::Service {
+pub(crate) async fn deployed(
+    engine: &Engine,
+    functions: &[(&str, &str, &str)],
+) -> functions::Service {
     let service = service(
         engine,
         Box::new(|handler, event| std::future::ready(run(handler, event)).boxed()),
@@ -95,7 +98,7 @@ async fn a_request_reaches_the_function_of_its_route_as_an_event() {
     );
     assert_eq!(
         (&event["rawPath"], &event["rawQueryString"]),
-        (&json!("/orders/a%2Fb"), &json!("x=1"))
+        (&json!("/http/orders/a%2Fb"), &json!("x=1"))
     );
     assert_eq!(
         (&event["pathParameters"], &event["cookies"]),
@@ -105,7 +108,17 @@ async fn a_request_reaches_the_function_of_its_route_as_an_event() {
         (&event["body"], &event["headers"]["x-own"]),
         (&json!("ü"), &json!("1"))
     );
-    assert_eq!(event["requestContext"]["http"]["sourceIp"], "127.0.0.1");
+    let context = &event["requestContext"];
+    assert_eq!(
+        (&context["http"]["path"], &context["stage"]),
+        (&json!("/http/orders/a%2Fb"), &json!("http"))
+    );
+    assert_eq!(context["http"]["sourceIp"], "127.0.0.1");
+    let id = context["requestId"].as_str().expect("an id");
+    assert!(
+        answer.contains(&format!("apigw-requestid: {id}\r\n")),
+        "{answer}"
+    );
     for (path, key, parameters) in [
         (
             "/http/files/a/b",
@@ -172,6 +185,18 @@ async fn a_functions_result_is_the_response() {
             "{line}: {answer}"
         );
     }
+    let answer = server.send("POST", "/http/x", "", r#""Hello""#).await;
+    assert_eq!((code(&answer), body(&answer)), (200, "Hello"), "{answer}");
+    let answer = server.send("POST", "/http/x", "", "<p>no JSON").await;
+    assert_eq!(
+        (code(&answer), body(&answer)),
+        (200, "<p>no JSON"),
+        "{answer}"
+    );
+    assert!(
+        answer.contains("content-type: application/json\r\n"),
+        "{answer}"
+    );
     let answer = server.send("POST", "/http/x", "", "[1, 2]").await;
     assert_eq!((code(&answer), body(&answer)), (200, "[1, 2]"), "{answer}");
     assert!(answer.contains("cache-control: no-store\r\n"), "{answer}");
@@ -216,7 +241,7 @@ async fn failures_of_functions_are_problems_with_gateway_statuses() {
     ])
     .await;
     for (path, status, name) in [
-        ("/http/fails", 502, "function-failed"),
+        ("/http/fails", 500, "function-failed"),
         ("/http/hangs", 504, "function-timed-out"),
         ("/http/is_busy", 503, "unavailable"),
         ("/http/is_broken", 503, "unavailable"),
@@ -226,6 +251,8 @@ async fn failures_of_functions_are_problems_with_gateway_statuses() {
     ] {
         let answer = server.get(path).await;
         assert_eq!(problem(&answer), (status, name.into()), "{path}");
+        let message = status_line(&answer).splitn(3, ' ').nth(2);
+        assert_eq!(document(&answer)["message"].as_str(), message, "{answer}");
         assert_eq!(
             answer.contains("retry-after: 1\r\n"),
             status == 503,
@@ -239,13 +266,13 @@ async fn failures_of_functions_are_problems_with_gateway_statuses() {
         assert!(!answer.contains("a secret"), "{answer}");
     }
     for wrong in [
-        "no JSON",
+        r#"{"statusCode":200.5}"#,
         r#"{"statusCode":7}"#,
         r#"{"statusCode":200,"headers":{"a secret":"b"}}"#,
         r#"{"statusCode":200,"body":"a secret","isBase64Encoded":true}"#,
     ] {
         let answer = server.send("POST", "/http/says/x", "", wrong).await;
-        assert_eq!(problem(&answer), (502, "function-failed".into()), "{wrong}");
+        assert_eq!(problem(&answer), (500, "function-failed".into()), "{wrong}");
         assert!(
             !answer.contains("secret") && !answer.contains("offset"),
             "nothing of what it said: {answer}"

@@ -16,12 +16,13 @@ mod origins;
 mod peers;
 mod room;
 mod routes;
+mod routes_listener;
 mod state;
 mod transactions;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use http_frontend::{Config, Limits, Services, Snapshot, Status};
+use http_frontend::{Backend, Config, Limits, RoutesConfig, Services, Snapshot, Status};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -59,13 +60,39 @@ impl Fixture {
     }
 
     async fn with(config: Config, status: Status, services: Arc<Services>) -> Self {
+        let backend = Arc::new(Backend::new(services, &config.limits));
+        Self::sharing(config, status, backend).await
+    }
+
+    async fn sharing(config: Config, status: Status, backend: Arc<Backend>) -> Self {
         let server = http_frontend::bind(config).await.expect("a free port");
         let mut address = server.local_address();
         if address.ip().is_unspecified() {
             address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
         }
         let (stop, stopped) = oneshot::channel::<()>();
-        tokio::spawn(server.run(Arc::new(Fixed(status)), services, async {
+        tokio::spawn(server.run(Arc::new(Fixed(status)), backend, async {
+            let _ = stopped.await;
+        }));
+        Self {
+            address,
+            _stop: stop,
+        }
+    }
+
+    /// A listener of routes for these hosts.
+    async fn of_routes(hosts: &[&str], limits: Limits, backend: Arc<Backend>) -> Self {
+        let config = RoutesConfig {
+            address: "127.0.0.1:0".parse().expect("a literal address"),
+            hosts: hosts.iter().map(ToString::to_string).collect(),
+            limits,
+        };
+        let server = http_frontend::bind_routes(config)
+            .await
+            .expect("a free port");
+        let address = server.local_address();
+        let (stop, stopped) = oneshot::channel::<()>();
+        tokio::spawn(server.run(backend, async {
             let _ = stopped.await;
         }));
         Self {

@@ -115,6 +115,15 @@ async fn create(objects: &Arc<dyn ObjectStore>, name: &str) -> Result<(), Object
     put.map(|_| ())
 }
 
+/// Puts an object in two parts.
+async fn upload(objects: &Arc<dyn ObjectStore>, name: &str) -> Result<(), ObjectError> {
+    let mut upload = objects.put_multipart(&ObjectPath::from(name)).await?;
+    for part in ["one", "two"] {
+        upload.put_part(part.into()).await?;
+    }
+    upload.complete().await.map(|_| ())
+}
+
 fn row(root: &Path, below: &[&str]) -> Vec<PathBuf> {
     below
         .iter()
@@ -259,12 +268,20 @@ fn a_directory_whose_sync_failed_is_not_trusted_before_a_restart() {
                 "{name}: {refused:?}"
             );
         }
+        let refused = upload(&objects, "znodes/1/parts").await;
+        assert!(
+            matches!(refused, Err(ObjectError::Generic { .. })),
+            "{refused:?}"
+        );
         objects
             .head(&path)
             .await
             .expect_err("the caller may depend on the answer");
         objects.get(&path).await.expect("it was there before");
         create(&objects, "znodes/2/new")
+            .await
+            .expect("its directory is synced");
+        upload(&objects, "znodes/2/parts")
             .await
             .expect("its directory is synced");
         drop((objects, store));

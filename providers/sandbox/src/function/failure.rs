@@ -1,13 +1,21 @@
 //! The errors of failed invocations, in Lambda's format.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
 use ports::{instances::Death, runtime::TIMED_OUT};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 /// The longest result of a function: Lambda's 6 MB and its frame.
 pub(crate) const ANSWER_BYTES_MAX: usize = 6_291_556;
+
+/// The longest error that is kept whole.
+pub(crate) const BYTES_MAX: usize = 256 * 1024;
+/// The message that is kept of a longer error. JSON may turn one byte into six, so the whole stays
+/// below [`BYTES_MAX`].
+const MESSAGE_BYTES_MAX: usize = 32 * 1024;
+const TYPE_BYTES_MAX: usize = 256;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -22,6 +30,54 @@ pub(crate) fn payload(error_type: &str, error_message: &str) -> Bytes {
         error_message,
     };
     Bytes::from(serde_json::to_vec(&payload).expect("strings always serialise"))
+}
+
+/// An error as a runtime reports it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Reported<'a> {
+    #[serde(borrow)]
+    error_type: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error_message: Option<&'a RawValue>,
+}
+
+/// The type and the beginning of the message of an `error` that is too long to be kept. `kind` is
+/// its type if it names none. The stack trace is left out; the log has it.
+pub(crate) fn shortened(kind: &str, error: &[u8]) -> Bytes {
+    let error = String::from_utf8_lossy(error);
+    // Serde would also accept a list of the members in order.
+    let reported = error
+        .trim_ascii_start()
+        .starts_with('{')
+        .then(|| serde_json::from_str::<Reported<'_>>(&error).ok());
+    let (error_type, message) = match reported.flatten() {
+        Some(reported) => (
+            reported.error_type.map_or(Cow::Borrowed(kind), text),
+            reported.error_message.map_or(Cow::Borrowed(""), text),
+        ),
+        None => (Cow::Borrowed(kind), Cow::Borrowed(&*error)),
+    };
+    payload(
+        &error_type[..error_type.floor_char_boundary(TYPE_BYTES_MAX)],
+        &beginning(&message),
+    )
+}
+
+/// The text of a string member, or the JSON of another one, or of one with a lone surrogate.
+fn text(member: &RawValue) -> Cow<'_, str> {
+    let json = member.get();
+    serde_json::from_str::<String>(json).map_or(Cow::Borrowed(json), Cow::Owned)
+}
+
+/// `message`, or the beginning of a long one, with its length.
+fn beginning(message: &str) -> Cow<'_, str> {
+    if message.len() <= MESSAGE_BYTES_MAX {
+        return Cow::Borrowed(message);
+    }
+    let beginning = &message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)];
+    let bytes = message.len();
+    Cow::Owned(format!("{beginning}... (the beginning of {bytes} bytes)"))
 }
 
 pub(crate) fn timed_out(id: &str, timeout: Duration) -> Bytes {

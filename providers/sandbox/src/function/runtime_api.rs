@@ -7,7 +7,8 @@
 //! An answer is held in memory until it is whole, up to [`ANSWER_BYTES_MAX`]; a longer one is
 //! refused as Lambda does. One answer at a time is received from an instance, over however many
 //! connections. Its answers therefore take the memory of one answer and of the connections'
-//! buffers. All bodies of a function, answers included, share its [`Allowance`].
+//! buffers. All bodies of a function, answers included, share its [`Allowance`]. An error that is
+//! too long to be kept is [shortened](failure::shortened).
 
 use std::{convert::Infallible, error::Error, fmt::Debug, sync::Arc};
 
@@ -25,7 +26,7 @@ use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
-    sync::Mutex,
+    sync::{Mutex, Semaphore},
     task::JoinSet,
 };
 
@@ -33,13 +34,19 @@ use super::{
     failure::{self, ANSWER_BYTES_MAX},
     invocation_channel::{Answer, InvocationChannel, Task},
     request_body::{Allowance, Incoming},
+    short_reads::{READ_BYTES_MAX, ShortReads},
 };
 use crate::process::Peers;
 
-const ERROR_BYTES_MAX: usize = 256 * 1024;
 const CONNECTIONS_MAX: usize = 64;
-/// The read buffer of a connection. The head of a request is shorter.
-const BUFFER_BYTES_MAX: usize = 64 * 1024;
+/// The longest head of a request on most connections.
+const HEAD_BYTES_MAX: usize = READ_BYTES_MAX + 1;
+/// The longest head on a few connections. AWS's clients repeat an error in a header, of up to 1
+/// MiB.
+const LONG_HEAD_BYTES_MAX: usize = (1 << 20) + HEAD_BYTES_MAX;
+/// The connections that may send a long head. They are the first that an instance opens, which are
+/// those of its client.
+const LONG_HEADS_MAX: usize = 8;
 const PREFIX: &str = "/2018-06-01/runtime/";
 /// The error type, in a header of an error or in a trailer of a response that failed midway.
 const ERROR_TYPE: &str = "lambda-runtime-function-error-type";
@@ -69,9 +76,17 @@ pub(crate) struct Served {
     pub(crate) receiving: Mutex<()>,
 }
 
+/// The length of the heads that a connection may send.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Head {
+    Short,
+    Long,
+}
+
 /// Serves the instance at `listener`, and no other peers. It never returns.
 pub(crate) async fn serve(listener: TcpListener, peers: Peers, served: Served) {
     let served = Arc::new(served);
+    let long_heads = Arc::new(Semaphore::new(LONG_HEADS_MAX));
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -90,7 +105,16 @@ pub(crate) async fn serve(listener: TcpListener, peers: Peers, served: Served) {
                 }
                 // A response is one packet, and the instance waits for it.
                 let _ = stream.set_nodelay(true);
-                connections.spawn(converse(stream, Arc::clone(&served)));
+                let (served, long) = (Arc::clone(&served), Arc::clone(&long_heads));
+                connections.spawn(async move {
+                    let long = long.try_acquire_owned();
+                    let head = if long.is_ok() {
+                        Head::Long
+                    } else {
+                        Head::Short
+                    };
+                    converse(stream, served, head).await;
+                });
             }
             // No descriptors are left. They come back as connections end.
             Err(error) => {
@@ -101,7 +125,7 @@ pub(crate) async fn serve(listener: TcpListener, peers: Peers, served: Served) {
     }
 }
 
-pub(crate) async fn converse<S>(stream: S, served: Arc<Served>)
+pub(crate) async fn converse<S>(stream: S, served: Arc<Served>, head: Head)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -116,8 +140,11 @@ where
     });
     // The instance decides how it ends, and logs its own errors.
     let _ = http1::Builder::new()
-        .max_buf_size(BUFFER_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service)
+        .max_buf_size(match head {
+            Head::Long => LONG_HEAD_BYTES_MAX,
+            Head::Short => HEAD_BYTES_MAX,
+        })
+        .serve_connection(TokioIo::new(ShortReads::of(stream)), service)
         .await;
 }
 
@@ -183,6 +210,7 @@ fn invocation(task: Task, arn: &HeaderValue) -> Reply {
         .header("lambda-runtime-aws-request-id", &invocation.id)
         .header("lambda-runtime-deadline-ms", task.deadline_ms)
         .header("lambda-runtime-invoked-function-arn", arn)
+        .header("lambda-runtime-trace-id", trace_id(&invocation.id))
         .header(CONTENT_TYPE, "application/json");
     if let Some(context) = invocation.client_context {
         response = response.header("lambda-runtime-client-context", context);
@@ -190,6 +218,21 @@ fn invocation(task: Task, arn: &HeaderValue) -> Reply {
     response
         .body(whole_body(invocation.payload))
         .unwrap_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR, "InvalidHeader"))
+}
+
+/// The tracing header of the request `id`, in the format of X-Ray: not sampled, since no daemon
+/// collects segments here. All attempts of an event have the same one.
+fn trace_id(id: &str) -> String {
+    /// The parameters of the 128-bit FNV-1a hash.
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0100_0000_0000_0000_0000_013b;
+    let root = id.bytes().fold(BASIS, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(PRIME)
+    });
+    let digits = format!("{root:032x}");
+    let (time, random) = digits.split_at(8);
+    let parent = &digits[16..];
+    format!("Root=1-{time}-{random};Parent={parent};Sampled=0")
 }
 
 /// The response to an answer; `is_taken`: the instance had such an invocation.
@@ -265,12 +308,13 @@ impl Served {
             .as_ref()
             .and_then(|kind| kind.to_str().ok())
             .unwrap_or(UNKNOWN);
-        match self.whole(request.into_body(), ERROR_BYTES_MAX).await {
+        match self.whole(request.into_body(), ANSWER_BYTES_MAX).await {
+            Ok(error) if error.len() > failure::BYTES_MAX => failure::shortened(kind, &error),
             Ok(error) => as_object(kind, error),
             Err(Unfit::Failed(error)) => error,
             Err(Unfit::TooLong(bytes)) => failure::payload(
                 kind,
-                &format!("the error has {bytes} bytes, over the bound of {ERROR_BYTES_MAX}"),
+                &format!("the error has {bytes} bytes, over the bound of {ANSWER_BYTES_MAX}"),
             ),
             Err(Unfit::BrokenOff) => failure::payload(kind, "the error broke off"),
         }

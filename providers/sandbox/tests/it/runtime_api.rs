@@ -99,6 +99,60 @@ fn a_result_that_is_too_long_fails_and_its_error_is_bounded_too() {
     }
 }
 
+/// U3: the type decides how callers go on, so it must arrive.
+#[test]
+fn a_long_error_keeps_its_type_and_the_beginning_of_its_message() {
+    let long = "\u{2603}\u{1}".repeat(80_000);
+    let object = |kind: &str, message: &str, trace: &str| {
+        serde_json::json!({ "errorMessage": message, "errorType": kind, "stackTrace": [trace] })
+            .to_string()
+    };
+    let kept = |body: &[u8]| {
+        let said = play(&[answer("error", body)], 50_000);
+        assert_eq!(status(&said.answered[0]), [202]);
+        let failure = said.result.expect("answered").expect_err("an error");
+        assert!(failure.len() <= 256 << 10, "{} bytes", failure.len());
+        let error: serde_json::Value = serde_json::from_slice(&failure).expect("JSON");
+        let text = |name: &str| error[name].as_str().expect("a text").to_owned();
+        (text("errorType"), text("errorMessage"))
+    };
+    let (kind, message) = kept(object("Own", &long, "t").as_bytes());
+    assert_eq!(kind, "Own");
+    assert!(message.starts_with(&long[..30_000]));
+    assert!(message.ends_with("... (the beginning of 320000 bytes)"));
+    assert_eq!(
+        kept(object("Own", "short", &long).as_bytes()),
+        ("Own".to_owned(), "short".to_owned())
+    );
+    assert_eq!(kept(object(&long, "m", "t").as_bytes()).0, long[..256]);
+    let (kind, message) = kept(&[long.as_bytes(), b"\xff"].concat());
+    assert_eq!(kind, "Runtime.Unknown");
+    assert!(message.starts_with(&long[..30_000]));
+}
+
+/// AWS's clients repeat an error in a header, up to 1 MiB.
+#[test]
+fn an_error_may_come_with_a_header_of_a_mebibyte() {
+    let body = br#"{"errorType":"E"}"#;
+    let head = format!(
+        "POST /2018-06-01/runtime/invocation/{INVOCATION}/error HTTP/1.1\r\nContent-Length: {}\r\n",
+        body.len()
+    );
+    let cause = format!(
+        "lambda-runtime-function-xray-error-cause: {}\r\n\r\n",
+        "x".repeat(1 << 20)
+    );
+    let said = play(
+        &[[head.as_bytes(), cause.as_bytes(), body].concat()],
+        50_000,
+    );
+    assert_eq!(status(&said.answered[0]), [202]);
+    assert_eq!(
+        said.result.expect("answered").expect_err("an error"),
+        &body[..]
+    );
+}
+
 #[test]
 fn an_error_that_is_not_an_object_is_wrapped_in_one() {
     for (body, said_of_it) in [

@@ -123,7 +123,7 @@ pub(crate) fn scheduled(function: &str, id: &str, now: Timestamp) -> Bytes {
         "detail-type": "Scheduled Event",
         "source": "aws.events",
         "account": "000000000000",
-        "time": instant(now),
+        "time": in_seconds(now),
         "region": "us-east-1",
         "resources": [format!("arn:aws:events:{PLACE}:rule/{function}")],
         "detail": {},
@@ -159,7 +159,7 @@ pub(crate) fn failed(event: &Failed<'_>, attempts: Option<u32>, now: Timestamp) 
     let Failed { function, id, .. } = *event;
     let notice = Notice {
         version: "1.0",
-        timestamp: instant(now),
+        timestamp: in_milliseconds(now),
         request_context: json!({
             "requestId": id,
             "functionArn": format!("arn:aws:lambda:{PLACE}:function:{function}:$LATEST"),
@@ -183,11 +183,20 @@ pub(crate) fn failed(event: &Failed<'_>, attempts: Option<u32>, now: Timestamp) 
         .into()
 }
 
-fn instant(now: Timestamp) -> String {
-    let nanoseconds = i128::from(now.0) * 1_000_000;
-    let time = OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).ok();
+/// An instant as EventBridge writes it, in whole seconds: `1970-01-01T00:00:05Z`. Handlers parse
+/// it by exactly this format.
+fn in_seconds(instant: Timestamp) -> String {
+    let seconds = i64::try_from(instant.0 / 1000).ok();
+    let time = seconds.and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
     time.and_then(|time| time.format(&Rfc3339).ok())
         .unwrap_or_default()
+}
+
+/// An instant as Lambda's destinations write it, always with three digits of milliseconds:
+/// `1970-01-01T00:00:05.000Z`.
+fn in_milliseconds(instant: Timestamp) -> String {
+    let seconds = in_seconds(instant);
+    format!("{}.{:03}Z", seconds.trim_end_matches('Z'), instant.0 % 1000)
 }
 
 /// Bytes as text, or in hexadecimal if they are not UTF-8.
@@ -323,6 +332,40 @@ mod tests {
         }
     }
 
+    /// Handlers read these times by a fixed format, `%Y-%m-%dT%H:%M:%SZ` for a timer's.
+    #[test]
+    fn a_timers_time_is_in_seconds_and_a_failures_in_milliseconds() {
+        let event = Failed {
+            function: "f",
+            id: "id",
+            payload: b"{}",
+            reason: "{}",
+        };
+        for (ms, seconds, milliseconds) in [
+            (
+                1_584_039_838_390,
+                "2020-03-12T19:03:58Z",
+                "2020-03-12T19:03:58.390Z",
+            ),
+            (
+                1_584_039_838_007,
+                "2020-03-12T19:03:58Z",
+                "2020-03-12T19:03:58.007Z",
+            ),
+            (
+                1_584_039_838_000,
+                "2020-03-12T19:03:58Z",
+                "2020-03-12T19:03:58.000Z",
+            ),
+        ] {
+            let read = |event: &[u8]| serde_json::from_slice::<Value>(event).expect("JSON");
+            let tick = read(&scheduled("f", "id", Timestamp(ms)));
+            let notice = read(&failed(&event, None, Timestamp(ms)));
+            assert_eq!(tick["time"], seconds);
+            assert_eq!(notice["timestamp"], milliseconds);
+        }
+    }
+
     #[test]
     fn a_failure_notice_has_the_payload_and_the_error() {
         let mut event = Failed {
@@ -340,7 +383,7 @@ mod tests {
             ),
             (&json!(1), &json!("E"))
         );
-        assert_eq!(told["timestamp"], "1970-01-01T00:00:00Z");
+        assert_eq!(told["timestamp"], "1970-01-01T00:00:00.000Z");
         assert_eq!(
             (
                 &told["requestContext"]["approximateInvokeCount"],

@@ -19,6 +19,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::{
+    cors::Cors,
     error::{Error, Result},
     manifest::{Manifest, Table, workflow::Workflow},
     routes::{RouteMatch, RouteTable},
@@ -134,6 +135,7 @@ impl Catalogue {
     ) {
         let routes = manifest.map(Manifest::routes).transpose();
         let routes = routes.expect("a manifest's routes are checked");
+        let cors = manifest.and_then(|manifest| manifest.cors.as_ref());
         let mut state = self.state.write();
         let State {
             functions,
@@ -156,7 +158,7 @@ impl Catalogue {
         }
         state
             .routes
-            .replace(application, routes.unwrap_or_default());
+            .replace(application, routes.unwrap_or_default(), cors);
         drop(state);
         self.changes.send_replace(());
     }
@@ -256,6 +258,10 @@ impl Catalogue {
 
     pub(crate) fn route(&self, method: &str, path: &[String]) -> RouteMatch {
         self.state.read().routes.find(method, path)
+    }
+
+    pub(crate) fn cors(&self, method: &str, path: &[String]) -> Option<Arc<Cors>> {
+        self.state.read().routes.cors(method, path)
     }
 }
 
