@@ -6,6 +6,7 @@
 // Why: the program is where real time, real threads and the runtime enter.
 #![allow(clippy::disallowed_methods)]
 
+mod bind;
 mod bundled_client;
 mod commands;
 mod far_stores;

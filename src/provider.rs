@@ -1,9 +1,9 @@
 //! The configured provider for the rest of the program: its ports and its figures.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use embedded::{Embedded, Health, ObjectDirectory};
+use embedded::{Embedded, Health, LockedDirectory, ObjectDirectory};
 use http_frontend::status::{Journal, Store};
 use in_process::{Functions, SystemEntropy};
 use item_objects::ItemObjects;
@@ -20,6 +20,10 @@ const OPEN_AGAIN: Duration = Duration::from_millis(250);
 /// A message belongs to the process that received it for this long after its last sign of life.
 /// Then the next process handles it.
 const MESSAGES_HIDDEN: Duration = Duration::from_secs(2);
+/// The time for the lock of the data directory, if the process that it names has ended.
+const LOCK_MAX: Duration = Duration::from_secs(3);
+/// The pause between two attempts.
+const LOCK_AGAIN: Duration = Duration::from_millis(50);
 /// The interval of checks of the directory of objects.
 const LOOK_AT_OBJECTS: Duration = Duration::from_secs(1);
 /// The hash tag of coordination's items in a cluster. They share a slot, because they change
@@ -53,10 +57,17 @@ enum Opened {
 }
 
 impl Provider {
-    pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Self> {
-        match &settings.store {
-            StoreSettings::Embedded => open_embedded(settings).await.map(Self::embedded),
-            StoreSettings::Redis(config) => {
+    /// `locked` is the data directory, if everything is kept there.
+    pub(crate) async fn open(
+        settings: &Settings,
+        locked: Option<LockedDirectory>,
+    ) -> anyhow::Result<Self> {
+        match (&settings.store, locked) {
+            (StoreSettings::Embedded, locked) => {
+                let locked = locked.context("the data directory is not locked")?;
+                open_embedded(settings, locked).await.map(Self::embedded)
+            }
+            (StoreSettings::Redis(config), _) => {
                 // After the large values of a transaction a lease would expire before its renewal
                 // arrives, so coordination has connections of its own.
                 let transactions = open_redis(config).await?;
@@ -164,9 +175,41 @@ pub(crate) async fn look_at_objects(objects: Option<ObjectDirectory>) {
     }
 }
 
-async fn open_embedded(settings: &Settings) -> anyhow::Result<Embedded> {
-    let opened = Embedded::open(embedded::Config::new(&settings.data_dir)).await;
-    let store = opened.with_context(|| format!("--data-dir {}", settings.data_dir.display()))?;
+/// Locks the data directory, if everything is kept there.
+///
+/// A killed server may have left a child that has not executed its program yet. For that moment the
+/// child has a copy of the lock.
+pub(crate) async fn lock(settings: &Settings) -> anyhow::Result<Option<LockedDirectory>> {
+    if settings.store != StoreSettings::Embedded {
+        return Ok(None);
+    }
+    let began = Instant::now();
+    loop {
+        match LockedDirectory::take(embedded::Config::new(&settings.data_dir)).await {
+            Err(embedded::OpenError::Locked { pid })
+                if began.elapsed() < LOCK_MAX && !is_another_process(pid) =>
+            {
+                tokio::time::sleep(LOCK_AGAIN).await;
+            }
+            taken => {
+                let taken = taken.with_context(|| at_data_dir(settings));
+                return taken.map(Some);
+            }
+        }
+    }
+}
+
+fn is_another_process(pid: u32) -> bool {
+    pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists()
+}
+
+fn at_data_dir(settings: &Settings) -> String {
+    format!("--data-dir {}", settings.data_dir.display())
+}
+
+async fn open_embedded(settings: &Settings, locked: LockedDirectory) -> anyhow::Result<Embedded> {
+    let opened = locked.open().await;
+    let store = opened.with_context(|| at_data_dir(settings))?;
     if let Some(cut) = store.status().recovery.cut {
         let (file, offset) = (cut.file.display(), cut.offset);
         let (missing, bytes) = (cut.missing, cut.bytes);

@@ -10,6 +10,7 @@ use std::{
     net::{SocketAddr, ToSocketAddrs as _},
     path::{Path, PathBuf},
     str::FromStr,
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail, ensure};
@@ -26,6 +27,10 @@ const DEFAULT_FILE: &str = "landfast.toml";
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The most worker threads.
 const THREADS_MAX: usize = 1024;
+/// How long a stop waits for functions at work by default.
+const STOP_WAIT: Duration = Duration::from_secs(10);
+/// The longest wait for functions when the server stops. None runs longer.
+const STOP_WAIT_S_MAX: u64 = 15 * 60;
 /// The lowest limit for packets of ZooKeeper clients.
 const PACKET_BYTES_MIN: usize = 1024;
 
@@ -102,6 +107,9 @@ pub(crate) struct Options {
     /// Where the data of znodes is kept [default: kv]
     #[arg(long, env = "LANDFAST_USER_STORE")]
     user_store: Option<UserStore>,
+    /// Seconds that a stop waits for functions at work; their callers then learn that the server stopped [default: 10]
+    #[arg(long, env = "LANDFAST_STOP_WAIT_S", value_name = "SECONDS")]
+    stop_wait_s: Option<u64>,
 }
 
 /// The place of a znode's data. The rest of a znode is always in items.
@@ -185,6 +193,8 @@ pub(crate) struct Settings {
     pub(crate) advertise: Option<String>,
     pub(crate) threads: usize,
     pub(crate) user_store: UserStore,
+    /// How long a stop waits for functions at work.
+    pub(crate) stop_wait: Duration,
     /// Warnings for the user once logs are on.
     pub(crate) warnings: Vec<String>,
 }
@@ -219,18 +229,10 @@ impl Options {
             advertise: options.advertised()?,
             threads: options.threads.unwrap_or_else(workers),
             user_store: options.user_store.unwrap_or_default(),
+            stop_wait: options.stop_wait_s.map_or(STOP_WAIT, Duration::from_secs),
             warnings: options.warnings(),
         };
-        ensure!(
-            (1..=THREADS_MAX).contains(&settings.threads),
-            "--threads {}: give 1 to {THREADS_MAX}",
-            settings.threads
-        );
-        ensure!(
-            settings.zookeeper_packet_bytes_max >= PACKET_BYTES_MIN,
-            "--zookeeper-packet-bytes-max {}: give {PACKET_BYTES_MIN} or more, or few requests would fit",
-            settings.zookeeper_packet_bytes_max
-        );
+        settings.check_bounds()?;
         let insecure = options.insecure == Some(true);
         let listeners = [
             ("--zookeeper", settings.zookeeper),
@@ -272,7 +274,7 @@ impl Options {
         first_set! {
             data_dir provider store objects
             zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
-            s3 http routes routes_hosts advertise tls_cert tls_key insecure threads user_store
+            s3 http routes routes_hosts advertise tls_cert tls_key insecure threads user_store stop_wait_s
         }
     }
 
@@ -351,6 +353,25 @@ impl Options {
 }
 
 impl Settings {
+    fn check_bounds(&self) -> anyhow::Result<()> {
+        ensure!(
+            (1..=THREADS_MAX).contains(&self.threads),
+            "--threads {}: give 1 to {THREADS_MAX}",
+            self.threads
+        );
+        ensure!(
+            self.zookeeper_packet_bytes_max >= PACKET_BYTES_MIN,
+            "--zookeeper-packet-bytes-max {}: give {PACKET_BYTES_MIN} or more, or few requests would fit",
+            self.zookeeper_packet_bytes_max
+        );
+        let stop_wait_s = self.stop_wait.as_secs();
+        ensure!(
+            stop_wait_s <= STOP_WAIT_S_MAX,
+            "--stop-wait-s {stop_wait_s}: give at most {STOP_WAIT_S_MAX}, as no function runs longer"
+        );
+        Ok(())
+    }
+
     /// The store for people to read; without passwords.
     pub(crate) fn place(&self) -> String {
         match &self.store {
@@ -539,6 +560,7 @@ mod tests {
             ("advertise = \"http://host:1/x\"", "--advertise"),
             ("advertise = \"host:0\"", "--advertise"),
             ("threads = 0", "--threads 0"),
+            ("stop_wait_s = 901", "--stop-wait-s 901: give at most 900"),
             (
                 "zookeeper_packet_bytes_max = 1023",
                 "--zookeeper-packet-bytes-max 1023",

@@ -36,6 +36,7 @@ use tokio::{
 use transactions::membership::{Address, Coordinated};
 
 use crate::{
+    bind::bound,
     bundled_client::PYTHON_CLIENT,
     far_stores,
     function_directory::FunctionDirectory,
@@ -80,6 +81,7 @@ pub(crate) struct RunningServer {
     /// Serves transactions. It ends when the process has to.
     serving: JoinHandle<anyhow::Error>,
     front_ends: FrontEnds,
+    services: Arc<Services>,
     function_directory: FunctionDirectory,
 }
 
@@ -95,7 +97,9 @@ struct FrontEnds {
 impl RunningServer {
     /// Opens everything; returns when every listener accepts.
     ///
-    /// HTTP comes first, so that a probe can watch a long recovery.
+    /// HTTP comes before the recovery, so that a probe can watch a long one. The lock of the data
+    /// directory comes before HTTP: an address that is still in use then belongs to no server of
+    /// this directory, or to one that has just ended.
     pub(crate) async fn open(
         settings: &Settings,
         overview: &Arc<Overview>,
@@ -107,8 +111,9 @@ impl RunningServer {
             stop: watch::Sender::new(false),
         };
         let services = Arc::<Services>::default();
+        let locked = provider::lock(settings).await?;
         front_ends.start_http(settings, overview, &services).await?;
-        let provider = Arc::new(Provider::open(settings).await?);
+        let provider = Arc::new(Provider::open(settings, locked).await?);
         let meter = Arc::new(Meter::default());
         let mut background = JoinSet::new();
         let coordination = start_coordination(&provider, &meter, settings).await?;
@@ -165,6 +170,7 @@ impl RunningServer {
             transactions,
             serving,
             front_ends,
+            services,
             function_directory,
         })
     }
@@ -188,11 +194,23 @@ impl RunningServer {
         }
     }
 
-    /// Ends every connection, then the services, then the provider.
-    pub(crate) async fn close(mut self) {
+    /// Waits for functions at work, for `stop_wait` at most. Then ends every connection, then the
+    /// services, then the provider.
+    pub(crate) async fn close(mut self, stop_wait: Duration) {
         // From here on the server ends transactions itself, and functions that fail because of it
         // are not to blame.
         self.deployed.begin_stop();
+        self.workflows.begin_stop();
+        self.services.begin_stop();
+        if timeout(stop_wait, self.deployed.idle()).await.is_err() {
+            tracing::warn!(
+                "functions were still at work after {stop_wait:?} (--stop-wait-s) and are ended; their callers learn that the \
+                 server stopped, and their events and steps are tried again after the next start"
+            );
+        }
+        // Functions first: one that waits for a run must not fail because the run has stopped.
+        self.deployed.interrupt();
+        self.workflows.interrupt();
         self.front_ends.stop.send_replace(true);
         while self.front_ends.running.join_next().await.is_some() {}
         let stopped = timeout(WORKFLOWS_STOP_MAX, self.workflows.stop());
@@ -519,12 +537,6 @@ fn http_limits(connections: Connections) -> Limits {
     }
 }
 
-fn no_listener(flag: &str, address: SocketAddr) -> String {
-    format!(
-        "{flag} {address}: it cannot listen there; give another address, or stop what uses this one"
-    )
-}
-
 impl FrontEnds {
     /// The address at which other processes reach the HTTP listener, if there is one: as
     /// configured, or where it is bound to.
@@ -587,9 +599,7 @@ impl FrontEnds {
             token,
             limits: http_limits(self.connections),
         };
-        let server = http_frontend::bind(config)
-            .await
-            .with_context(|| no_listener("--http", address))?;
+        let server = bound("--http", address, || http_frontend::bind(config.clone())).await?;
         self.bind("http", server.local_address(), overview);
         let snapshot = Arc::clone(overview) as Arc<_>;
         let running = server.run(snapshot, backend, self.stopped());
@@ -615,9 +625,8 @@ impl FrontEnds {
                 ..http_limits(self.connections)
             },
         };
-        let server = http_frontend::bind_routes(config)
-            .await
-            .with_context(|| no_listener("--routes", address))?;
+        let bind = || http_frontend::bind_routes(config.clone());
+        let server = bound("--routes", address, bind).await?;
         self.bind("routes", server.local_address(), overview);
         let running = server.run(backend, self.stopped());
         self.running.spawn(async {
@@ -641,8 +650,9 @@ impl FrontEnds {
             stop_timeout: ZOOKEEPER_STOP_MAX,
             ..zookeeper_frontend::Config::new(address)
         };
-        let bound = zookeeper_frontend::bind(config, Arc::new(gateway)).await;
-        let server = bound.with_context(|| no_listener("--zookeeper", address))?;
+        let gateway = Arc::new(gateway);
+        let bind = || zookeeper_frontend::bind(config.clone(), Arc::clone(&gateway));
+        let server = bound("--zookeeper", address, bind).await?;
         self.bind("zookeeper", server.local_address(), overview);
         overview.counts(server.statistics());
         let stopped = self.stopped();

@@ -3,11 +3,12 @@
 //! The HTTP listener responds before anything else is open. So a probe can tell a long start (a
 //! journal to recover) from one that hangs. The `ready` line follows once every listener accepts.
 //!
-//! A stop takes at most [`STOP_MAX`], because supervisors kill a process soon after they asked it
-//! to stop. Acknowledged writes are in the journal by then. The rest of the time is for the last
-//! checkpoint, which only saves the next start from reading the journal. A checkpoint that takes
-//! longer is given up with a warning, as after a crash. So is the release of a lease in a shared
-//! store that does not respond; the lease expires by itself.
+//! A stop first waits for functions at work, for as long as the settings allow. The rest of it takes
+//! at most [`STOP_MAX`], because supervisors kill a process soon after they asked it to stop.
+//! Acknowledged writes are in the journal by then. The rest of the time is for the last checkpoint,
+//! which only saves the next start from reading the journal. A checkpoint that takes longer is given
+//! up with a warning, as after a crash. So is the release of a lease in a shared store that does not
+//! respond; the lease expires by itself. A second signal stops the server at once.
 
 use std::{
     env,
@@ -38,7 +39,7 @@ use crate::{
     wiring::RunningServer,
 };
 
-/// The time for an orderly stop. Acknowledged writes are kept in any case.
+/// The time for an orderly stop after the wait for functions. Acknowledged writes are kept in any case.
 const STOP_MAX: Duration = Duration::from_secs(4);
 /// The time for threads to end after that.
 const THREADS_STOP_MAX: Duration = Duration::from_millis(500);
@@ -87,12 +88,13 @@ async fn serve(settings: &Settings, log: &Log) -> anyhow::Result<()> {
         ended = server.ended() => ended,
     };
     tracing::info!("stopping");
+    let stop_max = settings.stop_wait + STOP_MAX;
     overview.enter(Phase::Stopping);
     tokio::select! {
         biased;
         () = stop.asked() => tracing::warn!("asked twice: stopping at once"),
-        closed = tokio::time::timeout(STOP_MAX, server.close()) => if closed.is_err() {
-            tracing::warn!("stopping takes longer than {STOP_MAX:?}; acknowledged writes are kept, and the next start cleans up");
+        closed = tokio::time::timeout(stop_max, server.close(settings.stop_wait)) => if closed.is_err() {
+            tracing::warn!("stopping takes longer than {stop_max:?}; acknowledged writes are kept, and the next start cleans up");
         },
     }
     tracing::info!("stopped");

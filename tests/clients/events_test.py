@@ -29,6 +29,33 @@ def an_event_that_is_tried_again_on_a_warm_instance_finds_what_it_has_committed(
     assert apps.value("paid") == "1"
 
 
+def a_function_that_repeats_a_transaction_gets_the_first_result(apps):
+    """T19: with either client, and the body runs once."""
+    apps.function("pay", """
+        import asyncio
+        import landfast
+        from landfast import aio
+        def body(t):
+            paid = int(t.get("paid") or b"0") + 30
+            t.put("paid", str(paid).encode())
+            return {"paid": paid, "of": ("a", None)}
+        async def by_task():
+            async def pay(t):
+                raise AssertionError("it has committed")
+            async with aio.connect() as client:
+                return await client.transact(pay, id="pay/1")
+        def handler(event, context):
+            if event["is_async"]:
+                return asyncio.run(by_task())
+            return landfast.transact(body, id="pay/1")
+    """)
+    apps.deploy()
+    first = {"paid": 30, "of": ["a", None]}
+    for is_async in (False, False, True):
+        assert apps.call("pay", {"is_async": is_async}) == first
+    assert apps.value("paid") == "30"
+
+
 def an_event_is_tried_again_and_then_told_to_who_handles_failures(apps):
     """A3, R2."""
     apps.function("fails", """

@@ -42,12 +42,40 @@ def api(house):
 
 
 def _refused(tmp_path, store, *options):
-    """The output of a failed start."""
+    """The last line of a failed start."""
+    return _refusal(tmp_path, store, *options)[-1]
+
+
+def _refusal(tmp_path, store, *options):
+    """The lines of a failed start."""
     command = [servers.Landfast.program, "serve", "--provider", "redis", "--store", store, *options]
     command += ["--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0", "--routes", "127.0.0.1:0"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=waiting.GUARD_SECONDS)
     assert ended.returncode == 1 and ended.stdout == "", ended
-    return ended.stderr.splitlines()[-1]
+    return ended.stderr.splitlines()
+
+
+def a_store_that_wants_a_password_or_tls_ends_the_start_at_once(tmp_path):
+    redis = redis_server.Redis(tmp_path / "redis")
+    redis.start()
+    try:
+        assert redis.ask("CONFIG SET requirepass hunter2").startswith(b"+OK")
+        address = redis.url.removeprefix("redis://")
+        for store, reason in (
+            (redis.url, "asks for a password: give it as redis://:PASSWORD@HOST:PORT"),
+            (f"redis://:wrong@{address}", "refuses the user or the password"),
+            (f"redis://me:hunter2@{address}", "refuses the user or the password"),
+            (f"rediss://:hunter2@{address}", "TLS to Redis is not in this build"),
+        ):
+            lines = _refusal(tmp_path, store)
+            assert reason in lines[-1], lines
+            assert not [line for line in lines if "hunter2" in line or "cannot be reached yet" in line], lines
+        with_password = servers.Landfast(tmp_path)
+        with_password.options = lambda: ["--provider", "redis", "--store", f"redis://:hunter2@{address}"]
+        with_password.start()
+        assert with_password.stop() == 0
+    finally:
+        redis.stop()
 
 
 def coordination_and_transactions_work_over_it(clients, house, api):

@@ -308,6 +308,88 @@ def plain_state_is_the_same_keys(api, key):
         assert api.state(key) is None
 
 
+@pytest.mark.parametrize("isolation", ["read-atomic", "serializable"])
+def the_result_kept_with_a_commit_is_returned_to_each_later_begin(apis, own_server, isolation):
+    """T19: over a kill of the server too."""
+    api = apis(own_server)
+    transaction = api.begin(id="order", isolation=isolation)
+    transaction.put("order", b"1")
+    commit = lambda body: transaction.ask("POST", "/commit", body)
+    for wrong in (b"[1]", b'{"results": 1}', b'{"result": NaN}', b'{"result": 1'):
+        assert commit(wrong).problem == (400, "invalid-request")
+    longest = json.dumps("r" * (65536 - 2))
+    assert commit(b'{"result": %s}' % json.dumps("r" * (65536 - 1)).encode()).problem == (413, "too-large")
+    assert commit(b'{"result": {"total": 9007199254740993, "by": "\xc3\xa4"}}').document["status"] == "committed"
+    first = {"total": 9007199254740993, "by": "\u00e4"}
+    begin = lambda: api.ask("POST", "/v1/transactions", json.dumps({"id": "order"}))
+    assert begin().document["result"] == first
+    assert commit(b'{"result": "another"}').document["result"] == first
+    assert "result" not in commit(None).document
+    long = api.begin(id="long", isolation=isolation)
+    assert long.ask("POST", "/commit", b'{"result": %s}' % longest.encode()).status == 200
+    own_server.kill()
+    own_server.start()
+    api = apis(own_server)
+    assert begin().document["result"] == first
+    assert api.ask("POST", "/v1/transactions", json.dumps({"id": "long"})).document["result"] == "r" * (65536 - 2)
+    without = api.begin(id="without")
+    assert without.ask("POST", "/commit", b"{}").status == 200
+    assert "result" not in api.ask("POST", "/v1/transactions", json.dumps({"id": "without"})).document
+
+
+def a_plain_write_takes_effect_under_its_condition_alone(api, key):
+    """T20."""
+    path = f"/v1/state/{key}"
+    refused = (412, "condition-not-met")
+    assert api.ask("PUT", path, b"0", if_match="*").problem == refused
+    assert api.ask("DELETE", path, if_match='"1-1"').problem == refused
+    first = api.ask("PUT", path, b"1", if_none_match="*")
+    tag = first.headers["ETag"]
+    assert first.status == 204 and first.headers["Landfast-After"] and re.fullmatch(r'"[^"]+"', tag)
+    assert api.ask("PUT", path, b"2", if_none_match="*").problem == refused
+    read = api.ask("GET", path)
+    assert (read.body, read.headers["ETag"]) == (b"1", tag)
+    assert api.ask("HEAD", path).headers["ETag"] == tag
+    second = api.ask("PUT", path, b"2", if_match=tag)
+    assert second.status == 204 and second.headers["ETag"] != tag
+    assert api.ask("PUT", path, b"3", if_match=tag).problem == refused
+    # A plain write and a transaction change it too.
+    plain = api.ask("PUT", path, b"2")
+    assert api.ask("GET", path).headers["ETag"] == plain.headers["ETag"] != second.headers["ETag"]
+    assert api.ask("PUT", path, b"3", if_match=second.headers["ETag"]).problem == refused
+    assert api.ask("PUT", path, b"3", if_match="*").status == 204
+    for wrong in ({"if_match": '"1-1", "2-2"'}, {"if_none_match": tag}, {"if_match": "*", "if_none_match": "*"},
+                  {"if_unmodified_since": "x"}, {"range": "bytes=0-1"}):
+        assert api.ask("PUT", path, b"4", **wrong).problem == (400, "invalid-request"), wrong
+    assert api.state(key) == b"3"
+    assert api.ask("DELETE", path, if_match=tag).problem == refused
+    assert api.ask("DELETE", path, if_match=api.ask("GET", path).headers["ETag"]).status == 204
+    assert api.ask("PUT", path, b"5", if_match="*").problem == refused, "a deleted key has no value"
+    assert api.ask("PUT", path, b"5", if_none_match="*").status == 204
+
+
+def of_racing_writes_of_a_new_key_one_succeeds(apis, server, key):
+    """T20."""
+    clients = [apis(server) for _ in range(8)]
+    ask = lambda client, number: client.ask("PUT", f"/v1/state/{key}", b"%d" % number, if_none_match="*").status
+    asked = [lambda pair=pair: ask(*pair) for pair in zip(clients, range(8))]
+    statuses = waiting.together(*asked)
+    assert sorted(statuses) == [204] + [412] * 7
+    assert clients[0].state(key) == b"%d" % statuses.index(204)
+
+
+def a_plain_slash_in_a_key_is_explained(api):
+    for path, meant in (
+        ("/v1/state/orders/17", "/v1/state/orders%2F17"),
+        ("/v1/transactions/t/keys/orders/17", "/v1/transactions/t/keys/orders%2F17"),
+        ("/v1/workflows/w/state/orders/17", "/v1/workflows/w/state/orders%2F17"),
+    ):
+        answer = api.ask("GET", path)
+        assert answer.problem == (404, "no-such-path")
+        assert "a slash within it is sent as %2F" in answer.document["detail"] and meant in answer.document["detail"]
+    assert "%2F" not in api.ask("GET", "/v1/nothing/here").document["detail"]
+
+
 def an_unknown_transaction_is_not_found(api):
     for method, below in [("GET", ""), ("DELETE", ""), ("POST", "/commit"), ("GET", "/keys/k"), ("PUT", "/keys/k")]:
         answer = api.ask(method, f"/v1/transactions/never-begun{below}", b"")

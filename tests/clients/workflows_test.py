@@ -42,7 +42,8 @@ def the_command_names_the_step_that_a_run_failed_of(apps):
         assert "ships failed: KeyError: 'item'" in text.splitlines(), text
     # It ended long before, and the time when that became durable is unknown. Its result is shown
     # though it cannot be drawn.
-    again = apps.command("workflows", "run", "order", "--id", "o", "--timeline", "--svg", "/nowhere/timeline.svg")
+    same = ("--id", "o", "--input", '{"n": 1}')
+    again = apps.command("workflows", "run", "order", *same, "--timeline", "--svg", "/nowhere/timeline.svg")
     assert again.returncode == 1 and again.stdout == "" and "landfast: ships failed: KeyError: 'item'" in again.stderr, again
     assert "until durable" in ran.stderr and "until durable" not in again.stderr, again.stderr
 
@@ -55,12 +56,51 @@ def a_chain_passes_what_each_step_answers_and_writes(apps):
     assert (status, answer["status"]) == (200, "succeeded"), answer
     assert answer["output"] == {"n": 50, "seen": "4"} and answer["run"] == "mine"
     assert (apps.value("first"), apps.value("second")) == ("4", "4")
-    again = apps.run("chain", {"n": 9}, "?wait=100&id=mine")[1]
+    again = apps.run("chain", {"n": 4}, "?wait=100&id=mine")[1]
     assert again["output"] == answer["output"], "the same id is the same run"
     steps = apps.ask("GET", "/v1/workflows/chain/runs/mine/steps").document["steps"]
     assert [(step["path"], step["function"], step["tries"]) for step in steps] == [("0", "first", 1), ("1", "second", 1)]
     listed = apps.ask("GET", "/v1/workflows/chain/runs?status=succeeded").document
     assert [found["run"] for found in listed["runs"]] == ["mine"]
+
+
+def a_run_id_is_one_run_for_an_equal_input_alone(apps):
+    """W1: while the run is under way, after its end, and after a restart."""
+    apps.function("waits", """
+        import time
+        import landfast
+        def handler(event, context):
+            while landfast.state().get("go") is None:
+                time.sleep(0.01)
+            return event
+    """, retries=0)
+    apps.workflow("order", 'steps = ["waits"]')
+    apps.deploy()
+
+    def begun(input, query="?id=mine&wait=100"):
+        return apps.ask("POST", f"/v1/workflows/order/runs{query}", input)
+
+    def check(query):
+        assert begun(b'{ "b":[1, 2.50], "a":"\\u0061" }', query).document["run"] == "mine"
+        for other in (b'{"a": "a", "b": [1, 2]}', b'{"a": "a"}', b"null", b""):
+            refused = begun(other, query)
+            assert refused.problem == (409, "run-input-differs"), refused
+            assert '"mine"' in refused.document["detail"]
+
+    input = b'{"a": "a", "b": [1, 2.5]}'
+    assert begun(input, "?id=mine").status == 202
+    check("?id=mine")
+    assert begun(b"").status == 409
+    assert apps.ask("PUT", "/v1/state/go", b"now").status == 204
+    assert begun(input).document["output"] == {"a": "a", "b": [1, 2.5]}
+    check("?id=mine&wait=100")
+    apps.server.kill()
+    apps.server.start()
+    check("?id=mine&wait=100")
+    refused = apps.command("workflows", "run", "order", "--id", "mine", "--input", "{}")
+    assert refused.returncode == 1 and "another input" in refused.stderr, refused
+    assert begun(b"", "?id=empty").document["run"] == "empty"
+    assert begun(b" null ", "?id=empty").document["run"] == "empty", "no input is null"
 
 
 def graphs_have_branches_lists_and_choices(apps):

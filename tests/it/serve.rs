@@ -2,8 +2,9 @@
 //! lock.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
+    process::Stdio,
 };
 
 use crate::process::{Server, run, serve, text};
@@ -62,6 +63,33 @@ fn a_busy_port_names_its_flag_and_ends_the_start() {
             "{}",
             text(&output.stderr)
         );
+    }
+}
+
+/// A child of a killed server may have a copy of its listeners for a moment.
+#[test]
+fn a_start_waits_for_an_address_that_becomes_free_in_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for flag in ["--zookeeper", "--http"] {
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = taken.local_addr().expect("an address").to_string();
+        let mut command = serve(directory.path(), &[flag, &address]);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut log = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let waits = format!("{flag} {address}: it is in use");
+        let is_waiting = log.any(|line| line.expect("a line").contains(&waits));
+        assert!(is_waiting, "it gave up at once");
+        drop(taken);
+        let mut ready = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        stdout.read_line(&mut ready).expect("a line");
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        assert!(ready.contains(&address), "{ready}");
     }
 }
 

@@ -83,6 +83,7 @@ class Attempt:
         self._limits = limits
         self._after = after
         self._token = ""
+        self._result: Optional[bytes] = None
         self._beginning: Optional[Request] = None
         self._doubled: Set[bytes] = set()
         self._is_torn = False
@@ -147,7 +148,9 @@ class Attempt:
         if found.get("status") == "committed":
             self.phase = Phase.COMMITTED
             self.committed_token = self._after.heard(found.get("after"))
-            raise AlreadyCommitted(call.what, "its id has committed before", transaction=self.id)
+            before = AlreadyCommitted(call.what, "its id has committed before", transaction=self.id)
+            before.result, before.is_result_known = found.get("result"), True
+            raise before
         token = found.get("attempt")
         if isinstance(token, bool) or not isinstance(token, (str, int)):
             raise UnexpectedAnswer(call.what, "no attempt in the answer", transaction=self.id)
@@ -223,9 +226,18 @@ class Attempt:
         call = _requests.invoke(self.id, self._token, next(self._places), function, payload)
         yield from self._call(call, is_write=True)
 
+    @property
+    def keeps_results(self) -> bool:
+        """Whether another caller may begin its id, and get the result of its commit."""
+        return not self._name.is_random
+
+    def keep(self, result: Optional[bytes]) -> None:
+        """Sends this result, in JSON, with the commit."""
+        self._result = result
+
     def commit(self) -> Steps[None]:
         """May be called again after `OutcomeUnknown`, and after it has succeeded."""
-        call = _requests.commit(self.id, self._token)
+        call = _requests.commit(self.id, self._token, self._result)
         self.refuse_in_child(call.what)
         if self.phase is Phase.COMMITTED:
             return

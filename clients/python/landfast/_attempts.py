@@ -11,7 +11,7 @@ Invariants
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 from ._after import After
 from ._attempt import Attempt, Phase
@@ -75,6 +75,23 @@ class Attempts:
         if self.latest.may_be_forgotten:
             raise Expired(what, "its commit may have been asked for too long ago", transaction=self.id)
         return self._begin()
+
+    def first_result(self, skipped: AlreadyCommitted) -> Steps[Any]:
+        """Steps that return the result that the commit of the id has kept; None if it has kept none.
+
+        `skipped` says that the id has committed. If another call than a begin found out, the result
+        is asked for.
+        """
+        if skipped.is_result_known or self._name.is_random:
+            return skipped.result
+        attempt = Attempt(self._name, self._route.branch(), self._limits, self._after)
+        try:
+            yield from attempt.begin(self._isolation, self._after_token)
+        except AlreadyCommitted as known:
+            return known.result
+        # The server has forgotten the commit meanwhile.
+        yield from attempt.abort()
+        return None
 
     def _begin(self) -> Steps[None]:
         before, attempt = self.latest, Attempt(self._name, self._route.branch(), self._limits, self._after)

@@ -100,8 +100,10 @@ class Client:
     ) -> Optional[T]:
         """Runs `body` in a transaction, repeatedly if necessary, and returns its result.
 
-        If the id has committed before, skips the body and returns None. The body runs again only
-        after an attempt that had no effect. Its effects outside the transaction may then happen
+        If the id has committed before, skips the body and returns the first result, as JSON gives
+        it back. A result that is no JSON, or over 64 KiB of it, is not kept, and neither is any
+        result without an id: then returns None. The body runs again only after an attempt that had
+        no effect. Its effects outside the transaction may then happen
         twice, so keep them few. The decision depends on the error of this transaction that left the
         body, or that was being handled when the body raised another one. An error that the body has
         handled before does not matter. An exception that the body raises after its own commit is
@@ -114,10 +116,13 @@ class Client:
             try:
                 with transaction:
                     result = refuse_unfinished(body(transaction), "the body of a transaction")
+                    transaction.keep(result)
                 return result
             except Exception as error:
-                if runs.is_skipped(error):
-                    return None
+                skipped = runs.skipped(error)
+                if skipped is not None:
+                    first: Optional[T] = self._connections.drive(attempts.first_result(skipped))
+                    return first
                 pause = runs.pause_before_next(error)
                 if pause is None:
                     raise

@@ -129,10 +129,16 @@ class TransactionFinished(Error):
 
 
 class AlreadyCommitted(Error):
-    """The id has committed before: its effects are there, and the body need not run."""
+    """The id has committed before: its effects are there, and the body need not run.
+
+    `result` is the result that `landfast.transact` kept with that commit, as JSON gives it back.
+    """
 
     advice = "Its effects are there once; skip the body, as landfast.transact does."
     ends_attempt = True
+    result: Any = None
+    is_result_known = False
+    """Whether the server's answer said what was kept, if anything was."""
 
 
 class Expired(Error):
@@ -339,6 +345,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "no-such-run": Meaning(NoSuchRun),
     "outside-of-run": Meaning(OutsideOfRun),
     "attempt-ended": Meaning(AttemptEnded),
+    "run-input-differs": Meaning(InvalidRequest),
     "too-many-runs": Meaning(TooManyRuns, Repeat.HERE),
     "expired": Meaning(Expired),
     "several-sequencers": Meaning(SeveralSequencers),
@@ -349,6 +356,8 @@ MEANINGS: Mapping[str, Meaning] = {
     "transaction-finished": Meaning(TransactionFinished),
     "outcome-unknown": Meaning(OutcomeUnknown, Repeat.ELSEWHERE, is_certain=False),
     "unavailable": Meaning(Unavailable, Repeat.ELSEWHERE, is_certain=False),
+    "server-stopped": Meaning(Unavailable, is_certain=False),
+    "condition-not-met": Meaning(InvalidRequest),
     "no-room": Meaning(NoRoom),
     "corrupt": Meaning(Corrupt, is_certain=False),
     "not-ready": Meaning(Unavailable, Repeat.ELSEWHERE),

@@ -155,10 +155,14 @@ def invoke(id: str, attempt: str, place: int, function: str, payload: Value) -> 
     return Call(what, Request("POST", path, _effect(attempt, place), _bytes(payload, what, id)), id)
 
 
-def commit(id: str, attempt: str) -> Call:
+def commit(id: str, attempt: str, result: Optional[bytes] = None) -> Call:
+    """`result`, in JSON, is kept with the commit."""
     # The step that it belongs to: the failures that the step's code has received are persisted
     # before this takes effect.
-    request = Request("POST", f"{_transaction(id)}/commit", {**_of(attempt), **_of_step()})
+    headers, body = {**_of(attempt), **_of_step()}, b""
+    if result is not None:
+        headers["Content-Type"], body = "application/json", b'{"result":' + result + b"}"
+    request = Request("POST", f"{_transaction(id)}/commit", headers, body)
     return Call(f"commit transaction {id!r}", request, id, is_change=True)
 
 

@@ -13,6 +13,7 @@ errors of its tasks. An error that the body has handled is none of these.
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from typing import Callable, Iterator, List, Optional, TypeVar
 
@@ -24,6 +25,8 @@ from ._requests import valid_id
 
 T = TypeVar("T")
 
+RESULT_BYTES_MAX = 64 * 1024
+"""The longest result, in JSON, that is kept with a commit."""
 RUNS_MAX = 16
 """How often a body runs before the last error is raised; all runs take up to about 10 s."""
 
@@ -55,9 +58,10 @@ class Runs:
         # may take.
         return None if asked_for > self._attempts.call_s else max(full_jitter(self._runs), asked_for)
 
-    def is_skipped(self, error: Exception) -> bool:
-        """Whether `error` says that this very transaction has committed before."""
-        return any(isinstance(failure, AlreadyCommitted) for failure in self._failures(error))
+    def skipped(self, error: Exception) -> Optional[AlreadyCommitted]:
+        """The part of `error` that says that this very transaction has committed before, if any does."""
+        before = (failure for failure in self._failures(error) if isinstance(failure, AlreadyCommitted))
+        return next(before, None)
 
     def _failures(self, error: Exception) -> Iterator[Error]:
         """The errors of this transaction in `error`: itself, or its parts."""
@@ -75,6 +79,19 @@ class Runs:
                 continue
             members = getattr(found, "exceptions", ())
             left += [found.__cause__, found.__context__, *(members if isinstance(members, tuple) else ())]
+
+
+def kept_result(result: object) -> Optional[bytes]:
+    """A body's result as it is kept with the commit; None if it is not kept: it is no JSON, or too
+    long, or None itself.
+    """
+    if result is None:
+        return None
+    try:
+        text = json.dumps(result, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return text.encode() if len(text) <= RESULT_BYTES_MAX else None
 
 
 def refuse_unfinished(result: T, what: str) -> T:

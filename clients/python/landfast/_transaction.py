@@ -13,6 +13,7 @@ from ._attempts import Attempts
 from ._connection import Connections
 from ._problems import Error
 from ._requests import Key, Value
+from ._transact import kept_result
 
 
 class Transaction:
@@ -68,6 +69,11 @@ class Transaction:
     def commit(self) -> None:
         """Commits now instead of at the end of the block. After `OutcomeUnknown`, commits again."""
         self._connections.drive(self._attempt.commit())
+
+    def keep(self, result: object) -> None:
+        """Keeps a result with the commit, for callers that begin the id again. `transact` does so."""
+        if self._attempt.keeps_results:
+            self._attempt.keep(kept_result(result))
 
     def abort(self) -> None:
         """Drops all writes so far; the end of the block then does nothing."""

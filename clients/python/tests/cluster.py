@@ -148,6 +148,8 @@ class Transaction:
     attempt: int = 0
     state: str = "aborted"
     writes: Dict[bytes, Optional[bytes]] = field(default_factory=dict)
+    kept: Dict[str, Any] = field(default_factory=dict)
+    """The body of its commit."""
 
 
 class Store:
@@ -178,7 +180,7 @@ class Store:
         id = asked["id"]
         transaction = self.transactions.setdefault(id, Transaction())
         if transaction.state == "committed":
-            return Reply(200, json.dumps({"id": id, "status": "committed"}).encode())
+            return Reply(200, json.dumps({"id": id, "status": "committed", **transaction.kept}).encode())
         transaction.attempt += 1
         transaction.state = "open"
         transaction.writes = {}
@@ -193,7 +195,7 @@ class Store:
         if headers.get("landfast-attempt", str(transaction.attempt)) != str(transaction.attempt):
             return problem(409, "transaction-finished", outcome="begun-anew")
         if parts[-1] == b"commit":
-            return self._commit(parts[1].decode(), transaction)
+            return self._commit(parts[1].decode(), transaction, body)
         if transaction.state != "open":
             return problem(409, "transaction-finished", outcome=transaction.state)
         if len(parts) == 2:
@@ -204,8 +206,9 @@ class Store:
             transaction.writes[parts[3]] = body if method == "PUT" else None
         return Reply(204)
 
-    def _commit(self, id: str, transaction: Transaction) -> Reply:
+    def _commit(self, id: str, transaction: Transaction, body: bytes) -> Reply:
         if transaction.state == "open":
+            transaction.kept = json.loads(body or b"{}")
             self._apply(transaction.writes)
             transaction.state = "committed"
             self.commits.append(id)

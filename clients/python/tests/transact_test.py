@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 import unittest.mock
-from typing import Awaitable, List, Sequence
+from typing import Awaitable, List, Sequence, Tuple
 
 import pytest
 
@@ -120,7 +120,7 @@ async def an_id_that_has_committed_is_skipped_by_transact_and_named_by_transacti
     """T4."""
     body = Body()
     assert await client.transact(body, id="x") == 1
-    assert await client.transact(body, id="x") is None
+    assert await client.transact(body, id="x") == 1
     with pytest.raises(landfast.AlreadyCommitted, match="begin transaction 'x'"):
         async with client.transaction(id="x"):
             raise AssertionError("the block must not be entered")
@@ -358,6 +358,55 @@ async def an_id_that_has_committed_meanwhile_is_skipped_whatever_the_body_goes_o
         servers.fail("PUT .*/keys/a", cluster.refuse(409, "transaction-finished", outcome="committed"))
         assert await client.transact(body) is None
     assert len(servers.requests("/keys/")) == 3
+
+
+@kinds.over()
+async def the_first_result_of_an_id_is_returned_as_json_gives_it_back(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T19."""
+    longest = "r" * (landfast._transact.RESULT_BYTES_MAX - 2)
+    cycle: List[object] = []
+    cycle.append(cycle)
+    results: Sequence[Tuple[object, object]] = [
+        ({"paid": (1, None), "by": "\u00e4"}, {"paid": [1, None], "by": "\u00e4"}),
+        (longest, longest),
+        (0, 0),
+        (longest + "r", None),
+        (b"bytes", None),
+        (float("nan"), None),
+        (cycle, None),
+        (None, None),
+    ]
+    for number, (result, again) in enumerate(results):
+
+        async def body(t: kinds.Transaction, result: object = result) -> object:
+            await t.put("a", b"1")
+            return result
+
+        assert await client.transact(body, id=f"order {number}") is result
+        assert await client.transact(body, id=f"order {number}") == again
+    assert len(servers.store.commits) == len(results)
+    await client.transact(body)
+    assert not servers.requests(COMMIT)[-1].body, "no repeat asks for the result of a random id"
+
+
+@kinds.over()
+async def the_result_of_another_callers_commit_is_asked_for(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """T19. Another caller has committed the id while this one's body was under way."""
+
+    async def other(t: kinds.Transaction) -> str:
+        await t.put("a", b"1")
+        return "the first"
+
+    async def body(t: kinds.Transaction) -> str:
+        assert await client.transact(other, id="x") == "the first"
+        servers.fail("PUT .*/keys/a", cluster.refuse(409, "transaction-finished", outcome="committed"))
+        await t.put("a", b"2")
+        raise AssertionError("its attempt has ended")
+
+    assert await client.transact(body, id="x") == "the first"
+    assert servers.store.commits == ["x"]
 
 
 @kinds.over()

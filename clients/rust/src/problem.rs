@@ -71,7 +71,9 @@ impl Meaning {
         use ErrorKind as K;
         use Repeat::{Elsewhere, Here, Never};
         Some(match name {
-            "invalid-request" | "reserved-name" => (K::InvalidRequest, Never, true),
+            "invalid-request" | "reserved-name" | "condition-not-met" => {
+                (K::InvalidRequest, Never, true)
+            }
             "request-timed-out" => (K::Unavailable, Here, true),
             "too-large" => (K::TooLarge, Never, true),
             "too-many-transactions" => (K::TooManyTransactions, Here, true),
@@ -83,6 +85,7 @@ impl Meaning {
             "no-such-run" => (K::NoSuchRun, Never, true),
             "outside-of-run" => (K::OutsideOfRun, Never, true),
             "attempt-ended" => (K::AttemptEnded, Never, true),
+            "run-input-differs" => (K::InvalidRequest, Never, true),
             "too-many-runs" => (K::TooManyRuns, Here, true),
             "expired" => (K::Expired, Never, true),
             "several-sequencers" => (K::SeveralSequencers, Never, true),
@@ -95,6 +98,7 @@ impl Meaning {
             }
             "outcome-unknown" => (K::OutcomeUnknown, Elsewhere, false),
             "unavailable" => (K::Unavailable, Elsewhere, false),
+            "server-stopped" => (K::Unavailable, Never, false),
             "no-room" => (K::NoRoom, Never, true),
             "corrupt" => (K::Corrupt, Never, false),
             "not-ready" => (K::Unavailable, Elsewhere, true),

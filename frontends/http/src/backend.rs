@@ -55,17 +55,47 @@ pub struct Backend {
     pub(crate) value_bytes_max: usize,
     /// The time that a service has for a response.
     pub(crate) answer_timeout: Duration,
+    callers: Callers,
+}
+
+/// The callers of the routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Callers {
+    /// Clients, over the network.
+    Clients,
+    /// Functions at work on this machine.
+    Functions,
 }
 
 impl Backend {
-    /// The services with a budget for bodies of their own.
+    /// The services for clients, with a budget for bodies of their own.
     pub fn new(services: Arc<Services>, limits: &Limits) -> Self {
+        Self::with_callers(services, limits, Callers::Clients)
+    }
+
+    /// The same for functions at work on this machine.
+    pub(crate) fn for_functions(services: Arc<Services>, limits: &Limits) -> Self {
+        Self::with_callers(services, limits, Callers::Functions)
+    }
+
+    fn with_callers(services: Arc<Services>, limits: &Limits, callers: Callers) -> Self {
         Self {
             services,
             budget: Budget::new(limits.buffered_bytes_max),
             value_bytes_max: limits.value_bytes_max,
             answer_timeout: limits.answer_timeout,
+            callers,
         }
+    }
+
+    /// Refuses a request of a client that would run a function while the server stops. A function
+    /// at work may call others: it could not end its own work without them.
+    pub(crate) fn check_takes_work(&self) -> Result<(), Problem> {
+        if self.callers == Callers::Clients && self.services.is_stopping() {
+            let why = "the server is stopping; nothing has run";
+            return Err(Problem::new(Kind::Unavailable, why));
+        }
+        Ok(())
     }
 
     /// The engine of transactions and state. Errors: [`Kind::Unavailable`] until it runs.

@@ -157,6 +157,7 @@ async fn answered(
     let peer = request.extensions().get().map(|Peer(address)| *address);
     let (parts, body) = request.into_parts();
     let functions = backend.functions()?;
+    backend.check_takes_work()?;
     let path = stage.path(&parts.uri)?;
     // A client need not send a body for a route that does not exist.
     *settings = route(functions, parts.method.as_str(), &path)?.cors;

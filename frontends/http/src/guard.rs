@@ -27,7 +27,7 @@ use crate::{
     headers::single,
     lambda, peers,
     problem::{Kind, Problem},
-    request::{BODY_BYTES_MAX, EFFECT_BYTES_MAX, INPUT_BYTES_MAX},
+    request::{BODY_BYTES_MAX, COMMIT_BYTES_MAX, EFFECT_BYTES_MAX, INPUT_BYTES_MAX},
 };
 
 /// The browser's statement about the page that sent a request.
@@ -170,6 +170,7 @@ impl Rules {
             Method::POST if path.contains("/messages/") || path.contains("/invocations/") => {
                 EFFECT_BYTES_MAX
             }
+            Method::POST if path.ends_with("/commit") => COMMIT_BYTES_MAX,
             _ => BODY_BYTES_MAX,
         };
         check_length(request, bytes_max)

@@ -29,7 +29,7 @@ impl InProcessRouter {
     /// The routes of `services`, within their own `limits`.
     pub fn new(services: Arc<Services>, limits: &Limits) -> Self {
         let router = router::for_all()
-            .with_state(Arc::new(Backend::new(services, limits)))
+            .with_state(Arc::new(Backend::for_functions(services, limits)))
             .fallback(router::not_for_functions)
             .method_not_allowed_fallback(router::method_not_allowed)
             .layer(middleware::from_fn(async |request, next: Next| {

@@ -190,6 +190,7 @@ async fn answer(request: &Request, body: Body) -> Result<Response, Refusal> {
     }
     let name = name(&request.uri)?;
     let functions = backend.functions()?;
+    backend.check_takes_work()?;
     let header = |name: &HeaderName| {
         single(headers, name)
             .map_err(|()| Refusal::new(INVALID, format!("send {name} once, in visible characters")))

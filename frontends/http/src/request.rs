@@ -9,7 +9,7 @@ use axum::{
 };
 use bytes::Bytes;
 use serde::de::{DeserializeOwned, IgnoredAny};
-use transactions::model::Key;
+use transactions::model::{Key, RESULT_BYTES_MAX};
 
 use crate::{
     backend::Backend,
@@ -22,6 +22,8 @@ use crate::{
 
 /// The longest body of a request that carries no value, in bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 64 * 1024;
+/// The longest body of a commit, in bytes: a result with the object around it.
+pub(crate) const COMMIT_BYTES_MAX: usize = RESULT_BYTES_MAX + 1024;
 /// The longest body of a message or an invocation, in bytes: the limit of the service.
 pub(crate) const EFFECT_BYTES_MAX: usize = 256 << 10;
 /// The longest input of a run, in bytes: the limit of a function's event.

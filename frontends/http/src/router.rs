@@ -19,6 +19,7 @@ use crate::{
     lambda, metrics, openapi, peers,
     problem::{Kind, Problem},
     response::{json, json_text},
+    segment,
     status::Snapshot,
 };
 
@@ -116,12 +117,22 @@ async fn status(State(snapshot): State<Shared>) -> Response {
 
 pub(crate) async fn no_such_path(uri: Uri) -> Response {
     let why = format!("{} is not described in /openapi.json", uri.path());
-    not_routed(&uri, Kind::NoSuchPath, why)
+    not_routed(&uri, Kind::NoSuchPath, with_hint(&uri, why))
+}
+
+/// The same with what the path may be meant to be.
+fn with_hint(uri: &Uri, why: String) -> String {
+    match segment::with_slashes_encoded(uri.path()) {
+        Some(meant) => format!(
+            "{why}: a key or a name is one segment of a path, so a slash within it is sent as %2F: {meant}"
+        ),
+        None => why,
+    }
 }
 
 pub(crate) async fn not_for_functions(uri: Uri) -> Response {
     let why = format!("{} is not served to functions", uri.path());
-    not_routed(&uri, Kind::NoSuchPath, why)
+    not_routed(&uri, Kind::NoSuchPath, with_hint(&uri, why))
 }
 
 pub(crate) async fn method_not_allowed(uri: Uri) -> Response {

@@ -30,6 +30,28 @@ pub(crate) fn decode(segment: &str) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
+/// The path that its sender may have meant by `path`, which has no route: one whose last segment, a
+/// key or the name of a queue or a function, has slashes in it. None: it is no such path.
+pub(crate) fn with_slashes_encoded(path: &str) -> Option<String> {
+    let segments: Vec<_> = path.strip_prefix('/')?.split('/').collect();
+    let before = match segments[..] {
+        ["v1", "state", _, _, ..] => 2,
+        [
+            "v1",
+            "transactions",
+            _,
+            "keys" | "messages" | "invocations",
+            _,
+            _,
+            ..,
+        ]
+        | ["v1", "workflows", _, "state", _, _, ..] => 4,
+        _ => return None,
+    };
+    let (before, key) = segments.split_at(before);
+    Some(format!("/{}/{}", before.join("/"), key.join("%2F")))
+}
+
 /// `bytes` as a segment. Dots alone are encoded too, because proxies resolve a plain `..`.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     let is_dots = bytes.iter().all(|byte| *byte == b'.');
@@ -72,6 +94,36 @@ mod tests {
         assert_eq!(decode(""), Some(Vec::new()));
         // Once, not twice.
         assert_eq!(decode("%2541"), Some(b"%41".to_vec()));
+    }
+
+    #[test]
+    fn a_path_with_a_plain_slash_in_its_key_is_recognised() {
+        for (path, meant) in [
+            ("/v1/state/orders/17", "/v1/state/orders%2F17"),
+            ("/v1/state/a/b/", "/v1/state/a%2Fb%2F"),
+            ("/v1/state//a", "/v1/state/%2Fa"),
+            (
+                "/v1/transactions/t/keys/a/b",
+                "/v1/transactions/t/keys/a%2Fb",
+            ),
+            (
+                "/v1/transactions/t/messages/a/b",
+                "/v1/transactions/t/messages/a%2Fb",
+            ),
+            ("/v1/workflows/w/state/a/b", "/v1/workflows/w/state/a%2Fb"),
+        ] {
+            assert_eq!(with_slashes_encoded(path).as_deref(), Some(meant));
+        }
+        for other in [
+            "/",
+            "",
+            "/v1",
+            "/v1/state/a",
+            "/v1/nothing/a/b",
+            "/v1/workflows/w/runs/a/b",
+        ] {
+            assert_eq!(with_slashes_encoded(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -3,8 +3,14 @@
 //! The listener accepts before any store is open, so that a probe can watch a long recovery. Until
 //! the program provides a service, calls to it get 503 `unavailable`: nothing has changed, and
 //! clients may repeat them.
+//!
+//! A server that stops waits for functions at work, and they may need its other services. So it
+//! still serves those, and refuses only requests of clients that run a function.
 
-use std::sync::OnceLock;
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
 
 use transactions::Engine;
 
@@ -14,6 +20,7 @@ pub struct Services {
     pub(crate) transactions: OnceLock<Engine>,
     pub(crate) functions: OnceLock<functions::Service>,
     pub(crate) workflows: OnceLock<workflows::Service>,
+    is_stopping: AtomicBool,
 }
 
 const ONCE: &str = "a service is provided once";
@@ -32,5 +39,14 @@ impl Services {
     /// Runs workflows with `service` from now on. Call it once.
     pub fn provide_workflows(&self, service: workflows::Service) {
         self.workflows.set(service).expect(ONCE);
+    }
+
+    /// Refuses, from now on, requests of clients that run a function.
+    pub fn begin_stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
     }
 }

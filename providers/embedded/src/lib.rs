@@ -44,6 +44,7 @@ use std::{
 
 use object_store::ObjectStore;
 use ports::{KeyValue, Queue, QueueAdmin};
+use tokio::task::JoinError;
 
 pub use config::Config;
 pub use error::OpenError;
@@ -123,6 +124,42 @@ pub fn inspect_journal(data_dir: &Path) -> Result<Option<Inspection>, OpenError>
     }))
 }
 
+/// A data directory that no other process can open, before its store is opened.
+///
+/// A server takes the lock first: until then, its addresses may belong to another server that
+/// works on this directory.
+#[derive(Debug)]
+pub struct LockedDirectory {
+    config: Config,
+    lock: DirectoryLock,
+}
+
+impl LockedDirectory {
+    /// Locks the data directory, and creates it if it is missing.
+    ///
+    /// Errors: `Locked` with the process that has it, and others.
+    pub async fn take(config: Config) -> Result<Self, OpenError> {
+        let taken = tokio::task::spawn_blocking(move || {
+            let lock = DirectoryLock::take_or_make(&config)?;
+            Ok(Self { config, lock })
+        });
+        joined(taken.await)
+    }
+
+    /// Opens the store and recovers its content. If the caller drops this future, the directory is
+    /// released as soon as the open would have ended.
+    pub async fn open(self) -> Result<Embedded, OpenError> {
+        // The task returns a whole store. If the caller is gone, dropping that store ends its
+        // threads.
+        joined(tokio::task::spawn_blocking(move || Embedded::open_now(self)).await)
+    }
+}
+
+fn joined<T>(ended: Result<Result<T, OpenError>, JoinError>) -> Result<T, OpenError> {
+    let broken = OpenError::io("open the data directory");
+    ended.map_err(|error| broken(std::io::Error::other(error)))?
+}
+
 /// An open store. Dropping it without [`Embedded::close`] loses what was not externalized, as a crash would.
 #[derive(Debug)]
 pub struct Embedded {
@@ -134,16 +171,11 @@ impl Embedded {
     /// Opens the data directory and recovers its content. If the caller drops this future, the
     /// directory is released as soon as the open would have ended.
     pub async fn open(config: Config) -> Result<Self, OpenError> {
-        // The task returns a whole store. If the caller is gone, dropping that store ends its
-        // threads.
-        let opened = tokio::task::spawn_blocking(move || Self::open_now(config)).await;
-        opened.map_err(|error| {
-            OpenError::io("open the data directory")(std::io::Error::other(error))
-        })?
+        LockedDirectory::take(config).await?.open().await
     }
 
-    fn open_now(config: Config) -> Result<Self, OpenError> {
-        let engine = Engine::open(config)?;
+    fn open_now(LockedDirectory { config, lock }: LockedDirectory) -> Result<Self, OpenError> {
+        let engine = Engine::open_locked(config, lock)?;
         let directory = engine.parts.config.data_dir.join(layout::OBJECTS);
         let storage = Arc::clone(&engine.parts.config.storage);
         let opened = objects::open(&directory, storage, Writers::ThisProcess);

@@ -100,7 +100,15 @@ pub enum OpenError {
     /// The configuration contradicts itself or cannot be parsed.
     #[error("{0}")]
     Configuration(String),
-    /// No server answered, or a server refused the login.
+    /// The server refused the login, or a command that the user may not run. No repeat helps.
+    #[error("{attempted}: {reason}")]
+    NotAdmitted {
+        /// The attempted step.
+        attempted: String,
+        /// What the server asks for.
+        reason: String,
+    },
+    /// No server answered.
     #[error("{attempted}: {reason}")]
     Unreachable {
         /// The attempted step.
@@ -128,12 +136,30 @@ pub enum OpenError {
     },
 }
 
+/// Why the server admits no command of this user; none: it failed for another reason.
+fn lacks_admission(error: &RedisError) -> Option<String> {
+    let refused = "the server refuses the user or the password of the URL";
+    let reason = match error.code() {
+        _ if error.kind() == redis::ErrorKind::AuthenticationFailed => refused,
+        Some("WRONGPASS") => refused,
+        Some("NOAUTH") => {
+            "the server asks for a password: give it as redis://:PASSWORD@HOST:PORT or redis://USER:PASSWORD@HOST:PORT"
+        }
+        Some("NOPERM") => return Some(format!("the server does not let this user do so: {error}")),
+        _ => return None,
+    };
+    Some(reason.to_owned())
+}
+
 impl OpenError {
     pub(crate) fn unreachable(attempted: impl Into<String>) -> impl FnOnce(Failure) -> Self {
         let attempted = attempted.into();
         move |failure| {
             let reason = match failure {
                 Failure::NotSent(error) | Failure::NoReply(error) | Failure::Refused(error) => {
+                    if let Some(reason) = lacks_admission(&error) {
+                        return Self::NotAdmitted { attempted, reason };
+                    }
                     error.to_string()
                 }
                 Failure::TooLarge(bytes) => format!("{bytes} bytes at once"),

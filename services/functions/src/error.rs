@@ -34,6 +34,11 @@ pub enum Error {
     /// The invocation did not run.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// The server stopped before the invocation had ended. Parts of it may have taken effect.
+    #[error(
+        "the server stopped before the function had ended; what the function did until then stays"
+    )]
+    Stopped,
     /// A port failed.
     #[error(transparent)]
     Port(#[from] ports::Error),

@@ -171,8 +171,8 @@ impl Service {
             }
             let deployed = self.context.lookup.deployed(name)?;
             check_payload(&invocation.payload, PAYLOAD_BYTES_MAX)?;
-            let runtime = &self.context.parts.runtime;
-            Ok(runtime.run(&deployed.function, invocation).await?)
+            let ran = self.context.run(&deployed.function, invocation).await;
+            Ok(ran.ok_or(Error::Stopped)??)
         })
     }
 
@@ -303,9 +303,21 @@ impl Service {
     }
 
     /// From here on, a failing event or message is not reported, because the stop may be the cause.
-    /// No further events are taken.
+    /// No further events are taken. Invocations under way continue, and may cause others.
     pub fn begin_stop(&self) {
         self.context.stop.begin();
+    }
+
+    /// Waits until no invocation is under way.
+    pub fn idle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move { self.context.stop.idle().await })
+    }
+
+    /// Ends the invocations under way, after [`Self::begin_stop`]. Their callers get
+    /// [`Error::Stopped`]. Events and messages are tried again after the next start, and this
+    /// attempt is not one of theirs (A3).
+    pub fn interrupt(&self) {
+        self.context.stop.interrupt();
     }
 
     /// Ends all instances. This fails none of the events and messages they work on. Returns once
@@ -313,6 +325,7 @@ impl Service {
     pub fn stop(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.begin_stop();
+            self.interrupt();
             self.context.parts.runtime.close().await;
         })
     }

@@ -146,6 +146,8 @@ pub enum Broken {
     LeaderAloneFinishesMarks,
     /// T-4: a successor trims the log below its own seal.
     TrimsBelowOwnSeal,
+    /// T20: the condition of a plain write is checked before the write, and not with it.
+    ChecksConditionsBefore,
     /// T12: read-only transactions are validated like the others.
     ValidatesReaders,
     /// T18: a page of keys is read while versions that it has found are collected.

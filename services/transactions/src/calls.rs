@@ -3,6 +3,7 @@
 pub(crate) mod abort;
 pub(crate) mod begin;
 pub(crate) mod commit;
+pub(crate) mod conditional;
 pub(crate) mod forward;
 pub mod list;
 pub mod open;

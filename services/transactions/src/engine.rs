@@ -18,6 +18,7 @@ use crate::{
     calls::{
         Calls,
         begin::FULL_LOOK_UPS_MAX,
+        conditional::Expected,
         list::{Listing, Page},
         open::OpenAttempt,
     },
@@ -34,7 +35,7 @@ use crate::{
     figures::{Counters, Figures},
     idempotency_keys::IdempotencyKeys,
     loader::Loader,
-    model::{Begin, Begun, Call, Committed, Key, NodeId, Outcome, TransactionId},
+    model::{Begin, Begun, Call, Committed, Key, NodeId, Outcome, TransactionId, Version},
     packing::{Packing, SharedObjects},
     recovery::Recovery,
     serializable::{Serializable, keyspace::Keyspaces},
@@ -217,6 +218,36 @@ impl Engine {
         })
     }
 
+    /// Keeps `result` with the commit that follows, at most [`RESULT_BYTES_MAX`] bytes. A later
+    /// begin of the same client id returns it. A transaction with a generated id keeps none.
+    ///
+    /// Errors: `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`,
+    /// `Unavailable`.
+    ///
+    /// [`RESULT_BYTES_MAX`]: crate::model::RESULT_BYTES_MAX
+    pub fn keep_result<'a>(&'a self, call: &'a Call, result: Bytes) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let asked = || Asked::Keep(result.clone());
+            if self.calls.elsewhere(call, asked).await?.is_some() {
+                return Ok(());
+            }
+            self.calls.keep_result(call, result).await
+        })
+    }
+
+    /// The result that the commit of this id has kept, for a caller that knows of the commit.
+    /// Errors: `Unavailable`.
+    pub fn kept_result<'a>(
+        &'a self,
+        id: &'a TransactionId,
+    ) -> BoxFuture<'a, Result<Read<Option<Bytes>>>> {
+        Box::pin(async move {
+            let (decision, point) = self.calls.serving.node()?.store.decision(id).await?;
+            let value = decision.and_then(|decision| decision.result);
+            Ok(Read { value, point })
+        })
+    }
+
     /// Commits all writes atomically and waits until they are durable. A repeat returns the same
     /// answer.
     ///
@@ -279,6 +310,14 @@ impl Engine {
         Box::pin(async move { self.calls.get_now(key).await })
     }
 
+    /// The same with the version of the value.
+    pub fn get_version_now<'a>(
+        &'a self,
+        key: &'a Key,
+    ) -> BoxFuture<'a, Result<Read<Option<(Bytes, Version)>>>> {
+        Box::pin(async move { self.calls.get_version_now(key).await })
+    }
+
     /// Plain state: a page of its keys with their values, each as of some moment during the read
     /// (T18).
     ///
@@ -295,6 +334,26 @@ impl Engine {
                 self.calls.context.check_room()?;
             }
             self.calls.put_now(key, value).await
+        })
+    }
+
+    /// Plain state: the same write if `expected` holds, as one serializable transaction. The first
+    /// one makes the keyspace sequenced permanently (T-3). `None`: it does not hold, and nothing
+    /// was written.
+    ///
+    /// Errors: `Conflict` if other writes of the key got ahead too often, those of
+    /// [`Engine::put_now`].
+    pub fn put_now_if(
+        &self,
+        key: Key,
+        value: Option<Bytes>,
+        expected: Expected,
+    ) -> BoxFuture<'_, Result<Read<Option<Committed>>>> {
+        Box::pin(async move {
+            if value.is_some() {
+                self.calls.context.check_room()?;
+            }
+            self.calls.put_if(&key, value.as_ref(), expected).await
         })
     }
 

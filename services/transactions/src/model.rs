@@ -17,6 +17,9 @@ pub use self::transaction_id::TransactionId;
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1_024;
 
+/// The longest result that is kept with a commit, in bytes.
+pub const RESULT_BYTES_MAX: usize = 64 << 10;
+
 /// One start of one process; never reused. Zero means none.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
@@ -229,6 +232,8 @@ pub enum Begun {
         id: TransactionId,
         /// The token with which a begin sees this commit. `None` if it wrote nothing.
         after: Option<After>,
+        /// The result that was kept with the commit.
+        result: Option<Bytes>,
     },
 }
 

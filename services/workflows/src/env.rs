@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use ports::{Clock, Entropy};
 use primitives::{Backoff, Delays};
 
-use crate::{Broken, Options};
+use crate::{Broken, Options, stop::Stop};
 
 /// The waits between retries of a call to a store. There is no last attempt.
 pub(crate) const RETRY: Backoff = Backoff {
@@ -20,6 +20,7 @@ pub(crate) struct Env {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) options: Options,
+    pub(crate) stop: Stop,
 }
 
 impl Env {

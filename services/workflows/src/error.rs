@@ -18,6 +18,12 @@ pub enum Error {
     /// The call exceeds a size limit, which the message names.
     #[error("{0}")]
     TooLarge(String),
+    /// A run of this id has begun with another input.
+    #[error(
+        "the run {0:?} has begun with another input: begin with the same input to find that run, or begin another run under an \
+         id of its own"
+    )]
+    InputDiffers(String),
     /// The limit of active runs is reached.
     #[error("as many runs are under way as may be: try again later")]
     TooManyRuns,
@@ -50,6 +56,12 @@ pub enum Error {
         /// Why the outcome is unknown.
         why: String,
     },
+    /// The server stopped while the caller waited for this run.
+    #[error(
+        "the server stopped before the run {0:?} had ended: the run continues after the next start, or on another server of the \
+         same store; ask for it by this id"
+    )]
+    Stopped(String),
     /// A store failed.
     #[error(transparent)]
     Port(#[from] ports::Error),

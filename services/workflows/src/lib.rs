@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Promises
-//! - **W1** A run has an id, and begins once under it. A repeated begin finds the run.
+//! - **W1** A run has an id, and begins once under it. A repeated begin with an equal input finds the
+//!   run; one with another input is refused.
 //! - **W2** A step's code may run more than once. Its writes, its sends and its result take effect
 //!   once, together (rule W-1). Until then its writes are visible to that attempt alone. Code that
 //!   calls steps, and continues after the failure of one, is told of the same failure whenever it
@@ -59,9 +60,11 @@ mod options;
 mod placement;
 mod run;
 mod runner;
+mod same_json;
 mod scheduler;
 mod service;
 mod steps;
+mod stop;
 mod storage;
 
 pub use broken::Broken;

@@ -178,22 +178,22 @@ impl Placement {
         Ok(())
     }
 
-    /// Whether a run of this id exists in another store of its workflow than `now`.
-    pub(crate) async fn exists_elsewhere(
+    /// The store of its workflow, other than `now`, that has a run of this id; none: no other has.
+    pub(crate) async fn found_elsewhere(
         &self,
         (name, id): &RunKey,
         now: &StoreLocation,
-    ) -> Result<bool> {
+    ) -> Result<Option<Store>> {
         let all = self.all(name).await?;
         for location in all.iter().filter(|location| *location != now) {
             let Some(store) = self.store_to_search(location).await? else {
                 continue;
             };
             if store.run(name, id).await?.is_some() {
-                return Ok(true);
+                return Ok(Some(store));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Lists that a workflow has rows in a store, so that the next start finds its runs.

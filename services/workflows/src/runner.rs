@@ -1,6 +1,6 @@
 //! How workflows reach functions: a seam, so that simulations run code of their own.
 
-use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug, future, sync::Arc};
 
 use async_trait::async_trait;
 use functions::manifest::workflow::Workflow;
@@ -37,8 +37,10 @@ impl Runner for functions::Service {
     }
 
     async fn run(&self, function: &str, invocation: Invocation) -> Result<Ran, String> {
-        Self::run(self, function, invocation)
-            .await
-            .map_err(|error| error.to_string())
+        match Self::run(self, function, invocation).await {
+            // The step has not failed. The run is resumed after the next start.
+            Err(functions::Error::Stopped) => future::pending().await,
+            ran => ran.map_err(|error| error.to_string()),
+        }
     }
 }

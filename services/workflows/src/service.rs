@@ -22,6 +22,7 @@ use crate::{
     placement::Placement,
     scheduler::{Claims, Scheduler, Tasks},
     steps::AttemptRegistry,
+    stop::Stop,
     storage::layout::RUN_ID_BYTES_MAX,
 };
 
@@ -68,6 +69,7 @@ impl Service {
             clock: parts.clock,
             entropy: parts.entropy,
             options,
+            stop: Stop::default(),
         });
         let (runner, engine) = (parts.runner, parts.transactions);
         let (placement, events) = Placement::new(
@@ -103,10 +105,24 @@ impl Service {
         Box::pin(async move { self.scheduler.start().await })
     }
 
+    /// From here on, no run begins a step, except for steps that a step at work calls.
+    pub fn begin_stop(&self) {
+        self.executor.env.stop.begin();
+    }
+
+    /// Stops all runs where they are, after [`Self::begin_stop`]. Callers that wait for them get
+    /// [`Error::Stopped`].
+    pub fn interrupt(&self) {
+        self.executor.env.stop.interrupt();
+        self.tasks.lock().abort_all();
+    }
+
     /// Stops all runs where they are, and releases far stores, drained. The next start resumes the
     /// runs.
     pub fn stop(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
+            self.begin_stop();
+            self.interrupt();
             self.scheduler.stop(&self.tasks).await;
         })
     }

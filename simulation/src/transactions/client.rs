@@ -285,7 +285,7 @@ impl Client {
         };
         let writer = match connection.shown(connection.engine.begin(begin)).await {
             Ok(Begun::Open { id, attempt }) => Writer { id, attempt },
-            Ok(Begun::Committed { id, after }) => {
+            Ok(Begun::Committed { id, after, .. }) => {
                 self.learn_committed(&id);
                 self.carry(after);
                 return Ended::Done;

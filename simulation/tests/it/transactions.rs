@@ -3,6 +3,7 @@
 
 mod clocks;
 mod collection;
+mod conditional;
 mod deaths;
 mod effects;
 mod forwarding;

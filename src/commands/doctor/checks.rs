@@ -133,6 +133,9 @@ fn redis(config: &redis_provider::Config) -> Finding {
     };
     let advice = match error {
         OpenError::Unreachable { .. } => "start the server, or correct --store",
+        OpenError::NotAdmitted { .. } => {
+            "correct the user and the password in --store (LANDFAST_STORE)"
+        }
         OpenError::Unfit { .. } => {
             "change that setting, or ask for less with ?acknowledged=; see docs/redis.md"
         }

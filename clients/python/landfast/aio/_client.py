@@ -65,10 +65,13 @@ class Client:
             try:
                 async with transaction:
                     result = await body(transaction)
+                    transaction.keep(result)
                 return result
             except Exception as error:
-                if runs.is_skipped(error):
-                    return None
+                skipped = runs.skipped(error)
+                if skipped is not None:
+                    first: Optional[T] = await self._connections.drive(attempts.first_result(skipped))
+                    return first
                 pause = runs.pause_before_next(error)
                 if pause is None:
                     raise

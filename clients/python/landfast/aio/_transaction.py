@@ -13,6 +13,7 @@ from .._attempts import Attempts
 from .._problems import Error
 from .._repeat import Limits
 from .._requests import Key, Value
+from .._transact import kept_result
 from ._connection import ASIDE_S, Connections
 
 
@@ -64,6 +65,11 @@ class Transaction:
     async def commit(self) -> None:
         """Commits now instead of at the end of the block. After `OutcomeUnknown`, commits again."""
         await self._connections.drive(self._attempt.commit())
+
+    def keep(self, result: object) -> None:
+        """Keeps a result with the commit, for callers that begin the id again. `transact` does so."""
+        if self._attempt.keeps_results:
+            self._attempt.keep(kept_result(result))
 
     async def abort(self) -> None:
         """Drops all writes so far; the end of the block then does nothing."""

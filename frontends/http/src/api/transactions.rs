@@ -13,15 +13,19 @@ use axum::{
     routing::{get, post},
 };
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-use transactions::model::{After, Begin, Begun, Call, Committed, Isolation, TransactionId};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+use transactions::{
+    Engine,
+    model::{After, Begin, Begun, Call, Committed, Isolation, TransactionId},
+};
 use workflows::RESERVED_NAMES;
 
 use crate::{
     backend::Backend,
     headers,
     problem::{Kind, Problem},
-    request::{BODY_BYTES_MAX, Request},
+    request::{BODY_BYTES_MAX, COMMIT_BYTES_MAX, Request},
     response::{Answer, json, no_content, value},
     segment,
 };
@@ -61,6 +65,17 @@ struct Shown<'a> {
     status: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     after: Option<String>,
+    /// The result that was kept with the commit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawValue>,
+}
+
+/// The body of a commit, all of it optional.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CommitBody {
+    /// Kept with the commit. A later begin of the same id returns it.
+    result: Option<Box<RawValue>>,
 }
 
 async fn begin(request: Request, body: Body) -> Answer {
@@ -83,18 +98,16 @@ async fn begin(request: Request, body: Body) -> Answer {
             };
             Ok((StatusCode::CREATED, json(&opened)).into_response())
         }
-        Begun::Committed { id, after } => Ok(committed(id.as_str(), after)),
+        Begun::Committed { id, after, result } => {
+            Ok(committed(id.as_str(), after, result.as_deref()))
+        }
     }
 }
 
 /// Parses the body of a begin. An empty one asks for the defaults.
 fn asked_for(body: &[u8]) -> Result<Begin, Problem> {
     let refuse = |why: &str| Problem::invalid(format!("the body of a begin: {why}"));
-    let asked: BeginBody = match body.trim_ascii_start().first() {
-        None if body.is_empty() => BeginBody::default(),
-        Some(b'{') => serde_json::from_slice(body).map_err(|error| refuse(&error.to_string()))?,
-        _ => return Err(refuse("it is a JSON object")),
-    };
+    let asked: BeginBody = object(body).map_err(|why| refuse(&why))?;
     let isolation = match asked.isolation.as_deref() {
         None | Some("read-atomic") => Isolation::ReadAtomic,
         Some("serializable") => Isolation::Serializable,
@@ -109,11 +122,13 @@ fn asked_for(body: &[u8]) -> Result<Begin, Problem> {
 }
 
 /// The response to a begin of a committed id, or to a commit.
-fn committed(id: Option<&str>, after: Option<After>) -> Response {
+fn committed(id: Option<&str>, after: Option<After>, result: Option<&[u8]>) -> Response {
     let body = Shown {
         id,
         status: Some("committed".to_owned()),
         after: after.as_ref().map(ToString::to_string),
+        // It was JSON when it was kept.
+        result: result.and_then(|result| serde_json::from_slice(result).ok()),
         ..Shown::default()
     };
     headers::with_after(json(&body), after)
@@ -159,17 +174,61 @@ async fn delete(request: Request) -> Answer {
     Ok(no_content())
 }
 
-async fn commit(request: Request) -> Answer {
+async fn commit(request: Request, body: Body) -> Answer {
     let engine = request.backend.transactions()?;
     request.refuse_conditions()?;
     request.refuse_query()?;
     let call = call(&request)?;
+    let whole = request.read(body, COMMIT_BYTES_MAX).await?;
+    let CommitBody { result } = object(&whole.bytes)
+        .map_err(|why| Problem::invalid(format!("the body of a commit: {why}")))?;
+    drop(whole);
     // The commit takes effect at once, and may contain data that the step read from a far store.
     request.settle().await?;
+    let is_repeat = match &result {
+        Some(result) => !keep(&request, engine, &call, result).await?,
+        None => false,
+    };
     let commit = engine.commit(&call);
     let in_time = request.backend.in_time(0, Kind::OutcomeUnknown, commit);
     let Committed { after } = in_time.await?;
-    Ok(committed(None, after))
+    let first = if is_repeat {
+        let kept = engine.kept_result(&call.id);
+        request.backend.durable(engine, kept).await?
+    } else {
+        None
+    };
+    Ok(committed(None, after, first.as_deref()))
+}
+
+/// Keeps a result with the commit that follows. Returns false if the transaction has ended: the
+/// commit says how.
+async fn keep(
+    request: &Request,
+    engine: &Engine,
+    call: &Call,
+    result: &RawValue,
+) -> Result<bool, Problem> {
+    use transactions::Error as E;
+
+    let result = Bytes::copy_from_slice(result.get().as_bytes());
+    let kept = async {
+        match engine.keep_result(call, result).await {
+            Ok(()) => Ok(true),
+            Err(E::TransactionFinished(_) | E::NoSuchTransaction | E::Expired) => Ok(false),
+            Err(error) => Err(error),
+        }
+    };
+    request.backend.in_time(0, Kind::Unavailable, kept).await
+}
+
+/// A body that is a JSON object, or empty. serde would accept a list of the members in their order.
+fn object<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, String> {
+    match body.trim_ascii_start().first() {
+        None if body.is_empty() => Ok(T::default()),
+        Some(b'{') => serde_json::from_slice(body).map_err(|error| error.to_string()),
+        _ => Err("it is a JSON object".to_owned()),
+    }
 }
 
 async fn abort(request: Request) -> Answer {

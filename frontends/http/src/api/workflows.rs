@@ -79,6 +79,7 @@ struct Begin {
 
 async fn begin(request: Request, body: Body) -> Answer {
     let workflows = request.backend.workflows()?;
+    request.backend.check_takes_work()?;
     let name = request.name(NAME)?;
     let Begin { wait, id } = request.query("?wait=SECONDS&id=ID")?;
     let whole = request.read(body, INPUT_BYTES_MAX).await?;

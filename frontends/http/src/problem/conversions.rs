@@ -51,6 +51,7 @@ impl From<functions::Error> for Problem {
             E::Invalid(_) => Kind::InvalidRequest,
             E::TooLarge(_) => Kind::TooLarge,
             E::Conflict(_) => Kind::DeploymentConflict,
+            E::Stopped => Kind::ServerStopped,
             E::Port(port) => of_port(port),
             // This front end does not know every future error, and cannot serve those.
             _ => Kind::Unavailable,
@@ -71,11 +72,18 @@ impl From<workflows::Error> for Problem {
                     ..Self::new(Kind::OutcomeUnknown, error.to_string())
                 };
             }
+            E::Stopped(ref run) => {
+                return Self {
+                    id: Some(run.clone()),
+                    ..Self::new(Kind::ServerStopped, error.to_string())
+                };
+            }
             E::NoSuchWorkflow(_) => Kind::NoSuchWorkflow,
             E::NoSuchRun(_) => Kind::NoSuchRun,
             E::Invalid(_) => Kind::InvalidRequest,
             E::TooLarge(_) => Kind::TooLarge,
             E::TooManyRuns => Kind::TooManyRuns,
+            E::InputDiffers(_) => Kind::RunInputDiffers,
             E::AttemptEnded | E::RunEnded => Kind::AttemptEnded,
             E::Port(ref port) => of_port(port),
             // This front end does not know every future error, and cannot serve those.

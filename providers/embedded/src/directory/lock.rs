@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::layout;
-use crate::error::OpenError;
+use crate::{config::Config, error::OpenError, storage::make_directory};
 
 /// The lock of a directory. Dropping it, or the end of the process, releases it.
 #[derive(Debug)]
@@ -16,6 +16,13 @@ pub(crate) struct DirectoryLock {
 }
 
 impl DirectoryLock {
+    /// Takes the lock of the configured directory, which is created if it is missing.
+    pub(crate) fn take_or_make(config: &Config) -> Result<Self, OpenError> {
+        let made = make_directory(&*config.storage, &config.data_dir);
+        made.map_err(OpenError::making(&config.data_dir))?;
+        Self::take(&config.data_dir)
+    }
+
     /// Takes the lock of `directory`, or reports the process that holds it.
     pub(crate) fn take(directory: &Path) -> Result<Self, OpenError> {
         let path = directory.join(layout::LOCK);

@@ -11,7 +11,6 @@ use crate::{
     directory::{
         format::{self, Format},
         layout,
-        lock::DirectoryLock,
     },
     durability::{Durability, INCARNATIONS_MAX},
     error::OpenError,
@@ -55,12 +54,10 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Locks the directory and opens its checkpoint store.
-    pub(super) fn open(config: Config) -> Result<(Self, DirectoryLock), OpenError> {
+    /// Opens the checkpoint store of a directory that the caller has locked.
+    pub(super) fn open(config: Config) -> Result<Self, OpenError> {
         let storage = &*config.storage;
         let journal_directory = config.data_dir.join(layout::JOURNAL);
-        make_directory(storage, &config.data_dir).map_err(OpenError::making(&config.data_dir))?;
-        let lock = DirectoryLock::take(&config.data_dir)?;
         // This also syncs the data directory. The lock must be held, because until then another
         // process may have created names there.
         make_directory(storage, &journal_directory)
@@ -90,7 +87,7 @@ impl Parts {
             usage,
             durability: Arc::default(),
         };
-        Ok((parts, lock))
+        Ok(parts)
     }
 
     /// Recovers the state and begins a new incarnation durably.

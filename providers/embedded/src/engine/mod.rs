@@ -55,8 +55,15 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Opens the directory, recovers it and starts the two threads.
+    #[cfg(test)]
     pub(crate) fn open(config: Config) -> Result<Arc<Self>, OpenError> {
-        let (mut parts, lock) = Parts::open(config)?;
+        let lock = DirectoryLock::take_or_make(&config)?;
+        Self::open_locked(config, lock)
+    }
+
+    /// Recovers the directory, which the caller has locked, and starts the two threads.
+    pub(crate) fn open_locked(config: Config, lock: DirectoryLock) -> Result<Arc<Self>, OpenError> {
+        let mut parts = Parts::open(config)?;
         let assembled = parts.assemble(None)?;
         parts.format = parts
             .format

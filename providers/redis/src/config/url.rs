@@ -18,6 +18,9 @@ use crate::{
 
 const SINGLE: &str = "redis://";
 const CLUSTER: &str = "redis+cluster://";
+/// The schemes of other clients for TLS begin so.
+const WITH_TLS: &str = "rediss";
+const NO_TLS: &str = "TLS to Redis is not in this build: give redis:// and the address of a TLS tunnel or proxy on this machine";
 const HELP: &str = "expected redis://HOST:PORT or redis+cluster://HOST:PORT,HOST:PORT";
 
 impl Config {
@@ -26,7 +29,14 @@ impl Config {
         let (topology, rest) = match (text.strip_prefix(SINGLE), text.strip_prefix(CLUSTER)) {
             (Some(rest), _) => (Topology::Single, rest),
             (_, Some(rest)) => (Topology::Cluster, rest),
-            (None, None) => return Err(OpenError::Configuration(HELP.to_owned())),
+            (None, None) => {
+                let help = if text.starts_with(WITH_TLS) {
+                    NO_TLS
+                } else {
+                    HELP
+                };
+                return Err(OpenError::Configuration(help.to_owned()));
+            }
         };
         // A password may contain an unencoded `?`. The error must not show the text after it
         // either.
@@ -149,6 +159,11 @@ mod tests {
     fn parse_errors_do_not_show_the_password() {
         for (text, complaint) in [
             ("http://hunter2@h", "expected redis://"),
+            ("rediss://:hunter2@h", "TLS to Redis is not in this build"),
+            (
+                "rediss+cluster://:hunter2@h",
+                "TLS to Redis is not in this build",
+            ),
             ("redis://", "expected redis://"),
             ("redis+cluster://:hunter2@a:1,,b:2", "expected redis://"),
             ("redis://:hunter2@h:x", "expected redis://"),

@@ -98,11 +98,14 @@ fn a_password_opens_and_is_never_shown() {
             .await
             .expect("update answers");
         assert!(!format!("{store:?}").contains(PASSWORD));
-        for wrong in [
-            Config::single(url("hunter2-wrong")),
-            Config::single(server.url()),
+        for (wrong, reason) in [
+            (url("hunter2-wrong"), "refuses the user or the password"),
+            (server.url(), "asks for a password"),
         ] {
+            let wrong = Config::single(wrong);
             let refused = Redis::open(&wrong).await.expect_err("it is not let in");
+            let is_final = matches!(&refused, OpenError::NotAdmitted { reason: why, .. } if why.contains(reason));
+            assert!(is_final, "{refused:?}");
             let shown = format!("{refused} {refused:?}");
             assert!(!shown.contains("hunter2"), "{shown}");
         }

@@ -12,7 +12,8 @@
 pub(crate) mod batch;
 
 use std::{
-    mem,
+    future, mem,
+    pin::pin,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -220,7 +221,7 @@ impl DeployedHandler {
                 permit,
                 ..Invocation::new(id.to_owned(), payload.clone(), true)
             };
-            let mut run = runtime.run(&function, invocation);
+            let mut run = pin!(context.run(&function, invocation));
             let ran = tokio::select! {
                 biased;
                 ran = &mut run => ran,
@@ -230,8 +231,10 @@ impl DeployedHandler {
                 }
             };
             let refused = match ran {
-                Ok(ran) => return Ok(ran),
-                Err(refused) => refused,
+                Some(Ok(ran)) => return Ok(ran),
+                Some(Err(refused)) => refused,
+                // The event is tried again after the next start.
+                None => future::pending().await,
             };
             context.stop.unless_begun().await;
             refused_now.get_or_insert_with(|| self.refusals.one_more());

@@ -12,6 +12,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use ports::{DurabilityPoint, Monotonic, Read};
 use tokio::sync::{RwLock, watch};
@@ -76,6 +77,8 @@ pub(crate) struct State {
     pub(crate) reads: ReadSet,
     pub(crate) buffer: WriteBuffer,
     pub(crate) effects: EffectBuffer,
+    /// The result that its commit keeps.
+    pub(crate) result: Option<Bytes>,
     pub(crate) spills: Spills,
     pub(crate) packed: packs::Written,
     pub(crate) last_call: Monotonic,
@@ -102,6 +105,7 @@ impl Transaction {
             reads: ReadSet::default(),
             buffer: WriteBuffer::default(),
             effects: EffectBuffer::default(),
+            result: None,
             spills: Spills::default(),
             packed: packs::Written::default(),
             last_call: start.at,
@@ -193,9 +197,9 @@ impl Transaction {
     pub(crate) fn end(&self, state: &mut State, answer: &CommitAnswer) -> usize {
         state.phase = Phase::Ended(answer.clone());
         state.reads = ReadSet::default();
-        let (buffer, effects) = state.take_written();
+        let (buffer, effects, result) = state.take_written();
         self.ended.send_replace(Some(answer.clone()));
-        buffer.bytes() + effects.bytes()
+        buffer.bytes() + effects.bytes() + result.map_or(0, |result| result.len())
     }
 
     /// Marks its log entries as settled; `slot` is that of its commit.
@@ -228,10 +232,11 @@ impl State {
         }
     }
 
-    pub(crate) fn take_written(&mut self) -> (WriteBuffer, EffectBuffer) {
+    pub(crate) fn take_written(&mut self) -> (WriteBuffer, EffectBuffer, Option<Bytes>) {
         (
             std::mem::take(&mut self.buffer),
             std::mem::take(&mut self.effects),
+            self.result.take(),
         )
     }
 

@@ -325,6 +325,7 @@ impl Calls {
         let Some(Decision {
             attempt,
             state: State::Committed(stored),
+            result,
             ..
         }) = decision
         else {
@@ -338,6 +339,7 @@ impl Calls {
             value: Begun::Committed {
                 id: id.clone(),
                 after: stored.after(),
+                result: result.clone(),
             },
             point,
         })

@@ -23,6 +23,7 @@ mod sequenced;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 use ports::{DurabilityPoint, Monotonic, Read};
 
@@ -75,10 +76,15 @@ struct Commit<'a> {
     /// What it has spilled before.
     spills: Spills,
     effects: Vec<Effect>,
+    /// The result that is kept with it.
+    result: Option<Bytes>,
     writes: Vec<Write>,
     set: WriteSet,
     floor: Timestamp,
 }
+
+/// What an attempt has written, sent and kept.
+type Written = (WriteBuffer, Spills, Vec<Effect>, Option<Bytes>);
 
 impl Calls {
     pub(crate) async fn commit(self: &Arc<Self>, call: &Call) -> Result<Committed> {
@@ -153,13 +159,13 @@ impl Calls {
         self.context.spawn(async move {
             let _at_work = at_work;
             let spills = transaction.all_spills().await;
-            let (buffer, effects) = transaction.state().take_written();
-            let bytes = buffer.bytes() + effects.bytes();
+            let (buffer, effects, result) = transaction.state().take_written();
+            let bytes = buffer.bytes() + effects.bytes() + result.as_ref().map_or(0, Bytes::len);
             let is_reader = buffer.is_empty() && effects.is_empty();
             let answer = if is_reader && !calls.context.breaks(Broken::ValidatesReaders) {
-                commit_nothing(&transaction).await
+                commit_nothing(&transaction, result.as_ref()).await
             } else {
-                let written = (buffer, spills, effects.into_effects());
+                let written = (buffer, spills, effects.into_effects(), result);
                 let mut commit = Commit::new((&calls, &transaction), began, written, read);
                 match calls.serializable.order_of(&transaction, &commit.writes) {
                     Ok(Order::Sequenced) => commit.run_sequenced(observed).await,
@@ -214,7 +220,7 @@ impl Calls {
 
 /// Step 0: nothing was written. A client id keeps a row for its repeats; a generated id stores
 /// nothing.
-async fn commit_nothing(transaction: &Transaction) -> CommitAnswer {
+async fn commit_nothing(transaction: &Transaction, result: Option<&Bytes>) -> CommitAnswer {
     let Transaction {
         id,
         attempt,
@@ -231,7 +237,8 @@ async fn commit_nothing(transaction: &Transaction) -> CommitAnswer {
         writes: WriteSet::Inline(Vec::new()),
         effects: 0,
     };
-    let answer = match node.store.commit(id, *attempt, true, &record).await {
+    let decided = node.store.commit(id, *attempt, true, (&record, result));
+    let answer = match decided.await {
         Ok(Decided::Done(point)) => answer_durable(node, point, Committed { after: None }).await,
         Ok(Decided::Refused(decision, _)) => Err(refused(decision.as_ref(), id, *attempt)),
         Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
@@ -258,7 +265,7 @@ impl<'a> Commit<'a> {
     fn new(
         (calls, transaction): (&'a Arc<Calls>, &'a Arc<Transaction>),
         began: Monotonic,
-        (buffer, spills, effects): (WriteBuffer, Spills, Vec<Effect>),
+        (buffer, spills, effects, result): Written,
         read: Timestamp,
     ) -> Self {
         let is_leaving = buffer
@@ -288,6 +295,7 @@ impl<'a> Commit<'a> {
             buffer,
             spills,
             effects,
+            result,
             writes,
             set,
             floor,
@@ -514,7 +522,12 @@ impl<'a> Commit<'a> {
             return node.store.commit_any_attempt(id, attempt, &stored).await;
         }
         node.store
-            .commit(id, attempt, self.transaction.is_named(), &stored)
+            .commit(
+                id,
+                attempt,
+                self.transaction.is_named(),
+                (&stored, self.result.as_ref()),
+            )
             .await
     }
 

@@ -80,6 +80,10 @@ impl Calls {
                 Said::Done
             }
             Asked::Commit => Said::Committed(self.commit(call).await?.after),
+            Asked::Keep(result) => {
+                self.keep_result(call, result).await?;
+                Said::Done
+            }
             Asked::Abort => {
                 self.abort(call).await?;
                 Said::Done

@@ -22,7 +22,7 @@ use crate::{
     cache::version_index::{Entry, Loaded},
     calls::Calls,
     loader::{Fetched, Pin, STALE_MAX, damaged, wait_for_load},
-    model::{Attempt, Call, Key},
+    model::{Attempt, Call, Key, Version},
     node::Node,
     storage::{frontier::Frontier, records::Write},
 };
@@ -58,6 +58,16 @@ impl Calls {
     }
 
     pub(crate) async fn get_now(self: &Arc<Self>, key: &Key) -> Result<Read<Option<Bytes>>> {
+        let Read { value, point } = self.get_version_now(key).await?;
+        let value = value.map(|(value, _)| value);
+        Ok(Read { value, point })
+    }
+
+    /// The newest committed value of `key`, with its version.
+    pub(crate) async fn get_version_now(
+        self: &Arc<Self>,
+        key: &Key,
+    ) -> Result<Read<Option<(Bytes, Version)>>> {
         let node = self.serving.node()?;
         let read = self.get_newest(&node, key).await;
         self.tell(&node, read).await
@@ -144,7 +154,7 @@ impl Calls {
         self: &Arc<Self>,
         node: &Arc<Node>,
         key: &Key,
-    ) -> Result<Read<Option<Bytes>>> {
+    ) -> Result<Read<Option<(Bytes, Version)>>> {
         let mut pin = None;
         let mut missed = Choice::Absent;
         for _ in 0..STALE_MAX {
@@ -161,6 +171,11 @@ impl Calls {
             let (choice, point) = (read.value, read.point);
             if let Fetched::Value(value) = self.loader.value(node, key, &choice).await? {
                 self.cluster.may_answer(node)?;
+                let version = match &choice {
+                    Choice::Version(record) => record.version,
+                    Choice::Absent => Version::default(),
+                };
+                let value = value.map(|value| (value, version));
                 return Ok(Read { value, point });
             }
             self.cache.lock().index.forget(key);

@@ -24,7 +24,7 @@ use crate::{
     },
     broken::Broken,
     calls::{Calls, commit::Committing, spill::Leaving},
-    model::{Call, Committed, Key, Outcome, Timestamp},
+    model::{Call, Committed, Key, Outcome, RESULT_BYTES_MAX, Timestamp},
     node::Node,
     storage::{layout, records::Place},
 };
@@ -188,6 +188,32 @@ impl Calls {
             self.context.counters.unbuffer(bytes);
         }
         added.map(drop)
+    }
+
+    /// Keeps `result` with the commit of `call`'s transaction, for callers that begin its id again.
+    /// No caller can begin a generated id again.
+    pub(crate) async fn keep_result(self: &Arc<Self>, call: &Call, result: Bytes) -> Result<()> {
+        if result.len() > RESULT_BYTES_MAX {
+            return Err(Error::TooLarge("a kept result has at most 65,536 bytes"));
+        }
+        let transaction = self.here(call).await?;
+        if !transaction.is_named() {
+            return Ok(());
+        }
+        let mut state = transaction.state();
+        state.touch(self.context.clock.monotonic())?;
+        transaction.node.store.check_fence()?;
+        let before = state.result.as_ref().map_or(0, Bytes::len);
+        let (counters, most) = (
+            &self.context.counters,
+            self.context.config.node_buffer_bytes_max,
+        );
+        if !counters.buffer(result.len(), most) {
+            return Err(Error::TooMuchBuffered);
+        }
+        counters.unbuffer(before);
+        state.result = Some(result);
+        Ok(())
     }
 
     pub(crate) async fn put_now(

@@ -21,6 +21,8 @@ pub(crate) enum Asked {
     Commit,
     Abort,
     Status,
+    /// New ones are appended, because nodes of two builds can work side by side.
+    Keep(Bytes),
 }
 
 /// The owner's answer.
@@ -103,7 +105,8 @@ impl From<Refused> for Error {
 impl Asked {
     /// Whether only the transaction's owner can do it.
     pub(crate) fn is_only_there(&self) -> bool {
-        matches!(self, Self::Get(_) | Self::Write(..) | Self::Send(..))
+        let is_of_open = matches!(self, Self::Get(_) | Self::Keep(_));
+        is_of_open || matches!(self, Self::Write(..) | Self::Send(..))
     }
 
     /// Whether executing it late would change the transaction's result.

@@ -174,6 +174,7 @@ impl Collection {
             attempt,
             state,
             is_released,
+            ..
         } = decision;
         match state {
             State::Undecided => {

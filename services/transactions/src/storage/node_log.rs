@@ -60,6 +60,9 @@ pub(crate) struct Draft {
 #[derive(Debug)]
 pub(crate) struct Data {
     pub(crate) updates: Vec<Update>,
+    /// The result that the commit keeps.
+    pub(crate) result: Option<Bytes>,
+    /// The bytes of all of it.
     pub(crate) bytes: usize,
 }
 
@@ -417,7 +420,7 @@ impl NodeLog {
             }
             if let Some(data) = data {
                 group.extend(data.updates);
-                group.extend(self.row(&entry, slot));
+                group.extend(self.row(&entry, slot, data.result.as_ref()));
             }
             entries.push(entry);
             given.push(state.clock.last());
@@ -434,7 +437,7 @@ impl NodeLog {
     }
 
     /// The row of a commit whose entry is in `slot`.
-    fn row(&self, entry: &Entry, slot: u64) -> Option<Update> {
+    fn row(&self, entry: &Entry, slot: u64, result: Option<&Bytes>) -> Option<Update> {
         let Entry::Committing {
             id,
             attempt,
@@ -461,7 +464,8 @@ impl NodeLog {
             writes: writes.clone(),
             effects: 0,
         };
-        Some(self.store.committing(id, *attempt, *named, &record))
+        let decided = (&record, result);
+        Some(self.store.committing(id, *attempt, *named, decided))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -514,7 +518,11 @@ mod tests {
             timestamp: Timestamp::default(),
             writes: WriteSet::Inline(Vec::new()),
         };
-        Draft::from(entry).with(Data { updates, bytes: 1 })
+        Draft::from(entry).with(Data {
+            updates,
+            result: None,
+            bytes: 1,
+        })
     }
 
     /// T4: a commit in a group whose writer is dropped may have committed, and no later slot is

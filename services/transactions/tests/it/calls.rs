@@ -104,6 +104,7 @@ fn a_transaction_that_wrote_nothing_commits() {
         let expected = Begun::Committed {
             id: id("look"),
             after: None,
+            result: None,
         };
         assert_eq!(again.expect("answered").value, expected);
     });

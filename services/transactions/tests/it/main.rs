@@ -22,6 +22,7 @@ mod packing;
 mod packing_failures;
 mod packing_objects;
 mod restarts;
+mod results;
 mod room;
 mod serializable;
 mod storm;

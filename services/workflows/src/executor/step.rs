@@ -36,6 +36,9 @@ impl Executor {
         let (mut made, mut excused) = (0, 0);
         loop {
             made += 1;
+            if around.is_none() {
+                self.env.stop.unless_begun().await;
+            }
             // The caller may be code of a run that was cancelled meanwhile.
             if run.is_closed().await {
                 return Err(Failure::Stopped);

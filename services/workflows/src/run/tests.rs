@@ -29,6 +29,7 @@ fn atomic_run(near: &World) -> (Arc<Env>, Arc<Run>) {
         clock,
         entropy,
         options,
+        stop: crate::stop::Stop::default(),
     });
     let run = Run::new(
         &env,

@@ -13,7 +13,8 @@ use crate::{
     model::RunKey,
     placement::StoreLocation,
     run::Run,
-    storage::{Given, RunRow},
+    same_json::is_same_json,
+    storage::{Given, RunRow, Store},
 };
 
 /// The time between two checks for a run whose begin has an unknown outcome, and whose row did not
@@ -31,13 +32,8 @@ impl Scheduler {
         let (name, id) = &key;
         let workflow = inner.executor.runner.workflow(name);
         let workflow = workflow.ok_or_else(|| Error::NoSuchWorkflow(name.clone()))?;
-        let claim = match inner.claims.claim_or_wait(&key).await {
-            Ok(claim) => claim,
-            Err(Busy::InDoubt) if !inner.env.breaks(Broken::TakesDoubtForBegun) => {
-                let what = "find out whether this run was begun before";
-                return Err(ports::Error::unavailable(what).into());
-            }
-            Err(_) => return Ok(()),
+        let Some(claim) = self.claim(&key, &input).await? else {
+            return Ok(());
         };
         // The claim of this run is among them.
         if inner.claims.len() > inner.env.options.runs_max {
@@ -50,13 +46,18 @@ impl Scheduler {
             let say = format!("an input has {most} bytes at most");
             return Err(Error::TooLarge(say));
         }
-        if is_client_id && inner.placement.exists_elsewhere(&key, &location).await? {
-            return Ok(());
+        if is_client_id
+            && let Some(store) = inner.placement.found_elsewhere(&key, &location).await?
+        {
+            return self.check_input(&store, &key, &input).await;
         }
         inner.placement.list(&store, name, &workflow).await?;
         let row = RunRow::begun(inner.env.now_ms(), store.own_driver()?);
         let workflow = (*workflow).clone();
-        let given = Given { input, workflow };
+        let given = Given {
+            input: input.clone(),
+            workflow,
+        };
         let (existing, point) = match store.begin_run(name, id, &row, &given).await {
             // The row may exist, now or later, and the caller may not come back.
             Err(error) if error.is_transient() => {
@@ -69,7 +70,8 @@ impl Scheduler {
             begun => begun?,
         };
         if existing.is_some() {
-            return self.join_begun(claim, location).await;
+            self.join_begun(claim, location).await?;
+            return self.check_input(&store, &key, &input).await;
         }
         inner.executor.figures.lock().begun += 1;
         let place = (location.clone(), store);
@@ -82,6 +84,41 @@ impl Scheduler {
         );
         self.execute(claim, location, Some(run));
         Ok(())
+    }
+
+    /// The claim of a run that is to begin with `input`. None: the run has begun with it.
+    ///
+    /// Errors: `InputDiffers`; `Port` while the outcome of an earlier begin is unknown.
+    async fn claim(&self, key: &RunKey, input: &[u8]) -> Result<Option<Claim>> {
+        let inner = &self.inner;
+        match inner.claims.claim_or_wait(key).await {
+            Ok(claim) => Ok(Some(claim)),
+            Err(Busy::InDoubt) if !inner.env.breaks(Broken::TakesDoubtForBegun) => {
+                let what = "find out whether this run was begun before";
+                Err(ports::Error::unavailable(what).into())
+            }
+            Err(Busy::InDoubt) => Ok(None),
+            Err(Busy::Executing(run)) => {
+                if is_same_json(&run.input, input) {
+                    return Ok(None);
+                }
+                run.externalize().await?;
+                Err(Error::InputDiffers(key.1.clone()))
+            }
+        }
+    }
+
+    /// Errors: `InputDiffers` if the existing run has begun with another input. The input is kept
+    /// for as long as the run.
+    async fn check_input(&self, store: &Store, (name, id): &RunKey, input: &[u8]) -> Result<()> {
+        match store.input(name, id).await? {
+            Some((existing, point)) if !is_same_json(&existing, input) => {
+                store.externalize(point).await?;
+                Err(Error::InputDiffers(id.clone()))
+            }
+            // Without an input the run was forgotten a moment ago.
+            _ => Ok(()),
+        }
     }
 
     /// Executes a run that an earlier begin has begun, whose response was lost.

@@ -49,10 +49,10 @@ pub(crate) struct Claim {
 }
 
 /// Why a run cannot begin here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Busy {
     /// A task executes it.
-    Executing,
+    Executing(Arc<Run>),
     /// The outcome of its begin is unknown; a task will read what is stored.
     InDoubt,
 }
@@ -90,12 +90,8 @@ impl Claims {
             }
             let entries = self.entries.lock();
             let entry = entries.get(key).filter(|entry| entry.task.is_some())?;
-            let is_read = entry.run.is_some();
-            Some(Err(if is_read {
-                Busy::Executing
-            } else {
-                Busy::InDoubt
-            }))
+            let run = entry.run.clone();
+            Some(Err(run.map_or(Busy::InDoubt, Busy::Executing)))
         })
         .await
     }

@@ -172,35 +172,45 @@ impl Service {
         most: Duration,
     ) -> BoxFuture<'a, Result<RunView>> {
         Box::pin(async move {
-            let clock = &self.env().clock;
-            let until = clock.monotonic() + most;
-            let key: RunKey = (name.to_owned(), id.to_owned());
-            loop {
-                let ended = self.claims.watch_end(&key);
-                let is_executed = ended.is_some();
-                let left = until.since(clock.monotonic());
-                if let Some(mut ended) = ended {
-                    tokio::select! {
-                        biased;
-                        _ = ended.wait_for(|ended| *ended) => {}
-                        () = clock.sleep(left) => {}
-                    }
-                }
-                let left = until.since(clock.monotonic());
-                let view = self.run_within(left, name, id).await?;
-                if view.status != Status::Running || left.is_zero() {
-                    return Ok(view);
-                }
-                let has_stopped = || {
-                    let ended = self.claims.watch_end(&key);
-                    ended.is_some_and(|ended| *ended.borrow())
-                };
-                if !is_executed || has_stopped() {
-                    // It is being resumed.
-                    clock.sleep(CHECK_AGAIN.min(left)).await;
+            tokio::select! {
+                biased;
+                view = self.wait_until_ended(name, id, most) => view,
+                () = self.env().stop.interrupted(), if !most.is_zero() => {
+                    Err(Error::Stopped(id.to_owned()))
                 }
             }
         })
+    }
+
+    async fn wait_until_ended(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
+        let clock = &self.env().clock;
+        let until = clock.monotonic() + most;
+        let key: RunKey = (name.to_owned(), id.to_owned());
+        loop {
+            let ended = self.claims.watch_end(&key);
+            let is_executed = ended.is_some();
+            let left = until.since(clock.monotonic());
+            if let Some(mut ended) = ended {
+                tokio::select! {
+                    biased;
+                    _ = ended.wait_for(|ended| *ended) => {}
+                    () = clock.sleep(left) => {}
+                }
+            }
+            let left = until.since(clock.monotonic());
+            let view = self.run_within(left, name, id).await?;
+            if view.status != Status::Running || left.is_zero() {
+                return Ok(view);
+            }
+            let has_stopped = || {
+                let ended = self.claims.watch_end(&key);
+                ended.is_some_and(|ended| *ended.borrow())
+            };
+            if !is_executed || has_stopped() {
+                // It is being resumed.
+                clock.sleep(CHECK_AGAIN.min(left)).await;
+            }
+        }
     }
 
     /// A page of a workflow's runs after `after`, in the order of their ids, and where the next page

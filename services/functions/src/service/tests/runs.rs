@@ -159,7 +159,7 @@ fn a_stop_fails_nothing_that_it_ends() {
         functions.stop();
         service.stop().await;
         world.clock().sleep(Duration::from_secs(10)).await;
-        assert_eq!(runtime.ended.load(Ordering::Relaxed), 2, "they were ended");
+        service.idle().await;
         assert_eq!(backlog(&world, &service).await, (1, 0));
         let given_back = world
             .queue()
@@ -205,6 +205,42 @@ fn a_failure_after_a_stop_began_has_no_outcome_and_nothing_more_is_taken() {
             (1, 1)
         );
         assert_eq!(backlog(&world, &service).await, (2, 0));
+    });
+}
+
+/// A2. The caller of a function that the stop ended was told that the function had failed.
+#[test]
+fn a_stop_waits_for_calls_and_says_which_it_ended() {
+    run(async {
+        let world = World::new(1);
+        let (service, runtime) = service(&world);
+        service.deploy("shop", once()).await.expect("deployed");
+        *runtime.is_fit.lock() = |_| true;
+        *runtime.takes.lock() = Duration::from_secs(10);
+        service.idle().await;
+        let called = || {
+            let service = service.clone();
+            let invocation = Invocation::new("a".to_owned(), "{}".into(), false);
+            tokio::spawn(async move { service.invoke("one", invocation).await })
+        };
+        let waited_for = called();
+        world.clock().sleep(Duration::from_secs(1)).await;
+        service.begin_stop();
+        service.idle().await;
+        assert!(
+            waited_for
+                .await
+                .expect("no panic")
+                .expect("it ran")
+                .result
+                .is_ok()
+        );
+        let ended = called();
+        world.clock().sleep(Duration::from_secs(1)).await;
+        service.interrupt();
+        let ended = ended.await.expect("no panic");
+        assert!(matches!(ended, Err(Error::Stopped)), "{ended:?}");
+        service.idle().await;
     });
 }
 

@@ -18,6 +18,8 @@
 //! Commits with effects, with spilled or packed values, with many or large writes, and commits of
 //! sequenced keyspaces go step by step.
 
+use bytes::Bytes;
+
 use super::Commit;
 use crate::{
     Error, Result,
@@ -53,7 +55,7 @@ impl Commit<'_> {
         if has_apart {
             return None;
         }
-        let bytes = self.buffer.bytes();
+        let bytes = self.buffer.bytes() + self.result.as_ref().map_or(0, Bytes::len);
         let putting =
             |(write, value): (_, Option<_>)| node.store.putting(id, attempt, write, value, None);
         let values = self
@@ -61,6 +63,7 @@ impl Commit<'_> {
             .map(|(write, buffered)| (write, buffered.value().cloned()));
         let data = Data {
             updates: values.map(putting).collect(),
+            result: self.result.clone(),
             bytes,
         };
         node.log.takes(&data).then_some(data)

@@ -99,7 +99,12 @@ impl Commit<'_> {
         let (id, attempt, node) = self.names();
         match node
             .store
-            .prepare(id, attempt, self.transaction.is_named())
+            .prepare(
+                id,
+                attempt,
+                self.transaction.is_named(),
+                self.result.as_ref(),
+            )
             .await?
         {
             Decided::Done(_) => Ok(()),

@@ -6,6 +6,7 @@
 //! - A row is dropped only once no node can decide about it any more, and no committed data depend
 //!   on it. `retention` checks that, and conditions on the row's attempt and state enforce it here.
 
+use bytes::Bytes;
 use ports::{
     Condition, DurabilityPoint, Item, Update,
     key_value::{Action, Outcome, Test},
@@ -25,6 +26,9 @@ const ATTEMPT: &str = "attempt";
 const STATE: &str = "state";
 /// The record of the commit.
 const RECORD: &str = "record";
+/// The result that its caller keeps with the commit. It is written no later than the decision, and
+/// counts only if that attempt has committed.
+const RESULT: &str = "result";
 /// One: its window is over, and it is dropped with the last of its versions.
 const RELEASED: &str = "released";
 
@@ -47,6 +51,8 @@ pub(crate) enum State {
 pub(crate) struct Decision {
     pub(crate) attempt: Attempt,
     pub(crate) state: State,
+    /// The result that the commit keeps, if it has one.
+    pub(crate) result: Option<Bytes>,
     /// Whether its window is over, and it is dropped with the last of its versions.
     pub(crate) is_released: bool,
 }
@@ -126,7 +132,11 @@ impl Store {
             let is_its = Condition::attribute(ATTEMPT, Test::is(earlier.to_bytes().to_vec()));
             open = Condition::All(vec![open, is_its]);
         }
-        let actions = vec![set_attempt(attempt), Action::unset(STATE)];
+        let actions = vec![
+            set_attempt(attempt),
+            Action::unset(STATE),
+            Action::unset(RESULT),
+        ];
         self.decide(self.row(id, actions).when(open)).await
     }
 
@@ -136,9 +146,9 @@ impl Store {
         id: &TransactionId,
         attempt: Attempt,
         is_named: bool,
-        record: &StoredRecord,
+        (record, result): (&StoredRecord, Option<&Bytes>),
     ) -> Result<Decided> {
-        let update = self.committing(id, attempt, is_named, record);
+        let update = self.committing(id, attempt, is_named, (record, result));
         // Finding its own commit is success: an answer was lost.
         let decided = self.decide(update).await?;
         Ok(decided.or_found(attempt, |state| matches!(state, State::Committed(_))))
@@ -150,9 +160,12 @@ impl Store {
         id: &TransactionId,
         attempt: Attempt,
         is_named: bool,
-        record: &StoredRecord,
+        (record, result): (&StoredRecord, Option<&Bytes>),
     ) -> Update {
-        self.row(id, committing(attempt, record))
+        let actions = committing(attempt, record)
+            .into_iter()
+            .chain(keeping(result));
+        self.row(id, actions.collect())
             .when(open(attempt, is_named))
     }
 
@@ -184,9 +197,11 @@ impl Store {
         id: &TransactionId,
         attempt: Attempt,
         is_named: bool,
+        result: Option<&Bytes>,
     ) -> Result<Decided> {
-        let actions = vec![set_attempt(attempt), Action::set_integer(STATE, PREPARED)];
-        let update = Update::modify(self.buckets.decision(id), actions);
+        let prepared = [set_attempt(attempt), Action::set_integer(STATE, PREPARED)];
+        let actions = prepared.into_iter().chain(keeping(result));
+        let update = Update::modify(self.buckets.decision(id), actions.collect());
         let decided = self.decide(update.when(open(attempt, is_named))).await?;
         Ok(decided.or_found(attempt, |state| *state == State::Prepared))
     }
@@ -209,7 +224,7 @@ impl Store {
         id: &TransactionId,
         attempt: Attempt,
     ) -> Result<Decided> {
-        let actions = vec![Action::set_integer(STATE, ABORTED)];
+        let actions = vec![Action::set_integer(STATE, ABORTED), Action::unset(RESULT)];
         let update = self.row(id, actions).when(decided(attempt, PREPARED));
         self.finish_decision(&update).await
     }
@@ -239,9 +254,10 @@ impl Store {
             .await
     }
 
-    /// `release`: the window of a commit is over, and versions of it are left.
+    /// `release`: the window of a commit is over, and versions of it are left. Its result is
+    /// dropped.
     pub(crate) async fn release(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
-        let actions = vec![Action::set_integer(RELEASED, 1)];
+        let actions = vec![Action::set_integer(RELEASED, 1), Action::unset(RESULT)];
         let update = self.row(id, actions).when(decided(attempt, COMMITTED));
         self.finish(&update).await.map(drop)
     }
@@ -305,6 +321,7 @@ impl Decision {
         Ok(Self {
             attempt,
             state,
+            result: item.bytes(RESULT).cloned(),
             is_released: item.integer(RELEASED).is_some(),
         })
     }
@@ -341,6 +358,10 @@ fn committing(attempt: Attempt, record: &StoredRecord) -> Vec<Action> {
         Action::set_integer(STATE, COMMITTED),
         Action::set(RECORD, encode(record)),
     ]
+}
+
+fn keeping(result: Option<&Bytes>) -> Option<Action> {
+    result.map(|result| Action::set(RESULT, result.clone()))
 }
 
 fn decided(attempt: Attempt, state: i64) -> Condition {

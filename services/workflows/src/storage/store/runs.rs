@@ -99,6 +99,17 @@ impl Store {
         Ok(Given::decode(&item)?)
     }
 
+    /// The input of a run; none: it was forgotten.
+    pub(crate) async fn input(
+        &self,
+        workflow: &str,
+        run: &str,
+    ) -> Result<Option<(Bytes, DurabilityPoint)>> {
+        let read = self.rows.get(&layout::given(workflow, run)).await?;
+        let given = read.value.as_deref().map(Given::decode).transpose()?;
+        Ok(given.map(|given| (given.input, read.point)))
+    }
+
     /// The note that a run has failed whose rows the far store has permanently refused; none: there
     /// is no note of the run that began then.
     pub(crate) async fn refused(
