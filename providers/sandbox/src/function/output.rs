@@ -258,7 +258,7 @@ mod tests {
         let (output, stdout) = output(&Arc::new(logs), "one");
         output.begin("it");
         unistd::write(&stdout, b"a line\n").expect("there is room");
-        let tail = output.end("REPORT");
+        let tail = output.end(|_| None, "REPORT");
         assert!(tail.windows(6).any(|part| part == b"a line"));
         let text: Vec<_> = lines(&messages)
             .flat_map(|lines| [lines.id.to_string(), lines.text.clone()])
