@@ -60,6 +60,15 @@ enum Command {
     /// Run workflows of deployed functions, look at their runs, end them
     #[command(subcommand)]
     Workflows(commands::workflows::Command),
+    /// Read and write plain state of a running server
+    #[command(subcommand)]
+    State(commands::state::Command),
+    /// List the queues that start functions, look into them, send to them, empty them
+    #[command(subcommand)]
+    Queues(commands::queues::Command),
+    /// List the open transactions of a running server
+    #[command(subcommand)]
+    Transactions(commands::transactions::Command),
     /// Print a completion script for a shell
     Completions {
         /// The shell the script is for
@@ -103,6 +112,9 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => commands::doctor::run(arguments),
         Command::Functions(command) => commands::functions::run(&command),
         Command::Workflows(command) => commands::workflows::run(&command),
+        Command::State(command) => commands::state::run(&command),
+        Command::Queues(command) => commands::queues::run(&command),
+        Command::Transactions(command) => commands::transactions::run(&command),
         Command::Completions { shell } => completions(shell),
     };
     ended.unwrap_or_else(|error| {

@@ -167,6 +167,7 @@ decorator! {
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt>;
     async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt>;
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>>;
+    async fn waiting(&self, queue: &str, messages_max: usize) -> Result<Vec<DeadLetter>>;
     async fn backlog(&self, queue: &str) -> Result<Backlog>;
 }
 

@@ -35,6 +35,9 @@
 //!   queue have come. A redriven letter comes last in its group. It keeps its deduplication id, is
 //!   never dropped as a duplicate (Q4), and counts as untried. At any moment it is a message or a
 //!   dead letter, never both. Redriving or purging a missing letter does nothing.
+//! - **Q14** [`QueueAdmin::waiting`] shows messages that were sent and are neither acknowledged nor
+//!   given up, those of one group in order and from its first on. It delivers none of them: a
+//!   consumer receives them as if nothing had been shown.
 //!
 //! Not promised: an order between groups, or exactly one delivery.
 

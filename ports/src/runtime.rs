@@ -53,6 +53,8 @@ pub struct Function {
     pub revision: String,
     /// Its interpreter, if it needs one.
     pub language: Language,
+    /// The version that the interpreter must have: `3.11` of Python, `20` of Node; none: any.
+    pub runtime_version: Option<String>,
     /// `module.function`, or the executable's file name in [`Self::folder`].
     pub handler: String,
     /// The archive with its code, which is [installed](crate::CodeStore::install).

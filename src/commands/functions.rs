@@ -7,9 +7,14 @@ mod letters;
 mod logs;
 mod package;
 
-use std::{fmt::Write as _, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use clap::{Args, Subcommand};
 use serde::Deserialize;
@@ -48,12 +53,16 @@ pub(crate) enum Command {
 pub(crate) struct Deploy {
     #[command(flatten)]
     target: Target,
-    /// The application's manifest
+    /// The application's manifest, or its folder: there FOLDER.toml of the folder's own name, app.toml, or the only
+    /// manifest
     #[arg(value_name = "APP.toml")]
     manifest: PathBuf,
     /// Deploy again whenever the manifest or its code changes, until Ctrl-C
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     watch: bool,
+    /// List the files that would be sent, and send nothing
+    #[arg(long)]
+    dry_run: bool,
     /// Print the server's JSON as it is
     #[arg(long)]
     json: bool,
@@ -66,7 +75,7 @@ pub(crate) struct Invoke {
     target: Target,
     /// The function
     name: String,
-    /// The payload in JSON; `-` reads it from stdin
+    /// The payload in JSON: as text, `@FILE` or `file://FILE` for the content of a file, `-` for stdin
     #[arg(long, value_name = "JSON", default_value = "{}")]
     payload: String,
     /// Have it run some time soon, with its retries, and print its request id
@@ -75,6 +84,9 @@ pub(crate) struct Invoke {
     /// Show what it printed, on stderr
     #[arg(long)]
     log: bool,
+    /// Print the error of a failed function in JSON, on stdout
+    #[arg(long)]
+    json: bool,
 }
 
 /// How to show the list.
@@ -119,20 +131,24 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
 
 impl Deploy {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let deployed = self.deploy()?;
+        let manifest = package::manifest_at(&self.manifest)?;
+        if self.dry_run {
+            return dry_run(&manifest);
+        }
+        let deployed = self.deploy(&manifest)?;
         if self.watch {
-            self.watch(package::Seen::Whole(deployed))
+            self.watch(&manifest, package::Seen::Whole(deployed))
         } else {
             Ok(ExitCode::SUCCESS)
         }
     }
 
     /// Deploys every version after `seen`, which is deployed.
-    fn watch(&self, mut seen: package::Seen) -> anyhow::Result<ExitCode> {
+    fn watch(&self, manifest: &Path, mut seen: package::Seen) -> anyhow::Result<ExitCode> {
         // Why `seen` is not deployed yet, if it is to be tried again.
         let mut owed: Option<String> = None;
         loop {
-            match package::wait_for_change(&self.manifest, &seen, TRY_AGAIN) {
+            match package::wait_for_change(manifest, &seen, TRY_AGAIN) {
                 Some(now) => seen = now,
                 None if owed.is_none() => continue,
                 None => {}
@@ -141,7 +157,7 @@ impl Deploy {
             // It is being edited. The deployed version stays, and the next change is tried.
             let refused = match &seen {
                 package::Seen::Broken(_, why) => Some(why.clone()),
-                package::Seen::Whole(_) => match self.deploy() {
+                package::Seen::Whole(_) => match self.deploy(manifest) {
                     Ok(now) => {
                         seen = package::Seen::Whole(now);
                         None
@@ -161,9 +177,9 @@ impl Deploy {
     }
 
     /// Deploys the present version, and returns it.
-    fn deploy(&self) -> anyhow::Result<package::State> {
-        let state = package::State::of(&self.manifest)?;
-        let package = package::Package::make(&self.manifest)?;
+    fn deploy(&self, manifest: &Path) -> anyhow::Result<package::State> {
+        let state = package::State::of(manifest)?;
+        let package = package::Package::make(manifest)?;
         let path = format!("/v1/applications/{}", segment(&package.name));
         let request = Request {
             method: "PUT",
@@ -187,7 +203,7 @@ impl Deploy {
 
 impl Invoke {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let payload = super::text_or_stdin(&self.payload)?;
+        let payload = super::input(&self.payload)?;
         let path = format!("/2015-03-31/functions/{}/invocations", segment(&self.name));
         let kind = if self.event {
             "Event"
@@ -198,10 +214,10 @@ impl Invoke {
         let headers = [("X-Amz-Invocation-Type", kind), ("X-Amz-Log-Type", log)];
         let request = Request {
             method: "POST",
-            path: &path,
             headers: &headers,
             body: &payload,
             wait_max: INVOKE_MAX,
+            ..Request::get(&path)
         };
         let answer = self.target.send(&request)?;
         if let Some(log) = answer.header("x-amz-log-result") {
@@ -213,12 +229,64 @@ impl Invoke {
             let id = answer.header("x-amzn-requestid").unwrap_or_default();
             return super::print(&format!("{id}\n"));
         }
+        let has_failed = answer.header("x-amz-function-error").is_some();
+        if has_failed && !self.json {
+            super::print_aside(&failure(&answer.body));
+            return Ok(ExitCode::FAILURE);
+        }
         super::print(&format!("{}\n", String::from_utf8_lossy(&answer.body)))?;
-        Ok(match answer.header("x-amz-function-error") {
-            Some(_) => ExitCode::FAILURE,
-            None => ExitCode::SUCCESS,
+        Ok(if has_failed {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
         })
     }
+}
+
+/// The error of a failed function, as people read it: its type, its message and where it arose.
+fn failure(payload: &[u8]) -> String {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Failure {
+        error_type: String,
+        error_message: String,
+        /// Python's lines; Node has its own in `trace`.
+        #[serde(default)]
+        stack_trace: Vec<String>,
+        #[serde(default)]
+        trace: Vec<String>,
+    }
+    let Ok(failure) = serde_json::from_slice::<Failure>(payload) else {
+        return format!(
+            "landfast: the function failed: {}\n",
+            String::from_utf8_lossy(payload)
+        );
+    };
+    let (kind, message) = (failure.error_type, failure.error_message);
+    let mut text = format!("landfast: the function failed: {kind}: {message}\n");
+    // Node's trace begins with the message.
+    let trace = failure.trace.into_iter().skip(1);
+    for line in failure.stack_trace.into_iter().chain(trace) {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Lists the files that a deployment would send, with their lengths.
+fn dry_run(manifest: &Path) -> anyhow::Result<ExitCode> {
+    let package = package::Package::make(manifest)?;
+    let mut text = String::new();
+    for (path, bytes) in &package.files {
+        writeln!(text, "{bytes:>10}  {}", path.display())?;
+    }
+    let (name, count) = (&package.name, package.files.len());
+    let kibibytes = package.content.len().div_ceil(1024);
+    writeln!(
+        text,
+        "{name}: {count} files, packed {kibibytes} KiB; nothing was sent"
+    )?;
+    super::print(&text)
 }
 
 impl List {
@@ -251,7 +319,25 @@ impl Remove {
             wait_max: DEPLOY_MAX,
             ..Request::get(&path)
         };
-        self.target.send(&request)?;
+        let answer = self.target.ask(&request)?;
+        if answer.status == 404
+            && let Some(function) = self.function()?
+        {
+            let (name, application) = (function.name, function.application);
+            bail!(
+                "{name} is a function of the application {application}: `landfast functions remove {application}` removes \
+                 that with all its functions. To remove the function alone, deploy {application} without it"
+            );
+        }
+        answer.accepted(&self.target, &path)?;
         super::print(&format!("removed {}\n", self.application))
+    }
+
+    /// The function of the name that was given for an application.
+    fn function(&self) -> anyhow::Result<Option<Listed>> {
+        let body = self.target.get("/v1/functions")?;
+        let functions: Vec<Listed> = parsed(body.as_bytes(), A_LIST)?;
+        let mut functions = functions.into_iter();
+        Ok(functions.find(|function| function.name == self.application))
     }
 }

@@ -2,14 +2,19 @@
 
 pub(crate) mod doctor;
 pub(crate) mod functions;
+mod instant;
+pub(crate) mod queues;
 pub(crate) mod request;
 pub(crate) mod serve;
+pub(crate) mod state;
 pub(crate) mod status;
+pub(crate) mod transactions;
 pub(crate) mod workflows;
 
 use std::{
     borrow::Cow,
     fmt::Write as _,
+    fs,
     io::{self, IsTerminal as _, Read as _, Write as _},
     process::ExitCode,
 };
@@ -19,9 +24,14 @@ use anyhow::Context as _;
 /// Writes `text` to stdout at once, escaped for a terminal. A reader that has gone away (`landfast
 /// status | head`) is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<ExitCode> {
+    let text = shown(text, io::stdout().is_terminal());
+    print_bytes(text.as_bytes())
+}
+
+/// Writes `bytes` to stdout as they are.
+pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<ExitCode> {
     let mut stdout = io::stdout().lock();
-    let text = shown(text, stdout.is_terminal());
-    let written = stdout.write_all(text.as_bytes());
+    let written = stdout.write_all(bytes);
     match written.and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("stdout cannot be written; send it somewhere else")
@@ -45,16 +55,25 @@ fn shown(text: &str, on_terminal: bool) -> Cow<'_, str> {
     }
 }
 
-/// The text of an argument, or all of stdin for `-`.
-pub(crate) fn text_or_stdin(argument: &str) -> anyhow::Result<Vec<u8>> {
-    if argument != "-" {
-        return Ok(argument.into());
+/// The bytes that an argument stands for: a file's for `@FILE` and `file://FILE`, all of stdin for
+/// `-`, otherwise its own.
+///
+/// `fileb://` is the same, because scripts for the `aws` command have it.
+pub(crate) fn input(argument: &str) -> anyhow::Result<Vec<u8>> {
+    if argument == "-" {
+        let mut text = Vec::new();
+        io::stdin()
+            .read_to_end(&mut text)
+            .context("stdin cannot be read")?;
+        return Ok(text);
     }
-    let mut text = Vec::new();
-    io::stdin()
-        .read_to_end(&mut text)
-        .context("stdin cannot be read")?;
-    Ok(text)
+    let file = ["@", "file://", "fileb://"]
+        .iter()
+        .find_map(|prefix| argument.strip_prefix(prefix));
+    match file {
+        Some(file) => fs::read(file).with_context(|| format!("{file} cannot be read")),
+        None => Ok(argument.into()),
+    }
 }
 
 /// Text with control characters as escapes. Much of the output comes from functions, which may pass

@@ -19,10 +19,13 @@ use crate::settings::Listen;
 
 /// How long connecting may take, and a response unless the caller says otherwise.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// The longest response, in bytes.
+/// The longest response by default, in bytes.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The slowest line on which the body of a request can be sent.
 const SENT_BYTES_PER_S: usize = 64 * 1024;
+
+/// The shown bytes of a refusal in an unknown form.
+const SHOWN_BYTES_MAX: usize = 2 * 1024;
 
 /// The address of a server by default.
 const URL: &str = "http://127.0.0.1:7600";
@@ -99,7 +102,7 @@ impl Target {
         let wait_max = WAIT_MAX + request.wait_max + sending;
         let client = Client::new(http_client::Config {
             connect_timeout: WAIT_MAX,
-            response_bytes_max: ANSWER_BYTES_MAX,
+            response_bytes_max: request.answer_bytes_max,
             ..http_client::Config::default()
         });
         let http = self.as_http(request)?;
@@ -177,6 +180,8 @@ pub(crate) struct Request<'a> {
     pub(crate) body: &'a [u8],
     /// How long the response may take.
     pub(crate) wait_max: Duration,
+    /// The longest response, in bytes.
+    pub(crate) answer_bytes_max: usize,
 }
 
 impl<'a> Request<'a> {
@@ -187,6 +192,7 @@ impl<'a> Request<'a> {
             headers: &[],
             body: &[],
             wait_max: WAIT_MAX,
+            answer_bytes_max: ANSWER_BYTES_MAX,
         }
     }
 }
@@ -215,17 +221,37 @@ impl Answer {
         if (200..300).contains(&self.status) {
             return Ok(self);
         }
-        let (url, status) = (&target.url, self.status);
-        let said = match serde_json::from_slice(&self.body) {
-            Ok(Problem { name, detail, .. }) => format!("{name}: {detail}"),
-            Err(_) => String::from_utf8_lossy(&self.body).trim().to_owned(),
-        };
-        let said = format!("{url}{path} answered {status}: {said}");
+        let status = self.status;
+        let said = self
+            .message()
+            .unwrap_or_else(|| self.unreadable(target, path));
         // A gateway in front of the server reports with these that it is away.
         match status {
             502..=504 => Err(Unavailable(said).into()),
             _ => bail!(said),
         }
+    }
+
+    /// The message of a refusal, with the name that scripts compare: of a problem document, or of
+    /// an error of Lambda's API.
+    fn message(&self) -> Option<String> {
+        if let Ok(Problem { name, detail, .. }) = serde_json::from_slice(&self.body) {
+            return Some(format!("{detail} ({name})"));
+        }
+        let LambdaError { message } = serde_json::from_slice(&self.body).ok()?;
+        Some(match self.header("x-amzn-errortype") {
+            Some(name) => format!("{message} ({name})"),
+            None => message,
+        })
+    }
+
+    /// A refusal that no Landfast server wrote.
+    fn unreadable(&self, target: &Target, path: &str) -> String {
+        let said = String::from_utf8_lossy(&self.body);
+        let said = said.trim();
+        let beginning = &said[..said.floor_char_boundary(SHOWN_BYTES_MAX)];
+        let (url, status) = (&target.url, self.status);
+        format!("{url}{path} answered {status}: {beginning}")
     }
 }
 
@@ -236,6 +262,12 @@ struct Problem {
     detail: String,
     /// The run that it is about.
     id: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct LambdaError {
+    #[serde(alias = "Message")]
+    message: String,
 }
 
 #[cfg(test)]

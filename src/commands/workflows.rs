@@ -48,8 +48,8 @@ pub(crate) struct Run {
     target: Target,
     /// The workflow
     name: String,
-    /// The input in JSON; `-` reads it from stdin
-    #[arg(long, value_name = "JSON", default_value = "null")]
+    /// The input in JSON: as text, `@FILE` or `file://FILE` for the content of a file, `-` for stdin
+    #[arg(long, value_name = "JSON", default_value = "{}")]
     input: String,
     /// A name for the run: the same name is the same run
     #[arg(long)]
@@ -174,7 +174,7 @@ fn timeline(
 
 impl Run {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let input = super::text_or_stdin(&self.input)?;
+        let input = super::input(&self.input)?;
         let wait = self.wait;
         let id = self.id.clone().unwrap_or_else(drawn_id);
         let (name, encoded_id) = (segment(&self.name), segment(&id));
@@ -222,10 +222,14 @@ impl Run {
     fn end(&self, shown: &Shown, whole: &str) -> anyhow::Result<ExitCode> {
         let Shown { run, status, .. } = shown;
         let is_late = status == "running" && self.wait > 0;
+        let failure = shown.failure().filter(|_| !self.json);
+        if let Some(failure) = &failure {
+            super::print_aside(&format!("landfast: {failure}\n"));
+        }
         let text = match shown.came_to() {
             _ if self.json => whole,
+            _ if failure.is_some() || is_late => "",
             Some(came_to) => came_to,
-            None if is_late => "",
             None => &format!("{run} {status}"),
         };
         if !text.is_empty() {

@@ -91,7 +91,9 @@ def failures_have_the_names_that_lambda_gives_them(apps, runner):
         "nowhere.handler": ("Runtime.ImportModuleError", "Unable to import module 'nowhere'"),
     }
     for handler in failures:
-        apps.function(handler.replace(".", "-"), handler=handler, **runner)
+        # With modules elsewhere, a missing one is not refused at the deployment.
+        environment = {"PYTHONPATH": "/var/task/more", **runner.get("environment", {})}
+        apps.function(handler.replace(".", "-"), handler=handler, **{**runner, "environment": environment})
     apps.deploy()
     for handler, (type, message) in failures.items():
         failed = apps.call(handler.replace(".", "-"))
@@ -225,7 +227,9 @@ def node_failures_have_the_names_that_lambda_gives_them(apps):
         "nowhere.handler": "Runtime.ImportModuleError",
     }
     for handler in failures:
-        apps.function(handler.replace(".", "-"), runtime="node", handler=handler, memory_mb=256)
+        # With modules elsewhere, a missing one is not refused at the deployment.
+        elsewhere = {"NODE_PATH": "/var/task/more"}
+        apps.function(handler.replace(".", "-"), runtime="node", handler=handler, memory_mb=256, environment=elsewhere)
     apps.deploy()
     assert {handler: apps.call(handler.replace(".", "-")).type for handler in failures} == failures
 

@@ -2,6 +2,9 @@
 
 import itertools
 import logging
+import os
+import subprocess
+import threading
 
 import pytest
 from kazoo.client import KazooClient
@@ -43,6 +46,30 @@ def apps(tmp_path, own_server):
     if type(own_server).__name__ != "Landfast":
         pytest.skip("functions are tested on the embedded store")
     return application.Application(tmp_path / "app", own_server)
+
+
+@pytest.fixture
+def stays(apps):
+    """Starts the program as a client that stays: `stays(arguments...)`; its lines so far."""
+    running = []
+
+    def start(*arguments):
+        environment = {**os.environ, "LANDFAST_URL": f"http://{apps.address}"}
+        process = subprocess.Popen(
+            [apps.server.program, *arguments], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        lines = []
+        reader = threading.Thread(target=lambda: lines.extend(map(str.rstrip, iter(process.stdout.readline, ""))), daemon=True)
+        reader.start()
+        running.append((process, reader))
+        return lines
+
+    yield start
+    for process, reader in running:
+        process.terminate()
+        process.wait(waiting.GUARD_SECONDS)
+        reader.join(waiting.GUARD_SECONDS)
+        process.stdout.close()
 
 
 @pytest.fixture

@@ -16,30 +16,6 @@ import application
 import waiting
 
 
-@pytest.fixture
-def stays(apps):
-    """Starts the program as a client that stays: `stays(arguments...)`; its lines so far."""
-    running = []
-
-    def start(*arguments):
-        environment = {**os.environ, "LANDFAST_URL": f"http://{apps.address}"}
-        process = subprocess.Popen(
-            [apps.server.program, *arguments], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        lines = []
-        reader = threading.Thread(target=lambda: lines.extend(map(str.rstrip, iter(process.stdout.readline, ""))), daemon=True)
-        reader.start()
-        running.append((process, reader))
-        return lines
-
-    yield start
-    for process, reader in running:
-        process.terminate()
-        process.wait(waiting.GUARD_SECONDS)
-        reader.join(waiting.GUARD_SECONDS)
-        process.stdout.close()
-
-
 def a_watched_application_is_deployed_again_when_something_of_it_changes(apps, stays):
     """U4: the next invocation runs the new code."""
     says = "def handler(event, context):\n    return {}\n".format

@@ -275,4 +275,4 @@ def the_command_says_what_a_run_came_to_and_what_was_refused(apps):
     apps.ask("DELETE", "/v1/workflows/waits/runs/long")
     assert run("waits", "--id", "long") == (1, "long cancelled\n", "")
     code, out, said = run("nobody")
-    assert (code, out) == (1, "") and "answered 404: no-such-workflow: " in said and "{" not in said, said
+    assert (code, out) == (1, "") and "(no-such-workflow)" in said and "{" not in said, said

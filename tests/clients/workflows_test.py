@@ -43,7 +43,7 @@ def the_command_names_the_step_that_a_run_failed_of(apps):
     # It ended long before, and the time when that became durable is unknown. Its result is shown
     # though it cannot be drawn.
     again = apps.command("workflows", "run", "order", "--id", "o", "--timeline", "--svg", "/nowhere/timeline.svg")
-    assert again.returncode == 1 and "KeyError" in again.stdout, again
+    assert again.returncode == 1 and again.stdout == "" and "landfast: ships failed: KeyError: 'item'" in again.stderr, again
     assert "until durable" in ran.stderr and "until durable" not in again.stderr, again.stderr
 
 

@@ -140,6 +140,7 @@ fn empty(language: Language) -> Function {
         name: "empty".to_owned(),
         revision: "1".to_owned(),
         language: runs,
+        runtime_version: None,
         handler: handler.to_owned(),
         archive: "empty".to_owned(),
         folder: "code".to_owned(),

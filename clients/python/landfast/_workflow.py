@@ -391,7 +391,7 @@ def step_with(client: Callable[[], Any], function: Optional[F], name: Optional[s
     """`step` over a client that is looked up at each call."""
 
     def decorate(function: F) -> F:
-        called = name or function.__name__
+        called = name_of_step(function, name)
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -400,6 +400,28 @@ def step_with(client: Callable[[], Any], function: Optional[F], name: Optional[s
         return cast(F, call)
 
     return decorate if function is None else decorate(function)
+
+
+def name_of_step(function: object, name: Optional[str]) -> str:
+    """The name of a step that has this code: the given one, the function's own, that of the
+    function in a `functools.partial`, or that of the class of a callable object.
+
+    Raises `TypeError` for something that cannot be called, and for a lambda: all lambdas have one
+    name, and a step needs one that says which it is.
+    """
+    if isinstance(function, (staticmethod, classmethod)):
+        raise TypeError(f"put @step below @{type(function).__name__}: it takes the function itself")
+    if not callable(function):
+        raise TypeError(f"a step is a function, and {function!r} cannot be called: write @step, or @step(name=...)")
+    if name:
+        return name
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    own = str(getattr(inner, "__name__", type(inner).__name__))
+    if own == "<lambda>":
+        raise TypeError("a lambda has no name to find its step by: write step(name=...)(lambda ...), or def")
+    return own
 
 
 def workflow(function: F) -> F:

@@ -4,18 +4,19 @@ make.
 
 import asyncio
 import contextvars
+import functools
 import json
 import os
 import signal
 import threading
-from typing import Any, Callable, Optional, Type
+from typing import Any, Callable, List, Optional, Tuple, Type
 
 import pytest
 
 import cluster
 import kinds
 import landfast
-from landfast import _ids, _nodes, _requests, aio
+from landfast import _ids, _nodes, _requests, _workflow, aio
 from landfast._repeat import Limits
 from landfast._workflow import OneByOne, Opened, WorkflowCalls
 
@@ -177,6 +178,47 @@ async def a_step_that_counts_is_not_done_again(client: kinds.Client, servers: cl
     servers.fail("", cluster.document({"output": 7}))
     assert await client.run_step("s", body) == 7
     assert len(servers.seen) == 1
+
+
+class Doubles:
+    """A callable object, and a partial of one."""
+
+    def __init__(self, by: int = 2) -> None:
+        self.by = by
+
+    def __call__(self, n: int) -> int:
+        return n * self.by
+
+
+def _adds(n: int, more: int) -> int:
+    return n + more
+
+
+def a_step_is_named_by_its_function_or_by_the_class_of_its_object() -> None:
+    """W2."""
+    nested = functools.partial(functools.partial(_adds, more=3))
+    cases: List[Tuple[Callable[..., Any], str]] = [(_adds, "_adds"), (nested, "_adds"), (Doubles(), "Doubles"), (functools.partial(Doubles()), "Doubles"), (len, "len")]
+    for function, name in cases:
+        assert _workflow.name_of_step(function, None) == name
+        assert _workflow.name_of_step(function, "own") == "own"
+        assert callable(landfast.step(function)) and callable(aio.step(function))
+
+
+def what_is_no_step_is_refused_with_what_to_write() -> None:
+    """W2."""
+    refused = [
+        (lambda n: n, "step(name=...)"),
+        ("charge", "write @step, or @step(name=...)"),
+        (None, "cannot be called"),
+        (staticmethod(_adds), "below @staticmethod"),
+        (classmethod(_adds), "below @classmethod"),  # type: ignore[arg-type]
+    ]
+    for function, why in refused:
+        for step in (landfast.step(), aio.step()):
+            with pytest.raises(TypeError) as failure:
+                step(function)  # type: ignore[type-var]
+            assert why in str(failure.value)
+    assert landfast.step(name="twice")(lambda n: 2 * n).__name__ == "<lambda>"
 
 
 @kinds.over()

@@ -3,6 +3,8 @@
 pub(crate) mod applications;
 pub(crate) mod effects;
 mod key_page;
+pub(crate) mod open_transactions;
+pub(crate) mod queues;
 pub(crate) mod state;
 pub(crate) mod steps;
 pub(crate) mod transactions;

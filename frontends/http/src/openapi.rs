@@ -1,6 +1,6 @@
 //! The OpenAPI document, composed from `openapi/source.json`.
 //!
-//! Most of the 58 operations share their parameters, refusals and schemas. The source names those
+//! Most operations share their parameters, refusals and schemas. The source names those
 //! once, and [`document`] writes them out. Its short forms:
 //!
 //! | in the source | stands for |

@@ -32,6 +32,8 @@ pub(crate) fn router(snapshot: Shared, backend: Arc<Backend>, rules: Rules) -> R
     let services = for_all()
         .merge(peers::routes())
         .merge(api::applications::routes())
+        .merge(api::queues::routes())
+        .merge(api::open_transactions::routes())
         .merge(gateway::below_prefix())
         .with_state(backend);
     Router::new()

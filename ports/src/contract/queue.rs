@@ -214,6 +214,11 @@ impl Line<'_> {
         .await
     }
 
+    async fn waiting(&self, messages_max: usize) -> Vec<DeadLetter> {
+        let waiting = self.subject.admin.waiting(self.queue, messages_max);
+        waiting.await.expect("waiting answers")
+    }
+
     async fn blocked(&self) -> Vec<DeadLetter> {
         self.subject
             .admin
@@ -295,6 +300,7 @@ macro_rules! queue_contract {
                 "Q5" a_message_that_blocks_its_group_raises_an_alarm_until_it_succeeds,
                 "Q5" a_blocked_group_does_not_block_the_others,
                 "Q10" a_backlog_counts_what_waits_and_what_was_given_up,
+                "Q14" what_waits_is_shown_in_the_order_of_its_groups_and_not_delivered,
                 "Q11" a_message_given_up_is_a_dead_letter_at_once,
                 "Q11" a_stale_handle_gives_nothing_up,
                 "Q12" a_delivery_counts_failures_of_its_message_and_not_of_those_before_it,

@@ -73,6 +73,10 @@ pub trait QueueAdmin: Externalize {
     /// The alarm: the heads of blocked groups (Q5), as [`DeadLetter`]s that have not left.
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>>;
 
+    /// Up to `messages_max` messages that wait or are with a consumer (Q14), as [`DeadLetter`]s
+    /// that have not left.
+    async fn waiting(&self, queue: &str, messages_max: usize) -> Result<Vec<DeadLetter>>;
+
     /// How much `queue` holds (Q10). Costs no read of its messages.
     async fn backlog(&self, queue: &str) -> Result<Backlog>;
 }

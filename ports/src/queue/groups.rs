@@ -354,6 +354,12 @@ impl<M> Groups<M> {
         counts.sum::<usize>() as u64
     }
 
+    /// All messages with their groups, those of one group in order.
+    pub fn messages(&self) -> impl Iterator<Item = (&Bytes, &Queued<M>)> {
+        let groups = self.by_name.iter();
+        groups.flat_map(|(name, group)| group.messages.iter().map(move |message| (name, message)))
+    }
+
     /// The blocked groups, each with the permanently failed message that blocks it (Q5).
     pub fn blocked(&self, options: &QueueOptions) -> impl Iterator<Item = (&Bytes, &Queued<M>)> {
         let heads = self

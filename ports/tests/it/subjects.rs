@@ -66,6 +66,7 @@ pub(crate) fn runtime(world: &World) -> runtime::Subject {
         name: "obedient".to_owned(),
         revision: "1".to_owned(),
         language: Language::Executable,
+        runtime_version: None,
         handler: "obey".to_owned(),
         archive: "none".to_owned(),
         folder: "code".to_owned(),

@@ -202,6 +202,18 @@ impl QueueAdmin for Engine {
         })
     }
 
+    async fn waiting(&self, queue: &str, messages_max: usize) -> Result<Vec<DeadLetter>> {
+        consume_budget().await;
+        self.on_queue(queue, |queue, store, _| {
+            let waiting = queue.groups.messages().take(messages_max);
+            let letters = waiting.map(|(group, message)| {
+                let id = LetterId(u128::from(message.sequence.0));
+                Ok(message.letter(id, group.clone(), body_of(store, message)?))
+            });
+            letters.collect()
+        })
+    }
+
     async fn backlog(&self, queue: &str) -> Result<Backlog> {
         consume_budget().await;
         self.on_queue(queue, |queue, _, _| Ok(queue.backlog()))

@@ -216,6 +216,17 @@ impl QueueAdmin for Store {
         ))
     }
 
+    async fn waiting(&self, queue: &str, messages_max: usize) -> Result<Vec<DeadLetter>> {
+        let arguments = [decimal(messages_max.min(i32::MAX as usize))];
+        let (_, found) = self
+            .run_on_queue(queue, Script::QueueWaiting, &arguments, Effect::Reads)
+            .await?;
+        letters(found).map_err(failed(
+            Effect::Reads,
+            &format!("list the messages of {queue:?}"),
+        ))
+    }
+
     async fn backlog(&self, queue: &str) -> Result<Backlog> {
         let (_, found) = self
             .run_on_queue(queue, Script::QueueBacklog, &[], Effect::Reads)

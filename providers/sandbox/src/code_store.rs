@@ -31,9 +31,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use nix::errno::Errno;
 use parking_lot::Mutex;
-use ports::{CodeStore, Error, ErrorKind, Result};
+use ports::{CodeStore, Error, ErrorKind, Result, runtime::Function};
 
 pub use unpack::unpack;
+
+use crate::handler_files::{HandlerFiles, handler_files};
 
 /// The prefix of an incomplete folder's name.
 const UNFINISHED: &str = ".unfinished-";
@@ -157,6 +159,30 @@ impl Archives {
             // A disk error says nothing about the file.
             Ok(_) | Err(_) => Ok(()),
         }
+    }
+
+    /// Errors: the code folder of `function` is empty, or no file in it may hold the handler.
+    pub(crate) async fn check_handler(&self, function: &Function) -> Result<(), String> {
+        let code = self.path(&function.archive).join(&function.folder);
+        let is_empty = |code: &Path| match code.read_dir() {
+            Ok(mut entries) => entries.next().is_none(),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        let expected = handler_files(function);
+        let folder = function.folder.clone();
+        let checked = blocking(move || {
+            if is_empty(&code) {
+                return Ok(Err(format!("the code folder {folder:?} has no files")));
+            }
+            let is_missing =
+                |expected: &HandlerFiles| expected.leads_outside() || !expected.are_in(&code);
+            Ok(match expected.filter(is_missing) {
+                Some(expected) => Err(expected.to_string()),
+                None => Ok(()),
+            })
+        });
+        // A disk error says nothing about the code.
+        checked.await.unwrap_or(Ok(()))
     }
 
     /// Keeps the archive `name` for as long as the returned value lives, even if it is removed

@@ -31,6 +31,7 @@ mod code_store;
 mod figures;
 mod function;
 pub mod fuzzing;
+mod handler_files;
 mod instances;
 pub mod launcher;
 mod logs;
@@ -45,4 +46,5 @@ pub use function::{
     request_body::Incoming,
     runtime_api::{Api, Reply},
 };
+pub use handler_files::{HandlerFiles, handler_files};
 pub use runtime::{Config, Sandbox};

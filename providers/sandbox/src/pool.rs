@@ -37,6 +37,7 @@ use crate::{
     figures::Failed,
     function::{
         failure,
+        hint::hint,
         instance::{Instance, Shared},
         invocation_channel::{Answer, Task},
         request_body::Allowance,
@@ -164,8 +165,7 @@ impl Pool {
         } else {
             Ok(())
         };
-        let (start_time, begun) = (asked.elapsed(), Instant::now());
-        let own = self.function.timeout;
+        let (start_time, begun, own) = (asked.elapsed(), Instant::now(), self.function.timeout);
         let timeout = invocation.timeout.map_or(own, |most| most.min(own));
         let deadline = begun + timeout;
         let requests_before = *instance.channel.requests().borrow();
@@ -190,12 +190,14 @@ impl Pool {
             memory_bytes: self.function.memory_bytes,
             memory_peak: group.memory_peak(),
         };
-        let log_tail = Bytes::from(instance.output.end(&report.line()));
+        let error = outcome.as_ref().map_or_else(|(_, error)| &**error, |_| &[]);
+        let hint = |tail: &[u8]| hint(&self.function, tail, error);
+        let log_tail = Bytes::from(instance.output.end(hint, &report.line()));
         // Not before the work is done: the next cold start might come sooner, but this invocation
         // would be slower.
         if let Some(kind) = instance.kind.as_ref().filter(|_| is_new) {
-            let bytes = self.function.memory_bytes;
-            self.shared.prewarmed.provide(kind, bytes);
+            let prewarmed = &self.shared.prewarmed;
+            prewarmed.provide(kind, self.function.memory_bytes);
         }
         if failed.is_none_or(Failed::leaves_it_fit) {
             self.give_back(Arc::clone(instance), requests_before, deadline);

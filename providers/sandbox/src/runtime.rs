@@ -24,8 +24,8 @@ use crate::{
     code_store::{Archives, Code},
     figures::Counters,
     function::{
-        bundled_clients, instance::Shared, interpreters::Interpreters, prewarmed::Prewarmed,
-        runtime_api::Api,
+        bundled_clients, command, instance::Shared, interpreters::Interpreters,
+        prewarmed::Prewarmed, runtime_api::Api,
     },
     instances::SandboxInstances,
     logs::Logs,
@@ -174,8 +174,10 @@ impl Runtime for Sandbox {
                 let archives = &self.shared.archives;
                 archives.check_executable(&function.archive, &path).await
             }
-            // Only the interpreter can find a module.
-            Language::Python(_) | Language::Node(_) => Ok(()),
+            Language::Python(_) | Language::Node(_) => {
+                self.shared.archives.check_handler(function).await?;
+                command::check_version(function, &self.shared.interpreters).await
+            }
         }
     }
 

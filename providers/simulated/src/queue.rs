@@ -195,6 +195,22 @@ impl QueueAdmin for SimulatedStore {
             .await
     }
 
+    async fn waiting(&self, queue: &str, messages_max: usize) -> Result<Vec<DeadLetter>> {
+        let perform = |store: &mut Store, now| {
+            store.settle_queue(queue, now)?;
+            Ok(store.queue(queue)?.waiting(messages_max))
+        };
+        self.0
+            .call(
+                "waiting",
+                queue.to_owned(),
+                Kind::Reads,
+                perform,
+                trace_letters,
+            )
+            .await
+    }
+
     async fn backlog(&self, queue: &str) -> Result<Backlog> {
         let perform = |store: &mut Store, now| {
             store.settle_queue(queue, now)?;

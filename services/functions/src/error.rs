@@ -12,6 +12,11 @@ pub enum Error {
     /// There is no application of this name.
     #[error("there is no application {0:?}")]
     NoSuchApplication(String),
+    /// There is no queue of this name.
+    #[error(
+        "there is no queue {0:?}: a queue is created by the deployment of a function that it starts"
+    )]
+    NoSuchQueue(String),
     /// The function has no dead letter with this id.
     #[error(
         "there is no dead letter {0:?}: it was sent again or removed, or never existed; list the dead letters to see the present ones"

@@ -6,4 +6,5 @@ pub(crate) mod failure;
 pub(crate) mod format;
 pub(crate) mod handler;
 pub(crate) mod outgoing;
+pub(crate) mod queues;
 pub(crate) mod timers;

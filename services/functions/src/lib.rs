@@ -8,7 +8,8 @@
 //!  lookup    what callers find: functions, workflows and [routes] ([catalogue]), and applications
 //!            that are not in place yet ([pending])
 //!  events    a deployed function as a handler of events and queue batches ([handler]), in Lambda's
-//!            format ([format]); [timers], [dead_letters], and the stored reason of a [failure]
+//!            format ([format]); [timers], [queues] of clients, [dead_letters], and the stored reason of
+//!            a [failure]
 //!  figures   the service in numbers
 //! ```
 //!
@@ -58,6 +59,7 @@ pub use error::{Error, Result};
 pub use events::{
     dead_letters::{DeadLetter, DeadLetterPage},
     failure::beginning,
+    queues::{ListedQueue, QueuePage, WaitingMessage},
 };
 pub use figures::Figures;
 pub use ids::uuid;

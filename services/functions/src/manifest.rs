@@ -20,7 +20,9 @@
 //! allow_origins = ["https://shop.example"]
 //! ```
 
+mod runtime_name;
 mod table;
+mod timer_rule;
 pub mod workflow;
 
 use std::{
@@ -36,7 +38,11 @@ use serde::{
     de::{IntoDeserializer as _, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-pub use self::table::{Kind, QueueTrigger, Table, Trigger, check_period};
+pub use self::{
+    runtime_name::{Kind, RuntimeName},
+    table::{QueueTrigger, Table, Trigger, check_period},
+    timer_rule::{CronRule, TimerRule},
+};
 use self::{
     table::{TIMEOUT_S, normalised},
     workflow::Workflow,

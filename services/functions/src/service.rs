@@ -27,6 +27,7 @@ use crate::{
     events::{
         context::Context,
         dead_letters::{Action, DeadLetterPage, DeadLetters},
+        queues::{QueuePage, Queues, WaitingMessage},
     },
     figures::{Figures, QueueWatch},
     ids::registered_name,
@@ -255,6 +256,32 @@ impl Service {
                 .settle(function, id, Action::Purge)
                 .await
         })
+    }
+
+    /// A page of the queues that start deployed functions, after the queue `after`, with their
+    /// backlogs.
+    ///
+    /// Errors: `Port`.
+    pub fn queues<'a>(&'a self, after: Option<&'a str>) -> BoxFuture<'a, Result<QueuePage>> {
+        Box::pin(async move { Queues(&self.context).page(after).await })
+    }
+
+    /// The first messages of a queue, ten at most, without delivering them.
+    ///
+    /// Errors: `NoSuchQueue`, `Port`.
+    pub fn waiting_messages<'a>(
+        &'a self,
+        queue: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<WaitingMessage>>> {
+        Box::pin(async move { Queues(&self.context).first(queue).await })
+    }
+
+    /// Removes the messages that wait in a queue; those that a function has at the moment stay.
+    /// Returns how many once that is durable.
+    ///
+    /// Errors: `NoSuchQueue`, `Port`. Some may have been removed before the error.
+    pub fn purge_queue<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<u64>> {
+        Box::pin(async move { Queues(&self.context).purge(queue).await })
     }
 
     /// The figures now, with the backlogs of the last [poll](Self::poll_queues); returns at once.

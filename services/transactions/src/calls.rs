@@ -5,6 +5,7 @@ pub(crate) mod begin;
 pub(crate) mod commit;
 pub(crate) mod forward;
 pub mod list;
+pub mod open;
 mod peer_server;
 pub(crate) mod read;
 pub(crate) mod spill;

@@ -19,6 +19,7 @@ use crate::{
         Calls,
         begin::FULL_LOOK_UPS_MAX,
         list::{Listing, Page},
+        open::OpenAttempt,
     },
     cluster::{
         Cluster,
@@ -350,6 +351,12 @@ impl Engine {
     /// Answers any message of another node.
     pub fn answer_peer(&self, message: Bytes) -> BoxFuture<'_, Bytes> {
         Box::pin(async move { self.calls.answer_peer(message).await })
+    }
+
+    /// The oldest open attempts of this node that began after the one at the place `after`, from
+    /// zero. At most [`OPEN_PAGE_MAX`](crate::open::OPEN_PAGE_MAX).
+    pub fn open_attempts(&self, after: u64) -> Vec<OpenAttempt> {
+        self.calls.open_attempts(after)
     }
 
     /// The figures of this engine.

@@ -68,7 +68,7 @@ pub mod service;
 mod serving;
 mod storage;
 
-pub use calls::list;
+pub use calls::{list, open};
 pub use cluster::membership;
 pub use config::Config;
 pub use effects::{Destinations, Effect, queue_name};

@@ -3,27 +3,36 @@
 //!
 //! The same files give the same bytes, so that deploying an unchanged application again changes
 //! nothing.
+//!
+//! Where a folder has a file of its own at the place of an installed one, its own file is deployed,
+//! as with `sam build`. A folder that `pip install -t .` has filled is thus deployed as it is.
+
+mod install;
+mod left_out;
+mod locate;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::Command,
     time::{Duration, Instant, SystemTime},
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use flate2::{Compression, GzBuilder};
-use functions::manifest::{FILE_NAME, Kind, Manifest};
+use functions::manifest::{FILE_NAME, Manifest, Table};
+use sandbox::handler_files;
 use tar::{Builder, Header, HeaderMode};
+
+pub(super) use self::locate::manifest_at;
+use self::{
+    install::{Installed, packages},
+    left_out::{all_files, deployed_files},
+};
 
 /// The longest package: the server's limit.
 const PACKAGE_BYTES_MAX: usize = 64 << 20;
-/// The dependencies of a Python function.
-const REQUIREMENTS: &str = "requirements.txt";
-/// Files and folders that are never deployed.
-const LEFT_OUT: [&str; 4] = ["__pycache__", ".git", ".venv", ".DS_Store"];
 /// The interval of checks for changed files.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 
@@ -32,7 +41,12 @@ pub(super) struct Package {
     /// The name of the application.
     pub(super) name: String,
     pub(super) content: Vec<u8>,
+    /// The files in it, with their lengths.
+    pub(super) files: Vec<(PathBuf, u64)>,
 }
+
+/// The files to send, by their places in the package.
+type Entries = BTreeMap<PathBuf, PathBuf>;
 
 /// What tells that a file was changed: its modification time, length and mode. Making a file
 /// executable does not change its contents.
@@ -60,12 +74,14 @@ impl Package {
         header.set_mode(0o644);
         builder.append_data(&mut header, FILE_NAME, text.as_bytes())?;
         let home = folder_of(path);
-        let folders = folders(&manifest);
-        for folder in outermost(&folders) {
-            append(&mut builder, &home.join(folder), Path::new(folder))?;
-        }
-        for folder in folders {
-            install_requirements(&mut builder, &manifest, &home, folder)?;
+        let (entries, _installed) = entries(&home, &manifest)?;
+        let mut files = vec![(PathBuf::from(FILE_NAME), text.len() as u64)];
+        for (place, file) in &entries {
+            let length = fs::symlink_metadata(file).map(|found| found.len());
+            files.push((place.clone(), length.unwrap_or_default()));
+            builder
+                .append_path_with_name(file, place)
+                .with_context(|| file.display().to_string())?;
         }
         builder.into_inner()?.finish()?;
         ensure!(
@@ -74,7 +90,11 @@ impl Package {
             path.display(),
             content.len()
         );
-        Ok(Self { name, content })
+        Ok(Self {
+            name,
+            content,
+            files,
+        })
     }
 }
 
@@ -86,7 +106,7 @@ impl State {
         let folders = folders(&manifest);
         let mut files = vec![path.to_owned()];
         for folder in outermost(&folders) {
-            files_in(&home.join(folder), &mut files)?;
+            files.extend(deployed_files(&home, folder)?);
         }
         files.sort();
         let state = |path: PathBuf| {
@@ -154,7 +174,10 @@ fn read(path: &Path) -> anyhow::Result<(String, Manifest)> {
 }
 
 fn folder_of(path: &Path) -> PathBuf {
-    path.parent().map(Path::to_owned).unwrap_or_default()
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
 }
 
 /// Without the folders that are inside other ones.
@@ -168,16 +191,46 @@ fn outermost<'a>(folders: &BTreeSet<&'a str>) -> Vec<&'a str> {
     folders.iter().copied().filter(is_outermost).collect()
 }
 
-fn append<W: std::io::Write>(
-    builder: &mut Builder<W>,
-    from: &Path,
-    to: &Path,
-) -> anyhow::Result<()> {
-    let mut files = Vec::new();
-    files_in(from, &mut files)?;
-    files.sort();
+/// The files of the application: those of its code folders, then the installed packages.
+///
+/// Errors: a file cannot be deployed, or a handler is not there.
+fn entries(home: &Path, manifest: &Manifest) -> anyhow::Result<(Entries, Vec<Installed>)> {
+    let (mut entries, mut installed) = (Entries::new(), Vec::new());
+    let folders = folders(manifest);
+    for folder in outermost(&folders) {
+        let files = deployed_files(home, folder)?;
+        let from = std::path::absolute(home)?;
+        // The package has its manifest there, under any local name.
+        let own = places(&files, &from, Path::new("."))?;
+        entries.extend(own.filter(|(place, _)| place != Path::new(FILE_NAME)));
+    }
+    for folder in folders {
+        let tables = manifest.functions.values();
+        let tables: Vec<_> = tables.filter(|table| table.code == folder).collect();
+        for packages in packages(&home.join(folder), &tables)? {
+            let files = all_files(&packages.folder)?;
+            for (place, file) in places(&files, &packages.folder, Path::new(folder))? {
+                if !is_taken(&entries, &place) {
+                    entries.insert(place, file);
+                }
+            }
+            installed.push(packages);
+        }
+    }
+    for (name, table) in &manifest.functions {
+        check_handler(home, table, &entries).with_context(|| format!("functions.{name}"))?;
+    }
+    Ok((entries, installed))
+}
+
+/// Pairs of a place below `to` and a file, for files below `from`.
+fn places<'a>(
+    files: &'a [PathBuf],
+    from: &'a Path,
+    to: &'a Path,
+) -> anyhow::Result<impl Iterator<Item = (PathBuf, PathBuf)> + 'a> {
     for file in files {
-        let kind = fs::symlink_metadata(&file)
+        let kind = fs::symlink_metadata(file)
             .with_context(|| file.display().to_string())?
             .file_type();
         ensure!(
@@ -185,74 +238,57 @@ fn append<W: std::io::Write>(
             "{}: it is no file, folder or link, and nothing else can be deployed: remove it, or move it out of the folder",
             file.display()
         );
+    }
+    Ok(files.iter().map(move |file| {
         let place = to.join(file.strip_prefix(from).expect("it was found there"));
         let parts = place.components();
-        let place: PathBuf = parts.filter(|part| part.as_os_str() != ".").collect();
-        // The package has its manifest there, under any local name.
-        if place == Path::new(FILE_NAME) {
-            continue;
-        }
-        builder
-            .append_path_with_name(&file, place)
-            .with_context(|| file.display().to_string())?;
-    }
-    Ok(())
+        let place = parts.filter(|part| part.as_os_str() != ".").collect();
+        (place, file.clone())
+    }))
 }
 
-/// All files below `folder`.
-fn files_in(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
-    let entries = fs::read_dir(folder)
-        .with_context(|| format!("{}: the folder with code", folder.display()))?;
-    for entry in entries {
-        let entry = entry?;
-        if LEFT_OUT.iter().any(|name| entry.file_name() == *name) {
-            continue;
-        }
-        if entry.file_type()?.is_dir() {
-            files_in(&entry.path(), files)?;
-        } else {
-            files.push(entry.path());
-        }
-    }
-    Ok(())
+/// Whether `place`, a folder on its path, or something below it has an entry.
+fn is_taken(entries: &Entries, place: &Path) -> bool {
+    let is_below = |found: &Path| found.starts_with(place);
+    let mut following = entries.range(place.to_owned()..);
+    following.next().is_some_and(|(found, _)| is_below(found))
+        || place.ancestors().any(|folder| entries.contains_key(folder))
 }
 
-/// Installs the packages of `requirements.txt` in `folder` beside the code.
-fn install_requirements<W: std::io::Write>(
-    builder: &mut Builder<W>,
-    manifest: &Manifest,
-    home: &Path,
-    folder: &str,
-) -> anyhow::Result<()> {
-    let requirements = home.join(folder).join(REQUIREMENTS);
-    let mut tables = manifest.functions.values();
-    let python = tables.find(|table| table.code == folder && table.runtime == Kind::Python3);
-    let Some(python) = python.filter(|_| requirements.is_file()) else {
+/// Errors: the folder of a function has no file that may hold its handler.
+fn check_handler(home: &Path, table: &Table, entries: &Entries) -> anyhow::Result<()> {
+    let code = table.code.as_str();
+    let inside = |place: &Path| match code {
+        "." => Some(place.to_owned()),
+        code => place.strip_prefix(code).ok().map(Path::to_owned),
+    };
+    let there: BTreeSet<_> = entries.keys().filter_map(|place| inside(place)).collect();
+    ensure!(
+        !there.is_empty(),
+        "the code folder {code:?} has no files to deploy"
+    );
+    let function = table.function("", "", "");
+    let Some(expected) = handler_files(&function) else {
         return Ok(());
     };
-    let python = python.python.clone().unwrap_or_else(|| "python3".into());
-    let name = format!("landfast-requirements-{}", std::process::id());
-    let installed = std::env::temp_dir().join(name);
-    if installed.exists() {
-        fs::remove_dir_all(&installed)?;
+    let has = |file: &Path| file.to_str().is_some_and(|file| expected.has(file));
+    if there.iter().any(|file| has(file)) {
+        return Ok(());
     }
-    let output = Command::new(&python)
-        .args(["-m", "pip", "install", "--quiet", "--no-compile"])
-        .args(["--disable-pip-version-check", "--target"])
-        .arg(&installed)
-        .arg("--requirement")
-        .arg(&requirements)
-        .output()
-        .with_context(|| format!("{} -m pip", python.display()))?;
-    ensure!(
-        output.status.success(),
-        "{}: pip could not install it: {}",
-        requirements.display(),
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    let appended = append(builder, &installed, Path::new(folder));
-    fs::remove_dir_all(&installed)?;
-    appended
+    let all = all_files(&home.join(code)).unwrap_or_default();
+    let left_out = all.iter().find(|file| {
+        let file = file.strip_prefix(home.join(code));
+        file.is_ok_and(has)
+    });
+    match left_out {
+        Some(file) => bail!(
+            "{expected}, and {} is left out by a .gitignore, .landfastignore or default rule: a line `!{}` in \
+             .landfastignore brings it back",
+            file.display(),
+            file.file_name().unwrap_or_default().to_string_lossy()
+        ),
+        None => bail!("{expected}"),
+    }
 }
 
 #[cfg(test)]
@@ -328,14 +364,58 @@ mod tests {
     #[test]
     fn what_is_no_file_is_named_to_who_deploys_it() {
         let folder = tempfile::tempdir().expect("a folder");
-        let _socket =
-            std::os::unix::net::UnixListener::bind(folder.path().join("s")).expect("a socket");
-        let refused = append(
-            &mut Builder::new(Vec::new()),
-            folder.path(),
-            Path::new("code"),
-        );
+        let path = folder.path().join("s");
+        let _socket = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+        let refused = places(&[path], folder.path(), Path::new("code")).map(|_| ());
         let said = refused.expect_err("it is a socket").to_string();
         assert!(said.contains("/s: it is no file, folder or link"), "{said}");
+    }
+
+    /// A file of one name with a folder would be refused by the server.
+    #[test]
+    fn an_installed_file_gives_way_to_what_the_folder_has_itself() {
+        let own = ["code/six.py", "code/pkg", "code/deep/own.py"];
+        let own = own.map(|place| (PathBuf::from(place), PathBuf::new()));
+        let entries = Entries::from(own);
+        for taken in ["code/six.py", "code/pkg/x.py", "code/deep"] {
+            assert!(is_taken(&entries, Path::new(taken)), "{taken}");
+        }
+        for free in [
+            "code/six.pyi",
+            "code/pkg2/x.py",
+            "code/deep/other.py",
+            "six.py",
+        ] {
+            assert!(!is_taken(&entries, Path::new(free)), "{free}");
+        }
+    }
+
+    fn refusal(handler: &str, files: &[(&str, &str)]) -> String {
+        let folder = tempfile::tempdir().expect("a folder");
+        let code = folder.path().join("code");
+        fs::create_dir(&code).expect("made");
+        for (name, text) in files {
+            fs::write(code.join(name), text).expect("written");
+        }
+        let manifest = folder.path().join("app.toml");
+        let text = format!(
+            "[functions.f]\nruntime = \"python3\"\ncode = \"code\"\nhandler = \"{handler}\"\n"
+        );
+        fs::write(&manifest, text).expect("written");
+        let refused = Package::make(&manifest).expect_err("it cannot run");
+        format!("{refused:#}")
+    }
+
+    #[test]
+    fn a_folder_without_the_file_of_a_handler_is_refused_with_its_name() {
+        let empty = refusal("app.f", &[]);
+        assert!(
+            empty.contains("functions.f") && empty.contains("has no files"),
+            "{empty}"
+        );
+        let missing = refusal("app.f", &[("other.py", "")]);
+        assert!(missing.contains("app.py"), "{missing}");
+        let left_out = refusal("app.f", &[("app.py", ""), (".gitignore", "app.py\n")]);
+        assert!(left_out.contains("`!app.py`"), "{left_out}");
     }
 }

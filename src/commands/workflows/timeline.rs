@@ -54,7 +54,7 @@ impl Shown {
     }
 
     /// Why it failed, if the error has the usual form.
-    fn failure(&self) -> Option<String> {
+    pub(crate) fn failure(&self) -> Option<String> {
         let Failure {
             step,
             error_type,

@@ -8,7 +8,7 @@ from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Tuple, T
 
 from .._problems import RunInterrupted, TooLarge
 from .._repeat import Steps
-from .._workflow import Opened, Run, WorkflowCalls, encode
+from .._workflow import Opened, Run, WorkflowCalls, encode, name_of_step
 from ._connection import Connections
 
 R = TypeVar("R")
@@ -105,7 +105,7 @@ def step_with(client: Callable[[], Any], function: Optional[F], name: Optional[s
     """`step` over a client that is looked up at each call."""
 
     def decorate(function: F) -> F:
-        called = name or function.__name__
+        called = name_of_step(function, name)
 
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:

@@ -28,6 +28,9 @@ const LINES_MAX: usize = 1000;
 /// The bytes of their texts, unless one line alone is longer. In JSON a byte may become six, and
 /// clients read responses of up to 8 MiB.
 const LINES_BYTES_MAX: usize = 1 << 20;
+/// The pages of the log that one request reads, so that it ends where a function prints without end
+/// and none of its lines are wanted.
+const PASSED_MAX: usize = 64;
 /// The longest wait of a request for lines.
 const WAIT_MAX: Duration = Duration::from_secs(8);
 /// The longest body that sets a timer.
@@ -79,6 +82,17 @@ struct Wanted {
     /// The seconds to wait for a line if there is none.
     #[serde(default)]
     wait: u64,
+    /// Only lines that were printed at this time or later, in milliseconds since the epoch.
+    #[serde(default)]
+    since_ms: u64,
+    /// Only lines of the invocation with this request id.
+    request: Option<String>,
+}
+
+impl Wanted {
+    fn is(&self, line: &Line) -> bool {
+        line.at_ms >= self.since_ms && self.request.as_ref().is_none_or(|id| *id == line.id)
+    }
 }
 
 #[derive(Serialize)]
@@ -88,22 +102,33 @@ struct Lines {
     next: u64,
 }
 
+/// Answers with the wanted lines of one page of the log. Pages without any are passed, up to
+/// [`PASSED_MAX`].
 async fn lines(request: Request) -> Answer {
     let (functions, name) = (request.backend.functions()?, request.name(NAME)?);
-    let Wanted { from, wait } = request.query("?from=NUMBER&wait=SECONDS")?;
-    let page = Page {
-        from,
-        lines_max: LINES_MAX,
-        bytes_max: LINES_BYTES_MAX,
-    };
-    let until = Instant::now() + Duration::from_secs(wait).min(WAIT_MAX);
+    let wanted: Wanted =
+        request.query("?from=NUMBER&wait=SECONDS&since_ms=MILLISECONDS&request=ID")?;
+    let until = Instant::now() + Duration::from_secs(wanted.wait).min(WAIT_MAX);
+    let (mut next, mut passed) = (wanted.from, 0);
     loop {
-        let lines = functions.lines(&name, page).await?;
-        let is_over = !lines.is_empty() || Instant::now() >= until;
-        let more = functions.more_lines(&name, from);
-        if is_over || timeout_at(until, more).await.is_err() {
-            let next = lines.last().map_or(from, |line| line.number + 1);
+        let page = Page {
+            from: next,
+            lines_max: LINES_MAX,
+            bytes_max: LINES_BYTES_MAX,
+        };
+        let mut lines = functions.lines(&name, page).await?;
+        let is_the_end = lines.is_empty();
+        next = lines.last().map_or(next, |line| line.number + 1);
+        lines.retain(|line| wanted.is(line));
+        passed += 1;
+        let is_over = !lines.is_empty() || passed >= PASSED_MAX;
+        if is_over || is_the_end && Instant::now() >= until {
             return Ok(response::json(&Lines { lines, next }));
+        }
+        if is_the_end {
+            let more = functions.more_lines(&name, next);
+            // At the end of the time one more look tells that there is nothing.
+            let _ = timeout_at(until, more).await;
         }
     }
 }

@@ -47,6 +47,7 @@ impl From<functions::Error> for Problem {
             E::NoSuchFunction(_) => Kind::NoSuchFunction,
             E::NoSuchApplication(_) => Kind::NoSuchApplication,
             E::NoSuchDeadLetter(_) => Kind::NoSuchDeadLetter,
+            E::NoSuchQueue(_) => Kind::NoSuchQueue,
             E::Invalid(_) => Kind::InvalidRequest,
             E::TooLarge(_) => Kind::TooLarge,
             E::Conflict(_) => Kind::DeploymentConflict,

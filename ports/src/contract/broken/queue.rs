@@ -87,6 +87,17 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("Q10", "CountsNoDeadLetters", |subject| {
         administered(subject, admin::CountsNoDeadLetters)
     }),
+    Broken::new("Q14", "ShowsByDelivering", |subject| {
+        let queue = Arc::clone(&subject.queue);
+        let admin = Arc::new(admin::ShowsByDelivering {
+            admin: subject.admin,
+            queue,
+        });
+        Subject { admin, ..subject }
+    }),
+    Broken::new("Q14", "ShowsWhatIsUntried", |subject| {
+        administered(subject, admin::ShowsWhatIsUntried)
+    }),
     Broken::new("Q11", "NeverGivesUp", |subject| {
         altered(subject, delivering::NeverGivesUp)
     }),

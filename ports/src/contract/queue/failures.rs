@@ -1,4 +1,4 @@
-//! Messages that fail: Q5 and Q10 to Q12.
+//! Messages that fail: Q5 and Q10 to Q12; and those that wait: Q14.
 
 use bytes::Bytes;
 
@@ -253,6 +253,51 @@ pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: S
         .backlog("unknown")
         .await
         .expect_err("there is no such queue");
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+}
+
+/// Q14: in durable and in transient queues.
+pub(super) async fn what_waits_is_shown_in_the_order_of_its_groups_and_not_delivered(
+    subject: Subject,
+) {
+    for (name, retention) in [
+        ("shown", Retention::Durable),
+        ("shown-in-memory", Retention::Transient),
+    ] {
+        let options = QueueOptions {
+            retention,
+            ..failing(LONG_MS, 2, OnFailure::DeadLetter)
+        };
+        let line = subject.create(name, options).await;
+        assert_eq!(line.waiting(10).await, [], "{retention:?}");
+        line.send("a", &["1", "2", "3"]).await;
+        let of = async |group: &str| {
+            let shown = line.waiting(10).await.into_iter();
+            let own = shown.filter(|message| message.group == *group);
+            let own = own.map(|message| (text(&message.body).to_owned(), message.attempts));
+            own.collect::<Vec<_>>()
+        };
+        let message = |body: &str, attempts| (body.to_owned(), attempts);
+        for _ in 0..3 {
+            let expected = [message("1", 0), message("2", 0), message("3", 0)];
+            assert_eq!(of("a").await, expected, "{retention:?}: it stays untried");
+        }
+        line.send("b", &["4"]).await;
+        assert_eq!(of("b").await, [message("4", 0)], "{retention:?}");
+        assert_eq!(line.waiting(2).await.len(), 2, "{retention:?}");
+        let all = subject.queue.receive(name, 3).await.expect("received");
+        let group = String::from_utf8_lossy(&all[0].handle.group).into_owned();
+        let given: Vec<_> = all
+            .iter()
+            .map(|given| message(text(&given.body), 1))
+            .collect();
+        assert_eq!(of(&group).await[..given.len()], given, "{retention:?}");
+        line.acknowledge(&all).await;
+        let left = if group == "a" { 1 } else { 3 };
+        assert_eq!(line.waiting(10).await.len(), left, "{retention:?}");
+    }
+    let refused = subject.admin.waiting("unknown", 1).await;
+    let refused = refused.expect_err("there is no such queue");
     assert_eq!(refused.kind(), ErrorKind::Invalid);
 }
 

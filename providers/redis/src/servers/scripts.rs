@@ -33,6 +33,7 @@ pub(crate) enum Script {
     QueueRedrive,
     QueuePurge,
     QueueBlocked,
+    QueueWaiting,
     QueueBacklog,
 }
 
@@ -47,7 +48,7 @@ macro_rules! texts_of {
 
 /// The queue operations, one text each. They are loaded as one script, because the scripts of every
 /// incarnation stay in the server's memory until it restarts.
-const QUEUE_OPERATIONS: [(Script, &str); 13] = texts_of! {
+const QUEUE_OPERATIONS: [(Script, &str); 14] = texts_of! {
     QueueCreate "queue_create",
     QueueSend "queue_send",
     QueueReceive "queue_receive",
@@ -60,6 +61,7 @@ const QUEUE_OPERATIONS: [(Script, &str); 13] = texts_of! {
     QueueRedrive "queue_redrive",
     QueuePurge "queue_purge",
     QueueBlocked "queue_blocked",
+    QueueWaiting "queue_waiting",
     QueueBacklog "queue_backlog",
 };
 

@@ -27,8 +27,19 @@ pub(crate) struct Interpreters {
     pub(crate) found: Mutex<HashMap<PathBuf, Interpreter>>,
 }
 
-/// An interpreter's real path, and the folders it needs beside the system's.
-pub(crate) type Interpreter = (OsString, Vec<PathBuf>);
+/// An interpreter of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Interpreter {
+    /// Its real path.
+    pub(super) program: OsString,
+    /// The folders it needs beside the system's.
+    pub(super) folders: Vec<PathBuf>,
+    /// `3.11` of Python, `20` of Node.
+    pub(super) version: String,
+}
+
+/// The beginning of the line in which an interpreter reports its version.
+const VERSION: &str = "version ";
 
 impl Interpreters {
     /// The interpreter that a manifest has `chosen`, or the one called `name` on the server's path.
@@ -99,11 +110,23 @@ fn parse(output: Vec<u8>) -> Result<Interpreter, String> {
         .next()
         .filter(|path| path.starts_with('/'))
         .ok_or("it does not report its path")?;
-    let mut folders: Vec<PathBuf> = lines
+    let mut version = String::new();
+    let folders = lines.filter(|line| match line.strip_prefix(VERSION) {
+        Some(reported) => {
+            version = reported.to_owned();
+            false
+        }
+        None => true,
+    });
+    let mut folders: Vec<PathBuf> = folders
         .map(PathBuf::from)
         .filter(|folder| !is_of_the_system(folder))
         .collect();
     folders.sort();
     folders.dedup();
-    Ok((executable.into(), folders))
+    Ok(Interpreter {
+        program: executable.into(),
+        folders,
+        version,
+    })
 }

@@ -143,10 +143,18 @@ impl Output {
         );
     }
 
-    /// Ends the invocation. Returns the end of its output, followed by `report`.
-    pub(crate) fn end(&self, report: &str) -> Vec<u8> {
+    /// Ends the invocation. Returns the end of its output, followed by the `hint` for that, if any,
+    /// and `report`.
+    pub(crate) fn end(
+        &self,
+        hint: impl FnOnce(&[u8]) -> Option<&'static str>,
+        report: &str,
+    ) -> Vec<u8> {
         let mut state = self.state.lock();
         self.flush(&mut state);
+        if let Some(hint) = hint(&state.tail) {
+            self.keep_lines(&mut state, hint.as_bytes());
+        }
         let end = format!("END RequestId: {}", state.id);
         self.keep_lines(&mut state, end.as_bytes());
         self.keep_lines(&mut state, report.as_bytes());
@@ -277,7 +285,7 @@ mod tests {
         }
         quiet.begin("little");
         quiet.keep(&mut quiet.state.lock(), 0, b"a line\n");
-        quiet.end("REPORT");
+        quiet.end(|_| None, "REPORT");
         let all: Vec<_> = lines(&messages).collect();
         let of = |id: &'static str| {
             all.iter()

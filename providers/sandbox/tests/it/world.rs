@@ -153,6 +153,7 @@ impl World {
             name: name.to_owned(),
             revision: "1".to_owned(),
             language: Language::Python(Some(PYTHON.into())),
+            runtime_version: None,
             handler: "app.handler".to_owned(),
             archive: name.to_owned(),
             folder: "code".to_owned(),

@@ -318,12 +318,12 @@ impl QueueState {
 
     /// The first messages of groups that they block, because they failed as often as allowed.
     pub(crate) fn blocked(&self) -> Vec<DeadLetter> {
-        let blocked = self.groups.blocked(&self.options);
-        let letter = |(group, head): (&Bytes, &QueuedMessage)| {
-            let id = LetterId(u128::from(head.sequence.0));
-            head.letter(id, group.clone(), head.stored.body.clone())
-        };
-        blocked.map(letter).collect()
+        self.groups.blocked(&self.options).map(letter).collect()
+    }
+
+    pub(crate) fn waiting(&self, messages_max: usize) -> Vec<DeadLetter> {
+        let waiting = self.groups.messages().take(messages_max);
+        waiting.map(letter).collect()
     }
 
     pub(crate) fn undo(&mut self, undo: QueueUndo) {
@@ -355,4 +355,10 @@ impl QueueState {
             QueueUndo::Removed { group, message } => self.groups.insert(group, message),
         }
     }
+}
+
+/// A message that has not left its group, as a letter.
+fn letter((group, message): (&Bytes, &QueuedMessage)) -> DeadLetter {
+    let id = LetterId(u128::from(message.sequence.0));
+    message.letter(id, group.clone(), message.stored.body.clone())
 }

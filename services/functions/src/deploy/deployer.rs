@@ -26,7 +26,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     events::context::Context,
-    manifest::{self, FILE_NAME, MANIFEST_BYTES_MAX, Manifest},
+    manifest::{self, FILE_NAME, MANIFEST_BYTES_MAX, Manifest, TimerRule},
 };
 
 /// The operation in errors of a change.
@@ -223,7 +223,8 @@ impl Deployer {
             return self.follow(rows, &application, changed, None).await;
         }
         rows.insert(application.clone(), after.clone());
-        let followed = self.context.timers.follow(name, period).await;
+        let rule = period.map(TimerRule::Every);
+        let followed = self.context.timers.follow(name, rule).await;
         // An armed timer does not mean that the rest of the application is in place.
         followed.or_else(|error| {
             self.reconciler
@@ -239,11 +240,11 @@ impl Deployer {
     /// change would postpone it.
     async fn begin_timers(&self, before: Option<&Deployment>, now: &Deployment) -> Result<()> {
         for name in now.manifest.functions.keys() {
-            let Some(period) = now.period(name) else {
+            let Some(rule) = now.timer(name) else {
                 continue;
             };
-            if before.and_then(|before| before.period(name)).is_none() {
-                self.context.timers.begin(name, period).await?;
+            if before.and_then(|before| before.timer(name)).is_none() {
+                self.context.timers.begin(name, &rule).await?;
             }
         }
         Ok(())

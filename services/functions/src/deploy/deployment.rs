@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     ids::hexadecimal,
-    manifest::{Manifest, Table},
+    manifest::{Manifest, Table, TimerRule},
 };
 
 const PARTITION: &str = "landfast.applications";
@@ -53,11 +53,12 @@ pub(crate) struct Deployment {
 pub(crate) type Rows = BTreeMap<String, Deployment>;
 
 impl Deployment {
-    pub(crate) fn period(&self, function: &str) -> Option<Duration> {
+    /// When the timer of `function` fires, if it is armed.
+    pub(crate) fn timer(&self, function: &str) -> Option<TimerRule> {
         match self.timers.get(function) {
             Some(0) => None,
-            Some(ms) => Some(Duration::from_millis(*ms)),
-            None => self.manifest.functions.get(function)?.period(),
+            Some(ms) => Some(Duration::from_millis(*ms).into()),
+            None => self.manifest.functions.get(function)?.timer(),
         }
     }
 
@@ -71,15 +72,14 @@ impl Deployment {
         tables.map(move |(name, table)| table.function(name, &self.archive, &revision))
     }
 
-    /// The timers that were set at run time and whose period is the same in `manifest` as in this
-    /// one.
+    /// The timers that were set at run time and that are the same in `manifest` as in this one.
     pub(crate) fn kept_timers(&self, manifest: &Manifest) -> BTreeMap<String, u64> {
-        let period =
-            |manifest: &Manifest, name: &str| manifest.functions.get(name).map(Table::period);
+        let timer =
+            |manifest: &Manifest, name: &str| manifest.functions.get(name).map(Table::timer);
         let kept = self
             .timers
             .iter()
-            .filter(|(name, _)| period(&self.manifest, name) == period(manifest, name));
+            .filter(|(name, _)| timer(&self.manifest, name) == timer(manifest, name));
         kept.map(|(name, ms)| (name.clone(), *ms)).collect()
     }
 }

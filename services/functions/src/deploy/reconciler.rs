@@ -154,7 +154,7 @@ impl Reconciler {
             for trigger in table.queues() {
                 all = all.and(self.arm_queue(name, table, trigger).await);
             }
-            let timer = self.context.timers.follow(name, now.period(name)).await;
+            let timer = self.context.timers.follow(name, now.timer(name)).await;
             all = all.and(timer.map_err(Error::from));
         }
         all

@@ -10,7 +10,8 @@
 //!
 //! The time of the next tick is [stored](schedule). The port's timers know only periods, which
 //! begin when they are armed. The service therefore arms a timer for the remaining time, and again
-//! at each tick.
+//! at each tick. For a cron expression it looks at the clock at least once an hour, because the
+//! clock may be set meanwhile.
 //!
 //! Invariant: no tick arms a timer that was disarmed after the tick began. Both happen under one
 //! lock.
@@ -31,6 +32,7 @@ use super::{
 use crate::{
     config::Parts,
     ids::{new_id, registered_name},
+    manifest::TimerRule,
 };
 
 /// While this many events of a function wait or run, its ticks are skipped.
@@ -40,6 +42,8 @@ pub(crate) const EVENTS_WAITING_MAX: u64 = 100;
 /// takes one now and then, which is no recovery.
 const REGULAR_AFTER: Duration = Duration::from_mins(10);
 
+/// The longest delay of a timer with a cron expression. No tick need be due then.
+const CRON_DELAY_MAX: Duration = Duration::from_hours(1);
 /// The shortest delay of a timer.
 const SHORTEST: Duration = Duration::from_millis(1);
 /// The delay before the next attempt when the store could not say whether a tick is due.
@@ -49,7 +53,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub(crate) enum Outcome {
     /// It became an event.
     Event,
-    /// It was skipped for this reason. The next tick is due a period later.
+    /// It was skipped for this reason. The next tick is due at its time.
     Skipped(String),
     /// It may still be due. The timer checks again soon.
     Late(String),
@@ -60,8 +64,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Timers {
     parts: Parts,
     schedule: Schedule,
-    /// The period of each armed timer, by function. Locked while a timer is armed or disarmed.
-    armed: tokio::sync::Mutex<BTreeMap<String, Duration>>,
+    /// When each armed timer fires, by function. Locked while a timer is armed or disarmed.
+    armed: tokio::sync::Mutex<BTreeMap<String, TimerRule>>,
 }
 
 impl Timers {
@@ -77,46 +81,44 @@ impl Timers {
         }
     }
 
-    /// Begins the first period of the timer of `function` now.
-    pub(crate) async fn begin(&self, function: &str, period: Duration) -> Result<()> {
+    /// Begins the timer of `function` now.
+    pub(crate) async fn begin(&self, function: &str, rule: &TimerRule) -> Result<()> {
         let now = self.parts.clock.now();
-        self.schedule.begin(function, period, now).await
+        self.schedule.begin(function, rule, now).await
     }
 
-    /// Arms the timer of `function` for its next tick; without a period, disarms it.
-    pub(crate) async fn follow(&self, function: &str, period: Option<Duration>) -> Result<()> {
+    /// Arms the timer of `function` for its next tick; without a rule, disarms it.
+    pub(crate) async fn follow(&self, function: &str, rule: Option<TimerRule>) -> Result<()> {
         let (functions, clock) = (&self.parts.functions, &self.parts.clock);
         let name = registered_name(function);
         let mut armed = self.armed.lock().await;
-        let Some(period) = period else {
+        let Some(rule) = rule else {
             armed.remove(function);
             return functions.disarm_timer(&name).await;
         };
         let next = self
             .schedule
-            .next_or_begin(function, period, clock.now())
+            .next_or_begin(function, &rule, clock.now())
             .await?;
-        armed.insert(function.to_owned(), period);
-        let left = Duration::from_millis(next.ms_since(clock.now()).max(1));
-        functions.arm_timer(&name, left).await
+        let left = delay(&rule, next.ms_since(clock.now()));
+        armed.insert(function.to_owned(), rule);
+        functions.arm_timer(&name, left.max(SHORTEST)).await
     }
 
     /// Takes the tick of `function` that is due, if there is one, and arms the timer for the next.
     pub(crate) async fn take(&self, function: &str) -> Option<Outcome> {
         let clock = &self.parts.clock;
         let began = clock.monotonic();
-        let period = self.armed.lock().await.get(function).copied()?;
+        let rule = self.armed.lock().await.get(function).cloned()?;
         let id = new_id(&*self.parts.entropy);
-        let tick = self.schedule.take(function, period, clock.now(), &id).await;
+        let tick = self.schedule.take(function, &rule, clock.now(), &id).await;
         let now = clock.now();
         let left = match &tick {
-            Ok(Tick::Mine(next) | Tick::NotBefore(next)) => {
-                Duration::from_millis(next.ms_since(now))
-            }
+            Ok(Tick::Mine(next) | Tick::NotBefore(next)) => delay(&rule, next.ms_since(now)),
             Err(_) => RETRY_AFTER,
         };
         // The port counts from the time at which the timer fired.
-        self.arm_again(function, period, left + clock.monotonic().since(began))
+        self.arm_again(function, &rule, left + clock.monotonic().since(began))
             .await;
         match tick {
             Ok(Tick::Mine(_)) => Some(match self.send_tick(function, id).await {
@@ -133,10 +135,10 @@ impl Timers {
     }
 
     /// Sets the timer of `function` to fire `left` after it last fired, if it is still armed with
-    /// this period.
-    async fn arm_again(&self, function: &str, period: Duration, left: Duration) {
+    /// this rule.
+    async fn arm_again(&self, function: &str, rule: &TimerRule, left: Duration) {
         let armed = self.armed.lock().await;
-        if armed.get(function) != Some(&period) {
+        if armed.get(function) != Some(rule) {
             return;
         }
         let parts = &self.parts;
@@ -166,6 +168,15 @@ impl Timers {
         let payload = format::scheduled(function, &id, parts.clock.now());
         outgoing::send(parts, function, id, payload).await?;
         Ok(true)
+    }
+}
+
+/// The delay of a timer whose next tick is `left_ms` away.
+fn delay(rule: &TimerRule, left_ms: u64) -> Duration {
+    let left = Duration::from_millis(left_ms);
+    match rule {
+        TimerRule::Every(_) => left,
+        TimerRule::Cron(_) => left.min(CRON_DELAY_MAX),
     }
 }
 
@@ -218,19 +229,20 @@ mod tests {
     use super::*;
 
     impl Timers {
-        /// The period of the armed timer of `function`.
-        pub(crate) async fn armed(&self, function: &str) -> Option<Duration> {
-            self.armed.lock().await.get(function).copied()
+        /// When the armed timer of `function` fires.
+        pub(crate) async fn armed(&self, function: &str) -> Option<TimerRule> {
+            self.armed.lock().await.get(function).cloned()
         }
 
-        /// All armed timers with their periods.
-        pub(crate) async fn all_armed(&self) -> BTreeMap<String, Duration> {
+        /// All armed timers.
+        pub(crate) async fn all_armed(&self) -> BTreeMap<String, TimerRule> {
             self.armed.lock().await.clone()
         }
 
         /// Marks the timer of `function` as armed, without a call of the port.
         pub(crate) async fn mark_armed(&self, function: &str, period: Duration) {
-            self.armed.lock().await.insert(function.to_owned(), period);
+            let rule = period.into();
+            self.armed.lock().await.insert(function.to_owned(), rule);
         }
 
         pub(crate) fn schedule(&self) -> &Schedule {

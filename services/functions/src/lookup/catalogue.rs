@@ -271,7 +271,7 @@ impl DeployedFunction {
             name: self.function.name.clone(),
             application: self.application.clone(),
             revision: self.function.revision.clone(),
-            runtime: self.table.runtime.name(),
+            runtime: self.table.runtime.kind.name(),
             handler: self.function.handler.clone(),
             memory_mb: self.table.memory_mb,
             timeout_s: self.table.timeout_s,

@@ -5,7 +5,12 @@ use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf, sync::Arc, 
 use ports::runtime::{Function, Language};
 use serde::Deserialize;
 
-use super::{OnlyTable, check_name, within, word};
+use super::{
+    OnlyTable, check_name,
+    runtime_name::{Kind, RuntimeName},
+    timer_rule::TimerRule,
+    within,
+};
 
 const MEMORY_MB: RangeInclusive<u64> = 16..=65_536;
 pub(super) const TIMEOUT_S: RangeInclusive<u64> = 1..=900;
@@ -13,7 +18,7 @@ const CONCURRENCY: RangeInclusive<usize> = 1..=1000;
 const RETRIES_MAX: u32 = 100;
 const BATCH: RangeInclusive<usize> = 1..=10;
 /// The forms of an entry of `triggers`.
-const TRIGGERS: &str = "a trigger is { queue = NAME, batch = 10 }, { every_s = 60 } or { http = PATH, methods = [\"GET\"] }";
+const TRIGGERS: &str = "a trigger is { queue = NAME, batch = 10 }, { every_s = 60 }, { cron = \"0 9 * * MON-FRI\", timezone = \"Europe/Vienna\" } or { http = PATH, methods = [\"GET\"] }";
 const PERIOD_S_MAX: u64 = 366 * 24 * 3600;
 /// The longest `NAME=value` with its zero byte that Linux passes to a process (`MAX_ARG_STRLEN`).
 /// The manifest's length bounds all variables together.
@@ -39,9 +44,8 @@ const RESERVED_VARIABLES: [&str; 11] = [
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// The kind of its interpreter.
-    #[serde(deserialize_with = "word")]
-    pub runtime: Kind,
+    /// Its interpreter.
+    pub runtime: RuntimeName,
     /// The folder with its code, relative to the manifest.
     pub code: String,
     /// `module.function`, or the executable's file name.
@@ -81,37 +85,14 @@ pub struct Table {
     pub triggers: Vec<Trigger>,
 }
 
-/// The interpreter of a function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// Python, with the bundled runtime client or the code's own awslambdaric.
-    Python3,
-    /// Node.js, with the bundled runtime client or the code's own aws-lambda-ric.
-    Node,
-    /// An executable that speaks the Lambda Runtime API itself.
-    Executable,
-}
-
-impl Kind {
-    /// Its name in a manifest.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Python3 => "python3",
-            Self::Node => "node",
-            Self::Executable => "executable",
-        }
-    }
-}
-
 /// A trigger of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "OnlyTable<Entry>")]
 pub enum Trigger {
     /// Messages of a queue, which is created if it is missing.
     Queue(QueueTrigger),
-    /// A period, in seconds.
-    Timer(u64),
+    /// A period, or local times.
+    Timer(TimerRule),
     /// Requests over HTTP.
     Http {
         /// Their paths: `/orders/{id}`, `/files/{path+}`.
@@ -137,28 +118,63 @@ struct Entry {
     queue: Option<String>,
     batch: Option<usize>,
     every_s: Option<u64>,
+    cron: Option<String>,
+    timezone: Option<String>,
     http: Option<String>,
     methods: Option<Vec<String>>,
 }
 
 impl TryFrom<OnlyTable<Entry>> for Trigger {
-    type Error = &'static str;
+    type Error = String;
 
     fn try_from(OnlyTable(entry): OnlyTable<Entry>) -> Result<Self, Self::Error> {
-        match (
-            entry.queue,
-            entry.every_s,
-            entry.http,
-            entry.batch,
-            entry.methods,
-        ) {
-            (Some(queue), None, None, batch, None) => Ok(Self::Queue(QueueTrigger {
+        match entry {
+            Entry {
+                queue: Some(queue),
+                batch,
+                every_s: None,
+                cron: None,
+                timezone: None,
+                http: None,
+                methods: None,
+            } => Ok(Self::Queue(QueueTrigger {
                 queue,
                 batch: batch.unwrap_or(*BATCH.end()),
             })),
-            (None, Some(every_s), None, None, None) => Ok(Self::Timer(every_s)),
-            (None, None, Some(paths), None, methods) => Ok(Self::Http { paths, methods }),
-            _ => Err(TRIGGERS),
+            Entry {
+                every_s: Some(every_s),
+                queue: None,
+                batch: None,
+                cron: None,
+                timezone: None,
+                http: None,
+                methods: None,
+            } => {
+                check_period(every_s)?;
+                Ok(Self::Timer(Duration::from_secs(every_s).into()))
+            }
+            Entry {
+                cron: Some(cron),
+                timezone,
+                queue: None,
+                batch: None,
+                every_s: None,
+                http: None,
+                methods: None,
+            } => {
+                let zone = timezone.as_deref().unwrap_or("UTC");
+                TimerRule::cron(&cron, zone).map(Self::Timer)
+            }
+            Entry {
+                http: Some(paths),
+                methods,
+                queue: None,
+                batch: None,
+                every_s: None,
+                cron: None,
+                timezone: None,
+            } => Ok(Self::Http { paths, methods }),
+            _ => Err(TRIGGERS.to_owned()),
         }
     }
 }
@@ -183,7 +199,7 @@ impl Table {
             (Kind::Node, "node", &self.node),
         ];
         for (kind, field, interpreter) in interpreters {
-            if interpreter.is_some() && self.runtime != kind {
+            if interpreter.is_some() && self.runtime.kind != kind {
                 return Err(format!("{field} is for runtime = {kind:?} only").to_lowercase());
             }
         }
@@ -207,7 +223,7 @@ impl Table {
                 "handler {handler:?} must have no control characters"
             ));
         }
-        let is_executable = self.runtime == Kind::Executable;
+        let is_executable = self.runtime.kind == Kind::Executable;
         if is_executable && (handler.is_empty() || handler.contains('/')) {
             return Err(format!(
                 "handler {handler:?} must be the name of a file in {code:?}"
@@ -254,11 +270,12 @@ impl Table {
         Arc::new(Function {
             name: name.to_owned(),
             revision: revision.to_owned(),
-            language: match self.runtime {
+            language: match self.runtime.kind {
                 Kind::Python3 => Language::Python(self.python.clone()),
                 Kind::Node => Language::Node(self.node.clone()),
                 Kind::Executable => Language::Executable,
             },
+            runtime_version: self.runtime.version.clone(),
             handler: self.handler.clone(),
             archive: archive.to_owned(),
             folder: self.code.clone(),
@@ -272,10 +289,10 @@ impl Table {
         })
     }
 
-    /// The period of its timer, if it has one.
-    pub fn period(&self) -> Option<Duration> {
+    /// When its timer fires, if it has one.
+    pub fn timer(&self) -> Option<TimerRule> {
         self.triggers.iter().find_map(|trigger| match trigger {
-            Trigger::Timer(every_s) => Some(Duration::from_secs(*every_s)),
+            Trigger::Timer(rule) => Some(rule.clone()),
             Trigger::Queue(_) | Trigger::Http { .. } => None,
         })
     }
@@ -296,9 +313,8 @@ impl Trigger {
                 check_name("a queue", &trigger.queue)?;
                 within("batch", &trigger.batch, &BATCH)
             }
-            Self::Timer(every_s) => check_period(*every_s),
-            // Checked with all routes of the application.
-            Self::Http { .. } => Ok(()),
+            // A timer is checked when it is parsed, and a route with all of the application.
+            Self::Timer(_) | Self::Http { .. } => Ok(()),
         }
     }
 }

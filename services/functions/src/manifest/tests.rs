@@ -41,7 +41,7 @@ fn a_manifest_describes_functions_and_their_triggers() {
         (function.concurrency, function.language.clone()),
         (2, Language::Python(None))
     );
-    assert_eq!(resize.period(), Some(Duration::from_mins(1)));
+    assert_eq!(resize.timer(), Some(Duration::from_mins(1).into()));
     assert_eq!(
         resize
             .queues()

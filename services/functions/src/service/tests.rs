@@ -2,6 +2,7 @@
 //! A2: invocations whose caller leaves. A3: the request ids of events. A8: removal while events
 //! wait.
 
+mod cron;
 mod letters;
 mod messages;
 mod pending;

@@ -14,6 +14,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    ops::Bound::{Excluded, Unbounded},
     sync::Arc,
 };
 
@@ -112,6 +113,15 @@ impl Open {
 
     pub(crate) fn len(&self) -> usize {
         self.order.len()
+    }
+
+    /// Up to `most` attempts that have not ended, in the order of their begins, after this place.
+    pub(crate) fn page(&self, after: u64, most: usize) -> Vec<Arc<Transaction>> {
+        let following = self.order.range((Excluded(after), Unbounded));
+        following
+            .take(most)
+            .map(|(_, open)| Arc::clone(open))
+            .collect()
     }
 
     pub(crate) fn next_place(&mut self) -> u64 {

@@ -1,4 +1,4 @@
-//! Q5, Q10 and Q13, broken for operators.
+//! Q5, Q10, Q13 and Q14, broken for operators.
 
 use crate::{
     QueueAdmin, Receipt, Result,
@@ -152,6 +152,42 @@ decorates!(RaisesNoAlarm, dyn QueueAdmin, 0);
 impl QueueAdminDecorator for RaisesNoAlarm {
     async fn blocked(&self, _: &str) -> Result<Vec<DeadLetter>> {
         Ok(Vec::new())
+    }
+}
+
+/// Shows messages by delivering them (Q14).
+#[derive(Debug)]
+pub(super) struct ShowsByDelivering {
+    pub(super) admin: SharedQueueAdmin,
+    pub(super) queue: SharedQueue,
+}
+
+decorates!(ShowsByDelivering, dyn QueueAdmin, admin);
+
+impl QueueAdminDecorator for ShowsByDelivering {
+    async fn waiting(&self, queue: &str, messages_max: usize) -> Result<Vec<DeadLetter>> {
+        let shown = self.admin.waiting(queue, messages_max).await?;
+        let given = self.queue.receive(queue, 1).await?;
+        for delivery in &given {
+            self.queue
+                .release(queue, &delivery.handle, 0, "looked at")
+                .await?;
+        }
+        Ok(shown)
+    }
+}
+
+/// Leaves out messages that a consumer has (Q14).
+#[derive(Debug)]
+pub(super) struct ShowsWhatIsUntried(pub(super) SharedQueueAdmin);
+
+decorates!(ShowsWhatIsUntried, dyn QueueAdmin, 0);
+
+impl QueueAdminDecorator for ShowsWhatIsUntried {
+    async fn waiting(&self, queue: &str, messages_max: usize) -> Result<Vec<DeadLetter>> {
+        let mut shown = self.0.waiting(queue, messages_max).await?;
+        shown.retain(|message| message.attempts == 0);
+        Ok(shown)
     }
 }
 

@@ -9,13 +9,14 @@
 //! Invariants
 //! - A row moves under the condition that its time is as it was read, and records the id of the
 //!   tick that moved it. A process whose write had an unknown outcome reads that id. The condition
-//!   leaves the period out: arming with another period changes the time too, unless both fall on
-//!   the same millisecond.
-//! - Ticks keep their distance from the first one. Missed ticks become a single late one.
-//! - A row with another period is ignored, and so is a time more than a period away: a clock was
-//!   set back.
+//!   leaves the rule out: arming with another rule changes the time too, unless both fall on the
+//!   same millisecond.
+//! - Ticks of a period keep their distance from the first one. Missed ticks become a single late
+//!   one.
+//! - A row with another rule is ignored, and so is a time after the next one by the rule: a clock
+//!   was set back.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ports::{
@@ -25,12 +26,15 @@ use ports::{
 
 use primitives::retry_repeatable;
 
-use crate::events::outgoing::RETRIES;
+use crate::{events::outgoing::RETRIES, manifest::TimerRule};
 
 const PARTITION: &str = "landfast.timers";
 
 const NEXT: &str = "next";
+/// The period in milliseconds, or zero for a cron expression.
 const PERIOD: &str = "period";
+/// The cron expression and its time zone; absent for a period.
+const CRON: &str = "cron";
 /// The id of the tick that moved the row.
 const TICK: &str = "tick";
 
@@ -66,46 +70,43 @@ impl Schedule {
         }
     }
 
-    /// Sets the next tick of `function` to one `period` after `now`, regardless of the row.
+    /// Sets the next tick of `function` to the first one after `now`, regardless of the row.
     pub(crate) async fn begin(
         &self,
         function: &str,
-        period: Duration,
+        rule: &TimerRule,
         now: Timestamp,
     ) -> Result<()> {
-        let update = row(function, after(now, period), period, "");
+        let update = row(function, rule.first_after(now), rule, "");
         let updated = self.key_value.update(update).await?;
         self.key_value.externalize(updated.receipt.point).await
     }
 
-    /// The time of the next tick of `function`. Without a valid row, the first `period` begins
-    /// `now`.
+    /// The time of the next tick of `function`. Without a valid row, the timer begins `now`.
     pub(crate) async fn next_or_begin(
         &self,
         function: &str,
-        period: Duration,
+        rule: &TimerRule,
         now: Timestamp,
     ) -> Result<Timestamp> {
         let read = self.key_value.get(&key(function)).await?.value;
-        if let Some(next) = read.as_deref().and_then(|item| time_of(item, period, now)) {
+        if let Some(next) = read.as_deref().and_then(|item| time_of(item, rule, now)) {
             return Ok(next);
         }
-        let next = after(now, period);
-        let update = row(function, next, period, "").when(unchanged(read.as_deref()));
+        let next = rule.first_after(now);
+        let update = row(function, next, rule, "").when(unchanged(read.as_deref()));
         let updated = self.key_value.update(update).await?;
         let begun = match &updated.outcome {
             Outcome::Done(_) => Some(next),
             // Another process has begun it, unless the row was moved by a tick of the earlier
-            // period.
-            Outcome::Conflict(there) => {
-                there.as_deref().and_then(|item| time_of(item, period, now))
-            }
+            // rule.
+            Outcome::Conflict(there) => there.as_deref().and_then(|item| time_of(item, rule, now)),
         };
         self.key_value.externalize(updated.receipt.point).await?;
         if let Some(next) = begun {
             return Ok(next);
         }
-        self.begin(function, period, now).await?;
+        self.begin(function, rule, now).await?;
         Ok(next)
     }
 
@@ -114,17 +115,17 @@ impl Schedule {
     pub(crate) async fn take(
         &self,
         function: &str,
-        period: Duration,
+        rule: &TimerRule,
         now: Timestamp,
         id: &str,
     ) -> Result<Tick> {
         let read = self.key_value.get(&key(function)).await?.value;
         let Some((item, next)) = read.and_then(|item| {
-            let next = time_of(&item, period, now)?;
+            let next = time_of(&item, rule, now)?;
             Some((item, next))
         }) else {
             return self
-                .next_or_begin(function, period, now)
+                .next_or_begin(function, rule, now)
                 .await
                 .map(Tick::NotBefore);
         };
@@ -137,15 +138,15 @@ impl Schedule {
                 format!("take a tick of {function}"),
             ));
         }
-        let following = following(next, period, now);
-        let update = row(function, following, period, id).when(unchanged(Some(&item)));
+        let following = rule.following(next, now);
+        let update = row(function, following, rule, id).when(unchanged(Some(&item)));
         let there = self.moved(function, update).await?;
         let is_mine = there
             .as_deref()
             .and_then(|item| item.bytes(TICK))
             .is_some_and(|tick| *tick == id);
         let next = there
-            .and_then(|item| time_of(&item, period, now))
+            .and_then(|item| time_of(&item, rule, now))
             .unwrap_or(following);
         Ok(if is_mine {
             Tick::Mine(next)
@@ -181,44 +182,31 @@ impl Schedule {
     }
 }
 
-fn milliseconds(period: Duration) -> u64 {
-    (period.as_millis() as u64).max(1)
-}
-
-fn after(time: Timestamp, period: Duration) -> Timestamp {
-    Timestamp(time.0.saturating_add(milliseconds(period)))
-}
-
-/// The tick after the one that was due at `due`, leaving out those missed since.
-fn following(due: Timestamp, period: Duration, now: Timestamp) -> Timestamp {
-    let missed = now.ms_since(due) / milliseconds(period);
-    after(due, period * u32::try_from(missed + 1).unwrap_or(u32::MAX))
-}
-
 fn key(function: &str) -> Key {
     Key::new(PARTITION, function)
 }
 
-fn row(function: &str, next: Timestamp, period: Duration, tick: &str) -> Update {
-    Update::put(
-        key(function),
-        vec![
-            (NEXT.into(), Value::Integer(next.0 as i64)),
-            (PERIOD.into(), Value::Integer(milliseconds(period) as i64)),
-            (
-                TICK.into(),
-                Value::Bytes(Bytes::copy_from_slice(tick.as_bytes())),
-            ),
-        ],
-    )
+fn row(function: &str, next: Timestamp, rule: &TimerRule, tick: &str) -> Update {
+    let text = |text: &str| Value::Bytes(Bytes::copy_from_slice(text.as_bytes()));
+    let mut attributes = vec![
+        (NEXT.into(), Value::Integer(next.0 as i64)),
+        (PERIOD.into(), Value::Integer(rule.period_ms() as i64)),
+        (TICK.into(), text(tick)),
+    ];
+    if !rule.expression().is_empty() {
+        attributes.push((CRON.into(), text(rule.expression())));
+    }
+    Update::put(key(function), attributes)
 }
 
-/// The time of the next tick, if the row has this period.
-fn time_of(item: &Item, period: Duration, now: Timestamp) -> Option<Timestamp> {
-    let (next, of) = (item.integer(NEXT)?, item.integer(PERIOD)?);
+/// The time of the next tick, if the row has this rule.
+fn time_of(item: &Item, rule: &TimerRule, now: Timestamp) -> Option<Timestamp> {
+    let (next, period) = (item.integer(NEXT)?, item.integer(PERIOD)?);
     let next = Timestamp(u64::try_from(next).ok()?);
-    let is_near = next.0 <= after(now, period).0.saturating_add(SKEW_MS_MAX);
-    (of == milliseconds(period) as i64 && is_near).then_some(next)
+    let cron = item.bytes(CRON).map(|cron| &**cron).unwrap_or_default();
+    let is_same = period == rule.period_ms() as i64 && cron == rule.expression().as_bytes();
+    let is_near = || next.0 <= rule.first_after(now).0.saturating_add(SKEW_MS_MAX);
+    (is_same && is_near()).then_some(next)
 }
 
 fn unchanged(read: Option<&Item>) -> Condition {

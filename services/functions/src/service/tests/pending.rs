@@ -2,6 +2,7 @@
 //! unknown, and is put in place once that works.
 
 use super::*;
+use crate::manifest::TimerRule;
 
 /// Removes the archive of `content` from the objects.
 async fn lose(service: &Service, content: &Bytes) {
@@ -179,7 +180,7 @@ fn a_lost_archive_stops_no_other_process_from_following() {
 }
 
 /// The row of `shop`: its functions, and its timers with their periods.
-async fn said(service: &Service) -> (Vec<String>, BTreeMap<String, Duration>) {
+async fn said(service: &Service) -> (Vec<String>, BTreeMap<String, TimerRule>) {
     let rows = service
         .deployer
         .reconciler
@@ -193,7 +194,7 @@ async fn said(service: &Service) -> (Vec<String>, BTreeMap<String, Duration>) {
     let functions: Vec<_> = row.manifest.functions.keys().cloned().collect();
     let armed = functions
         .iter()
-        .filter_map(|name| Some((name.clone(), row.period(name)?)));
+        .filter_map(|name| Some((name.clone(), row.timer(name)?)));
     (functions.clone(), armed.collect())
 }
 

@@ -6,9 +6,12 @@ use ports::{
 };
 
 use super::*;
-use crate::events::timers::{
-    EVENTS_WAITING_MAX, Outcome,
-    schedule::{Schedule, Tick},
+use crate::{
+    events::timers::{
+        EVENTS_WAITING_MAX, Outcome,
+        schedule::{Schedule, Tick},
+    },
+    manifest::TimerRule,
 };
 
 /// An archive of `ticks`, which a timer starts every minute, and of its `on_failure` function
@@ -143,14 +146,18 @@ fn ticking(code: &str, every_s: Option<u64>) -> Bytes {
     format!("[functions.ticks]\n{table}\n{triggers}").into()
 }
 
-const HOUR: u64 = 3600;
+pub(super) const HOUR: u64 = 3600;
 
-async fn minutes(world: &World, minutes: u64) {
+fn hours(hours: u64) -> TimerRule {
+    TimerRule::Every(Duration::from_secs(hours * HOUR))
+}
+
+pub(super) async fn minutes(world: &World, minutes: u64) {
     world.clock().sleep(Duration::from_mins(minutes)).await;
 }
 
 /// Drops the service with its timers, and starts another on the same store.
-async fn restarted(world: &World, before: Service) -> (Service, Arc<Idle>) {
+pub(super) async fn restarted(world: &World, before: Service) -> (Service, Arc<Idle>) {
     before
         .context
         .timers
@@ -279,9 +286,9 @@ fn a_tick_is_taken_by_one_of_all_processes() {
             let world = World::new(seed);
             let schedules =
                 [(); 3].map(|()| Schedule::new(world.key_value(), world.clock(), world.entropy()));
-            let period = Duration::from_mins(1);
+            let period = TimerRule::Every(Duration::from_mins(1));
             schedules[0]
-                .begin("ticks", period, world.clock().now())
+                .begin("ticks", &period, world.clock().now())
                 .await
                 .expect("calm");
             world.faults().refuse(percent(20));
@@ -295,7 +302,7 @@ fn a_tick_is_taken_by_one_of_all_processes() {
                     let now = world.clock().now();
                     let ids = ["a", "b", "c"].map(|process| format!("{minute} {round} {process}"));
                     let take = |process: usize| {
-                        schedules[process].take("ticks", period, now, &ids[process])
+                        schedules[process].take("ticks", &period, now, &ids[process])
                     };
                     let came = tokio::join!(take(0), take(1), take(2));
                     let came = [came.0, came.1, came.2];
@@ -369,19 +376,19 @@ fn a_tick_whose_event_has_no_room_stays_due() {
         let full = FaultyKeyValue::new(world.key_value(), Arc::new(Scarce), world.clock());
         let [full, free] = [Arc::new(full) as Arc<_>, world.key_value()]
             .map(|key_value| Schedule::new(key_value, world.clock(), world.entropy()));
-        let period = Duration::from_mins(1);
-        free.begin("ticks", period, world.clock().now())
+        let period = TimerRule::Every(Duration::from_mins(1));
+        free.begin("ticks", &period, world.clock().now())
             .await
             .expect("begun");
         minutes(&world, 1).await;
         let now = world.clock().now();
         let refused = full
-            .take("ticks", period, now, "a")
+            .take("ticks", &period, now, "a")
             .await
             .expect_err("it is due, and cannot be taken");
         assert_eq!(refused.kind(), ports::ErrorKind::NoRoom);
         assert!(matches!(
-            free.take("ticks", period, now, "b").await,
+            free.take("ticks", &period, now, "b").await,
             Ok(Tick::Mine(_))
         ));
     });
@@ -489,11 +496,11 @@ fn arming_a_timer_that_another_process_has_armed_does_not_postpone_it() {
             .await
             .expect("armed");
         let next = async || {
-            let (period, now) = (Duration::from_secs(HOUR), world.clock().now());
+            let (period, now) = (hours(1), world.clock().now());
             one.context
                 .timers
                 .schedule()
-                .next_or_begin("ticks", period, now)
+                .next_or_begin("ticks", &period, now)
                 .await
                 .expect("there is one")
         };
@@ -519,23 +526,24 @@ fn a_period_begins_even_if_a_tick_of_the_earlier_one_intervenes() {
             },
         );
         let schedule = Schedule::new(world.key_value(), world.clock(), world.entropy());
-        let (hour, half) = (Duration::from_secs(HOUR), Duration::from_secs(HOUR / 2));
+        let half_ms = HOUR / 2 * 1000;
+        let (hour, half) = (hours(1), TimerRule::Every(Duration::from_millis(half_ms)));
         schedule
-            .begin("ticks", hour, world.clock().now())
+            .begin("ticks", &hour, world.clock().now())
             .await
             .expect("begun");
         minutes(&world, 61).await;
         let now = world.clock().now();
         let (taken, next) = tokio::join!(
-            schedule.take("ticks", hour, now, "a"),
-            schedule.next_or_begin("ticks", half, now)
+            schedule.take("ticks", &hour, now, "a"),
+            schedule.next_or_begin("ticks", &half, now)
         );
         assert!(matches!(taken, Ok(Tick::Mine(_))), "{taken:?}");
         let next = next.expect("calm");
-        assert_eq!(next.ms_since(now), half.as_millis() as u64);
+        assert_eq!(next.ms_since(now), half_ms);
         minutes(&world, 1).await;
         let later = schedule
-            .next_or_begin("ticks", half, world.clock().now())
+            .next_or_begin("ticks", &half, world.clock().now())
             .await
             .expect("calm");
         assert_eq!(later, next, "that is its time at rest");
@@ -565,7 +573,7 @@ fn setting_a_timer_changes_no_revision() {
             assert_eq!(followed().await, first);
             assert_eq!(
                 other.context.timers.armed("ticks").await,
-                period,
+                period.map(TimerRule::Every),
                 "it is followed"
             );
         }

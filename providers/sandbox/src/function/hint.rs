@@ -1,0 +1,64 @@
+//! The line in the log of an invocation that names the setting which its function lacks: a network,
+//! or a package.
+//!
+//! The interpreter's own message, such as "Temporary failure in name resolution" or "No module
+//! named 'boto3'", says nothing of the sandbox. The search is bounded: it covers the end of the
+//! output of an invocation, and its error.
+
+use ports::runtime::{Function, Language};
+
+const NETWORK: &str = "landfast: this function has no network; `network = true` in its table of the manifest gives it the machine's";
+const PYTHON_PACKAGE: &str = "landfast: functions see Python's standard library and their own code; add other packages, boto3 too, to requirements.txt in \
+                              the code folder";
+const NODE_PACKAGE: &str = "landfast: functions see Node's own modules and their own code; add other packages, @aws-sdk too, to package.json in the \
+                            code folder";
+
+/// Parts of the errors of the C library, Python, Node and boto3 where a host cannot be reached.
+const UNREACHABLE: [&[u8]; 6] = [
+    b"failure in name resolution",
+    b"Name or service not known",
+    b"etwork is unreachable",
+    b"EAI_AGAIN",
+    b"ENETUNREACH",
+    b"Could not connect to the endpoint URL",
+];
+/// Parts of the errors of Python and Node where a package cannot be found.
+const NO_PYTHON_PACKAGE: &[u8] = b"No module named";
+const NO_NODE_PACKAGE: [&[u8]; 2] = [b"Cannot find module", b"Cannot find package"];
+
+/// The hint for an invocation of `function`, if the end of its output or its error has a sign of
+/// what the function lacks.
+pub(crate) fn hint(function: &Function, output: &[u8], error: &[u8]) -> Option<&'static str> {
+    let has = |text: &[u8], signs: &[&[u8]]| signs.iter().any(|sign| contains(text, sign));
+    if !function.network && [output, error].iter().any(|text| has(text, &UNREACHABLE)) {
+        return Some(NETWORK);
+    }
+    match function.language {
+        Language::Python(None) if contains(error, NO_PYTHON_PACKAGE) => Some(PYTHON_PACKAGE),
+        Language::Node(_) if has(error, &NO_NODE_PACKAGE) => Some(NODE_PACKAGE),
+        _ => None,
+    }
+}
+
+fn contains(text: &[u8], sign: &[u8]) -> bool {
+    text.windows(sign.len()).any(|part| part == sign)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sign_is_found_anywhere() {
+        for text in [
+            "Network is unreachable",
+            "dial: network is unreachable\n",
+            "x\ngetaddrinfo EAI_AGAIN host",
+        ] {
+            let has = |sign: &&[u8]| contains(text.as_bytes(), sign);
+            assert!(UNREACHABLE.iter().any(has), "{text}");
+        }
+        assert!(!contains(b"the name", b"name resolution"));
+        assert!(!contains(b"", b"EAI_AGAIN"));
+    }
+}

@@ -1,0 +1,155 @@
+//! The packages that a code folder declares: `requirements.txt` for Python, `package.json` for Node.
+//!
+//! They are installed in a temporary folder, so that the user's folder stays as it is. A package
+//! that the folder names by a relative path, such as `./libs/mine`, lies beside the file that names
+//! it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use functions::manifest::{Kind, Table};
+use serde::Deserialize;
+
+/// The dependencies of a Python function.
+const REQUIREMENTS: &str = "requirements.txt";
+/// Those of a Node function, and their exact versions.
+const PACKAGE: &str = "package.json";
+const LOCKS: [&str; 2] = ["package-lock.json", "npm-shrinkwrap.json"];
+const MODULES: &str = "node_modules";
+
+/// Packages in a temporary folder, which goes when this is dropped.
+#[derive(Debug)]
+pub(super) struct Installed {
+    pub(super) folder: PathBuf,
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        // What is left lies in the folder for temporary files.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Installed {
+    fn new() -> anyhow::Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("landfast-packages-{}-{count}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
+        }
+        fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
+        Ok(Self { folder })
+    }
+}
+
+/// The packages that the functions of one code folder declare, as they lie in that folder.
+pub(super) fn packages(code: &Path, tables: &[&Table]) -> anyhow::Result<Vec<Installed>> {
+    let of = |kind| tables.iter().find(|table| table.runtime.kind == kind);
+    let mut all = Vec::new();
+    if let Some(table) = of(Kind::Python3).filter(|_| code.join(REQUIREMENTS).is_file()) {
+        all.push(pip(code, table)?);
+    }
+    let is_installed = code.join(MODULES).exists();
+    if of(Kind::Node).is_some() && code.join(PACKAGE).is_file() && !is_installed {
+        all.extend(npm(code)?);
+    }
+    Ok(all)
+}
+
+fn pip(code: &Path, table: &Table) -> anyhow::Result<Installed> {
+    let python = table.python.clone().unwrap_or_else(|| "python3".into());
+    // Relative to the user's folder, not to the code.
+    let python = match python.components().count() {
+        1 => python,
+        _ => std::path::absolute(python)?,
+    };
+    let installed = Installed::new()?;
+    let output = Command::new(&python)
+        .current_dir(code)
+        .args(["-m", "pip", "install", "--quiet", "--no-compile"])
+        .args(["--disable-pip-version-check", "--target"])
+        .arg(&installed.folder)
+        .args(["--requirement", REQUIREMENTS])
+        .output()
+        .with_context(|| format!("{} -m pip", python.display()))?;
+    check(&output, "pip", &code.join(REQUIREMENTS))?;
+    Ok(installed)
+}
+
+/// The modules of `package.json`; none: it declares none.
+fn npm(code: &Path) -> anyhow::Result<Option<Installed>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Declared {
+        #[serde(default)]
+        dependencies: BTreeMap<String, String>,
+        #[serde(default)]
+        optional_dependencies: BTreeMap<String, String>,
+    }
+    let file = code.join(PACKAGE);
+    let text = fs::read(&file).with_context(|| file.display().to_string())?;
+    let declared: Declared =
+        serde_json::from_slice(&text).with_context(|| file.display().to_string())?;
+    let mut all = declared
+        .dependencies
+        .iter()
+        .chain(&declared.optional_dependencies);
+    if all.clone().next().is_none() {
+        return Ok(None);
+    }
+    let is_beside = |place: &str| place.starts_with("file:") || place.starts_with(['.', '/']);
+    if let Some((name, place)) = all.find(|(_, place)| is_beside(place)) {
+        bail!(
+            "{}: {name} is at {place:?}, and a folder beside the code is not installed: run `npm install --install-links` \
+             there, and its {MODULES} is deployed",
+            file.display()
+        );
+    }
+    let installed = Installed::new()?;
+    fs::copy(&file, installed.folder.join(PACKAGE))?;
+    let mut is_locked = false;
+    for lock in LOCKS {
+        if code.join(lock).is_file() {
+            fs::copy(code.join(lock), installed.folder.join(lock))?;
+            is_locked = true;
+        }
+    }
+    let output = Command::new("npm")
+        .current_dir(&installed.folder)
+        .arg(if is_locked { "ci" } else { "install" })
+        .args([
+            "--omit=dev",
+            "--no-audit",
+            "--no-fund",
+            "--no-update-notifier",
+            "--loglevel=error",
+        ])
+        .output()
+        .context("npm, which installs the packages of package.json")?;
+    check(&output, "npm", &file)?;
+    for name in [PACKAGE].into_iter().chain(LOCKS) {
+        let copied = installed.folder.join(name);
+        if copied.exists() {
+            fs::remove_file(copied)?;
+        }
+    }
+    Ok(Some(installed))
+}
+
+fn check(output: &Output, installer: &str, file: &Path) -> anyhow::Result<()> {
+    ensure!(
+        output.status.success(),
+        "{}: {installer} could not install it: {}",
+        file.display(),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}

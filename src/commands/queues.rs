@@ -1,0 +1,209 @@
+//! `landfast queues`: the queues that start functions of a running server.
+
+use std::{fmt::Write as _, process::ExitCode, time::Duration};
+
+use clap::{Args, Subcommand};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::request::{Request, Target, parsed, segment};
+
+/// The time to remove the messages of a queue.
+const PURGE_MAX: Duration = Duration::from_mins(10);
+
+const A_LIST: &str = "a list of queues";
+const A_MESSAGES: &str = "a list of messages";
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the queues that start deployed functions, with their waiting messages and dead letters
+    List(List),
+    /// Send a message to a queue
+    Send(Send),
+    /// Show the first messages of a queue, ten at most, without delivering them
+    Peek(Peek),
+    /// Remove the messages that wait in a queue, and print how many; one that a function has stays
+    Purge(Purge),
+}
+
+/// How to show the list.
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    target: Target,
+    /// Print one JSON object per queue
+    #[arg(long)]
+    json: bool,
+}
+
+/// The message to send.
+#[derive(Debug, Args)]
+pub(crate) struct Send {
+    #[command(flatten)]
+    target: Target,
+    /// The queue
+    queue: String,
+    /// The message: as text, `@FILE` or `file://FILE` for the content of a file, `-` for stdin
+    message: String,
+    /// Its group: messages of one group are delivered in their order
+    #[arg(long, default_value = "")]
+    group: String,
+}
+
+/// The queue to look at.
+#[derive(Debug, Args)]
+pub(crate) struct Peek {
+    #[command(flatten)]
+    target: Target,
+    /// The queue
+    queue: String,
+    /// Print one JSON object per message
+    #[arg(long)]
+    json: bool,
+}
+
+/// The queue to empty.
+#[derive(Debug, Args)]
+pub(crate) struct Purge {
+    #[command(flatten)]
+    target: Target,
+    /// The queue
+    queue: String,
+    /// Print the server's JSON as it is
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Page {
+    queues: Vec<Box<RawValue>>,
+    next: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Listed {
+    queue: String,
+    function: String,
+    application: String,
+    messages: u64,
+    dead_letters: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Messages {
+    messages: Vec<Box<RawValue>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Message {
+    group: String,
+    attempts: u32,
+    body: String,
+    body_bytes: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct Purged {
+    purged: u64,
+}
+
+pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::List(list) => list.run(),
+        Command::Send(send) => send.run(),
+        Command::Peek(peek) => peek.run(),
+        Command::Purge(purge) => purge.run(),
+    }
+}
+
+impl List {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let mut after = None::<String>;
+        loop {
+            let query = after.map(|queue| format!("?after={}", segment(&queue)));
+            let path = format!("/v1/queues{}", query.unwrap_or_default());
+            let body = self.target.get(&path)?;
+            let Page { queues, next } = parsed(body.as_bytes(), A_LIST)?;
+            let mut text = String::new();
+            for queue in &queues {
+                if self.json {
+                    writeln!(text, "{queue}")?;
+                } else {
+                    let listed: Listed = parsed(queue.get().as_bytes(), A_LIST)?;
+                    let (messages, dead) = (listed.messages, listed.dead_letters);
+                    let function = format!("{} of {}", listed.function, listed.application);
+                    let queue = listed.queue;
+                    writeln!(
+                        text,
+                        "{queue:<24} {function:<32} {messages:>8} waiting {dead:>6} dead"
+                    )?;
+                }
+            }
+            super::print(&text)?;
+            match next {
+                Some(next) => after = Some(next),
+                None => return Ok(ExitCode::SUCCESS),
+            }
+        }
+    }
+}
+
+impl Send {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let (queue, group) = (segment(&self.queue), segment(&self.group));
+        let path = format!("/v1/queues/{queue}/messages?group={group}");
+        let message = super::input(&self.message)?;
+        let request = Request {
+            method: "POST",
+            body: &message,
+            ..Request::get(&path)
+        };
+        self.target.send(&request)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Peek {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let path = format!("/v1/queues/{}/messages", segment(&self.queue));
+        let body = self.target.get(&path)?;
+        let Messages { messages } = parsed(body.as_bytes(), A_MESSAGES)?;
+        let mut text = String::new();
+        for message in &messages {
+            if self.json {
+                writeln!(text, "{message}")?;
+                continue;
+            }
+            let Message {
+                group,
+                attempts,
+                body,
+                body_bytes,
+            } = parsed(message.get().as_bytes(), A_MESSAGES)?;
+            writeln!(
+                text,
+                "group {group:?}, given {attempts} times, {body_bytes} bytes\n    {}",
+                body.lines().collect::<Vec<_>>().join("\n    ")
+            )?;
+        }
+        super::print(&text)
+    }
+}
+
+impl Purge {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let path = format!("/v1/queues/{}/messages", segment(&self.queue));
+        let request = Request {
+            method: "DELETE",
+            wait_max: PURGE_MAX,
+            ..Request::get(&path)
+        };
+        let answer = self.target.send(&request)?;
+        if self.json {
+            return super::print(&format!("{}\n", String::from_utf8_lossy(&answer.body)));
+        }
+        let Purged { purged } = parsed(&answer.body, "a number of messages")?;
+        super::print(&format!("removed: {purged}\n"))
+    }
+}
