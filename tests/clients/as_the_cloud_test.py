@@ -272,7 +272,7 @@ def a_node_handler_streams_its_response_which_is_returned_whole(apps):
     failed = apps.call("fails")
     assert (failed.type, failed.message) == ("RangeError", "on purpose")
     answer = apps.ask("GET", "/http/page")
-    assert (answer.status, answer.headers["Content-Type"], answer.body) == (201, "text/html", b"<p>/page</p>")
+    assert (answer.status, answer.headers["Content-Type"], answer.body) == (201, "text/html", b"<p>/http/page</p>")
 
 
 def a_long_error_of_node_keeps_its_type_and_the_beginning_of_its_message(apps):

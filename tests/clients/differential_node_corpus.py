@@ -124,16 +124,16 @@ def run(apps, alone):
     for case in cases():
         functions.setdefault(case.function, []).append(case)
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as threads:
-        done = threads.map(lambda item: run_function(apps.address, *item, alone), functions.items())
+        done = threads.map(lambda item: run_function(apps, *item, alone), functions.items())
         return {name: outcome for outcomes in done for name, outcome in outcomes.items()}
 
 
-def run_function(address, function, its_cases, alone):
+def run_function(apps, function, its_cases, alone):
     """The outcomes of a function's cases, run one after the other."""
     found = {case.name: {} for case in its_cases}
     for client in CLIENTS:
         mine = [case for case in its_cases if client == "bundled" or case.name not in alone]
-        connection = http.client.HTTPConnection(address, timeout=waiting.GUARD_SECONDS)
+        connection = http.client.HTTPConnection(apps.address, timeout=waiting.GUARD_SECONDS)
         try:
             calls = [[call(connection, f"{function}-{client}", case, payload) for payload in case.payloads] for case in mine]
             texts = log_of(connection, f"{function}-{client}") if mine else {}
@@ -144,7 +144,21 @@ def run_function(address, function, its_cases, alone):
             found[case.name][client] = [transcripts.normal(part) for part in said]
     # All instances together would take gigabytes.
     for process in application.processes(f"/landfast_runtime.mjs\0{its_cases[0].handler}\0"):
-        os.kill(process, signal.SIGKILL)
+        if apps.server.process.pid in ancestors(process):
+            os.kill(process, signal.SIGKILL)
+    return found
+
+
+def ancestors(process):
+    """The processes that a process comes from, while it lives."""
+    found = []
+    while process > 1:
+        try:
+            status = pathlib.Path(f"/proc/{process}/status").read_text()
+        except OSError:
+            break
+        process = int(re.search(r"^PPid:\s+(\d+)", status, re.MULTILINE).group(1))
+        found.append(process)
     return found
 
 

@@ -112,5 +112,9 @@ def code_that_replaces_parts_of_its_process_does_not_reach_the_client(outcomes):
     assert [case for case, payloads in patches.items() if payloads != GOES_ON] == []
 
 
+def the_trace_id_of_an_invocation_is_a_variable(outcomes):
+    assert corpus.payloads(outcomes["contexts-traceId"]["bundled"]) == ["TRACE"]
+
+
 def every_listed_difference_is_of_the_corpus():
     assert {*DIFFERENT, *ALONE} <= {case.name for case in corpus.cases()}
