@@ -1,7 +1,7 @@
 # Each target installs what it needs by itself; see scripts/requirements.bash.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows
+.PHONY: help run test test-differential simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows
 
 help: ## Lists these targets
 	@grep -E '^[a-z-]+:.* ## ' Makefile | sed 's/:.* ## /\t/' | expand -t 20
@@ -11,6 +11,9 @@ run: ## Builds and starts Landfast, shows a tour with real clients, stays until 
 
 test: ## Runs everything CI runs
 	@scripts/test
+
+test-differential: ## Runs handlers under the bundled runtime clients and under Lambda's own, and compares them
+	@scripts/test-differential $(ARGUMENTS)
 
 simulate: ## Runs every simulated scenario under SEEDS seeds (default 1000; several transaction nodes: NODES_SEEDS, default 20)
 	@SEEDS=$(SEEDS) scripts/simulate

@@ -54,6 +54,7 @@ ENDS = {
     "is-interrupted": first_call("raise KeyboardInterrupt"),
     "raises-no-exception": first_call("raise Own('own')", before="class Own(BaseException):\n    pass"),
     "is-cancelled": first_call("raise asyncio.CancelledError", before="import asyncio"),
+    "interrupts-a-run": first_call("raise landfast.RunInterrupted('the reason')", before="import landfast"),
     "raises-the-end-of-a-generator": first_call("raise GeneratorExit from ValueError('why')"),
 }
 

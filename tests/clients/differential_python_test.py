@@ -49,6 +49,10 @@ DIFFERENCES = [
         {"raises.half_a_character": "[ERROR] ValueError: \\ud800 x", "raises.a_text_that_fails": "[ERROR] Silent: <exception str() failed>"},
     ),
     Difference(
+        "`landfast.RunInterrupted`, which is no `Exception`, is reported", "a run that fails shows its message",
+        {"interrupts-a-run": "[ERROR] RunInterrupted: the reason"},
+    ),
+    Difference(
         "an error is reported and logged without a usable `sys.stdout`", OWN_REFERENCES,
         {
             "closed-stdout-printed-to": "[ERROR] ValueError: I/O operation on closed file.",

@@ -17,6 +17,7 @@
 mod cors;
 mod event;
 mod result;
+mod streamed;
 
 use std::sync::Arc;
 
@@ -175,7 +176,7 @@ async fn answered(
     *settings = cors;
     let of = |why: &str| format!("{why}: the function {function:?}, in the request {id}");
     let decoded = match ran.result {
-        Ok(result) => result::decode(result).map_err(|result::Unfit { why, detail }| {
+        Ok(result) => streamed::decode(result).map_err(|result::Unfit { why, detail }| {
             tracing::debug!(function, request = id, detail, "http: {why}");
             Problem::new(Kind::FunctionFailed, of(why))
         }),

@@ -57,7 +57,8 @@ pub(super) fn decode(result: Bytes) -> Result<Response, Unfit> {
     Ok(response)
 }
 
-fn said_by(said: &Members<'_>) -> Result<Response, Unfit> {
+/// The response that an object with a `statusCode` describes. Errors: why it is none.
+pub(super) fn said_by(said: &Members<'_>) -> Result<Response, Unfit> {
     const NO_STATUS: &str = "the statusCode that it answered is not 200 to 599";
     const NO_BOOLEAN: &str = "the isBase64Encoded that it answered is no boolean";
     const NO_TEXT: &str = "the body that it answered is no string";

@@ -430,7 +430,10 @@ def serve(connection, handler):
         try:
             event = unmarshal(body) if body else None
             answer = marshal(handler(event, LambdaContext(headers)))
-        except Exception as error:  # As in Lambda, any other one ends the process.
+        except BaseException as error:
+            # As in Lambda, one that is no `Exception` ends the process. One of `landfast` says why a run cannot go on.
+            if not isinstance(error, Exception) and type(error).__module__.partition(".")[0] != "landfast":
+                raise
             report(connection, invocation + "error", error)
         else:
             connection.post(invocation + "response", answer)

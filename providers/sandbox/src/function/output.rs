@@ -11,6 +11,7 @@
 
 use std::{io, mem, sync::Arc};
 
+use nix::unistd;
 use parking_lot::Mutex;
 use tokio::net::unix::pipe::Receiver;
 
@@ -64,9 +65,11 @@ impl Output {
     async fn read_stream(&self, stream: usize) {
         loop {
             self.log.room().await;
-            if self.streams[stream].readable().await.is_err()
-                || !self.drain(&mut self.state.lock(), stream, 1)
-            {
+            if self.streams[stream].readable().await.is_err() {
+                return;
+            }
+            let read = |buffer: &mut [u8]| self.streams[stream].try_read(buffer);
+            if !self.drain(&mut self.state.lock(), stream, 1, read) {
                 return;
             }
             // A function that prints without end must not starve other tasks.
@@ -74,11 +77,17 @@ impl Output {
         }
     }
 
-    /// Reads what the pipe holds now, at most `reads_max` times. Whether more may come.
-    fn drain(&self, state: &mut State, stream: usize, reads_max: usize) -> bool {
+    /// Reads what the pipe holds now with `read`, at most `reads_max` times. Whether more may come.
+    fn drain(
+        &self,
+        state: &mut State,
+        stream: usize,
+        reads_max: usize,
+        read: impl Fn(&mut [u8]) -> io::Result<usize>,
+    ) -> bool {
         let mut buffer = [0; READ_BYTES];
         for _ in 0..reads_max {
-            match self.streams[stream].try_read(&mut buffer) {
+            match read(&mut buffer) {
                 Ok(0) => return false,
                 Ok(length) => self.keep(state, stream, &buffer[..length]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
@@ -157,7 +166,9 @@ impl Output {
 
     fn flush(&self, state: &mut State) {
         for stream in 0..self.streams.len() {
-            self.drain(state, stream, READS_AT_END_MAX);
+            // Asks the pipe itself: the runtime may not have heard yet that it can be read.
+            let read = |buffer: &mut [u8]| Ok(unistd::read(&self.streams[stream], buffer)?);
+            self.drain(state, stream, READS_AT_END_MAX, read);
             if !state.begun[stream].is_empty() {
                 self.keep_begun(state, stream);
             }
@@ -238,6 +249,27 @@ mod tests {
             assert!(turns < 1_000_000, "{kept} of {PRINTED} bytes were kept");
         }
         assert_eq!(kept, PRINTED);
+    }
+
+    /// U5: this runtime has one thread, so it has not heard of the line when the invocation ends.
+    #[tokio::test]
+    async fn the_end_of_an_invocation_finds_a_line_that_was_just_printed() {
+        let (logs, messages) = Logs::stalled();
+        let (output, stdout) = output(&Arc::new(logs), "one");
+        output.begin("it");
+        unistd::write(&stdout, b"a line\n").expect("there is room");
+        let tail = output.end("REPORT");
+        assert!(tail.windows(6).any(|part| part == b"a line"));
+        let text: Vec<_> = lines(&messages)
+            .flat_map(|lines| [lines.id.to_string(), lines.text.clone()])
+            .collect();
+        let expected = [
+            "START RequestId: it Version: $LATEST",
+            "a line",
+            "END RequestId: it",
+            "REPORT",
+        ];
+        assert_eq!(text, expected.map(|text| ["it", text]).concat());
     }
 
     /// U5: lost lines are counted for their function, and other functions lose none.

@@ -1,0 +1,1 @@
+exports.handler = async () => "beside a broken package.json";

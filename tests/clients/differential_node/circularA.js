@@ -1,0 +1,1 @@
+require("./circularB"); exports.handler = async () => require("./circularB").name;

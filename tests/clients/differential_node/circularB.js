@@ -1,0 +1,1 @@
+const a = require("./circularA"); exports.name = `b beside ${Object.keys(a).length}`;

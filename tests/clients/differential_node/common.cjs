@@ -1,0 +1,1 @@
+exports.handler = async () => ["common", __filename, typeof require];

@@ -1,0 +1,1 @@
+Object.defineProperty(exports, "handler", { enumerable: true, get: () => async () => "by a getter" });

@@ -1,0 +1,1 @@
+import "no-such-package"; export const handler = async () => 1;

@@ -1,0 +1,1 @@
+import { nothing } from "./common.cjs"; import { missing } from "./top.mjs"; export const handler = async () => 1;

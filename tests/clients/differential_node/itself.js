@@ -1,0 +1,1 @@
+module.exports = async () => "the function itself";

@@ -1,0 +1,1 @@
+await new Promise(() => {}); export const handler = async () => 1;

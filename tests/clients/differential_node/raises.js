@@ -1,0 +1,1 @@
+throw Object.assign(new RangeError("at the import"), { code: "E_IMPORT" });

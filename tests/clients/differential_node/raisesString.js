@@ -1,0 +1,1 @@
+throw "a string at the import";

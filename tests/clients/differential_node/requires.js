@@ -1,0 +1,1 @@
+require("no-such-package"); exports.handler = async () => 1;

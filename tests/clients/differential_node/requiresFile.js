@@ -1,0 +1,1 @@
+require("./no-such-file"); exports.handler = async () => 1;

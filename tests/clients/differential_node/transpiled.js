@@ -1,0 +1,1 @@
+exports.default = { handler: async () => "of a transpiled default export" };

@@ -1,0 +1,1 @@
+Promise.reject(new RangeError("at the import")); exports.handler = async () => 1;

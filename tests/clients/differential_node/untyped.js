@@ -1,0 +1,1 @@
+export const handler = async () => "a module without its type";
