@@ -23,9 +23,8 @@ pub fn handler_files(function: &Function) -> Option<HandlerFiles> {
     let handler = function.handler.as_str();
     let is_set = |variable: &str| function.environment.contains_key(variable);
     let (names, native) = match &function.language {
-        Language::Executable => return None,
         // An interpreter with packages of its own may have the module.
-        Language::Python(Some(_)) => return None,
+        Language::Executable | Language::Python(Some(_)) => return None,
         Language::Python(None) if is_set("PYTHONPATH") => return None,
         Language::Node(_) if is_set("NODE_PATH") => return None,
         Language::Python(None) => {

@@ -113,7 +113,7 @@ fn parse(output: Vec<u8>) -> Result<Interpreter, String> {
     let mut version = String::new();
     let folders = lines.filter(|line| match line.strip_prefix(VERSION) {
         Some(reported) => {
-            version = reported.to_owned();
+            reported.clone_into(&mut version);
             false
         }
         None => true,
