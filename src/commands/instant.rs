@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use time::OffsetDateTime;
 
 /// The longest age: a thousand years. It bounds the arithmetic.
-const AGE_MAX: Duration = Duration::from_secs(1000 * 366 * 86_400);
+const AGE_MAX: Duration = Duration::from_hours(1000 * 366 * 24);
 
 /// Milliseconds since the epoch as date, time and zone: `2026-05-01T09:30:00.000Z`.
 pub(crate) fn shown(at_ms: u64) -> String {

@@ -35,7 +35,7 @@ use crate::{
     figures::{Counters, Figures},
     idempotency_keys::IdempotencyKeys,
     loader::Loader,
-    model::{Begin, Begun, Call, Committed, Key, NodeId, Outcome, TransactionId, Version},
+    model::{Begin, Begun, Call, Committed, Key, NodeId, Outcome, TransactionId, Versioned},
     packing::{Packing, SharedObjects},
     recovery::Recovery,
     serializable::{Serializable, keyspace::Keyspaces},
@@ -314,7 +314,7 @@ impl Engine {
     pub fn get_version_now<'a>(
         &'a self,
         key: &'a Key,
-    ) -> BoxFuture<'a, Result<Read<Option<(Bytes, Version)>>>> {
+    ) -> BoxFuture<'a, Result<Read<Option<Versioned>>>> {
         Box::pin(async move { self.calls.get_version_now(key).await })
     }
 

@@ -93,6 +93,9 @@ impl FromStr for Attempt {
 )]
 pub struct Timestamp(pub u64);
 
+/// A committed value with its version.
+pub type Versioned = (Bytes, Version);
+
 /// The position of a commit in the order of its keys' versions. The order is total, because a
 /// node's timestamps grow strictly. The default version precedes all commits.
 #[derive(

@@ -7,7 +7,7 @@ use crate::error::Outcome;
 /// whether the body may run again.
 type Line = (&'static str, u16, ErrorKind, Repeat, bool, bool);
 
-const TABLE: [Line; 30] = {
+const TABLE: [Line; 33] = {
     use ErrorKind as K;
     use Repeat::{Elsewhere, Here, Never};
     [

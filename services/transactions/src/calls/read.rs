@@ -22,7 +22,7 @@ use crate::{
     cache::version_index::{Entry, Loaded},
     calls::Calls,
     loader::{Fetched, Pin, STALE_MAX, damaged, wait_for_load},
-    model::{Attempt, Call, Key, Version},
+    model::{Attempt, Call, Key, Version, Versioned},
     node::Node,
     storage::{frontier::Frontier, records::Write},
 };
@@ -67,7 +67,7 @@ impl Calls {
     pub(crate) async fn get_version_now(
         self: &Arc<Self>,
         key: &Key,
-    ) -> Result<Read<Option<(Bytes, Version)>>> {
+    ) -> Result<Read<Option<Versioned>>> {
         let node = self.serving.node()?;
         let read = self.get_newest(&node, key).await;
         self.tell(&node, read).await
@@ -154,7 +154,7 @@ impl Calls {
         self: &Arc<Self>,
         node: &Arc<Node>,
         key: &Key,
-    ) -> Result<Read<Option<(Bytes, Version)>>> {
+    ) -> Result<Read<Option<Versioned>>> {
         let mut pin = None;
         let mut missed = Choice::Absent;
         for _ in 0..STALE_MAX {

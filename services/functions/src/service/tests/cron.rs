@@ -28,7 +28,7 @@ fn service_in_spring(world: &World) -> (Service, Arc<Idle>) {
 /// Sleeps until so many hours and seconds after the world began.
 async fn until(world: &World, hours: u64, seconds: u64) {
     let time = Duration::from_secs(hours * HOUR + seconds);
-    let left = time - world.clock().monotonic().0;
+    let left = time.saturating_sub(world.clock().monotonic().0);
     world.clock().sleep(left).await;
 }
 
