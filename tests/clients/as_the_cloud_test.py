@@ -305,3 +305,30 @@ def a_function_knows_what_it_runs_on(apps):
     said, expected = apps.call("runtime")
     assert said == expected
     assert apps.call("own") == "own"
+
+
+def long_output_of_a_node_handler_belongs_to_its_invocation(apps):
+    """U5: a pipe takes 64 KiB at once."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    apps.file("app.js", """
+        exports.handler = async () => {
+          for (let number = 0; number < 300; number++) console.log(String(number).padStart(1000));
+          console.log("the last line");
+        };
+        exports.exits = async () => {
+          for (let number = 0; number < 300; number++) console.log(String(number).padStart(1000));
+          console.log("the last line");
+          process.exit(3);
+        };
+    """)
+    for name in ("handler", "exits"):
+        apps.function(name, runtime="node", handler=f"app.{name}", memory_mb=256, environment={"LANDFAST_RUNTIME_CLIENT": "landfast"})
+    apps.deploy()
+    apps.call("handler")
+    assert apps.call("exits").type == "Runtime.ExitError"
+    for name in ("handler", "exits"):
+        lines = apps.lines(name)
+        last = [number for number, line in enumerate(lines) if line.endswith("the last line")]
+        ends = [number for number, line in enumerate(lines) if line.startswith("END RequestId")]
+        assert len(last) == 1 and last[0] < ends[0], (name, last, ends)

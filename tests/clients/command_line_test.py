@@ -229,6 +229,10 @@ def queues_are_listed_filled_and_emptied(apps):
     assert run("purge", "orders") == "removed: 0\n"
     for method, path in (("GET", "/v1/queues?x=1"), ("DELETE", "/v1/queues/orders/messages?x=1"), ("DELETE", "/v1/queues/nothing/messages")):
         assert apps.ask(method, path).status in (400, 404), path
+    longest = "x" * 262_144
+    run("send", "bills", "-", input=longest)
+    refused = apps.command("queues", "send", "bills", "-", input=longest + "x")
+    assert refused.returncode == 1 and "262144" in refused.stderr, refused.stderr
 
 
 def open_transactions_are_listed(apps):

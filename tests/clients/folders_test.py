@@ -59,7 +59,7 @@ def a_relative_requirement_lies_beside_its_file_from_any_working_directory(apps,
 
 
 def secrets_caches_and_ignored_files_stay_at_home(apps):
-    for name in (".env", ".env.local", "venv/x.py", ".venv/x.py", "__pycache__/a.pyc", ".pytest_cache/x", "node_modules/.cache/x",
+    for name in (".env", ".env.local", ".npmrc", "venv/x.py", ".venv/x.py", "__pycache__/a.pyc", ".pytest_cache/x", "node_modules/.cache/x",
                  "notes.md", "data/big", "data/small", "app.log"):
         apps.file(name, "x")
     apps.file(".gitignore", "*.log\ndata/\n")
@@ -90,7 +90,7 @@ def a_folder_without_the_handler_is_refused_with_the_file_that_was_expected(apps
     apps.file("app.py", SAYS(1))
     apps.file(".gitignore", "app.py\n")
     said = _refused(apps)
-    assert "has neither app.py" in said and "`!app.py` in .landfastignore brings it back" in said, said
+    assert "has neither app.py" in said and "`!/app.py` in code/.landfastignore brings it back" in said, said
     apps.file(".landfastignore", "!app.py\n")
     _deployed(apps)
     assert apps.call("says") == 1
@@ -98,6 +98,10 @@ def a_folder_without_the_handler_is_refused_with_the_file_that_was_expected(apps
     apps.file("lib/deep.py", SAYS(2))
     _deployed(apps)
     assert apps.call("says") == 2
+    apps.file(".gitignore", "lib/\n")
+    assert "`!/lib/` in code/.landfastignore brings it back" in _refused(apps)
+    apps.file(".landfastignore", "!app.py\n!/lib/\n")
+    _deployed(apps)
     apps.function("node", runtime="node", handler="src/index.handler", memory_mb=256)
     assert "has neither src/index.js nor src/index.mjs" in _refused(apps)
 
@@ -151,7 +155,8 @@ def a_version_of_a_runtime_is_accepted_where_it_fits(apps):
 def a_package_json_is_installed_as_requirements_are(apps):
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed")
-    apps.file("package.json", '{"name": "shop", "version": "1.0.0", "dependencies": {"ms": "2.1.3"}}\n')
+    scripts = '{"prepare": "false", "postinstall": "false"}'
+    apps.file("package.json", '{"name": "shop", "version": "1.0.0", "scripts": %s, "dependencies": {"ms": "2.1.3"}}\n' % scripts)
     apps.file("index.js", "const ms = require('ms');\nexports.handler = async () => ms('2h');\n")
     apps.function("uses", runtime="node", handler="index.handler", memory_mb=256)
     _deployed(apps)
@@ -236,3 +241,10 @@ def packages_of_the_machine_are_hidden_from_a_function_that_does_not_declare_the
     assert failed.type == "Runtime.ImportModuleError" and "No module named 'pip'" in failed.message
     assert sum(hint in line for line in apps.lines("early")) == 1
     assert apps.call("chosen")[0].isdigit(), "an interpreter that is named brings its packages"
+
+
+def a_module_of_the_code_named_site_is_that_of_the_code_alone(apps):
+    apps.file("site.py", "VALUE = 7\n")
+    apps.function("says", "def handler(event, context):\n    return 1\n")
+    apps.deploy()
+    assert apps.call("says") == 1

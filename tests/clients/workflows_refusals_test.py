@@ -247,7 +247,7 @@ def who_is_tried_again_after_a_commit_of_its_own_hears_so_or_skips_it(apps):
     """, retries=1)
     apps.workflow("adds", 'steps = [{ function = "adds", backoff_ms = 1 }]')
     apps.deploy()
-    assert apps.run("adds", "transact")[1].get("output", "none") is None
+    assert apps.run("adds", "transact")[1]["output"] == "added", "the result is kept with the commit"
     assert apps.value("added") == "1"
     failed = apps.run("adds", "transaction")[1]
     assert (failed["status"], failed["error"]["errorType"]) == ("failed", "AlreadyCommitted"), failed
@@ -273,6 +273,6 @@ def the_command_says_what_a_run_came_to_and_what_was_refused(apps):
     assert (code, out) == (3, "") and "landfast workflows show waits long" in said
     assert run("waits", "--input", "60", "--wait", "0", "--id", "long") == (0, "long running\n", "")
     apps.ask("DELETE", "/v1/workflows/waits/runs/long")
-    assert run("waits", "--id", "long") == (1, "long cancelled\n", "")
+    assert run("waits", "--input", "60", "--id", "long") == (1, "long cancelled\n", "")
     code, out, said = run("nobody")
     assert (code, out) == (1, "") and "(no-such-workflow)" in said and "{" not in said, said

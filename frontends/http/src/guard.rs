@@ -167,7 +167,11 @@ impl Rules {
             Method::POST if path.starts_with(lambda::PREFIX) => return Ok(()),
             Method::POST if path == peers::PATH => MESSAGE_BYTES_MAX,
             Method::POST if path.starts_with("/v1/workflows/") => INPUT_BYTES_MAX,
-            Method::POST if path.contains("/messages/") || path.contains("/invocations/") => {
+            Method::POST
+                if path.contains("/messages/")
+                    || path.contains("/invocations/")
+                    || path.starts_with("/v1/queues/") =>
+            {
                 EFFECT_BYTES_MAX
             }
             Method::POST if path.ends_with("/commit") => COMMIT_BYTES_MAX,

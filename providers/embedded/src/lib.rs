@@ -171,7 +171,11 @@ impl Embedded {
     /// Opens the data directory and recovers its content. If the caller drops this future, the
     /// directory is released as soon as the open would have ended.
     pub async fn open(config: Config) -> Result<Self, OpenError> {
-        LockedDirectory::take(config).await?.open().await
+        let opened = tokio::task::spawn_blocking(move || {
+            let lock = DirectoryLock::take_or_make(&config)?;
+            Self::open_now(LockedDirectory { config, lock })
+        });
+        joined(opened.await)
     }
 
     fn open_now(LockedDirectory { config, lock }: LockedDirectory) -> Result<Self, OpenError> {

@@ -199,7 +199,7 @@ fn entries(home: &Path, manifest: &Manifest) -> anyhow::Result<(Entries, Vec<Ins
     let folders = folders(manifest);
     for folder in outermost(&folders) {
         let files = deployed_files(home, folder)?;
-        let from = std::path::absolute(home)?;
+        let from = home.canonicalize()?;
         // The package has its manifest there, under any local name.
         let own = places(&files, &from, Path::new("."))?;
         entries.extend(own.filter(|(place, _)| place != Path::new(FILE_NAME)));
@@ -263,31 +263,46 @@ fn check_handler(home: &Path, table: &Table, entries: &Entries) -> anyhow::Resul
         code => place.strip_prefix(code).ok().map(Path::to_owned),
     };
     let there: BTreeSet<_> = entries.keys().filter_map(|place| inside(place)).collect();
-    ensure!(
-        !there.is_empty(),
-        "the code folder {code:?} has no files to deploy"
-    );
     let function = table.function("", "", "");
     let Some(expected) = handler_files(&function) else {
+        ensure!(
+            !there.is_empty(),
+            "the code folder {code:?} has no files to deploy"
+        );
         return Ok(());
     };
     let has = |file: &Path| file.to_str().is_some_and(|file| expected.has(file));
     if there.iter().any(|file| has(file)) {
         return Ok(());
     }
-    let all = all_files(&home.join(code)).unwrap_or_default();
-    let left_out = all.iter().find(|file| {
-        let file = file.strip_prefix(home.join(code));
-        file.is_ok_and(has)
-    });
-    match left_out {
+    let folder = home.join(code);
+    let all = all_files(&folder).unwrap_or_default();
+    let mut inside = all
+        .iter()
+        .filter_map(|file| file.strip_prefix(&folder).ok());
+    match inside.find(|file| has(file)) {
         Some(file) => bail!(
-            "{expected}, and {} is left out by a .gitignore, .landfastignore or default rule: a line `!{}` in \
-             .landfastignore brings it back",
-            file.display(),
-            file.file_name().unwrap_or_default().to_string_lossy()
+            "{expected}, and {} is left out by a .gitignore, .landfastignore or default rule: a line `{}` in \
+             {code}/.landfastignore brings it back",
+            folder.join(file).display(),
+            rule_that_brings_back(file, &there)
         ),
+        None if there.is_empty() => bail!("the code folder {code:?} has no files to deploy"),
         None => bail!("{expected}"),
+    }
+}
+
+/// The rule that brings back `file`, or the outermost of its folders of which nothing is deployed.
+fn rule_that_brings_back(file: &Path, there: &BTreeSet<PathBuf>) -> String {
+    if there.is_empty() {
+        return "!*".into();
+    }
+    let mut folders: Vec<_> = file.ancestors().skip(1).collect();
+    folders.pop();
+    let is_left_out = |folder: &&&Path| !there.iter().any(|file| file.starts_with(folder));
+    match folders.iter().rev().find(is_left_out) {
+        Some(folder) => format!("!/{}/", folder.display()),
+        None => format!("!/{}", file.display()),
     }
 }
 

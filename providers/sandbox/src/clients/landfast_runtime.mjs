@@ -598,6 +598,8 @@ async function serve(runtime) {
 
 // Not awaited at the top level: with an idle loop, Node.js would end a program that still waits there.
 async function main(name) {
+  // A pipe would take what exceeds its buffer later: after the invocation, or never if the process exits.
+  for (const stream of [process.stdout, process.stderr]) stream._handle?.setBlocking?.(true);
   patchConsole();
   provideStreaming();
   process.on("beforeExit", () => {

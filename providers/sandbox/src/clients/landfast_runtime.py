@@ -364,7 +364,8 @@ def _source_line(sources, frame, number):
                 sources[name] = file.read().decode("utf-8", "replace").splitlines()
         except (OSError, ValueError):
             sources[name] = _source_of_loader(frame.f_globals)
-    lines = sources[name]
+    # As `<string>`: a file of that name is not its source.
+    lines = () if name.startswith("<") else sources[name]
     return lines[number - 1].strip() if number and number <= len(lines) else ""
 
 

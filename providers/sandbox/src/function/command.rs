@@ -24,8 +24,8 @@ const START_PYTHON: &str =
 /// The same without the packages of the interpreter (with `-S`), so that a function on the machine's
 /// own interpreter sees only what it brings. The names that packages expect among the builtins are
 /// set as the interpreter would.
-const START_PYTHON_ALONE: &str = "import sys, site; site.setquit(); site.setcopyright(); site.sethelper(); \
-     sys.path[0] = sys.argv.pop(1); import landfast_runtime; landfast_runtime.main()";
+const START_PYTHON_ALONE: &str = "import sys; sys.path[0] = sys.argv.pop(1); import site; site.setquit(); site.setcopyright(); site.sethelper(); \
+     import landfast_runtime; landfast_runtime.main()";
 /// Makes Node.js report its path, its folder and its version.
 const QUERY_NODE: &str = "console.log(process.execPath); \
     console.log(require('path').dirname(require('path').dirname(process.execPath))); \

@@ -1,10 +1,10 @@
 //! When a timer fires: every so many seconds, or at the local times of a cron expression.
 //!
 //! A cron expression is evaluated in its time zone, and the data of the zones is part of the
-//! program. Where clocks change, an expression with fixed hours and minutes follows Vixie cron. A
+//! program. Where clocks change, an expression with one hour and one minute follows Vixie cron. A
 //! skipped local time fires once right after the gap. One that occurs twice fires once, the first
-//! time. An expression with a `*` or a step in the hours or minutes is an
-//! interval, and goes on through both hours.
+//! time. Any other expression (a list, a range, a step or `*` in the hours or minutes) is an
+//! interval: it has no tick in the gap, and goes on through both hours.
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -22,6 +22,7 @@ const REQUIREMENTS: &str = "requirements.txt";
 const PACKAGE: &str = "package.json";
 const LOCKS: [&str; 2] = ["package-lock.json", "npm-shrinkwrap.json"];
 const MODULES: &str = "node_modules";
+const REGISTRIES: &str = ".npmrc";
 
 /// Packages in a temporary folder, which goes when this is dropped.
 #[derive(Debug)]
@@ -114,8 +115,12 @@ fn npm(code: &Path) -> anyhow::Result<Option<Installed>> {
         );
     }
     let installed = Installed::new()?;
-    fs::copy(&file, installed.folder.join(PACKAGE))?;
+    fs::write(installed.folder.join(PACKAGE), without_scripts(&text)?)?;
     let mut is_locked = false;
+    // It may name the registry of private packages.
+    if code.join(REGISTRIES).is_file() {
+        fs::copy(code.join(REGISTRIES), installed.folder.join(REGISTRIES))?;
+    }
     for lock in LOCKS {
         if code.join(lock).is_file() {
             fs::copy(code.join(lock), installed.folder.join(lock))?;
@@ -135,13 +140,21 @@ fn npm(code: &Path) -> anyhow::Result<Option<Installed>> {
         .output()
         .context("npm, which installs the packages of package.json")?;
     check(&output, "npm", &file)?;
-    for name in [PACKAGE].into_iter().chain(LOCKS) {
+    for name in [PACKAGE, REGISTRIES].into_iter().chain(LOCKS) {
         let copied = installed.folder.join(name);
         if copied.exists() {
             fs::remove_file(copied)?;
         }
     }
     Ok(Some(installed))
+}
+
+/// A `package.json` without the project's own scripts: they expect the whole project. Those of its
+/// packages still run.
+fn without_scripts(package: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut package: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(package)?;
+    package.remove("scripts");
+    Ok(serde_json::to_vec(&package)?)
 }
 
 fn check(output: &Output, installer: &str, file: &Path) -> anyhow::Result<()> {

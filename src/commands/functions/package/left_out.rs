@@ -6,7 +6,8 @@
 //! nearest to the file decides.
 //!
 //! A `node_modules` folder is left out of git almost everywhere and needed by the function, so
-//! `.gitignore` files have no say inside it.
+//! `.gitignore` files have no say inside it, nor in a folder into which pip has installed packages:
+//! usual rules (`*.so`, `lib/`) would tear them apart.
 
 use std::{
     fs,
@@ -23,12 +24,15 @@ use ignore::{
 const OWN: &str = ".landfastignore";
 const GIT: &str = ".gitignore";
 const MODULES: &str = "node_modules";
+/// The extension of the folder in which pip describes a package, beside the package.
+const DIST_INFO: &str = "dist-info";
 /// Secrets, caches, environments and metadata that no function reads.
-const DEFAULTS: [&str; 13] = [
+const DEFAULTS: [&str; 14] = [
     ".git",
     ".DS_Store",
     ".env",
     ".env.*",
+    ".npmrc",
     ".venv/",
     "venv/",
     "__pycache__/",
@@ -46,14 +50,14 @@ struct Rules {
     own: Vec<Gitignore>,
     git: Vec<Gitignore>,
     defaults: Gitignore,
-    /// Whether it is inside `node_modules`.
+    /// Whether it is a folder of installed packages, or inside one.
     are_modules: bool,
 }
 
 /// All deployed files of the code folder `folder`, whose manifest lies in `home`.
 pub(super) fn deployed_files(home: &Path, folder: &str) -> anyhow::Result<Vec<PathBuf>> {
-    // Rules are compared with whole paths.
-    let home = std::path::absolute(home)?;
+    // Rules are compared with whole paths, and `..` would name folders that are not above the code.
+    let home = home.canonicalize()?;
     let code = match folder {
         "." => home.clone(),
         folder => home.join(folder),
@@ -120,14 +124,19 @@ impl Rules {
     /// Adds the files below `folder` that are not left out.
     fn walk(mut self, folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
         self.own.extend(rules_in(folder, OWN)?);
-        if folder.ends_with(MODULES) {
+        let entries = entries(folder)?;
+        let has_packages = entries.iter().any(|(path, _)| {
+            path.extension()
+                .is_some_and(|extension| extension == DIST_INFO)
+        });
+        if has_packages || folder.ends_with(MODULES) {
             self.are_modules = true;
             self.git.clear();
         }
         if !self.are_modules {
             self.git.extend(rules_in(folder, GIT)?);
         }
-        for (path, is_folder) in entries(folder)? {
+        for (path, is_folder) in entries {
             if self.leave_out(&path, is_folder) {
                 continue;
             }
@@ -253,6 +262,28 @@ mod tests {
                 "kept.log",
                 "node_modules/a/.gitignore",
                 "node_modules/a/build.log"
+            ]
+        );
+    }
+
+    #[test]
+    fn git_has_no_say_where_pip_has_installed_packages() {
+        let folder = folder(&[
+            (".gitignore", "*.so\nlib/\n"),
+            (".git/HEAD", ""),
+            ("code/app.py", ""),
+            ("code/own.so", ""),
+            ("code/vendor/numpy-2.0.dist-info/RECORD", ""),
+            ("code/vendor/numpy/core.so", ""),
+            ("code/vendor/numpy/lib/x.py", ""),
+        ]);
+        assert_eq!(
+            deployed(folder.path(), "code"),
+            [
+                "app.py",
+                "vendor/numpy-2.0.dist-info/RECORD",
+                "vendor/numpy/core.so",
+                "vendor/numpy/lib/x.py"
             ]
         );
     }

@@ -205,7 +205,9 @@ fn time_of(item: &Item, rule: &TimerRule, now: Timestamp) -> Option<Timestamp> {
     let next = Timestamp(u64::try_from(next).ok()?);
     let cron = item.bytes(CRON).map(|cron| &**cron).unwrap_or_default();
     let is_same = period == rule.period_ms() as i64 && cron == rule.expression().as_bytes();
-    let is_near = || next.0 <= rule.first_after(now).0.saturating_add(SKEW_MS_MAX);
+    // Another process, whose clock is ahead, may have taken a tick that is yet to come here.
+    let ahead = Timestamp(now.0.saturating_add(SKEW_MS_MAX));
+    let is_near = || next <= rule.first_after(ahead);
     (is_same && is_near()).then_some(next)
 }
 
