@@ -85,16 +85,18 @@ fn pip(code: &Path, table: &Table) -> anyhow::Result<Installed> {
     Ok(installed)
 }
 
+/// The packages that a `package.json` declares for functions at work.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Declared {
+    #[serde(default)]
+    dependencies: BTreeMap<String, String>,
+    #[serde(default)]
+    optional_dependencies: BTreeMap<String, String>,
+}
+
 /// The modules of `package.json`; none: it declares none.
 fn npm(code: &Path) -> anyhow::Result<Option<Installed>> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Declared {
-        #[serde(default)]
-        dependencies: BTreeMap<String, String>,
-        #[serde(default)]
-        optional_dependencies: BTreeMap<String, String>,
-    }
     let file = code.join(PACKAGE);
     let text = fs::read(&file).with_context(|| file.display().to_string())?;
     let declared: Declared =
