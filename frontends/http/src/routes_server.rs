@@ -10,12 +10,11 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
-use tokio::net::TcpListener;
-
 use crate::{
     backend::{Backend, Limits},
     guard::Hosts,
-    router, server,
+    router,
+    server::{self, Server},
 };
 
 /// How to listen for routes.
@@ -29,32 +28,17 @@ pub struct RoutesConfig {
     pub limits: Limits,
 }
 
-/// A bound listener of routes: connections queue up until [`RoutesServer::run`].
-#[derive(Debug)]
-pub struct RoutesServer {
-    listener: TcpListener,
-    local_address: SocketAddr,
-    config: RoutesConfig,
-}
+/// A bound listener of routes.
+pub type RoutesServer = Server<RoutesConfig>;
 
 /// Binds the address.
 ///
 /// Errors: the system's, such as an address in use.
 pub async fn bind_routes(config: RoutesConfig) -> io::Result<RoutesServer> {
-    let listener = TcpListener::bind(config.address).await?;
-    Ok(RoutesServer {
-        local_address: listener.local_addr()?,
-        listener,
-        config,
-    })
+    Server::bind(config.address, config).await
 }
 
 impl RoutesServer {
-    /// The address with the port that was picked.
-    pub fn local_address(&self) -> SocketAddr {
-        self.local_address
-    }
-
     /// Serves requests until `shutdown` completes, then ends as the main listener does.
     pub async fn run(
         self,

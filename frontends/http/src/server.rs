@@ -27,32 +27,38 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// A bound listener: connections queue up until [`Server::run`].
+/// A bound listener: connections queue up until `run`.
 #[derive(Debug)]
-pub struct Server {
-    listener: TcpListener,
+pub struct Server<C = Config> {
+    pub(crate) listener: TcpListener,
     local_address: SocketAddr,
-    config: Config,
+    pub(crate) config: C,
 }
 
 /// Binds the address.
 ///
 /// Errors: the system's, such as an address in use.
 pub async fn bind(config: Config) -> io::Result<Server> {
-    let listener = TcpListener::bind(config.address).await?;
-    Ok(Server {
-        local_address: listener.local_addr()?,
-        listener,
-        config,
-    })
+    Server::bind(config.address, config).await
 }
 
-impl Server {
+impl<C> Server<C> {
+    pub(crate) async fn bind(address: SocketAddr, config: C) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        Ok(Self {
+            local_address: listener.local_addr()?,
+            listener,
+            config,
+        })
+    }
+
     /// The address with the port that was picked.
     pub fn local_address(&self) -> SocketAddr {
         self.local_address
     }
+}
 
+impl Server {
     /// Serves requests until `shutdown` completes, then ends within
     /// [`Timeouts::drain`]. A commit that is cut off may take effect, as if its client had hung up.
     /// A repeat returns its outcome.

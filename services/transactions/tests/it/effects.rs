@@ -511,7 +511,7 @@ fn random_names_with_effects_that_wait_are_noted_once() {
             node.send(&call, message("orders", "late")).await;
             node.commit(&call).await;
         }
-        tokio::time::sleep(Duration::from_hours(1)).await;
+        world.clock().sleep(Duration::from_hours(1)).await;
         assert_eq!(node.engine.figures().effects_unsent, 70);
         assert_eq!(node.engine.figures().kept_names, 70);
         let mut noted = 0;
@@ -537,14 +537,14 @@ fn effects_that_wait_for_days_are_sent_by_the_next_node() {
         let call = node.begin().await;
         node.send(&call, message("orders", "late")).await;
         node.commit(&call).await;
-        tokio::time::sleep(Duration::from_hours(24 * 9)).await;
+        world.clock().sleep(Duration::from_hours(24 * 9)).await;
         assert_eq!(node.engine.figures().effects_unsent, 1);
         drop(node);
         let next = on(&world, Config::default()).await;
         all_sent(&next, &*world.clock()).await;
         let id = format!("{}/0", call.id.as_str().expect("a given id is text"));
         assert_eq!(take(&*world.queue()).await, pairs(&[(&id, "late")]));
-        tokio::time::sleep(Duration::from_hours(24 * 9)).await;
+        world.clock().sleep(Duration::from_hours(24 * 9)).await;
         let row = Buckets::default().decision(&call.id);
         assert_eq!(
             items_at_rest(&*world.key_value(), row.partition().to_vec()).await,

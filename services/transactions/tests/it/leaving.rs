@@ -24,7 +24,7 @@ async fn pages_swept(world: &World) -> usize {
     };
     let before = scans(world);
     let node = Node::on(world, world.key_value(), Config::default()).await;
-    tokio::time::sleep(AFTERWARDS).await;
+    world.clock().sleep(AFTERWARDS).await;
     let pages = scans(world) - before;
     assert_eq!(node.engine.figures().log_slots, 0);
     pages

@@ -156,7 +156,7 @@ fn abandoned_transactions_end_and_leave_nothing() {
         node.put(&named, "k", "v").await;
         for minute in 0..14 {
             assert_eq!(node.get(&busy, "k").await, None, "minute {minute}");
-            tokio::time::sleep(Duration::from_secs(59)).await;
+            world.clock().sleep(Duration::from_secs(59)).await;
         }
         for call in [&idle, &named] {
             assert_eq!(
@@ -165,8 +165,8 @@ fn abandoned_transactions_end_and_leave_nothing() {
             );
         }
         assert_eq!(node.get(&busy, "k").await, None);
-        tokio::time::sleep(Duration::from_secs(59)).await;
-        tokio::time::sleep(Duration::from_secs(16)).await;
+        world.clock().sleep(Duration::from_secs(59)).await;
+        world.clock().sleep(Duration::from_secs(16)).await;
         assert_eq!(
             node.engine.commit(&busy).await,
             Err(finished(Outcome::Expired)),
@@ -191,7 +191,7 @@ fn an_expired_transaction_says_so() {
     in_virtual_time(async |world| {
         let node = Node::on(&world, world.key_value(), Config::default()).await;
         let call = node.begin().await;
-        tokio::time::sleep(Duration::from_secs(61)).await;
+        world.clock().sleep(Duration::from_secs(61)).await;
         assert_eq!(
             node.try_get(&call, "k").await,
             Err(finished(Outcome::Expired))
@@ -208,9 +208,9 @@ fn an_hour_without_transactions_costs_nothing() {
         let node = Node::on(&world, world.key_value(), Config::default()).await;
         node.write(&[("k", "v")]).await;
         // Until its window is over.
-        tokio::time::sleep(Duration::from_mins(3)).await;
+        world.clock().sleep(Duration::from_mins(3)).await;
         let calls = world.port_calls();
-        tokio::time::sleep(Duration::from_hours(1)).await;
+        world.clock().sleep(Duration::from_hours(1)).await;
         assert_eq!(world.port_calls(), calls);
         assert_eq!(node.now("k").await.as_deref(), Some("v"));
     });
