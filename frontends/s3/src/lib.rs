@@ -1,0 +1,1 @@
+//! The S3 protocol in front of the memory service.

@@ -1,0 +1,33 @@
+//! Elastic object storage in the memory of functions, durable in an object store.
+//!
+//! ```text
+//!  body ──▶ stripes ──▶ erasure code ──┬──▶ a unit into the memory of each of 12 instances
+//!                                      └──▶ one stored object per fragment (durable)
+//!                                                   │ both are complete
+//!                                                   ▼
+//!                              one conditional write of the object's row decides the PUT
+//! ```
+//!
+//! An object is a list of immutable *segments*, one per PUT or uploaded part. A segment is cut into
+//! *fragments*. A fragment is coded into *chunks*, one per instance. A chunk is a sequence of
+//! *units*, each with its checksum. The units of one index form a *stripe* ([`mod@fragment`]).
+//!
+//! Promises
+//! - **M1** One conditional write of the object's row decides a PUT, copy, DELETE or completed
+//!   upload. Its conditions are checked there.
+//! - **M2** A segment is immutable, and its id is never used again. A row never names a segment that
+//!   is not durable.
+//! - **M4** Each unit has a checksum over its content and its place. It is verified before the unit
+//!   is decoded or sent.
+//! - **M6** A read that began with a version ends with that version, or with an error.
+//! - **M7** Memory holds copies alone. The death of every instance at any moment loses nothing.
+//!
+//! From `infinistore.txt`. The durable copy of a fragment is one object with all of its chunks, so
+//! that a PUT costs one request and one sync.
+
+pub mod error;
+pub mod model;
+pub mod service;
+
+pub use error::{Error, Result};
+pub use service::Service;
