@@ -25,6 +25,7 @@
 //! From `infinistore.txt`. The durable copy of a fragment is one object with all of its chunks, so
 //! that a PUT costs one request and one sync.
 
+pub mod erasure;
 pub mod error;
 pub mod model;
 pub mod service;
