@@ -25,10 +25,23 @@
 //! From `infinistore.txt`. The durable copy of a fragment is one object with all of its chunks, so
 //! that a PUT costs one request and one sync.
 
+mod buffers;
+mod collector;
+mod durable;
 pub mod erasure;
 pub mod error;
+mod fragment;
+pub mod function;
+mod groups;
+mod holds;
+mod instance;
+mod migration;
 pub mod model;
+mod reader;
+mod residency;
 pub mod service;
+mod storage;
+mod writer;
 
 pub use error::{Error, Result};
-pub use service::Service;
+pub use service::{Config, Opened, Parts, Service, Stored};
