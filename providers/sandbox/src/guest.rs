@@ -11,14 +11,11 @@ use std::{
 
 use futures_util::{Stream, stream};
 use ports::instances::Channel;
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    net::UnixStream,
-};
+use tokio::{io::Interest, net::UnixStream};
 
 use crate::{
     instances::{CONTROL_VARIABLE, SocketChannel},
-    system::{receive_ready_with, take_control},
+    system::{receive_with, take_control},
 };
 
 /// The channels that the server opens to this program, in their order. The stream ends when the
@@ -33,7 +30,7 @@ pub fn channels_of_instance() -> io::Result<impl Stream<Item = Arc<dyn Channel>>
             "{CONTROL_VARIABLE} is not the number of a descriptor, or was taken before"
         ))
     })?;
-    let control = AsyncFd::register_with_interest(control, Interest::READABLE)?;
+    let control = unix_stream(control)?;
     Ok(stream::unfold(control, |control| async move {
         match accept(&control).await {
             Ok(channel) => Some((channel?, control)),
@@ -46,16 +43,20 @@ pub fn channels_of_instance() -> io::Result<impl Stream<Item = Arc<dyn Channel>>
 }
 
 /// The next channel; none: the server is gone.
-async fn accept(control: &AsyncFd<OwnedFd>) -> io::Result<Option<Arc<dyn Channel>>> {
-    let receive = |control: &OwnedFd| receive_ready_with(control, &mut [0]);
+async fn accept(control: &UnixStream) -> io::Result<Option<Arc<dyn Channel>>> {
+    let receive = || receive_with(control, &mut [0]);
     let (bytes, descriptors) = control.async_io(Interest::READABLE, receive).await?;
     if bytes == 0 {
         return Ok(None);
     }
     let channel = descriptors.into_iter().next();
     let channel = channel.ok_or_else(|| io::Error::other("a channel has no descriptor"))?;
-    let channel = StdUnixStream::from(channel);
-    channel.set_nonblocking(true)?;
-    let channel = SocketChannel::new(UnixStream::from_std(channel)?);
+    let channel = SocketChannel::new(unix_stream(channel)?);
     Ok(Some(Arc::new(channel)))
+}
+
+fn unix_stream(socket: OwnedFd) -> io::Result<UnixStream> {
+    let socket = StdUnixStream::from(socket);
+    socket.set_nonblocking(true)?;
+    UnixStream::from_std(socket)
 }

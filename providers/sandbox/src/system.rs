@@ -201,24 +201,8 @@ pub(crate) fn receive_with(
     socket: &impl AsRawFd,
     bytes: &mut [u8],
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
-    receive(socket, bytes, MsgFlags::empty())
-}
-
-/// The same, without waiting. Errors: `WouldBlock` if nothing has arrived.
-pub(crate) fn receive_ready_with(
-    socket: &impl AsRawFd,
-    bytes: &mut [u8],
-) -> io::Result<(usize, Vec<OwnedFd>)> {
-    receive(socket, bytes, MsgFlags::MSG_DONTWAIT)
-}
-
-fn receive(
-    socket: &impl AsRawFd,
-    bytes: &mut [u8],
-    flags: MsgFlags,
-) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS_MAX]);
-    let (mut parts, flags) = ([IoSliceMut::new(bytes)], flags | MsgFlags::MSG_CMSG_CLOEXEC);
+    let (mut parts, flags) = ([IoSliceMut::new(bytes)], MsgFlags::MSG_CMSG_CLOEXEC);
     let message = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
     let descriptors = message.cmsgs()?.flat_map(|part| match part {
         ControlMessageOwned::ScmRights(descriptors) => descriptors,
