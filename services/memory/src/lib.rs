@@ -17,6 +17,7 @@
 //!   upload. Its conditions are checked there.
 //! - **M2** A segment is immutable, and its id is never used again. A row never names a segment that
 //!   is not durable.
+//! - **M3** The daemon issues each instance an epoch. A reply of another epoch is void.
 //! - **M4** Each unit has a checksum over its content and its place. It is verified before the unit
 //!   is decoded or sent.
 //! - **M6** A read that began with a version ends with that version, or with an error.
