@@ -15,7 +15,10 @@ use crate::{
     durable::DurableFragments,
     holds::Holds,
     residency::Residency,
-    storage::{pending::{self, PendingId}, table::Table},
+    storage::{
+        pending::{self, PendingId},
+        table::Table,
+    },
 };
 
 /// The rows that the collector remembers. Those beyond are found by another scan of the rows.
@@ -128,7 +131,9 @@ impl Collector {
         let Some(segments) = pending::read(&self.table, id).await? else {
             return Ok(true);
         };
-        let deletions = segments.iter().map(|segment| self.holds.begin_deletion(segment.id));
+        let deletions = segments
+            .iter()
+            .map(|segment| self.holds.begin_deletion(segment.id));
         let Some(_deletions) = deletions.collect::<Option<Vec<_>>>() else {
             return Ok(false);
         };

@@ -6,7 +6,10 @@
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use ports::objects::{self, MultipartUpload, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
+use ports::objects::{
+    self, MultipartUpload, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode,
+    PutOptions,
+};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -99,7 +102,8 @@ impl Storing {
             self.whole = stripe;
             return Ok(());
         };
-        self.parts.push_back(tokio::spawn(upload.put_part(stripe.into())));
+        self.parts
+            .push_back(tokio::spawn(upload.put_part(stripe.into())));
         while self.parts.len() > PARTS_MAX {
             self.settle().await?;
         }
@@ -129,7 +133,9 @@ impl Storing {
             None => {
                 let options = PutOptions::from(PutMode::Create);
                 let whole = std::mem::take(&mut self.whole).into();
-                self.objects.put_opts(&path(self.name), whole, options).await
+                self.objects
+                    .put_opts(&path(self.name), whole, options)
+                    .await
             }
         };
         put.map(drop)

@@ -244,10 +244,7 @@ mod tests {
         };
         let whole = Segment { shape, ..whole };
         let sizes: Vec<_> = whole.fragments().map(|fragment| fragment.bytes).collect();
-        assert_eq!(
-            sizes,
-            [shape.fragment_bytes(), shape.fragment_bytes(), 1]
-        );
+        assert_eq!(sizes, [shape.fragment_bytes(), shape.fragment_bytes(), 1]);
     }
 
     #[test]

@@ -3,15 +3,13 @@
 //! A group has one instance for each chunk of a fragment. It is open for new chunks until one of its
 //! instances is full; then it is sealed, and a new group is started, up to a bound on all memory.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use parking_lot::Mutex;
-use ports::{Instances, LogThrottle};
+use ports::Instances;
 use tokio::sync::mpsc;
 
 use crate::instance::{Epoch, Instance, InstanceId, InstanceOptions};
@@ -66,7 +64,6 @@ pub(crate) struct Groups {
     growing: tokio::sync::Mutex<()>,
     started: AtomicU64,
     deaths: mpsc::Sender<Lost>,
-    is_failing: LogThrottle,
 }
 
 impl Groups {
@@ -83,7 +80,6 @@ impl Groups {
             growing: tokio::sync::Mutex::default(),
             started: AtomicU64::new(0),
             deaths,
-            is_failing: LogThrottle::default(),
         };
         (Arc::new(groups), lost)
     }
@@ -121,8 +117,12 @@ impl Groups {
     }
 
     async fn start(&self, id: GroupId) -> Option<Arc<Group>> {
-        let starts = (0..self.options.size).map(|index| self.start_instance(Lost { group: id, index }));
-        let instances: Option<Vec<_>> = futures_util::future::join_all(starts).await.into_iter().collect();
+        let starts =
+            (0..self.options.size).map(|index| self.start_instance(Lost { group: id, index }));
+        let instances: Option<Vec<_>> = futures_util::future::join_all(starts)
+            .await
+            .into_iter()
+            .collect();
         Some(Arc::new(Group {
             id,
             is_sealed: AtomicBool::new(false),
@@ -133,7 +133,8 @@ impl Groups {
     async fn start_instance(&self, place: Lost) -> Option<Arc<Instance>> {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let options = &self.options.instance;
-        let started = Instance::start(&self.instances, options, InstanceId(number), Epoch(number)).await;
+        let started =
+            Instance::start(&self.instances, options, InstanceId(number), Epoch(number)).await;
         let instance = match started {
             Ok(instance) => instance,
             Err(error) => {

@@ -38,7 +38,13 @@ struct Shared {
 impl Holds {
     /// Holds a segment. None: it is being deleted.
     pub(crate) fn hold(&self, segment: SegmentId) -> Option<Hold> {
-        match self.shared.segments.lock().entry(segment).or_insert(State::Held(0)) {
+        match self
+            .shared
+            .segments
+            .lock()
+            .entry(segment)
+            .or_insert(State::Held(0))
+        {
             State::Held(count) => *count += 1,
             State::Deleting => return None,
         }

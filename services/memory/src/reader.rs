@@ -57,7 +57,11 @@ impl Reader {
             }
         });
         let pieces = pieces.buffered(READ_AHEAD);
-        Box::pin(pieces.map_ok(|content| stream::iter(content.into_iter().map(Ok))).try_flatten())
+        Box::pin(
+            pieces
+                .map_ok(|content| stream::iter(content.into_iter().map(Ok)))
+                .try_flatten(),
+        )
     }
 
     async fn piece(&self, piece: &Piece) -> Result<Vec<Bytes>> {
@@ -99,11 +103,15 @@ impl Reader {
     async fn from_store(&self, piece: &Piece) -> Result<Vec<Bytes>> {
         let stripe = &piece.stripe;
         let units = stripe.units_of(&piece.range);
-        let read = self.durable.read(piece.fragment.name, stripe.in_object(units.clone()));
+        let read = self
+            .durable
+            .read(piece.fragment.name, stripe.in_object(units.clone()));
         let mut cells = read.await?;
         let mut first = units.start;
         let is_intact = units.clone().zip(cells.chunks(stripe.cell_bytes()));
-        if !is_intact.clone().all(|(unit, cell)| stripe.is_intact(unit, cell))
+        if !is_intact
+            .clone()
+            .all(|(unit, cell)| stripe.is_intact(unit, cell))
             || is_intact.count() < units.len()
         {
             cells = self.stripe(piece.fragment, stripe).await?;
@@ -142,7 +150,13 @@ impl Reader {
         });
         repaired.map(Bytes::from).ok_or_else(|| {
             let name = format!("{:032x}-{}", fragment.name.segment.0, fragment.name.index);
-            Error::Damaged(format!("stripe {} of fragment {name} in the object store", stripe.index).into())
+            Error::Damaged(
+                format!(
+                    "stripe {} of fragment {name} in the object store",
+                    stripe.index
+                )
+                .into(),
+            )
         })
     }
 
@@ -168,7 +182,8 @@ impl Reader {
         self.code.reconstruct(&present, &mut missing);
         let missing: Vec<_> = missing.into_iter().map(|(unit, _)| unit).collect();
         for unit in missing {
-            let (bytes, checksum) = cells[unit * cell..(unit + 1) * cell].split_at_mut(stripe.unit_bytes);
+            let (bytes, checksum) =
+                cells[unit * cell..(unit + 1) * cell].split_at_mut(stripe.unit_bytes);
             checksum.copy_from_slice(&stripe.checksum(unit, bytes));
         }
         Some(cells)

@@ -5,10 +5,7 @@
 //!   instance of a group keeps the chunks of one index.
 //! - A fragment is found here only once all of its chunks were written whole.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -137,7 +134,9 @@ impl Residency {
             group: slots.group.id,
             held: sealed.into_iter().map(Result::ok).collect(),
         };
-        self.fragments.lock().insert(fragment.name, Arc::new(chunks));
+        self.fragments
+            .lock()
+            .insert(fragment.name, Arc::new(chunks));
     }
 
     /// Puts a chunk in the place of one whose instance has died.

@@ -201,7 +201,10 @@ impl Service {
             lost,
         } = background;
         let uploads = self.clean_uploads();
-        let moves = join(migration.clone().load_missed(missed), migration.recover_lost(lost));
+        let moves = join(
+            migration.clone().load_missed(missed),
+            migration.recover_lost(lost),
+        );
         join(join(collector.run(), uploads), moves).await;
     }
 

@@ -35,7 +35,8 @@ impl Writer {
         let mut source = Source::new(body);
         let mut hash = Hash::begin();
         for fragment in segment.fragments() {
-            self.write_fragment(fragment, &mut source, &mut hash).await?;
+            self.write_fragment(fragment, &mut source, &mut hash)
+                .await?;
         }
         source.expect_end().await?;
         hash.finish().await
@@ -76,7 +77,10 @@ impl Writer {
             source.fill(&stripe, cells).await?;
             encode(&self.code, &stripe, cells);
             let cells = buffer.freeze(stripe.stored_bytes());
-            if slots.as_ref().is_some_and(|slots| !slots.write(&stripe, &cells)) {
+            if slots
+                .as_ref()
+                .is_some_and(|slots| !slots.write(&stripe, &cells))
+            {
                 // An instance died. The object store has the fragment, and memory gets it later.
                 *slots = None;
             }
@@ -95,7 +99,10 @@ pub(crate) fn encode(code: &Code, stripe: &Stripe, cells: &mut [u8]) {
         usize::from(stripe.shape.data),
     );
     let (inputs, outputs) = cells.split_at_mut(cell * data);
-    let inputs: Vec<_> = inputs.chunks_exact(cell).map(|cell| &cell[..unit]).collect();
+    let inputs: Vec<_> = inputs
+        .chunks_exact(cell)
+        .map(|cell| &cell[..unit])
+        .collect();
     let mut outputs: Vec<_> = outputs
         .chunks_exact_mut(cell)
         .map(|cell| &mut cell[..unit])

@@ -6,10 +6,9 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, future::join_all, stream};
 use ports::instances::Death;
 use simulated::{
-    seeds,
     World,
     instances::{End, Inside, Program},
-    percent, run,
+    percent, run, seeds,
 };
 
 use super::*;
@@ -101,7 +100,11 @@ fn content(seed: u64, bytes: usize) -> Bytes {
 }
 
 fn body(content: &Bytes) -> Body {
-    let pieces: Vec<_> = content.chunks(1000).map(Bytes::copy_from_slice).map(Ok).collect();
+    let pieces: Vec<_> = content
+        .chunks(1000)
+        .map(Bytes::copy_from_slice)
+        .map(Ok)
+        .collect();
     Box::pin(stream::iter(pieces))
 }
 
@@ -118,7 +121,9 @@ async fn put_under(
 ) -> Result<Object> {
     let stored = store(service, content).await?;
     let attributes = Attributes::default();
-    service.commit("b", key, stored, attributes, conditions).await
+    service
+        .commit("b", key, stored, attributes, conditions)
+        .await
 }
 
 async fn put(service: &Service, key: &str, content: &Bytes) -> Object {
@@ -145,7 +150,10 @@ async fn stored_objects(world: &World) -> usize {
 /// Waits until `holds`.
 async fn until<F: Future<Output = bool>>(world: &World, holds: impl Fn() -> F) {
     while !holds().await {
-        world.clock().sleep(std::time::Duration::from_millis(10)).await;
+        world
+            .clock()
+            .sleep(std::time::Duration::from_millis(10))
+            .await;
     }
 }
 
@@ -188,12 +196,22 @@ async fn check_ranges(service: &Service) {
     let mut random = fastrand::Rng::with_seed(5);
     for (seed, bytes) in SIZES.into_iter().enumerate() {
         let whole = content(seed as u64, bytes);
-        assert_eq!(get(service, &format!("{bytes}")).await.expect("it is there"), whole);
+        assert_eq!(
+            get(service, &format!("{bytes}"))
+                .await
+                .expect("it is there"),
+            whole
+        );
         for _ in 0..20 {
             let start = random.usize(0..=bytes);
             let end = random.usize(start..=bytes);
-            let opened = service.open("b", &format!("{bytes}")).await.expect("it is there");
-            let part = read(opened, start as u64..end as u64).await.expect("it is read");
+            let opened = service
+                .open("b", &format!("{bytes}"))
+                .await
+                .expect("it is there");
+            let part = read(opened, start as u64..end as u64)
+                .await
+                .expect("it is read");
             assert_eq!(part, whole[start..end], "{start}..{end} of {bytes}");
         }
     }
@@ -210,7 +228,10 @@ fn function_memory_fills_again_after_deaths_and_restarts() {
         let group = first.service.groups.open(None).await.expect("it is there");
         let dead = group.instance(3);
         dead.end();
-        until(&world, || async { group.instance(3).id() != dead.id() && group.instance(3).used_bytes() > 0 }).await;
+        until(&world, || async {
+            group.instance(3).id() != dead.id() && group.instance(3).used_bytes() > 0
+        })
+        .await;
         for index in [0, 1] {
             group.instance(index).end();
             group.instance(index).died().await;
@@ -236,13 +257,18 @@ fn of_racing_uploads_that_expect_no_object_one_succeeds() {
             if_match: None,
         };
         let contents: Vec<_> = (0..8).map(|seed| content(seed, 3 * STRIPE)).collect();
-        let puts = contents.iter().map(|content| put_under(&started.service, "k", content, &absent));
+        let puts = contents
+            .iter()
+            .map(|content| put_under(&started.service, "k", content, &absent));
         let outcomes = join_all(puts).await;
         let winners: Vec<_> = (0..8).filter(|index| outcomes[*index].is_ok()).collect();
         assert_eq!(winners.len(), 1, "{outcomes:?}");
         let lost = |outcome: &Result<Object>| matches!(outcome, Err(Error::ConditionFailed));
         assert_eq!(outcomes.iter().filter(|outcome| lost(outcome)).count(), 7);
-        assert_eq!(get(&started.service, "k").await.expect("it is there"), contents[winners[0]]);
+        assert_eq!(
+            get(&started.service, "k").await.expect("it is there"),
+            contents[winners[0]]
+        );
         until(&world, || async { stored_objects(&world).await == 1 }).await;
     });
 }
@@ -260,8 +286,15 @@ fn a_read_ends_with_the_version_that_it_began_with() {
         let mut reading = opened.read(0..bytes);
         let first = reading.next().await.expect("some").expect("it is read");
         put(&started.service, "k", &new).await;
-        started.service.delete("b", "k", &Conditions::default()).await.expect("deleted");
-        assert!(matches!(get(&started.service, "k").await, Err(Error::NoSuchObject)));
+        started
+            .service
+            .delete("b", "k", &Conditions::default())
+            .await
+            .expect("deleted");
+        assert!(matches!(
+            get(&started.service, "k").await,
+            Err(Error::NoSuchObject)
+        ));
         let rest: Vec<Bytes> = reading.try_collect().await.expect("it is read");
         assert_eq!([vec![first], rest].concat().concat(), old);
         until(&world, || async { stored_objects(&world).await == 0 }).await;
@@ -284,7 +317,10 @@ fn content_that_is_not_committed_is_collected_also_after_a_crash() {
         drop(first);
         let second = start(&world);
         until(&world, || async { stored_objects(&world).await == 1 }).await;
-        assert_eq!(get(&second.service, "k").await.expect("it is there"), content(2, 3 * STRIPE));
+        assert_eq!(
+            get(&second.service, "k").await.expect("it is there"),
+            content(2, 3 * STRIPE)
+        );
     });
 }
 
@@ -296,8 +332,14 @@ fn a_body_of_another_length_stores_nothing() {
         for bytes in [100, 3 * STRIPE] {
             let content = content(1, bytes);
             for announced in [bytes as u64 - 1, bytes as u64 + 1] {
-                let stored = started.service.store("b", body(&content), Some(announced)).await;
-                assert!(matches!(stored, Err(Error::Body(_) | Error::TooLarge(_))), "{stored:?}");
+                let stored = started
+                    .service
+                    .store("b", body(&content), Some(announced))
+                    .await;
+                assert!(
+                    matches!(stored, Err(Error::Body(_) | Error::TooLarge(_))),
+                    "{stored:?}"
+                );
             }
         }
         until(&world, || async { stored_objects(&world).await == 0 }).await;
@@ -308,8 +350,12 @@ async fn upload_parts(service: &Service, upload: UploadId, sizes: &[usize]) -> V
     let mut named = Vec::new();
     for (index, bytes) in sizes.iter().enumerate() {
         let number = index as u16 + 1;
-        let stored = store(service, &content(u64::from(number), *bytes)).await.expect("stored");
-        let part = service.commit_part("b", "k", upload, number, stored, BTreeMap::new()).await;
+        let stored = store(service, &content(u64::from(number), *bytes))
+            .await
+            .expect("stored");
+        let part = service
+            .commit_part("b", "k", upload, number, stored, BTreeMap::new())
+            .await;
         named.push(NamedPart {
             number,
             etag: part.expect("committed").etag,
@@ -326,27 +372,51 @@ fn a_completed_upload_is_its_parts_in_order_and_leaves_nothing_else() {
         let started = started(&world).await;
         let service = &started.service;
         let sizes = [PART_BYTES_MIN as usize, PART_BYTES_MIN as usize + 1, 10];
-        let upload = service.begin_upload("b", "k", Attributes::default()).await.expect("begun");
+        let upload = service
+            .begin_upload("b", "k", Attributes::default())
+            .await
+            .expect("begun");
         let named = upload_parts(service, upload, &sizes).await;
         // A part that is uploaded again, and one that is not used.
-        let named = [&named[..], &upload_parts(service, upload, &sizes).await[..0]].concat();
-        let stored = store(service, &content(9, 3 * STRIPE)).await.expect("stored");
-        service.commit_part("b", "k", upload, 9, stored, BTreeMap::new()).await.expect("committed");
-        assert!(matches!(service.head("b", "k").await, Err(Error::NoSuchObject)));
+        let named = [
+            &named[..],
+            &upload_parts(service, upload, &sizes).await[..0],
+        ]
+        .concat();
+        let stored = store(service, &content(9, 3 * STRIPE))
+            .await
+            .expect("stored");
+        service
+            .commit_part("b", "k", upload, 9, stored, BTreeMap::new())
+            .await
+            .expect("committed");
+        assert!(matches!(
+            service.head("b", "k").await,
+            Err(Error::NoSuchObject)
+        ));
         let none = Conditions::default();
-        let completed = service.complete_upload("b", "k", upload, &named, BTreeMap::new(), &none).await;
+        let completed = service
+            .complete_upload("b", "k", upload, &named, BTreeMap::new(), &none)
+            .await;
         let object = completed.expect("completed");
         assert!(object.etag.ends_with("-3"), "{}", object.etag);
         assert_eq!(object.parts, sizes.map(|bytes| bytes as u64));
-        let whole: Vec<_> = sizes.iter().enumerate().map(|(index, bytes)| content(index as u64 + 1, *bytes)).collect();
+        let whole: Vec<_> = sizes
+            .iter()
+            .enumerate()
+            .map(|(index, bytes)| content(index as u64 + 1, *bytes))
+            .collect();
         assert!(get(service, "k").await.expect("it is there") == whole.concat());
-        let again = service.complete_upload("b", "k", upload, &named, BTreeMap::new(), &none).await;
+        let again = service
+            .complete_upload("b", "k", upload, &named, BTreeMap::new(), &none)
+            .await;
         assert!(matches!(again, Err(Error::NoSuchUpload)));
-        eprintln!("{}", stored_objects(&world).await);
-        world.clock().sleep(std::time::Duration::from_secs(60)).await; eprintln!("{} {:?}", stored_objects(&world).await, uploads_of(service).await);
         until(&world, || async { stored_objects(&world).await == 2 }).await;
         service.delete("b", "k", &none).await.expect("deleted");
-        until(&world, || async { stored_objects(&world).await == 0 && service.delete_bucket("b").await.is_ok() }).await;
+        until(&world, || async {
+            stored_objects(&world).await == 0 && service.delete_bucket("b").await.is_ok()
+        })
+        .await;
     });
 }
 
@@ -355,16 +425,32 @@ fn a_list_shows_each_key_or_common_prefix_once_in_the_order_of_bytes() {
     run(async {
         let world = World::new(8);
         let started = started(&world).await;
-        let keys = ["a", "a/", "a/b", "a/c/d", "b//x", "b/y", "\u{ff5e}", "\u{1f600}"];
+        let keys = [
+            "a",
+            "a/",
+            "a/b",
+            "a/c/d",
+            "b//x",
+            "b/y",
+            "\u{ff5e}",
+            "\u{1f600}",
+        ];
         for key in keys {
             put(&started.service, key, &Bytes::new()).await;
         }
         for items_max in 1..10 {
             for (delimiter, expected) in [
                 (None, keys.to_vec()),
-                (Some("/".to_owned()), vec!["a", "a/", "b/", "\u{ff5e}", "\u{1f600}"]),
+                (
+                    Some("/".to_owned()),
+                    vec!["a", "a/", "b/", "\u{ff5e}", "\u{1f600}"],
+                ),
             ] {
-                let mut list = List { delimiter, items_max, ..List::default() };
+                let mut list = List {
+                    delimiter,
+                    items_max,
+                    ..List::default()
+                };
                 let mut shown = Vec::new();
                 loop {
                     let page = started.service.list("b", &list).await.expect("listed");
@@ -402,7 +488,10 @@ fn acknowledged_objects_survive_deaths_of_instances_and_crashes() {
                         model.insert(key, content);
                     }
                     4 => {
-                        let deleted = current.service.delete("b", &key, &Conditions::default()).await;
+                        let deleted = current
+                            .service
+                            .delete("b", &key, &Conditions::default())
+                            .await;
                         deleted.expect("deleted");
                         model.remove(&key);
                     }
@@ -414,18 +503,17 @@ fn acknowledged_objects_survive_deaths_of_instances_and_crashes() {
                     _ => match (get(&current.service, &key).await, model.get(&key)) {
                         (Ok(read), Some(expected)) => assert!(read == *expected, "seed {seed}"),
                         (Err(Error::NoSuchObject), None) => {}
-                        (read, _) => panic!("seed {seed}, {key}: {:?}", read.map(|read| read.len())),
+                        (read, _) => {
+                            panic!("seed {seed}, {key}: {:?}", read.map(|read| read.len()))
+                        }
                     },
                 }
             }
-            let large = model.values().filter(|content| content.len() > 8192).count();
+            let large = model
+                .values()
+                .filter(|content| content.len() > 8192)
+                .count();
             until(&world, || async { stored_objects(&world).await == large }).await;
         });
     }
-}
-
-async fn uploads_of(service: &Service) -> String {
-    let known = buckets::find(&service.table, "b").await.unwrap();
-    let all = crate::storage::uploads::all(&service.table, known.id).await.unwrap();
-    format!("{all:?}")
 }

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use md5::{Digest as _, Md5};
 
 use super::{
-    Service, check_key,
+    Service,
     changes::{self, ATTEMPTS_MAX},
+    check_key,
     stored::Stored,
 };
 use crate::{
@@ -20,8 +21,7 @@ use crate::{
         PART_NUMBER_MAX, Upload, UploadId, UploadedPart,
     },
     storage::{
-        buckets,
-        pending,
+        buckets, pending,
         rows::{BucketId, ETag, ObjectRow, PartRow, Place, UploadRow, hex},
         table::Found,
         uploads,
@@ -88,7 +88,10 @@ impl Service {
             ];
             writes.extend(stored.pending().map(pending::remove));
             let replaced = before.map(|before| before.row.place.segments);
-            if self.change_segments(&replaced.unwrap_or_default(), writes).await? {
+            if self
+                .change_segments(&replaced.unwrap_or_default(), writes)
+                .await?
+            {
                 stored.is_committed();
                 return Ok(row.part(number));
             }
@@ -107,7 +110,8 @@ impl Service {
     ) -> Result<(Upload, Vec<UploadedPart>)> {
         let known = buckets::find(&self.table, bucket).await?;
         let found = uploads::find(&self.table, known.id, key, upload).await?;
-        let parts = uploads::parts_of(&self.table, known.id, upload, after, Some(items_max)).await?;
+        let parts =
+            uploads::parts_of(&self.table, known.id, upload, after, Some(items_max)).await?;
         let parts = parts.iter().map(|(number, part)| part.row.part(*number));
         Ok((found.row.upload(upload), parts.collect()))
     }
@@ -180,7 +184,9 @@ impl Service {
     ) -> Result<Vec<Upload>> {
         let known = buckets::find(&self.table, bucket).await?;
         let all = uploads::all(&self.table, known.id).await?;
-        let open = all.into_iter().filter(|(_, found)| found.row.ended.is_none());
+        let open = all
+            .into_iter()
+            .filter(|(_, found)| found.row.ended.is_none());
         let shown = open.map(|(id, found)| ((found.row.key.clone(), id), found.row));
         let mut shown: Vec<_> = shown
             .filter(|(place, row)| row.key.starts_with(prefix) && Some(place) > after.as_ref())
@@ -247,10 +253,7 @@ impl Service {
 }
 
 /// The ETag and the place of an object of these parts.
-fn composed(
-    named: &[NamedPart],
-    stored: &BTreeMap<u16, Found<PartRow>>,
-) -> Result<(ETag, Place)> {
+fn composed(named: &[NamedPart], stored: &BTreeMap<u16, Found<PartRow>>) -> Result<(ETag, Place)> {
     if named.is_empty() {
         return Err(Error::InvalidPart(0));
     }
@@ -269,7 +272,9 @@ fn composed(
         }
         md5.update(row.md5);
         // Content in a row is below the smallest part, so it is the last.
-        place.append(&row.place).map_err(|_| Error::PartTooSmall(last))?;
+        place
+            .append(&row.place)
+            .map_err(|_| Error::PartTooSmall(last))?;
     }
     let etag = ETag {
         md5: md5.finalize().into(),

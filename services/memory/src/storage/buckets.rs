@@ -3,7 +3,10 @@
 use ports::{DurabilityPoint, Key, Timestamp, key_value::Version};
 
 use super::{
-    objects, rows::{BucketId, BucketRow}, table::{Found, Table, Write}, uploads,
+    objects,
+    rows::{BucketId, BucketRow},
+    table::{Found, Table, Write},
+    uploads,
 };
 use crate::{Error, Result, model::Bucket};
 

@@ -1,7 +1,10 @@
 //! The rows of objects, and the one write that decides each change (M1).
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, Key, key_value::{Scan, Version}};
+use ports::{
+    DurabilityPoint, Key,
+    key_value::{Scan, Version},
+};
 
 use super::{
     rows::{BucketId, ObjectRow},
@@ -32,7 +35,12 @@ pub(crate) async fn read(
 }
 
 /// The change that puts the row, if the present one is at `before`.
-pub(crate) fn put(bucket: BucketId, object: &str, row: &ObjectRow, before: Option<Version>) -> Write {
+pub(crate) fn put(
+    bucket: BucketId,
+    object: &str,
+    row: &ObjectRow,
+    before: Option<Version>,
+) -> Write {
     Write::put(key(bucket, object), row, before)
 }
 
@@ -179,9 +187,15 @@ mod tests {
         assert!(check(&any, Some(&one)).is_ok());
         assert!(matches!(check(&any, None), Err(Error::NoSuchObject)));
         assert!(check(&absent, None).is_ok());
-        assert!(matches!(check(&absent, Some(&one)), Err(Error::ConditionFailed)));
+        assert!(matches!(
+            check(&absent, Some(&one)),
+            Err(Error::ConditionFailed)
+        ));
         assert!(check(&named, Some(&one)).is_ok());
-        assert!(matches!(check(&named, Some(&two)), Err(Error::ConditionFailed)));
+        assert!(matches!(
+            check(&named, Some(&two)),
+            Err(Error::ConditionFailed)
+        ));
     }
 
     #[test]

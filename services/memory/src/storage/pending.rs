@@ -48,7 +48,9 @@ pub(crate) async fn forget(table: &Table, id: PendingId) -> Result<()> {
 
 /// The segments of a row; none: it is gone. The answer is durable.
 pub(crate) async fn read(table: &Table, id: PendingId) -> Result<Option<Vec<Segment>>> {
-    let (found, point) = table.get::<PendingRow>(&key(id), "pending segments").await?;
+    let (found, point) = table
+        .get::<PendingRow>(&key(id), "pending segments")
+        .await?;
     // A change that is lost in a crash must not make garbage of segments that are named without it.
     table.externalize(point).await?;
     Ok(found.map(|found| found.row.segments))

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ports::{
     Clock, DurabilityPoint, Entropy, Item, Key, KeyValue, Receipt, Result, Timestamp, Update,
-    key_value::{
-        Condition, Name, OperationId, Outcome, Scan, Transacted, Value, Version,
-    },
+    key_value::{Condition, Name, OperationId, Outcome, Scan, Transacted, Value, Version},
 };
 use primitives::{Backoff, retry_repeatable};
 use serde::{Serialize, de::DeserializeOwned};
@@ -105,7 +103,8 @@ impl Table {
 
     /// A number that was never drawn before: the time, then chance.
     pub(crate) fn unique(&self) -> u128 {
-        let chance = u128::from(self.entropy.next_u64()) << 16 | u128::from(self.entropy.below(1 << 16));
+        let chance =
+            u128::from(self.entropy.next_u64()) << 16 | u128::from(self.entropy.below(1 << 16));
         u128::from(self.now().0) << 80 | chance
     }
 
@@ -160,9 +159,11 @@ impl Table {
         what: &'static str,
     ) -> Result<Rows<T>> {
         let page = self.retried(|| self.key_value.scan(scan)).await?;
-        let decoded = page.value.items.into_iter().map(|(sort, item)| {
-            decode(&item, what).map(|found| (sort, found))
-        });
+        let decoded = page
+            .value
+            .items
+            .into_iter()
+            .map(|(sort, item)| decode(&item, what).map(|found| (sort, found)));
         Ok(Rows {
             rows: decoded.collect::<Result<_>>()?,
             next: page.value.next,

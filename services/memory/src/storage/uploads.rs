@@ -25,7 +25,9 @@ fn key(bucket: BucketId, upload: UploadId) -> Key {
 }
 
 fn part_sort(upload: UploadId, number: u16) -> Bytes {
-    [&upload.0.to_be_bytes()[..], &number.to_be_bytes()].concat().into()
+    [&upload.0.to_be_bytes()[..], &number.to_be_bytes()]
+        .concat()
+        .into()
 }
 
 fn part_key(bucket: BucketId, upload: UploadId, number: u16) -> Key {
