@@ -10,6 +10,7 @@ mod bind;
 mod bundled_client;
 mod commands;
 mod far_stores;
+mod front_ends;
 mod function_directory;
 mod log;
 mod open_files;
