@@ -27,6 +27,7 @@
 
 pub mod erasure;
 pub mod error;
+pub mod md5_lanes;
 pub mod model;
 pub mod service;
 
