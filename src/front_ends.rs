@@ -1,4 +1,4 @@
-//! The listeners that clients connect to: HTTP, routes and ZooKeeper. They start at different times
+//! The listeners that clients connect to: HTTP, routes, S3 and ZooKeeper. They start at different times
 //! of the server's start, and stop together.
 
 use std::{env, future::Future, net::SocketAddr, sync::Arc, time::Duration};
@@ -52,8 +52,9 @@ impl FrontEnds {
     /// The `ready` line with the addresses, and its line end.
     pub(crate) fn ready_line(&self) -> String {
         let mut bound = self.bound.clone();
-        // ZooKeeper first, though HTTP is bound before it.
-        bound.sort_by_key(|(front_end, _)| *front_end != "zookeeper");
+        // HTTP is bound first.
+        let order = ["zookeeper", "s3", "http", "routes"];
+        bound.sort_by_key(|(front_end, _)| order.iter().position(|name| name == front_end));
         let word = |(front_end, address)| format!(" {front_end}={address}");
         let words: Vec<_> = bound.into_iter().map(word).collect();
         format!("ready{}\n", words.concat())
@@ -186,6 +187,29 @@ impl FrontEnds {
         self.running.spawn(async {
             server.run(stopped).await;
             "zookeeper"
+        });
+        Ok(())
+    }
+
+    pub(crate) async fn start_s3(
+        &mut self,
+        address: SocketAddr,
+        credentials: s3_frontend::Credentials,
+        service: memory::Service,
+        overview: &Arc<Overview>,
+    ) -> anyhow::Result<()> {
+        let config = s3_frontend::Config {
+            address,
+            credentials,
+            connections_max: self.connections.s3,
+        };
+        let bind = || s3_frontend::bind(config.clone(), service.clone());
+        let server = bound("--s3", address, bind).await?;
+        self.bind("s3", server.local_address(), overview);
+        let stopped = self.stopped();
+        self.running.spawn(async {
+            server.run(stopped).await;
+            "s3"
         });
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use std::{
     env,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -37,6 +37,7 @@ use crate::{
     far_stores,
     front_ends::{self, FrontEnds},
     function_directory::FunctionDirectory,
+    memory_service,
     overview::{Overview, Sources},
     provider::{self, Provider},
     same_store::SameStore,
@@ -69,6 +70,7 @@ pub(crate) struct RunningServer {
     provider: Arc<Provider>,
     deployed: functions::Service,
     workflows: workflows::Service,
+    memory: Option<memory::Service>,
     background: JoinSet<()>,
     transactions: Arc<transactions::Service>,
     /// Serves transactions. It ends when the process has to.
@@ -106,7 +108,9 @@ impl RunningServer {
         } else {
             FunctionDirectory::lasting(settings.data_dir.join(FUNCTIONS_DIRECTORY))
         };
-        let deployed = deployed(&provider, inside, function_directory.path())?;
+        let sandbox = sandbox(inside, function_directory.path())?;
+        let instances = sandbox.instances();
+        let deployed = deployed(&provider, sandbox);
         let packs = provider::open_objects(settings).await?;
         let among = member.clone();
         let transactions = transactions(&provider, &meter, packs.as_ref(), among, &deployed);
@@ -128,6 +132,16 @@ impl RunningServer {
             let started = front_ends.start_zookeeper(address, settings, gateway, overview);
             started.await?;
         }
+        let objects = packs
+            .as_ref()
+            .map_or_else(|| Arc::clone(&provider.objects), ObjectDirectory::objects);
+        let memory = start_memory(settings, &mut front_ends, overview, |bytes_max| {
+            memory_service::service(&provider, objects, instances, &meter, bytes_max)
+        });
+        let memory = memory.await?;
+        if let Some((served, _)) = memory.clone() {
+            background.spawn(async move { served.run().await });
+        }
         let blocked_groups = keep_up(&mut background, &provider, &deployed);
         background.spawn(provider::look_at_objects(packs.clone()));
         overview.knows(Sources {
@@ -138,6 +152,7 @@ impl RunningServer {
             engine,
             functions: deployed.clone(),
             workflows: workflows.clone(),
+            memory: memory.clone(),
             meter,
         });
         Ok(Self {
@@ -145,6 +160,7 @@ impl RunningServer {
             deployed,
             workflows,
             background,
+            memory: memory.map(|(service, _)| service),
             transactions,
             serving,
             front_ends,
@@ -195,6 +211,9 @@ impl RunningServer {
         // Coordination runs on until the other processes know.
         self.transactions.leave().await;
         self.background.abort_all();
+        if let Some(memory) = &self.memory {
+            memory.end();
+        }
         self.provider.functions.stop();
         self.deployed.stop().await;
         // Nothing writes there any more.
@@ -333,12 +352,8 @@ fn transactions(
     service.build(config)
 }
 
-/// Deployed functions as processes of this machine; not yet in place.
-fn deployed(
-    provider: &Provider,
-    inside: InProcessRouter,
-    directory: &Path,
-) -> anyhow::Result<functions::Service> {
+/// Processes of this machine, which run functions and serve as function memory.
+fn sandbox(inside: InProcessRouter, directory: &Path) -> anyhow::Result<Sandbox> {
     let program = env::current_exe().context("the path of this program, which starts functions")?;
     let enforcement = Enforcement::probe(&program);
     if let Some(why) = enforcement.lacks_isolation() {
@@ -355,9 +370,12 @@ fn deployed(
         bundled: &PYTHON_CLIENT,
         idle_max: INSTANCE_IDLE_MAX,
     };
-    let sandbox =
-        Sandbox::open(config).with_context(|| format!("{}: functions", directory.display()))?;
-    Ok(functions::Service::new(functions::Parts {
+    Sandbox::open(config).with_context(|| format!("{}: functions", directory.display()))
+}
+
+/// Deployed functions in a sandbox; not yet in place.
+fn deployed(provider: &Provider, sandbox: Sandbox) -> functions::Service {
+    functions::Service::new(functions::Parts {
         key_value: Arc::clone(&provider.key_value),
         objects: Arc::clone(&provider.objects),
         queue: Arc::clone(&provider.queue),
@@ -371,7 +389,24 @@ fn deployed(
         runtime: Arc::new(sandbox),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
-    }))
+    })
+}
+
+/// Serves S3, if it is wanted. Returns the service, and the file of its keys.
+async fn start_memory(
+    settings: &Settings,
+    front_ends: &mut FrontEnds,
+    overview: &Arc<Overview>,
+    service: impl FnOnce(u64) -> anyhow::Result<memory::Service>,
+) -> anyhow::Result<Option<(memory::Service, Option<PathBuf>)>> {
+    let Listen::At(address) = settings.s3 else {
+        return Ok(None);
+    };
+    let (credentials, file) = memory_service::credentials(&settings.data_dir)?;
+    let service = service(settings.memory_bytes_max)?;
+    let started = front_ends.start_s3(address, credentials, service.clone(), overview);
+    started.await?;
+    Ok(Some((service, file)))
 }
 
 /// Workflows of deployed functions, over the store of transactions.

@@ -37,6 +37,7 @@ mod groups;
 mod holds;
 mod instance;
 mod migration;
+pub mod md5_lanes;
 pub mod model;
 mod reader;
 mod residency;

@@ -15,7 +15,10 @@ const PURE: [&str; 3] = ["ports/src/", "foundations/", "services/"];
 const EDGES: [&str; 2] = ["foundations/http_client/", "foundations/listener/"];
 /// Files among them that use instructions of the processor. They alone switch `unsafe_code` off, at
 /// their top and with a reason.
-const KERNELS: [&str; 1] = ["services/memory/src/erasure/kernel/x86.rs"];
+const KERNELS: [&str; 2] = [
+    "services/memory/src/erasure/kernel/x86.rs",
+    "services/memory/src/md5_lanes/x86.rs",
+];
 /// Paths that never appear in their sources, and that none of their imports leads into.
 const IMPURE: [&str; 14] = [
     "std::fs",

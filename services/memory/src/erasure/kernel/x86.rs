@@ -41,6 +41,7 @@ impl Avx2 {
         sources: &[&[Line]],
         outputs: &mut [&mut [Line]; OUTPUTS],
     ) {
+        let Self(()) = self;
         // SAFETY: the processor has AVX2: `self` exists.
         unsafe { avx2(coefficients, sources, outputs) }
     }
@@ -58,6 +59,7 @@ impl Gfni256 {
         sources: &[&[Line]],
         outputs: &mut [&mut [Line]; OUTPUTS],
     ) {
+        let Self(()) = self;
         // SAFETY: the processor has GFNI and AVX2: `self` exists.
         unsafe { gfni_256(coefficients, sources, outputs) }
     }
@@ -75,6 +77,7 @@ impl Gfni512 {
         sources: &[&[Line]],
         outputs: &mut [&mut [Line]; OUTPUTS],
     ) {
+        let Self(()) = self;
         // SAFETY: the processor has GFNI and AVX-512F: `self` exists.
         unsafe { gfni_512(coefficients, sources, outputs) }
     }
