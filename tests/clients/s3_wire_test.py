@@ -171,7 +171,8 @@ def a_presigned_url_reads_and_writes_until_it_expires(objects_server, bucket, ve
     s3 = s3_server.client(objects_server.s3_url, signature_version=version)
     named = {"Bucket": bucket, "Key": "k ü"}
     put = s3.generate_presigned_url("put_object", Params=named)
-    assert s3_server.fetch(put, "PUT", b"content")[0] == 200
+    # Version 2 signs the type that urllib would add.
+    assert s3_server.fetch(put, "PUT", b"content", **{"Content-Type": ""})[0] == 200
     get = s3.generate_presigned_url("get_object", Params=named)
     assert s3_server.fetch(get) == (200, b"content")
     assert s3_server.fetch(get, Range="bytes=1-2") == (206, b"on")
@@ -184,9 +185,8 @@ def a_presigned_url_reads_and_writes_until_it_expires(objects_server, bucket, ve
 
 
 @pytest.mark.parametrize("version", ["s3", "s3v4"])
-def a_form_with_a_signed_policy_stores_its_file(objects_server, bucket, version):
-    s3 = s3_server.client(objects_server.s3_url, signature_version=version)
-    made = s3.generate_presigned_post(bucket, "dir/k", Conditions=[["content-length-range", 1, 10]])
+def a_form_with_a_signed_policy_stores_its_file(objects_server, s3, bucket, version):
+    made = s3_server.client(objects_server.s3_url, signature_version=version).generate_presigned_post(bucket, "dir/k", Conditions=[["content-length-range", 1, 10]])
     body, kind = s3_server.form(made["fields"], b"file")
     assert s3_server.fetch(made["url"], "POST", body, **{"Content-Type": kind})[0] == 204
     assert s3_server.content(s3, bucket, "dir/k") == b"file"
