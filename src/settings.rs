@@ -631,7 +631,10 @@ mod tests {
         let redis = "provider = \"redis\"\nstore = \"redis://h\"\n";
         assert_eq!(s3(redis).expect("settings"), Listen::Off);
         let refused = s3(&format!("{redis}s3 = \"127.0.0.1:0\"")).expect_err("refused");
-        assert!(refused.to_string().contains("--s3 127.0.0.1:0"), "{refused}");
+        assert!(
+            refused.to_string().contains("--s3 127.0.0.1:0"),
+            "{refused}"
+        );
     }
 
     #[test]
