@@ -10,6 +10,7 @@ mod bind;
 mod bundled_client;
 mod commands;
 mod far_stores;
+mod front_ends;
 mod function_directory;
 mod log;
 mod open_files;
@@ -70,6 +71,9 @@ enum Command {
     /// List the open transactions of a running server
     #[command(subcommand)]
     Transactions(commands::transactions::Command),
+    /// Serve as an instance of function memory; the server starts it
+    #[command(hide = true)]
+    MemoryFunction,
     /// Print a completion script for a shell
     Completions {
         /// The shell the script is for
@@ -116,6 +120,7 @@ fn main() -> ExitCode {
         Command::State(command) => commands::state::run(&command),
         Command::Queues(command) => commands::queues::run(&command),
         Command::Transactions(command) => commands::transactions::run(&command),
+        Command::MemoryFunction => commands::memory_function::run(),
         Command::Completions { shell } => completions(shell),
     };
     ended.unwrap_or_else(|error| {

@@ -20,6 +20,8 @@
 //!   of it.
 //! - **X5** [`Instance::end`] ends the instance and every process it has started, busy or idle. So
 //!   does dropping the last handle. Ending a dead instance changes nothing.
+//! - **X6** Bytes that [`Region::discard`] discarded are zeros, for both sides, until one writes
+//!   them again. The memory behind whole pages of them goes back to the system.
 //!
 //! Not promised: that an instance outlives its caller's process, which memory limit the pages of a
 //! shared region count against, or that a message sent to an instance that dies was received.
@@ -67,7 +69,7 @@ pub struct Limits {
     pub bounds_memory: bool,
 }
 
-/// Starts instances (X1 to X5).
+/// Starts instances (X1 to X6).
 #[async_trait]
 pub trait Instances: Debug + Send + Sync {
     /// Starts an instance.
@@ -129,4 +131,9 @@ pub trait Region: Debug + Send + Sync {
     ///
     /// Errors: `Invalid` if they lie outside of the region.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Discards the `bytes` bytes from `offset` on (X6).
+    ///
+    /// Errors: `Invalid` if they lie outside of the region.
+    fn discard(&self, offset: u64, bytes: u64) -> Result<()>;
 }

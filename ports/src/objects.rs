@@ -22,7 +22,7 @@
 use std::{error::Error as StdError, io, iter};
 
 pub use object_store::{
-    Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    Error as ObjectError, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
     path::Path as ObjectPath,
 };
 

@@ -3,6 +3,7 @@
 pub(crate) mod doctor;
 pub(crate) mod functions;
 mod instant;
+pub(crate) mod memory_function;
 pub(crate) mod queues;
 pub(crate) mod request;
 pub(crate) mod serve;

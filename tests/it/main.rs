@@ -8,6 +8,7 @@ mod configuration;
 mod doctor_journal;
 mod effects;
 mod handed_on;
+mod memory_function;
 mod mutants;
 mod objects;
 mod process;

@@ -164,6 +164,8 @@ macro_rules! instances_contract {
                 "X3" both_sides_see_what_the_other_wrote_before_its_message,
                 "X3" regions_are_zero_at_first_and_not_shared_between_instances,
                 "X3" an_access_outside_of_a_region_is_refused,
+                "X6" discarded_bytes_are_zeros_for_both_sides_and_others_stay,
+                "X6" discarding_outside_of_a_region_is_refused,
             }
             death {
                 "X4" every_waiter_learns_the_cause_of_a_death,

@@ -26,7 +26,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::{Buf as _, Bytes, BytesMut};
 use nix::{
-    fcntl::{FcntlArg, SealFlag, fcntl},
+    fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl},
     sys::memfd::{MFdFlags, memfd_create},
 };
 use ports::{
@@ -49,6 +49,8 @@ use crate::{
 };
 
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// The variable that holds the number of the socket on which channels arrive.
+pub(crate) const CONTROL_VARIABLE: &str = "LANDFAST_CONTROL";
 const SHARED_BYTES_MAX: u64 = 1 << 40;
 const LENGTH_BYTES: usize = 4;
 const PROCESSES_MAX: u32 = 128;
@@ -141,7 +143,7 @@ impl Instances for SandboxInstances {
         };
         let mut launch = self.launch(spec, &program);
         let theirs = Arc::new(OwnedFd::from(theirs));
-        launch.descriptors.push(("LANDFAST_CONTROL".into(), theirs));
+        launch.descriptors.push((CONTROL_VARIABLE.into(), theirs));
         if let Some(region) = &region {
             let file = region.file.try_clone().map_err(failed)?;
             let file = Arc::new(OwnedFd::from(file));
@@ -194,17 +196,8 @@ impl Instance for SandboxInstance {
         let byte = || send_with(&self.control, &[0], &descriptors);
         let sent = self.control.async_io(Interest::WRITABLE, byte);
         sent.await.map_err(failed)?;
-        let (read, write) = UnixStream::from_std(ours).map_err(failed)?.into_split();
-        Ok(Arc::new(SocketChannel {
-            reader: Mutex::new(Reader {
-                stream: read,
-                received: BytesMut::new(),
-            }),
-            writer: Mutex::new(Writer {
-                stream: write,
-                rest: BytesMut::new(),
-            }),
-        }))
+        let ours = UnixStream::from_std(ours).map_err(failed)?;
+        Ok(Arc::new(SocketChannel::new(ours)))
     }
 
     fn memory(&self) -> Option<Arc<dyn Region>> {
@@ -221,10 +214,27 @@ impl Instance for SandboxInstance {
     }
 }
 
+/// One side of a channel. Both sides have the same format.
 #[derive(Debug)]
-struct SocketChannel {
+pub(crate) struct SocketChannel {
     reader: Mutex<Reader>,
     writer: Mutex<Writer>,
+}
+
+impl SocketChannel {
+    pub(crate) fn new(stream: UnixStream) -> Self {
+        let (read, write) = stream.into_split();
+        Self {
+            reader: Mutex::new(Reader {
+                stream: read,
+                received: BytesMut::new(),
+            }),
+            writer: Mutex::new(Writer {
+                stream: write,
+                rest: BytesMut::new(),
+            }),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -325,8 +335,8 @@ impl MemoryFile {
         Ok(Self { file, bytes })
     }
 
-    fn check(&self, offset: u64, bytes: usize) -> Result<()> {
-        let end = offset.checked_add(bytes as u64);
+    fn check(&self, offset: u64, bytes: u64) -> Result<()> {
+        let end = offset.checked_add(bytes);
         if end.is_none_or(|end| end > self.bytes) {
             let why = format!("access {bytes} bytes at {offset}: outside of the region");
             return Err(Error::invalid(why));
@@ -341,14 +351,44 @@ impl Region for MemoryFile {
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.check(offset, buffer.len())?;
+        self.check(offset, buffer.len() as u64)?;
         let read = self.file.read_exact_at(buffer, offset);
         read.map_err(|error| unavailable("read a shared region", error))
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.check(offset, bytes.len())?;
+        self.check(offset, bytes.len() as u64)?;
         let written = self.file.write_all_at(bytes, offset);
         written.map_err(|error| unavailable("write to a shared region", error))
+    }
+
+    fn discard(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.check(offset, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let discarded = fallocate(&self.file, flags, offset as i64, bytes as i64);
+        discarded.map_err(|error| unavailable("discard part of a shared region", error.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    /// X6.
+    #[test]
+    fn the_pages_of_discarded_bytes_go_back_to_the_system() {
+        const MEGABYTE: usize = 1 << 20;
+        let region = MemoryFile::new(4 << 20).expect("made");
+        let held = || region.file.metadata().expect("read").blocks() * 512;
+        region.write(0, &vec![1; 3 * MEGABYTE]).expect("inside");
+        let before = held();
+        assert!(before >= 3 << 20, "{before}");
+        region.discard(1 << 20, 1 << 20).expect("inside");
+        assert_eq!(held(), before - (1 << 20));
     }
 }

@@ -10,6 +10,7 @@
 //!  function    an instance of a function: its process, its [invocation_channel], the [runtime_api]
 //!              that it sees, its [output]; and [prewarmed] interpreters
 //!  instances   the instances port: any program as a process, with channels and shared memory
+//!  guest       the inside of an instance, for programs in Rust
 //!  process     a process: launch, limits, freezing, and the end of everything it has started
 //!  launcher    the other side of a launch: this program, started again, isolates itself
 //!  order       the order from the server to a launcher
@@ -31,6 +32,7 @@ mod code_store;
 mod figures;
 mod function;
 pub mod fuzzing;
+mod guest;
 mod handler_files;
 mod instances;
 pub mod launcher;
@@ -46,5 +48,6 @@ pub use function::{
     request_body::Incoming,
     runtime_api::{Api, Reply},
 };
+pub use guest::channels_of_instance;
 pub use handler_files::{HandlerFiles, handler_files};
 pub use runtime::{Config, Sandbox};

@@ -44,6 +44,18 @@ pub(crate) fn take_standard_input() -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(0) })
 }
 
+/// The socket that the server gave this program as descriptor `number`, once: none if it was taken
+/// before, or is a standard stream.
+pub(crate) fn take_control(number: RawFd) -> Option<OwnedFd> {
+    static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+    if number <= 2 || IS_TAKEN.swap(true, Ordering::Relaxed) {
+        return None;
+    }
+    // SAFETY: the number is from the variable that the launcher sets for a program that it becomes.
+    // The program got this descriptor with it. Only this function takes it, and only once.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
 /// Forks. Errors: the system's, or that this process has other threads, whose locks the child would
 /// inherit.
 pub(crate) fn forked() -> io::Result<ForkResult> {

@@ -285,6 +285,11 @@ impl Region for SimulatedRegion {
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.at(offset, bytes.len(), |part| part.copy_from_slice(bytes))
     }
+
+    fn discard(&self, offset: u64, bytes: u64) -> Result<()> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.at(offset, bytes, |part| part.fill(0))
+    }
 }
 
 /// A program that obeys the commands of the contract.

@@ -17,6 +17,7 @@
 //!   upload. Its conditions are checked there.
 //! - **M2** A segment is immutable, and its id is never used again. A row never names a segment that
 //!   is not durable.
+//! - **M3** The daemon issues each instance an epoch. A reply of another epoch is void.
 //! - **M4** Each unit has a checksum over its content and its place. It is verified before the unit
 //!   is decoded or sent.
 //! - **M6** A read that began with a version ends with that version, or with an error.
@@ -25,11 +26,24 @@
 //! From `infinistore.txt`. The durable copy of a fragment is one object with all of its chunks, so
 //! that a PUT costs one request and one sync.
 
+mod buffers;
+mod collector;
+mod durable;
 pub mod erasure;
 pub mod error;
+mod fragment;
+pub mod function;
+mod groups;
+mod holds;
+mod instance;
 pub mod md5_lanes;
+mod migration;
 pub mod model;
+mod reader;
+mod residency;
 pub mod service;
+mod storage;
+mod writer;
 
 pub use error::{Error, Result};
-pub use service::Service;
+pub use service::{Config, Opened, Parts, Service, Stored};

@@ -1,4 +1,4 @@
-//! Instances that break X1 to X5.
+//! Instances that break X1 to X6.
 
 use std::{
     fmt::Debug,
@@ -53,6 +53,12 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("X5", "KeepsHandles", |subject| {
         twisted(subject, KeepsHandles::default())
     }),
+    Broken::new("X6", "KeepsDiscardedBytes", |subject| {
+        twisted(subject, KeepsDiscardedBytes)
+    }),
+    Broken::new("X6", "DiscardsMore", |subject| {
+        twisted(subject, DiscardsMore)
+    }),
 ];
 
 /// What a broken provider does otherwise. The defaults are honest.
@@ -84,6 +90,9 @@ trait Twist: Debug + Send + Sync + 'static {
     }
     fn write(&self, honest: &dyn Region, offset: u64, bytes: &[u8]) -> Result<()> {
         honest.write(offset, bytes)
+    }
+    fn discard(&self, honest: &dyn Region, offset: u64, bytes: u64) -> Result<()> {
+        honest.discard(offset, bytes)
     }
 }
 
@@ -145,6 +154,9 @@ impl<T: Twist> Region for Twisted<dyn Region, T> {
     }
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.twist.write(&*self.honest, offset, bytes)
+    }
+    fn discard(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.twist.discard(&*self.honest, offset, bytes)
     }
 }
 
@@ -323,5 +335,26 @@ impl Twist for KeepsHandles {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push(Arc::clone(&instance));
         Ok(instance)
+    }
+}
+
+/// Discards nothing (X6).
+#[derive(Debug)]
+struct KeepsDiscardedBytes;
+
+impl Twist for KeepsDiscardedBytes {
+    fn discard(&self, honest: &dyn Region, offset: u64, _: u64) -> Result<()> {
+        honest.discard(offset, 0)
+    }
+}
+
+/// Discards the byte before, too (X6).
+#[derive(Debug)]
+struct DiscardsMore;
+
+impl Twist for DiscardsMore {
+    fn discard(&self, honest: &dyn Region, offset: u64, bytes: u64) -> Result<()> {
+        let before = offset.min(1);
+        honest.discard(offset - before, bytes.saturating_add(before))
     }
 }

@@ -1,4 +1,4 @@
-//! The region shared with an instance: X3.
+//! The region shared with an instance: X3 and X6.
 
 use super::{Command, Subject};
 use crate::ErrorKind;
@@ -66,4 +66,49 @@ pub(super) async fn an_access_outside_of_a_region_is_refused(subject: Subject) {
             "{offset}"
         );
     }
+}
+
+/// X6.
+pub(super) async fn discarded_bytes_are_zeros_for_both_sides_and_others_stay(subject: Subject) {
+    if !has_regions(&subject) {
+        return;
+    }
+    let instance = subject.start_with(|spec| spec.shared_bytes = BYTES).await;
+    let channel = subject.open(&instance).await;
+    let region = instance.memory().expect("it asked for one");
+    let full = vec![b'x'; BYTES as usize];
+    region.write(0, &full).expect("inside");
+    // Neither bound is that of a page.
+    let (from, to) = (5_000, 100_003);
+    region.discard(from, to - from).expect("inside");
+    region.discard(7, 0).expect("nothing is inside");
+    let mut read = vec![1; BYTES as usize];
+    region.read(0, &mut read).expect("inside");
+    let kept = |byte: &u8| *byte == b'x';
+    assert!(read[..from as usize].iter().all(kept), "before");
+    let discarded = &read[from as usize..to as usize];
+    assert!(discarded.iter().all(|byte| *byte == 0), "discarded");
+    assert!(read[to as usize..].iter().all(kept), "after");
+    let theirs = subject.ask(&channel, Command::Read(from - 1, 3)).await;
+    assert_eq!(theirs, "x\0\0");
+    region.write(from, b"new").expect("inside");
+    let theirs = subject.ask(&channel, Command::Read(from, 4)).await;
+    assert_eq!(theirs, "new\0");
+}
+
+/// X6.
+pub(super) async fn discarding_outside_of_a_region_is_refused(subject: Subject) {
+    if !has_regions(&subject) {
+        return;
+    }
+    let instance = subject.start_with(|spec| spec.shared_bytes = BYTES).await;
+    let region = instance.memory().expect("it asked for one");
+    region.write(BYTES - 1, b"x").expect("inside");
+    for offset in [BYTES - 3, BYTES, u64::MAX] {
+        let refused = region.discard(offset, 4).expect_err("outside");
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{offset}");
+    }
+    let mut last = [0];
+    region.read(BYTES - 1, &mut last).expect("inside");
+    assert_eq!(&last, b"x", "a refused call discards nothing");
 }
