@@ -39,7 +39,8 @@ pub(crate) fn service(
     meter: &Arc<Meter>,
     memory_bytes_max: u64,
 ) -> anyhow::Result<Service> {
-    let program = env::current_exe().context("the path of this program, which serves as function memory")?;
+    let program =
+        env::current_exe().context("the path of this program, which serves as function memory")?;
     let items: Arc<dyn KeyValue> = Arc::clone(&provider.key_value);
     let parts = Parts {
         key_value: Arc::new(MeteredKeyValue::new(items, Arc::clone(meter))),
@@ -49,21 +50,16 @@ pub(crate) fn service(
         entropy: Arc::new(SystemEntropy::default()),
     };
     let mut config = Config {
-        command: vec![program.to_string_lossy().into_owned(), "memory-function".to_owned()],
+        command: vec![
+            program.to_string_lossy().into_owned(),
+            "memory-function".to_owned(),
+        ],
         memory_bytes_max,
         ..Config::default()
     };
     let group = u64::from(config.data_units) + u64::from(config.parity_units);
     config.instance_bytes = (memory_bytes_max / group).clamp(INSTANCE_BYTES_MIN, INSTANCE_BYTES);
     Ok(Service::new(parts, &config))
-}
-
-/// A quarter of this machine's memory.
-pub(crate) fn default_memory_bytes() -> u64 {
-    let information = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = information.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib: Option<u64> = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
-    kib.map_or(1 << 30, |kib| kib * 1024 / 4)
 }
 
 /// The keys of S3 clients, and the file that has them, if the environment does not.
@@ -83,7 +79,9 @@ pub(crate) fn credentials(data_dir: &Path) -> anyhow::Result<(Credentials, Optio
     let path = data_dir.join(CREDENTIALS_FILE);
     let named = || format!("{}: the keys of S3 clients", path.display());
     let text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => generate(&path).with_context(named)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            generate(&path).with_context(named)?
+        }
         read => read.with_context(named)?,
     };
     let credentials = parse(&text).with_context(named)?;
@@ -117,11 +115,17 @@ fn generate(path: &Path) -> io::Result<String> {
     let text = format!("[default]\n{ACCESS_KEY_LINE}{access_key}\n{SECRET_KEY_LINE}{secret_key}\n");
     let staged = path.with_extension("new");
     let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&staged)?;
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&staged)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&staged, path)?;
-    path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())?;
+    path.parent()
+        .map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())?;
     Ok(text)
 }
 
@@ -138,7 +142,10 @@ mod tests {
         let text = generate(&path).expect("made");
         let first = parse(&text).expect("keys");
         assert_eq!((first.access_key.len(), first.secret_key.len()), (20, 40));
-        assert_eq!(path.metadata().expect("there").permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            path.metadata().expect("there").permissions().mode() & 0o777,
+            0o600
+        );
         let second = parse(&fs::read_to_string(&path).expect("read")).expect("keys");
         assert_eq!(second.secret_key, first.secret_key);
         assert!(parse("[default]\n").is_err());

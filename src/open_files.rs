@@ -48,7 +48,9 @@ impl Connections {
         let routes = (left / 8).clamp(1, ROUTES_MAX);
         let s3 = (left / 8).clamp(1, S3_MAX);
         Self {
-            zookeeper: left.saturating_sub(http + routes + s3).clamp(1, ZOOKEEPER_MAX),
+            zookeeper: left
+                .saturating_sub(http + routes + s3)
+                .clamp(1, ZOOKEEPER_MAX),
             http,
             routes,
             s3,

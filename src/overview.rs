@@ -18,7 +18,9 @@ use coordination::Gateway;
 use embedded::ObjectDirectory;
 use http_frontend::{
     Snapshot,
-    status::{Coordination, FAR_STORES_MAX, FarStore, Functions, Memory, Phase, Status, Usage, Workflows},
+    status::{
+        Coordination, FAR_STORES_MAX, FarStore, Functions, Memory, Phase, Status, Usage, Workflows,
+    },
 };
 use ports::metering::Meter;
 use transactions::Engine;
@@ -134,7 +136,9 @@ impl Snapshot for Overview {
             transactions: opened.map(|sources| sources.engine.figures()),
             functions: opened.map(|sources| functions(&sources.functions.figures())),
             workflows: opened.map(|sources| workflows(&sources.workflows)),
-            memory: opened.and_then(|sources| sources.memory.as_ref()).map(memory_status),
+            memory: opened
+                .and_then(|sources| sources.memory.as_ref())
+                .map(memory_status),
             objects_full: packs.is_some_and(ObjectDirectory::is_full),
             objects_missing: packs.is_some_and(ObjectDirectory::is_missing),
             blocked_groups: provider

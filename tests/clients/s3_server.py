@@ -2,7 +2,6 @@
 
 import base64
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -24,12 +23,7 @@ MIB = 1 << 20
 
 
 class Landfast(servers.Landfast):
-    """`landfast serve --s3`."""
-
-    s3_port = 0
-
-    def options(self):
-        return [*super().options(), "--s3", f"127.0.0.1:{self.s3_port}"]
+    """`landfast serve` with known keys of S3 clients."""
 
     def run(self, command):
         self.output = tempfile.TemporaryFile()
@@ -38,11 +32,6 @@ class Landfast(servers.Landfast):
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.log, env=environment
         )
-
-    def start(self):
-        super().start()
-        self.s3_port = int(re.search(r"s3=127\.0\.0\.1:(\d+)", self.ready_line()).group(1))
-        return self
 
     @property
     def s3_url(self):

@@ -207,7 +207,9 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{Coordination, FarStore, Functions, Journal, Memory, Store, Usage, Workflows};
+    use crate::status::{
+        Coordination, FarStore, Functions, Journal, Memory, Store, Usage, Workflows,
+    };
     use transactions::Figures;
 
     /// A figure of another name would vanish without an error.

@@ -24,6 +24,7 @@ use crate::{
     groups::{GroupOptions, Groups, Lost},
     holds::{Hold, Holds},
     instance::InstanceOptions,
+    md5_lanes::Md5Pool,
     migration::Migration,
     model::{
         Attributes, Body, Bucket, Conditions, Content, KEY_BYTES_MAX, List, Listing, Object,
@@ -150,6 +151,7 @@ impl Service {
             buffers: Arc::clone(&buffers),
             durable: durable.clone(),
             residency: Arc::clone(&residency),
+            md5: Md5Pool::new(),
         };
         let reader = Reader {
             code,
@@ -246,6 +248,11 @@ impl Service {
                 (Box::pin(stream::iter([Ok(whole)])) as Body, bytes)
             }
         };
+        if !self.table.key_value.has_room() {
+            return Err(Error::NoRoom(
+                "the store of rows is full; objects can be read and deleted".into(),
+            ));
+        }
         if bytes > SEGMENT_BYTES_MAX {
             return Err(Error::TooLarge("one PUT or part has at most 5 GiB"));
         }

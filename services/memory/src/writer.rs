@@ -12,7 +12,8 @@ use crate::{
     buffers::Buffers,
     durable::{DurableFragments, Storing},
     erasure::Code,
-    fragment::{CHECKSUM_BYTES, Fragment, Segment, Stripe},
+    fragment::{Fragment, Segment, Stripe},
+    md5_lanes::{Md5Pool, Md5Stream},
     model::Body,
     residency::{Residency, Slots},
 };
@@ -27,13 +28,14 @@ pub(crate) struct Writer {
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) durable: DurableFragments,
     pub(crate) residency: Arc<Residency>,
+    pub(crate) md5: Arc<Md5Pool>,
 }
 
 impl Writer {
     /// Writes the content of `segment` from `body`, and returns its MD5. It is durable then.
     pub(crate) async fn write(&self, segment: Segment, body: Body) -> Result<[u8; 16]> {
         let mut source = Source::new(body);
-        let mut hash = Hash::begin();
+        let mut hash = Hash::begin(self.md5.stream());
         for fragment in segment.fragments() {
             self.write_fragment(fragment, &mut source, &mut hash)
                 .await?;
@@ -204,20 +206,19 @@ struct Hash {
 }
 
 impl Hash {
-    fn begin() -> Self {
+    fn begin(mut md5: Md5Stream) -> Self {
         let (stripes, mut unhashed) = mpsc::channel::<(Stripe, Bytes)>(UNHASHED_STRIPES_MAX);
         let digest = tokio::spawn(async move {
-            let mut md5 = Md5::new();
             while let Some((stripe, cells)) = unhashed.recv().await {
                 let mut rest = (stripe.content.end - stripe.content.start) as usize;
-                for cell in cells.chunks_exact(stripe.unit_bytes + CHECKSUM_BYTES) {
+                let cell = stripe.cell_bytes();
+                for start in (0..cells.len()).step_by(cell) {
                     let bytes = rest.min(stripe.unit_bytes);
-                    md5.update(&cell[..bytes]);
+                    md5.update(cells.slice(start..start + bytes)).await;
                     rest -= bytes;
                 }
-                tokio::task::coop::consume_budget().await;
             }
-            md5.finalize().into()
+            md5.finish()
         });
         Self { stripes, digest }
     }
