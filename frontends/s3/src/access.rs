@@ -1,7 +1,7 @@
 //! Who may call: the one pair of keys, by signatures that cover all that matters.
 //!
 //! s3s computes the signatures. It does not demand, as S3 does, that they cover each `x-amz-` header
-//! of the request: whoever saw a signed request could add some.
+//! of the request. An observer of a signed request could then add some.
 
 use std::fmt;
 

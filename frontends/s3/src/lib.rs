@@ -8,9 +8,12 @@
 //! ```
 //!
 //! `s3s` parses requests, verifies signatures, and writes XML. This crate serves its operations, and
-//! surrounds it where its answers differ from S3's: [`mod@ingress`] and [`mod@chunks`] bound what it
-//! holds in memory, [`mod@access`] demands that signatures cover all headers that matter,
-//! [`mod@repair`] drops headers that S3 ignores, and [`mod@response`] completes its errors.
+//! surrounds it where its answers differ from S3's:
+//!
+//! - [`mod@ingress`] and [`mod@chunks`] bound the memory that it takes.
+//! - [`mod@access`] demands that signatures cover all headers that matter.
+//! - [`mod@repair`] drops headers that S3 ignores.
+//! - [`mod@response`] completes and corrects its errors.
 //!
 //! Invariants
 //! - Content reaches the service's last byte only after its length, payload hash, chunk signatures

@@ -1,8 +1,8 @@
 //! Headers that S3 ignores when it cannot read them, and that s3s refuses.
 //!
 //! RFC 9110 has a server ignore a malformed `Range` or condition on a time. They may be signed, so
-//! that they can be dropped only after s3s has verified the signature: a route of s3s catches such a
-//! request there, and serves what is left of it by a second service that asks for no signature.
+//! that they can be dropped only after s3s has verified the signature. A route of s3s catches such a
+//! request there. A second service, which asks for no signature, serves the rest of it.
 
 use http::{
     Extensions, HeaderMap, HeaderName, Method, Request, Uri,
