@@ -137,28 +137,8 @@ impl Service {
         };
         let (groups, lost) = Groups::new(parts.instances, group_options(config, shape));
         let (residency, missed) = Residency::new(Arc::clone(&groups));
-        let code = Arc::new(Code::new(shape.data.into(), shape.parity.into()));
-        let largest = Segment {
-            id: SegmentId(0),
-            bytes: shape.stripe_bytes(),
-            shape,
-        };
-        let stripe = largest.fragments().next().map_or(0, Fragment::stored_bytes);
-        let buffers = Buffers::new(BUFFERS_MAX, stripe as usize);
         let durable = DurableFragments::new(parts.objects);
-        let writer = Writer {
-            code: Arc::clone(&code),
-            buffers: Arc::clone(&buffers),
-            durable: durable.clone(),
-            residency: Arc::clone(&residency),
-            md5: Md5Pool::new(),
-        };
-        let reader = Reader {
-            code,
-            buffers,
-            durable: durable.clone(),
-            residency: Arc::clone(&residency),
-        };
+        let (writer, reader) = streams(shape, &durable, &residency);
         let (holds, garbage) = (Holds::default(), Arc::<Queue>::default());
         let background = Background {
             collector: Collector {
@@ -372,6 +352,36 @@ pub struct Figures {
     pub instances: usize,
     /// Fragments in memory.
     pub fragments: usize,
+}
+
+/// The ways of content in and out. They share the buffers.
+fn streams(
+    shape: Shape,
+    durable: &DurableFragments,
+    residency: &Arc<Residency>,
+) -> (Writer, Reader) {
+    let code = Arc::new(Code::new(shape.data.into(), shape.parity.into()));
+    let largest = Segment {
+        id: SegmentId(0),
+        bytes: shape.stripe_bytes(),
+        shape,
+    };
+    let stripe = largest.fragments().next().map_or(0, Fragment::stored_bytes);
+    let buffers = Buffers::new(BUFFERS_MAX, stripe as usize);
+    let writer = Writer {
+        code: Arc::clone(&code),
+        buffers: Arc::clone(&buffers),
+        durable: durable.clone(),
+        residency: Arc::clone(residency),
+        md5: Md5Pool::new(),
+    };
+    let reader = Reader {
+        code,
+        buffers,
+        durable: durable.clone(),
+        residency: Arc::clone(residency),
+    };
+    (writer, reader)
 }
 
 fn group_options(config: &Config, shape: Shape) -> GroupOptions {
