@@ -99,7 +99,26 @@ fn pip(code: &Path, table: &Table) -> anyhow::Result<Installed> {
         .output()
         .with_context(|| format!("{} -m pip", python.display()))?;
     check(&output, "pip", &code.join(REQUIREMENTS))?;
+    check_editable(&installed.folder)
+        .with_context(|| code.join(REQUIREMENTS).display().to_string())?;
     Ok(installed)
+}
+
+/// Errors: a distribution in `folder` is only a reference to a folder of this machine.
+fn check_editable(folder: &Path) -> anyhow::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let place = entry?.path().join("direct_url.json");
+        let place = fs::read(place).unwrap_or_default();
+        let place: serde_json::Value = serde_json::from_slice(&place).unwrap_or_default();
+        if place["dir_info"]["editable"] == true {
+            bail!(
+                "the project at {} is editable (-e), so pip installs a reference to it, and its files would not be deployed: \
+                 write its path without -e",
+                place["url"].as_str().unwrap_or("a path")
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The packages that a `package.json` declares for functions at work.
@@ -192,4 +211,33 @@ fn check(output: &Output, installer: &str, file: &Path) -> anyhow::Result<()> {
         String::from_utf8_lossy(&output.stderr).trim()
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_to_a_project_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let described = folder.path().join("mine-1.dist-info");
+        fs::create_dir(&described).expect("made");
+        let place = described.join("direct_url.json");
+        for (text, is_refused) in [
+            (r#"{"dir_info": {}, "url": "file:///mine"}"#, false),
+            (
+                r#"{"dir_info": {"editable": true}, "url": "file:///mine"}"#,
+                true,
+            ),
+        ] {
+            fs::write(&place, text).expect("written");
+            let checked = check_editable(folder.path()).map_err(|error| error.to_string());
+            let said = checked.err().unwrap_or_default();
+            assert_eq!(
+                said.contains("file:///mine is editable"),
+                is_refused,
+                "{said}"
+            );
+        }
+    }
 }
