@@ -74,8 +74,8 @@ fn why(home: &Path, code: &str, file: &Path, handlers: &Handlers) -> anyhow::Res
         Some(Reason::Own { file, line, rule }) => {
             let file = shown(&file);
             format!(
-                "{name} is left out by line {line} of {file}, `{rule}`: change that line, since what the file leaves out is \
-                 never deployed"
+                "{name} is left out by line {line} of {file}, `{rule}`: change that line, which holds \
+                 for handlers too"
             )
         }
         Some(Reason::Default { rule, path }) => {
