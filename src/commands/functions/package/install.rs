@@ -152,16 +152,7 @@ fn npm(code: &Path) -> anyhow::Result<Option<Installed>> {
             file.display()
         );
     }
-    let is_locked = LOCKS.iter().any(|lock| code.join(lock).is_file());
-    let mut foreign = FOREIGN_LOCKS.iter();
-    let foreign = foreign.find(|(lock, _)| code.join(lock).is_file());
-    if let (false, Some((lock, install))) = (is_locked, foreign) {
-        bail!(
-            "{}: npm installs its packages, and does not read their versions in {lock}: run `{install}` there, and its \
-             {MODULES} is deployed, or write a lock file for npm with `npm install --package-lock-only`",
-            file.display()
-        );
-    }
+    let is_locked = is_locked(code)?;
     let installed = Installed::new()?;
     fs::write(installed.folder.join(PACKAGE), without_scripts(&text)?)?;
     // It may name the registry of private packages.
@@ -193,6 +184,22 @@ fn npm(code: &Path) -> anyhow::Result<Option<Installed>> {
         }
     }
     Ok(Some(installed))
+}
+
+/// Whether the code folder has a lock file for npm. Errors: it has only that of another program.
+fn is_locked(code: &Path) -> anyhow::Result<bool> {
+    if LOCKS.iter().any(|lock| code.join(lock).is_file()) {
+        return Ok(true);
+    }
+    let mut foreign = FOREIGN_LOCKS.iter();
+    if let Some((lock, install)) = foreign.find(|(lock, _)| code.join(lock).is_file()) {
+        bail!(
+            "{}: npm installs its packages, and does not read their versions in {lock}: run `{install}` there, and its \
+             {MODULES} is deployed, or write a lock file for npm with `npm install --package-lock-only`",
+            code.join(PACKAGE).display()
+        );
+    }
+    Ok(false)
 }
 
 /// A `package.json` without the project's own scripts: they expect the whole project. Those of its
