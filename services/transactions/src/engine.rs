@@ -440,6 +440,7 @@ impl Engine {
             packs_bytes,
             starting_over: self.calls.serving.is_fenced(),
             open: self.calls.attempts.lock().len() as u64,
+            sequenced_keyspaces: self.calls.serializable.keyspaces.lock().count_sequenced(),
             slots: node.as_ref().map_or(0, |node| node.log.slots()),
             index_bytes,
             data_cache_bytes,
