@@ -36,9 +36,6 @@ DIFFERENCES = [
         "own-neverAwait": [NEVER.format("handler")] * 2,
         "load-neverLoads": [NEVER.format("module")],
     }),
-    ("Ours waits until the server has the error, and a listener of the code runs meanwhile.", {
-        "own-ownListener": ["Error: uncaught"] * 2,
-    }),
     ("The cloud's client fails by itself before it can report the error.", {
         "load-raisesNull": [
             "handled: callback called with Error argument, but there was a problem while retrieving one or more of its"
@@ -62,6 +59,9 @@ OURS_ALONE = [
     }),
     ("The cloud's client reports the error while it asks for the event, and the faster one counts.", {
         "load-unhandled": ["Runtime.UnhandledPromiseRejection: RangeError: at the import"],
+    }),
+    ("Ours lets a listener of the code run after it has sent the error, so its line comes before or after the answer is there.", {
+        "own-ownListener": ["Error: uncaught"] * 2,
     }),
     ("The cloud's client cannot end its process, and Node complains in the log before or after the answer is there.", {
         "patches-exit": GOES_ON,

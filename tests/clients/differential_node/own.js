@@ -30,6 +30,11 @@ exports.exitAfterAnswer = (event, context, callback) => {
   callback(null, "answered");
   process.exit(0);
 };
+exports.exitAfterLongAnswer = (event, context, callback) => {
+  context.callbackWaitsForEmptyEventLoop = false;
+  callback(null, "x".repeat(5 << 20));
+  process.exit(0);
+};
 exports.exitInExit = async () => { process.on("exit", () => console.log("in the listener of exit")); process.exit(6); };
 exports.killed = async () => { process.kill(process.pid, "SIGKILL"); await forever(); };
 exports.terminated = async () => { process.kill(process.pid, "SIGTERM"); await forever(); };
