@@ -23,9 +23,12 @@ DIFFERENCES = [
     ("The cloud's client calls `catch` of what `then` returns, which need not have it.", {
         "values-bareThenable": ["bare"],
     }),
-    ("The result of a handler that is not asynchronous counts, as in the cloud from Node 24 on; before, it is dropped.", {
+    ("The result of a handler that is not asynchronous counts if nothing calls back, as in the cloud from Node 24 on;"
+     " before, it is dropped.", {
         "own-syncReturn": [{"returned": None}, {"returned": None}],
         "own-syncZero": [0, 0],
+        "own-syncOfTimer": [True, True],
+        "own-syncCircular": ["Error: Unable to stringify response body"] * 2,
     }),
     ("Handlers are looked for in a default export too, as in the cloud from Node 24 on.", {
         "load-top-whole": ["of the default export"],

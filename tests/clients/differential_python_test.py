@@ -50,7 +50,10 @@ DIFFERENCES = [
     ),
     Difference(
         "`landfast.RunInterrupted`, which is no `Exception`, is reported", "a run that fails shows its message",
-        {"interrupts-a-run": "[ERROR] RunInterrupted: the reason"},
+        {
+            "interrupts-a-run": "[ERROR] RunInterrupted: the reason",
+            "interrupts-a-run-in-a-group": "[ERROR] RunInterrupted: the reason",
+        },
     ),
     Difference(
         "an error is reported and logged without a usable `sys.stdout`", OWN_REFERENCES,

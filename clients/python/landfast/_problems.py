@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 import json
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar, Dict, Mapping, Optional, Type
 
@@ -327,6 +328,18 @@ class RunInterrupted(BaseException):
     It is not an `Exception`, so that code which handles the failures of its steps does not mistake
     it for one.
     """
+
+
+def interruption_in(error: BaseException) -> Optional[RunInterrupted]:
+    """The interruption that `error` is or, if it is a group of exceptions, contains; None: there is
+    none. A task group wraps the exceptions of its tasks.
+    """
+    if isinstance(error, RunInterrupted):
+        return error
+    if sys.version_info >= (3, 11) and isinstance(error, BaseExceptionGroup):
+        found = (interruption_in(inner) for inner in error.exceptions)
+        return next((inner for inner in found if inner is not None), None)
+    return None
 
 
 # The table of the HTTP interface: the problems of transactions first, then those of the front end

@@ -500,9 +500,16 @@ function run(runtime, mine, body, headers) {
         fail(another);
       }
     };
-    const settle = async (result) => {
+    const succeeded = (result) => {
       try {
-        succeed(await result);
+        succeed(result);
+      } catch (error) {
+        failed(error);
+      }
+    };
+    const settle = async (promise) => {
+      try {
+        succeeded(await promise);
       } catch (error) {
         failed(error);
       }
@@ -512,7 +519,10 @@ function run(runtime, mine, body, headers) {
       if (isPromise(result)) {
         if (!isFinished()) own.whenIdle = () => failed(fault("NodeJsExit", neverSettled("handler")));
         settle(result);
-      } else if (runtime.handler.length < 3 && result !== undefined) succeed(result);
+      } else if (runtime.handler.length < 3 && result !== undefined && !isFinished()) {
+        // Work that is left may still call back, and then that counts.
+        own.whenIdle = () => succeeded(result);
+      }
     } catch (error) {
       failed(error);
     }
