@@ -211,6 +211,12 @@ class InvalidRequest(Error):
     advice = "The same will be refused again; correct what was asked for, or the far store that refuses it."
 
 
+class ConditionNotMet(Error):
+    """The key has another value than the condition of the write says, or none. Nothing changed."""
+
+    advice = "Nothing was written; read the key, and decide anew."
+
+
 class NoSuchQueue(Error):
     """There is no queue of this name to send to. Nothing changed."""
 
@@ -370,7 +376,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "outcome-unknown": Meaning(OutcomeUnknown, Repeat.ELSEWHERE, is_certain=False),
     "unavailable": Meaning(Unavailable, Repeat.ELSEWHERE, is_certain=False),
     "server-stopped": Meaning(Unavailable, is_certain=False),
-    "condition-not-met": Meaning(InvalidRequest),
+    "condition-not-met": Meaning(ConditionNotMet),
     "no-room": Meaning(NoRoom),
     "corrupt": Meaning(Corrupt, is_certain=False),
     "not-ready": Meaning(Unavailable, Repeat.ELSEWHERE),
