@@ -204,7 +204,7 @@ fn a_stop_waits_for_the_end_of_a_run_whose_branch_fails() {
     });
 }
 
-/// What a caller learns whose run has ended by the stop, if its end is durable or not.
+/// The answer to a caller whose run has ended by the stop, and whose end becomes durable or not.
 async fn told_at_the_stop(is_durable: bool) -> Result<RunView> {
     let stage = Stage::set().await;
     stage.begin("one").await;
