@@ -241,7 +241,15 @@ impl Service {
         self.store_segment(body, bytes).await
     }
 
+    /// Runs to its end even if the caller leaves: the collector must not look at a segment while a put
+    /// of it is under way. The body fails once its client is gone.
     async fn store_segment(&self, body: Body, bytes: u64) -> Result<Stored> {
+        let service = self.clone();
+        let stored = tokio::spawn(async move { service.write_segment(body, bytes).await });
+        stored.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    async fn write_segment(&self, body: Body, bytes: u64) -> Result<Stored> {
         let segment = Segment {
             id: SegmentId(self.table.unique()),
             bytes,
@@ -396,6 +404,11 @@ fn group_options(config: &Config, shape: Shape) -> GroupOptions {
             shared_bytes: config.instance_bytes.saturating_sub(OVERHEAD_BYTES),
         },
     }
+}
+
+/// The error of work that ended with the server.
+fn stopping() -> Error {
+    Error::Unavailable("the server stops".into())
 }
 
 /// Checks a key. Errors: `TooLarge`.
