@@ -204,6 +204,25 @@ mod tests {
         assert!(check_signed(&uri, &request).is_err());
     }
 
+    /// The holder of a presigned URL must not choose the list of signed headers.
+    #[test]
+    fn a_presigned_url_covers_no_header_that_its_holder_adds() {
+        let added = [("host", "h"), ("x-amz-copy-source", "/other/key")];
+        let signed =
+            "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host;x-amz-copy-source, Signature=0";
+        let with_header = headers(&[added[0], added[1], ("authorization", signed)]);
+        let plain = Uri::from_static("/b/k?X-Amz-SignedHeaders=host&X-Amz-Signature=0");
+        assert!(check_signed(&plain, &with_header).is_err());
+        for disguised in [
+            "/b/k?X-Amz-%53ignedHeaders=host&X-Amz-Signature=0",
+            "/b/k?X-Amz-%53ignedHeaders=host&X-Amz-%53ignature=0",
+            "/b/k?X-Amz-Signature=0",
+        ] {
+            let uri = Uri::from_static(disguised);
+            assert!(check_signed(&uri, &headers(&added)).is_err(), "{disguised}");
+        }
+    }
+
     #[test]
     fn version_2_is_told_by_its_header() {
         let of = |value| is_version_2(&headers(&[("authorization", value)]));
