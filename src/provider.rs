@@ -184,11 +184,16 @@ pub(crate) async fn lock(settings: &Settings) -> anyhow::Result<Option<LockedDir
         return Ok(None);
     }
     let began = Instant::now();
+    let mut is_waiting = false;
     loop {
         match LockedDirectory::take(embedded::Config::new(&settings.data_dir)).await {
-            Err(embedded::OpenError::Locked { pid })
-                if began.elapsed() < LOCK_MAX && !is_another_process(pid) =>
-            {
+            Err(embedded::OpenError::Locked { pid }) if began.elapsed() < LOCK_MAX => {
+                if !std::mem::replace(&mut is_waiting, true) {
+                    tracing::info!(
+                        "{}: process {pid} has it; trying for {LOCK_MAX:?}",
+                        at_data_dir(settings)
+                    );
+                }
                 tokio::time::sleep(LOCK_AGAIN).await;
             }
             taken => {
@@ -197,10 +202,6 @@ pub(crate) async fn lock(settings: &Settings) -> anyhow::Result<Option<LockedDir
             }
         }
     }
-}
-
-fn is_another_process(pid: u32) -> bool {
-    pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists()
 }
 
 fn at_data_dir(settings: &Settings) -> String {
