@@ -31,6 +31,7 @@ pub mod function;
 pub mod instance;
 pub mod model;
 pub mod service;
+pub mod window;
 
 pub use error::{Error, Result};
 pub use service::Service;
