@@ -1,7 +1,7 @@
 # Each target installs what it needs by itself; see scripts/requirements.bash.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-differential simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows
+.PHONY: help run test test-differential simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure
 
 help: ## Lists these targets
 	@grep -E '^[a-z-]+:.* ## ' Makefile | sed 's/:.* ## /\t/' | expand -t 20
@@ -38,3 +38,6 @@ bench-scaling: ## Measures 1 to 64 transaction nodes on one simulated store, in 
 
 bench-workflows: ## Measures workflows and functions: near, over a distant store, and beside Restate
 	@scripts/bench-workflows $(ARGUMENTS)
+
+bench-erasure: ## Measures the erasure code beside reads and copies of memory
+	@scripts/bench-erasure $(ARGUMENTS)

@@ -13,6 +13,7 @@ const OWN: usize = 128;
 const ZOOKEEPER_MAX: usize = 10_000;
 const HTTP_MAX: usize = 256;
 const ROUTES_MAX: usize = 256;
+const S3_MAX: usize = 256;
 
 /// The connections that each front end may have open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,7 @@ pub(crate) struct Connections {
     pub(crate) zookeeper: usize,
     pub(crate) http: usize,
     pub(crate) routes: usize,
+    pub(crate) s3: usize,
 }
 
 impl Connections {
@@ -31,22 +33,27 @@ impl Connections {
                 zookeeper = allowed.zookeeper,
                 http = allowed.http,
                 routes = allowed.routes,
+                s3 = allowed.s3,
                 "the limit of open files allows only so many connections: raise it with `ulimit -n`"
             );
         }
         allowed
     }
 
-    /// HTTP gets up to a quarter of what the store leaves, routes an eighth, ZooKeeper the rest. If
+    /// HTTP gets up to a quarter of what the store leaves, routes and S3 an eighth each, ZooKeeper the rest. If
     /// there are too few for the store, the front ends get half.
     fn under(limit: usize) -> Self {
         let left = limit - OWN.min(limit / 2);
         let http = (left / 4).clamp(1, HTTP_MAX);
         let routes = (left / 8).clamp(1, ROUTES_MAX);
+        let s3 = (left / 8).clamp(1, S3_MAX);
         Self {
-            zookeeper: left.saturating_sub(http + routes).clamp(1, ZOOKEEPER_MAX),
+            zookeeper: left
+                .saturating_sub(http + routes + s3)
+                .clamp(1, ZOOKEEPER_MAX),
             http,
             routes,
+            s3,
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
+    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -17,7 +18,9 @@ use coordination::Gateway;
 use embedded::ObjectDirectory;
 use http_frontend::{
     Snapshot,
-    status::{Coordination, FAR_STORES_MAX, FarStore, Functions, Phase, Status, Usage, Workflows},
+    status::{
+        Coordination, FAR_STORES_MAX, FarStore, Functions, Memory, Phase, Status, Usage, Workflows,
+    },
 };
 use ports::metering::Meter;
 use transactions::Engine;
@@ -54,6 +57,8 @@ pub(crate) struct Sources {
     pub(crate) engine: Engine,
     pub(crate) functions: functions::Service,
     pub(crate) workflows: workflows::Service,
+    /// Function memory and the file of its keys, if S3 is served.
+    pub(crate) memory: Option<(memory::Service, Option<PathBuf>)>,
     pub(crate) meter: Arc<Meter>,
 }
 
@@ -131,6 +136,9 @@ impl Snapshot for Overview {
             transactions: opened.map(|sources| sources.engine.figures()),
             functions: opened.map(|sources| functions(&sources.functions.figures())),
             workflows: opened.map(|sources| workflows(&sources.workflows)),
+            memory: opened
+                .and_then(|sources| sources.memory.as_ref())
+                .map(memory_status),
             objects_full: packs.is_some_and(ObjectDirectory::is_full),
             objects_missing: packs.is_some_and(ObjectDirectory::is_missing),
             blocked_groups: provider
@@ -174,6 +182,16 @@ fn functions(figures: &functions::Figures) -> Functions {
             .collect(),
         events_waiting: figures.events_waiting,
         dead_letters: figures.dead_letters,
+    }
+}
+
+fn memory_status((service, file): &(memory::Service, Option<PathBuf>)) -> Memory {
+    let figures = service.figures();
+    let path = file.as_ref().map(|file| file.display().to_string());
+    Memory {
+        instances: figures.instances as u64,
+        fragments: figures.fragments as u64,
+        credentials: path.unwrap_or_default(),
     }
 }
 

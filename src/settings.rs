@@ -21,6 +21,8 @@ use clap::{
 use http::uri::Authority;
 use serde::Deserialize;
 
+use crate::memory_service;
+
 /// The file that is read if it exists and `--config` names no other.
 const DEFAULT_FILE: &str = "landfast.toml";
 /// The longest configuration file that is read.
@@ -68,7 +70,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "BYTES")]
     #[arg(env = "LANDFAST_ZOOKEEPER_PACKET_BYTES_MAX")]
     zookeeper_packet_bytes_max: Option<usize>,
-    /// Where S3 clients connect, or `off` (not in this build: left out)
+    /// Where S3 clients connect, or `off` [default: 127.0.0.1:7601; off with a shared store]
     #[arg(long, env = "LANDFAST_S3", value_name = "HOST:PORT")]
     s3: Option<Listen>,
     /// Where transactions, state, health and status are served, or `off` [default: 127.0.0.1:7600]
@@ -107,6 +109,9 @@ pub(crate) struct Options {
     /// Where the data of znodes is kept [default: kv]
     #[arg(long, env = "LANDFAST_USER_STORE")]
     user_store: Option<UserStore>,
+    /// The most memory of all function memory instances together, in MiB [default: a quarter of this machine's]
+    #[arg(long, env = "LANDFAST_MEMORY_TOTAL_MB", value_name = "MIB")]
+    memory_total_mb: Option<u64>,
     /// Seconds that a stop waits for functions at work; their callers then learn that the server stopped [default: 10]
     #[arg(long, env = "LANDFAST_STOP_WAIT_S", value_name = "SECONDS")]
     stop_wait_s: Option<u64>,
@@ -186,6 +191,9 @@ pub(crate) struct Settings {
     /// The store determines the upper bound, which is not known yet.
     pub(crate) zookeeper_packet_bytes_max: usize,
     pub(crate) http: Listen,
+    pub(crate) s3: Listen,
+    /// The bound on the memory of all instances of function memory.
+    pub(crate) memory_bytes_max: u64,
     pub(crate) routes: Listen,
     /// The names that `Host` may have there, beside those of this machine.
     pub(crate) routes_hosts: Vec<HostName>,
@@ -195,8 +203,6 @@ pub(crate) struct Settings {
     pub(crate) user_store: UserStore,
     /// How long a stop waits for functions at work.
     pub(crate) stop_wait: Duration,
-    /// Warnings for the user once logs are on.
-    pub(crate) warnings: Vec<String>,
 }
 
 impl Options {
@@ -224,19 +230,23 @@ impl Options {
                 .zookeeper_packet_bytes_max
                 .unwrap_or(zookeeper_frontend::Config::PACKET_BYTES_DEFAULT),
             http: options.http.unwrap_or(Listen::loopback(7600)),
+            s3: options.s3_listener()?,
+            memory_bytes_max: options
+                .memory_total_mb
+                .map_or_else(memory_service::default_memory_bytes, |mib| mib << 20),
             routes: options.routes.unwrap_or(Listen::loopback(7602)),
             routes_hosts: options.routes_hosts.clone().unwrap_or_default(),
             advertise: options.advertised()?,
             threads: options.threads.unwrap_or_else(workers),
             user_store: options.user_store.unwrap_or_default(),
             stop_wait: options.stop_wait_s.map_or(STOP_WAIT, Duration::from_secs),
-            warnings: options.warnings(),
         };
         settings.check_bounds()?;
         let insecure = options.insecure == Some(true);
         let listeners = [
             ("--zookeeper", settings.zookeeper),
             ("--http", settings.http),
+            ("--s3", settings.s3),
             ("--routes", settings.routes),
         ];
         for (flag, listener) in listeners {
@@ -246,7 +256,7 @@ impl Options {
             listeners
                 .iter()
                 .any(|(_, listener)| *listener != Listen::Off),
-            "--zookeeper, --http and --routes are all off: nothing would be served"
+            "--zookeeper, --http, --s3 and --routes are all off: nothing would be served"
         );
         Ok(settings)
     }
@@ -274,7 +284,8 @@ impl Options {
         first_set! {
             data_dir provider store objects
             zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
-            s3 http routes routes_hosts advertise tls_cert tls_key insecure threads user_store stop_wait_s
+            s3 http routes routes_hosts advertise tls_cert tls_key insecure threads user_store
+            memory_total_mb stop_wait_s
         }
     }
 
@@ -343,12 +354,15 @@ impl Options {
         }
     }
 
-    fn warnings(&self) -> Vec<String> {
-        let Some(Listen::At(address)) = self.s3 else {
-            return Vec::new();
-        };
-        let why = "the S3 front end is not in this build and is left out";
-        vec![format!("--s3 {address}: {why}")]
+    /// Objects need a store that this process has to itself.
+    fn s3_listener(&self) -> anyhow::Result<Listen> {
+        match (self.provider.unwrap_or_default(), self.s3) {
+            (Provider::Embedded, listen) => Ok(listen.unwrap_or(Listen::loopback(7601))),
+            (_, None | Some(Listen::Off)) => Ok(Listen::Off),
+            (_, Some(Listen::At(address))) => bail!(
+                "--s3 {address}: with a shared store S3 is not in this build; leave it out, or use the embedded provider"
+            ),
+        }
     }
 }
 
@@ -611,16 +625,16 @@ mod tests {
     }
 
     #[test]
-    fn an_s3_address_is_left_out_with_a_warning() {
-        assert_eq!(
-            written("s3 = \"off\"").settle().expect("settings").warnings,
-            Vec::<String>::new()
+    fn s3_is_served_on_the_embedded_store_alone() {
+        let s3 = |text: &str| written(text).settle().map(|settings| settings.s3);
+        assert_eq!(s3("").expect("settings"), Listen::loopback(7601));
+        let redis = "provider = \"redis\"\nstore = \"redis://h\"\n";
+        assert_eq!(s3(redis).expect("settings"), Listen::Off);
+        let refused = s3(&format!("{redis}s3 = \"127.0.0.1:0\"")).expect_err("refused");
+        assert!(
+            refused.to_string().contains("--s3 127.0.0.1:0"),
+            "{refused}"
         );
-        let warnings = written("s3 = \"127.0.0.1:0\"")
-            .settle()
-            .expect("settings")
-            .warnings;
-        assert!(warnings[0].contains("--s3 127.0.0.1:0"), "{warnings:?}");
     }
 
     #[test]

@@ -3,9 +3,7 @@
 
 use std::{
     env,
-    future::Future,
-    net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -18,7 +16,7 @@ use async_trait::async_trait;
 use coordination::{Gateway, Parts, Service, config::DataPlacement};
 use embedded::ObjectDirectory;
 use http_body_util::BodyExt as _;
-use http_frontend::{Backend, HttpPeers, InProcessRouter, Limits, Services};
+use http_frontend::{HttpPeers, InProcessRouter, Services};
 use in_process::{SystemClock, SystemEntropy};
 use ports::{
     KeyValue, Queue, QueueAdmin,
@@ -29,26 +27,22 @@ use sandbox::{
     process::{Enforcement, Launcher},
 };
 use tokio::{
-    sync::watch,
     task::{JoinHandle, JoinSet},
     time::{Instant, sleep, timeout},
 };
 use transactions::membership::{Address, Coordinated};
 
 use crate::{
-    bind::bound,
     bundled_client::PYTHON_CLIENT,
     far_stores,
+    front_ends::{self, FrontEnds},
     function_directory::FunctionDirectory,
-    open_files::Connections,
+    memory_service,
     overview::{Overview, Sources},
     provider::{self, Provider},
     same_store::SameStore,
-    settings::{HostName, Listen, Settings, UserStore},
+    settings::{Listen, Settings, UserStore},
 };
-
-/// The time for ZooKeeper connections to finish when the server stops.
-const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
 
 /// The time for far stores to take the remaining writes when the server stops.
 const WORKFLOWS_STOP_MAX: Duration = Duration::from_secs(2);
@@ -76,6 +70,7 @@ pub(crate) struct RunningServer {
     provider: Arc<Provider>,
     deployed: functions::Service,
     workflows: workflows::Service,
+    memory: Option<memory::Service>,
     background: JoinSet<()>,
     transactions: Arc<transactions::Service>,
     /// Serves transactions. It ends when the process has to.
@@ -83,15 +78,6 @@ pub(crate) struct RunningServer {
     front_ends: FrontEnds,
     services: Arc<Services>,
     function_directory: FunctionDirectory,
-}
-
-/// The running front ends, and the signal that stops them.
-#[derive(Debug)]
-struct FrontEnds {
-    running: JoinSet<&'static str>,
-    bound: Vec<(&'static str, SocketAddr)>,
-    connections: Connections,
-    stop: watch::Sender<bool>,
 }
 
 impl RunningServer {
@@ -104,12 +90,7 @@ impl RunningServer {
         settings: &Settings,
         overview: &Arc<Overview>,
     ) -> anyhow::Result<Self> {
-        let mut front_ends = FrontEnds {
-            running: JoinSet::new(),
-            bound: Vec::new(),
-            connections: Connections::allowed(),
-            stop: watch::Sender::new(false),
-        };
+        let mut front_ends = FrontEnds::none();
         let services = Arc::<Services>::default();
         let locked = provider::lock(settings).await?;
         front_ends.start_http(settings, overview, &services).await?;
@@ -120,15 +101,16 @@ impl RunningServer {
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
         let member = member(&provider, &gateway, front_ends.address_for_others(settings))?;
-        let inside =
-            InProcessRouter::new(Arc::clone(&services), &http_limits(front_ends.connections));
+        let inside = InProcessRouter::new(Arc::clone(&services), &front_ends.limits());
         // With a store elsewhere, all permanent data is there.
         let function_directory = if provider.is_shared() {
             FunctionDirectory::temporary()?
         } else {
             FunctionDirectory::lasting(settings.data_dir.join(FUNCTIONS_DIRECTORY))
         };
-        let deployed = deployed(&provider, inside, function_directory.path())?;
+        let sandbox = sandbox(inside, function_directory.path())?;
+        let instances = sandbox.instances();
+        let deployed = deployed(&provider, sandbox);
         let packs = provider::open_objects(settings).await?;
         let among = member.clone();
         let transactions = transactions(&provider, &meter, packs.as_ref(), among, &deployed);
@@ -150,6 +132,16 @@ impl RunningServer {
             let started = front_ends.start_zookeeper(address, settings, gateway, overview);
             started.await?;
         }
+        let objects = packs
+            .as_ref()
+            .map_or_else(|| Arc::clone(&provider.objects), ObjectDirectory::objects);
+        let memory = start_memory(settings, &mut front_ends, overview, |bytes_max| {
+            memory_service::service(&provider, objects, instances, &meter, bytes_max)
+        });
+        let memory = memory.await?;
+        if let Some((served, _)) = memory.clone() {
+            background.spawn(async move { served.run().await });
+        }
         let blocked_groups = keep_up(&mut background, &provider, &deployed);
         background.spawn(provider::look_at_objects(packs.clone()));
         overview.knows(Sources {
@@ -160,6 +152,7 @@ impl RunningServer {
             engine,
             functions: deployed.clone(),
             workflows: workflows.clone(),
+            memory: memory.clone(),
             meter,
         });
         Ok(Self {
@@ -167,6 +160,7 @@ impl RunningServer {
             deployed,
             workflows,
             background,
+            memory: memory.map(|(service, _)| service),
             transactions,
             serving,
             front_ends,
@@ -177,12 +171,7 @@ impl RunningServer {
 
     /// The `ready` line with the addresses, and its line end.
     pub(crate) fn ready_line(&self) -> String {
-        let mut bound = self.front_ends.bound.clone();
-        // ZooKeeper first, though HTTP is bound before it.
-        bound.sort_by_key(|(front_end, _)| *front_end != "zookeeper");
-        let word = |(front_end, address)| format!(" {front_end}={address}");
-        let words: Vec<_> = bound.into_iter().map(word).collect();
-        format!("ready{}\n", words.concat())
+        self.front_ends.ready_line()
     }
 
     /// Returns when something ended that should not: a front end, or the right to use the store.
@@ -211,8 +200,7 @@ impl RunningServer {
         // Functions first: one that waits for a run must not fail because the run has stopped.
         self.deployed.interrupt();
         self.workflows.interrupt();
-        self.front_ends.stop.send_replace(true);
-        while self.front_ends.running.join_next().await.is_some() {}
+        self.front_ends.stop().await;
         let stopped = timeout(WORKFLOWS_STOP_MAX, self.workflows.stop());
         if stopped.await.is_err() {
             tracing::warn!(
@@ -223,6 +211,9 @@ impl RunningServer {
         // Coordination runs on until the other processes know.
         self.transactions.leave().await;
         self.background.abort_all();
+        if let Some(memory) = &self.memory {
+            memory.end();
+        }
         self.provider.functions.stop();
         self.deployed.stop().await;
         // Nothing writes there any more.
@@ -361,12 +352,8 @@ fn transactions(
     service.build(config)
 }
 
-/// Deployed functions as processes of this machine; not yet in place.
-fn deployed(
-    provider: &Provider,
-    inside: InProcessRouter,
-    directory: &Path,
-) -> anyhow::Result<functions::Service> {
+/// Processes of this machine, which run functions and serve as function memory.
+fn sandbox(inside: InProcessRouter, directory: &Path) -> anyhow::Result<Sandbox> {
     let program = env::current_exe().context("the path of this program, which starts functions")?;
     let enforcement = Enforcement::probe(&program);
     if let Some(why) = enforcement.lacks_isolation() {
@@ -383,9 +370,12 @@ fn deployed(
         bundled: &PYTHON_CLIENT,
         idle_max: INSTANCE_IDLE_MAX,
     };
-    let sandbox =
-        Sandbox::open(config).with_context(|| format!("{}: functions", directory.display()))?;
-    Ok(functions::Service::new(functions::Parts {
+    Sandbox::open(config).with_context(|| format!("{}: functions", directory.display()))
+}
+
+/// Deployed functions in a sandbox; not yet in place.
+fn deployed(provider: &Provider, sandbox: Sandbox) -> functions::Service {
+    functions::Service::new(functions::Parts {
         key_value: Arc::clone(&provider.key_value),
         objects: Arc::clone(&provider.objects),
         queue: Arc::clone(&provider.queue),
@@ -399,7 +389,24 @@ fn deployed(
         runtime: Arc::new(sandbox),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
-    }))
+    })
+}
+
+/// Serves S3, if it is wanted. Returns the service, and the file of its keys.
+async fn start_memory(
+    settings: &Settings,
+    front_ends: &mut FrontEnds,
+    overview: &Arc<Overview>,
+    service: impl FnOnce(u64) -> anyhow::Result<memory::Service>,
+) -> anyhow::Result<Option<(memory::Service, Option<PathBuf>)>> {
+    let Listen::At(address) = settings.s3 else {
+        return Ok(None);
+    };
+    let (credentials, file) = memory_service::credentials(&settings.data_dir)?;
+    let service = service(settings.memory_bytes_max)?;
+    let started = front_ends.start_s3(address, credentials, service.clone(), overview);
+    started.await?;
+    Ok(Some((service, file)))
 }
 
 /// Workflows of deployed functions, over the store of transactions.
@@ -456,7 +463,7 @@ fn member(
         return Ok(None);
     }
     let membership = Coordinated::new(gateway.clone(), Arc::new(SystemClock), address);
-    let peers = HttpPeers::new(token().as_deref()).context("LANDFAST_TOKEN")?;
+    let peers = HttpPeers::new(front_ends::token().as_deref()).context("LANDFAST_TOKEN")?;
     Ok(Some(Member {
         membership: Arc::new(membership),
         peers: Arc::new(peers),
@@ -521,160 +528,6 @@ fn not_started(error: transactions::Error) -> anyhow::Error {
         _ => "the transactions service could not start",
     };
     anyhow::Error::new(error).context(context)
-}
-
-/// The token for callers beyond this machine.
-fn token() -> Option<String> {
-    env::var("LANDFAST_TOKEN").ok()
-}
-
-/// A body that is longer than any value is refused before it is received.
-fn http_limits(connections: Connections) -> Limits {
-    Limits {
-        connections_max: connections.http,
-        value_bytes_max: transactions::Config::default().value_bytes_max,
-        ..Limits::default()
-    }
-}
-
-impl FrontEnds {
-    /// The address at which other processes reach the HTTP listener, if there is one: as
-    /// configured, or where it is bound to.
-    fn address_for_others(&self, settings: &Settings) -> Address {
-        if let Some(address) = &settings.advertise {
-            return Address(address.clone());
-        }
-        let Some((_, address)) = self.bound.iter().find(|(name, _)| *name == "http") else {
-            return Address::default();
-        };
-        if !address.ip().is_unspecified() {
-            return Address(address.to_string());
-        }
-        // It listens on every interface: the machine's name works from anywhere.
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        Address(format!("{}:{}", host.trim(), address.port()))
-    }
-
-    /// Returns when a front end ended by itself; never, if there is none.
-    async fn ended(&mut self) -> anyhow::Result<()> {
-        match self.running.join_next().await {
-            Some(Ok(name)) => Err(anyhow!("{name} ended by itself")),
-            Some(Err(error)) => Err(error).context("a front end failed"),
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Starts the main listener and that of routes. Both share one budget for bodies.
-    async fn start_http(
-        &mut self,
-        settings: &Settings,
-        overview: &Arc<Overview>,
-        services: &Arc<Services>,
-    ) -> anyhow::Result<()> {
-        let limits = http_limits(self.connections);
-        let backend = Arc::new(Backend::new(Arc::clone(services), &limits));
-        if let Listen::At(address) = settings.http {
-            self.start_main(address, overview, Arc::clone(&backend))
-                .await?;
-        }
-        if let Listen::At(address) = settings.routes {
-            let hosts = &settings.routes_hosts;
-            self.start_routes(address, hosts, overview, backend).await?;
-        }
-        Ok(())
-    }
-
-    async fn start_main(
-        &mut self,
-        address: SocketAddr,
-        overview: &Arc<Overview>,
-        backend: Arc<Backend>,
-    ) -> anyhow::Result<()> {
-        let token = token();
-        if token.is_none() && !address.ip().is_loopback() {
-            tracing::warn!(%address, "anyone who reaches this address may run functions and change state: LANDFAST_TOKEN is not set");
-        }
-        let config = http_frontend::Config {
-            address,
-            token,
-            limits: http_limits(self.connections),
-        };
-        let server = bound("--http", address, || http_frontend::bind(config.clone())).await?;
-        self.bind("http", server.local_address(), overview);
-        let snapshot = Arc::clone(overview) as Arc<_>;
-        let running = server.run(snapshot, backend, self.stopped());
-        self.running.spawn(async {
-            running.await;
-            "http"
-        });
-        Ok(())
-    }
-
-    async fn start_routes(
-        &mut self,
-        address: SocketAddr,
-        hosts: &[HostName],
-        overview: &Arc<Overview>,
-        backend: Arc<Backend>,
-    ) -> anyhow::Result<()> {
-        let config = http_frontend::RoutesConfig {
-            address,
-            hosts: hosts.iter().map(|HostName(host)| host.clone()).collect(),
-            limits: Limits {
-                connections_max: self.connections.routes,
-                ..http_limits(self.connections)
-            },
-        };
-        let bind = || http_frontend::bind_routes(config.clone());
-        let server = bound("--routes", address, bind).await?;
-        self.bind("routes", server.local_address(), overview);
-        let running = server.run(backend, self.stopped());
-        self.running.spawn(async {
-            running.await;
-            "routes"
-        });
-        Ok(())
-    }
-
-    async fn start_zookeeper(
-        &mut self,
-        address: SocketAddr,
-        settings: &Settings,
-        gateway: Gateway,
-        overview: &Arc<Overview>,
-    ) -> anyhow::Result<()> {
-        let config = zookeeper_frontend::Config {
-            connections_max: self.connections.zookeeper,
-            connections_per_address_max: settings.zookeeper_connections_per_address,
-            packet_bytes_max: settings.zookeeper_packet_bytes_max,
-            stop_timeout: ZOOKEEPER_STOP_MAX,
-            ..zookeeper_frontend::Config::new(address)
-        };
-        let gateway = Arc::new(gateway);
-        let bind = || zookeeper_frontend::bind(config.clone(), Arc::clone(&gateway));
-        let server = bound("--zookeeper", address, bind).await?;
-        self.bind("zookeeper", server.local_address(), overview);
-        overview.counts(server.statistics());
-        let stopped = self.stopped();
-        self.running.spawn(async {
-            server.run(stopped).await;
-            "zookeeper"
-        });
-        Ok(())
-    }
-
-    fn bind(&mut self, front_end: &'static str, address: SocketAddr, overview: &Overview) {
-        self.bound.push((front_end, address));
-        overview.listens(front_end, address);
-    }
-
-    fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut stop = self.stop.subscribe();
-        async move {
-            // An error means that the server is gone, which is a stop too.
-            let _ = stop.wait_for(|is_stopped| *is_stopped).await;
-        }
-    }
 }
 
 /// The largest data that `hybrid` keeps in items: up to here reading an item costs no more than reading an

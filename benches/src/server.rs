@@ -78,7 +78,7 @@ impl Process {
             .arg("serve")
             .args(provider)
             .args(["--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0"])
-            .args(["--routes", "off"])
+            .args(["--s3", "off", "--routes", "off"])
             .stdin(Stdio::null())
             .stdout(File::create(&output)?)
             .stderr(File::create(directory.join("landfast.log"))?)

@@ -22,8 +22,8 @@
 use std::{error::Error as StdError, io, iter};
 
 pub use object_store::{
-    Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
-    path::Path as ObjectPath,
+    Error as ObjectError, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    PutPayload, path::Path as ObjectPath,
 };
 
 use crate::{Error, ErrorKind};

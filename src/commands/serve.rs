@@ -57,9 +57,6 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
 }
 
 fn serve_on_threads(settings: &Settings, log: &Log) -> anyhow::Result<()> {
-    for warning in &settings.warnings {
-        tracing::warn!("{warning}");
-    }
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(settings.threads)
         .thread_name("landfast")
@@ -145,6 +142,8 @@ fn start_logs() -> anyhow::Result<Log> {
         })?,
         None => levels("")?,
     };
+    // It logs each refused request as an error, and computed signatures. The front end logs itself.
+    let levels = levels.with_target("s3s", LevelFilter::OFF);
     let log = Log::to_stderr().context("the log could not be opened")?;
     log.take_panics();
     let writer = log.clone();

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use http_frontend::{
     Status,
-    status::{Coordination, FarStore, Functions, Journal, Store, Workflows},
+    status::{Coordination, FarStore, Functions, Journal, Memory, Store, Workflows},
 };
 use transactions::Figures;
 
@@ -54,6 +54,7 @@ fn table(status: &Status) -> String {
     lines.extend(status.transactions.iter().flat_map(transactions));
     lines.extend(status.functions.iter().flat_map(functions));
     lines.extend(status.workflows.iter().flat_map(workflows));
+    lines.extend(status.memory.iter().flat_map(memory));
     lines.extend(status.journal.iter().flat_map(journal));
     lines.extend(status.store.iter().flat_map(store));
     if status.objects_missing {
@@ -150,6 +151,20 @@ fn functions(numbers: &Functions) -> Vec<String> {
 }
 
 /// Empty while no run was ever begun.
+fn memory(numbers: &Memory) -> Vec<String> {
+    let (instances, fragments) = (numbers.instances, numbers.fragments);
+    let mut lines = vec![format!(
+        "memory        {fragments} fragments of objects on {instances} instances"
+    )];
+    if !numbers.credentials.is_empty() {
+        lines.push(format!(
+            "s3 keys       {} (AWS_SHARED_CREDENTIALS_FILE takes it)",
+            numbers.credentials
+        ));
+    }
+    lines
+}
+
 fn workflows(numbers: &Workflows) -> Vec<String> {
     let (active, begun, succeeded) = (numbers.active, numbers.begun, numbers.succeeded);
     let (failed, cancelled) = (numbers.failed, numbers.cancelled);

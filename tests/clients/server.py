@@ -43,6 +43,7 @@ class Server:
         self.port = 0
         self.http_port = 0
         self.routes_port = 0
+        self.s3_port = 0
 
     @property
     def hosts(self):
@@ -96,6 +97,7 @@ class Landfast(Server):
     """`landfast serve` on the embedded default."""
 
     program = os.environ.get("LANDFAST_BIN", str(REPOSITORY / "target/debug/landfast"))
+    serves_s3 = True
 
     def options(self):
         return ["--data-dir", str(self.directory / "data")]
@@ -103,11 +105,15 @@ class Landfast(Server):
     def start(self):
         listeners = ["--zookeeper", f"127.0.0.1:{self.port}", "--http", f"127.0.0.1:{self.http_port}"]
         listeners += ["--routes", f"127.0.0.1:{self.routes_port}"]
+        if self.serves_s3:
+            listeners += ["--s3", f"127.0.0.1:{self.s3_port}"]
         self.run([self.program, "serve", *self.options(), *listeners])
         line = waiting.until(self.ready_line, "the ready line")
         self.port = int(re.search(r"zookeeper=127\.0\.0\.1:(\d+)", line).group(1))
         self.http_port = int(re.search(r"http=127\.0\.0\.1:(\d+)", line).group(1))
         self.routes_port = int(re.search(r"routes=127\.0\.0\.1:(\d+)", line).group(1))
+        if self.serves_s3:
+            self.s3_port = int(re.search(r"s3=127\.0\.0\.1:(\d+)", line).group(1))
         return self
 
     def ready_line(self):
@@ -119,6 +125,8 @@ class Landfast(Server):
 
 class LandfastOnRedis(Landfast):
     """`landfast serve` on a Redis server of its own, which goes with it."""
+
+    serves_s3 = False
 
     def __init__(self, directory, **options):
         super().__init__(directory)
@@ -139,6 +147,8 @@ class LandfastOnRedis(Landfast):
 
 class LandfastBeside(Landfast):
     """One of several `landfast serve` on a Redis server that another fixture owns."""
+
+    serves_s3 = False
 
     def __init__(self, directory, redis):
         super().__init__(directory)

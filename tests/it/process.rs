@@ -27,6 +27,7 @@ pub(crate) fn landfast(directory: &Path, arguments: &[&str]) -> Command {
         .current_dir(directory)
         // Tests run side by side, and a start takes the default port.
         .env("LANDFAST_ROUTES", "127.0.0.1:0")
+        .env("LANDFAST_S3", "127.0.0.1:0")
         .args(arguments)
         .stdin(Stdio::null());
     command

@@ -35,6 +35,7 @@ class Program:
         self._output = tempfile.TemporaryFile()
         command = [self.path, "serve", "--data-dir", str(self._directory / "data")]
         command += ["--zookeeper", "127.0.0.1:0", "--http", f"127.0.0.1:{self._port}", "--routes", "127.0.0.1:0"]
+        command += ["--s3", "127.0.0.1:0"]
         with open(self._directory / "server.log", "ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=log)
         found = re.search(r" http=127\.0\.0\.1:(\d+)", self._ready_line())

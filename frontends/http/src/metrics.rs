@@ -93,6 +93,8 @@ gauge journal_trouble /journal/trouble 1 if something is wrong; see the status
 counter journal_checkpoints /journal/checkpoints Folds into the checkpoint store
 counter journal_syncs /journal/syncs Syncs of the journal to disk
 gauge store_serving /store/serving 1 if every server of the shared store could be used when it was last needed
+gauge memory_instances /memory/instances Instances of function memory
+gauge memory_fragments /memory/fragments Fragments of objects in function memory
 counter port_calls{operation:operation} /usage/calls Calls of a port's operation
 counter port_failures{operation:operation} /usage/failures Calls that returned an error
 counter port_carried_items{operation:operation} /usage/items Items, messages or objects carried by calls
@@ -205,7 +207,9 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{Coordination, FarStore, Functions, Journal, Store, Usage, Workflows};
+    use crate::status::{
+        Coordination, FarStore, Functions, Journal, Memory, Store, Usage, Workflows,
+    };
     use transactions::Figures;
 
     /// A figure of another name would vanish without an error.
@@ -225,6 +229,7 @@ mod tests {
                 }],
                 ..Workflows::default()
             }),
+            memory: Some(Memory::default()),
             journal: Some(Journal::default()),
             store: Some(Store::default()),
             usage: vec![Usage::default()],

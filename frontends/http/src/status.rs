@@ -49,6 +49,8 @@ pub struct Status {
     pub functions: Option<Functions>,
     /// Workflows, once they can be run.
     pub workflows: Option<Workflows>,
+    /// Function memory and its S3 endpoint, if it is served.
+    pub memory: Option<Memory>,
     /// The provider's journal, if it keeps one.
     pub journal: Option<Journal>,
     /// The shared store, if the provider is one.
@@ -150,6 +152,18 @@ pub struct Functions {
     pub events_waiting: u64,
     /// Those that were given up, as seen some seconds ago.
     pub dead_letters: u64,
+}
+
+/// Function memory in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// Instances of function memory.
+    pub instances: u64,
+    /// Fragments of objects in their memory.
+    pub fragments: u64,
+    /// The file with the keys of S3 clients; empty if the environment gave them.
+    pub credentials: String,
 }
 
 /// Workflows in numbers.

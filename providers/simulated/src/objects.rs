@@ -15,7 +15,7 @@ use futures_util::{StreamExt, TryStreamExt, stream, stream::BoxStream};
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
     ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions,
-    Result, memory::InMemory, path::Path,
+    Result, UploadPart, memory::InMemory, path::Path,
 };
 use ports::objects::ObjectLimits;
 
@@ -98,6 +98,34 @@ impl SimulatedObjects {
     }
 }
 
+/// The same bytes in memory of their own. As with every other store, a caller may reuse the buffers of
+/// a put that returned.
+fn copied(payload: &PutPayload) -> PutPayload {
+    let mut copy = Vec::with_capacity(payload.content_length());
+    payload
+        .iter()
+        .for_each(|bytes| copy.extend_from_slice(bytes));
+    copy.into()
+}
+
+#[derive(Debug)]
+struct Upload(Box<dyn MultipartUpload>);
+
+#[async_trait]
+impl MultipartUpload for Upload {
+    fn put_part(&mut self, part: PutPayload) -> UploadPart {
+        self.0.put_part(copied(&part))
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        self.0.complete().await
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.0.abort().await
+    }
+}
+
 /// The same object, in pieces of [`PIECE_BYTES`].
 fn in_pieces(found: GetResult) -> GetResult {
     let (meta, range) = (found.meta.clone(), found.range.clone());
@@ -149,7 +177,9 @@ impl ObjectStore for SimulatedObjects {
     ) -> Result<PutResult> {
         let call = async {
             self.check_room()?;
-            self.objects.put_opts(location, payload, opts).await
+            self.objects
+                .put_opts(location, copied(&payload), opts)
+                .await
         };
         self.pass("put_object", location.to_string(), Kind::Changes, call)
             .await
@@ -160,7 +190,10 @@ impl ObjectStore for SimulatedObjects {
         location: &Path,
         opts: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        let call = self.objects.put_multipart_opts(location, opts);
+        let call = async {
+            let parts = self.objects.put_multipart_opts(location, opts).await?;
+            Ok(Box::new(Upload(parts)) as Box<dyn MultipartUpload>)
+        };
         self.pass(
             "put_object_in_parts",
             location.to_string(),

@@ -26,12 +26,25 @@
 //! From `infinistore.txt`. The durable copy of a fragment is one object with all of its chunks, so
 //! that a PUT costs one request and one sync.
 
+mod buffers;
+mod collector;
+mod durable;
+pub mod erasure;
 pub mod error;
+mod fragment;
 pub mod function;
+mod groups;
+mod holds;
 pub mod instance;
+pub mod md5_lanes;
+mod migration;
 pub mod model;
+mod reader;
+mod residency;
 pub mod service;
+mod storage;
 pub mod window;
+mod writer;
 
 pub use error::{Error, Result};
-pub use service::Service;
+pub use service::{Config, Opened, Parts, Service, Stored};

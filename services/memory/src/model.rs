@@ -1,6 +1,6 @@
 //! The terms of the service: buckets, objects, uploads in parts, conditions and lists.
 
-use std::{collections::BTreeMap, io, ops::Range, pin::Pin};
+use std::{collections::BTreeMap, io, pin::Pin};
 
 use bytes::Bytes;
 use futures_util::Stream;
@@ -91,34 +91,6 @@ pub enum ETags {
     Any,
     /// One of these, without quotes.
     OneOf(Vec<String>),
-}
-
-/// Content that is stored under no key yet. Unless it is committed, it is collected.
-#[derive(Debug)]
-pub struct Stored {
-    pub(crate) bytes: u64,
-    pub(crate) md5: [u8; 16],
-}
-
-impl Stored {
-    /// Its size.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// The MD5 of its content.
-    pub fn md5(&self) -> [u8; 16] {
-        self.md5
-    }
-}
-
-/// The range of an object that a reader wants.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
-    /// All of it.
-    Whole,
-    /// These bytes, which lie inside of it.
-    Range(Range<u64>),
 }
 
 /// A request for a page of keys.

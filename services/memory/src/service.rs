@@ -1,138 +1,409 @@
-//! The calls of the service.
-#![allow(unused_variables, clippy::unused_async, clippy::todo, missing_docs)]
+//! The calls of the service. It composes the parts, and has no state of its own.
 
-use std::collections::BTreeMap;
+mod changes;
+mod stored;
+#[cfg(test)]
+mod tests;
+mod uploads;
 
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
+
+use futures_util::{StreamExt as _, future::join, stream};
+use parking_lot::Mutex;
+use ports::{Clock, DurabilityPoint, Entropy, Instances, KeyValue, objects::ObjectStore};
+use tokio::sync::mpsc;
+
+pub use self::stored::Stored;
 use crate::{
-    Result,
+    Error, Result,
+    buffers::Buffers,
+    collector::{Collector, Queue},
+    durable::DurableFragments,
+    erasure::Code,
+    fragment::{Fragment, Segment, SegmentId, Shape, UNIT_BYTES},
+    groups::{GroupOptions, Groups, Lost},
+    holds::{Hold, Holds},
+    instance::InstanceOptions,
+    md5_lanes::Md5Pool,
+    migration::Migration,
     model::{
-        Attributes, Body, Bucket, Conditions, Content, List, Listing, NamedPart, Object, Stored,
-        Upload, UploadId, UploadedPart,
+        Attributes, Body, Bucket, Conditions, Content, KEY_BYTES_MAX, List, Listing, Object,
+        SEGMENT_BYTES_MAX,
     },
+    reader::Reader,
+    residency::Residency,
+    storage::{
+        buckets, objects, pending,
+        rows::{ObjectRow, Place},
+        table::{Found, Table},
+    },
+    writer::{self, Writer},
 };
+
+/// The largest object that lies in its row. A larger one needs a put into the object store, whose
+/// sync costs more than all else.
+const INLINE_BYTES_MAX: u64 = 8 << 10;
+/// The largest body without a length. It is collected in memory.
+const UNSIZED_BYTES_MAX: usize = 16 << 20;
+/// The stripes of all requests that are in memory at a time: some 200 MB.
+const BUFFERS_MAX: usize = 128;
+
+/// What the service stands on.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// The rows. One change of it spans partitions.
+    pub key_value: Arc<dyn KeyValue>,
+    /// The durable copies.
+    pub objects: Arc<dyn ObjectStore>,
+    /// The function memory.
+    pub instances: Arc<dyn Instances>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Chance.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// The settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The program of an instance and its arguments.
+    pub command: Vec<String>,
+    /// The environment of an instance.
+    pub environment: BTreeMap<String, String>,
+    /// The memory limit of an instance: its region for chunks and its program.
+    pub instance_bytes: u64,
+    /// The bound on the memory of all instances together.
+    pub memory_bytes_max: u64,
+    /// The data units of a stripe.
+    pub data_units: u8,
+    /// The parity units of a stripe: the instances of a group that may be dead at a time.
+    pub parity_units: u8,
+    /// The bytes of a unit.
+    pub unit_bytes: u32,
+}
+
+impl Default for Config {
+    /// 10+2 units, as in `infinistore.txt`, section 6.1.1.
+    fn default() -> Self {
+        Self {
+            command: Vec::new(),
+            environment: BTreeMap::new(),
+            instance_bytes: 512 << 20,
+            memory_bytes_max: 6 << 30,
+            data_units: 10,
+            parity_units: 2,
+            unit_bytes: UNIT_BYTES,
+        }
+    }
+}
+
+/// The memory of an instance that is not for chunks: its program (`infinistore.txt`, section 5.3.1).
+const OVERHEAD_BYTES: u64 = 16 << 20;
 
 /// The memory service. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Service;
+pub struct Service {
+    table: Table,
+    shape: Shape,
+    writer: Writer,
+    reader: Reader,
+    holds: Holds,
+    garbage: Arc<Queue>,
+    groups: Arc<Groups>,
+    background: Arc<Mutex<Option<Background>>>,
+}
+
+/// The work of [`Service::run`].
+#[derive(Debug)]
+struct Background {
+    collector: Collector,
+    migration: Migration,
+    missed: mpsc::Receiver<Fragment>,
+    lost: mpsc::Receiver<Lost>,
+}
 
 impl Service {
-    pub async fn create_bucket(&self, bucket: &str) -> Result<()> {
-        todo!()
-    }
-    pub async fn delete_bucket(&self, bucket: &str) -> Result<()> {
-        todo!()
-    }
-    pub async fn bucket(&self, bucket: &str) -> Result<Bucket> {
-        todo!()
-    }
-    pub async fn buckets(&self) -> Result<Vec<Bucket>> {
-        todo!()
+    /// Composes the service. It starts no instance before the first object.
+    pub fn new(parts: Parts, config: &Config) -> Self {
+        let table = Table {
+            key_value: parts.key_value,
+            clock: parts.clock,
+            entropy: parts.entropy,
+        };
+        let shape = Shape {
+            data: config.data_units,
+            parity: config.parity_units,
+            unit_bytes: config.unit_bytes,
+        };
+        let (groups, lost) = Groups::new(parts.instances, group_options(config, shape));
+        let (residency, missed) = Residency::new(Arc::clone(&groups));
+        let code = Arc::new(Code::new(shape.data.into(), shape.parity.into()));
+        let largest = Segment {
+            id: SegmentId(0),
+            bytes: shape.stripe_bytes(),
+            shape,
+        };
+        let stripe = largest.fragments().next().map_or(0, Fragment::stored_bytes);
+        let buffers = Buffers::new(BUFFERS_MAX, stripe as usize);
+        let durable = DurableFragments::new(parts.objects);
+        let writer = Writer {
+            code: Arc::clone(&code),
+            buffers: Arc::clone(&buffers),
+            durable: durable.clone(),
+            residency: Arc::clone(&residency),
+            md5: Md5Pool::new(),
+        };
+        let reader = Reader {
+            code,
+            buffers,
+            durable: durable.clone(),
+            residency: Arc::clone(&residency),
+        };
+        let (holds, garbage) = (Holds::default(), Arc::<Queue>::default());
+        let background = Background {
+            collector: Collector {
+                table: table.clone(),
+                durable: durable.clone(),
+                residency: Arc::clone(&residency),
+                holds: holds.clone(),
+                queue: Arc::clone(&garbage),
+            },
+            migration: Migration {
+                reader: reader.clone(),
+                durable,
+                residency,
+                groups: Arc::clone(&groups),
+                holds: holds.clone(),
+            },
+            missed,
+            lost,
+        };
+        Self {
+            table,
+            shape,
+            writer,
+            reader,
+            holds,
+            garbage,
+            groups,
+            background: Arc::new(Mutex::new(Some(background))),
+        }
     }
 
-    /// Stores a body of `bytes`, if its length is known; it is under no key yet.
-    pub async fn store(&self, bucket: &str, body: Body, bytes: Option<u64>) -> Result<Stored> {
-        todo!()
+    /// Collects garbage, loads fragments and recovers chunks, until it is dropped. The second call
+    /// does nothing.
+    pub async fn run(&self) {
+        let Some(background) = self.background.lock().take() else {
+            return;
+        };
+        let Background {
+            collector,
+            migration,
+            missed,
+            lost,
+        } = background;
+        let uploads = self.clean_uploads();
+        let moves = join(
+            migration.clone().load_missed(missed),
+            migration.recover_lost(lost),
+        );
+        join(join(collector.run(), uploads), moves).await;
     }
-    /// Makes `stored` the object under `key` (M1). The result is durable.
+
+    /// Ends all instances.
+    pub fn end(&self) {
+        self.groups.end();
+    }
+
+    /// Makes a bucket. Errors: `BucketExists`.
+    pub async fn create_bucket(&self, bucket: &str) -> Result<()> {
+        buckets::create(&self.table, bucket).await
+    }
+
+    /// Deletes an empty bucket. Errors: `NoSuchBucket`, `BucketNotEmpty`.
+    pub async fn delete_bucket(&self, bucket: &str) -> Result<()> {
+        buckets::delete(&self.table, bucket).await
+    }
+
+    /// The bucket. Errors: `NoSuchBucket`.
+    pub async fn bucket(&self, bucket: &str) -> Result<Bucket> {
+        buckets::get(&self.table, bucket).await
+    }
+
+    /// All buckets in the order of their names.
+    pub async fn buckets(&self) -> Result<Vec<Bucket>> {
+        buckets::list(&self.table).await
+    }
+
+    /// Stores a body of `bytes`. It is under no key yet.
+    ///
+    /// Errors: `Body` if it fails or has another length; `TooLarge`; `NoRoom`.
+    pub async fn store(&self, bucket: &str, body: Body, bytes: Option<u64>) -> Result<Stored> {
+        buckets::find(&self.table, bucket).await?;
+        let (body, bytes) = match bytes {
+            Some(bytes) => (body, bytes),
+            None => {
+                let (whole, _) = writer::collect(body, UNSIZED_BYTES_MAX).await?;
+                let bytes = whole.len() as u64;
+                (Box::pin(stream::iter([Ok(whole)])) as Body, bytes)
+            }
+        };
+        if !self.table.key_value.has_room() {
+            return Err(Error::NoRoom(
+                "the store of rows is full; objects can be read and deleted".into(),
+            ));
+        }
+        if bytes > SEGMENT_BYTES_MAX {
+            return Err(Error::TooLarge("one PUT or part has at most 5 GiB"));
+        }
+        if bytes <= INLINE_BYTES_MAX {
+            return Stored::inline(body, bytes).await;
+        }
+        self.store_segment(body, bytes).await
+    }
+
+    async fn store_segment(&self, body: Body, bytes: u64) -> Result<Stored> {
+        let segment = Segment {
+            id: SegmentId(self.table.unique()),
+            bytes,
+            shape: self.shape,
+        };
+        let hold = self.holds.hold(segment.id);
+        let hold = hold.ok_or_else(|| Error::Unavailable("an id was drawn twice".into()))?;
+        let (id, noted) = pending::note(&self.table, segment).await?;
+        let mut stored = Stored::segment(segment, id, hold, Arc::clone(&self.garbage));
+        // The note is durable as soon as the content is: both are synced at the same time.
+        let written = self.writer.write(segment, body);
+        let (written, noted) = join(written, self.table.externalize(noted.point)).await;
+        noted?;
+        stored.set_md5(written?);
+        Ok(stored)
+    }
+
+    /// Makes `stored` the object under `key` (M1). It is durable then.
+    ///
+    /// Errors: `NoSuchBucket`, `ConditionFailed`, `NoSuchObject` where an ETag was to match,
+    /// `Contended`.
     pub async fn commit(
         &self,
         bucket: &str,
         key: &str,
-        stored: Stored,
+        mut stored: Stored,
         attributes: Attributes,
         conditions: &Conditions,
     ) -> Result<Object> {
-        todo!()
-    }
-    /// The present version.
-    pub async fn head(&self, bucket: &str, key: &str) -> Result<Object> {
-        todo!()
-    }
-    /// The present version, ready to be read.
-    pub async fn open(&self, bucket: &str, key: &str) -> Result<Opened> {
-        todo!()
-    }
-    /// Deletes the object. Nothing to delete is no error, unless `conditions` ask for an object.
-    pub async fn delete(&self, bucket: &str, key: &str, conditions: &Conditions) -> Result<()> {
-        todo!()
-    }
-    /// Replaces the attributes of the present version under a condition: tags, or a copy onto itself.
-    pub async fn set_attributes(
-        &self,
-        bucket: &str,
-        key: &str,
-        attributes: Attributes,
-        conditions: &Conditions,
-    ) -> Result<Object> {
-        todo!()
-    }
-    pub async fn list(&self, bucket: &str, list: &List) -> Result<Listing> {
-        todo!()
+        let row = ObjectRow {
+            version: changes::version(&self.table),
+            modified: self.table.now(),
+            etag: stored.etag(),
+            attributes,
+            place: stored.place(),
+        };
+        let named = stored.pending().map(pending::remove);
+        let object = self.put_row(bucket, key, row, named, conditions).await?;
+        stored.is_committed();
+        Ok(object)
     }
 
-    pub async fn begin_upload(
-        &self,
-        bucket: &str,
-        key: &str,
-        attributes: Attributes,
-    ) -> Result<UploadId> {
-        todo!()
+    /// The present version. Errors: `NoSuchBucket`, `NoSuchObject`.
+    pub async fn head(&self, bucket: &str, key: &str) -> Result<Object> {
+        let (found, point) = self.find(bucket, key).await?;
+        self.table.externalize(point).await?;
+        Ok(found.row.object(key))
     }
-    /// Makes `stored` part `number` of the upload; it replaces an earlier one.
-    pub async fn commit_part(
-        &self,
-        bucket: &str,
-        key: &str,
-        upload: UploadId,
-        number: u16,
-        stored: Stored,
-        checksums: BTreeMap<String, String>,
-    ) -> Result<UploadedPart> {
-        todo!()
+
+    /// The present version, ready to be read. Errors: `NoSuchBucket`, `NoSuchObject`.
+    pub async fn open(&self, bucket: &str, key: &str) -> Result<Opened> {
+        loop {
+            let (found, _) = self.find(bucket, key).await?;
+            let deletions = self.holds.deletions();
+            let holds = self.hold_all(&found.row.place.segments);
+            // A deletion may have come between the read and the hold.
+            let (again, point) = if holds.is_some() && deletions == self.holds.deletions() {
+                (found.clone(), self.table.key_value.point())
+            } else {
+                self.find(bucket, key).await?
+            };
+            let Some(holds) = holds.filter(|_| again.version == found.version) else {
+                continue;
+            };
+            self.table.externalize(point).await?;
+            return Ok(Opened {
+                object: found.row.object(key),
+                place: found.row.place,
+                reader: self.reader.clone(),
+                holds,
+            });
+        }
     }
-    /// The upload and its parts after `after`, in the order of their numbers, `items_max` at most.
-    pub async fn parts(
-        &self,
-        bucket: &str,
-        key: &str,
-        upload: UploadId,
-        after: u16,
-        items_max: usize,
-    ) -> Result<(Upload, Vec<UploadedPart>)> {
-        todo!()
+
+    fn hold_all(&self, segments: &[Segment]) -> Option<Vec<Hold>> {
+        segments.iter().map(|one| self.holds.hold(one.id)).collect()
     }
-    /// Makes the named parts one object (M1). `checksums` are those of the whole object.
-    pub async fn complete_upload(
-        &self,
-        bucket: &str,
-        key: &str,
-        upload: UploadId,
-        parts: &[NamedPart],
-        checksums: BTreeMap<String, String>,
-        conditions: &Conditions,
-    ) -> Result<Object> {
-        todo!()
+
+    async fn find(&self, bucket: &str, key: &str) -> Result<(Found<ObjectRow>, DurabilityPoint)> {
+        let bucket = buckets::find(&self.table, bucket).await?;
+        let (found, point) = objects::read(&self.table, bucket.id, key).await?;
+        if let Some(found) = found {
+            return Ok((found, point));
+        }
+        self.table.externalize(point).await?;
+        Err(Error::NoSuchObject)
     }
-    pub async fn abort_upload(&self, bucket: &str, key: &str, upload: UploadId) -> Result<()> {
-        todo!()
+
+    /// One page of a bucket. Errors: `NoSuchBucket`.
+    pub async fn list(&self, bucket: &str, list: &List) -> Result<Listing> {
+        let bucket = buckets::find(&self.table, bucket).await?;
+        objects::list(&self.table, bucket.id, list).await
     }
-    /// All uploads of the bucket whose keys begin with `prefix`, in the order of keys and ids, after
-    /// `after`.
-    pub async fn uploads(
-        &self,
-        bucket: &str,
-        prefix: &str,
-        after: Option<(String, UploadId)>,
-        items_max: usize,
-    ) -> Result<Vec<Upload>> {
-        todo!()
+
+    /// The number of instances, and of fragments in their memory.
+    pub fn figures(&self) -> Figures {
+        Figures {
+            instances: self.groups.count(),
+            fragments: self.reader.residency.count(),
+        }
     }
+}
+
+/// The size of function memory at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Figures {
+    /// Instances.
+    pub instances: usize,
+    /// Fragments in memory.
+    pub fragments: usize,
+}
+
+fn group_options(config: &Config, shape: Shape) -> GroupOptions {
+    let group_bytes = config.instance_bytes * shape.total() as u64;
+    GroupOptions {
+        size: shape.total(),
+        groups_max: (config.memory_bytes_max / group_bytes.max(1)) as usize,
+        instance: InstanceOptions {
+            command: config.command.clone(),
+            environment: config.environment.clone(),
+            memory_bytes: config.instance_bytes,
+            shared_bytes: config.instance_bytes.saturating_sub(OVERHEAD_BYTES),
+        },
+    }
+}
+
+/// Checks a key. Errors: `TooLarge`.
+fn check_key(key: &str) -> Result<()> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        return Err(Error::TooLarge("a key has 1 to 1024 bytes"));
+    }
+    Ok(())
 }
 
 /// A version of an object that can be read whatever happens to its key (M6).
 #[derive(Debug)]
 pub struct Opened {
     object: Object,
+    place: Place,
+    reader: Reader,
+    holds: Vec<Hold>,
 }
 
 impl Opened {
@@ -140,8 +411,19 @@ impl Opened {
     pub fn object(&self) -> &Object {
         &self.object
     }
+
     /// Its bytes in `range`, which lies inside of it.
-    pub fn read(self, range: std::ops::Range<u64>) -> Content {
-        todo!()
+    pub fn read(self, range: Range<u64>) -> Content {
+        let Place { segments, rest } = self.place;
+        let stored: u64 = segments.iter().map(|segment| segment.bytes).sum();
+        let rest = rest.slice(
+            range.start.saturating_sub(stored) as usize..range.end.saturating_sub(stored) as usize,
+        );
+        let rest = stream::iter((!rest.is_empty()).then_some(Ok(rest)));
+        if segments.is_empty() {
+            return Box::pin(rest);
+        }
+        let range = range.start.min(stored)..range.end.min(stored);
+        Box::pin(self.reader.read(segments, range, self.holds).chain(rest))
     }
 }

@@ -59,6 +59,7 @@ pub(super) fn all(settings: &Settings, target: &Target, verify: bool) -> Vec<Fin
     findings.extend([
         zookeeper.of("port zookeeper"),
         port("--http", settings.http, running).of("port http"),
+        port("--s3", settings.s3, running).of("port s3"),
         port("--routes", settings.routes, running).of("port routes"),
         files().of("open files"),
         functions().of("functions"),

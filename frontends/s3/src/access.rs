@@ -1,0 +1,209 @@
+//! Who may call: the one pair of keys, by signatures of version 4 that cover all that matters.
+//!
+//! s3s computes the signatures. It does not demand, as S3 does, that they cover each `x-amz-` header
+//! of the request: whoever saw a signed request could add some.
+
+use std::fmt;
+
+use http::{HeaderMap, Uri, header::AUTHORIZATION};
+use percent_encoding::percent_decode_str;
+use s3s::{
+    S3Error, S3Result,
+    access::{S3Access, S3AccessContext},
+    auth::{S3Auth, SecretKey},
+    host::{S3Host, VirtualHost},
+};
+
+use crate::{acl::OWNER, errors::Refusal};
+
+/// The one pair of keys.
+#[derive(Clone)]
+pub struct Credentials {
+    /// The access key.
+    pub access_key: String,
+    /// The secret key.
+    pub secret_key: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("access_key", &self.access_key)
+            .finish_non_exhaustive()
+    }
+}
+
+fn denied(message: &str) -> Refusal {
+    Refusal::new("AccessDenied", http::StatusCode::FORBIDDEN, message)
+}
+
+#[async_trait::async_trait]
+impl S3Auth for Credentials {
+    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
+        if access_key == self.access_key {
+            return Ok(SecretKey::from(self.secret_key.as_str()));
+        }
+        Err(Refusal::new(
+            "InvalidAccessKeyId",
+            http::StatusCode::FORBIDDEN,
+            "The AWS Access Key Id you provided does not exist in our records.",
+        )
+        .into())
+    }
+}
+
+/// Refuses requests without a signature, and headers that it does not cover.
+#[derive(Debug, Clone)]
+pub(crate) struct Access;
+
+#[async_trait::async_trait]
+impl S3Access for Access {
+    async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
+        if context.credentials().is_none() {
+            return Err(denied("Access Denied. Requests must be signed.").into());
+        }
+        check_signed(context.uri(), context.headers()).map_err(S3Error::from)
+    }
+}
+
+/// Errors: `AccessDenied` with the first header that is not signed, or for another owner's request.
+pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+    let owner = headers.get("x-amz-expected-bucket-owner");
+    if owner.is_some_and(|owner| owner.as_bytes() != OWNER.as_bytes()) {
+        return Err(denied("Access Denied. The bucket has another owner."));
+    }
+    let Some(signed) = signed_headers(uri, headers) else {
+        // A form: its policy covers its fields, and its headers mean nothing.
+        return Ok(());
+    };
+    let is_signed = |name: &str| signed.iter().any(|one| one.eq_ignore_ascii_case(name));
+    let names = headers.keys().map(http::HeaderName::as_str);
+    // Presigned requests may carry the hash of their payload, which only narrows what they do.
+    let mut matter = names.filter(|name| {
+        *name == "host" || (name.starts_with("x-amz-") && *name != "x-amz-content-sha256")
+    });
+    match matter.find(|name| !is_signed(name)) {
+        None => Ok(()),
+        Some(name) => Err(denied(&format!(
+            "There were headers present in the request which were not signed: {name}"
+        ))),
+    }
+}
+
+fn signed_headers(uri: &Uri, headers: &HeaderMap) -> Option<Vec<String>> {
+    let list = if let Some(authorization) = headers.get(AUTHORIZATION) {
+        let fields = authorization.to_str().ok()?.split([',', ' ']);
+        let mut lists = fields.filter_map(|field| field.trim().strip_prefix("SignedHeaders="));
+        lists.next()?.to_owned()
+    } else {
+        let mut pairs = uri.query()?.split('&');
+        let list = pairs.find_map(|pair| pair.strip_prefix("X-Amz-SignedHeaders="))?;
+        percent_decode_str(list).decode_utf8().ok()?.into_owned()
+    };
+    Some(list.split(';').map(str::to_owned).collect())
+}
+
+/// Whether a request is signed by version 2, which leaves out most of it.
+pub(crate) fn is_version_2(uri: &Uri, headers: &HeaderMap) -> bool {
+    let authorization = headers.get(AUTHORIZATION);
+    let is_header = authorization.is_some_and(|value| value.as_bytes().starts_with(b"AWS "));
+    let mut pairs = uri.query().unwrap_or_default().split('&');
+    is_header || pairs.any(|pair| pair.starts_with("Signature="))
+}
+
+/// Clients address `bucket.localhost` when they are given `localhost`, and IP addresses by paths.
+#[derive(Debug)]
+pub(crate) struct Hosts;
+
+impl S3Host for Hosts {
+    fn parse_host_header<'a>(&'a self, host: &'a str) -> S3Result<VirtualHost<'a>> {
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        Ok(match name.strip_suffix(".localhost") {
+            Some(bucket) => VirtualHost::new(name).with_bucket(bucket),
+            None => VirtualHost::new(name),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(name, value)| {
+                (
+                    name.parse().expect("a name"),
+                    value.parse().expect("a value"),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_secret_key_is_in_no_debug_output() {
+        let credentials = Credentials {
+            access_key: "open".into(),
+            secret_key: "hidden".into(),
+        };
+        assert!(!format!("{credentials:?}").contains("hidden"));
+    }
+
+    #[test]
+    fn an_unsigned_header_that_matters_is_refused() {
+        const SIGNED: &str =
+            "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host;x-amz-date, Signature=0";
+        let uri = Uri::from_static("/b/k");
+        let request = headers(&[
+            ("authorization", SIGNED),
+            ("host", "h"),
+            ("x-amz-date", "d"),
+        ]);
+        assert!(check_signed(&uri, &request).is_ok());
+        let mut more = request;
+        more.insert("x-amz-acl", http::HeaderValue::from_static("private"));
+        let refused = check_signed(&uri, &more).expect_err("not signed");
+        assert!(refused.to_string().contains("x-amz-acl"));
+    }
+
+    #[test]
+    fn a_presigned_request_names_its_headers_in_the_query() {
+        let uri =
+            Uri::from_static("/b/k?X-Amz-SignedHeaders=host%3Bx-amz-meta-a&X-Amz-Signature=0");
+        let request = headers(&[("host", "h"), ("x-amz-meta-a", "1")]);
+        assert!(check_signed(&uri, &request).is_ok());
+        let request = headers(&[("host", "h"), ("x-amz-meta-b", "1")]);
+        assert!(check_signed(&uri, &request).is_err());
+    }
+
+    #[test]
+    fn version_2_is_told_by_header_and_query() {
+        let plain = Uri::from_static("/b");
+        assert!(is_version_2(
+            &plain,
+            &headers(&[("authorization", "AWS a:b")])
+        ));
+        assert!(!is_version_2(
+            &plain,
+            &headers(&[("authorization", "AWS4-HMAC-SHA256 x")])
+        ));
+        let query = Uri::from_static("/b?AWSAccessKeyId=a&Expires=1&Signature=x");
+        assert!(is_version_2(&query, &HeaderMap::new()));
+        assert!(!is_version_2(
+            &Uri::from_static("/b?X-Amz-Signature=x"),
+            &HeaderMap::new()
+        ));
+    }
+
+    #[test]
+    fn a_name_under_localhost_is_a_bucket() {
+        let parse = |host: &'static str| {
+            let parsed = Hosts.parse_host_header(host).expect("a host");
+            parsed.bucket().map(str::to_owned)
+        };
+        assert_eq!(parse("photos.localhost:9000").as_deref(), Some("photos"));
+        assert_eq!(parse("localhost:9000"), None);
+        assert_eq!(parse("storage.example.org"), None);
+    }
+}

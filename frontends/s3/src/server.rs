@@ -1,0 +1,227 @@
+//! Binds the address, and serves S3 on the listener that the front ends share.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::{Method, Request, Response, StatusCode, header};
+use listener::{RequestBody, Timeouts};
+use memory::model::SEGMENT_BYTES_MAX;
+use s3s::{
+    Body,
+    config::{S3Config, StaticConfigProvider},
+    dto::StreamingBlob,
+    service::{S3Service, S3ServiceBuilder},
+};
+use tokio::{net::TcpListener, sync::Semaphore};
+use tower_service::Service;
+
+use crate::{
+    access::{Access, Credentials, Hosts, is_version_2},
+    errors::Refusal,
+    handler::Handler,
+    ingress::Ingress,
+    repair::Repair,
+    response::{self, About, Ids},
+};
+
+/// The longest XML body: 10,000 parts with their checksums.
+const XML_BYTES_MAX: usize = 4 << 20;
+/// The largest file of a form. s3s holds it in memory.
+const FORM_BYTES_MAX: u64 = 32 << 20;
+/// Forms that are served at once.
+const FORMS_AT_ONCE: usize = 4;
+/// Bytes that the framing of a body adds at most: a line and a signature for each 8 KiB.
+const FRAMING_BYTES_MAX: u64 = SEGMENT_BYTES_MAX / 64;
+
+/// How to listen.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The address to listen on; port 0 picks a free one.
+    pub address: SocketAddr,
+    /// The keys that sign all requests.
+    pub credentials: Credentials,
+    /// Connections that are served at once. Past this limit new ones are refused.
+    pub connections_max: usize,
+}
+
+/// A bound listener: connections queue up until `run`.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    local_address: SocketAddr,
+    connections_max: usize,
+    endpoint: Endpoint,
+}
+
+/// Binds the address.
+///
+/// Errors: the system's, such as an address in use.
+pub async fn bind(config: Config, service: memory::Service) -> io::Result<Server> {
+    let listener = TcpListener::bind(config.address).await?;
+    Ok(Server {
+        local_address: listener.local_addr()?,
+        listener,
+        connections_max: config.connections_max,
+        endpoint: Endpoint::new(config.credentials, service, config.connections_max),
+    })
+}
+
+impl Server {
+    /// The address with the port that was picked.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local_address
+    }
+
+    /// Serves requests until `shutdown` completes, then ends within [`Timeouts::drain`]. A write
+    /// that is cut off may take effect, as if its client had hung up.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) {
+        let config = listener::Config {
+            connections_max: self.connections_max,
+            body_bytes_max: SEGMENT_BYTES_MAX + FRAMING_BYTES_MAX,
+            timeouts: Timeouts::default(),
+        };
+        let refusal = self.endpoint.refusing();
+        listener::serve(self.listener, config, self.endpoint, refusal, shutdown).await;
+    }
+}
+
+/// Answers requests. Clones share it.
+#[derive(Debug, Clone)]
+struct Endpoint {
+    shared: Arc<Shared>,
+    /// Whether the connection is past the limit.
+    is_refusing: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    s3: S3Service,
+    ids: Ids,
+    forms: Semaphore,
+    connections_max: usize,
+}
+
+impl Endpoint {
+    fn new(credentials: Credentials, service: memory::Service, connections_max: usize) -> Self {
+        let handler = Handler { service };
+        let verified = builder(handler.clone()).build();
+        let mut builder = builder(handler);
+        builder.set_auth(credentials);
+        builder.set_access(Access);
+        builder.set_route(Repair { verified });
+        let shared = Shared {
+            s3: builder.build(),
+            ids: Ids::new(),
+            forms: Semaphore::new(FORMS_AT_ONCE),
+            connections_max,
+        };
+        Self {
+            shared: Arc::new(shared),
+            is_refusing: false,
+        }
+    }
+
+    fn refusing(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            is_refusing: true,
+        }
+    }
+
+    async fn answer(self, request: Request<RequestBody>) -> Response<Body> {
+        let about = about(&request, self.shared.ids.next());
+        if self.is_refusing {
+            return response::refused(too_many(self.shared.connections_max), &about).await;
+        }
+        if is_version_2(request.uri(), request.headers()) {
+            let message = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
+            return response::refused(Refusal::bad("InvalidRequest", message), &about).await;
+        }
+        let _form = match self.form(&request) {
+            Ok(form) => form,
+            Err(refusal) => return response::refused(refusal, &about).await,
+        };
+        let (parts, body) = request.into_parts();
+        let (ingress, trouble) = Ingress::new(body, &parts.headers);
+        let body = Body::from(StreamingBlob::new(ingress));
+        match self.shared.s3.call(Request::from_parts(parts, body)).await {
+            Ok(answer) => response::finish(answer, &about, trouble.take()).await,
+            Err(error) => {
+                tracing::error!(?error, "s3: a response could not be written; report this");
+                let code = "InternalError";
+                let refusal = Refusal::new(code, StatusCode::INTERNAL_SERVER_ERROR, "See the log.");
+                response::refused(refusal, &about).await
+            }
+        }
+    }
+
+    /// The place of a form, whose file s3s holds in memory before it looks at the signature of all
+    /// but a policy.
+    fn form(
+        &self,
+        request: &Request<RequestBody>,
+    ) -> Result<Option<tokio::sync::SemaphorePermit<'_>>, Refusal> {
+        let content_type = request.headers().get(header::CONTENT_TYPE);
+        let is_form = content_type.is_some_and(|value| {
+            let value = value.as_bytes().to_ascii_lowercase();
+            value.starts_with(b"multipart/form-data")
+        });
+        if request.method() != Method::POST || !is_form {
+            return Ok(None);
+        }
+        self.shared.forms.try_acquire().map(Some).map_err(|_| {
+            let message = format!("{FORMS_AT_ONCE} forms are being served. Try again, or use PUT.");
+            Refusal::new("SlowDown", StatusCode::SERVICE_UNAVAILABLE, message)
+        })
+    }
+}
+
+fn builder(handler: Handler) -> S3ServiceBuilder {
+    let mut config = S3Config::default();
+    config.xml_max_body_size = XML_BYTES_MAX;
+    config.post_object_max_file_size = FORM_BYTES_MAX;
+    config.form_max_field_size = 64 << 10;
+    config.form_max_fields_size = 256 << 10;
+    config.form_max_parts = 100;
+    let mut builder = S3ServiceBuilder::new(handler);
+    builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
+    builder.set_host(Hosts);
+    builder
+}
+
+fn about(request: &Request<RequestBody>, id: String) -> About {
+    let hash = request.headers().get("x-amz-content-sha256");
+    About {
+        id,
+        method: request.method().clone(),
+        path: request.uri().path().to_owned(),
+        is_hashed: hash.is_some_and(|hash| hash.len() == 64),
+    }
+}
+
+fn too_many(connections_max: usize) -> Refusal {
+    let message = format!("The server has {connections_max} connections, its limit. Try again.");
+    Refusal::new("SlowDown", StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
+impl Service<Request<RequestBody>> for Endpoint {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
+        let endpoint = self.clone();
+        Box::pin(async move { Ok(endpoint.answer(request).await) })
+    }
+}

@@ -1,0 +1,287 @@
+//! Uploads in parts.
+//!
+//! A part is a segment that the part's row names. A completion is one change: the object's row names
+//! the segments of its parts, and the upload's row says that it has ended and which parts were used.
+//! The rows of the parts are removed after that, and the segments of unused parts become garbage.
+
+use std::collections::BTreeMap;
+
+use md5::{Digest as _, Md5};
+
+use super::{
+    Service,
+    changes::{self, ATTEMPTS_MAX},
+    check_key,
+    stored::Stored,
+};
+use crate::{
+    Error, Result,
+    model::{
+        Attributes, Conditions, NamedPart, OBJECT_BYTES_MAX, Object, PART_BYTES_MIN,
+        PART_NUMBER_MAX, Upload, UploadId, UploadedPart,
+    },
+    storage::{
+        buckets, pending,
+        rows::{BucketId, ETag, ObjectRow, PartRow, Place, UploadRow, hex},
+        table::Found,
+        uploads,
+    },
+};
+
+/// The rows of parts that one change removes, with their pending rows.
+const PARTS_AT_ONCE: usize = 16;
+
+impl Service {
+    /// Begins an upload in parts. Errors: `NoSuchBucket`, `TooLarge` for a key or too many uploads.
+    pub async fn begin_upload(
+        &self,
+        bucket: &str,
+        key: &str,
+        attributes: Attributes,
+    ) -> Result<UploadId> {
+        check_key(key)?;
+        let id = UploadId(self.table.unique());
+        let row = UploadRow {
+            key: key.to_owned(),
+            begun: self.table.now(),
+            attributes,
+            ended: None,
+        };
+        for _ in 0..ATTEMPTS_MAX {
+            let known = buckets::find(&self.table, bucket).await?;
+            let writes = vec![uploads::begin(known.id, id, &row), known.unchanged()];
+            if self.change(None, writes).await? {
+                return Ok(id);
+            }
+        }
+        Err(Error::Contended)
+    }
+
+    /// Makes `stored` part `number` of the upload. It replaces an earlier one.
+    ///
+    /// Errors: `NoSuchUpload`, `InvalidPart`, `Contended`.
+    pub async fn commit_part(
+        &self,
+        bucket: &str,
+        key: &str,
+        upload: UploadId,
+        number: u16,
+        mut stored: Stored,
+        checksums: BTreeMap<String, String>,
+    ) -> Result<UploadedPart> {
+        if number == 0 || number > PART_NUMBER_MAX {
+            return Err(Error::InvalidPart(number));
+        }
+        let row = PartRow {
+            modified: self.table.now(),
+            md5: stored.md5(),
+            checksums,
+            place: stored.place(),
+        };
+        for _ in 0..ATTEMPTS_MAX {
+            let known = buckets::find(&self.table, bucket).await?;
+            let found = uploads::find(&self.table, known.id, key, upload).await?;
+            let (before, _) = uploads::read_part(&self.table, known.id, upload, number).await?;
+            let mut writes = vec![
+                uploads::put_part(known.id, (upload, number), &row, before.as_ref()),
+                uploads::unchanged(known.id, upload, &found),
+            ];
+            writes.extend(stored.pending().map(pending::remove));
+            let replaced = before.map(|before| before.row.place.segments);
+            if self
+                .change_segments(&replaced.unwrap_or_default(), writes)
+                .await?
+            {
+                stored.is_committed();
+                return Ok(row.part(number));
+            }
+        }
+        Err(Error::Contended)
+    }
+
+    /// The upload and its parts after number `after`, `items_max` at most. Errors: `NoSuchUpload`.
+    pub async fn parts(
+        &self,
+        bucket: &str,
+        key: &str,
+        upload: UploadId,
+        after: u16,
+        items_max: usize,
+    ) -> Result<(Upload, Vec<UploadedPart>)> {
+        let known = buckets::find(&self.table, bucket).await?;
+        let found = uploads::find(&self.table, known.id, key, upload).await?;
+        let parts =
+            uploads::parts_of(&self.table, known.id, upload, after, Some(items_max)).await?;
+        let parts = parts.iter().map(|(number, part)| part.row.part(*number));
+        Ok((found.row.upload(upload), parts.collect()))
+    }
+
+    /// Makes the named parts one object (M1). `checksums` are those of the whole object.
+    ///
+    /// Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `PartTooSmall`, `TooLarge`, and
+    /// those of [`Self::commit`].
+    pub async fn complete_upload(
+        &self,
+        bucket: &str,
+        key: &str,
+        upload: UploadId,
+        parts: &[NamedPart],
+        checksums: BTreeMap<String, String>,
+        conditions: &Conditions,
+    ) -> Result<Object> {
+        for _ in 0..ATTEMPTS_MAX {
+            let known = buckets::find(&self.table, bucket).await?;
+            let found = uploads::find(&self.table, known.id, key, upload).await?;
+            let stored = uploads::parts_of(&self.table, known.id, upload, 0, None).await?;
+            let (etag, place) = composed(parts, &stored.into_iter().collect())?;
+            let attributes = Attributes {
+                checksums: checksums.clone(),
+                ..found.row.attributes.clone()
+            };
+            let row = ObjectRow {
+                version: changes::version(&self.table),
+                modified: self.table.now(),
+                etag,
+                attributes,
+                place,
+            };
+            let used = parts.iter().map(|part| part.number).collect();
+            let end = uploads::end(known.id, upload, &found, used);
+            match self.put_row(bucket, key, row, Some(end), conditions).await {
+                // The upload has changed, if the object has not.
+                Err(Error::Contended) => {}
+                Ok(object) => {
+                    self.remove_parts_later(known.id, upload);
+                    return Ok(object);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Contended)
+    }
+
+    /// Ends an upload without an object. Errors: `NoSuchUpload`.
+    pub async fn abort_upload(&self, bucket: &str, key: &str, upload: UploadId) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let known = buckets::find(&self.table, bucket).await?;
+            let found = uploads::find(&self.table, known.id, key, upload).await?;
+            let end = uploads::end(known.id, upload, &found, Vec::new());
+            if self.change(None, vec![end]).await? {
+                self.remove_parts_later(known.id, upload);
+                return Ok(());
+            }
+        }
+        Err(Error::Contended)
+    }
+
+    /// The uploads of keys that begin with `prefix`, in the order of keys and ids, after `after`.
+    pub async fn uploads(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        after: Option<(String, UploadId)>,
+        items_max: usize,
+    ) -> Result<Vec<Upload>> {
+        let known = buckets::find(&self.table, bucket).await?;
+        let all = uploads::all(&self.table, known.id).await?;
+        let open = all
+            .into_iter()
+            .filter(|(_, found)| found.row.ended.is_none());
+        let shown = open.map(|(id, found)| ((found.row.key.clone(), id), found.row));
+        let mut shown: Vec<_> = shown
+            .filter(|(place, row)| row.key.starts_with(prefix) && Some(place) > after.as_ref())
+            .collect();
+        shown.sort_by(|(one, _), (other, _)| one.cmp(other));
+        shown.truncate(items_max);
+        let uploads = shown.into_iter().map(|((_, id), row)| row.upload(id));
+        Ok(uploads.collect())
+    }
+
+    fn remove_parts_later(&self, bucket: BucketId, upload: UploadId) {
+        let service = self.clone();
+        tokio::spawn(async move {
+            // If it fails, the next start removes them.
+            if let Err(error) = service.remove_parts(bucket, upload).await {
+                tracing::debug!(%error, "the parts of an upload cannot be removed yet");
+            }
+        });
+    }
+
+    /// Removes the rows of an upload that has ended.
+    async fn remove_parts(&self, bucket: BucketId, upload: UploadId) -> Result<()> {
+        let (found, _) = uploads::read(&self.table, bucket, upload).await?;
+        let Some(used) = found.and_then(|found| found.row.ended) else {
+            return Ok(());
+        };
+        let parts = uploads::parts_of(&self.table, bucket, upload, 0, None).await?;
+        for parts in parts.chunks(PARTS_AT_ONCE) {
+            let (mut writes, mut unused) = (Vec::new(), Vec::new());
+            for (number, part) in parts {
+                writes.push(uploads::remove_part(bucket, (upload, *number), part));
+                if used.binary_search(number).is_err() {
+                    unused.extend_from_slice(&part.row.place.segments);
+                }
+            }
+            if !self.change_segments(&unused, writes).await? {
+                return Ok(());
+            }
+        }
+        uploads::forget(&self.table, bucket, upload).await
+    }
+
+    /// Removes what earlier starts left of uploads that had ended.
+    pub(super) async fn clean_uploads(&self) {
+        if let Err(error) = self.clean_ended_uploads().await {
+            tracing::warn!(%error, "the parts of ended uploads are removed after the next start");
+        }
+    }
+
+    async fn clean_ended_uploads(&self) -> Result<()> {
+        for bucket in self.buckets().await? {
+            let known = match buckets::find(&self.table, &bucket.name).await {
+                Err(Error::NoSuchBucket) => continue,
+                known => known?,
+            };
+            for (upload, found) in uploads::all(&self.table, known.id).await? {
+                if found.row.ended.is_some() {
+                    self.remove_parts(known.id, upload).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The ETag and the place of an object of these parts.
+fn composed(named: &[NamedPart], stored: &BTreeMap<u16, Found<PartRow>>) -> Result<(ETag, Place)> {
+    if named.is_empty() {
+        return Err(Error::InvalidPart(0));
+    }
+    let (mut md5, mut place, mut last) = (Md5::new(), Place::default(), 0);
+    for (index, part) in named.iter().enumerate() {
+        if part.number <= last {
+            return Err(Error::InvalidPartOrder);
+        }
+        last = part.number;
+        let found = stored.get(&part.number);
+        let row = found.map(|found| &found.row);
+        let row = row.filter(|row| hex(&row.md5) == part.etag);
+        let row = row.ok_or(Error::InvalidPart(part.number))?;
+        if row.place.bytes() < PART_BYTES_MIN && index + 1 < named.len() {
+            return Err(Error::PartTooSmall(part.number));
+        }
+        md5.update(row.md5);
+        // Content in a row is below the smallest part, so it is the last.
+        place
+            .append(&row.place)
+            .map_err(|_| Error::PartTooSmall(last))?;
+    }
+    let etag = ETag {
+        md5: md5.finalize().into(),
+        parts: Some(named.len() as u16),
+    };
+    if place.bytes() > OBJECT_BYTES_MAX {
+        return Err(Error::TooLarge("an object has at most 5 TiB"));
+    }
+    Ok((etag, place))
+}

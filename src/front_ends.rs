@@ -1,0 +1,234 @@
+//! The listeners that clients connect to: HTTP, routes, S3 and ZooKeeper. They start at different times
+//! of the server's start, and stop together.
+
+use std::{env, future::Future, net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, anyhow};
+use coordination::Gateway;
+use http_frontend::{Backend, Limits, Services};
+use tokio::{sync::watch, task::JoinSet};
+use transactions::membership::Address;
+
+use crate::{
+    bind::bound,
+    open_files::Connections,
+    overview::Overview,
+    settings::{HostName, Listen, Settings},
+};
+
+/// The time for ZooKeeper connections to finish when the server stops.
+const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
+
+/// The running front ends, and the signal that stops them.
+#[derive(Debug)]
+pub(crate) struct FrontEnds {
+    running: JoinSet<&'static str>,
+    bound: Vec<(&'static str, SocketAddr)>,
+    connections: Connections,
+    stop: watch::Sender<bool>,
+}
+
+impl FrontEnds {
+    /// None yet. The open files that the process may have are divided among them here.
+    pub(crate) fn none() -> Self {
+        Self {
+            running: JoinSet::new(),
+            bound: Vec::new(),
+            connections: Connections::allowed(),
+            stop: watch::Sender::new(false),
+        }
+    }
+
+    /// The limits of the main listener, which requests from functions share. A body that is longer
+    /// than any value is refused before it is received.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            connections_max: self.connections.http,
+            value_bytes_max: transactions::Config::default().value_bytes_max,
+            ..Limits::default()
+        }
+    }
+
+    /// The `ready` line with the addresses, and its line end.
+    pub(crate) fn ready_line(&self) -> String {
+        let mut bound = self.bound.clone();
+        // HTTP is bound first.
+        let order = ["zookeeper", "s3", "http", "routes"];
+        bound.sort_by_key(|(front_end, _)| order.iter().position(|name| name == front_end));
+        let word = |(front_end, address)| format!(" {front_end}={address}");
+        let words: Vec<_> = bound.into_iter().map(word).collect();
+        format!("ready{}\n", words.concat())
+    }
+
+    /// Tells all to stop, and returns when they have.
+    pub(crate) async fn stop(&mut self) {
+        self.stop.send_replace(true);
+        while self.running.join_next().await.is_some() {}
+    }
+
+    /// The address at which other processes reach the HTTP listener, if there is one: as
+    /// configured, or where it is bound to.
+    pub(crate) fn address_for_others(&self, settings: &Settings) -> Address {
+        if let Some(address) = &settings.advertise {
+            return Address(address.clone());
+        }
+        let Some((_, address)) = self.bound.iter().find(|(name, _)| *name == "http") else {
+            return Address::default();
+        };
+        if !address.ip().is_unspecified() {
+            return Address(address.to_string());
+        }
+        // It listens on every interface: the machine's name works from anywhere.
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Address(format!("{}:{}", host.trim(), address.port()))
+    }
+
+    /// Returns when a front end ended by itself; never, if there is none.
+    pub(crate) async fn ended(&mut self) -> anyhow::Result<()> {
+        match self.running.join_next().await {
+            Some(Ok(name)) => Err(anyhow!("{name} ended by itself")),
+            Some(Err(error)) => Err(error).context("a front end failed"),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Starts the main listener and that of routes. Both share one budget for bodies.
+    pub(crate) async fn start_http(
+        &mut self,
+        settings: &Settings,
+        overview: &Arc<Overview>,
+        services: &Arc<Services>,
+    ) -> anyhow::Result<()> {
+        let limits = self.limits();
+        let backend = Arc::new(Backend::new(Arc::clone(services), &limits));
+        if let Listen::At(address) = settings.http {
+            self.start_main(address, overview, Arc::clone(&backend))
+                .await?;
+        }
+        if let Listen::At(address) = settings.routes {
+            let hosts = &settings.routes_hosts;
+            self.start_routes(address, hosts, overview, backend).await?;
+        }
+        Ok(())
+    }
+
+    async fn start_main(
+        &mut self,
+        address: SocketAddr,
+        overview: &Arc<Overview>,
+        backend: Arc<Backend>,
+    ) -> anyhow::Result<()> {
+        let token = token();
+        if token.is_none() && !address.ip().is_loopback() {
+            tracing::warn!(%address, "anyone who reaches this address may run functions and change state: LANDFAST_TOKEN is not set");
+        }
+        let config = http_frontend::Config {
+            address,
+            token,
+            limits: self.limits(),
+        };
+        let server = bound("--http", address, || http_frontend::bind(config.clone())).await?;
+        self.bind("http", server.local_address(), overview);
+        let snapshot = Arc::clone(overview) as Arc<_>;
+        let running = server.run(snapshot, backend, self.stopped());
+        self.running.spawn(async {
+            running.await;
+            "http"
+        });
+        Ok(())
+    }
+
+    async fn start_routes(
+        &mut self,
+        address: SocketAddr,
+        hosts: &[HostName],
+        overview: &Arc<Overview>,
+        backend: Arc<Backend>,
+    ) -> anyhow::Result<()> {
+        let config = http_frontend::RoutesConfig {
+            address,
+            hosts: hosts.iter().map(|HostName(host)| host.clone()).collect(),
+            limits: Limits {
+                connections_max: self.connections.routes,
+                ..self.limits()
+            },
+        };
+        let bind = || http_frontend::bind_routes(config.clone());
+        let server = bound("--routes", address, bind).await?;
+        self.bind("routes", server.local_address(), overview);
+        let running = server.run(backend, self.stopped());
+        self.running.spawn(async {
+            running.await;
+            "routes"
+        });
+        Ok(())
+    }
+
+    pub(crate) async fn start_zookeeper(
+        &mut self,
+        address: SocketAddr,
+        settings: &Settings,
+        gateway: Gateway,
+        overview: &Arc<Overview>,
+    ) -> anyhow::Result<()> {
+        let config = zookeeper_frontend::Config {
+            connections_max: self.connections.zookeeper,
+            connections_per_address_max: settings.zookeeper_connections_per_address,
+            packet_bytes_max: settings.zookeeper_packet_bytes_max,
+            stop_timeout: ZOOKEEPER_STOP_MAX,
+            ..zookeeper_frontend::Config::new(address)
+        };
+        let gateway = Arc::new(gateway);
+        let bind = || zookeeper_frontend::bind(config.clone(), Arc::clone(&gateway));
+        let server = bound("--zookeeper", address, bind).await?;
+        self.bind("zookeeper", server.local_address(), overview);
+        overview.counts(server.statistics());
+        let stopped = self.stopped();
+        self.running.spawn(async {
+            server.run(stopped).await;
+            "zookeeper"
+        });
+        Ok(())
+    }
+
+    pub(crate) async fn start_s3(
+        &mut self,
+        address: SocketAddr,
+        credentials: s3_frontend::Credentials,
+        service: memory::Service,
+        overview: &Arc<Overview>,
+    ) -> anyhow::Result<()> {
+        let config = s3_frontend::Config {
+            address,
+            credentials,
+            connections_max: self.connections.s3,
+        };
+        let bind = || s3_frontend::bind(config.clone(), service.clone());
+        let server = bound("--s3", address, bind).await?;
+        self.bind("s3", server.local_address(), overview);
+        let stopped = self.stopped();
+        self.running.spawn(async {
+            server.run(stopped).await;
+            "s3"
+        });
+        Ok(())
+    }
+
+    fn bind(&mut self, front_end: &'static str, address: SocketAddr, overview: &Overview) {
+        self.bound.push((front_end, address));
+        overview.listens(front_end, address);
+    }
+
+    fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut stop = self.stop.subscribe();
+        async move {
+            // An error means that the server is gone, which is a stop too.
+            let _ = stop.wait_for(|is_stopped| *is_stopped).await;
+        }
+    }
+}
+
+/// The token for callers beyond this machine.
+pub(crate) fn token() -> Option<String> {
+    env::var("LANDFAST_TOKEN").ok()
+}
