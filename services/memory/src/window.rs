@@ -94,7 +94,7 @@ pub struct Changes {
     pub released: Vec<GroupId>,
 }
 
-/// What a read of a chunk asks of the caller.
+/// The duty of the caller after a read of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accessed {
     /// Nothing. The chunk may be marked.
@@ -105,7 +105,7 @@ pub enum Accessed {
     Gone,
 }
 
-/// What the failure of a function asks of the caller.
+/// The duty of the caller after the failure of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failed {
     /// To start another instance.
@@ -362,8 +362,9 @@ impl Window {
 
     /// Moves the window on by the GC intervals that have passed, and releases what may go.
     pub fn collect(&mut self, now: Monotonic) -> Changes {
-        // After this many steps nothing is left to be moved on.
-        let steps_max = self.intervals() + 1;
+        // After this many steps the window is empty: an open group is idle for M + N intervals
+        // first, and its bucket then ages as long.
+        let steps_max = 2 * self.intervals();
         for _ in 0..steps_max {
             if now < self.next_gc {
                 break;

@@ -1,4 +1,4 @@
-//! Function groups: which function takes a chunk, and what each function holds.
+//! Function groups: which function takes a chunk, and the counts of each function.
 //!
 //! A group has as many functions as an object has chunks at most. Chunk `i` of an object only ever
 //! goes to function `i` of some group. No function therefore holds two chunks of one object,
