@@ -190,6 +190,8 @@ impl Window {
             let groups = &mut self.latest().groups;
             if at >= groups.len() {
                 self.scale_out(changes)?;
+                // An early release may have moved the groups that were tested.
+                at = 0;
                 continue;
             }
             let group = &mut groups[at];
