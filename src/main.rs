@@ -13,6 +13,7 @@ mod far_stores;
 mod front_ends;
 mod function_directory;
 mod log;
+mod machine;
 mod memory_service;
 mod open_files;
 mod overview;

@@ -62,17 +62,6 @@ pub(crate) fn service(
     Ok(Service::new(parts, &config))
 }
 
-/// A quarter of this machine's memory.
-pub(crate) fn default_memory_bytes() -> u64 {
-    let information = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = information
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib: Option<u64> =
-        line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
-    kib.map_or(1 << 30, |kib| kib * 1024 / 4)
-}
-
 /// The keys of S3 clients, and the file that has them, if the environment does not.
 pub(crate) fn credentials(data_dir: &Path) -> anyhow::Result<(Credentials, Option<PathBuf>)> {
     let given = |variable| env::var(variable).ok().filter(|key| !key.is_empty());

@@ -21,7 +21,7 @@ use clap::{
 use http::uri::Authority;
 use serde::Deserialize;
 
-use crate::memory_service;
+use crate::machine;
 
 /// The file that is read if it exists and `--config` names no other.
 const DEFAULT_FILE: &str = "landfast.toml";
@@ -233,7 +233,7 @@ impl Options {
             s3: options.s3_listener()?,
             memory_bytes_max: options
                 .memory_total_mb
-                .map_or_else(memory_service::default_memory_bytes, |mib| mib << 20),
+                .map_or_else(machine::memory_bytes_by_default, |mib| mib << 20),
             routes: options.routes.unwrap_or(Listen::loopback(7602)),
             routes_hosts: options.routes_hosts.clone().unwrap_or_default(),
             advertise: options.advertised()?,

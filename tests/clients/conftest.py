@@ -1,5 +1,6 @@
 """A server for the tests, and clients that are gone when a test ends."""
 
+import hashlib
 import itertools
 import logging
 import os
@@ -10,6 +11,8 @@ import pytest
 from kazoo.client import KazooClient
 
 import application
+import s3_server
+import s3_wire
 import server as servers
 import waiting
 import wire
@@ -132,3 +135,31 @@ def pytest_terminal_summary(terminalreporter):
     """Says what was skipped the way every test of the repository does."""
     for report in terminalreporter.stats.get("skipped", []):
         terminalreporter.write_line(f"skipped: {report.nodeid}: {report.longrepr[2].removeprefix('Skipped: ')}")
+
+
+@pytest.fixture(scope="module")
+def objects_server(tmp_path_factory):
+    """A server with its S3 listener, for all tests of a file."""
+    running = s3_server.Landfast(tmp_path_factory.mktemp("s3")).start()
+    yield running
+    running.shut_down()
+
+
+@pytest.fixture(scope="module")
+def s3(objects_server):
+    """A boto3 client."""
+    return s3_server.client(objects_server.s3_url)
+
+
+@pytest.fixture
+def bucket(objects_server, request):
+    """A bucket of the test's own."""
+    name = "b" + hashlib.sha256(request.node.name.encode()).hexdigest()[:20]
+    s3_server.client(objects_server.s3_url).create_bucket(Bucket=name)
+    return name
+
+
+@pytest.fixture
+def wire(objects_server):
+    """A connection for requests that are made by hand."""
+    return s3_wire.Wire(objects_server)

@@ -2,12 +2,12 @@
 
 import hashlib
 import os
-import pathlib
 import random
 import signal
 
 import pytest
 
+import function_memory
 import s3_server
 import waiting
 from s3_server import MIB
@@ -31,70 +31,30 @@ def s3(running):
     return client
 
 
-def parents():
-    """Each process with its parent and its command line."""
-    found = {}
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            status = (folder / "status").read_text()
-            command = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        parent = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:"))
-        found[int(folder.name)] = (parent, command)
-    return found
-
-
-def instances(running):
-    """The processes of function memory that this server has started."""
-    processes = parents()
-
-    def is_below(process):
-        while process in processes:
-            if process == running.process.pid:
-                return True
-            process = processes[process][0]
-        return False
-
-    programs = [number for number, (_, command) in processes.items() if b"\0memory-function" in command]
-    return {number for number in programs if is_below(number)}
-
-
-def in_memory(running):
-    """The instances and fragments that the status shows."""
-    _, body = s3_server.fetch(f"http://127.0.0.1:{running.http_port}/metrics")
-    rows = dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
-    return [float(rows[f"landfast_memory_{what}"]) for what in ("instances", "fragments")]
-
-
-def content_of(s3, key):
-    return s3_server.content(s3, BUCKET, key)
-
-
 def an_object_survives_two_instances_and_then_the_server(running, s3):
     body = os.urandom(100 * MIB + 17)
     s3.put_object(Bucket=BUCKET, Key="k", Body=body)
-    assert in_memory(running) == [GROUP, 1]
-    for victim in random.sample(sorted(instances(running)), 2):
+    assert function_memory.in_memory(running) == [GROUP, 1]
+    for victim in random.sample(sorted(function_memory.instances(running)), 2):
         os.kill(victim, signal.SIGKILL)
-    assert content_of(s3, "k") == body
-    waiting.until(lambda: len(instances(running)) >= GROUP, "two new instances")
-    assert content_of(s3, "k") == body
+    assert s3_server.content(s3, BUCKET, "k") == body
+    waiting.until(lambda: len(function_memory.instances(running)) >= GROUP, "two new instances")
+    assert s3_server.content(s3, BUCKET, "k") == body
     running.kill()
     running.start()
     s3 = s3_server.client(running.s3_url)
-    assert in_memory(running)[1] == 0
-    assert content_of(s3, "k") == body
-    waiting.until(lambda: in_memory(running)[1] == 1, "the object to be in memory again")
-    assert content_of(s3, "k") == body
+    assert function_memory.in_memory(running)[1] == 0
+    assert s3_server.content(s3, BUCKET, "k") == body
+    waiting.until(lambda: function_memory.in_memory(running)[1] == 1, "the object to be in memory again")
+    assert s3_server.content(s3, BUCKET, "k") == body
 
 
 def an_object_is_read_while_all_instances_are_dead(running, s3):
     body = os.urandom(20 * MIB)
     s3.put_object(Bucket=BUCKET, Key="k", Body=body)
-    for victim in instances(running):
+    for victim in function_memory.instances(running):
         os.kill(victim, signal.SIGKILL)
-    assert content_of(s3, "k") == body
+    assert s3_server.content(s3, BUCKET, "k") == body
 
 
 def acknowledged_objects_survive_kills_under_load(running, s3):
@@ -121,7 +81,8 @@ def acknowledged_objects_survive_kills_under_load(running, s3):
 
         def kill():
             waiting.until(lambda: len(acknowledged) > number, "some objects")
-            for victim in random.sample(sorted(instances(running)), min(3, len(instances(running)))):
+            victims = sorted(function_memory.instances(running))
+            for victim in random.sample(victims, min(3, len(victims))):
                 os.kill(victim, signal.SIGKILL)
             running.kill()
 
@@ -130,7 +91,7 @@ def acknowledged_objects_survive_kills_under_load(running, s3):
         client = s3_server.client(running.s3_url)
         stored = set(s3_server.keys(client.list_objects_v2(Bucket=BUCKET)))
         for key, possible in {key: value for done in written for key, value in done.items()}.items():
-            found = hashlib.md5(content_of(client, key)).hexdigest() if key in stored else None
+            found = hashlib.md5(s3_server.content(client, BUCKET, key)).hexdigest() if key in stored else None
             assert found in possible, (key, found, possible)
             acknowledged[key] = {found}
 
@@ -146,4 +107,4 @@ def a_deleted_object_leaves_no_file(running, s3):
     waiting.until(lambda: len(files()) == 1, "the replaced version to be collected")
     s3.delete_object(Bucket=BUCKET, Key="k")
     waiting.until(lambda: not files(), "the deleted object to be collected")
-    assert in_memory(running)[1] == 0
+    assert function_memory.in_memory(running)[1] == 0

@@ -10,8 +10,8 @@ use s3s::{
 };
 
 use crate::{
-    attributes::{is_shared, no_versions, refuse},
-    errors::from_service,
+    attributes::{is_shared, refuse},
+    errors::{from_service, no_versions},
 };
 
 /// The id and name of the one owner.

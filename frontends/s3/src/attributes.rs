@@ -126,21 +126,6 @@ pub(crate) fn is_shared(acl: Option<&str>) -> bool {
     acl.is_some_and(|acl| !private.contains(&acl))
 }
 
-/// There is one version of each object, which S3 calls `null`.
-///
-/// Errors: `NoSuchVersion`.
-pub(crate) fn no_versions(version: Option<&str>) -> Result<(), S3Error> {
-    match version {
-        None | Some("null") => Ok(()),
-        Some(_) => Err(Refusal::new(
-            "NoSuchVersion",
-            http::StatusCode::NOT_FOUND,
-            "The version ID specified in the request does not match an existing version.",
-        )
-        .into()),
-    }
-}
-
 impl Given<'_> {
     /// Errors: `MetadataTooLarge`, and those of tags.
     pub(crate) fn into_attributes(self) -> Result<Attributes, S3Error> {

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The region that clients see. Signatures may be for any region.
-const REGION: &str = "us-east-1";
+pub(crate) const REGION: &str = "us-east-1";
 
 /// The most buckets of a page.
 const BUCKETS_MAX: i32 = 10_000;

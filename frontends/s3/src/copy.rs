@@ -14,11 +14,14 @@ use s3s::{
 };
 
 use crate::{
-    attributes::{given, no_versions, refuse_unsupported},
+    attributes::{given, refuse_unsupported},
     checksums::{self, Algorithm, set_sums},
     conditions::{ReadConditions, etag, time},
     content::{self, Claim, Source},
-    errors::{from_conditional, from_service, invalid_argument, invalid_request, not_implemented},
+    errors::{
+        from_conditional, from_service, invalid_argument, invalid_request, no_versions,
+        not_implemented,
+    },
     objects::{check_key, with_kind},
     range::of_copy,
     uploads,

@@ -79,6 +79,21 @@ pub(crate) fn invalid_request(message: impl Into<String>) -> S3Error {
     Refusal::bad("InvalidRequest", message).into()
 }
 
+/// There is one version of each object, which S3 calls `null`.
+///
+/// Errors: `NoSuchVersion`.
+pub(crate) fn no_versions(version: Option<&str>) -> Result<(), S3Error> {
+    match version {
+        None | Some("null") => Ok(()),
+        Some(_) => Err(Refusal::new(
+            "NoSuchVersion",
+            StatusCode::NOT_FOUND,
+            "The version ID specified in the request does not match an existing version.",
+        )
+        .into()),
+    }
+}
+
 /// The error of a call of the service.
 pub(crate) fn from_service(error: memory::Error) -> S3Error {
     use memory::Error;

@@ -14,12 +14,12 @@ use s3s::{
 use crate::{
     attributes::{
         CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE,
-        DEFAULT_TYPE, REDIRECT, expires, metadata, no_versions,
+        DEFAULT_TYPE, REDIRECT, expires, metadata,
     },
     checksums::{self, Sums, set_sums},
     conditions::{ReadConditions, Unmet, etag, time},
     content::Download,
-    errors::{Refusal, from_service, invalid_argument},
+    errors::{Refusal, from_service, invalid_argument, no_versions},
     range::Slice,
 };
 

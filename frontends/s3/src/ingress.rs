@@ -8,9 +8,9 @@
 //! are therefore cut into small ones here, signed ones are bounded, and the last one must be there.
 
 use std::{
-    io,
+    future::poll_fn,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
 };
 
@@ -35,26 +35,50 @@ use crate::{
 /// service; this is for requests in XML, whose bytes no handler sees.
 const MD5_BYTES_MAX: u64 = 1 << 20;
 
-/// Why the body could not be read, once that is known.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Trouble(Arc<Mutex<Option<Refusal>>>);
+/// How much of a body is read and dropped after an early response, so that its connection serves on.
+const DISCARD_BYTES_MAX: usize = 1 << 20;
 
-impl Trouble {
-    pub(crate) fn take(&self) -> Option<Refusal> {
-        let mut cell = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        cell.take()
+type Source = Arc<Mutex<BodyDataStream<RequestBody>>>;
+type Trouble = Arc<Mutex<Option<Refusal>>>;
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The body once s3s has done with it.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    source: Source,
+    trouble: Trouble,
+    is_broken: bool,
+}
+
+impl Rest {
+    /// Why the body could not be read, if that is so.
+    pub(crate) fn trouble(&mut self) -> Option<Refusal> {
+        let trouble = locked(&self.trouble).take();
+        self.is_broken |= trouble.is_some();
+        trouble
     }
 
-    fn note(&self, refusal: Refusal) -> io::Error {
-        let mut cell = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        cell.get_or_insert_with(|| refusal.clone());
-        refusal.into_io()
+    /// Reads what s3s left. False: the connection cannot serve another request.
+    pub(crate) async fn discard(&self) -> bool {
+        let mut left = DISCARD_BYTES_MAX;
+        while !self.is_broken {
+            let next = poll_fn(|context| Pin::new(&mut *locked(&self.source)).poll_next(context));
+            match next.await {
+                None => return true,
+                Some(Ok(bytes)) if bytes.len() <= left => left -= bytes.len(),
+                Some(_) => return false,
+            }
+        }
+        false
     }
 }
 
 /// The body as s3s reads it.
 pub(crate) struct Ingress {
-    body: BodyDataStream<RequestBody>,
+    source: Source,
     trouble: Trouble,
     chunks: Option<Chunks>,
     md5: Option<(Md5, String)>,
@@ -64,7 +88,7 @@ pub(crate) struct Ingress {
 }
 
 impl Ingress {
-    pub(crate) fn new(body: RequestBody, headers: &HeaderMap) -> (Self, Trouble) {
+    pub(crate) fn new(body: RequestBody, headers: &HeaderMap) -> (Self, Rest) {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let exact = match text("content-length") {
             Some(bytes) => bytes.parse::<u64>().ok(),
@@ -75,15 +99,21 @@ impl Ingress {
         let is_short = exact.is_some_and(|bytes| bytes <= MD5_BYTES_MAX);
         let md5 = text("content-md5").filter(|_| is_short && chunks.is_none());
         let trouble = Trouble::default();
+        let source = Arc::new(Mutex::new(BodyDataStream::new(body)));
+        let rest = Rest {
+            source: Arc::clone(&source),
+            trouble: Arc::clone(&trouble),
+            is_broken: false,
+        };
         let ingress = Self {
-            body: BodyDataStream::new(body),
-            trouble: trouble.clone(),
+            source,
+            trouble,
             missing: exact.filter(|_| chunks.is_none()),
             chunks,
             md5: md5.map(|claimed| (Md5::new(), claimed.to_owned())),
             is_done: false,
         };
-        (ingress, trouble)
+        (ingress, rest)
     }
 
     fn receive(&mut self, bytes: Bytes) -> Result<Bytes, Refusal> {
@@ -115,7 +145,8 @@ impl Stream for Ingress {
         if this.is_done {
             return Poll::Ready(None);
         }
-        let item = match ready!(Pin::new(&mut this.body).poll_next(context)) {
+        let polled = Pin::new(&mut *locked(&this.source)).poll_next(context);
+        let item = match ready!(polled) {
             Some(Ok(bytes)) => this.receive(bytes),
             Some(Err(error)) => Err(of_read(&error)),
             None => {
@@ -128,7 +159,8 @@ impl Stream for Ingress {
         };
         Poll::Ready(Some(item.map_err(|refusal| {
             this.is_done = true;
-            this.trouble.note(refusal).into()
+            locked(&this.trouble).get_or_insert_with(|| refusal.clone());
+            refusal.into_io().into()
         })))
     }
 }

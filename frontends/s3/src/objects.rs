@@ -15,11 +15,13 @@ use s3s::{
 };
 
 use crate::{
-    attributes::{given, no_versions, refuse_unsupported},
+    attributes::{given, refuse_unsupported},
     checksums::{self, Algorithm, Kind, Sums, check_md5, set_sums, sums_of},
     conditions::{etag, of_write},
     content::{self, Claim},
-    errors::{Refusal, from_conditional, from_service, invalid_request, not_implemented},
+    errors::{
+        Refusal, from_conditional, from_service, invalid_request, no_versions, not_implemented,
+    },
     lists::url_encoded,
 };
 

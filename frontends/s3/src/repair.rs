@@ -86,7 +86,9 @@ fn malformed(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> + '_ {
 /// The query without the fields of a presigned request.
 fn without_signature(uri: &Uri) -> Result<Uri, S3Error> {
     let pairs = uri.query().unwrap_or_default().split('&');
-    let kept: Vec<_> = pairs.filter(|pair| !pair.starts_with("X-Amz-")).collect();
+    let fields = ["X-Amz-", "AWSAccessKeyId=", "Signature=", "Expires="];
+    let is_kept = |pair: &&str| !fields.iter().any(|field| pair.starts_with(field));
+    let kept: Vec<_> = pairs.filter(is_kept).collect();
     let path_and_query = format!("{}?{}", uri.path(), kept.join("&"));
     path_and_query
         .parse()
@@ -121,5 +123,9 @@ mod tests {
         let uri = Uri::from_static("/b/a%20b?X-Amz-Date=1&partNumber=2&X-Amz-Signature=0");
         let kept = without_signature(&uri).expect("a uri");
         assert_eq!(kept.to_string(), "/b/a%20b?partNumber=2");
+        let uri =
+            Uri::from_static("/b/a?AWSAccessKeyId=a&Signature=s&Expires=1&response-expires=x");
+        let kept = without_signature(&uri).expect("a uri");
+        assert_eq!(kept.to_string(), "/b/a?response-expires=x");
     }
 }

@@ -10,7 +10,7 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use s3s::{Body, S3Error};
 
-use crate::{content::wrong_payload_hash, errors::Refusal};
+use crate::{buckets::REGION, content::wrong_payload_hash, errors::Refusal};
 
 /// The longest error that is rewritten.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
@@ -44,6 +44,8 @@ pub(crate) struct About {
     pub(crate) path: String,
     /// Whether the client sent the SHA-256 of its payload.
     pub(crate) is_hashed: bool,
+    /// Whether the body is longer than XML may be.
+    pub(crate) is_long: bool,
 }
 
 /// Completes the response of s3s. `trouble` is why the body could not be read.
@@ -102,10 +104,8 @@ async fn rewritten(
         },
     };
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    // s3s has no message for a body that it could not read, and ours all have one.
-    let is_unread = text.contains("<Code>InternalError</Code>") && !text.contains("<Message>");
-    if is_unread && about.is_hashed {
-        return Box::pin(refused(wrong_payload_hash(), about)).await;
+    if let Some(refusal) = corrected(&text, about) {
+        return Box::pin(refused(refusal, about)).await;
     }
     parts.headers.remove(header::CONTENT_LENGTH);
     if about.method == Method::HEAD || parts.status == StatusCode::NOT_MODIFIED {
@@ -113,6 +113,30 @@ async fn rewritten(
         return Response::from_parts(parts, Body::empty());
     }
     Response::from_parts(parts, Body::from(completed(&text, about)))
+}
+
+/// What S3 answers where s3s has another code.
+fn corrected(text: &str, about: &About) -> Option<Refusal> {
+    // s3s has no message for a body that it could not read, and ours all have one.
+    let is_unread = text.contains("<Code>InternalError</Code>") && !text.contains("<Message>");
+    if is_unread && about.is_long {
+        let message = "Your request was too big.";
+        return Some(Refusal::bad("MaxMessageLengthExceeded", message));
+    }
+    if is_unread && about.is_hashed {
+        return Some(wrong_payload_hash());
+    }
+    if text.contains("<Code>InvalidPolicyDocument</Code>") && text.contains("Policy condition") {
+        let message = "Invalid according to Policy: a policy condition failed.";
+        return Some(Refusal::new("AccessDenied", StatusCode::FORBIDDEN, message));
+    }
+    // s3cmd learns the region from this error, and signs again.
+    text.contains("invalid credential region").then(|| {
+        let message = format!(
+            "The authorization header is malformed; the region is wrong; expecting '{REGION}'"
+        );
+        Refusal::bad("AuthorizationHeaderMalformed", message)
+    })
 }
 
 /// The error with a message, the path of its request, and its id.
@@ -127,6 +151,9 @@ fn completed(text: &str, about: &About) -> String {
             .and_then(|(_, rest)| rest.split_once("</Code>"));
         let message = message(code.map_or("", |(code, _)| code));
         text.push_str(&element("Message", message));
+    }
+    if text.contains("<Code>AuthorizationHeaderMalformed</Code>") {
+        text.push_str(&element("Region", REGION));
     }
     text.push_str(&element("Resource", &about.path));
     text.push_str(&element("RequestId", &about.id));
@@ -175,6 +202,7 @@ mod tests {
             method,
             path: "/b/<k>".into(),
             is_hashed: true,
+            is_long: false,
         }
     }
 
@@ -223,6 +251,19 @@ mod tests {
                 .await
                 .contains("<Code>XAmzContentSHA256Mismatch</Code>")
         );
+    }
+
+    #[tokio::test]
+    async fn a_region_that_no_region_is_named_like_is_corrected_by_the_client() {
+        let message = "invalid credential region: invalid region: \"US\"";
+        let error = S3Error::with_message(s3s::S3ErrorCode::InvalidRequest, message);
+        let response = error.to_http_response().expect("a response");
+        let text = text(finish(response, &about(Method::PUT), None).await).await;
+        assert!(
+            text.contains("<Code>AuthorizationHeaderMalformed</Code>"),
+            "{text}"
+        );
+        assert!(text.contains("<Region>us-east-1</Region>"), "{text}");
     }
 
     #[test]

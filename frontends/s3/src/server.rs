@@ -10,7 +10,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use listener::{RequestBody, Timeouts};
 use memory::model::SEGMENT_BYTES_MAX;
 use s3s::{
@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// The longest XML body: 10,000 parts with their checksums.
-const XML_BYTES_MAX: usize = 4 << 20;
+const XML_BYTES_MAX: u64 = 4 << 20;
 /// The largest file of a form. s3s holds it in memory.
 const FORM_BYTES_MAX: u64 = 32 << 20;
 /// Forms that are served at once.
@@ -140,7 +140,7 @@ impl Endpoint {
         if self.is_refusing {
             return response::refused(too_many(self.shared.connections_max), &about).await;
         }
-        if is_version_2(request.uri(), request.headers()) {
+        if is_version_2(request.headers()) {
             let message = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
             return response::refused(Refusal::bad("InvalidRequest", message), &about).await;
         }
@@ -149,10 +149,17 @@ impl Endpoint {
             Err(refusal) => return response::refused(refusal, &about).await,
         };
         let (parts, body) = request.into_parts();
-        let (ingress, trouble) = Ingress::new(body, &parts.headers);
+        let (ingress, mut rest) = Ingress::new(body, &parts.headers);
         let body = Body::from(StreamingBlob::new(ingress));
         match self.shared.s3.call(Request::from_parts(parts, body)).await {
-            Ok(answer) => response::finish(answer, &about, trouble.take()).await,
+            Ok(answer) => {
+                let mut answer = response::finish(answer, &about, rest.trouble()).await;
+                if answer.status() != StatusCode::OK && !rest.discard().await {
+                    let close = HeaderValue::from_static("close");
+                    answer.headers_mut().insert(header::CONNECTION, close);
+                }
+                answer
+            }
             Err(error) => {
                 tracing::error!(?error, "s3: a response could not be written; report this");
                 let code = "InternalError";
@@ -185,7 +192,7 @@ impl Endpoint {
 
 fn builder(handler: Handler) -> S3ServiceBuilder {
     let mut config = S3Config::default();
-    config.xml_max_body_size = XML_BYTES_MAX;
+    config.xml_max_body_size = XML_BYTES_MAX as usize;
     config.post_object_max_file_size = FORM_BYTES_MAX;
     config.form_max_field_size = 64 << 10;
     config.form_max_fields_size = 256 << 10;
@@ -198,11 +205,14 @@ fn builder(handler: Handler) -> S3ServiceBuilder {
 
 fn about(request: &Request<RequestBody>, id: String) -> About {
     let hash = request.headers().get("x-amz-content-sha256");
+    let bytes = request.headers().get(header::CONTENT_LENGTH);
+    let bytes = bytes.and_then(|bytes| bytes.to_str().ok()?.parse::<u64>().ok());
     About {
         id,
         method: request.method().clone(),
         path: request.uri().path().to_owned(),
         is_hashed: hash.is_some_and(|hash| hash.len() == 64),
+        is_long: bytes.is_some_and(|bytes| bytes > XML_BYTES_MAX),
     }
 }
 

@@ -12,10 +12,7 @@ use s3s::{
     },
 };
 
-use crate::{
-    attributes::no_versions,
-    errors::{Refusal, from_conditional, from_service, invalid_argument},
-};
+use crate::errors::{Refusal, from_conditional, from_service, invalid_argument, no_versions};
 
 const TAGS_MAX: usize = 10;
 const KEY_CHARS_MAX: usize = 128;

@@ -180,7 +180,8 @@ pub(crate) async fn complete(
     Ok(output)
 }
 
-/// Errors: `MalformedXML` for no part, too many, or one without a number or an ETag.
+/// Errors: `MalformedXML` for no part, too many, or one without a number or an ETag;
+/// `InvalidPartOrder`.
 fn named(parts: &[CompletedPart]) -> Result<Vec<NamedPart>, S3Error> {
     let malformed = || {
         Refusal::bad(
@@ -200,7 +201,12 @@ fn named(parts: &[CompletedPart]) -> Result<Vec<NamedPart>, S3Error> {
             etag: etag.value().to_owned(),
         })
     });
-    named.collect()
+    let named = named.collect::<Result<Vec<_>, S3Error>>()?;
+    // The service checks it as well, after the sizes of parts, and S3 before.
+    if !named.is_sorted_by(|one, next| one.number < next.number) {
+        return Err(from_service(memory::Error::InvalidPartOrder));
+    }
+    Ok(named)
 }
 
 /// The checksums of the whole object, made from those of its parts.

@@ -128,15 +128,13 @@ impl Storing {
         while !self.parts.is_empty() {
             self.settle().await?;
         }
-        let put = match &mut self.upload {
-            Some(upload) => upload.complete().await,
-            None => {
-                let options = PutOptions::from(PutMode::Create);
-                let whole = std::mem::take(&mut self.whole).into();
-                self.objects
-                    .put_opts(&path(self.name), whole, options)
-                    .await
-            }
+        let put = if let Some(upload) = &mut self.upload {
+            upload.complete().await
+        } else {
+            let options = PutOptions::from(PutMode::Create);
+            let whole = std::mem::take(&mut self.whole).into();
+            let path = path(self.name);
+            self.objects.put_opts(&path, whole, options).await
         };
         put.map(drop)
             .map_err(|error| failed("store", self.name, error))
@@ -148,7 +146,7 @@ impl Storing {
             let _ = part.await;
         }
         if let Some(upload) = &mut self.upload {
-            // What remains is never shown (O5), and goes with the next start of the store.
+            // The store never shows the rest (O5), and removes it at its next start.
             let _ = upload.abort().await;
         }
     }

@@ -60,7 +60,7 @@ pub(crate) struct GroupOptions {
 pub(crate) struct Groups {
     instances: Arc<dyn Instances>,
     options: GroupOptions,
-    groups: Mutex<Vec<Arc<Group>>>,
+    all: Mutex<Vec<Arc<Group>>>,
     growing: tokio::sync::Mutex<()>,
     started: AtomicU64,
     deaths: mpsc::Sender<Lost>,
@@ -76,7 +76,7 @@ impl Groups {
         let groups = Self {
             instances,
             options,
-            groups: Mutex::default(),
+            all: Mutex::default(),
             growing: tokio::sync::Mutex::default(),
             started: AtomicU64::new(0),
             deaths,
@@ -85,7 +85,7 @@ impl Groups {
     }
 
     pub(crate) fn get(&self, id: GroupId) -> Option<Arc<Group>> {
-        let groups = self.groups.lock();
+        let groups = self.all.lock();
         groups.iter().find(|group| group.id == id).cloned()
     }
 
@@ -99,17 +99,17 @@ impl Groups {
         if let Some(group) = self.first_open(after) {
             return Some(group);
         }
-        let count = self.groups.lock().len();
+        let count = self.all.lock().len();
         if count >= self.options.groups_max {
             return None;
         }
         let group = self.start(GroupId(count as u32)).await?;
-        self.groups.lock().push(Arc::clone(&group));
+        self.all.lock().push(Arc::clone(&group));
         Some(group)
     }
 
     fn first_open(&self, after: Option<GroupId>) -> Option<Arc<Group>> {
-        let groups = self.groups.lock();
+        let groups = self.all.lock();
         let is_open = |group: &&Arc<Group>| {
             !group.is_sealed.load(Ordering::Relaxed) && after.is_none_or(|after| group.id > after)
         };
@@ -165,12 +165,12 @@ impl Groups {
 
     /// The number of instances.
     pub(crate) fn count(&self) -> usize {
-        self.groups.lock().len() * self.options.size
+        self.all.lock().len() * self.options.size
     }
 
     /// Ends all instances.
     pub(crate) fn end(&self) {
-        for group in self.groups.lock().drain(..) {
+        for group in self.all.lock().drain(..) {
             for instance in &group.instances {
                 instance.lock().end();
             }

@@ -1,8 +1,8 @@
 //! MD5 of several streams side by side, in the lanes of wide registers.
 //!
 //! An ETag is the MD5 of an object. Each step of MD5 needs the result of the one before, so one
-//! stream leaves most of a processor idle, and half a gigabyte a second is the most for it. Steps
-//! of different streams are independent: one instruction does the same step of 8 or 16 of them.
+//! stream leaves most of a processor idle: half a gigabyte a second is about the most. Steps of
+//! different streams are independent: one instruction does the same step of 8 or 16 of them.
 //!
 //! `Lane` and `Kernel` are the core without a schedule: they advance the states of streams by whole
 //! blocks. `pool` decides which streams advance together.
@@ -67,6 +67,19 @@ impl Kernel {
             Self::Avx2(_) => x86::Avx2::LANES,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => x86::Avx512::LANES,
+        }
+    }
+
+    /// The fewest streams that advance faster beside each other on one processor than each on its
+    /// own of two.
+    fn streams_min(self) -> usize {
+        match self {
+            Self::Scalar => usize::MAX,
+            // A step on a register of AVX2 takes almost twice as long: it has no rotation.
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => 4,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => 2,
         }
     }
 

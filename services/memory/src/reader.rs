@@ -66,16 +66,16 @@ impl Reader {
 
     async fn piece(&self, piece: &Piece) -> Result<Vec<Bytes>> {
         if let Some(chunks) = self.residency.chunks(piece.fragment.name)
-            && let Some(content) = self.from_memory(piece, &chunks).await
+            && let Some(content) = self.read_memory(piece, &chunks).await
         {
             return Ok(vec![content]);
         }
         self.residency.miss(piece.fragment);
-        self.from_store(piece).await
+        self.read_store(piece).await
     }
 
     /// None: too many units are missing.
-    async fn from_memory(&self, piece: &Piece, chunks: &Chunks) -> Option<Bytes> {
+    async fn read_memory(&self, piece: &Piece, chunks: &Chunks) -> Option<Bytes> {
         let stripe = &piece.stripe;
         let units = stripe.units_of(&piece.range);
         let mut buffer = self.buffers.take().await;
@@ -100,7 +100,7 @@ impl Reader {
         Some(buffer.freeze(until).slice(from..))
     }
 
-    async fn from_store(&self, piece: &Piece) -> Result<Vec<Bytes>> {
+    async fn read_store(&self, piece: &Piece) -> Result<Vec<Bytes>> {
         let stripe = &piece.stripe;
         let units = stripe.units_of(&piece.range);
         let read = self

@@ -240,13 +240,12 @@ impl Service {
     /// Errors: `Body` if it fails or has another length; `TooLarge`; `NoRoom`.
     pub async fn store(&self, bucket: &str, body: Body, bytes: Option<u64>) -> Result<Stored> {
         buckets::find(&self.table, bucket).await?;
-        let (body, bytes) = match bytes {
-            Some(bytes) => (body, bytes),
-            None => {
-                let (whole, _) = writer::collect(body, UNSIZED_BYTES_MAX).await?;
-                let bytes = whole.len() as u64;
-                (Box::pin(stream::iter([Ok(whole)])) as Body, bytes)
-            }
+        let (body, bytes) = if let Some(bytes) = bytes {
+            (body, bytes)
+        } else {
+            let (whole, _) = writer::collect(body, UNSIZED_BYTES_MAX).await?;
+            let bytes = whole.len() as u64;
+            (Box::pin(stream::iter([Ok(whole)])) as Body, bytes)
         };
         if !self.table.key_value.has_room() {
             return Err(Error::NoRoom(

@@ -102,13 +102,11 @@ impl Slot {
     /// Tells the instance that the chunk is whole.
     pub async fn seal(self) -> Result<HeldChunk, Dead> {
         let link = &self.0.instance.link;
-        match link.call(self.0.lane(), Call::Seal(self.0.id)).await? {
-            Outcome::Done => Ok(HeldChunk(Arc::new(self.0))),
-            _ => {
-                link.end();
-                Err(Dead)
-            }
+        if link.call(self.0.lane(), Call::Seal(self.0.id)).await? == Outcome::Done {
+            return Ok(HeldChunk(Arc::new(self.0)));
         }
+        link.end();
+        Err(Dead)
     }
 }
 

@@ -1,10 +1,11 @@
 //! Which streams advance together: those whose pieces wait at the same time.
 //!
-//! There is no thread for it. The first submitter takes a *turn*: it lets other tasks run once, so
-//! that they submit too, and then advances its own piece with those that wait. The others sleep
-//! until their piece is hashed. When its own piece is, the submitter passes the turn and the
-//! unfinished pieces on to one of them. So each stream works for others only as long as for itself.
-//! Another turn begins only when a full set of lanes waits.
+//! There is no thread for it. Few pieces are hashed alone, each by its submitter, since idle
+//! processors then help more than lanes. Of more pieces, one submitter takes a *turn*: it lets other
+//! tasks run once, so that they submit too. Then it advances its own piece with those that wait. The
+//! others sleep until their piece is hashed. When its own piece is, the submitter passes the turn on
+//! to one of them, with the unfinished pieces. So each stream works for others only as long as for
+//! itself. Another turn begins only when a full set of lanes waits.
 //!
 //! Invariants
 //! - While a piece waits, there is a turn. A turn that is dropped anywhere, as in a cancelled
@@ -33,6 +34,8 @@ pub struct Md5Pool {
 
 #[derive(Debug, Default)]
 struct Schedule {
+    /// Pieces of all submitters, waiting or not.
+    pieces: usize,
     waiting: VecDeque<Waiting>,
     turns: usize,
 }
@@ -70,12 +73,8 @@ struct Turn {
 impl Md5Pool {
     /// A pool on the fastest instructions of this processor.
     pub fn new() -> Arc<Self> {
-        Self::on(Kernel::fastest())
-    }
-
-    pub(super) fn on(kernel: Kernel) -> Arc<Self> {
         Arc::new(Self {
-            kernel,
+            kernel: Kernel::fastest(),
             schedule: Mutex::default(),
         })
     }
@@ -91,10 +90,12 @@ impl Md5Pool {
     }
 
     async fn hash(self: &Arc<Self>, piece: Piece) -> State {
-        let submitted = self.submit(piece);
-        let (turn, piece) = match submitted {
-            Ok(own) => own,
-            Err(wake) => match wake.await {
+        // It counts until it is dropped here, also where this call is cancelled.
+        let _counted = Counted(self);
+        let (turn, piece) = match self.submit(piece) {
+            Submitted::Alone(piece) => return piece.alone().await,
+            Submitted::Turn(turn, piece) => (turn, piece),
+            Submitted::Waiting(wake) => match wake.await {
                 Ok(Wake::Turn(turn, piece)) => (turn, piece),
                 Ok(Wake::Hashed(state)) => return state,
                 Err(_) => unreachable!("a waiting piece is hashed, or its submitter gets the turn"),
@@ -103,17 +104,51 @@ impl Md5Pool {
         turn.work(piece).await
     }
 
-    /// The turn, or a call when the piece is hashed or gets the turn.
-    fn submit(self: &Arc<Self>, piece: Piece) -> Result<(Turn, Piece), oneshot::Receiver<Wake>> {
+    fn submit(self: &Arc<Self>, piece: Piece) -> Submitted {
         let mut schedule = self.schedule.lock();
+        schedule.pieces += 1;
+        if schedule.pieces < self.kernel.streams_min() {
+            return Submitted::Alone(piece);
+        }
         let is_full = schedule.waiting.len() + 1 >= self.kernel.lanes();
         if schedule.turns == 0 || is_full {
             schedule.turns += 1;
-            return Ok((Turn::new(self), piece));
+            return Submitted::Turn(Turn::new(self), piece);
         }
         let (wake, woken) = oneshot::channel();
         schedule.waiting.push_back(Waiting { piece, wake });
-        Err(woken)
+        Submitted::Waiting(woken)
+    }
+}
+
+/// What becomes of a submitted piece.
+#[derive(Debug)]
+enum Submitted {
+    /// The submitter hashes it, and no other.
+    Alone(Piece),
+    /// The submitter has the turn.
+    Turn(Turn, Piece),
+    /// The submitter sleeps.
+    Waiting(oneshot::Receiver<Wake>),
+}
+
+/// A piece that counts as present.
+struct Counted<'a>(&'a Md5Pool);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.schedule.lock().pieces -= 1;
+    }
+}
+
+impl Piece {
+    async fn alone(mut self) -> State {
+        while !self.bytes.is_empty() {
+            tokio::task::yield_now().await;
+            let bytes = self.bytes.len().min(RUN_BLOCKS_MAX * BLOCK_BYTES);
+            advance(&mut self.state, self.bytes.split_to(bytes).as_chunks().0);
+        }
+        self.state
     }
 }
 

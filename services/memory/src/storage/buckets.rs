@@ -1,5 +1,6 @@
 //! The rows of buckets.
 
+use bytes::Bytes;
 use ports::{DurabilityPoint, Key, Timestamp, key_value::Version};
 
 use super::{
@@ -110,10 +111,10 @@ pub(crate) async fn delete(table: &Table, name: &str) -> Result<()> {
 
 /// All buckets in the order of their names.
 pub(crate) async fn list(table: &Table) -> Result<Vec<Bucket>> {
-    let (mut buckets, mut scan) = (Vec::new(), Table::page(PARTITION, Default::default()));
+    let (mut buckets, mut scan) = (Vec::new(), Table::page(PARTITION, Bytes::new()));
     loop {
         let page = table.scan::<BucketRow>(&scan, "a bucket").await?;
-        for (name, found) in page.rows {
+        for (name, found) in page.found {
             let name = String::from_utf8_lossy(&name).into_owned();
             buckets.push(shown(name, found.row.created));
         }

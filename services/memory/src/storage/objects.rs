@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    model::{Conditions, LIST_ITEMS_MAX, List, Listing},
+    model::{Attributes, Conditions, LIST_ITEMS_MAX, List, Listing},
 };
 
 const PARTITION: &str = "memory/o/";
@@ -71,7 +71,7 @@ pub(crate) fn check(conditions: &Conditions, present: Option<&ObjectRow>) -> Res
 pub(crate) async fn are_none(table: &Table, bucket: BucketId) -> Result<bool> {
     let scan = Scan::partition(partition(bucket), 1);
     let page = table.scan::<ObjectRow>(&scan, "an object").await?;
-    Ok(page.rows.is_empty())
+    Ok(page.found.is_empty())
 }
 
 /// One page of a bucket. Keys with a common prefix are skipped as a whole, so that the cost depends
@@ -79,19 +79,22 @@ pub(crate) async fn are_none(table: &Table, bucket: BucketId) -> Result<bool> {
 pub(crate) async fn list(table: &Table, bucket: BucketId, list: &List) -> Result<Listing> {
     let items_max = list.items_max.min(LIST_ITEMS_MAX);
     let mut listing = Listing::default();
+    if items_max == 0 {
+        return Ok(listing);
+    }
     let mut from = start(list);
     let until = successor(list.prefix.as_bytes());
     // The last key or prefix of the page so far.
     let mut last = list.after.clone();
     let mut point = table.key_value.point();
-    'pages: while items_max > 0 {
+    'pages: loop {
         let scan = Scan {
             until: until.clone(),
             ..Table::page(partition(bucket), from.clone())
         };
         let page = table.scan::<ObjectRow>(&scan, "an object").await?;
         point = point.max(page.point);
-        for (sort, found) in page.rows {
+        for (sort, found) in page.found {
             if listing.objects.len() + listing.prefixes.len() == items_max {
                 listing.next = last;
                 break 'pages;
@@ -106,7 +109,7 @@ pub(crate) async fn list(table: &Table, bucket: BucketId, list: &List) -> Result
                 continue 'pages;
             }
             let mut object = found.row.object(&name);
-            object.attributes = Default::default();
+            object.attributes = Attributes::default();
             listing.objects.push(object);
             last = Some(name);
         }

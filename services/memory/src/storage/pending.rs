@@ -60,7 +60,7 @@ pub(crate) async fn read(table: &Table, id: PendingId) -> Result<Option<Vec<Segm
 pub(crate) async fn page(table: &Table, from: Bytes) -> Result<(Vec<PendingId>, Option<Bytes>)> {
     let scan = Table::page(PARTITION, from);
     let page = table.scan::<PendingRow>(&scan, "pending segments").await?;
-    let ids = page.rows.into_iter().filter_map(|(sort, _)| {
+    let ids = page.found.into_iter().filter_map(|(sort, _)| {
         let id = <[u8; 16]>::try_from(&sort[..]).ok()?;
         Some(PendingId(u128::from_be_bytes(id)))
     });

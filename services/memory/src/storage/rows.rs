@@ -1,6 +1,6 @@
 //! The records.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use bytes::Bytes;
 use ports::Timestamp;
@@ -36,7 +36,7 @@ impl ETag {
     pub(crate) fn text(self) -> String {
         let mut text = hex(&self.md5);
         if let Some(parts) = self.parts {
-            text.push_str(&format!("-{parts}"));
+            write!(text, "-{parts}").expect("a string takes all");
         }
         text
     }
@@ -44,7 +44,11 @@ impl ETag {
 
 /// `bytes` in hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        write!(text, "{byte:02x}").expect("a string takes all");
+    }
+    text
 }
 
 impl ETags {

@@ -35,7 +35,7 @@ pub(crate) struct Table {
 /// A page of rows.
 pub(crate) struct Rows<T> {
     /// Sort keys and rows.
-    pub(crate) rows: Vec<(Bytes, Found<T>)>,
+    pub(crate) found: Vec<(Bytes, Found<T>)>,
     /// Where the next page starts, if there may be one.
     pub(crate) next: Option<Bytes>,
     pub(crate) point: DurabilityPoint,
@@ -165,7 +165,7 @@ impl Table {
             .into_iter()
             .map(|(sort, item)| decode(&item, what).map(|found| (sort, found)));
         Ok(Rows {
-            rows: decoded.collect::<Result<_>>()?,
+            found: decoded.collect::<Result<_>>()?,
             next: page.value.next,
             point: page.point,
         })

@@ -47,13 +47,11 @@ pub(crate) async fn find(
     upload: UploadId,
 ) -> Result<Found<UploadRow>> {
     let (found, point) = read(table, bucket, upload).await?;
-    match found.filter(|found| found.row.key == object && found.row.ended.is_none()) {
-        Some(found) => Ok(found),
-        None => {
-            table.externalize(point).await?;
-            Err(Error::NoSuchUpload)
-        }
+    let found = found.filter(|found| found.row.key == object && found.row.ended.is_none());
+    if found.is_none() {
+        table.externalize(point).await?;
     }
+    found.ok_or(Error::NoSuchUpload)
 }
 
 pub(crate) async fn read(
@@ -92,7 +90,7 @@ pub(crate) async fn forget(table: &Table, bucket: BucketId, upload: UploadId) ->
 pub(crate) async fn are_none(table: &Table, bucket: BucketId) -> Result<bool> {
     let scan = Scan::partition(uploads(bucket), 1);
     let page = table.scan::<UploadRow>(&scan, "an upload").await?;
-    Ok(page.rows.is_empty())
+    Ok(page.found.is_empty())
 }
 
 /// All uploads of the bucket, by id.
@@ -103,7 +101,7 @@ pub(crate) async fn all(
     let (mut found, mut scan) = (Vec::new(), Table::page(uploads(bucket), Bytes::new()));
     loop {
         let page = table.scan(&scan, "an upload").await?;
-        found.extend(page.rows.into_iter().filter_map(|(sort, row)| {
+        found.extend(page.found.into_iter().filter_map(|(sort, row)| {
             let id = <[u8; 16]>::try_from(&sort[..]).ok()?;
             Some((UploadId(u128::from_be_bytes(id)), row))
         }));
@@ -161,7 +159,7 @@ pub(crate) async fn parts_of(
     scan.until = Some(upload.0.saturating_add(1).to_be_bytes().to_vec().into());
     loop {
         let page = table.scan(&scan, "an uploaded part").await?;
-        for (sort, row) in page.rows {
+        for (sort, row) in page.found {
             if items_max.is_some_and(|most| found.len() == most) {
                 break;
             }
