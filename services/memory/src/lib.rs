@@ -43,6 +43,7 @@ mod reader;
 mod residency;
 pub mod service;
 mod storage;
+pub mod window;
 mod writer;
 
 pub use error::{Error, Result};
