@@ -42,6 +42,7 @@ pub mod model;
 mod reader;
 mod residency;
 pub mod service;
+mod sliding;
 mod storage;
 pub mod window;
 mod writer;

@@ -362,6 +362,38 @@ impl Window {
         outcome
     }
 
+    /// Removes a group whose instances cannot be started. Nothing of it counts any more.
+    pub fn abandon(&mut self, id: GroupId) {
+        let buckets = self.buckets.iter_mut().map(|bucket| &mut bucket.groups);
+        for groups in buckets.chain(iter::once(&mut self.leaving)) {
+            groups.retain(|group| group.id != id);
+        }
+        self.compaction.forget(|from| from.group == id);
+    }
+
+    /// Seals a group: the free space of an instance is too scattered for a chunk.
+    pub fn seal(&mut self, id: GroupId) {
+        if let Some((group, _)) = self.find(id) {
+            group.is_open = false;
+        }
+    }
+
+    /// Drops a function that failed and cannot be restarted.
+    pub fn drop_function(&mut self, function: FunctionId) {
+        if let Some((group, _)) = self.find(function.group) {
+            group.functions[usize::from(function.index)].fail(true);
+        }
+        self.compaction.forget(|from| from == function);
+    }
+
+    /// The numbers of active and of degraded groups. Those that wait to be released are degraded.
+    pub fn groups_by_phase(&self) -> (usize, usize) {
+        let active = self.options.active_intervals as usize;
+        let newest = self.buckets.iter().rev().take(active);
+        let active: usize = newest.map(|bucket| bucket.groups.len()).sum();
+        (active, self.groups_count() - active)
+    }
+
     /// Moves the window on by the GC intervals that have passed, and releases what may go.
     pub fn collect(&mut self, now: Monotonic) -> Changes {
         // After this many steps the window is empty: an open group is idle for M + N intervals
