@@ -71,7 +71,9 @@ impl Migration {
                 }
             }
         }
-        self.residency.seal(fragment, slots, present.as_deref()).await;
+        self.residency
+            .seal(fragment, slots, present.as_deref())
+            .await;
     }
 
     /// Replaces instances that died, and recovers their chunks, until the service ends. Functions of

@@ -78,7 +78,7 @@ impl Chunks {
     }
 
     /// The function of a present chunk in the oldest group.
-    fn oldest(&self) -> Option<FunctionId> {
+    pub(crate) fn oldest(&self) -> Option<FunctionId> {
         let held = self.functions.iter().zip(&self.held);
         let present = held.filter(|(_, chunk)| chunk.is_some());
         present.map(|(function, _)| *function).min()
@@ -291,7 +291,10 @@ impl Residency {
         let mut fragments = self.fragments.lock();
         for one in lost {
             let name = one.fragment.name;
-            if fragments.get(&name).is_some_and(|chunks| !chunks.is_whole()) {
+            if fragments
+                .get(&name)
+                .is_some_and(|chunks| !chunks.is_whole())
+            {
                 fragments.remove(&name);
             }
         }

@@ -8,7 +8,11 @@ mod uploads;
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc, time::Duration};
 
-use futures_util::{StreamExt as _, future::{join, join3}, stream};
+use futures_util::{
+    StreamExt as _,
+    future::{join, join3},
+    stream,
+};
 use parking_lot::Mutex;
 use ports::{Clock, DurabilityPoint, Entropy, Instances, KeyValue, objects::ObjectStore};
 use tokio::sync::mpsc;
