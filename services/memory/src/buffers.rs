@@ -9,6 +9,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// The buffers that are kept for the next users. Those beyond are freed.
+const KEPT_MAX: usize = 32;
+
 /// Buffers of one size.
 #[derive(Debug)]
 pub(crate) struct Buffers {
@@ -66,7 +69,10 @@ impl AsRef<[u8]> for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.pool.free.lock().push(mem::take(&mut self.bytes));
+        let mut free = self.pool.free.lock();
+        if free.len() < KEPT_MAX {
+            free.push(mem::take(&mut self.bytes));
+        }
     }
 }
 

@@ -42,11 +42,39 @@ enum Kernel {
 }
 
 impl Kernel {
+    /// The fastest instructions of this processor that hash as the scalar code does.
     fn fastest() -> Self {
         #[cfg(target_arch = "x86_64")]
-        return Self::avx512().or_else(Self::avx2).unwrap_or(Self::Scalar);
+        return [Self::avx512(), Self::avx2()]
+            .into_iter()
+            .flatten()
+            .find(|kernel| kernel.hashes_as_scalar())
+            .unwrap_or(Self::Scalar);
         #[cfg(not(target_arch = "x86_64"))]
         Self::Scalar
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn hashes_as_scalar(self) -> bool {
+        let blocks: Vec<[Block; 3]> = (0..self.lanes() as u8)
+            .map(|lane| {
+                [
+                    [lane; BLOCK_BYTES],
+                    [0xa5; BLOCK_BYTES],
+                    [!lane; BLOCK_BYTES],
+                ]
+            })
+            .collect();
+        let (mut states, mut expected) = (vec![INITIAL; blocks.len()], vec![INITIAL; blocks.len()]);
+        let lanes = states.iter_mut().zip(&blocks);
+        let mut lanes: Vec<_> = lanes
+            .map(|(state, blocks)| Lane { state, blocks })
+            .collect();
+        self.advance(&mut lanes);
+        for (state, blocks) in expected.iter_mut().zip(&blocks) {
+            scalar(&mut Lane { state, blocks });
+        }
+        states == expected
     }
 
     #[cfg(target_arch = "x86_64")]

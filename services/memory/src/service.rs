@@ -167,28 +167,8 @@ impl Service {
         let clock = Arc::clone(&table.clock);
         let (groups, lost) = Groups::new(parts.instances, clock, options);
         let (residency, wanted) = Residency::new(Arc::clone(&groups));
-        let code = Arc::new(Code::new(shape.data.into(), shape.parity.into()));
-        let largest = Segment {
-            id: SegmentId(0),
-            bytes: shape.stripe_bytes(),
-            shape,
-        };
-        let stripe = largest.fragments().next().map_or(0, Fragment::stored_bytes);
-        let buffers = Buffers::new(BUFFERS_MAX, stripe as usize);
         let durable = DurableFragments::new(parts.objects);
-        let writer = Writer {
-            code: Arc::clone(&code),
-            buffers: Arc::clone(&buffers),
-            durable: durable.clone(),
-            residency: Arc::clone(&residency),
-            md5: Md5Pool::new(),
-        };
-        let reader = Reader {
-            code,
-            buffers,
-            durable: durable.clone(),
-            residency: Arc::clone(&residency),
-        };
+        let (writer, reader) = streams(shape, &durable, &residency);
         let (holds, garbage) = (Holds::default(), Arc::<Queue>::default());
         let background = Background {
             collector: Collector {
@@ -299,7 +279,15 @@ impl Service {
         self.store_segment(body, bytes).await
     }
 
+    /// Runs to its end even if the caller leaves: the collector must not look at a segment while a put
+    /// of it is under way. The body fails once its client is gone.
     async fn store_segment(&self, body: Body, bytes: u64) -> Result<Stored> {
+        let service = self.clone();
+        let stored = tokio::spawn(async move { service.write_segment(body, bytes).await });
+        stored.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    async fn write_segment(&self, body: Body, bytes: u64) -> Result<Stored> {
         let segment = Segment {
             id: SegmentId(self.table.unique()),
             bytes,
@@ -425,6 +413,36 @@ pub struct Figures {
     pub fragments_refused: u64,
 }
 
+/// The ways of content in and out. They share the buffers.
+fn streams(
+    shape: Shape,
+    durable: &DurableFragments,
+    residency: &Arc<Residency>,
+) -> (Writer, Reader) {
+    let code = Arc::new(Code::new(shape.data.into(), shape.parity.into()));
+    let largest = Segment {
+        id: SegmentId(0),
+        bytes: shape.stripe_bytes(),
+        shape,
+    };
+    let stripe = largest.fragments().next().map_or(0, Fragment::stored_bytes);
+    let buffers = Buffers::new(BUFFERS_MAX, stripe as usize);
+    let writer = Writer {
+        code: Arc::clone(&code),
+        buffers: Arc::clone(&buffers),
+        durable: durable.clone(),
+        residency: Arc::clone(residency),
+        md5: Md5Pool::new(),
+    };
+    let reader = Reader {
+        code,
+        buffers,
+        durable: durable.clone(),
+        residency: Arc::clone(residency),
+    };
+    (writer, reader)
+}
+
 fn group_options(config: &Config, shape: Shape) -> GroupOptions {
     let group_bytes = config.instance_bytes * shape.total() as u64;
     let shared_bytes = config.instance_bytes.saturating_sub(OVERHEAD_BYTES);
@@ -454,6 +472,11 @@ fn group_options(config: &Config, shape: Shape) -> GroupOptions {
             shared_bytes,
         },
     }
+}
+
+/// The error of work that ended with the server.
+fn stopping() -> Error {
+    Error::Unavailable("the server stops".into())
 }
 
 /// Checks a key. Errors: `TooLarge`.

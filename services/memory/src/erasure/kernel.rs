@@ -67,14 +67,45 @@ pub(super) enum Kernel {
 }
 
 impl Kernel {
+    /// The fastest instructions of this processor that compute as the scalar code does. Few
+    /// processors have all of them, and a wrong parity unit would show only when it is needed.
     pub(super) fn fastest() -> Self {
         #[cfg(target_arch = "x86_64")]
-        return Self::gfni_512()
-            .or_else(Self::gfni_256)
-            .or_else(Self::avx2)
+        return [Self::gfni_512(), Self::gfni_256(), Self::avx2()]
+            .into_iter()
+            .flatten()
+            .find(|kernel| kernel.computes_as_scalar())
             .unwrap_or(Self::Scalar);
         #[cfg(not(target_arch = "x86_64"))]
         Self::Scalar
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn computes_as_scalar(self) -> bool {
+        let coefficients: Vec<_> = [2, 0x8e, 0x53, 0xff, 1, 0]
+            .map(Coefficient::new)
+            .into_iter()
+            .collect();
+        let source = |factor: u8| {
+            let bytes = (0..=u8::MAX).map(move |byte| byte.wrapping_mul(factor));
+            bytes.chain(0..77).collect::<Vec<_>>()
+        };
+        let sources = [source(1), source(7)];
+        let sources: Vec<_> = sources.iter().map(Vec::as_slice).collect();
+        let products = |kernel: Self| {
+            let mut outputs = [(); 3].map(|()| vec![0; sources[0].len()]);
+            let mut into: Vec<_> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+            kernel.multiply(&coefficients, &sources, &mut into);
+            outputs
+        };
+        let is_right = products(self) == products(Self::Scalar);
+        if !is_right {
+            tracing::warn!(
+                instructions = self.name(),
+                "the erasure code does not use these instructions: they compute wrongly on this processor. Please report it"
+            );
+        }
+        is_right
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -2,7 +2,7 @@
 
 use ports::key_value::Version;
 
-use super::{Service, check_key};
+use super::{Service, check_key, stopping};
 use crate::{
     Error, Result,
     fragment::Segment,
@@ -63,21 +63,29 @@ impl Service {
         self.change_segments(segments, writes).await
     }
 
-    /// The same for `segments`.
+    /// The same for `segments`. It runs to its end even if the caller leaves, so that the collector
+    /// learns of the garbage.
     pub(super) async fn change_segments(
         &self,
         segments: &[Segment],
-        mut writes: Vec<Write>,
+        writes: Vec<Write>,
     ) -> Result<bool> {
+        let (service, segments) = (self.clone(), segments.to_vec());
+        let changed = tokio::spawn(async move { service.make(segments, writes).await });
+        changed.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    async fn make(&self, segments: Vec<Segment>, mut writes: Vec<Write>) -> Result<bool> {
         let id = PendingId(self.table.unique());
-        if !segments.is_empty() {
-            writes.push(pending::put(id, segments.to_vec()));
+        let is_replacing = !segments.is_empty();
+        if is_replacing {
+            writes.push(pending::put(id, segments));
         }
         let Some(receipt) = self.table.write(writes).await? else {
             return Ok(false);
         };
         self.table.externalize(receipt.point).await?;
-        if !segments.is_empty() {
+        if is_replacing {
             self.garbage.add(id);
         }
         Ok(true)

@@ -157,18 +157,21 @@ fn successor(prefix: &[u8]) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ETags;
+    use crate::{
+        model::{ETags, VersionId},
+        storage::rows::{ETag, Place},
+    };
 
     fn row(digit: u8) -> ObjectRow {
         ObjectRow {
-            version: crate::model::VersionId(1),
+            version: VersionId(1),
             modified: ports::Timestamp(1),
-            etag: super::super::rows::ETag {
+            etag: ETag {
                 md5: [digit; 16],
                 parts: None,
             },
-            attributes: Default::default(),
-            place: Default::default(),
+            attributes: Attributes::default(),
+            place: Place::default(),
         }
     }
 
