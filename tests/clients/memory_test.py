@@ -64,11 +64,12 @@ def memory_that_is_not_used_is_released_and_comes_back(tmp_path):
         s3.create_bucket(Bucket=BUCKET)
         body = os.urandom(20 * MIB)
         s3.put_object(Bucket=BUCKET, Key="k", Body=body)
-        for _ in range(2):
-            waiting.until(lambda: not function_memory.instances(server), "all instances to end")
-            assert function_memory.in_memory(server) == [0, 0]
-            assert s3_server.content(s3, BUCKET, "k") == body
-            waiting.until(lambda: function_memory.in_memory(server) == [GROUP, 1], "the object to be in memory again")
+        waiting.until(lambda: function_memory.groups_released(server) == 1, "the memory to be released")
+        waiting.until(lambda: not function_memory.instances(server), "all instances to end")
+        assert function_memory.in_memory(server) == [0, 0]
+        assert s3_server.content(s3, BUCKET, "k") == body
+        waiting.until(lambda: function_memory.groups_released(server) == 2, "the object to be in memory once more")
+        assert s3_server.content(s3, BUCKET, "k") == body
     finally:
         server.shut_down()
 

@@ -67,6 +67,14 @@ impl Group {
         }
     }
 
+    fn instances_count(&self) -> usize {
+        if self.is_running.borrow().is_none() {
+            return self.instances.len();
+        }
+        let instances = self.instances.iter().map(|instance| instance.lock());
+        instances.filter(|instance| instance.is_some()).count()
+    }
+
     async fn instance(&self, index: u8) -> Option<Arc<Instance>> {
         let mut is_running = self.is_running.subscribe();
         let started = is_running.wait_for(Option::is_some).await;
@@ -293,7 +301,12 @@ impl Groups {
 
     /// The number of instances, with those that are being started.
     pub(crate) fn instances_count(&self) -> usize {
-        self.state.lock().running.len() * usize::from(self.options.window.total)
+        self.state
+            .lock()
+            .running
+            .values()
+            .map(|group| group.instances_count())
+            .sum()
     }
 
     /// The numbers of groups.

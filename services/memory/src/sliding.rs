@@ -1,5 +1,5 @@
-//! The window of function memory moves on with time: groups that are no longer used are released, and
-//! fragments that were read again move to the newest groups.
+//! The window of function memory moves on with time. Groups that are no longer used are released.
+//! Fragments that were read again move to the newest groups.
 //!
 //! While there is no group, there is no timer.
 
