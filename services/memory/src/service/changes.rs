@@ -2,7 +2,7 @@
 
 use ports::key_value::Version;
 
-use super::{Service, check_key, stopping};
+use super::{Service, check_key};
 use crate::{
     Error, Result,
     fragment::Segment,
@@ -34,7 +34,7 @@ impl Service {
     ) -> Result<Object> {
         check_key(key)?;
         for _ in 0..ATTEMPTS_MAX {
-            let known = buckets::find(&self.table, bucket).await?;
+            let known = buckets::find_to_add(&self.table, bucket).await?;
             let (found, point) = objects::read(&self.table, known.id, key).await?;
             if let Err(error) = objects::check(conditions, found.as_ref().map(|one| &one.row)) {
                 self.table.externalize(point).await?;
@@ -63,29 +63,21 @@ impl Service {
         self.change_segments(segments, writes).await
     }
 
-    /// The same for `segments`. It runs to its end even if the caller leaves, so that the collector
-    /// learns of the garbage.
+    /// The same for `segments`.
     pub(super) async fn change_segments(
         &self,
         segments: &[Segment],
-        writes: Vec<Write>,
+        mut writes: Vec<Write>,
     ) -> Result<bool> {
-        let (service, segments) = (self.clone(), segments.to_vec());
-        let changed = tokio::spawn(async move { service.make(segments, writes).await });
-        changed.await.unwrap_or_else(|_| Err(stopping()))
-    }
-
-    async fn make(&self, segments: Vec<Segment>, mut writes: Vec<Write>) -> Result<bool> {
         let id = PendingId(self.table.unique());
-        let is_replacing = !segments.is_empty();
-        if is_replacing {
-            writes.push(pending::put(id, segments));
+        if !segments.is_empty() {
+            writes.push(pending::put(id, segments.to_vec()));
         }
         let Some(receipt) = self.table.write(writes).await? else {
             return Ok(false);
         };
         self.table.externalize(receipt.point).await?;
-        if is_replacing {
+        if !segments.is_empty() {
             self.garbage.add(id);
         }
         Ok(true)
@@ -95,6 +87,14 @@ impl Service {
     ///
     /// Errors: `NoSuchBucket`, `ConditionFailed`, `NoSuchObject`, `Contended`.
     pub async fn delete(&self, bucket: &str, key: &str, conditions: &Conditions) -> Result<()> {
+        let (bucket, key, conditions) = (bucket.to_owned(), key.to_owned(), conditions.clone());
+        self.to_its_end(
+            |service| async move { service.delete_row(&bucket, &key, &conditions).await },
+        )
+        .await
+    }
+
+    async fn delete_row(&self, bucket: &str, key: &str, conditions: &Conditions) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             let known = buckets::find(&self.table, bucket).await?;
             let (found, point) = objects::read(&self.table, known.id, key).await?;
