@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 fn options() -> Options {
     Options {
@@ -221,7 +221,7 @@ fn the_doubling_policy_adds_as_many_groups_as_are_open() {
         at(0),
     );
     let mut added = Vec::new();
-    for _ in 0..4 * 4 + 1 {
+    for _ in 0..=4 * 4 {
         let (_, changes) = window.place(&[(0, 1)]);
         added.extend((!changes.added.is_empty()).then_some(changes.added.len()));
     }
