@@ -31,7 +31,7 @@ use ports::{
     instances::{Instances, Spec},
 };
 
-use crate::function::{Call, ChunkId, EPOCH_VARIABLE, Outcome, Partition, REGION_VARIABLE};
+use crate::function::{Call, ChunkId, Counts, EPOCH_VARIABLE, Outcome, Partition, REGION_VARIABLE};
 pub use crate::function::{ChunkName, Epoch};
 
 /// The number of an instance. No other instance of this daemon has it.
@@ -147,6 +147,12 @@ impl Instance {
         self.link.died().await;
     }
 
+    /// Waits until it is known to be dead. The wait does not keep it alive.
+    pub fn death(&self) -> impl Future<Output = ()> + Send + use<> {
+        let link = Arc::clone(&self.link);
+        async move { link.died().await }
+    }
+
     /// Ends it, with all of its chunks.
     pub fn end(&self) {
         self.link.end();
@@ -156,6 +162,11 @@ impl Instance {
     pub fn used_bytes(&self) -> u64 {
         let counts = self.link.counts();
         counts.storage_bytes + counts.cache_bytes
+    }
+
+    /// Its memory by its latest reply.
+    pub fn counts(&self) -> Counts {
+        self.link.counts()
     }
 
     /// The bytes of its region.

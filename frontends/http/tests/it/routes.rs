@@ -35,6 +35,10 @@ fn busy() -> Status {
         memory: Some(Memory {
             instances: 12,
             fragments: 34,
+            groups_active: 1,
+            groups_degraded: 2,
+            groups_released: 3,
+            fragments_refused: 4,
             credentials: "keys".into(),
         }),
         journal: Some(Journal {

@@ -59,7 +59,7 @@ pub(super) struct Freed {
     pub(super) range: Option<(u64, u64)>,
 }
 
-/// What there is of an instance as long as it lives.
+/// The handles of an instance that lives.
 #[derive(Clone)]
 pub(super) struct Live {
     port: Arc<dyn Port>,

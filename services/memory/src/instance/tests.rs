@@ -26,7 +26,7 @@ struct Twisted<T> {
     twist: Arc<T>,
 }
 
-/// What goes wrong in an instance.
+/// The faults of an instance.
 #[async_trait]
 trait Twist: Send + Sync + 'static {
     /// Called with each request; none: the instance closes the channel instead.
@@ -424,7 +424,7 @@ fn a_provider_that_shares_no_such_region_is_refused_with_its_limit() {
     });
 }
 
-/// M7: whatever call a death meets, it ends, and no read returns bytes of another chunk.
+/// M7: every call that a death meets ends, and no read returns bytes of another chunk.
 #[test]
 fn calls_end_and_reads_are_right_wherever_the_instance_dies() {
     let deaths = (0..60).filter(|seed| dies_with_right_reads(*seed)).count();
