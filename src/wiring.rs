@@ -183,17 +183,22 @@ impl RunningServer {
         }
     }
 
-    /// Waits for functions at work, for `stop_wait` at most. Then ends every connection, then the
-    /// services, then the provider.
+    /// Waits for functions at work and runs that advance, for `stop_wait` at most. Then ends every
+    /// connection, then the services, then the provider.
     pub(crate) async fn close(mut self, stop_wait: Duration) {
         // From here on the server ends transactions itself, and functions that fail because of it
         // are not to blame.
         self.deployed.begin_stop();
         self.workflows.begin_stop();
         self.services.begin_stop();
-        if timeout(stop_wait, self.deployed.idle()).await.is_err() {
+        let idle = async {
+            self.deployed.idle().await;
+            // No run begins a step any more, so the functions stay idle.
+            self.workflows.idle().await;
+        };
+        if timeout(stop_wait, idle).await.is_err() {
             tracing::warn!(
-                "functions were still at work after {stop_wait:?} (--stop-wait-s) and are ended; their callers learn that the \
+                "functions or runs of workflows were still at work after {stop_wait:?} (--stop-wait-s) and are ended; their callers learn that the \
                  server stopped, and their events and steps are tried again after the next start"
             );
         }

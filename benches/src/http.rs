@@ -40,18 +40,28 @@ impl Connection {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Result<(u16, Bytes)> {
+        let response = self.respond(method, path, headers, body).await?;
+        Ok((response.status().as_u16(), response.into_body()))
+    }
+
+    /// The server's answer, with its headers.
+    pub async fn respond(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<http::Response<Bytes>> {
         let mut request = http::Request::builder()
             .method(method)
             .uri(format!("http://{}{path}", self.address));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = self
-            .client
+        self.client
             .send(request.body(Bytes::copy_from_slice(body))?, WAIT_MAX)
             .await
-            .with_context(|| format!("{method} {path} at {}", self.address))?;
-        Ok((response.status().as_u16(), response.into_body()))
+            .with_context(|| format!("{method} {path} at {}", self.address))
     }
 }
 

@@ -8,10 +8,11 @@
 //! Reading order: [`target`] (the systems under test, with [`http`], [`plain`] and [`servers`]),
 //! [`run`] (clients and their observations), [`turns`] (stores beside each other). Then come
 //! [`collection`], [`overwrites`], [`lengths`], [`packs`] and [`scaling`] (the same load in other
-//! ways), [`disk`] (the layer below), and [`report`], [`chart`] and [`curve`] (presentation).
+//! ways), [`conditions`] (plain writes under a condition), [`disk`] (the layer below), and [`report`], [`chart`] and [`curve`] (presentation).
 
 pub mod chart;
 pub mod collection;
+pub mod conditions;
 pub mod curve;
 pub mod disk;
 pub mod engine;

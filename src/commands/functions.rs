@@ -76,7 +76,12 @@ pub(crate) struct Invoke {
     /// The function
     name: String,
     /// The payload in JSON: as text, `@FILE` or `file://FILE` for the content of a file, `-` for stdin
-    #[arg(long, value_name = "JSON", default_value = "{}")]
+    #[arg(
+        long,
+        value_name = "JSON",
+        default_value = "{}",
+        allow_hyphen_values = true
+    )]
     payload: String,
     /// Have it run some time soon, with its retries, and print its request id
     #[arg(long)]

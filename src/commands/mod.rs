@@ -59,7 +59,8 @@ fn shown(text: &str, on_terminal: bool) -> Cow<'_, str> {
 /// The bytes that an argument stands for: a file's for `@FILE` and `file://FILE`, all of stdin for
 /// `-`, otherwise its own.
 ///
-/// `fileb://` is the same, because scripts for the `aws` command have it.
+/// `fileb://` is the same, because scripts for the `aws` command have it. A command whose argument
+/// may be any text has `--raw` beside it.
 pub(crate) fn input(argument: &str) -> anyhow::Result<Vec<u8>> {
     if argument == "-" {
         let mut text = Vec::new();

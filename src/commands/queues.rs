@@ -18,6 +18,9 @@ const A_MESSAGES: &str = "a list of messages";
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the queues that start deployed functions, with their waiting messages and dead letters
+    ///
+    /// A queue is made by the deployment of a function that it starts. Once that function is removed, the queue is not listed, and
+    /// keeps its messages: the other commands take its name.
     List(List),
     /// Send a message to a queue
     Send(Send),
@@ -45,7 +48,11 @@ pub(crate) struct Send {
     /// The queue
     queue: String,
     /// The message: as text, `@FILE` or `file://FILE` for the content of a file, `-` for stdin
+    #[arg(allow_hyphen_values = true)]
     message: String,
+    /// The message is text as it is, also if it begins with `@` or `file://`, or is `-`
+    #[arg(long)]
+    raw: bool,
     /// Its group: messages of one group are delivered in their order
     #[arg(long, default_value = "")]
     group: String,
@@ -153,7 +160,11 @@ impl Send {
     fn run(&self) -> anyhow::Result<ExitCode> {
         let (queue, group) = (segment(&self.queue), segment(&self.group));
         let path = format!("/v1/queues/{queue}/messages?group={group}");
-        let message = super::input(&self.message)?;
+        let message = if self.raw {
+            self.message.clone().into_bytes()
+        } else {
+            super::input(&self.message)?
+        };
         let request = Request {
             method: "POST",
             body: &message,

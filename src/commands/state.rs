@@ -44,7 +44,11 @@ pub(crate) struct Put {
     #[command(flatten)]
     key: Key,
     /// The value: as text, `@FILE` or `file://FILE` for the content of a file, `-` for stdin
+    #[arg(allow_hyphen_values = true)]
     value: String,
+    /// The value is text as it is, also if it begins with `@` or `file://`, or is `-`
+    #[arg(long)]
+    raw: bool,
 }
 
 /// The keys to list.
@@ -109,7 +113,12 @@ impl Key {
 
 impl Put {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let (path, value) = (self.key.path(), super::input(&self.value)?);
+        let path = self.key.path();
+        let value = if self.raw {
+            self.value.clone().into_bytes()
+        } else {
+            super::input(&self.value)?
+        };
         let request = Request {
             method: "PUT",
             body: &value,

@@ -109,6 +109,9 @@ fn transactions(numbers: &Figures) -> Vec<String> {
     let mut lines = vec![format!(
         "transactions  {open} open, {committed} committed, {aborted} aborted, {expired} expired"
     )];
+    if numbers.sequenced_keyspaces > 0 {
+        lines.push("sequenced     yes, permanently since the first serializable transaction: one log orders all commits".into());
+    }
     if packs > 0 {
         lines.push(format!(
             "packs         {packs} of values, {packs_bytes} bytes"

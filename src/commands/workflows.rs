@@ -49,7 +49,12 @@ pub(crate) struct Run {
     /// The workflow
     name: String,
     /// The input in JSON: as text, `@FILE` or `file://FILE` for the content of a file, `-` for stdin
-    #[arg(long, value_name = "JSON", default_value = "{}")]
+    #[arg(
+        long,
+        value_name = "JSON",
+        default_value = "{}",
+        allow_hyphen_values = true
+    )]
     input: String,
     /// A name for the run: the same name is the same run
     #[arg(long)]

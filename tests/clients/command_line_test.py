@@ -180,6 +180,45 @@ def plain_state_is_read_and_written(apps, tmp_path):
     run("delete", "orders/17")
 
 
+def any_text_is_a_value_or_a_message(apps):
+    apps.function("takes", "def handler(event, context):\n    raise KeyError\n", triggers=[{"queue": "orders"}])
+    apps.deploy()
+    for text, raw in (("@ann", True), ("file:///etc/hostname", True), ("-", True), ("-5", False), ("--no", False), ("-5", True)):
+        options = ["--raw"] if raw else []
+        for command in (["state", "put", "key"], ["queues", "send", "orders", "--group", "a"]):
+            for order in ([*options, text], [text, *options]):
+                said = apps.command(*command, *order)
+                assert said.returncode == 0, (command, order, said.stderr)
+        assert apps.command("state", "get", "key").stdout == text
+    shown = [json.loads(line) for line in apps.command("queues", "peek", "orders", "--json").stdout.splitlines()]
+    assert {message["body"] for message in shown} <= {"@ann", "file:///etc/hostname", "-", "-5", "--no"} and shown
+    missing = apps.command("state", "put", "key", "@ann")
+    assert missing.returncode == 1 and "ann cannot be read" in missing.stderr
+    assert apps.command("functions", "invoke", "takes", "--payload", "-5").stderr.startswith("landfast: the function failed: KeyError")
+    for command in (["state", "put"], ["queues", "send"]):
+        help = apps.command(*command, "--help").stdout
+        assert "@FILE" in help and "--raw" in help, help
+    help = apps.command("queues", "list", "--help").stdout
+    assert "Once that function is removed, the queue is not listed" in " ".join(help.split()), help
+
+
+def the_first_serializable_transaction_shows_in_the_status(apps):
+    """T-3."""
+    def sequenced():
+        said = apps.command("status").stdout
+        return "sequenced     yes, permanently" in said
+
+    assert apps.command("state", "put", "a", "1").returncode == 0
+    assert not sequenced()
+    assert apps.ask("GET", "/v1/status").document["transactions"]["sequenced_keyspaces"] == 0
+    begun = apps.ask("POST", "/v1/transactions", b'{"isolation": "serializable"}')
+    assert begun.status == 201 and sequenced()
+    apps.server.stop()
+    apps.server.start()
+    assert sequenced() and apps.ask("GET", "/v1/status").document["transactions"]["sequenced_keyspaces"] == 1
+    assert "transactions_sequenced_keyspaces 1" in apps.ask("GET", "/metrics").body.decode()
+
+
 def more_keys_than_a_page_are_listed(apps):
     transaction = apps.ask("POST", "/v1/transactions").document["id"]
     for number in range(1001):

@@ -47,6 +47,7 @@ LOADED = (
 EVENTS = {
     "own-raw": [None, 0, -1.5, "text", "", [], [1, None], {}, {"a": {"b": [True]}}, "ä 😀 \u2028"],
     "own-exitAfterAnswer": [None],
+    "own-exitAfterLongAnswer": [None],
     "values-echo": [None, 1, "text", {"a": 1}],
 }
 """The events of a case, one call each; by default one for an export, two for a function of `own`."""

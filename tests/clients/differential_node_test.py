@@ -23,9 +23,12 @@ DIFFERENCES = [
     ("The cloud's client calls `catch` of what `then` returns, which need not have it.", {
         "values-bareThenable": ["bare"],
     }),
-    ("The result of a handler that is not asynchronous counts, as in the cloud from Node 24 on; before, it is dropped.", {
+    ("The result of a handler that is not asynchronous counts if nothing calls back, as in the cloud from Node 24 on;"
+     " before, it is dropped.", {
         "own-syncReturn": [{"returned": None}, {"returned": None}],
         "own-syncZero": [0, 0],
+        "own-syncOfTimer": [True, True],
+        "own-syncCircular": ["Error: Unable to stringify response body"] * 2,
     }),
     ("Handlers are looked for in a default export too, as in the cloud from Node 24 on.", {
         "load-top-whole": ["of the default export"],
@@ -35,9 +38,6 @@ DIFFERENCES = [
         "own-never": [NEVER.format("handler")] * 2,
         "own-neverAwait": [NEVER.format("handler")] * 2,
         "load-neverLoads": [NEVER.format("module")],
-    }),
-    ("Ours waits until the server has the error, and a listener of the code runs meanwhile.", {
-        "own-ownListener": ["Error: uncaught"] * 2,
     }),
     ("The cloud's client fails by itself before it can report the error.", {
         "load-raisesNull": [
@@ -62,6 +62,9 @@ OURS_ALONE = [
     }),
     ("The cloud's client reports the error while it asks for the event, and the faster one counts.", {
         "load-unhandled": ["Runtime.UnhandledPromiseRejection: RangeError: at the import"],
+    }),
+    ("Ours lets a listener of the code run after it has sent the error, so its line comes before or after the answer is there.", {
+        "own-ownListener": ["Error: uncaught"] * 2,
     }),
     ("The cloud's client cannot end its process, and Node complains in the log before or after the answer is there.", {
         "patches-exit": GOES_ON,

@@ -55,6 +55,13 @@ ENDS = {
     "raises-no-exception": first_call("raise Own('own')", before="class Own(BaseException):\n    pass"),
     "is-cancelled": first_call("raise asyncio.CancelledError", before="import asyncio"),
     "interrupts-a-run": first_call("raise landfast.RunInterrupted('the reason')", before="import landfast"),
+    "interrupts-a-run-in-a-group": first_call(
+        "raise BaseExceptionGroup('all', [ValueError('other'), BaseExceptionGroup('inner', [landfast.RunInterrupted('the reason')])])",
+        before="import landfast",
+    ),
+    "ends-in-a-group": first_call(
+        "sys.excepthook = lambda *seen: print('ended')", "raise BaseExceptionGroup('all', [KeyboardInterrupt()])", before="import sys",
+    ),
     "raises-the-end-of-a-generator": first_call("raise GeneratorExit from ValueError('why')"),
 }
 

@@ -50,7 +50,10 @@ DIFFERENCES = [
     ),
     Difference(
         "`landfast.RunInterrupted`, which is no `Exception`, is reported", "a run that fails shows its message",
-        {"interrupts-a-run": "[ERROR] RunInterrupted: the reason"},
+        {
+            "interrupts-a-run": "[ERROR] RunInterrupted: the reason",
+            "interrupts-a-run-in-a-group": "[ERROR] RunInterrupted: the reason",
+        },
     ),
     Difference(
         "an error is reported and logged without a usable `sys.stdout`", OWN_REFERENCES,
@@ -71,6 +74,14 @@ DIFFERENCES = [
 ]
 """All differences that are allowed. Modules that the clients import themselves are not compared."""
 
+LATE = {
+    "returns.a_result_that_is_too_long": "awslambdaric ends itself once its answer is refused, and prints a traceback",
+    "returns.a_coroutine": "Python warns of a coroutine that never ran once the client drops it, after its answer",
+}
+"""Handlers whose answers alone are compared, and the reasons: a client prints more once the server has its answer. Such a line
+is of the call or of none, by the speed of both.
+"""
+
 
 @pytest.fixture(scope="module")
 def transcripts(tmp_path_factory):
@@ -87,6 +98,9 @@ def transcripts(tmp_path_factory):
 @pytest.mark.parametrize("case", pairs.NAMES)
 def a_handler_is_answered_and_logged_as_in_the_cloud(transcripts, case):
     ours, theirs = transcripts[case][OURS], transcripts[case][THEIRS]
+    if case in LATE:
+        assert _answers(ours) == _answers(theirs) != []
+        return
     for difference in DIFFERENCES:
         if case in difference.cases:
             shown = difference.cases[case]
@@ -96,8 +110,12 @@ def a_handler_is_answered_and_logged_as_in_the_cloud(transcripts, case):
     assert ours == theirs
 
 
+def _answers(transcript):
+    return [line for line in transcript if line.startswith(("answered: ", "failed: "))]
+
+
 def each_difference_is_of_a_handler():
-    assert {case for difference in DIFFERENCES for case in difference.cases} <= set(pairs.NAMES)
+    assert {*LATE, *(case for difference in DIFFERENCES for case in difference.cases)} <= set(pairs.NAMES)
 
 
 RIGHT = {
@@ -121,8 +139,8 @@ RIGHT = {
 
 @pytest.mark.parametrize("case", RIGHT)
 def the_bundled_client_gives_the_right_answer(transcripts, case):
-    answers = [line for line in transcripts[case][OURS] if line.startswith(("answered", "failed"))]
-    assert RIGHT[case] in answers and not any(answer.startswith("failed") for answer in answers), answers
+    given = _answers(transcripts[case][OURS])
+    assert RIGHT[case] in given and not any(answer.startswith("failed") for answer in given), given
 
 
 @pytest.mark.parametrize("client", [OURS, THEIRS])
@@ -153,6 +171,6 @@ def a_spare_keeps_its_own_references_too(apps):
         pytest.skip("this machine gives no namespaces")
     for adopted, name in enumerate(cases, 1):
         waiting.until(lambda: figures()["spares"] == 1, "a spare")
-        answers = [apps.call(name) for _ in range(2)]
+        given = [apps.call(name) for _ in range(2)]
         assert figures()["adopted"] == adopted
-        assert answers[0] == answers[1] or answers[1].message == "on purpose", answers
+        assert given[0] == given[1] or given[1].message == "on purpose", given

@@ -28,12 +28,12 @@ BLOCK_SECONDS = 600
 
 
 class Documented(servers.Landfast):
-    """A server that a page starts, with the options of the page."""
+    """A server that a page starts, with the options of the page. Its data lies where that of a reader does."""
 
     arguments = ()
 
     def options(self):
-        return [*self.arguments, *super().options()]
+        return [*self.arguments, "--data-dir", str(self.directory / "page/landfast-data")]
 
 
 class Page:

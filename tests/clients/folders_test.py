@@ -48,6 +48,21 @@ def a_folder_that_pip_has_filled_is_deployed_and_its_own_files_win(apps):
     assert not (code / "more.py").exists(), "the folder stays as it was"
 
 
+def two_versions_of_one_distribution_are_not_mixed(apps):
+    _wheel(apps.folder / "libs/mine-2.0-py3-none-any.whl", "mine", "VALUE = 2\n", version="2.0")
+    apps.file("requirements.txt", "../libs/mine-2.0-py3-none-any.whl\n")
+    apps.file("mine.py", "VALUE = 1\n")
+    apps.file("mine-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    apps.function("uses", "import mine\ndef handler(event, context):\n    return mine.VALUE\n")
+    said = _refused(apps)
+    assert 'the code folder "code" has mine 1.0, and its requirements.txt installs mine 2.0' in said, said
+    assert "Remove mine from the folder, or write mine==1.0" in said, said
+    shutil.rmtree(apps.folder / "code/mine-1.0.dist-info")
+    (apps.folder / "code/mine.py").unlink()
+    _deployed(apps)
+    assert apps.call("uses") == 2
+
+
 def a_relative_requirement_lies_beside_its_file_from_any_working_directory(apps, tmp_path):
     _wheel(apps.folder / "code/libs/mine-1.0-py3-none-any.whl", "mine", "VALUE = 1\n")
     apps.file("requirements.txt", "./libs/mine-1.0-py3-none-any.whl\n")
@@ -88,22 +103,60 @@ def a_folder_without_the_handler_is_refused_with_the_file_that_was_expected(apps
     assert "cod: the folder with code" in _refused(apps)
     apps.tables["says"]["code"] = "code"
     apps.file("app.py", SAYS(1))
-    apps.file(".gitignore", "app.py\n")
+    apps.file(".landfastignore", "# generated\napp.*\n")
     said = _refused(apps)
-    assert "has neither app.py" in said and "`!/app.py` in code/.landfastignore brings it back" in said, said
-    apps.file(".landfastignore", "!app.py\n")
-    _deployed(apps)
-    assert apps.call("says") == 1
-    apps.tables["says"].update(handler="lib/deep.handler")
-    apps.file("lib/deep.py", SAYS(2))
+    assert "has neither app.py" in said and "code/app.py is left out by line 2 of code/.landfastignore, `app.*`" in said, said
+    apps.tables["says"].update(handler="venv/deep.handler")
+    apps.file("venv/__init__.py", "")
+    apps.file("venv/deep.py", SAYS(2))
+    assert "a line `!/venv/` in code/.landfastignore brings it back" in _refused(apps)
+    apps.file(".landfastignore", "!/venv/\n")
     _deployed(apps)
     assert apps.call("says") == 2
-    apps.file(".gitignore", "lib/\n")
-    assert "`!/lib/` in code/.landfastignore brings it back" in _refused(apps)
-    apps.file(".landfastignore", "!app.py\n!/lib/\n")
-    _deployed(apps)
     apps.function("node", runtime="node", handler="src/index.handler", memory_mb=256)
     assert "has neither src/index.js nor src/index.mjs" in _refused(apps)
+
+
+def a_built_handler_that_git_leaves_out_is_deployed(apps):
+    apps.file(".gitignore", "/bootstrap*\n/dist/\n[z-a]\nfoo{\n")
+    apps.file("bootstrap", """\
+        #!/usr/bin/env python3
+        import os, urllib.request
+        api = "http://" + os.environ["AWS_LAMBDA_RUNTIME_API"] + "/2018-06-01/runtime/invocation/"
+        while True:
+            id = urllib.request.urlopen(api + "next").headers["Lambda-Runtime-Aws-Request-Id"]
+            said = ",".join(sorted(os.listdir())).encode()
+            urllib.request.urlopen(api + id + "/response", b'"' + said + b'"')
+    """, mode=0o755)
+    apps.file("bootstrap.debug", "x")
+    apps.file("dist/app.py", "import dist.more\ndef handler(event, context):\n    return dist.more.VALUE\n")
+    apps.file("dist/more.py", "VALUE = 7\n")
+    apps.function("built", runtime="executable", handler="bootstrap")
+    apps.function("compiled", handler="dist.app.handler")
+    _deployed(apps)
+    assert apps.call("built") == ".gitignore,bootstrap,dist"
+    assert apps.call("compiled") == 7, "a module brings its folder"
+    apps.file(".landfastignore", "bootstrap\n")
+    said = _refused(apps)
+    assert "functions.built: " in said and "code/bootstrap is left out by line 1 of code/.landfastignore, `bootstrap`" in said, said
+
+
+def a_handler_may_lie_below_a_link(apps):
+    apps.file("src/app.py", SAYS(3))
+    (apps.folder / "code/lib").symlink_to("src")
+    apps.function("linked", handler="lib.app.handler")
+    _deployed(apps)
+    assert apps.call("linked") == 3
+
+
+def a_compiled_package_is_a_handler(apps):
+    """One of C would need a compiler: what the import says shows that it was deployed and found."""
+    apps.file("app/__init__.cpython-311-x86_64-linux-gnu.so", "no library\n")
+    apps.file("app/__init__.abi3.so", "no library\n")
+    apps.function("native", handler="app.handler")
+    _deployed(apps)
+    failed = apps.call("native")
+    assert failed.type == "Runtime.ImportModuleError" and "app/__init__." in failed.message, failed
 
 
 def the_server_refuses_such_an_archive_too_and_does_not_show_its_own_paths(apps):
@@ -166,6 +219,14 @@ def a_package_json_is_installed_as_requirements_are(apps):
     apps.file(".gitignore", "node_modules/\n")
     _deployed(apps)
     assert apps.call("uses") == "own", "modules that are there are deployed, though git ignores them"
+    apps.file(".landfastignore", "node_modules/\n")
+    _deployed(apps)
+    assert apps.call("uses") == 7_200_000, "modules that are left out are installed"
+    for lock in ("yarn.lock", "pnpm-lock.yaml", "bun.lockb"):
+        apps.file(lock, "")
+        said = _refused(apps)
+        assert f"does not read their versions in {lock}" in said and "`npm install --package-lock-only`" in said, said
+        (apps.folder / "code" / lock).unlink()
     apps.file("package.json", '{"dependencies": {"mine": "file:../libs/mine"}}\n')
     shutil.rmtree(apps.folder / "code/node_modules")
     assert "npm install --install-links" in _refused(apps)

@@ -37,6 +37,7 @@ def start(tmp_path, monkeypatch):
         apps.function("waits", WAITS, retries=0, timeout_s=600, triggers=[{"http": "/waits"}])
         apps.function("works", WAITS, retries=0, timeout_s=600)
         apps.workflow("order", 'steps = ["works", "works"]')
+        apps.workflow("single", 'steps = ["works"]')
         apps.deploy()
         return apps
 
@@ -66,6 +67,17 @@ def a_stop_waits_for_the_function_at_work_and_refuses_new_calls(start):
     again = apps.ask("GET", "/v1/workflows/order/runs/mine?wait=100").document
     assert (again["status"], again["output"]) == ("succeeded", "went")
     assert apps.lines("works").count("begun") == 2, "one for each step"
+
+
+def a_run_whose_last_step_ends_during_the_stop_ends_before_it(start):
+    apps = start(600)
+    run = stopping.Asked(lambda: apps.ask("POST", "/v1/workflows/single/runs?wait=100&id=mine"))
+    stopping.begun(apps, "works")
+    stopping.begin_to_stop(apps)
+    assert apps.ask("PUT", "/v1/state/go", b"now").status == 204
+    ended = run.answer().document
+    assert (ended["status"], ended["output"]) == ("succeeded", "went")
+    assert apps.server.stop(0) == 0
 
 
 def a_stop_that_does_not_wait_tells_callers_so_and_tries_events_and_steps_again(start):

@@ -1,7 +1,9 @@
 //! The Rust client and the real program: responses lost at a chosen moment, kill -9, dead nodes,
 //! every refusal.
 
+mod conditions;
 mod effects;
+mod kept;
 mod refusals;
 mod relay;
 

@@ -204,7 +204,14 @@ fn a_store_that_cannot_be_reached_is_named_a_few_times() {
     // No process listens on the first port, and only root can.
     let output = run(&mut serve(
         directory.path(),
-        &["--provider", "redis", "--store", "redis://127.0.0.1:1"],
+        &[
+            "--provider",
+            "redis",
+            "--store",
+            "redis://127.0.0.1:1",
+            "--s3",
+            "off",
+        ],
     ));
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);

@@ -16,6 +16,7 @@ use benches::{
     transactions::{
         chart,
         collection::{self, Collection},
+        conditions::{self, Conditions},
         curve,
         disk::{Disk, DiskRate},
         engine::{embedded, start},
@@ -95,6 +96,10 @@ struct Arguments {
     /// Transactions of each client at each length.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     length_transactions: u32,
+    /// Plain writes of each client on the embedded store with and without a condition, in all
+    /// rounds; 0 skips this part.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    conditional_writes: u32,
     /// Transactions per second, one run each, with values in packs among objects; none by default.
     /// A rate above the clients' reach runs at their maximum: each client waits up to 100 ms for
     /// its pack.
@@ -155,6 +160,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
         None => None,
     };
     let lengths = bench.lengths().await?;
+    let conditions = bench.conditions().await?;
     let packing = bench.packing().await?;
     let command = std::iter::once("bench-transactions".to_owned()).chain(std::env::args().skip(1));
     let shown = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
@@ -171,6 +177,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
         collection,
         overwrites,
         lengths,
+        conditions,
         packing,
         port_calls: bench.port_calls,
         commits_per_slot: bench.commits_per_slot,
@@ -449,6 +456,51 @@ impl Bench<'_> {
             lengths.push(lengths::measure(&data, mix, arguments.seed).await?);
         }
         Ok(lengths)
+    }
+
+    /// The cost of a condition on a plain write, over HTTP and in this process.
+    async fn conditions(&self) -> Result<Vec<Conditions>> {
+        let arguments = self.arguments;
+        let amount = conditions::Amount {
+            clients: arguments.embedded_clients as usize,
+            writes: arguments.conditional_writes as usize,
+            rounds: arguments.rounds,
+        };
+        if amount.clients == 0 || amount.writes == 0 {
+            return Ok(Vec::new());
+        }
+        let names = ["conditions-without", "conditions-with"];
+        let data = names.map(|name| arguments.directory.join(name));
+        let [without, with] = [&data[0], &data[1]].map(async |data| {
+            let provider = ["--data-dir".to_owned(), data.display().to_string()];
+            // Each writes its log there.
+            fs::create_dir_all(data.with_extension("log"))?;
+            let log = data.with_extension("log");
+            Process::landfast_on(&arguments.landfast, &log, &provider).await
+        });
+        let ((one, without), (other, with)) = (without.await?, with.await?);
+        let targets = |address| {
+            let target = |_| conditions::Target::http(address);
+            (0..amount.clients).map(target).collect()
+        };
+        let stores = (targets(without), targets(with));
+        let mut rows = conditions::measure("HTTP", stores, amount).await?;
+        one.stop().await?;
+        other.stop().await?;
+
+        let (one, other) = (embedded(&data[0]).await?, embedded(&data[1]).await?);
+        let without = start(one.key_value(), Config::default()).await?;
+        let with = start(other.key_value(), Config::default()).await?;
+        let targets = |engine: &Engine| {
+            let target = |_| conditions::Target::engine(engine);
+            (0..amount.clients).map(target).collect()
+        };
+        let stores = (targets(&without.0), targets(&with.0));
+        rows.extend(conditions::measure("in process", stores, amount).await?);
+        drop((without, with));
+        one.close().await;
+        other.close().await;
+        Ok(rows)
     }
 
     /// The cost of packed values on an object store.

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::{
     collection::{Collection, Compared, Side},
+    conditions::{Conditions, Written},
     disk::DiskRate,
     lengths::Length,
     overwrites::Overwrites,
@@ -69,6 +70,8 @@ pub struct Report {
     pub overwrites: Option<Overwrites>,
     /// Transactions of more and more functions.
     pub lengths: Vec<Length>,
+    /// Plain writes with and without a condition, on the embedded store.
+    pub conditions: Vec<Conditions>,
     /// The cost of packed values on an object store.
     pub packing: Vec<Packing>,
     /// Requests of the in-process engine to Redis for one transaction, at the first skew.
@@ -107,6 +110,13 @@ pub fn markdown(report: &Report) -> String {
             "Transactions of more functions, each of two reads and a write, in process, ten clients:\n\n",
         );
         grid(&mut text, &by_length(&report.lengths));
+        text.push('\n');
+    }
+    if !report.conditions.is_empty() {
+        text.push_str(
+            "Plain writes of 1 KiB on the embedded store, with and without a condition, each client with keys of its own:\n\n",
+        );
+        grid(&mut text, &conditional(&report.conditions));
         text.push('\n');
     }
     if !report.packing.is_empty() {
@@ -395,6 +405,34 @@ fn by_length(lengths: &[Length]) -> Vec<Vec<String>> {
             format!("{:.2}", length.figures.p99_ms),
             format!("{:.2}x", length.figures.p50_ms / first),
             thousands(length.figures.per_second),
+        ]
+    }));
+    rows
+}
+
+fn conditional(conditions: &[Conditions]) -> Vec<Vec<String>> {
+    let mut rows = vec![strings([
+        "way",
+        "write",
+        "clients",
+        "p50 ms",
+        "p99 ms",
+        "p50 to plain",
+        "per second",
+    ])];
+    rows.extend(conditions.iter().map(|row| {
+        let plain = conditions
+            .iter()
+            .find(|other| other.way == row.way && other.written == Written::Plain)
+            .unwrap_or(row);
+        vec![
+            row.way.to_owned(),
+            row.written.name().to_owned(),
+            row.clients.to_string(),
+            format!("{:.2}", row.figures.p50_ms),
+            format!("{:.2}", row.figures.p99_ms),
+            format!("{:.2}x", row.figures.p50_ms / plain.figures.p50_ms),
+            thousands(row.figures.per_second),
         ]
     }));
     rows

@@ -82,6 +82,15 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Of requests that took `nanoseconds` each, all within `elapsed`.
+    pub fn of(nanoseconds: Histogram<u64>, elapsed: Duration) -> Self {
+        Self {
+            nanoseconds,
+            no_valid_version: 0,
+            elapsed,
+        }
+    }
+
     /// Adds another run of the same clients to this one.
     pub fn add(&mut self, other: &Self) -> Result<()> {
         self.nanoseconds.add(&other.nanoseconds)?;

@@ -23,6 +23,7 @@ from ._problems import (
     AlreadyCommitted,
     AttemptEnded,
     ClockAhead,
+    ConditionNotMet,
     Conflict,
     Corrupt,
     Error,
@@ -52,7 +53,7 @@ from ._problems import (
     UnexpectedAnswer,
 )
 from ._requests import Value
-from ._state import Page, State
+from ._state import Page, State, Versioned
 from ._transact import RUNS_MAX
 from ._transaction import Transaction
 
@@ -71,6 +72,7 @@ __all__ = [
     "AttemptEnded",
     "Client",
     "ClockAhead",
+    "ConditionNotMet",
     "Conflict",
     "Corrupt",
     "Error",
@@ -102,6 +104,7 @@ __all__ = [
     "TransactionFinished",
     "Unavailable",
     "UnexpectedAnswer",
+    "Versioned",
     "Workflow",
     "call",
     "connect",

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 import json
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar, Dict, Mapping, Optional, Type
 
@@ -210,6 +211,12 @@ class InvalidRequest(Error):
     advice = "The same will be refused again; correct what was asked for, or the far store that refuses it."
 
 
+class ConditionNotMet(Error):
+    """The key has another value than the condition of the write says, or none. Nothing changed."""
+
+    advice = "Nothing was written; read the key, and decide anew."
+
+
 class NoSuchQueue(Error):
     """There is no queue of this name to send to. Nothing changed."""
 
@@ -329,6 +336,18 @@ class RunInterrupted(BaseException):
     """
 
 
+def interruption_in(error: BaseException) -> Optional[RunInterrupted]:
+    """The interruption that `error` is or, if it is a group of exceptions, contains; None: there is
+    none. A task group wraps the exceptions of its tasks.
+    """
+    if isinstance(error, RunInterrupted):
+        return error
+    if sys.version_info >= (3, 11) and isinstance(error, BaseExceptionGroup):
+        found = (interruption_in(inner) for inner in error.exceptions)
+        return next((inner for inner in found if inner is not None), None)
+    return None
+
+
 # The table of the HTTP interface: the problems of transactions first, then those of the front end
 # itself.
 MEANINGS: Mapping[str, Meaning] = {
@@ -357,7 +376,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "outcome-unknown": Meaning(OutcomeUnknown, Repeat.ELSEWHERE, is_certain=False),
     "unavailable": Meaning(Unavailable, Repeat.ELSEWHERE, is_certain=False),
     "server-stopped": Meaning(Unavailable, is_certain=False),
-    "condition-not-met": Meaning(InvalidRequest),
+    "condition-not-met": Meaning(ConditionNotMet),
     "no-room": Meaning(NoRoom),
     "corrupt": Meaning(Corrupt, is_certain=False),
     "not-ready": Meaning(Unavailable, Repeat.ELSEWHERE),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -177,15 +178,28 @@ def get_state(key: Key) -> Call:
     return Call(what, Request("GET", _state(key, what), _of_step()), may_be_absent=True)
 
 
-def put_state(key: Key, value: Value) -> Call:
+def put_state(key: Key, value: Value, condition: Mapping[str, str]) -> Call:
     what = f"put {_shown(key)}"
-    headers = {**_of_step(), "Content-Type": "application/octet-stream"}
-    return Call(what, Request("PUT", _state(key, what), headers, _bytes(value, what, None)), is_change=True)
+    headers = {**_of_step(), **condition, "Content-Type": "application/octet-stream"}
+    request = Request("PUT", _state(key, what), headers, _bytes(value, what, None))
+    return Call(what, request, is_change=True, is_repeatable=not condition)
 
 
-def delete_state(key: Key) -> Call:
+def delete_state(key: Key, condition: Mapping[str, str]) -> Call:
     what = f"delete {_shown(key)}"
-    return Call(what, Request("DELETE", _state(key, what), _of_step()), is_change=True)
+    request = Request("DELETE", _state(key, what), {**_of_step(), **condition})
+    return Call(what, request, is_change=True, is_repeatable=not condition)
+
+
+def condition(if_absent: bool, if_match: Optional[str]) -> Mapping[str, str]:
+    """The headers of a condition. A write under one is not repeated after a lost response: the
+    repeat would meet the effect of the first.
+    """
+    if if_match is None:
+        return {"If-None-Match": "*"} if if_absent else {}
+    if if_absent or re.fullmatch(r'\*|"[\x21\x23-\x7e]*"', if_match) is None:
+        raise InvalidRequest("write under a condition", f"either if_absent, or if_match with an ETag or '*': {if_match!r}")
+    return {"If-Match": if_match}
 
 
 def scan_state(prefix: Key, after: Optional[Key], limit: int) -> Call:

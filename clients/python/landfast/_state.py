@@ -26,6 +26,14 @@ class Page(NamedTuple):
     """The key after which the next page begins; None after the last page."""
 
 
+class Versioned(NamedTuple):
+    """A value and its version."""
+
+    value: bytes
+    etag: str
+    """Opaque; it changes with each write of the key."""
+
+
 class StateCalls:
     """Reads and writes as steps, for both kinds of client."""
 
@@ -37,6 +45,17 @@ class StateCalls:
     def get(self, key: Key) -> Steps[Optional[bytes]]:
         answer = yield from exchange(_requests.get_state(key), self._route, self._limits)
         return value_in(answer.response)
+
+    def get_with_etag(self, key: Key) -> Steps[Optional[Versioned]]:
+        call = _requests.get_state(key)
+        answer = yield from exchange(call, self._route, self._limits)
+        value = value_in(answer.response)
+        if value is None:
+            return None
+        etag = answer.response.headers.get("etag")
+        if etag is None:
+            raise UnexpectedAnswer(call.what, "the answer has no ETag, as in the code of a workflow's step")
+        return Versioned(value, etag)
 
     def scan(self, prefix: Key, after: Optional[Key], limit: int) -> Steps[Page]:
         call = _requests.scan_state(prefix, after, limit)
@@ -54,15 +73,16 @@ class StateCalls:
                 items.append((key, value))
         return Page(items, next)
 
-    def put(self, key: Key, value: Value) -> Steps[None]:
-        yield from self._change(_requests.put_state(key, value))
+    def put(self, key: Key, value: Value, if_absent: bool, if_match: Optional[str]) -> Steps[Optional[str]]:
+        return self._change(_requests.put_state(key, value, _requests.condition(if_absent, if_match)))
 
-    def delete(self, key: Key) -> Steps[None]:
-        yield from self._change(_requests.delete_state(key))
+    def delete(self, key: Key, if_match: Optional[str]) -> Steps[Optional[str]]:
+        return self._change(_requests.delete_state(key, _requests.condition(False, if_match)))
 
-    def _change(self, call: Call) -> Steps[None]:
+    def _change(self, call: Call) -> Steps[Optional[str]]:
         answer = yield from exchange(call, self._route, self._limits)
         self._after.heard(answer.response.headers.get(AFTER_HEADER.lower()))
+        return answer.response.headers.get("etag")
 
 
 def _entries(found: Any) -> Tuple[List[Tuple[bytes, Optional[bytes]]], Optional[bytes]]:
@@ -78,7 +98,7 @@ class State:
 
     A write whose response is lost is sent again. It may then be applied twice, with another
     client's write of the key in between. Where that matters, use a transaction, which takes effect
-    once.
+    once. A write under a condition is not sent again: it raises `OutcomeUnknown`, so read the key.
     """
 
     def __init__(self, calls: StateCalls, connections: Connections) -> None:
@@ -88,6 +108,10 @@ class State:
     def get(self, key: Key) -> Optional[bytes]:
         """The value of `key`, or None if there is none."""
         return self._connections.drive(self._calls.get(key))
+
+    def get_with_etag(self, key: Key) -> Optional[Versioned]:
+        """The value of `key` and its ETag, or None if there is no value."""
+        return self._connections.drive(self._calls.get_with_etag(key))
 
     def scan(self, prefix: Key = b"", *, after: Optional[Key] = None, limit: int = 100) -> Page:
         """Examines up to `limit` keys (1,000 at the most) that begin with `prefix`, after the key
@@ -99,10 +123,18 @@ class State:
         """
         return self._connections.drive(self._calls.scan(prefix, after, limit))
 
-    def put(self, key: Key, value: Value) -> None:
-        """Sets `key`; it is durable when this returns."""
-        self._connections.drive(self._calls.put(key, value))
+    def put(
+        self, key: Key, value: Value, *, if_absent: bool = False, if_match: Optional[str] = None
+    ) -> Optional[str]:
+        """Sets `key`; it is durable when this returns. Returns the ETag of the value, or None in
+        the code of a workflow's step.
 
-    def delete(self, key: Key) -> None:
-        """Removes `key`, whether or not it exists."""
-        self._connections.drive(self._calls.delete(key))
+        With `if_absent`, only if the key has no value; with `if_match`, only if its value has this
+        ETag (`"*"`: any). Otherwise it raises `ConditionNotMet`. The first condition makes the
+        keyspace sequenced permanently.
+        """
+        return self._connections.drive(self._calls.put(key, value, if_absent, if_match))
+
+    def delete(self, key: Key, *, if_match: Optional[str] = None) -> None:
+        """Removes `key`, whether or not it exists. With `if_match` as `put`."""
+        self._connections.drive(self._calls.delete(key, if_match))

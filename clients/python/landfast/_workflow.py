@@ -34,7 +34,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar
 from . import _ids, _requests
 from ._connection import Connections
 from ._nodes import Route
-from ._problems import AttemptEnded, Error, FunctionFailed, OutsideOfRun, RunInterrupted, StepFailed, TooLarge
+from ._problems import AttemptEnded, Error, FunctionFailed, OutsideOfRun, RunInterrupted, StepFailed, TooLarge, interruption_in
 from ._repeat import Limits, Steps, exchange
 from ._requests import Call, Value
 from ._transact import refuse_unfinished
@@ -375,9 +375,9 @@ def _run_opened(name: str, opened: Opened, connections: Connections, calls: Work
     with opened.as_current():
         try:
             output = encode(refuse_unfinished(body(), f"the step {name!r}"))
-        except RunInterrupted:
-            raise
         except BaseException as error:
+            if (interruption := interruption_in(error)) is not None:
+                raise interruption
             # This includes exceptions that are no `Exception`, such as an exit or a cancellation:
             # when the code runs again it gets this, too.
             raise connections.drive(calls.fail_step(name, error)) from error

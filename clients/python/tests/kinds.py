@@ -78,11 +78,14 @@ class BlockingState:
     ) -> landfast.Page:
         return self._state.scan(prefix, after=after, limit=limit)
 
-    async def put(self, key: Union[str, bytes], value: bytes) -> None:
-        self._state.put(key, value)
+    async def get_with_etag(self, key: Union[str, bytes]) -> Optional[landfast.Versioned]:
+        return self._state.get_with_etag(key)
 
-    async def delete(self, key: Union[str, bytes]) -> None:
-        self._state.delete(key)
+    async def put(self, key: Union[str, bytes], value: bytes, **condition: Any) -> Optional[str]:
+        return self._state.put(key, value, **condition)
+
+    async def delete(self, key: Union[str, bytes], **condition: Any) -> None:
+        self._state.delete(key, **condition)
 
 
 class BlockingWorkflow:

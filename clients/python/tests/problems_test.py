@@ -34,7 +34,7 @@ TABLE = [
     ("outside-of-run", 400, landfast.OutsideOfRun, Repeat.NEVER, False),
     ("attempt-ended", 409, landfast.AttemptEnded, Repeat.NEVER, False),
     ("too-many-runs", 429, landfast.TooManyRuns, Repeat.HERE, False),
-    ("condition-not-met", 412, landfast.InvalidRequest, Repeat.NEVER, False),
+    ("condition-not-met", 412, landfast.ConditionNotMet, Repeat.NEVER, False),
     ("no-room", 507, landfast.NoRoom, Repeat.NEVER, False),
     ("corrupt", 500, landfast.Corrupt, Repeat.NEVER, False),
     ("not-ready", 503, landfast.Unavailable, Repeat.ELSEWHERE, True),

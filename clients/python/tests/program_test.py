@@ -167,6 +167,31 @@ async def an_earlier_attempt_is_refused(client: kinds.Client, name: str) -> None
 
 
 @_over_program
+async def a_write_under_a_condition_takes_effect_only_if_it_holds(client: kinds.Client, name: str) -> None:
+    """T20."""
+    state = client.state()
+    assert await state.get_with_etag(name) is None
+    for refused in (state.put(name, b"0", if_match="*"), state.put(name, b"0", if_match='"1"'), state.delete(name, if_match="*")):
+        with pytest.raises(landfast.ConditionNotMet):
+            await refused
+    etag = await state.put(name, b"1", if_absent=True)
+    assert etag is not None and await state.get_with_etag(name) == (b"1", etag)
+    with pytest.raises(landfast.ConditionNotMet):
+        await state.put(name, b"2", if_absent=True)
+    newer = await state.put(name, b"2", if_match=etag)
+    assert newer is not None and newer != etag
+    for refused in (state.put(name, b"3", if_match=etag), state.delete(name, if_match=etag)):
+        with pytest.raises(landfast.ConditionNotMet):
+            await refused
+    assert await state.get_with_etag(name) == landfast.Versioned(b"2", newer)
+    await state.delete(name, if_match=newer)
+    assert await state.get(name) is None
+    for wrong in ({"if_match": "1"}, {"if_match": '"a"\r\nX: "'}, {"if_match": "*", "if_absent": True}):
+        with pytest.raises(landfast.InvalidRequest):
+            await state.put(name, b"1", **wrong)
+
+
+@_over_program
 async def limits_are_refused_by_name(client: kinds.Client, name: str) -> None:
     """T15."""
     with pytest.raises(landfast.InvalidRequest):

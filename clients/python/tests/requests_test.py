@@ -79,6 +79,18 @@ async def a_commit_whose_answer_is_lost_is_repeated_under_its_id_and_takes_effec
 
 
 @kinds.over()
+async def a_write_under_a_condition_is_not_sent_again_after_a_lost_answer(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """T20: the repeat would meet the effect of the first."""
+    state = client.state()
+    for fault in (cluster.reset_after, cluster.refuse(503, "outcome-unknown")):
+        servers.fail("/state/", fault, fault, fault)
+        for write in (state.put("a", b"1", if_absent=True), state.put("a", b"1", if_match='"1"'), state.delete("a", if_match="*")):
+            with pytest.raises(landfast.OutcomeUnknown):
+                await write
+    assert [seen.headers.get("if-none-match") or seen.headers.get("if-match") for seen in servers.requests("/state/")] == ["*", '"1"', "*"] * 2
+
+
+@kinds.over()
 async def every_request_of_a_transaction_survives_a_reset_before_and_after_it_takes_effect(
     client: kinds.Client, servers: cluster.Cluster
 ) -> None:

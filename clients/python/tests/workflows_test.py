@@ -317,6 +317,28 @@ async def code_does_not_go_on_where_it_cannot_know_what_a_step_came_to(client: k
 
 
 @kinds.over()
+async def an_interruption_in_a_group_is_no_failure_of_its_step(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """A task group wraps the exceptions of its tasks."""
+    interruption = landfast.RunInterrupted("of a task")
+
+    async def wraps() -> None:
+        inner = BaseExceptionGroup("inner", [KeyError("other"), interruption])
+        raise BaseExceptionGroup("outer", [ZeroDivisionError(), inner])
+
+    async def wraps_none() -> None:
+        raise ExceptionGroup("outer", [ZeroDivisionError()])
+
+    opened = cluster.document({"step": "s", "id": "s-id"})
+    servers.fail("", opened, opened, cluster.document({"error": {}}))
+    with pytest.raises(landfast.RunInterrupted) as raised:
+        await client.run_step("s", wraps)
+    assert raised.value is interruption
+    with pytest.raises(landfast.StepFailed):
+        await client.run_step("s", wraps_none)
+    assert [str(seen).split("/")[-1] for seen in servers.seen] == ["s", "s", "failure"]
+
+
+@kinds.over()
 async def a_function_that_fails_says_what_it_said(client: kinds.Client, servers: cluster.Cluster) -> None:
     said = {"errorType": "ValueError", "errorMessage": "no"}
     servers.fail("/calls/", cluster.document({"error": said}), cluster.document({"output": 3}))

@@ -10,7 +10,8 @@
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
     call::{AttemptName, Call, GENERATED_ID_PREFIX, Isolation},
     error::{Error, ErrorKind, Result},
     exchange::{Core, full_jitter},
-    limits::Limits,
+    limits::{Limits, RESULT_BYTES_MAX},
     transaction::Transaction,
     unanswered::Unanswered,
 };
@@ -44,11 +45,21 @@ pub struct Begin {
     runs_max: u32,
 }
 
+/// The outcome of a transaction with a body.
+enum Ran<T> {
+    Now(T),
+    /// Its id had committed before, as this error says.
+    Before(Error),
+    /// Its id was committed by another client meanwhile.
+    Meanwhile,
+}
+
 #[derive(Default, Deserialize)]
 struct Begun {
     status: Option<String>,
     attempt: Option<String>,
     after: Option<String>,
+    result: Option<Value>,
 }
 
 impl Begin {
@@ -118,16 +129,76 @@ impl Begin {
         E: From<Error>,
     {
         let id = self.given_or_generated_id()?;
+        let ran = self.run(&id, &mut body, |_| None).await?;
+        Ok(match ran {
+            Ran::Now(value) => Some(value),
+            Ran::Before(_) | Ran::Meanwhile => None,
+        })
+    }
+
+    /// As [`Begin::transact`], and keeps the body's result with the commit, as JSON of at most 64
+    /// KiB. If the id has committed before, it returns the kept result; none if none was kept.
+    ///
+    /// A result that is longer, or cannot be JSON, is returned and not kept. A kept result that is
+    /// no `T` is [`UnexpectedAnswer`](crate::ErrorKind::UnexpectedAnswer).
+    pub async fn transact_keeping<T, E, F>(
+        self,
+        mut body: impl FnMut(Transaction) -> F,
+    ) -> std::result::Result<Option<T>, E>
+    where
+        T: Serialize + DeserializeOwned,
+        F: Future<Output = std::result::Result<T, E>>,
+        E: From<Error>,
+    {
+        let id = self.given_or_generated_id()?;
+        let kept = match self.run(&id, &mut body, kept_result).await? {
+            Ran::Now(value) => return Ok(Some(value)),
+            Ran::Before(mut error) => error.take_kept(),
+            Ran::Meanwhile => self.kept(&id).await?,
+        };
+        let parsed = kept.map(serde_json::from_value).transpose();
+        parsed.map_err(|error| {
+            let what = format!("read the kept result of transaction {id:?}");
+            let error = Error::new(ErrorKind::UnexpectedAnswer, what, error.to_string());
+            error.of_transaction(Some(&id)).into()
+        })
+    }
+
+    /// The result that was kept with the commit of `id`.
+    async fn kept(&self, id: &str) -> Result<Option<Value>> {
+        match self.begin(id).await {
+            Err(mut error) if error.kind() == ErrorKind::AlreadyCommitted => Ok(error.take_kept()),
+            Err(error) => Err(error),
+            // The server has forgotten the commit, and the result with it.
+            Ok(transaction) => {
+                transaction.give_up().await;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn run<T, E, F>(
+        &self,
+        id: &str,
+        body: &mut impl FnMut(Transaction) -> F,
+        keep: fn(&T) -> Option<String>,
+    ) -> std::result::Result<Ran<T>, E>
+    where
+        F: Future<Output = std::result::Result<T, E>>,
+        E: From<Error>,
+    {
         let mut runs = 0;
         loop {
-            let transaction = match self.begin(&id).await {
-                Err(error) if error.kind() == ErrorKind::AlreadyCommitted => return Ok(None),
+            let transaction = match self.begin(id).await {
+                Err(error) if error.kind() == ErrorKind::AlreadyCommitted => {
+                    return Ok(Ran::Before(error));
+                }
                 begun => begun?,
             };
             let (verdict, error) = match body(transaction.clone()).await {
-                Ok(value) if transaction.is_given_up() => return Ok(Some(value)),
-                Ok(value) => match transaction.commit().await {
-                    Ok(()) => return Ok(Some(value)),
+                Ok(value) if transaction.is_given_up() => return Ok(Ran::Now(value)),
+                Ok(value) => match transaction.commit_keeping(keep(&value).as_deref()).await {
+                    Ok(()) => return Ok(Ran::Now(value)),
                     Err(error) => (transaction.verdict(), error.into()),
                 },
                 Err(error) => (transaction.verdict(), error),
@@ -135,7 +206,7 @@ impl Begin {
             transaction.give_up().await;
             runs += 1;
             match verdict {
-                Verdict::Skip => return Ok(None),
+                Verdict::Skip => return Ok(Ran::Meanwhile),
                 Verdict::Again(reason) if runs < self.runs_max => {
                     sleep(full_jitter(runs).max(reason.retry_after().unwrap_or_default())).await;
                 }
@@ -164,7 +235,8 @@ impl Begin {
         if begun.status.as_deref() == Some("committed") {
             self.carried.heard(begun.after);
             let why = "its id has committed before";
-            return Err(call.error(ErrorKind::AlreadyCommitted, why));
+            let before = call.error(ErrorKind::AlreadyCommitted, why);
+            return Err(before.with_kept(begun.result));
         }
         let token = begun
             .attempt
@@ -198,6 +270,12 @@ impl IntoFuture for Begin {
             self.begin(&id).await
         })
     }
+}
+
+/// A body's result as it is kept with the commit; none if it is not kept.
+fn kept_result<T: Serialize>(result: &T) -> Option<String> {
+    let json = serde_json::to_string(result).ok()?;
+    (json.len() <= RESULT_BYTES_MAX).then_some(json)
 }
 
 async fn abort_unheard(core: Core, abort: Call) {

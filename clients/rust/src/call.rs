@@ -43,8 +43,20 @@ impl Isolation {
     }
 }
 
-/// A request, its purpose in words, and the meaning of a missing response. Sending it twice has the
-/// same effect as sending it once.
+/// The condition of a plain write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Condition {
+    /// The key has no value.
+    Absent,
+    /// The key has a value.
+    Present,
+    /// The key has the value whose write or read returned this `ETag`.
+    Match(String),
+}
+
+/// A request, its purpose in words, and the meaning of a missing response. Without a condition,
+/// sending it twice has the same effect as sending it once.
 #[derive(Debug, Default)]
 pub(crate) struct Call {
     pub(crate) what: String,
@@ -61,6 +73,9 @@ pub(crate) struct Call {
     pub(crate) is_change: bool,
     /// Whether `no-such-key` is a result rather than a refusal.
     pub(crate) may_be_absent: bool,
+    /// A write under a condition is not repeated once a copy may have taken effect: the repeat would
+    /// meet the effect of the first.
+    pub(crate) condition: Option<Condition>,
     is_sent: AtomicBool,
 }
 
@@ -70,6 +85,7 @@ pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) after: Option<String>,
     pub(crate) retry_after: Option<String>,
+    pub(crate) etag: Option<String>,
     pub(crate) body: Bytes,
 }
 
@@ -163,10 +179,14 @@ impl Call {
         Self::of_effect(of, place, &verb, path, payload)
     }
 
-    pub(crate) fn commit(of: &AttemptName) -> Self {
+    /// `result`, in JSON, is kept with the commit.
+    pub(crate) fn commit(of: &AttemptName, result: Option<&str>) -> Self {
         let path = transaction(&of.id) + "/commit";
+        let body = result.map(|result| format!("{{\"result\":{result}}}").into());
         Self {
             is_change: true,
+            content_type: body.is_some().then_some("application/json"),
+            body: body.unwrap_or_default(),
             ..Self::of_attempt(of, "commit", Method::POST, path)
         }
     }
@@ -216,6 +236,13 @@ impl Call {
         Self {
             is_change: true,
             ..Self::of_state("delete", Method::DELETE, key)
+        }
+    }
+
+    pub(crate) fn under(self, condition: Condition) -> Self {
+        Self {
+            condition: Some(condition),
+            ..self
         }
     }
 

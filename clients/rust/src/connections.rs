@@ -13,7 +13,7 @@ use hyper_util::{
 use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
-    call::{Call, Response},
+    call::{Call, Condition, Response},
     limits::{CONNECT_MAX, CONNECTIONS_MAX, IDLE_MAX},
     pace::{self, TOO_LATE},
 };
@@ -116,11 +116,19 @@ impl Connections {
             .uri(format!("http://{address}{}", call.path))
             .header(header::USER_AGENT, USER_AGENT);
         let effect = call.effect.map(|place| place.to_string());
+        let condition = match &call.condition {
+            None => (None, None),
+            Some(Condition::Absent) => (Some("*"), None),
+            Some(Condition::Present) => (None, Some("*")),
+            Some(Condition::Match(etag)) => (None, Some(&**etag)),
+        };
         let named = [
             (ATTEMPT, call.attempt.as_deref()),
             (AFTER, call.after.as_deref()),
             (EFFECT, effect.as_deref()),
             (header::CONTENT_TYPE.as_str(), call.content_type),
+            (header::IF_NONE_MATCH.as_str(), condition.0),
+            (header::IF_MATCH.as_str(), condition.1),
         ];
         for (name, value) in named {
             if let Some(value) = value {
@@ -140,6 +148,7 @@ async fn answer(head: &Parts, body: Incoming) -> Event {
             status: head.status.as_u16(),
             after: text(&head.headers, AFTER),
             retry_after: text(&head.headers, header::RETRY_AFTER.as_str()),
+            etag: text(&head.headers, header::ETAG.as_str()),
             body,
         }),
         Err(reason) => Event::lost(reason, true),

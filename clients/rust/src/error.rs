@@ -2,6 +2,8 @@
 
 use std::{fmt, time::Duration};
 
+use serde_json::Value;
+
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -19,6 +21,8 @@ pub enum ErrorKind {
     SnapshotTooOld,
     /// The server knows no transaction of this id: it never began, or was aborted and forgotten.
     NoSuchTransaction,
+    /// The key has another value than the condition of the write says, or none. Nothing changed.
+    ConditionNotMet,
     /// There is no queue of this name, so nothing can be sent to it.
     NoSuchQueue,
     /// There is no function of this name, so it cannot be invoked.
@@ -141,6 +145,7 @@ impl ErrorKind {
                 "Run the body again, as transact does; read what you need sooner after the begin."
             }
             Self::NoSuchTransaction => "Nothing of it was written; begin again.",
+            Self::ConditionNotMet => "Nothing was written; read the key, and decide anew.",
             Self::NoSuchQueue | Self::NoSuchFunction => "Make it first, or correct its name.",
             Self::TransactionFinished(Outcome::Expired) => {
                 "A transaction ends after 60 s without a call and after 15 min in all; do less in one."
@@ -207,6 +212,8 @@ struct Details {
     transaction: Option<String>,
     may_have_happened: bool,
     body_may_run_again: bool,
+    /// The result that was kept with an earlier commit of the id.
+    kept: Option<Value>,
 }
 
 impl Error {
@@ -238,6 +245,15 @@ impl Error {
         self.details.problem = problem;
         self.details.retry_after = retry_after;
         self
+    }
+
+    pub(crate) fn with_kept(mut self, result: Option<Value>) -> Self {
+        self.details.kept = result;
+        self
+    }
+
+    pub(crate) fn take_kept(&mut self) -> Option<Value> {
+        self.details.kept.take()
     }
 
     pub(crate) fn that_may_have_happened(mut self, may_have_happened: bool) -> Self {

@@ -193,7 +193,8 @@ impl<'a> Course<'a> {
         {
             return Next::End(Err(self.given_up(said)));
         }
-        if meaning.repeat == Repeat::Never {
+        let is_once = self.call.condition.is_some() && self.may_have_happened;
+        if meaning.repeat == Repeat::Never || is_once {
             // A response about the attempt itself holds for every copy of the request.
             if error.kind().ends_attempt() {
                 return Next::End(Err(error));

@@ -46,7 +46,7 @@ mod transaction;
 mod unanswered;
 
 pub use begin::{Begin, RUNS_MAX};
-pub use call::Isolation;
+pub use call::{Condition, Isolation};
 pub use client::Client;
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use nodes::{NODES_MAX, URL_DEFAULT};

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub(crate) const VALUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The client refuses longer messages and payloads likewise.
 pub(crate) const EFFECT_BYTES_MAX: usize = 256 * 1024;
+/// The longest result that is kept with a commit, in JSON.
+pub(crate) const RESULT_BYTES_MAX: usize = 64 * 1024;
 /// The most keys of one page.
 pub(crate) const KEYS_MAX: usize = 1_000;
 /// A longer response is not read to its end.

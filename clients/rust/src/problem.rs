@@ -71,9 +71,10 @@ impl Meaning {
         use ErrorKind as K;
         use Repeat::{Elsewhere, Here, Never};
         Some(match name {
-            "invalid-request" | "reserved-name" | "condition-not-met" => {
+            "invalid-request" | "reserved-name" | "run-input-differs" => {
                 (K::InvalidRequest, Never, true)
             }
+            "condition-not-met" => (K::ConditionNotMet, Never, true),
             "request-timed-out" => (K::Unavailable, Here, true),
             "too-large" => (K::TooLarge, Never, true),
             "too-many-transactions" => (K::TooManyTransactions, Here, true),
@@ -85,7 +86,6 @@ impl Meaning {
             "no-such-run" => (K::NoSuchRun, Never, true),
             "outside-of-run" => (K::OutsideOfRun, Never, true),
             "attempt-ended" => (K::AttemptEnded, Never, true),
-            "run-input-differs" => (K::InvalidRequest, Never, true),
             "too-many-runs" => (K::TooManyRuns, Here, true),
             "expired" => (K::Expired, Never, true),
             "several-sequencers" => (K::SeveralSequencers, Never, true),

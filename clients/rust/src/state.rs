@@ -7,13 +7,19 @@ use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
-use crate::{after::After, call::Call, error::Result, exchange::Core};
+use crate::{
+    after::After,
+    call::{Call, Condition},
+    error::Result,
+    exchange::Core,
+};
 
 /// The keys that transactions write, one at a time.
 ///
 /// A write whose response is lost is sent again. It may then be applied twice, with another
 /// client's write of the key in between. Where that matters, use a transaction, which takes effect
-/// once.
+/// once. A write under a condition is not sent again: it ends as
+/// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown), so read the key.
 #[derive(Debug)]
 pub struct State {
     core: Core,
@@ -52,6 +58,18 @@ impl State {
         Ok(answer.response.value())
     }
 
+    /// The value of `key` and its `ETag`, which changes with each write; none if there is no value.
+    pub async fn get_with_etag(&self, key: impl AsRef<[u8]>) -> Result<Option<(Bytes, String)>> {
+        let call = Call::get_state(key.as_ref());
+        let answer = self.core.exchange(&call).await?;
+        let etag = answer.response.etag.clone();
+        let Some(value) = answer.response.value() else {
+            return Ok(None);
+        };
+        let etag = etag.ok_or_else(|| call.unexpected("no ETag in the answer"))?;
+        Ok(Some((value, etag)))
+    }
+
     /// Examines up to `limit` keys (1,000 at the most) that begin with `prefix`, after the key
     /// `after`. Returns those that have a value, in order. Each value is the key's value at some
     /// moment during the call. Recently deleted keys make a page shorter, so go on until
@@ -84,19 +102,40 @@ impl State {
 
     /// Sets `key`; it is durable when this returns.
     pub async fn put(&self, key: impl AsRef<[u8]>, value: impl Into<Bytes>) -> Result<()> {
-        self.change(&Call::put_state(key.as_ref(), value.into())?)
-            .await
+        let call = Call::put_state(key.as_ref(), value.into())?;
+        self.change(&call).await.map(drop)
     }
 
     /// Removes `key`, whether or not it exists.
     pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
-        self.change(&Call::delete_state(key.as_ref())).await
+        let call = Call::delete_state(key.as_ref());
+        self.change(&call).await.map(drop)
     }
 
-    async fn change(&self, call: &Call) -> Result<()> {
+    /// Sets `key` if `condition` holds at that moment, and returns the `ETag` of the value;
+    /// otherwise [`ConditionNotMet`](crate::ErrorKind::ConditionNotMet). The first condition makes
+    /// the keyspace sequenced permanently.
+    pub async fn put_if(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl Into<Bytes>,
+        condition: Condition,
+    ) -> Result<String> {
+        let call = Call::put_state(key.as_ref(), value.into())?.under(condition);
+        let etag = self.change(&call).await?;
+        etag.ok_or_else(|| call.unexpected("no ETag in the answer"))
+    }
+
+    /// Removes `key` if `condition` holds at that moment, as [`State::put_if`].
+    pub async fn delete_if(&self, key: impl AsRef<[u8]>, condition: Condition) -> Result<()> {
+        let call = Call::delete_state(key.as_ref()).under(condition);
+        self.change(&call).await.map(drop)
+    }
+
+    async fn change(&self, call: &Call) -> Result<Option<String>> {
         let answer = self.core.exchange(call).await?;
         self.after.heard(answer.response.after);
-        Ok(())
+        Ok(answer.response.etag)
     }
 }
 

@@ -119,7 +119,12 @@ impl Transaction {
     /// Makes all its writes take effect, durably, once. May be repeated after
     /// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown), and after it has succeeded.
     pub async fn commit(&self) -> Result<()> {
-        let call = Call::commit(&self.0.name);
+        self.commit_keeping(None).await
+    }
+
+    /// Commits, and keeps `result`, in JSON, with the commit.
+    pub(crate) async fn commit_keeping(&self, result: Option<&str>) -> Result<()> {
+        let call = Call::commit(&self.0.name, result);
         if self.attempt().phase == Phase::Committed {
             return Ok(());
         }

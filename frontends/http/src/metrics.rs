@@ -47,6 +47,7 @@ counter transactions_expired /transactions/expired Transactions that ran out of 
 counter transactions_conflicts /transactions/conflicts Serializable transactions that ended because another had written what they read
 counter transactions_no_valid_version /transactions/no_valid_version Reads without a version that is consistent with earlier reads
 counter transactions_loads /transactions/loads Keys looked up in the store
+gauge transactions_sequenced_keyspaces /transactions/sequenced_keyspaces Keyspaces that a serializable transaction has made sequenced permanently
 gauge transactions_slots /transactions/slots Slots written to the node's log
 gauge transactions_log_slots /transactions/log_slots Slots of logs within their window
 gauge transactions_kept_names /transactions/kept_names Names whose outcome is kept

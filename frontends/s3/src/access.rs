@@ -90,17 +90,45 @@ pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal
     }
 }
 
+/// The headers that the signature in use covers. None: it is of version 2, which covers all that
+/// matter, or of a form, whose policy covers its fields. A signature without a readable list covers
+/// none.
 fn signed_headers(uri: &Uri, headers: &HeaderMap) -> Option<Vec<String>> {
-    let list = if let Some(authorization) = headers.get(AUTHORIZATION) {
-        let fields = authorization.to_str().ok()?.split([',', ' ']);
+    let list = |text: &str| text.split(';').map(str::to_owned).collect();
+    let query = Query::of(uri);
+    // The same order as in s3s: a signature in the query wins over one in the header.
+    if query.value("X-Amz-Signature").is_some() {
+        let signed = query.value("X-Amz-SignedHeaders");
+        return Some(signed.map(list).unwrap_or_default());
+    }
+    if let Some(authorization) = headers.get(AUTHORIZATION) {
+        let fields = authorization.to_str().unwrap_or_default().split([',', ' ']);
         let mut lists = fields.filter_map(|field| field.trim().strip_prefix("SignedHeaders="));
-        lists.next()?.to_owned()
-    } else {
-        let mut pairs = uri.query()?.split('&');
-        let list = pairs.find_map(|pair| pair.strip_prefix("X-Amz-SignedHeaders="))?;
-        percent_decode_str(list).decode_utf8().ok()?.into_owned()
-    };
-    Some(list.split(';').map(str::to_owned).collect())
+        return Some(lists.next().map(list).unwrap_or_default());
+    }
+    None
+}
+
+/// The parameters of a query by their decoded names, as s3s reads them.
+struct Query(Vec<(String, String)>);
+
+impl Query {
+    fn of(uri: &Uri) -> Self {
+        let decoded = |text: &str| {
+            let text = text.replace('+', " ");
+            percent_decode_str(&text).decode_utf8_lossy().into_owned()
+        };
+        let pairs = uri.query().unwrap_or_default().split('&').map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decoded(name), decoded(value))
+        });
+        Self(pairs.collect())
+    }
+
+    fn value(&self, name: &str) -> Option<&str> {
+        let found = self.0.iter().find(|(one, _)| one == name);
+        found.map(|(_, value)| value.as_str())
+    }
 }
 
 /// Whether the header has a signature of version 2, which leaves out most of a request. URLs of
@@ -174,6 +202,25 @@ mod tests {
         assert!(check_signed(&uri, &request).is_ok());
         let request = headers(&[("host", "h"), ("x-amz-meta-b", "1")]);
         assert!(check_signed(&uri, &request).is_err());
+    }
+
+    /// The holder of a presigned URL must not choose the list of signed headers.
+    #[test]
+    fn a_presigned_url_covers_no_header_that_its_holder_adds() {
+        let added = [("host", "h"), ("x-amz-copy-source", "/other/key")];
+        let signed =
+            "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host;x-amz-copy-source, Signature=0";
+        let with_header = headers(&[added[0], added[1], ("authorization", signed)]);
+        let plain = Uri::from_static("/b/k?X-Amz-SignedHeaders=host&X-Amz-Signature=0");
+        assert!(check_signed(&plain, &with_header).is_err());
+        for disguised in [
+            "/b/k?X-Amz-%53ignedHeaders=host&X-Amz-Signature=0",
+            "/b/k?X-Amz-%53ignedHeaders=host&X-Amz-%53ignature=0",
+            "/b/k?X-Amz-Signature=0",
+        ] {
+            let uri = Uri::from_static(disguised);
+            assert!(check_signed(&uri, &headers(&added)).is_err(), "{disguised}");
+        }
     }
 
     #[test]

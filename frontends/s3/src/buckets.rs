@@ -3,10 +3,10 @@
 use s3s::{
     S3Result,
     dto::{
-        Bucket, CreateBucketInput, CreateBucketOutput, DeleteBucketInput, DeleteBucketOutput,
-        GetBucketLocationInput, GetBucketLocationOutput, GetBucketVersioningInput,
-        GetBucketVersioningOutput, HeadBucketInput, HeadBucketOutput, ListBucketsInput,
-        ListBucketsOutput,
+        Bucket, BucketCannedACL, CreateBucketInput, CreateBucketOutput, DeleteBucketInput,
+        DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput,
+        GetBucketVersioningInput, GetBucketVersioningOutput, HeadBucketInput, HeadBucketOutput,
+        ListBucketsInput, ListBucketsOutput,
     },
 };
 
@@ -28,7 +28,7 @@ pub(crate) async fn create(
     service: &memory::Service,
     input: CreateBucketInput,
 ) -> S3Result<CreateBucketOutput> {
-    let acl = input.acl.as_ref().map(|acl| acl.as_str());
+    let acl = input.acl.as_ref().map(BucketCannedACL::as_str);
     let is_granted = input.grant_full_control.is_some()
         || input.grant_read.is_some()
         || input.grant_read_acp.is_some()

@@ -6,6 +6,7 @@
 use std::{fmt, io};
 
 use http::StatusCode;
+use memory::model::Conditions;
 use s3s::{S3Error, S3ErrorCode};
 
 /// A code of S3 with its status and a message that says what to do.
@@ -113,6 +114,19 @@ pub(crate) fn from_service(error: memory::Error) -> S3Error {
         )
         .into(),
         error => of_kind(&error).into(),
+    }
+}
+
+/// The error of a write that may have conditions. Clients repeat a `SlowDown` by themselves.
+pub(crate) fn from_write(error: memory::Error, conditions: &Conditions) -> S3Error {
+    match error {
+        memory::Error::Contended if *conditions == Conditions::default() => Refusal::new(
+            "SlowDown",
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Other changes of the same object came first, again and again. Try again.",
+        )
+        .into(),
+        error => from_conditional(error),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The operations that this server has. s3s answers all others with `NotImplemented`.
 
+// The table below names all the types.
+#[allow(clippy::wildcard_imports)]
 use s3s::{S3, S3Request, S3Response, S3Result, dto::*};
 
 use crate::{acl, buckets, copy, get, lists, objects, tags, upload_lists, uploads};

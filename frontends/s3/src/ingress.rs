@@ -64,7 +64,10 @@ impl Rest {
     /// Reads what s3s left. False: the connection cannot serve another request.
     pub(crate) async fn discard(&self) -> bool {
         let mut left = DISCARD_BYTES_MAX;
-        while !self.is_broken {
+        if self.is_broken {
+            return false;
+        }
+        loop {
             let next = poll_fn(|context| Pin::new(&mut *locked(&self.source)).poll_next(context));
             match next.await {
                 None => return true,
@@ -72,7 +75,6 @@ impl Rest {
                 Some(_) => return false,
             }
         }
-        false
     }
 }
 

@@ -1,5 +1,7 @@
 //! Pages of keys: both versions of ListObjects.
 
+use std::fmt::Write as _;
+
 use memory::model::{LIST_ITEMS_MAX, List, Listing};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3s::{
@@ -186,7 +188,10 @@ pub(crate) async fn list_v2(
 
 /// A token is a key in hexadecimal digits, since it travels in XML and in queries.
 pub(crate) fn to_token(key: &str) -> String {
-    key.bytes().map(|byte| format!("{byte:02x}")).collect()
+    key.bytes().fold(String::new(), |mut token, byte| {
+        let _ = write!(token, "{byte:02x}");
+        token
+    })
 }
 
 /// Errors: `InvalidArgument`.

@@ -20,7 +20,8 @@ use crate::{
     conditions::{etag, of_write},
     content::{self, Claim},
     errors::{
-        Refusal, from_conditional, from_service, invalid_request, no_versions, not_implemented,
+        Refusal, from_conditional, from_service, from_write, invalid_request, no_versions,
+        not_implemented,
     },
     lists::url_encoded,
 };
@@ -81,7 +82,9 @@ async fn store(
     attributes.checksums = with_kind(computed.take());
     let conditions = of_write(input.if_match.as_ref(), input.if_none_match.as_ref());
     let object = service.commit(&input.bucket, &input.key, stored, attributes, &conditions);
-    let object = object.await.map_err(from_conditional)?;
+    let object = object
+        .await
+        .map_err(|error| from_write(error, &conditions))?;
     let mut output = PutObjectOutput {
         e_tag: Some(etag(&object.etag)),
         checksum_type: checksums::kind(&object.attributes.checksums),

@@ -1,9 +1,8 @@
 //! The last touch on each response: request ids, errors as S3 writes them, and empty bodies.
 
 use std::{
-    collections::hash_map::RandomState,
-    hash::BuildHasher,
     sync::atomic::{AtomicU64, Ordering},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use http::{HeaderValue, Method, Response, StatusCode, header};
@@ -15,6 +14,9 @@ use crate::{buckets::REGION, content::wrong_payload_hash, errors::Refusal};
 /// The longest error that is rewritten.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 
+/// Odd, so that ids repeat only after all of them, and large, so that two in a row look different.
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// Ids that differ between requests, and between runs.
 #[derive(Debug)]
 pub(crate) struct Ids {
@@ -23,15 +25,15 @@ pub(crate) struct Ids {
 
 impl Ids {
     pub(crate) fn new() -> Self {
-        // The standard library seeds it at random.
-        let next = RandomState::new().hash_one(0_u8).into();
-        Self { next }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let nanoseconds = now.map_or(0, |now| now.as_nanos() as u64);
+        Self {
+            next: nanoseconds.wrapping_mul(STEP).into(),
+        }
     }
 
     pub(crate) fn next(&self) -> String {
-        let id = self
-            .next
-            .fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+        let id = self.next.fetch_add(STEP, Ordering::Relaxed);
         format!("{id:016X}")
     }
 }

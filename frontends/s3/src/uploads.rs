@@ -4,9 +4,9 @@ use memory::model::{NamedPart, PART_NUMBER_MAX, Upload, UploadId, UploadedPart};
 use s3s::{
     S3Error, S3Request, S3Result,
     dto::{
-        AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput,
-        CompleteMultipartUploadOutput, CompletedPart, CreateMultipartUploadInput,
-        CreateMultipartUploadOutput, UploadPartInput, UploadPartOutput,
+        AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumType,
+        CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart,
+        CreateMultipartUploadInput, CreateMultipartUploadOutput, UploadPartInput, UploadPartOutput,
     },
 };
 
@@ -52,7 +52,7 @@ pub(crate) async fn create(
     refuse_unsupported!(input)?;
     check_key(&input.key)?;
     let mut attributes = given!(input).into_attributes()?;
-    let asked = input.checksum_type.as_ref().map(|kind| kind.as_str());
+    let asked = input.checksum_type.as_ref().map(ChecksumType::as_str);
     let mut output = CreateMultipartUploadOutput::default();
     if let Some(name) = &input.checksum_algorithm {
         let algorithm = Algorithm::parse(name.as_str())?;

@@ -35,7 +35,7 @@ use ports::{CodeStore, Error, ErrorKind, Result, runtime::Function};
 
 pub use unpack::unpack;
 
-use crate::handler_files::{HandlerFiles, handler_files};
+use crate::handler_files::handler_files;
 
 /// The prefix of an incomplete folder's name.
 const UNFINISHED: &str = ".unfinished-";
@@ -174,11 +174,12 @@ impl Archives {
             if is_empty(&code) {
                 return Ok(Err(format!("the code folder {folder:?} has no files")));
             }
-            let is_missing =
-                |expected: &HandlerFiles| expected.leads_outside() || !expected.are_in(&code);
-            Ok(match expected.filter(is_missing) {
-                Some(expected) => Err(expected.to_string()),
-                None => Ok(()),
+            let is_there = expected.may_be_elsewhere()
+                || !expected.leads_outside() && !expected.found_in(&code).is_empty();
+            Ok(if is_there {
+                Ok(())
+            } else {
+                Err(expected.to_string())
             })
         });
         // A disk error says nothing about the code.

@@ -1,8 +1,8 @@
-//! The files that may hold a function's handler, so that a deployment without them is refused.
+//! The files that may hold a function's handler: they are always deployed, and a deployment without
+//! them is refused.
 //!
 //! Only the interpreter can import a module. But a module that is in none of these files cannot be
-//! imported, unless the function looks for modules elsewhere too. For such functions there is no
-//! list.
+//! imported, unless the function looks for modules elsewhere too.
 
 use std::{fmt, path::Path};
 
@@ -14,37 +14,49 @@ pub struct HandlerFiles {
     handler: String,
     folder: String,
     names: Vec<String>,
-    /// Any file with this beginning and end.
-    native: Option<(String, &'static str)>,
+    /// The beginnings of extension modules, whose names end with [`NATIVE`].
+    native: Vec<String>,
+    may_be_elsewhere: bool,
 }
 
-/// The files for the handler of `function`; none: any file may hold it.
-pub fn handler_files(function: &Function) -> Option<HandlerFiles> {
+/// The end of the name of a compiled Python module.
+const NATIVE: &str = ".so";
+
+/// The files for the handler of `function`.
+pub fn handler_files(function: &Function) -> HandlerFiles {
     let handler = function.handler.as_str();
     let is_set = |variable: &str| function.environment.contains_key(variable);
-    let (names, native) = match &function.language {
-        // An interpreter with packages of its own may have the module.
-        Language::Executable | Language::Python(Some(_)) => return None,
-        Language::Python(None) if is_set("PYTHONPATH") => return None,
-        Language::Node(_) if is_set("NODE_PATH") => return None,
-        Language::Python(None) => {
-            let module = handler
-                .rsplit_once('.')
-                .map_or(handler, |(module, _)| module);
-            let path = plain(&module.replace('.', "/"));
-            let names = ["py", "pyc"].map(|kind| format!("{path}.{kind}"));
-            let package = format!("{path}/__init__.py");
-            let names = [&names[..1], &[package], &names[1..]].concat();
-            (names, Some((format!("{path}."), ".so")))
+    let (names, native, may_be_elsewhere) = match &function.language {
+        Language::Executable => (vec![handler.to_owned()], Vec::new(), false),
+        Language::Python(own) => {
+            let (names, native) = python_names(handler);
+            // An interpreter with packages of its own may have the module.
+            (names, native, own.is_some() || is_set("PYTHONPATH"))
         }
-        Language::Node(_) => (node_names(handler), None),
+        Language::Node(_) => (node_names(handler), Vec::new(), is_set("NODE_PATH")),
     };
-    Some(HandlerFiles {
+    HandlerFiles {
         handler: handler.to_owned(),
         folder: function.folder.clone(),
         names,
         native,
-    })
+        may_be_elsewhere,
+    }
+}
+
+/// The files of a Python handler, and the beginnings of its compiled ones. A package may be
+/// compiled too.
+fn python_names(handler: &str) -> (Vec<String>, Vec<String>) {
+    let module = handler
+        .rsplit_once('.')
+        .map_or(handler, |(module, _)| module);
+    let path = plain(&module.replace('.', "/"));
+    let names = [".py", "/__init__.py", ".pyc", "/__init__.pyc"];
+    let native = [".", "/__init__."];
+    (
+        names.map(|end| format!("{path}{end}")).into(),
+        native.map(|end| format!("{path}{end}")).into(),
+    )
 }
 
 /// The files of a Node handler. Its module ends at the first dot of the last segment, or, for
@@ -80,32 +92,40 @@ fn plain(path: &str) -> String {
 }
 
 impl HandlerFiles {
-    /// Whether `file`, relative to the code folder, may hold the handler.
-    pub fn has(&self, file: &str) -> bool {
-        let is_native =
-            |(begin, end): &(String, &str)| file.starts_with(begin) && file.ends_with(end);
-        self.names.iter().any(|name| name == file) || self.native.as_ref().is_some_and(is_native)
+    /// Whether the function may find its handler outside of its code: it looks for modules there
+    /// too.
+    pub fn may_be_elsewhere(&self) -> bool {
+        self.may_be_elsewhere
     }
 
-    /// Whether the code folder at `code` has one of them.
-    pub(crate) fn are_in(&self, code: &Path) -> bool {
-        if self.names.iter().any(|name| code.join(name).is_file()) {
-            return true;
+    /// Whether `file`, relative to the code folder, may hold the handler.
+    pub fn has(&self, file: &str) -> bool {
+        let is_native = |begin: &String| file.starts_with(begin) && file.ends_with(NATIVE);
+        self.names.iter().any(|name| name == file) || self.native.iter().any(is_native)
+    }
+
+    /// Those that the code folder at `code` has, also below links to folders.
+    pub fn found_in(&self, code: &Path) -> Vec<String> {
+        let names = self.names.iter();
+        let mut found: Vec<_> = names
+            .filter(|name| code.join(name).is_file())
+            .cloned()
+            .collect();
+        for begin in &self.native {
+            let folder = begin.rsplit_once('/').map_or("", |(folder, _)| folder);
+            let entries = code.join(folder).read_dir();
+            let entries = entries.into_iter().flatten().flatten();
+            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+            let files = names.map(|name| plain(&format!("{folder}/{name}")));
+            found.extend(
+                files.filter(|file| file.starts_with(begin.as_str()) && file.ends_with(NATIVE)),
+            );
         }
-        let Some((begin, _)) = &self.native else {
-            return false;
-        };
-        let folder = begin.rsplit_once('/').map_or("", |(folder, _)| folder);
-        let Ok(entries) = code.join(folder).read_dir() else {
-            return false;
-        };
-        let names = entries.flatten().map(|entry| entry.file_name());
-        let mut names = names.filter_map(|name| name.into_string().ok());
-        names.any(|name| self.has(&plain(&format!("{folder}/{name}"))))
+        found
     }
 
     /// Whether the handler leads out of the code folder.
-    pub(crate) fn leads_outside(&self) -> bool {
+    pub fn leads_outside(&self) -> bool {
         let mut all = self.names.iter().flat_map(|name| name.split('/'));
         all.any(|part| part == "..")
     }
@@ -114,11 +134,17 @@ impl HandlerFiles {
 impl fmt::Display for HandlerFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (handler, folder) = (&self.handler, &self.folder);
-        let (first, second) = (&self.names[0], &self.names[1]);
-        write!(
-            f,
-            "handler = {handler:?}: the code folder {folder:?} has neither {first} nor {second}"
-        )
+        write!(f, "handler = {handler:?}: ")?;
+        match &self.names[..] {
+            [only] => write!(f, "there is no file {only} in the code folder {folder:?}"),
+            names => {
+                let (first, second) = (&names[0], &names[1]);
+                write!(
+                    f,
+                    "the code folder {folder:?} has neither {first} nor {second}"
+                )
+            }
+        }
     }
 }
 
@@ -148,7 +174,7 @@ mod tests {
     }
 
     fn files(language: Language, handler: &str) -> HandlerFiles {
-        handler_files(&function(language, handler)).expect("there is a list")
+        handler_files(&function(language, handler))
     }
 
     #[test]
@@ -158,12 +184,21 @@ mod tests {
             for file in [
                 "lib/app.py",
                 "lib/app/__init__.py",
+                "lib/app/__init__.pyc",
+                "lib/app/__init__.cpython-311-x86_64-linux-gnu.so",
+                "lib/app/__init__.so",
                 "lib/app.cpython-311.so",
                 "lib/app.so",
             ] {
                 assert!(files.has(file), "{file}");
             }
-            for file in ["app.py", "lib/app", "lib/application.so", "lib/app.txt"] {
+            for file in [
+                "app.py",
+                "lib/app",
+                "lib/application.so",
+                "lib/app.txt",
+                "lib/app/more.so",
+            ] {
                 assert!(!files.has(file), "{file}");
             }
         }
@@ -188,24 +223,51 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_looks_for_modules_elsewhere_has_no_list() {
+    fn a_function_may_look_for_modules_elsewhere() {
+        let is_elsewhere = |function| handler_files(&function).may_be_elsewhere();
         let own = Some("/opt/python".into());
-        assert_eq!(handler_files(&function(Language::Python(own), "a.b")), None);
-        let mut elsewhere = function(Language::Python(None), "a.b");
-        elsewhere
-            .environment
-            .insert("PYTHONPATH".to_owned(), "/var/task/src".to_owned());
-        assert_eq!(handler_files(&elsewhere), None);
+        assert!(is_elsewhere(function(Language::Python(own), "a.b")));
+        for (language, variable, is_read) in [
+            (Language::Python(None), "PYTHONPATH", true),
+            (Language::Node(None), "NODE_PATH", true),
+            (Language::Executable, "PYTHONPATH", false),
+        ] {
+            let mut elsewhere = function(language, "a.b");
+            assert!(!is_elsewhere(elsewhere.clone()));
+            elsewhere
+                .environment
+                .insert(variable.to_owned(), "/var/task/src".to_owned());
+            assert_eq!(is_elsewhere(elsewhere), is_read, "{variable}");
+        }
     }
 
     #[test]
-    fn files_are_found_in_a_folder() {
-        let code = tempfile::tempdir().expect("a folder");
+    fn files_are_found_in_a_folder_and_below_links() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let code = folder.path();
         let native = files(Language::Python(None), "lib.app.run");
-        assert!(!native.are_in(code.path()));
-        fs::create_dir(code.path().join("lib")).expect("made");
-        fs::write(code.path().join("lib/app.abi3.so"), "").expect("written");
-        assert!(native.are_in(code.path()));
+        assert!(native.found_in(code).is_empty());
+        fs::create_dir_all(code.join("src/app")).expect("made");
+        std::os::unix::fs::symlink("src", code.join("lib")).expect("linked");
+        for (place, found) in [
+            ("src/app.py", "lib/app.py"),
+            ("src/app.abi3.so", "lib/app.abi3.so"),
+            ("src/app/__init__.abi3.so", "lib/app/__init__.abi3.so"),
+        ] {
+            fs::write(code.join(place), "").expect("written");
+            assert_eq!(native.found_in(code), [found]);
+            fs::remove_file(code.join(place)).expect("removed");
+        }
         assert!(files(Language::Node(None), "../x.run").leads_outside());
+    }
+
+    #[test]
+    fn an_executable_is_one_file() {
+        let files = files(Language::Executable, "bootstrap");
+        assert!(files.has("bootstrap") && !files.has("lib/bootstrap"));
+        assert_eq!(
+            files.to_string(),
+            "handler = \"bootstrap\": there is no file bootstrap in the code folder \"code\""
+        );
     }
 }

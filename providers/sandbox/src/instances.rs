@@ -156,7 +156,7 @@ impl Instances for SandboxInstances {
             futures_util::join!(log(stdout, program.clone()), log(stderr, program.clone()));
         };
         Ok(Arc::new(SandboxInstance {
-            running: Running::watch(process.control, process.exit, output, || {}),
+            running: Running::watch(process.control, process.exit, |_| output, || {}),
             control,
             region,
         }))

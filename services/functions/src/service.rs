@@ -237,11 +237,7 @@ impl Service {
         function: &'a str,
         id: Option<&'a str>,
     ) -> BoxFuture<'a, Result<u64>> {
-        Box::pin(async move {
-            DeadLetters(&self.context)
-                .settle(function, id, Action::Redrive)
-                .await
-        })
+        Box::pin(async move { self.settle(function, id, Action::Redrive).await })
     }
 
     /// Removes the dead letter `id` of a function permanently, or all of them; returns as
@@ -251,11 +247,18 @@ impl Service {
         function: &'a str,
         id: Option<&'a str>,
     ) -> BoxFuture<'a, Result<u64>> {
-        Box::pin(async move {
-            DeadLetters(&self.context)
-                .settle(function, id, Action::Purge)
-                .await
+        Box::pin(async move { self.settle(function, id, Action::Purge).await })
+    }
+
+    /// To its end, even if this is dropped: it may have settled some already.
+    async fn settle(&self, function: &str, id: Option<&str>, action: Action) -> Result<u64> {
+        let context = Arc::clone(&self.context);
+        let (function, id) = (function.to_owned(), id.map(str::to_owned));
+        to_its_end("settle dead letters", async move {
+            let letters = DeadLetters(&context);
+            letters.settle(&function, id.as_deref(), action).await
         })
+        .await
     }
 
     /// A page of the queues that start deployed functions, after the queue `after`, with their
@@ -277,11 +280,18 @@ impl Service {
     }
 
     /// Removes the messages that wait in a queue; those that a function has at the moment stay.
-    /// Returns how many once that is durable.
+    /// Returns how many once that is durable. It runs to its end even if this is dropped: it would
+    /// otherwise hold messages back that stay in the queue.
     ///
     /// Errors: `NoSuchQueue`, `Port`. Some may have been removed before the error.
     pub fn purge_queue<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<u64>> {
-        Box::pin(async move { Queues(&self.context).purge(queue).await })
+        Box::pin(async move {
+            let (context, queue) = (Arc::clone(&self.context), queue.to_owned());
+            to_its_end("purge a queue", async move {
+                Queues(&context).purge(&queue).await
+            })
+            .await
+        })
     }
 
     /// The figures now, with the backlogs of the last [poll](Self::poll_queues); returns at once.

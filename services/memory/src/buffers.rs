@@ -9,6 +9,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// The buffers that are kept for the next users. Those beyond are freed.
+const KEPT_MAX: usize = 32;
+
 /// Buffers of one size.
 #[derive(Debug)]
 pub(crate) struct Buffers {
@@ -33,8 +36,24 @@ impl Buffers {
         let bytes = self.free.lock().pop();
         Buffer {
             bytes: bytes.unwrap_or_else(|| vec![0; self.bytes]),
-            pool: Arc::clone(self),
-            _permit: permit.expect("the semaphore is never closed"),
+            pool: Some(Arc::clone(self)),
+            _permit: Some(permit.expect("the semaphore is never closed")),
+        }
+    }
+
+    /// A buffer of at least `length` bytes, without waiting: one of the pool's if one is free and not
+    /// far too large, otherwise one that is freed after use.
+    pub(crate) fn take_now(self: &Arc<Self>, length: usize) -> Buffer {
+        let is_large = length * 4 >= self.bytes;
+        let permits = is_large.then(|| Arc::clone(&self.permits));
+        let permit = permits.and_then(|permits| permits.try_acquire_owned().ok());
+        let pool = permit.is_some().then(|| Arc::clone(self));
+        let free = pool.as_ref().and_then(|pool| pool.free.lock().pop());
+        let fresh = if pool.is_some() { self.bytes } else { length };
+        Buffer {
+            bytes: free.unwrap_or_else(|| vec![0; fresh]),
+            pool,
+            _permit: permit,
         }
     }
 }
@@ -43,8 +62,9 @@ impl Buffers {
 #[derive(Debug)]
 pub(crate) struct Buffer {
     bytes: Vec<u8>,
-    pool: Arc<Buffers>,
-    _permit: OwnedSemaphorePermit,
+    /// None: it belongs to no pool.
+    pool: Option<Arc<Buffers>>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Buffer {
@@ -66,7 +86,11 @@ impl AsRef<[u8]> for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.pool.free.lock().push(mem::take(&mut self.bytes));
+        let Some(pool) = &self.pool else { return };
+        let mut free = pool.free.lock();
+        if free.len() < KEPT_MAX {
+            free.push(mem::take(&mut self.bytes));
+        }
     }
 }
 
@@ -88,5 +112,15 @@ mod tests {
         assert_eq!(part, &[7][..]);
         drop(part);
         assert_eq!(pool.take().await.as_ref(), [7; 8]);
+    }
+
+    #[tokio::test]
+    async fn a_buffer_that_must_not_wait_is_made_if_none_is_free() {
+        let pool = Buffers::new(1, 8);
+        let taken = pool.take_now(8);
+        assert_eq!(pool.take_now(5).as_ref().len(), 5);
+        drop(taken);
+        assert_eq!(pool.take_now(5).as_ref().len(), 8);
+        assert_eq!(pool.take_now(1).as_ref().len(), 1, "far too large");
     }
 }

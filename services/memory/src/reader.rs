@@ -13,7 +13,7 @@ use crate::{
     buffers::Buffers,
     durable::DurableFragments,
     erasure::Code,
-    fragment::{Fragment, Segment, Stripe},
+    fragment::{CHECKSUM_BYTES, Fragment, Segment, Stripe},
     model::Content,
     residency::{Chunks, Residency},
 };
@@ -66,7 +66,7 @@ impl Reader {
 
     async fn piece(&self, piece: &Piece) -> Result<Vec<Bytes>> {
         if let Some(chunks) = self.residency.chunks(piece.fragment.name)
-            && let Some(content) = self.read_memory(piece, &chunks).await
+            && let Some(content) = self.read_memory(piece, &chunks)
         {
             return Ok(vec![content]);
         }
@@ -75,10 +75,12 @@ impl Reader {
     }
 
     /// None: too many units are missing.
-    async fn read_memory(&self, piece: &Piece, chunks: &Chunks) -> Option<Bytes> {
+    fn read_memory(&self, piece: &Piece, chunks: &Chunks) -> Option<Bytes> {
         let stripe = &piece.stripe;
         let units = stripe.units_of(&piece.range);
-        let mut buffer = self.buffers.take().await;
+        // A reader never waits for a buffer: slow clients would keep all of them.
+        let length = units.len() * stripe.unit_bytes + CHECKSUM_BYTES;
+        let mut buffer = self.buffers.take_now(length);
         let is_whole = units.clone().enumerate().all(|(position, unit)| {
             // The checksum of each unit is overwritten by the next unit.
             let start = position * stripe.unit_bytes;

@@ -45,8 +45,8 @@ use crate::{
 const INLINE_BYTES_MAX: u64 = 8 << 10;
 /// The largest body without a length. It is collected in memory.
 const UNSIZED_BYTES_MAX: usize = 16 << 20;
-/// The stripes of all requests that are in memory at a time: some 200 MB.
-const BUFFERS_MAX: usize = 128;
+/// The buffers of all requests in each direction: some 100 MB.
+const BUFFERS_MAX: usize = 64;
 
 /// What the service stands on.
 #[derive(Debug, Clone)]
@@ -202,6 +202,7 @@ impl Service {
 
     /// Deletes an empty bucket. Errors: `NoSuchBucket`, `BucketNotEmpty`.
     pub async fn delete_bucket(&self, bucket: &str) -> Result<()> {
+        self.clean_bucket(bucket).await?;
         buckets::delete(&self.table, bucket).await
     }
 
@@ -241,7 +242,24 @@ impl Service {
         self.store_segment(body, bytes).await
     }
 
+    /// Runs to its end even if the caller leaves: the collector must not look at a segment while a put
+    /// of it is under way. The body fails once its client is gone.
     async fn store_segment(&self, body: Body, bytes: u64) -> Result<Stored> {
+        self.to_its_end(|service| async move { service.write_segment(body, bytes).await })
+            .await
+    }
+
+    /// Runs `work` to its end, even if the caller leaves.
+    async fn to_its_end<T: Send + 'static, F>(&self, work: impl FnOnce(Self) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let done = tokio::spawn(work(self.clone()));
+        done.await
+            .unwrap_or_else(|_| Err(Error::Unavailable("the server stops".into())))
+    }
+
+    async fn write_segment(&self, body: Body, bytes: u64) -> Result<Stored> {
         let segment = Segment {
             id: SegmentId(self.table.unique()),
             bytes,
@@ -271,17 +289,22 @@ impl Service {
         attributes: Attributes,
         conditions: &Conditions,
     ) -> Result<Object> {
-        let row = ObjectRow {
-            version: changes::version(&self.table),
-            modified: self.table.now(),
-            etag: stored.etag(),
-            attributes,
-            place: stored.place(),
-        };
-        let named = stored.pending().map(pending::remove);
-        let object = self.put_row(bucket, key, row, named, conditions).await?;
-        stored.is_committed();
-        Ok(object)
+        let (bucket, key, conditions) = (bucket.to_owned(), key.to_owned(), conditions.clone());
+        self.to_its_end(|service| async move {
+            let row = ObjectRow {
+                version: changes::version(&service.table),
+                modified: service.table.now(),
+                etag: stored.etag(),
+                attributes,
+                place: stored.place(),
+            };
+            let named = stored.pending().map(pending::remove);
+            let object = service.put_row(&bucket, &key, row, named, &conditions);
+            let object = object.await?;
+            stored.is_committed();
+            Ok(object)
+        })
+        .await
     }
 
     /// The present version. Errors: `NoSuchBucket`, `NoSuchObject`.
@@ -294,8 +317,8 @@ impl Service {
     /// The present version, ready to be read. Errors: `NoSuchBucket`, `NoSuchObject`.
     pub async fn open(&self, bucket: &str, key: &str) -> Result<Opened> {
         loop {
-            let (found, _) = self.find(bucket, key).await?;
             let deletions = self.holds.deletions();
+            let (found, _) = self.find(bucket, key).await?;
             let holds = self.hold_all(&found.row.place.segments);
             // A deletion may have come between the read and the hold.
             let (again, point) = if holds.is_some() && deletions == self.holds.deletions() {
@@ -354,7 +377,7 @@ pub struct Figures {
     pub fragments: usize,
 }
 
-/// The ways of content in and out. They share the buffers.
+/// The ways of content in and out. Each has its own buffers: a copy reads while it writes.
 fn streams(
     shape: Shape,
     durable: &DurableFragments,
@@ -367,17 +390,17 @@ fn streams(
         shape,
     };
     let stripe = largest.fragments().next().map_or(0, Fragment::stored_bytes);
-    let buffers = Buffers::new(BUFFERS_MAX, stripe as usize);
+    let buffers = || Buffers::new(BUFFERS_MAX, stripe as usize);
     let writer = Writer {
         code: Arc::clone(&code),
-        buffers: Arc::clone(&buffers),
+        buffers: buffers(),
         durable: durable.clone(),
         residency: Arc::clone(residency),
         md5: Md5Pool::new(),
     };
     let reader = Reader {
         code,
-        buffers,
+        buffers: buffers(),
         durable: durable.clone(),
         residency: Arc::clone(residency),
     };

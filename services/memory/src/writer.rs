@@ -74,6 +74,8 @@ impl Writer {
     ) -> Result<()> {
         for index in 0..fragment.stripes() {
             let stripe = fragment.stripe(index);
+            // A client that sends nothing holds no buffer.
+            source.begin().await?;
             let mut buffer = self.buffers.take().await;
             let cells = &mut buffer.as_mut()[..stripe.stored_bytes()];
             source.fill(&stripe, cells).await?;
@@ -128,6 +130,14 @@ impl Source {
             body,
             rest: Bytes::new(),
         }
+    }
+
+    /// Waits for the first byte of what comes next.
+    async fn begin(&mut self) -> Result<()> {
+        while self.rest.is_empty() {
+            self.rest = self.next().await?.ok_or_else(too_short)?;
+        }
+        Ok(())
     }
 
     /// Fills the data units of `stripe` with the next content, and the last ones with zeros.

@@ -221,7 +221,7 @@ impl Engine {
     /// Keeps `result` with the commit that follows, at most [`RESULT_BYTES_MAX`] bytes. A later
     /// begin of the same client id returns it. A transaction with a generated id keeps none.
     ///
-    /// Errors: `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`,
+    /// Errors: `NoRoom`, `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`,
     /// `Unavailable`.
     ///
     /// [`RESULT_BYTES_MAX`]: crate::model::RESULT_BYTES_MAX
@@ -339,7 +339,7 @@ impl Engine {
 
     /// Plain state: the same write if `expected` holds, as one serializable transaction. The first
     /// one makes the keyspace sequenced permanently (T-3). `None`: it does not hold, and nothing
-    /// was written.
+    /// was written. Once begun, it runs to its end even if this is dropped.
     ///
     /// Errors: `Conflict` if other writes of the key got ahead too often, those of
     /// [`Engine::put_now`].
@@ -353,7 +353,7 @@ impl Engine {
             if value.is_some() {
                 self.calls.context.check_room()?;
             }
-            self.calls.put_if(&key, value.as_ref(), expected).await
+            self.calls.put_if(key, value, expected).await
         })
     }
 
@@ -440,6 +440,7 @@ impl Engine {
             packs_bytes,
             starting_over: self.calls.serving.is_fenced(),
             open: self.calls.attempts.lock().len() as u64,
+            sequenced_keyspaces: self.calls.serializable.keyspaces.lock().count_sequenced(),
             slots: node.as_ref().map_or(0, |node| node.log.slots()),
             index_bytes,
             data_cache_bytes,

@@ -27,6 +27,9 @@ pub struct Figures {
     pub conflicts: u64,
     /// Keys loaded from the store.
     pub loads: u64,
+    /// Keyspaces that a serializable transaction has made sequenced permanently (T-3). The HTTP
+    /// interface has one keyspace.
+    pub sequenced_keyspaces: u64,
     /// Slots written to the present log, each for one or more commits.
     pub slots: u64,
     /// Bytes in the key version index.

@@ -4,8 +4,12 @@ mod atomic;
 mod step;
 mod walk;
 
-use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet, convert::Infallible, future::poll_fn, pin::pin, sync::Arc,
+    time::Duration,
+};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use transactions::Engine;
 
@@ -16,6 +20,7 @@ use crate::{
     placement::Placement,
     run::Run,
     steps::AttemptRegistry,
+    stop::Advance,
     storage::{RunRow, Status},
 };
 
@@ -43,15 +48,18 @@ pub(crate) enum Execution {
 impl Executor {
     /// Executes a run to its end, and stores its outcome.
     pub(crate) async fn execute(&self, run: &Arc<Run>) -> Execution {
+        let mut advance = self.env.stop.advance();
         let result = tokio::select! {
             biased;
-            result = self.attempt_run(run) => result,
+            result = self.attempt_counted(run, &mut advance) => result,
             () = self.env.clock.sleep(self.time_left(run)) => {
                 let why = format!("the run took longer than {} s", run.workflow.timeout_s);
                 Err(Failure::new("", "Workflow.TimedOut", &why))
             }
             never = self.confirm_steps(run) => match never {},
         };
+        // The run may have paused until its time was over.
+        advance.set(true);
         let result = match result {
             Err(Failure::Failed(failure)) if run.workflow.atomic => {
                 self.unless_committed(run, failure).await
@@ -73,6 +81,21 @@ impl Executor {
             ..run.row.clone()
         };
         self.end(run, &row).await
+    }
+
+    /// Executes a run up to its result, and keeps in `advance` whether it advances.
+    async fn attempt_counted(
+        &self,
+        run: &Arc<Run>,
+        advance: &mut Advance<'_>,
+    ) -> std::result::Result<Bytes, Failure> {
+        let mut attempt = pin!(self.attempt_run(run));
+        poll_fn(|context| {
+            let polled = attempt.as_mut().poll(context);
+            advance.set(polled.is_ready() || !run.pauses.is_paused());
+            polled
+        })
+        .await
     }
 
     fn time_left(&self, run: &Run) -> Duration {

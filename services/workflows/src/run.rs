@@ -8,6 +8,7 @@
 //! - `point` covers all that the run has read and written.
 
 mod overlay;
+mod pauses;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -33,6 +34,8 @@ use crate::{
 
 pub(crate) use overlay::{Overlay, Written};
 
+use pauses::Pauses;
+
 /// Keys of a page that the transaction of an atomic run reads at a time.
 const READS_AT_ONCE: usize = 16;
 
@@ -54,6 +57,7 @@ pub(crate) struct Run {
     /// Why that transaction is lost, once a step has learned it.
     pub(crate) lost: Mutex<Option<Lost>>,
     pub(crate) ended: watch::Sender<bool>,
+    pub(crate) pauses: Pauses,
     /// Whether no step may commit any more. Each commit under way holds a read lock.
     is_closed: Arc<RwLock<bool>>,
 }
@@ -98,6 +102,7 @@ impl Run {
             atomic: Mutex::default(),
             lost: Mutex::default(),
             ended: watch::Sender::new(false),
+            pauses: Pauses::default(),
             is_closed: Arc::default(),
         })
     }

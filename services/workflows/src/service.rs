@@ -110,6 +110,12 @@ impl Service {
         self.executor.env.stop.begin();
     }
 
+    /// Waits, after [`Self::begin_stop`], until no run advances: each has stored its end, or pauses
+    /// before its next step.
+    pub fn idle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move { self.executor.env.stop.idle().await })
+    }
+
     /// Stops all runs where they are, after [`Self::begin_stop`]. Callers that wait for them get
     /// [`Error::Stopped`].
     pub fn interrupt(&self) {

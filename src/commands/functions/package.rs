@@ -7,9 +7,12 @@
 //! Where a folder has a file of its own at the place of an installed one, its own file is deployed,
 //! as with `sam build`. A folder that `pip install -t .` has filled is thus deployed as it is.
 
+mod handler_check;
+mod handlers;
 mod install;
 mod left_out;
 mod locate;
+mod versions;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,15 +22,16 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use flate2::{Compression, GzBuilder};
-use functions::manifest::{FILE_NAME, Manifest, Table};
-use sandbox::handler_files;
+use functions::manifest::{FILE_NAME, Kind, Manifest};
 use tar::{Builder, Header, HeaderMode};
 
 pub(super) use self::locate::manifest_at;
 use self::{
-    install::{Installed, packages},
+    handler_check::check_handler,
+    handlers::{Handlers, code_folder},
+    install::{Installed, MODULES, Packages},
     left_out::{all_files, deployed_files},
 };
 
@@ -69,6 +73,8 @@ impl Package {
         let mut builder = Builder::new(encoder);
         builder.mode(HeaderMode::Deterministic);
         builder.follow_symlinks(false);
+        // The server takes files as they are; the compression makes the zeros small.
+        builder.sparse(false);
         let mut header = Header::new_gnu();
         header.set_size(text.len() as u64);
         header.set_mode(0o644);
@@ -103,10 +109,11 @@ impl State {
     pub(super) fn of(path: &Path) -> anyhow::Result<Self> {
         let (_, manifest) = read(path)?;
         let home = folder_of(path);
+        let handlers = Handlers::find(&home, &manifest)?;
         let folders = folders(&manifest);
         let mut files = vec![path.to_owned()];
         for folder in outermost(&folders) {
-            files.extend(deployed_files(&home, folder)?);
+            files.extend(deployed_files(&home, folder, &handlers)?);
         }
         files.sort();
         let state = |path: PathBuf| {
@@ -193,12 +200,14 @@ fn outermost<'a>(folders: &BTreeSet<&'a str>) -> Vec<&'a str> {
 
 /// The files of the application: those of its code folders, then the installed packages.
 ///
-/// Errors: a file cannot be deployed, or a handler is not there.
+/// Errors: a file cannot be deployed, a handler is not there, or a package would be a mixture of
+/// two versions.
 fn entries(home: &Path, manifest: &Manifest) -> anyhow::Result<(Entries, Vec<Installed>)> {
     let (mut entries, mut installed) = (Entries::new(), Vec::new());
+    let handlers = Handlers::find(home, manifest)?;
     let folders = folders(manifest);
     for folder in outermost(&folders) {
-        let files = deployed_files(home, folder)?;
+        let files = deployed_files(home, folder, &handlers)?;
         let from = home.canonicalize()?;
         // The package has its manifest there, under any local name.
         let own = places(&files, &from, Path::new("."))?;
@@ -206,21 +215,47 @@ fn entries(home: &Path, manifest: &Manifest) -> anyhow::Result<(Entries, Vec<Ins
     }
     for folder in folders {
         let tables = manifest.functions.values();
-        let tables: Vec<_> = tables.filter(|table| table.code == folder).collect();
-        for packages in packages(&home.join(folder), &tables)? {
+        let packages = Packages {
+            code: &code_folder(home, folder),
+            tables: tables.filter(|table| table.code == folder).collect(),
+            has_modules: has_modules(&entries, folder),
+        };
+        for (kind, packages) in packages.install()? {
             let files = all_files(&packages.folder)?;
-            for (place, file) in places(&files, &packages.folder, Path::new(folder))? {
-                if !is_taken(&entries, &place) {
-                    entries.insert(place, file);
-                }
+            let places = places(&files, &packages.folder, Path::new(folder))?;
+            let places: Vec<_> = places.collect();
+            if kind == Kind::Python3 {
+                versions::check(
+                    folder,
+                    entries.keys(),
+                    places.iter().map(|(place, _)| place),
+                )?;
             }
+            let free = places.into_iter();
+            let free: Vec<_> = free
+                .filter(|(place, _)| !is_taken(&entries, place))
+                .collect();
+            entries.extend(free);
             installed.push(packages);
         }
     }
     for (name, table) in &manifest.functions {
-        check_handler(home, table, &entries).with_context(|| format!("functions.{name}"))?;
+        check_handler(home, table, &handlers, &entries)
+            .with_context(|| format!("functions.{name}"))?;
     }
     Ok((entries, installed))
+}
+
+/// Whether the code folder `folder` has packages of npm.
+fn has_modules(entries: &Entries, folder: &str) -> bool {
+    let modules = match folder {
+        "." => PathBuf::from(MODULES),
+        folder => Path::new(folder).join(MODULES),
+    };
+    let mut following = entries.range(modules.clone()..);
+    following
+        .next()
+        .is_some_and(|(place, _)| place.starts_with(modules))
 }
 
 /// Pairs of a place below `to` and a file, for files below `from`.
@@ -253,57 +288,6 @@ fn is_taken(entries: &Entries, place: &Path) -> bool {
     let mut following = entries.range(place.to_owned()..);
     following.next().is_some_and(|(found, _)| is_below(found))
         || place.ancestors().any(|folder| entries.contains_key(folder))
-}
-
-/// Errors: the folder of a function has no file that may hold its handler.
-fn check_handler(home: &Path, table: &Table, entries: &Entries) -> anyhow::Result<()> {
-    let code = table.code.as_str();
-    let inside = |place: &Path| match code {
-        "." => Some(place.to_owned()),
-        code => place.strip_prefix(code).ok().map(Path::to_owned),
-    };
-    let there: BTreeSet<_> = entries.keys().filter_map(|place| inside(place)).collect();
-    let function = table.function("", "", "");
-    let Some(expected) = handler_files(&function) else {
-        ensure!(
-            !there.is_empty(),
-            "the code folder {code:?} has no files to deploy"
-        );
-        return Ok(());
-    };
-    let has = |file: &Path| file.to_str().is_some_and(|file| expected.has(file));
-    if there.iter().any(|file| has(file)) {
-        return Ok(());
-    }
-    let folder = home.join(code);
-    let all = all_files(&folder).unwrap_or_default();
-    let mut inside = all
-        .iter()
-        .filter_map(|file| file.strip_prefix(&folder).ok());
-    match inside.find(|file| has(file)) {
-        Some(file) => bail!(
-            "{expected}, and {} is left out by a .gitignore, .landfastignore or default rule: a line `{}` in \
-             {code}/.landfastignore brings it back",
-            folder.join(file).display(),
-            rule_that_brings_back(file, &there)
-        ),
-        None if there.is_empty() => bail!("the code folder {code:?} has no files to deploy"),
-        None => bail!("{expected}"),
-    }
-}
-
-/// The rule that brings back `file`, or the outermost of its folders of which nothing is deployed.
-fn rule_that_brings_back(file: &Path, there: &BTreeSet<PathBuf>) -> String {
-    if there.is_empty() {
-        return "!*".into();
-    }
-    let mut folders: Vec<_> = file.ancestors().skip(1).collect();
-    folders.pop();
-    let is_left_out = |folder: &&&Path| !there.iter().any(|file| file.starts_with(folder));
-    match folders.iter().rev().find(is_left_out) {
-        Some(folder) => format!("!/{}/", folder.display()),
-        None => format!("!/{}", file.display()),
-    }
 }
 
 #[cfg(test)]
@@ -350,6 +334,28 @@ mod tests {
             )
         });
         read.collect()
+    }
+
+    /// A file with holes, such as a database, was sent in a form that the server refuses.
+    #[test]
+    fn a_sparse_file_is_packed_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (manifest, data) = (folder.path().join("app.toml"), folder.path().join("data"));
+        let text = "[functions.f]\nruntime = \"executable\"\ncode = \".\"\nhandler = \"data\"\n";
+        fs::write(&manifest, text).expect("written");
+        let file = fs::File::create(&data).expect("made");
+        file.set_len(1 << 20).expect("made longer");
+        let package = Package::make(&manifest).expect("it is packed");
+        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&package.content[..]));
+        let kinds = archive.entries().expect("it is an archive").map(|entry| {
+            let header = entry.expect("it is whole").header().clone();
+            (header.entry_type(), header.size().expect("it has one"))
+        });
+        let kinds: Vec<_> = kinds.collect();
+        assert!(
+            kinds.contains(&(tar::EntryType::Regular, 1 << 20)),
+            "{kinds:?}"
+        );
     }
 
     /// A manifest may lie among the code, with other files beside it. A package with two files of
@@ -403,34 +409,5 @@ mod tests {
         ] {
             assert!(!is_taken(&entries, Path::new(free)), "{free}");
         }
-    }
-
-    fn refusal(handler: &str, files: &[(&str, &str)]) -> String {
-        let folder = tempfile::tempdir().expect("a folder");
-        let code = folder.path().join("code");
-        fs::create_dir(&code).expect("made");
-        for (name, text) in files {
-            fs::write(code.join(name), text).expect("written");
-        }
-        let manifest = folder.path().join("app.toml");
-        let text = format!(
-            "[functions.f]\nruntime = \"python3\"\ncode = \"code\"\nhandler = \"{handler}\"\n"
-        );
-        fs::write(&manifest, text).expect("written");
-        let refused = Package::make(&manifest).expect_err("it cannot run");
-        format!("{refused:#}")
-    }
-
-    #[test]
-    fn a_folder_without_the_file_of_a_handler_is_refused_with_its_name() {
-        let empty = refusal("app.f", &[]);
-        assert!(
-            empty.contains("functions.f") && empty.contains("has no files"),
-            "{empty}"
-        );
-        let missing = refusal("app.f", &[("other.py", "")]);
-        assert!(missing.contains("app.py"), "{missing}");
-        let left_out = refusal("app.f", &[("app.py", ""), (".gitignore", "app.py\n")]);
-        assert!(left_out.contains("`!app.py`"), "{left_out}");
     }
 }

@@ -7,6 +7,13 @@ exports.arguments = async function () { return arguments.length; };
 exports.syncReturn = (event) => ({ returned: event });
 exports.syncZero = () => 0;
 exports.syncWithCallback = (event, context, callback) => "returned";
+exports.syncThenSucceeds = (event, context) => { later(() => context.succeed("later")); return "returned"; };
+exports.syncThenDone = (event, context) => { later(() => context.done(null, "later")); return "returned"; };
+exports.syncThenFails = (event, context) => { later(() => context.fail(new RangeError("later"))); return "returned"; };
+exports.syncThenCallsBack = function (event, context) { const callback = arguments[2]; later(() => callback(null, "later")); return "returned"; };
+exports.syncHasSucceeded = (event, context) => { context.succeed("at once"); return "returned"; };
+exports.syncOfTimer = () => setTimeout(() => {}, 5)[Symbol.toPrimitive]() > 0;
+exports.syncCircular = () => { const circle = {}; circle.self = circle; return circle; };
 exports.never = () => new Promise(() => {});
 exports.neverAwait = async () => { await new Promise(() => {}); };
 exports.unhandled = async () => { Promise.reject(new RangeError("unhandled")); await forever(); };
@@ -28,6 +35,11 @@ exports.exitCode = async () => { process.exitCode = 5; return "fine"; };
 exports.exitAfterAnswer = (event, context, callback) => {
   context.callbackWaitsForEmptyEventLoop = false;
   callback(null, "answered");
+  process.exit(0);
+};
+exports.exitAfterLongAnswer = (event, context, callback) => {
+  context.callbackWaitsForEmptyEventLoop = false;
+  callback(null, "x".repeat(5 << 20));
   process.exit(0);
 };
 exports.exitInExit = async () => { process.on("exit", () => console.log("in the listener of exit")); process.exit(6); };

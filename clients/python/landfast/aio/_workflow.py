@@ -6,7 +6,7 @@ import asyncio
 import functools
 from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Tuple, TypeVar, cast
 
-from .._problems import RunInterrupted, TooLarge
+from .._problems import RunInterrupted, TooLarge, interruption_in
 from .._repeat import Steps
 from .._workflow import Opened, Run, WorkflowCalls, encode, name_of_step
 from ._connection import Connections
@@ -89,9 +89,9 @@ async def _run_opened(
     with opened.as_current():
         try:
             output = encode(await body())
-        except RunInterrupted:
-            raise
         except BaseException as error:
+            if (interruption := interruption_in(error)) is not None:
+                raise interruption
             # This includes exceptions that are no `Exception`, such as an exit or a cancellation:
             # when the code runs again it gets this, too.
             raise await drive_whole(connections, calls.fail_step(name, error)) from error

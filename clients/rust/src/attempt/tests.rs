@@ -202,7 +202,7 @@ fn put(key: &[u8]) -> Call {
 }
 
 fn commit() -> Call {
-    Call::commit(&name())
+    Call::commit(&name(), None)
 }
 
 fn name() -> AttemptName {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::call::Condition;
 
 const CALL_MAX: Duration = Duration::from_secs(30);
 const JITTER: Duration = Duration::from_millis(7);
@@ -30,6 +31,22 @@ impl<'a> Client<'a> {
         };
         self.course.judge(event, "node", self.elapsed, &mut jitter)
     }
+}
+
+/// T20. The repeat would meet the effect of the first.
+#[test]
+fn a_write_under_a_condition_is_repeated_only_while_no_copy_can_have_arrived() {
+    let call = Call::delete_state(b"a").under(Condition::Present);
+    let mut client = Client::sending(&call, 2);
+    assert_eq!(again(client.hears(unheard())), (Duration::ZERO, true));
+    let given_up = client.hears(lost()).end().expect_err("no answer");
+    assert_eq!(given_up.kind(), ErrorKind::OutcomeUnknown);
+    let refused = refused(412, "condition-not-met");
+    let refused = Client::sending(&call, 2).hears(refused).end();
+    assert_eq!(
+        refused.expect_err("refused").kind(),
+        ErrorKind::ConditionNotMet
+    );
 }
 
 #[test]
@@ -65,7 +82,7 @@ fn a_node_that_is_busy_is_given_the_time_it_asks_for() {
 
 #[test]
 fn a_commit_whose_answer_is_lost_is_never_denied() {
-    let call = Call::commit(&attempt());
+    let call = Call::commit(&attempt(), None);
     let ways: [fn() -> Event; 4] = [
         lost,
         || refused(503, "outcome-unknown"),
@@ -104,7 +121,7 @@ fn a_commit_whose_answer_is_lost_is_never_denied() {
 /// T4, T10. The server that reports it may be the one that cannot reach the commit sequencer.
 #[test]
 fn a_commit_that_is_answered_unknown_is_asked_at_the_next_node() {
-    let call = Call::commit(&attempt());
+    let call = Call::commit(&attempt(), None);
     let mut client = Client::sending(&call, 3);
     for _ in 0..2 {
         assert_eq!(
@@ -118,7 +135,7 @@ fn a_commit_that_is_answered_unknown_is_asked_at_the_next_node() {
 
 #[test]
 fn what_certainly_had_no_effect_is_not_unknown() {
-    let call = Call::commit(&attempt());
+    let call = Call::commit(&attempt(), None);
     let mut client = Client::sending(&call, 2);
     again(client.hears(unheard()));
     client.elapsed = CALL_MAX;
@@ -174,7 +191,7 @@ fn a_repeat_that_is_cut_short_does_not_hide_what_the_server_said() {
     assert_eq!(error.kind(), ErrorKind::TooMuchBuffered);
     // A change with an unknown effect stays unknown, even after a refusal that says that it had
     // none.
-    let change = Call::commit(&attempt());
+    let change = Call::commit(&attempt(), None);
     for (status, name, problem) in [
         (429, "too-much-buffered", None),
         (503, "outcome-unknown", Some("outcome-unknown")),

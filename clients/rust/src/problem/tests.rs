@@ -115,7 +115,7 @@ const TABLE: [Line; 33] = {
         (
             "condition-not-met",
             412,
-            K::InvalidRequest,
+            K::ConditionNotMet,
             Never,
             true,
             false,

@@ -1,6 +1,6 @@
 use http_frontend::{
     Status,
-    status::{Coordination, FarStore, Functions, Journal, Phase, Store, Usage, Workflows},
+    status::{Coordination, FarStore, Functions, Journal, Memory, Phase, Store, Usage, Workflows},
 };
 use transactions::Figures;
 
@@ -32,6 +32,11 @@ fn busy() -> Status {
         }),
         functions: Some(functions()),
         workflows: Some(workflows()),
+        memory: Some(Memory {
+            instances: 12,
+            fragments: 34,
+            credentials: "keys".into(),
+        }),
         journal: Some(Journal {
             serving: true,
             full: false,

@@ -62,8 +62,9 @@ let requestId;
 let socket;
 // The exchange that waits for the rest of its response.
 let waiting;
-// The methods of a socket as they are before the code is loaded.
+// The methods of a socket and of its handle as they are before the code is loaded.
 const methods = methodsOf(Socket.prototype);
+let setBlocking;
 
 function methodsOf(prototype) {
   if (prototype === Object.prototype) return {};
@@ -92,8 +93,8 @@ function connect() {
   return made;
 }
 
-// Only an exchange keeps the process alive. The request is written before this returns, so that it is sent even if the code
-// then ends the process.
+// Only an exchange keeps the process alive. The kernel has the whole request before this returns, so that it is sent even if
+// the code then ends the process.
 function exchange(method, name, body = "", fields = "") {
   return new Promise((resolve, reject) => {
     waiting = { chunks: [], bytes: 0, resolve, reject };
@@ -101,8 +102,16 @@ function exchange(method, name, body = "", fields = "") {
     if (!socket || socket.destroyed) socket = connect();
     socket.ref();
     const head = `${method} ${PREFIX}${name} HTTP/1.1\r\nHost: ${api}\r\nContent-Length: ${byteLength(body)}\r\n${fields}\r\n`;
-    socket.write(typeof body === "string" ? head + body : concat([bufferFrom(head), body]));
+    writeWhole(typeof body === "string" ? head + body : concat([bufferFrom(head), body]));
   });
+}
+
+function writeWhole(request) {
+  // While it connects, and after its end, it has no handle that takes bytes.
+  const handle = socket.connecting ? undefined : socket._handle;
+  if (handle) apply(setBlocking, handle, [true]);
+  socket.write(request);
+  if (handle) apply(setBlocking, handle, [false]);
 }
 
 // Takes a part of a response. The server always says how long a response is.
@@ -491,9 +500,16 @@ function run(runtime, mine, body, headers) {
         fail(another);
       }
     };
-    const settle = async (result) => {
+    const succeeded = (result) => {
       try {
-        succeed(await result);
+        succeed(result);
+      } catch (error) {
+        failed(error);
+      }
+    };
+    const settle = async (promise) => {
+      try {
+        succeeded(await promise);
       } catch (error) {
         failed(error);
       }
@@ -503,7 +519,10 @@ function run(runtime, mine, body, headers) {
       if (isPromise(result)) {
         if (!isFinished()) own.whenIdle = () => failed(fault("NodeJsExit", neverSettled("handler")));
         settle(result);
-      } else if (runtime.handler.length < 3 && result !== undefined) succeed(result);
+      } else if (runtime.handler.length < 3 && result !== undefined && !isFinished()) {
+        // Work that is left may still call back, and then that counts.
+        own.whenIdle = () => succeeded(result);
+      }
     } catch (error) {
       failed(error);
     }
@@ -618,6 +637,7 @@ async function main(name) {
     socket.on("connect", resolve);
   });
   socket.unref();
+  ({ setBlocking } = socket._handle);
   let handler;
   try {
     handler = await load(name);

@@ -28,6 +28,8 @@ _ERROR_BYTES_MAX = 256 * 1024
 _MESSAGE_MAX = 32 * 1024
 """The characters that are kept of the message of a longer error."""
 _FRAMES_ALIKE_MAX = 3
+_GROUP = getattr(builtins, "BaseExceptionGroup", ())
+"""Since Python 3.11."""
 
 _getpid, _putenv, _write = os.getpid, os.putenv, os.write
 _gmtime, _now, _strftime = time.gmtime, time.time, time.strftime
@@ -431,13 +433,25 @@ def serve(connection, handler):
         try:
             event = unmarshal(body) if body else None
             answer = marshal(handler(event, LambdaContext(headers)))
-        except BaseException as error:
-            # As in Lambda, one that is no `Exception` ends the process. One of `landfast` says why a run cannot go on.
-            if not isinstance(error, Exception) and type(error).__module__.partition(".")[0] != "landfast":
-                raise
+        except Exception as error:
             report(connection, invocation + "error", error)
+        except BaseException as error:
+            # As in Lambda, one that is no `Exception` ends the process.
+            interruption = _interruption_in(error)
+            if interruption is None:
+                raise
+            report(connection, invocation + "error", interruption)
         else:
             connection.post(invocation + "response", answer)
+
+
+def _interruption_in(error):
+    """The exception of `landfast` that says why a run cannot go on: this one, or one in this group; None: there is none."""
+    if isinstance(error, _GROUP):
+        found = [_interruption_in(inner) for inner in error.exceptions]
+        return next((inner for inner in found if inner is not None), None)
+    is_one = not isinstance(error, Exception) and type(error).__module__.partition(".")[0] == "landfast"
+    return error if is_one else None
 
 
 def report(connection, path, error):

@@ -2,10 +2,11 @@
 //!
 //! The holder of an instance decides what it does. A task serves the instance's Runtime API, reads
 //! its output and waits for its end. When the process ends, for any reason, everything of it ends:
-//! its children, its listener, its folder.
+//! its children, its listener, its folder. An answer that it has sent before still counts.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
+use futures_util::future::{Either, select};
 use hyper::header::HeaderValue;
 use ports::runtime::Function;
 use tokio::sync::Mutex;
@@ -115,8 +116,12 @@ impl Instance {
         };
         let read = Arc::clone(&output);
         let (listener, peers) = (process.listener, process.peers);
-        let serving = async move {
-            futures_util::join!(runtime_api::serve(listener, peers, served), read.read());
+        let serving = async move |has_ended| {
+            let serving = pin!(runtime_api::serve(listener, peers, served, has_ended));
+            // The end of an invocation reads the rest of the output.
+            if let Either::Right(((), serving)) = select(serving, pin!(read.read())).await {
+                serving.await;
+            }
         };
         // The death is known before the channel ends: a waiting caller then finds its cause.
         let ended = Arc::clone(&channel);

@@ -9,12 +9,17 @@
 //! connections. Its answers therefore take the memory of one answer and of the connections'
 //! buffers. All bodies of a function, answers included, share its [`Allowance`]. An error that is
 //! too long to be kept is [shortened](failure::shortened).
+//!
+//! A process may end right after it has sent an answer, so its connections are read to their end.
+//! The HTTP library gives up a request whose connection has ended. An answer is therefore received
+//! [to its end](Answering), without the connection.
 
-use std::{convert::Infallible, error::Error, fmt::Debug, sync::Arc};
+use std::{convert::Infallible, error::Error, fmt::Debug, future::poll_fn, sync::Arc};
 
 use async_trait::async_trait;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -26,7 +31,7 @@ use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
-    sync::{Mutex, Semaphore},
+    sync::{Mutex, Semaphore, oneshot},
     task::JoinSet,
 };
 
@@ -83,11 +88,33 @@ pub(crate) enum Head {
     Long,
 }
 
-/// Serves the instance at `listener`, and no other peers. It never returns.
-pub(crate) async fn serve(listener: TcpListener, peers: Peers, served: Served) {
+/// Serves the instance at `listener`, and no other peers, until `has_ended`. Returns once the
+/// connections that were accepted by then have ended.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    peers: Peers,
+    served: Served,
+    has_ended: oneshot::Receiver<()>,
+) {
+    let mut connections = JoinSet::new();
+    tokio::select! {
+        biased;
+        () = accept(&listener, peers, served, &mut connections) => {}
+        _ = has_ended => {}
+    }
+    drop(listener);
+    connections.join_all().await;
+}
+
+/// Accepts connections without end.
+async fn accept(
+    listener: &TcpListener,
+    peers: Peers,
+    served: Served,
+    connections: &mut JoinSet<()>,
+) {
     let served = Arc::new(served);
     let long_heads = Arc::new(Semaphore::new(LONG_HEADS_MAX));
-    let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         if connections.len() >= CONNECTIONS_MAX {
@@ -129,12 +156,36 @@ pub(crate) async fn converse<S>(stream: S, served: Arc<Served>, head: Head)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let service = service_fn(move |request| {
+    let answering = Answering::default();
+    let service = service_fn(|request| {
         let served = Arc::clone(&served);
-        async move {
+        let is_answer = is_answer(&request);
+        let reply = async move {
             let (request, charged) = served.allowance.receive(request);
             let reply = route(request, &served).await;
             drop(charged);
+            reply
+        };
+        let direct = if is_answer {
+            *answering.lock() = Some(Box::pin(reply));
+            None
+        } else {
+            Some(reply)
+        };
+        let answering = Arc::clone(&answering);
+        async move {
+            let reply = match direct {
+                Some(reply) => reply.await,
+                None => {
+                    poll_fn(|context| {
+                        let mut answering = answering.lock();
+                        let reply = answering.as_mut().expect("the connection has not ended");
+                        reply.as_mut().poll(context)
+                    })
+                    .await
+                }
+            };
+            answering.lock().take();
             Ok::<_, Infallible>(reply)
         }
     });
@@ -146,6 +197,19 @@ where
         })
         .serve_connection(TokioIo::new(ShortReads::of(stream)), service)
         .await;
+    let left = answering.lock().take();
+    if let Some(answer) = left {
+        answer.await;
+    }
+}
+
+/// The answer that a connection receives. It outlives the connection: an instance that ends right
+/// after its answer closes the connection before the server has received the answer.
+type Answering = Arc<parking_lot::Mutex<Option<BoxFuture<'static, Reply>>>>;
+
+/// Whether a request is the answer to an invocation, or the error of a start.
+fn is_answer<B>(request: &Request<B>) -> bool {
+    request.method() == Method::POST && request.uri().path().starts_with(PREFIX)
 }
 
 async fn route(request: Request<Incoming>, served: &Served) -> Reply {

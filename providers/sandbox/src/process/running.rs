@@ -5,13 +5,18 @@ use std::{mem, pin::pin, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use ports::instances::Death;
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{oneshot, watch},
+    time::{Instant, timeout},
+};
 
 use super::{control::Control, exit::Exit};
 
 /// How long all processes of an instance may take to freeze.
 const FREEZE_MAX: Duration = Duration::from_secs(1);
 const FREEZE_POLL: Duration = Duration::from_millis(1);
+/// How long the work beside a process may go on after the process has ended.
+const REST_MAX: Duration = Duration::from_secs(5);
 
 /// A handle of a running process. Dropping it ends the process.
 #[derive(Debug)]
@@ -30,22 +35,33 @@ enum Frost {
 }
 
 impl Running {
-    /// Watches the end of a process, and runs `beside` until then. Afterwards it announces the
+    /// Watches the end of a process, and runs `beside` until then. `beside` learns of the end, and
+    /// has [`REST_MAX`] to handle the data that the process has left. Afterwards this announces the
     /// death, and then calls `on_death`.
-    pub(crate) fn watch(
+    pub(crate) fn watch<F>(
         control: Arc<Control>,
         mut exit: Exit,
-        beside: impl Future<Output = ()> + Send + 'static,
+        beside: impl FnOnce(oneshot::Receiver<()>) -> F,
         on_death: impl FnOnce() + Send + 'static,
-    ) -> Self {
+    ) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let (announce, death) = watch::channel(None);
+        let (end, has_ended) = oneshot::channel();
+        let beside = beside(has_ended);
         tokio::spawn(async move {
             // One wait: dropped after it has read the exit status, it would lose the cause.
-            let mut wait = pin!(exit.wait());
+            let (mut wait, mut beside) = (pin!(exit.wait()), pin!(beside));
             let cause = tokio::select! {
                 biased;
-                cause = &mut wait => cause,
-                () = beside => wait.await,
+                cause = &mut wait => {
+                    // Both errors mean that nothing is left to do.
+                    let _ = end.send(());
+                    let _ = timeout(REST_MAX, beside).await;
+                    cause
+                }
+                () = &mut beside => wait.await,
             };
             announce.send_replace(Some(cause));
             on_death();

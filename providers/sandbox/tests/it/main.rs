@@ -7,6 +7,7 @@ mod allocations;
 mod archives;
 mod calls;
 mod contract;
+mod ends_after_answer;
 mod failed;
 mod peers;
 mod processes;

@@ -6,6 +6,7 @@ mod cron;
 mod letters;
 mod messages;
 mod pending;
+mod purges;
 mod refusals;
 mod runs;
 mod several;

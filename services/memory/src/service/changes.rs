@@ -34,7 +34,7 @@ impl Service {
     ) -> Result<Object> {
         check_key(key)?;
         for _ in 0..ATTEMPTS_MAX {
-            let known = buckets::find(&self.table, bucket).await?;
+            let known = buckets::find_to_add(&self.table, bucket).await?;
             let (found, point) = objects::read(&self.table, known.id, key).await?;
             if let Err(error) = objects::check(conditions, found.as_ref().map(|one| &one.row)) {
                 self.table.externalize(point).await?;
@@ -87,6 +87,14 @@ impl Service {
     ///
     /// Errors: `NoSuchBucket`, `ConditionFailed`, `NoSuchObject`, `Contended`.
     pub async fn delete(&self, bucket: &str, key: &str, conditions: &Conditions) -> Result<()> {
+        let (bucket, key, conditions) = (bucket.to_owned(), key.to_owned(), conditions.clone());
+        self.to_its_end(
+            |service| async move { service.delete_row(&bucket, &key, &conditions).await },
+        )
+        .await
+    }
+
+    async fn delete_row(&self, bucket: &str, key: &str, conditions: &Conditions) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             let known = buckets::find(&self.table, bucket).await?;
             let (found, point) = objects::read(&self.table, known.id, key).await?;

@@ -22,7 +22,7 @@ use crate::{
     },
     storage::{
         buckets, pending,
-        rows::{BucketId, ETag, ObjectRow, PartRow, Place, UploadRow, hex},
+        rows::{BucketId, ETag, ObjectRow, PartRow, Place, UploadRow, hex, unhex},
         table::Found,
         uploads,
     },
@@ -48,7 +48,7 @@ impl Service {
             ended: None,
         };
         for _ in 0..ATTEMPTS_MAX {
-            let known = buckets::find(&self.table, bucket).await?;
+            let known = buckets::find_to_add(&self.table, bucket).await?;
             let writes = vec![uploads::begin(known.id, id, &row), known.unchanged()];
             if self.change(None, writes).await? {
                 return Ok(id);
@@ -66,12 +66,30 @@ impl Service {
         key: &str,
         upload: UploadId,
         number: u16,
-        mut stored: Stored,
+        stored: Stored,
         checksums: BTreeMap<String, String>,
     ) -> Result<UploadedPart> {
         if number == 0 || number > PART_NUMBER_MAX {
             return Err(Error::InvalidPart(number));
         }
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        self.to_its_end(|service| async move {
+            let part = (upload, number);
+            service
+                .put_part(&bucket, &key, part, stored, checksums)
+                .await
+        })
+        .await
+    }
+
+    async fn put_part(
+        &self,
+        bucket: &str,
+        key: &str,
+        (upload, number): (UploadId, u16),
+        mut stored: Stored,
+        checksums: BTreeMap<String, String>,
+    ) -> Result<UploadedPart> {
         let row = PartRow {
             modified: self.table.now(),
             md5: stored.md5(),
@@ -82,16 +100,17 @@ impl Service {
             let known = buckets::find(&self.table, bucket).await?;
             let found = uploads::find(&self.table, known.id, key, upload).await?;
             let (before, _) = uploads::read_part(&self.table, known.id, upload, number).await?;
-            let mut writes = vec![
-                uploads::put_part(known.id, (upload, number), &row, before.as_ref()),
-                uploads::unchanged(known.id, upload, &found),
-            ];
+            // A completion may have read the part that is replaced. It must not name garbage.
+            let guard = match before {
+                Some(_) => uploads::renew(known.id, upload, &found),
+                None => uploads::unchanged(known.id, upload, &found),
+            };
+            let part = uploads::put_part(known.id, (upload, number), &row, before.as_ref());
+            let mut writes = vec![part, guard];
             writes.extend(stored.pending().map(pending::remove));
             let replaced = before.map(|before| before.row.place.segments);
-            if self
-                .change_segments(&replaced.unwrap_or_default(), writes)
-                .await?
-            {
+            let replaced = replaced.unwrap_or_default();
+            if self.change_segments(&replaced, writes).await? {
                 stored.is_committed();
                 return Ok(row.part(number));
             }
@@ -129,13 +148,37 @@ impl Service {
         checksums: BTreeMap<String, String>,
         conditions: &Conditions,
     ) -> Result<Object> {
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        let (parts, conditions) = (parts.to_vec(), conditions.clone());
+        self.to_its_end(|service| async move {
+            let completion = Completion {
+                upload,
+                parts: &parts,
+                checksums,
+                conditions: &conditions,
+            };
+            match service.complete(&bucket, &key, &completion).await {
+                Err(Error::NoSuchUpload) => service.completed(&bucket, &key, &parts).await,
+                completed => completed,
+            }
+        })
+        .await
+    }
+
+    async fn complete(
+        &self,
+        bucket: &str,
+        key: &str,
+        completion: &Completion<'_>,
+    ) -> Result<Object> {
+        let (upload, parts) = (completion.upload, completion.parts);
         for _ in 0..ATTEMPTS_MAX {
             let known = buckets::find(&self.table, bucket).await?;
             let found = uploads::find(&self.table, known.id, key, upload).await?;
             let stored = uploads::parts_of(&self.table, known.id, upload, 0, None).await?;
             let (etag, place) = composed(parts, &stored.into_iter().collect())?;
             let attributes = Attributes {
-                checksums: checksums.clone(),
+                checksums: completion.checksums.clone(),
                 ..found.row.attributes.clone()
             };
             let row = ObjectRow {
@@ -147,7 +190,8 @@ impl Service {
             };
             let used = parts.iter().map(|part| part.number).collect();
             let end = uploads::end(known.id, upload, &found, used);
-            match self.put_row(bucket, key, row, Some(end), conditions).await {
+            let put = self.put_row(bucket, key, row, Some(end), completion.conditions);
+            match put.await {
                 // The upload has changed, if the object has not.
                 Err(Error::Contended) => {}
                 Ok(object) => {
@@ -160,8 +204,32 @@ impl Service {
         Err(Error::Contended)
     }
 
+    /// The object of an upload that was completed before with the same parts: the client has not
+    /// received the answer, and asks again.
+    async fn completed(&self, bucket: &str, key: &str, parts: &[NamedPart]) -> Result<Object> {
+        let mut md5 = Md5::new();
+        for part in parts {
+            md5.update(unhex(&part.etag).ok_or(Error::NoSuchUpload)?);
+        }
+        let etag = ETag {
+            md5: md5.finalize().into(),
+            parts: Some(parts.len() as u16),
+        };
+        match self.head(bucket, key).await {
+            Ok(object) if object.etag == etag.text() => Ok(object),
+            Ok(_) | Err(Error::NoSuchObject) => Err(Error::NoSuchUpload),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Ends an upload without an object. Errors: `NoSuchUpload`.
     pub async fn abort_upload(&self, bucket: &str, key: &str, upload: UploadId) -> Result<()> {
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        self.to_its_end(|service| async move { service.abort(&bucket, &key, upload).await })
+            .await
+    }
+
+    async fn abort(&self, bucket: &str, key: &str, upload: UploadId) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             let known = buckets::find(&self.table, bucket).await?;
             let found = uploads::find(&self.table, known.id, key, upload).await?;
@@ -238,18 +306,32 @@ impl Service {
 
     async fn clean_ended_uploads(&self) -> Result<()> {
         for bucket in self.buckets().await? {
-            let known = match buckets::find(&self.table, &bucket.name).await {
-                Err(Error::NoSuchBucket) => continue,
-                known => known?,
-            };
-            for (upload, found) in uploads::all(&self.table, known.id).await? {
-                if found.row.ended.is_some() {
-                    self.remove_parts(known.id, upload).await?;
-                }
+            match self.clean_bucket(&bucket.name).await {
+                Ok(()) | Err(Error::NoSuchBucket) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
     }
+
+    /// Removes the rows of uploads that have ended. Errors: `NoSuchBucket`.
+    pub(super) async fn clean_bucket(&self, bucket: &str) -> Result<()> {
+        let known = buckets::find(&self.table, bucket).await?;
+        for (upload, found) in uploads::all(&self.table, known.id).await? {
+            if found.row.ended.is_some() {
+                self.remove_parts(known.id, upload).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A completion of an upload, as its client asks for it.
+struct Completion<'a> {
+    upload: UploadId,
+    parts: &'a [NamedPart],
+    checksums: BTreeMap<String, String>,
+    conditions: &'a Conditions,
 }
 
 /// The ETag and the place of an object of these parts.

@@ -38,18 +38,46 @@ async fn read(table: &Table, name: &str) -> Result<(Option<Found<BucketRow>>, Du
     Ok(table.get(&key(name), "a bucket").await?)
 }
 
-/// The bucket. Errors: `NoSuchBucket`.
+/// The bucket, for reads. Errors: `NoSuchBucket`.
 pub(crate) async fn find(table: &Table, name: &str) -> Result<KnownBucket> {
+    let found = present(table, name).await?;
+    Ok(known(name, &found))
+}
+
+/// The bucket, for a change that adds to it. A deletion under way fails from here on.
+///
+/// Errors: `NoSuchBucket`, `Contended`.
+pub(crate) async fn find_to_add(table: &Table, name: &str) -> Result<KnownBucket> {
+    for _ in 0..ATTEMPTS_MAX {
+        let found = present(table, name).await?;
+        if !found.row.is_being_deleted {
+            return Ok(known(name, &found));
+        }
+        let row = BucketRow {
+            is_being_deleted: false,
+            ..found.row
+        };
+        table
+            .write(vec![Write::put(key(name), &row, Some(found.version))])
+            .await?;
+    }
+    Err(Error::Contended)
+}
+
+async fn present(table: &Table, name: &str) -> Result<Found<BucketRow>> {
     let (found, point) = read(table, name).await?;
-    let Some(found) = found else {
+    if found.is_none() {
         table.externalize(point).await?;
-        return Err(Error::NoSuchBucket);
-    };
-    Ok(KnownBucket {
+    }
+    found.ok_or(Error::NoSuchBucket)
+}
+
+fn known(name: &str, found: &Found<BucketRow>) -> KnownBucket {
+    KnownBucket {
         id: found.row.id,
         name: name.to_owned(),
         version: found.version,
-    })
+    }
 }
 
 pub(crate) async fn get(table: &Table, name: &str) -> Result<Bucket> {
@@ -67,6 +95,7 @@ pub(crate) async fn create(table: &Table, name: &str) -> Result<()> {
     let row = BucketRow {
         id: BucketId(table.unique()),
         created: table.now(),
+        is_being_deleted: false,
     };
     let done = table.write(vec![Write::put(key(name), &row, None)]).await?;
     if let Some(receipt) = done {
@@ -80,24 +109,28 @@ pub(crate) async fn create(table: &Table, name: &str) -> Result<()> {
 
 /// Deletes an empty bucket.
 ///
-/// Every change of an object checks the bucket's version. The deletion changes the row twice, so
-/// that a PUT between the look for objects and the deletion fails.
+/// The deletion marks the row, looks for objects, and deletes the row if it is as marked. A change
+/// that adds an object removes the mark first, so that either the change or the deletion fails.
 pub(crate) async fn delete(table: &Table, name: &str) -> Result<()> {
     for _ in 0..ATTEMPTS_MAX {
-        let (found, point) = read(table, name).await?;
-        let Some(Found { row, version }) = found else {
-            table.externalize(point).await?;
-            return Err(Error::NoSuchBucket);
+        let Found { row, version } = present(table, name).await?;
+        let marked = BucketRow {
+            is_being_deleted: true,
+            ..row.clone()
         };
-        let barrier = Write::put(key(name), &row, Some(version));
-        if table.write(vec![barrier]).await?.is_none() {
+        let mark = Write::put(key(name), &marked, Some(version));
+        if table.write(vec![mark]).await?.is_none() {
             continue;
         }
-        let (found, _) = read(table, name).await?;
-        let Some(Found { version, .. }) = found.filter(|found| found.row.id == row.id) else {
+        let Found { row: now, version } = present(table, name).await?;
+        if now != marked {
             continue;
-        };
+        }
         if !objects::are_none(table, row.id).await? || !uploads::are_none(table, row.id).await? {
+            // If it fails, the next change removes the mark.
+            table
+                .write(vec![Write::put(key(name), &row, Some(version))])
+                .await?;
             return Err(Error::BucketNotEmpty);
         }
         let deleted = table.write(vec![Write::delete(key(name), version)]).await?;

@@ -71,6 +71,7 @@ pub(crate) fn check(conditions: &Conditions, present: Option<&ObjectRow>) -> Res
 pub(crate) async fn are_none(table: &Table, bucket: BucketId) -> Result<bool> {
     let scan = Scan::partition(partition(bucket), 1);
     let page = table.scan::<ObjectRow>(&scan, "an object").await?;
+    table.externalize(page.point).await?;
     Ok(page.found.is_empty())
 }
 
@@ -94,19 +95,23 @@ pub(crate) async fn list(table: &Table, bucket: BucketId, list: &List) -> Result
         };
         let page = table.scan::<ObjectRow>(&scan, "an object").await?;
         point = point.max(page.point);
+        let mut skip_to = Bytes::new();
         for (sort, found) in page.found {
+            if sort < skip_to {
+                continue;
+            }
             if listing.objects.len() + listing.prefixes.len() == items_max {
                 listing.next = last;
                 break 'pages;
             }
             let name = String::from_utf8_lossy(&sort).into_owned();
             if let Some(common) = common_prefix(&name, list) {
-                let skip_to = successor(common.as_bytes());
+                let after = successor(common.as_bytes());
                 last = Some(common.clone());
                 listing.prefixes.push(common);
-                let Some(skip_to) = skip_to else { break 'pages };
-                from = skip_to;
-                continue 'pages;
+                let Some(after) = after else { break 'pages };
+                skip_to = after;
+                continue;
             }
             let mut object = found.row.object(&name);
             object.attributes = Attributes::default();
@@ -114,7 +119,7 @@ pub(crate) async fn list(table: &Table, bucket: BucketId, list: &List) -> Result
             last = Some(name);
         }
         match page.next {
-            Some(next) => from = next,
+            Some(next) => from = next.max(skip_to),
             None => break,
         }
     }

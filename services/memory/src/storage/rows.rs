@@ -22,6 +22,8 @@ pub(crate) struct BucketId(pub(crate) u128);
 pub(crate) struct BucketRow {
     pub(crate) id: BucketId,
     pub(crate) created: Timestamp,
+    /// Whether a deletion looks for objects. A change that finds this ends the deletion.
+    pub(crate) is_being_deleted: bool,
 }
 
 /// The MD5 of content, or that of the MD5s of parts.
@@ -49,6 +51,12 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         write!(text, "{byte:02x}").expect("a string takes all");
     }
     text
+}
+
+/// The MD5 with these hexadecimal digits.
+pub(crate) fn unhex(digits: &str) -> Option<[u8; 16]> {
+    let number = (digits.len() == 32).then(|| u128::from_str_radix(digits, 16))?;
+    number.ok().map(u128::to_be_bytes)
 }
 
 impl ETags {

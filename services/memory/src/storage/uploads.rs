@@ -76,6 +76,11 @@ pub(crate) fn end(
     Write::put(key(bucket, upload), &row, Some(found.version))
 }
 
+/// The change that keeps the upload, and lets no completion through that has read its parts before.
+pub(crate) fn renew(bucket: BucketId, upload: UploadId, found: &Found<UploadRow>) -> Write {
+    Write::put(key(bucket, upload), &found.row, Some(found.version))
+}
+
 /// The condition that the upload is as it was found.
 pub(crate) fn unchanged(bucket: BucketId, upload: UploadId, found: &Found<UploadRow>) -> Write {
     Write::check(key(bucket, upload), found.version)
@@ -90,6 +95,7 @@ pub(crate) async fn forget(table: &Table, bucket: BucketId, upload: UploadId) ->
 pub(crate) async fn are_none(table: &Table, bucket: BucketId) -> Result<bool> {
     let scan = Scan::partition(uploads(bucket), 1);
     let page = table.scan::<UploadRow>(&scan, "an upload").await?;
+    table.externalize(page.point).await?;
     Ok(page.found.is_empty())
 }
 

@@ -105,6 +105,11 @@ impl WriteBuffer {
         self.unwritten_bytes
     }
 
+    /// The bytes that it writes in all, including spilled values that were replaced.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.left_bytes + self.unwritten_bytes as u64
+    }
+
     /// The memory that the buffer would take with this write.
     pub(crate) fn bytes_with(&self, key: &Key, value: Option<&Bytes>) -> usize {
         let replaced = self.writes.get(key).map_or(0, |old| old.bytes(key));

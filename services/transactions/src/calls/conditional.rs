@@ -3,7 +3,8 @@
 //!
 //! The sequencer validates the read when it orders the write. So of two nodes that write one key
 //! under the same condition, one succeeds. A conflict with another write says nothing about the
-//! condition, which is therefore checked again.
+//! condition, which is therefore checked again. All of it runs as a task of the engine. A caller that
+//! leaves in the middle would leave the transaction open, and the write undone or not.
 //!
 //! The first such write of a store marks the keyspace as sequenced (T-3): every later commit there
 //! takes its slot from the sequencer.
@@ -50,11 +51,30 @@ impl Calls {
     /// Writes `key` if `expected` holds. None: it does not hold, which depends on the point.
     pub(crate) async fn put_if(
         self: &Arc<Self>,
+        key: Key,
+        value: Option<Bytes>,
+        expected: Expected,
+    ) -> Result<Read<Option<Committed>>> {
+        self.check_write(&key, value.as_ref())?;
+        // The body of a request no longer counts once its caller has left.
+        let reserved = self.reserve_waiting(value.as_ref()).await?;
+        let calls = Arc::clone(self);
+        self.context
+            .spawn_and_wait(async move {
+                let _reserved = reserved;
+                calls
+                    .put_despite_conflicts(&key, value.as_ref(), expected)
+                    .await
+            })
+            .await
+    }
+
+    async fn put_despite_conflicts(
+        self: &Arc<Self>,
         key: &Key,
         value: Option<&Bytes>,
         expected: Expected,
     ) -> Result<Read<Option<Committed>>> {
-        self.check_write(key, value)?;
         let mut conflicts = 0;
         loop {
             match self.try_put_if(key, value, expected).await {

@@ -24,6 +24,7 @@ use crate::{
     },
     broken::Broken,
     calls::{Calls, commit::Committing, spill::Leaving},
+    context::Context,
     model::{Call, Committed, Key, Outcome, RESULT_BYTES_MAX, Timestamp},
     node::Node,
     storage::{layout, records::Place},
@@ -31,8 +32,30 @@ use crate::{
 
 /// How often other attempts are made to spill before a write is refused.
 const ROOM_TRIES: usize = 4;
+/// The overhead of a plain write under a condition while it waits for its transaction.
+const WAITING_BYTES: usize = 4 << 10;
 /// The most bytes of an item beside its chunk.
 const CHUNK_ITEM_BYTES: usize = 4 << 10;
+
+/// Memory of the write buffers that is taken, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    context: Arc<Context>,
+    bytes: usize,
+}
+
+impl Reserved {
+    /// Leaves the memory taken: the attempt that it is for gives it back.
+    fn hand_over(mut self) {
+        self.bytes = 0;
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.context.counters.unbuffer(self.bytes);
+    }
+}
 
 impl Calls {
     /// Buffers a write of `call`'s transaction.
@@ -112,12 +135,14 @@ impl Calls {
         let mut state = transaction.state();
         state.touch(self.context.clock.monotonic())?;
         transaction.node.store.check_fence()?;
+        let kept_bytes = state.result.as_ref().map_or(0, Bytes::len) as u64;
         let buffer = &mut state.buffer;
         if buffer.get(key).is_none() && buffer.len() >= self.context.config.keys_written_max {
             return Err(Error::TooLarge("the transaction writes too many keys"));
         }
         let (before, after) = (buffer.bytes(), buffer.bytes_with(key, value));
-        if buffer.written_bytes_with(key, value) > self.context.config.attempt_bytes_max {
+        let written_bytes = buffer.written_bytes_with(key, value) + kept_bytes;
+        if written_bytes > self.context.config.attempt_bytes_max {
             return Err(Error::TooLarge("the transaction writes too many bytes"));
         }
         if after > before
@@ -191,7 +216,7 @@ impl Calls {
     }
 
     /// Keeps `result` with the commit of `call`'s transaction, for callers that begin its id again.
-    /// No caller can begin a generated id again.
+    /// No caller can begin a generated id again. The result has the limits of a write.
     pub(crate) async fn keep_result(self: &Arc<Self>, call: &Call, result: Bytes) -> Result<()> {
         if result.len() > RESULT_BYTES_MAX {
             return Err(Error::TooLarge("a kept result has at most 65,536 bytes"));
@@ -200,20 +225,44 @@ impl Calls {
         if !transaction.is_named() {
             return Ok(());
         }
+        self.context.check_room()?;
+        let reserved = self.reserve(result.len()).await?;
         let mut state = transaction.state();
         state.touch(self.context.clock.monotonic())?;
         transaction.node.store.check_fence()?;
-        let before = state.result.as_ref().map_or(0, Bytes::len);
-        let (counters, most) = (
-            &self.context.counters,
-            self.context.config.node_buffer_bytes_max,
-        );
-        if !counters.buffer(result.len(), most) {
-            return Err(Error::TooMuchBuffered);
+        let written_bytes = state.buffer.written_bytes() + result.len() as u64;
+        if written_bytes > self.context.config.attempt_bytes_max {
+            return Err(Error::TooLarge("the transaction writes too many bytes"));
         }
-        counters.unbuffer(before);
-        state.result = Some(result);
+        let before = state.result.replace(result);
+        reserved.hand_over();
+        let before = before.map_or(0, |before| before.len());
+        self.context.counters.unbuffer(before);
         Ok(())
+    }
+
+    /// Takes memory for `value` of a write that has no attempt to buffer it yet.
+    pub(crate) async fn reserve_waiting(
+        self: &Arc<Self>,
+        value: Option<&Bytes>,
+    ) -> Result<Reserved> {
+        let bytes = WAITING_BYTES + value.map_or(0, Bytes::len);
+        self.reserve(bytes).await
+    }
+
+    /// Takes memory of the write buffers. Attempts spill their values if too little is left.
+    async fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Reserved> {
+        let most = self.context.config.node_buffer_bytes_max;
+        for _ in 0..ROOM_TRIES {
+            if self.context.counters.buffer(bytes, most) {
+                let context = Arc::clone(&self.context);
+                return Ok(Reserved { context, bytes });
+            }
+            if !self.spill_largest().await {
+                break;
+            }
+        }
+        Err(Error::TooMuchBuffered)
     }
 
     pub(crate) async fn put_now(

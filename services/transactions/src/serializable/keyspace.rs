@@ -150,6 +150,10 @@ impl Marks {
         !self.sequenced.is_empty()
     }
 
+    pub(crate) fn count_sequenced(&self) -> u64 {
+        self.sequenced.len() as u64
+    }
+
     /// The keyspaces whose marking has begun and is not finished.
     pub(crate) fn half_marked(&self) -> Vec<KeyspaceId> {
         self.sequenced.difference(&self.wholly).copied().collect()

@@ -71,6 +71,39 @@ fn limits_are_refused_by_name() {
     });
 }
 
+/// T19: a result takes memory and space as a write does.
+#[test]
+fn a_kept_result_has_the_limits_of_a_write() {
+    in_virtual_time(async |world| {
+        let config = Config {
+            attempt_bytes_max: 2_000,
+            node_buffer_bytes_max: 3_000,
+            ..Config::default()
+        };
+        let node = Node::on(&world, world.key_value(), config).await;
+        let (first, second) = (node.begin_named("first").await, node.begin().await);
+        let (large, small) = ("x".repeat(1_500), "x".repeat(400));
+        node.put(&first, "a", &large).await;
+        let keep = async |result: &str| node.engine.keep_result(&first, bytes(result)).await;
+        let refused = keep(&large).await;
+        assert!(matches!(refused, Err(Error::TooLarge(_))), "{refused:?}");
+        assert_eq!(keep(&small).await, Ok(()));
+        let refused = node.engine.put(&first, key("b"), bytes(&small)).await;
+        assert!(matches!(refused, Err(Error::TooLarge(_))), "{refused:?}");
+        assert_eq!(keep("x").await, Ok(()), "a shorter one replaces it");
+        node.put(&first, "b", &small).await;
+
+        node.put(&second, "c", &"x".repeat(700)).await;
+        let third = node.begin_named("third").await;
+        let kept = node.engine.keep_result(&third, bytes(&large)).await;
+        assert_eq!(kept, Ok(()), "others spill for it");
+        for call in [&first, &second, &third] {
+            node.commit(call).await;
+        }
+        assert_eq!(node.engine.figures().buffered_bytes, 0);
+    });
+}
+
 /// T8: a retry replaces its own earlier attempt, so its own open attempt does not keep a client
 /// out.
 #[test]

@@ -10,6 +10,7 @@ mod atomicity;
 mod attempts;
 mod calls;
 mod collection;
+mod conditional;
 mod effects;
 mod gate;
 mod groups;

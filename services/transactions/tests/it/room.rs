@@ -117,6 +117,27 @@ fn a_full_store_takes_no_values_and_no_names_and_shows_what_it_has() {
     });
 }
 
+/// P6, T19: a kept result is data that stays. Without it the transaction commits.
+#[test]
+fn a_full_store_keeps_no_result() {
+    in_virtual_time(async |world| {
+        let disk = Arc::new(Disk::default());
+        let (inner, clock) = (world.key_value(), world.clock());
+        let store = Arc::new(FaultyKeyValue::new(inner, disk.clone(), clock));
+        let node = Node::on(&world, store, Config::default()).await;
+        let (named, generated) = (node.begin_named("order").await, node.begin().await);
+        node.put(&named, "a", "begun").await;
+        disk.fill(true);
+        let kept = node.engine.keep_result(&named, bytes("result")).await;
+        assert_eq!(kept, Err(Error::NoRoom));
+        let nothing = node.engine.keep_result(&generated, bytes("result")).await;
+        assert_eq!(nothing, Ok(()), "it is not stored");
+        node.commit(&named).await;
+        let kept = node.engine.kept_result(&id("order")).await;
+        assert_eq!(kept.expect("it is read").value, None);
+    });
+}
+
 /// P6: none of it takes more than a reserve has.
 #[test]
 fn a_node_starts_on_a_full_store_and_finishes_what_was_begun() {

@@ -37,8 +37,11 @@ impl Executor {
         loop {
             made += 1;
             if around.is_none() {
+                let _paused = run.pauses.paused();
                 self.env.stop.unless_begun().await;
             }
+            // The attempt around it counts for it.
+            let at_work = around.is_none().then(|| run.pauses.at_work());
             // The caller may be code of a run that was cancelled meanwhile.
             if run.is_closed().await {
                 return Err(Failure::Stopped);
@@ -57,9 +60,13 @@ impl Executor {
                 if let Some(around) = around {
                     around.far_calls.fail();
                 }
-                self.wait_for_far(run).await?;
             } else if made - excused >= most {
                 return Err(failure);
+            }
+            drop(at_work);
+            let _paused = around.is_none().then(|| run.pauses.paused());
+            if lacked_far {
+                self.wait_for_far(run).await?;
             }
             let wait = delays.next_wait(&*self.env.entropy);
             let wait = wait.unwrap_or(self.env.options.backoff_max);

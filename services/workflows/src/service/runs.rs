@@ -26,6 +26,8 @@ use crate::{
 const PAGE_RUNS: usize = 100;
 /// The wait before we check again whether a run has been resumed.
 const CHECK_AGAIN: Duration = Duration::from_millis(50);
+/// How long a stop may take to learn whether a run has ended. The connections end soon after.
+const LAST_LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// A run, and where it is stored.
 #[derive(Debug)]
@@ -176,10 +178,22 @@ impl Service {
                 biased;
                 view = self.wait_until_ended(name, id, most) => view,
                 () = self.env().stop.interrupted(), if !most.is_zero() => {
-                    Err(Error::Stopped(id.to_owned()))
+                    self.ended_by_now(name, id).await
                 }
             }
         })
+    }
+
+    /// A run that has ended by the time of the stop. Errors: `Stopped` for any other, also one whose
+    /// end is not durable in time.
+    async fn ended_by_now(&self, name: &str, id: &str) -> Result<RunView> {
+        let view = tokio::select! {
+            biased;
+            view = self.run(name, id) => view.ok(),
+            () = self.env().clock.sleep(LAST_LOOK_MAX) => None,
+        };
+        let ended = view.filter(|view| view.status != Status::Running);
+        ended.ok_or_else(|| Error::Stopped(id.to_owned()))
     }
 
     async fn wait_until_ended(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {

@@ -1,5 +1,7 @@
 //! A late response names the store that it waited for.
 
+mod stops;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
@@ -57,24 +59,31 @@ impl FarStores for AllButOne {
 }
 
 fn service(near: &World) -> Service {
-    let (key_value, clock, entropy) = (near.key_value(), near.clock(), near.entropy());
+    service_of(near, Arc::new(Moved), near.key_value()).0
+}
+
+/// A service whose functions are those of `runner`, and its transactions; neither has started.
+fn service_of(
+    near: &World,
+    runner: Arc<dyn Runner>,
+    key_value: SharedKeyValue,
+) -> (Service, transactions::Service) {
+    let (clock, entropy) = (near.clock(), near.entropy());
     let parts = transactions::Parts {
         key_value: Arc::clone(&key_value),
         clock: Arc::clone(&clock),
         entropy: Arc::clone(&entropy),
     };
-    let engine = transactions::Service::builder(parts)
-        .build(transactions::Config::default())
-        .engine();
+    let engine = transactions::Service::builder(parts).build(transactions::Config::default());
     let parts = Parts {
-        runner: Arc::new(Moved),
+        runner,
         key_value,
-        transactions: engine,
+        transactions: engine.engine(),
         far_stores: Arc::new(AllButOne(World::new(2))),
         clock,
         entropy,
     };
-    Service::new(parts, Options::default())
+    (Service::new(parts, Options::default()), engine)
 }
 
 /// A response names no trouble of the workflow's earlier far store when it waits for the present one.

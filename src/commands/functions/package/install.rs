@@ -21,7 +21,14 @@ const REQUIREMENTS: &str = "requirements.txt";
 /// Those of a Node function, and their exact versions.
 const PACKAGE: &str = "package.json";
 const LOCKS: [&str; 2] = ["package-lock.json", "npm-shrinkwrap.json"];
-const MODULES: &str = "node_modules";
+/// The lock files of other programs, and the command that installs by each.
+const FOREIGN_LOCKS: [(&str, &str); 4] = [
+    ("pnpm-lock.yaml", "pnpm install --prod"),
+    ("yarn.lock", "yarn install"),
+    ("bun.lock", "bun install --production"),
+    ("bun.lockb", "bun install --production"),
+];
+pub(super) const MODULES: &str = "node_modules";
 const REGISTRIES: &str = ".npmrc";
 
 /// Packages in a temporary folder, which goes when this is dropped.
@@ -32,7 +39,7 @@ pub(super) struct Installed {
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        // What is left lies in the folder for temporary files.
+        // If that fails, the packages stay in the folder for temporary files.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -51,18 +58,28 @@ impl Installed {
     }
 }
 
-/// The packages that the functions of one code folder declare, as they lie in that folder.
-pub(super) fn packages(code: &Path, tables: &[&Table]) -> anyhow::Result<Vec<Installed>> {
-    let of = |kind| tables.iter().find(|table| table.runtime.kind == kind);
-    let mut all = Vec::new();
-    if let Some(table) = of(Kind::Python3).filter(|_| code.join(REQUIREMENTS).is_file()) {
-        all.push(pip(code, table)?);
+/// A code folder whose functions declare packages.
+pub(super) struct Packages<'m> {
+    pub(super) code: &'m Path,
+    pub(super) tables: Vec<&'m Table>,
+    /// Whether a `node_modules` of its own is deployed, so that nothing is installed for Node.
+    pub(super) has_modules: bool,
+}
+
+impl Packages<'_> {
+    /// Installs them, as they lie in that folder.
+    pub(super) fn install(&self) -> anyhow::Result<Vec<(Kind, Installed)>> {
+        let code = self.code;
+        let of = |kind| self.tables.iter().find(|table| table.runtime.kind == kind);
+        let mut all = Vec::new();
+        if let Some(table) = of(Kind::Python3).filter(|_| code.join(REQUIREMENTS).is_file()) {
+            all.push((Kind::Python3, pip(code, table)?));
+        }
+        if of(Kind::Node).is_some() && code.join(PACKAGE).is_file() && !self.has_modules {
+            all.extend(npm(code)?.map(|installed| (Kind::Node, installed)));
+        }
+        Ok(all)
     }
-    let is_installed = code.join(MODULES).exists();
-    if of(Kind::Node).is_some() && code.join(PACKAGE).is_file() && !is_installed {
-        all.extend(npm(code)?);
-    }
-    Ok(all)
 }
 
 fn pip(code: &Path, table: &Table) -> anyhow::Result<Installed> {
@@ -82,7 +99,26 @@ fn pip(code: &Path, table: &Table) -> anyhow::Result<Installed> {
         .output()
         .with_context(|| format!("{} -m pip", python.display()))?;
     check(&output, "pip", &code.join(REQUIREMENTS))?;
+    check_editable(&installed.folder)
+        .with_context(|| code.join(REQUIREMENTS).display().to_string())?;
     Ok(installed)
+}
+
+/// Errors: a distribution in `folder` is only a reference to a folder of this machine.
+fn check_editable(folder: &Path) -> anyhow::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let place = entry?.path().join("direct_url.json");
+        let place = fs::read(place).unwrap_or_default();
+        let place: serde_json::Value = serde_json::from_slice(&place).unwrap_or_default();
+        if place["dir_info"]["editable"] == true {
+            bail!(
+                "the project at {} is editable (-e), so pip installs a reference to it, and its files would not be deployed: \
+                 write its path without -e",
+                place["url"].as_str().unwrap_or("a path")
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The packages that a `package.json` declares for functions at work.
@@ -116,9 +152,9 @@ fn npm(code: &Path) -> anyhow::Result<Option<Installed>> {
             file.display()
         );
     }
+    let is_locked = is_locked(code)?;
     let installed = Installed::new()?;
     fs::write(installed.folder.join(PACKAGE), without_scripts(&text)?)?;
-    let mut is_locked = false;
     // It may name the registry of private packages.
     if code.join(REGISTRIES).is_file() {
         fs::copy(code.join(REGISTRIES), installed.folder.join(REGISTRIES))?;
@@ -126,7 +162,6 @@ fn npm(code: &Path) -> anyhow::Result<Option<Installed>> {
     for lock in LOCKS {
         if code.join(lock).is_file() {
             fs::copy(code.join(lock), installed.folder.join(lock))?;
-            is_locked = true;
         }
     }
     let output = Command::new("npm")
@@ -151,6 +186,22 @@ fn npm(code: &Path) -> anyhow::Result<Option<Installed>> {
     Ok(Some(installed))
 }
 
+/// Whether the code folder has a lock file for npm. Errors: it has only that of another program.
+fn is_locked(code: &Path) -> anyhow::Result<bool> {
+    if LOCKS.iter().any(|lock| code.join(lock).is_file()) {
+        return Ok(true);
+    }
+    let mut foreign = FOREIGN_LOCKS.iter();
+    if let Some((lock, install)) = foreign.find(|(lock, _)| code.join(lock).is_file()) {
+        bail!(
+            "{}: npm installs its packages, and does not read their versions in {lock}: run `{install}` there, and its \
+             {MODULES} is deployed, or write a lock file for npm with `npm install --package-lock-only`",
+            code.join(PACKAGE).display()
+        );
+    }
+    Ok(false)
+}
+
 /// A `package.json` without the project's own scripts: they expect the whole project. Those of its
 /// packages still run.
 fn without_scripts(package: &[u8]) -> anyhow::Result<Vec<u8>> {
@@ -167,4 +218,33 @@ fn check(output: &Output, installer: &str, file: &Path) -> anyhow::Result<()> {
         String::from_utf8_lossy(&output.stderr).trim()
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_to_a_project_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let described = folder.path().join("mine-1.dist-info");
+        fs::create_dir(&described).expect("made");
+        let place = described.join("direct_url.json");
+        for (text, is_refused) in [
+            (r#"{"dir_info": {}, "url": "file:///mine"}"#, false),
+            (
+                r#"{"dir_info": {"editable": true}, "url": "file:///mine"}"#,
+                true,
+            ),
+        ] {
+            fs::write(&place, text).expect("written");
+            let checked = check_editable(folder.path()).map_err(|error| error.to_string());
+            let said = checked.err().unwrap_or_default();
+            assert_eq!(
+                said.contains("file:///mine is editable"),
+                is_refused,
+                "{said}"
+            );
+        }
+    }
 }

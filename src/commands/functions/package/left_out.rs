@@ -5,27 +5,35 @@
 //! others leave out (`!.env`). All have the syntax of `.gitignore`, and within a kind the rule
 //! nearest to the file decides.
 //!
-//! A `node_modules` folder is left out of git almost everywhere and needed by the function, so
-//! `.gitignore` files have no say inside it, nor in a folder into which pip has installed packages:
-//! usual rules (`*.so`, `lib/`) would tear them apart.
+//! `.gitignore` files have no say in three places. Git leaves out `node_modules` almost everywhere,
+//! and the function needs it. In a folder into which pip has installed packages, usual rules
+//! (`*.so`, `lib/`) would tear these apart. And [handlers](Handlers) are built files in many
+//! projects.
 
 use std::{
     fs,
+    io::Read as _,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use ignore::{
     Match,
-    gitignore::{Gitignore, GitignoreBuilder},
+    gitignore::{Gitignore, GitignoreBuilder, Glob},
 };
 
+use super::handlers::{Handlers, code_folder};
+
 /// The rules of a user for deployments.
-const OWN: &str = ".landfastignore";
+pub(super) const OWN: &str = ".landfastignore";
 const GIT: &str = ".gitignore";
 const MODULES: &str = "node_modules";
 /// The extension of the folder in which pip describes a package, beside the package.
 const DIST_INFO: &str = "dist-info";
+/// Files of a server's data directory. The second says so in its first line.
+const DATA_LOCK: &str = "LOCK";
+const DATA_FORMAT: &str = "format";
+const DATA_FORMAT_BEGIN: &[u8] = b"landfast ";
 /// Secrets, caches, environments and metadata that no function reads.
 const DEFAULTS: [&str; 14] = [
     ".git",
@@ -52,23 +60,71 @@ struct Rules {
     defaults: Gitignore,
     /// Whether it is a folder of installed packages, or inside one.
     are_modules: bool,
+    /// Whether git leaves out the whole folder, which is entered for the executables in it.
+    is_left_out_by_git: bool,
+    /// Rules of git that leave out a folder as a whole, in which the module of a handler lies.
+    void: Vec<String>,
+}
+
+/// The rule that leaves out a file or a folder on its path.
+#[derive(Debug)]
+pub(super) enum Reason {
+    /// A line of a user's file for deployments.
+    Own {
+        file: PathBuf,
+        line: usize,
+        rule: String,
+    },
+    Git,
+    Default {
+        rule: String,
+        /// The file or folder that it leaves out.
+        path: PathBuf,
+    },
 }
 
 /// All deployed files of the code folder `folder`, whose manifest lies in `home`.
-pub(super) fn deployed_files(home: &Path, folder: &str) -> anyhow::Result<Vec<PathBuf>> {
+pub(super) fn deployed_files(
+    home: &Path,
+    folder: &str,
+    handlers: &Handlers,
+) -> anyhow::Result<Vec<PathBuf>> {
     // Rules are compared with whole paths, and `..` would name folders that are not above the code.
     let home = home.canonicalize()?;
-    let code = match folder {
-        "." => home.clone(),
-        folder => home.join(folder),
-    };
+    let code = code_folder(&home, folder);
     let rules = Rules::above(&home, &code)?;
     let mut files = Vec::new();
-    rules.walk(&code, &mut files)?;
+    rules.walk(&code, handlers, &mut files)?;
     Ok(files)
 }
 
-/// All files below `folder`, whatever its rules say.
+/// Why `file` of the folder `code` is not deployed; none: no rule leaves it out. `home` is
+/// canonical.
+pub(super) fn reason(
+    home: &Path,
+    code: &Path,
+    file: &Path,
+    handlers: &Handlers,
+) -> anyhow::Result<Option<Reason>> {
+    let mut rules = Rules::above(home, code)?;
+    let mut path = code.to_owned();
+    for part in file
+        .strip_prefix(code)
+        .unwrap_or(Path::new(""))
+        .components()
+    {
+        rules.enter(&path, &entries(&path)?, handlers)?;
+        path.push(part);
+        let is_folder = path != file;
+        if let Some(reason) = rules.against(&path, is_folder, handlers) {
+            return Ok(Some(reason));
+        }
+        rules = rules.below(&path, handlers);
+    }
+    Ok(None)
+}
+
+/// All files below `folder`, without regard to its rules.
 pub(super) fn all_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for (path, is_folder) in entries(folder)? {
@@ -107,6 +163,8 @@ impl Rules {
             git: Vec::new(),
             defaults: defaults.build()?,
             are_modules: false,
+            is_left_out_by_git: false,
+            void: Vec::new(),
         };
         let mut above: Vec<_> = code.ancestors().skip(1).collect();
         above.reverse();
@@ -122,62 +180,163 @@ impl Rules {
     }
 
     /// Adds the files below `folder` that are not left out.
-    fn walk(mut self, folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
-        self.own.extend(rules_in(folder, OWN)?);
+    fn walk(
+        mut self,
+        folder: &Path,
+        handlers: &Handlers,
+        files: &mut Vec<PathBuf>,
+    ) -> anyhow::Result<()> {
         let entries = entries(folder)?;
-        let has_packages = entries.iter().any(|(path, _)| {
-            path.extension()
-                .is_some_and(|extension| extension == DIST_INFO)
-        });
+        self.enter(folder, &entries, handlers)?;
+        for (path, is_folder) in entries {
+            if self.against(&path, is_folder, handlers).is_some() {
+                continue;
+            }
+            if is_folder {
+                self.below(&path, handlers).walk(&path, handlers, files)?;
+            } else {
+                files.push(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the rules in `folder`, which has these entries.
+    fn enter(
+        &mut self,
+        folder: &Path,
+        entries: &[(PathBuf, bool)],
+        handlers: &Handlers,
+    ) -> anyhow::Result<()> {
+        self.own.extend(rules_in(folder, OWN)?);
+        let is_description = |path: &Path| path.extension().is_some_and(|kind| kind == DIST_INFO);
+        let has_packages = entries.iter().any(|(path, _)| is_description(path));
         if has_packages || folder.ends_with(MODULES) {
             self.are_modules = true;
+            self.is_left_out_by_git = false;
             self.git.clear();
         }
         if !self.are_modules {
             self.git.extend(rules_in(folder, GIT)?);
         }
         for (path, is_folder) in entries {
-            if self.leave_out(&path, is_folder) {
-                continue;
-            }
-            if !is_folder {
-                files.push(path);
-                continue;
-            }
-            self.clone().walk(&path, files)?;
+            let is_on_the_way = if *is_folder {
+                handlers.have_module_below(path)
+            } else {
+                handlers.has(path) && handlers.have_module_below(folder)
+            };
+            let rule = self.git_rule(path, *is_folder).filter(|_| is_on_the_way);
+            let rule = rule.map(Glob::original).filter(|rule| is_about_all(rule));
+            let rule = rule.map(str::to_owned);
+            self.void.extend(rule);
         }
         Ok(())
     }
 
-    fn leave_out(&self, path: &Path, is_folder: bool) -> bool {
-        let say = |rules: &[Gitignore]| {
-            let mut said = rules.iter().rev();
-            said.find_map(|rules| match rules.matched(path, is_folder) {
-                Match::None => None,
-                Match::Ignore(_) => Some(true),
-                Match::Whitelist(_) => Some(false),
-            })
-        };
-        let is_modules = is_folder && path.ends_with(MODULES);
-        if let Some(left_out) = say(&self.own) {
-            return left_out;
+    /// The rules in the folder `path`, before its own.
+    fn below(&self, path: &Path, handlers: &Handlers) -> Self {
+        let by_git = self.is_left_out_by_git || self.git_rule(path, true).is_some();
+        let is_brought_back = last_match(&self.own, path, true).is_whitelist();
+        let mut below = self.clone();
+        below.is_left_out_by_git = by_git && !is_brought_back && !handlers.have_module_below(path);
+        below
+    }
+
+    /// The rule that leaves out the entry `path`.
+    fn against(&self, path: &Path, is_folder: bool, handlers: &Handlers) -> Option<Reason> {
+        match last_match(&self.own, path, is_folder) {
+            Match::Ignore(rule) => return Some(of_user(rule)),
+            Match::Whitelist(_) => return None,
+            Match::None => {}
         }
-        let by_git = say(&self.git).unwrap_or(false) && !is_modules;
-        by_git || self.defaults.matched(path, is_folder).is_ignore()
+        let is_needed = if is_folder {
+            path.ends_with(MODULES) || handlers.are_below(path)
+        } else {
+            handlers.has(path)
+        };
+        if is_folder && is_data_directory(path) {
+            return Some(Reason::Default {
+                rule: "the data directory of a server".to_owned(),
+                path: path.to_owned(),
+            });
+        }
+        let by_git = self.is_left_out_by_git || self.git_rule(path, is_folder).is_some();
+        if by_git && !is_needed {
+            return Some(Reason::Git);
+        }
+        match self.defaults.matched(path, is_folder) {
+            Match::Ignore(rule) => Some(Reason::Default {
+                rule: rule.original().to_owned(),
+                path: path.to_owned(),
+            }),
+            Match::Whitelist(_) | Match::None => None,
+        }
+    }
+
+    /// The rule by which git leaves out the entry `path`.
+    fn git_rule(&self, path: &Path, is_folder: bool) -> Option<&Glob> {
+        match last_match(&self.git, path, is_folder) {
+            Match::Ignore(rule) => {
+                Some(rule).filter(|rule| !self.void.iter().any(|void| void == rule.original()))
+            }
+            Match::Whitelist(_) | Match::None => None,
+        }
+    }
+}
+/// Whether a server keeps its store in `folder`, as `landfast serve` does in the current directory.
+fn is_data_directory(folder: &Path) -> bool {
+    let mut begin = [0; DATA_FORMAT_BEGIN.len()];
+    let format = fs::File::open(folder.join(DATA_FORMAT));
+    let read = format.and_then(|mut file| file.read_exact(&mut begin));
+    read.is_ok() && begin == DATA_FORMAT_BEGIN && folder.join(DATA_LOCK).is_file()
+}
+
+/// The match of the rule nearest to `path`.
+fn last_match<'r>(rules: &'r [Gitignore], path: &Path, is_folder: bool) -> Match<&'r Glob> {
+    let all = rules.iter().rev();
+    let mut all = all.map(|rules| rules.matched(path, is_folder));
+    all.find(|found| !found.is_none()).unwrap_or(Match::None)
+}
+
+/// Whether a rule of git leaves out a folder as a whole by its content, as `dist/*` does.
+fn is_about_all(rule: &str) -> bool {
+    let last = rule.trim_end_matches('/').rsplit('/').next();
+    matches!(last, Some("*" | "**"))
+}
+
+/// A rule in the file of a user, with its line.
+fn of_user(rule: &Glob) -> Reason {
+    let file = rule.from().map(Path::to_owned).unwrap_or_default();
+    let text = fs::read_to_string(&file).unwrap_or_default();
+    let is_it = |(_, line): &(usize, &str)| line.trim_end() == rule.original().trim_end();
+    let line = text.lines().enumerate().filter(is_it).last();
+    Reason::Own {
+        line: line.map_or(0, |(index, _)| index + 1),
+        rule: rule.original().to_owned(),
+        file,
     }
 }
 
-/// The rules in the file `name` of a folder, if there is one. Errors: a rule is malformed.
+/// The rules in the file `name` of a folder, if there is one.
+///
+/// As git does, it leaves out a malformed line of a `.gitignore`. Errors: the file cannot be read,
+/// or a line of a `.landfastignore` is malformed.
 fn rules_in(folder: &Path, name: &str) -> anyhow::Result<Option<Gitignore>> {
     let file = folder.join(name);
     if !file.is_file() {
         return Ok(None);
     }
+    let shown = || file.display().to_string();
+    let text = fs::read(&file).with_context(shown)?;
+    let text = String::from_utf8_lossy(&text);
     let mut builder = GitignoreBuilder::new(folder);
-    match builder.add(&file) {
-        Some(error) => Err(anyhow!(error)),
-        None => Ok(Some(builder.build()?)),
+    for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+        let added = builder.add_line(Some(file.clone()), line);
+        if name == OWN {
+            added.with_context(|| format!("{}: line {}", file.display(), index + 1))?;
+        }
     }
+    builder.build().with_context(shown).map(Some)
 }
 
 #[cfg(test)]
@@ -197,7 +356,7 @@ mod tests {
 
     fn deployed(home: &Path, code: &str) -> Vec<String> {
         let base = home.join(code);
-        let mut files: Vec<_> = deployed_files(home, code)
+        let mut files: Vec<_> = deployed_files(home, code, &Handlers::default())
             .expect("it is read")
             .iter()
             .map(|file| {
@@ -236,6 +395,23 @@ mod tests {
                 "node_modules/a/index.js",
                 "package/x.py"
             ]
+        );
+    }
+
+    /// The first steps of a user start the server beside the code.
+    #[test]
+    fn the_data_of_a_server_is_left_out() {
+        let folder = folder(&[
+            ("app.py", ""),
+            ("landfast-data/LOCK", ""),
+            ("landfast-data/format", "landfast embedded\nformat 3\n"),
+            ("landfast-data/journal/1.log", ""),
+            ("other/LOCK", ""),
+            ("other/format", "png"),
+        ]);
+        assert_eq!(
+            deployed(folder.path(), "."),
+            ["app.py", "other/LOCK", "other/format"]
         );
     }
 
@@ -313,10 +489,23 @@ mod tests {
     #[test]
     fn a_malformed_rule_is_named() {
         let folder = folder(&[(".landfastignore", "[z-a]\n"), ("app.py", "")]);
-        let error = deployed_files(folder.path(), ".").expect_err("no rule");
+        let refused = deployed_files(folder.path(), ".", &Handlers::default());
+        let error = refused.expect_err("no rule");
         assert!(
             format!("{error:#}").contains(".landfastignore"),
             "{error:#}"
         );
+    }
+
+    /// As git does.
+    #[test]
+    fn a_malformed_line_of_git_is_passed_over() {
+        let folder = folder(&[
+            (".git/HEAD", ""),
+            (".gitignore", "[z-a]\n*.{log\nfoo[\n*.tmp\n"),
+            ("app.py", ""),
+            ("x.tmp", ""),
+        ]);
+        assert_eq!(deployed(folder.path(), "."), [".gitignore", "app.py"]);
     }
 }

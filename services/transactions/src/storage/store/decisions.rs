@@ -164,7 +164,7 @@ impl Store {
     ) -> Update {
         let actions = committing(attempt, record)
             .into_iter()
-            .chain(keeping(result));
+            .chain(keeping(result, is_named));
         self.row(id, actions.collect())
             .when(open(attempt, is_named))
     }
@@ -200,7 +200,7 @@ impl Store {
         result: Option<&Bytes>,
     ) -> Result<Decided> {
         let prepared = [set_attempt(attempt), Action::set_integer(STATE, PREPARED)];
-        let actions = prepared.into_iter().chain(keeping(result));
+        let actions = prepared.into_iter().chain(keeping(result, is_named));
         let update = Update::modify(self.buckets.decision(id), actions.collect());
         let decided = self.decide(update.when(open(attempt, is_named))).await?;
         Ok(decided.or_found(attempt, |state| *state == State::Prepared))
@@ -360,8 +360,13 @@ fn committing(attempt: Attempt, record: &StoredRecord) -> Vec<Action> {
     ]
 }
 
-fn keeping(result: Option<&Bytes>) -> Option<Action> {
-    result.map(|result| Action::set(RESULT, result.clone()))
+/// Sets the result of a commit, and removes any other that the row has. A generated id has no row
+/// yet.
+fn keeping(result: Option<&Bytes>, is_named: bool) -> Option<Action> {
+    match result {
+        Some(result) => Some(Action::set(RESULT, result.clone())),
+        None => is_named.then(|| Action::unset(RESULT)),
+    }
 }
 
 fn decided(attempt: Attempt, state: i64) -> Condition {
@@ -385,4 +390,72 @@ fn undecided(attempt: Attempt) -> Condition {
         Condition::attribute(ATTEMPT, Test::is(attempt.to_bytes().to_vec())),
         Condition::attribute(STATE, Test::Absent),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use simulated::World;
+
+    use super::*;
+    use crate::{
+        Config, Parts, Service,
+        model::{Position, Timestamp, Version},
+        storage::records::WriteSet,
+    };
+
+    fn record(attempt: Attempt) -> StoredRecord {
+        let version = Version {
+            timestamp: Timestamp::default(),
+            node: attempt.node,
+        };
+        let position = Position {
+            log: attempt.node,
+            slot: 1,
+        };
+        StoredRecord {
+            version,
+            position,
+            writes: WriteSet::Inline(Vec::new()),
+            effects: 0,
+        }
+    }
+
+    /// T19: a repeat of an id never gets the result of another attempt.
+    #[test]
+    fn a_commit_without_a_result_removes_the_one_that_its_row_has() {
+        simulated::run(async {
+            let world = World::new(1);
+            let parts = Parts {
+                key_value: world.key_value(),
+                clock: world.clock(),
+                entropy: world.entropy(),
+            };
+            let service = Service::new(parts, Config::default());
+            service.start().await.expect("it starts");
+            let node = service.engine().calls.serving.node();
+            let node = node.expect("it has started");
+            let (store, record_of) = (&node.store, record);
+            for (name, is_sequenced) in [("decided", false), ("sequenced", true)] {
+                let id = TransactionId::new(name.to_owned()).expect("a name");
+                let attempt = Attempt {
+                    node: node.id,
+                    sequence: 1_000,
+                };
+                let begun = store.begin_named(&id, attempt, None).await;
+                assert!(matches!(begun, Ok(Decided::Done(_))), "{begun:?}");
+                let left = Action::set(RESULT, Bytes::from_static(b"of another attempt"));
+                let left = store.update(store.row(&id, vec![left])).await;
+                left.expect("it is written");
+                let decided = if is_sequenced {
+                    store.prepare(&id, attempt, true, None).await
+                } else {
+                    let record = record_of(attempt);
+                    store.commit(&id, attempt, true, (&record, None)).await
+                };
+                assert!(matches!(decided, Ok(Decided::Done(_))), "{decided:?}");
+                let (row, _) = store.decision(&id).await.expect("it is read");
+                assert_eq!(row.expect("it is there").result, None, "{name}");
+            }
+        });
+    }
 }
