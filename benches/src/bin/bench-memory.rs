@@ -20,6 +20,8 @@ use clap::Parser;
 
 /// The objects are written, and compared, over this many connections.
 const FILL_CONNECTIONS: usize = 4;
+/// The objects of one size in a quick run, together.
+const QUICK_BYTES: usize = 200_000_000;
 /// The most time for each limit of the machine.
 const LIMIT_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -54,7 +56,8 @@ struct Arguments {
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 2.0)]
     measure: f64,
-    /// About a minute: 1, 4 and 16 connections for a third of a second each, and no objects of 100 MB.
+    /// One to two minutes: fewer objects, none of 100 MB, and up to 16 connections for a third of a
+    /// second each.
     #[arg(long)]
     quick: bool,
     /// The seed of the content and of the requests.
@@ -72,6 +75,9 @@ impl Arguments {
     fn settled(mut self) -> Self {
         if self.quick {
             self.objects.retain(|objects| objects.bytes < 100_000_000);
+            for objects in &mut self.objects {
+                objects.count = objects.count.min(QUICK_BYTES / objects.bytes).max(1);
+            }
             self.connections.retain(|connections| *connections <= 16);
             self.warm_up = self.warm_up.min(0.1);
             self.measure = self.measure.min(0.33);
