@@ -224,8 +224,14 @@ impl Groups {
     async fn start_instance(&self) -> Option<Arc<Instance>> {
         let number = self.instances_started.fetch_add(1, Ordering::Relaxed);
         let options = &self.options.instance;
-        let started =
-            Instance::start(&self.instances, options, InstanceId(number), Epoch(number)).await;
+        let started = Instance::start(
+            &self.instances,
+            options,
+            InstanceId(number),
+            Epoch(number),
+            Arc::clone(&self.clock),
+        )
+        .await;
         let failed = |error: &_| {
             tracing::warn!(%error, "an instance of function memory cannot be started; objects are read from the object store");
         };

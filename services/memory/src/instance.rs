@@ -27,7 +27,7 @@ use chunk::Piece;
 pub use chunk::{HeldChunk, Slot};
 use link::{Lane, Link, Live};
 use ports::{
-    Error,
+    Clock, Error,
     instances::{Instances, Spec},
 };
 
@@ -99,6 +99,7 @@ impl Instance {
         options: &InstanceOptions,
         id: InstanceId,
         epoch: Epoch,
+        clock: Arc<dyn Clock>,
     ) -> ports::Result<Arc<Self>> {
         let (bytes, bytes_max) = (
             options.shared_bytes,
@@ -120,7 +121,7 @@ impl Instance {
             shared_bytes: bytes,
         };
         let live = Live::connect(instances.start(&spec).await?).await?;
-        let link = Link::run(id, epoch, live);
+        let link = Link::run(id, epoch, live, clock);
         let instance = Arc::new(Self {
             id,
             link,
