@@ -534,6 +534,17 @@ fn a_list_shows_each_key_or_common_prefix_once_in_the_order_of_bytes() {
     });
 }
 
+/// Memory that ages all the time, and is released often.
+fn ageing() -> Config {
+    Config {
+        gc_interval: Duration::from_millis(100),
+        active_intervals: 2,
+        degraded_intervals: 2,
+        memory_bytes_max: 2 * 6 * small().instance_bytes,
+        ..small()
+    }
+}
+
 /// M1, M6, M7: with instances that die at any message, and a crash of the stores between changes.
 #[test]
 fn acknowledged_objects_survive_deaths_of_instances_and_crashes() {
@@ -541,14 +552,7 @@ fn acknowledged_objects_survive_deaths_of_instances_and_crashes() {
         run(async {
             let world = World::new(seed);
             let mut random = fastrand::Rng::with_seed(seed);
-            // Memory ages all the time, and is released often.
-            let config = Config {
-                gc_interval: Duration::from_millis(100),
-                active_intervals: 2,
-                degraded_intervals: 2,
-                memory_bytes_max: 2 * 6 * small().instance_bytes,
-                ..small()
-            };
+            let config = ageing();
             let start = || start_with(&world, world.clock(), &config);
             let mut current = start();
             let made = current.service.create_bucket("b").await;
