@@ -114,7 +114,18 @@ def a_folder_without_the_handler_is_refused_with_the_file_that_was_expected(apps
     _deployed(apps)
     assert apps.call("says") == 2
     apps.function("node", runtime="node", handler="src/index.handler", memory_mb=256)
-    assert "has neither src/index.js nor src/index.mjs" in _refused(apps)
+    assert "has neither src/index.js nor src/index.mjs nor src/index.cjs" in _refused(apps)
+
+
+def the_handler_of_an_installed_package_of_node_is_deployed(apps):
+    apps.function("packaged", runtime="node", handler="dep.handler", memory_mb=256)
+    apps.file("other.js", "")
+    apps.file("node_modules/dep/main.js", "exports.handler = async () => 'installed';\n")
+    assert "has neither dep.js nor dep.mjs nor dep.cjs" in _refused(apps)
+    apps.file("node_modules/dep/index.js", "module.exports = require('./main.js');\n")
+    apps.file(".gitignore", "node_modules/\n")
+    _deployed(apps)
+    assert apps.call("packaged") == "installed"
 
 
 def a_built_handler_that_git_leaves_out_is_deployed(apps):
