@@ -273,6 +273,17 @@ def a_function_without_a_network_is_told_the_setting_where_it_looks_for_a_host(a
     assert apps.lines("looks").count(hint) == 2, "also where the function has handled the error"
 
 
+def a_function_of_node_without_a_network_is_told_the_setting_where_its_fetch_fails(apps):
+    apps.file("index.js", "exports.handler = async (event) => { await fetch(event); };\n")
+    for name in ("alone", "connected"):
+        apps.function(name, runtime="node", handler="index.handler", memory_mb=256, network=name == "connected")
+    apps.deploy()
+    hint = "landfast: this function has no network; `network = true` in its table of the manifest gives it the machine's"
+    for name, url, hints in (("alone", "http://db.invalid", 1), ("connected", "http://127.0.0.1:1", 0)):
+        assert apps.call(name, url).message == "fetch failed"
+        assert apps.lines(name).count(hint) == hints, apps.lines(name)
+
+
 def a_cron_expression_of_a_timer_is_checked_at_the_deployment(apps):
     apps.function("ticks", SAYS(1), triggers=[{"cron": "0 9 * * MON-FRI", "timezone": "Europe/Vienna"}])
     _deployed(apps)

@@ -22,6 +22,8 @@ const UNREACHABLE: [&[u8]; 6] = [
     b"ENETUNREACH",
     b"Could not connect to the endpoint URL",
 ];
+/// The message of Node's `fetch` for each failure of its connection. The cause is not in the log.
+const FETCH_FAILED: &[u8] = b"fetch failed";
 /// Parts of the errors of Python and Node where a package cannot be found.
 const NO_PYTHON_PACKAGE: &[u8] = b"No module named";
 const NO_NODE_PACKAGE: [&[u8]; 2] = [b"Cannot find module", b"Cannot find package"];
@@ -30,7 +32,10 @@ const NO_NODE_PACKAGE: [&[u8]; 2] = [b"Cannot find module", b"Cannot find packag
 /// what the function lacks.
 pub(crate) fn hint(function: &Function, output: &[u8], error: &[u8]) -> Option<&'static str> {
     let has = |text: &[u8], signs: &[&[u8]]| signs.iter().any(|sign| contains(text, sign));
-    if !function.network && [output, error].iter().any(|text| has(text, &UNREACHABLE)) {
+    let is_node = matches!(function.language, Language::Node(_));
+    let is_unreachable =
+        |text: &&[u8]| has(text, &UNREACHABLE) || is_node && contains(text, FETCH_FAILED);
+    if !function.network && [output, error].iter().any(is_unreachable) {
         return Some(NETWORK);
     }
     match function.language {
