@@ -51,7 +51,39 @@ fn contains(text: &[u8], sign: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeMap, time::Duration};
+
     use super::*;
+
+    fn function(language: Language, network: bool) -> Function {
+        Function {
+            name: "f".to_owned(),
+            revision: String::new(),
+            language,
+            runtime_version: None,
+            handler: "index.handler".to_owned(),
+            archive: String::new(),
+            folder: "code".to_owned(),
+            memory_bytes: 1,
+            timeout: Duration::from_secs(1),
+            concurrency: 1,
+            processes_max: 1,
+            scratch_bytes: 1,
+            environment: BTreeMap::new(),
+            network,
+        }
+    }
+
+    #[test]
+    fn a_failed_fetch_of_node_without_a_network_names_the_setting() {
+        let node = || Language::Node(None);
+        let failed = b"TypeError: fetch failed";
+        assert_eq!(hint(&function(node(), false), failed, b""), Some(NETWORK));
+        assert_eq!(hint(&function(node(), false), b"", failed), Some(NETWORK));
+        assert_eq!(hint(&function(node(), true), failed, failed), None);
+        let python = function(Language::Python(None), false);
+        assert_eq!(hint(&python, failed, failed), None);
+    }
 
     #[test]
     fn a_sign_is_found_anywhere() {
