@@ -1,7 +1,7 @@
 # Each target installs what it needs by itself; see scripts/requirements.bash.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-differential simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure
+.PHONY: help run test test-differential simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure bench-memory
 
 help: ## Lists these targets
 	@grep -E '^[a-z-]+:.* ## ' Makefile | sed 's/:.* ## /\t/' | expand -t 20
@@ -41,3 +41,6 @@ bench-workflows: ## Measures workflows and functions: near, over a distant store
 
 bench-erasure: ## Measures the erasure code beside reads and copies of memory
 	@scripts/bench-erasure $(ARGUMENTS)
+
+bench-memory: ## Measures objects over S3 beside Redis and other S3 servers
+	@scripts/bench-memory $(ARGUMENTS)

@@ -18,7 +18,7 @@ use ports::{
 };
 use s3_frontend::Credentials;
 
-use crate::provider::Provider;
+use crate::{provider::Provider, settings};
 
 /// The file of generated keys, as AWS's tools read it.
 const CREDENTIALS_FILE: &str = "s3-credentials";
@@ -26,8 +26,11 @@ const ACCESS_KEY_VARIABLE: &str = "LANDFAST_S3_ACCESS_KEY";
 const SECRET_KEY_VARIABLE: &str = "LANDFAST_S3_SECRET_KEY";
 const ACCESS_KEY_LINE: &str = "aws_access_key_id = ";
 const SECRET_KEY_LINE: &str = "aws_secret_access_key = ";
-/// The memory of an instance of function memory, if the bound on all allows a whole group of them.
+/// The memory of an instance of function memory, if the bound on all allows some groups of them.
 const INSTANCE_BYTES: u64 = 512 << 20;
+/// The groups that the bound allows, if instances are not too small then. With fewer groups, full
+/// memory would release much at a time.
+const GROUPS_MIN: u64 = 4;
 /// The least memory of an instance.
 const INSTANCE_BYTES_MIN: u64 = 64 << 20;
 
@@ -37,7 +40,7 @@ pub(crate) fn service(
     objects: Arc<dyn ObjectStore>,
     instances: Arc<dyn Instances>,
     meter: &Arc<Meter>,
-    memory_bytes_max: u64,
+    settings: settings::Memory,
 ) -> anyhow::Result<Service> {
     let program =
         env::current_exe().context("the path of this program, which serves as function memory")?;
@@ -54,11 +57,15 @@ pub(crate) fn service(
             program.to_string_lossy().into_owned(),
             "memory-function".to_owned(),
         ],
-        memory_bytes_max,
+        memory_bytes_max: settings.bytes_max,
+        gc_interval: settings.gc_interval,
+        active_intervals: settings.active_intervals,
+        degraded_intervals: settings.degraded_intervals,
         ..Config::default()
     };
     let group = u64::from(config.data_units) + u64::from(config.parity_units);
-    config.instance_bytes = (memory_bytes_max / group).clamp(INSTANCE_BYTES_MIN, INSTANCE_BYTES);
+    let instance_bytes = settings.bytes_max / group / GROUPS_MIN;
+    config.instance_bytes = instance_bytes.clamp(INSTANCE_BYTES_MIN, INSTANCE_BYTES);
     Ok(Service::new(parts, &config))
 }
 

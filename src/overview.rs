@@ -191,6 +191,10 @@ fn memory_status((service, file): &(memory::Service, Option<PathBuf>)) -> Memory
     Memory {
         instances: figures.instances as u64,
         fragments: figures.fragments as u64,
+        groups_active: figures.groups_active as u64,
+        groups_degraded: figures.groups_degraded as u64,
+        groups_released: figures.groups_released,
+        fragments_refused: figures.fragments_refused,
         credentials: path.unwrap_or_default(),
     }
 }

@@ -1,6 +1,6 @@
 //! The configured provider for the rest of the program: its ports and its figures.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use embedded::{Embedded, Health, LockedDirectory, ObjectDirectory};
@@ -20,7 +20,7 @@ const OPEN_AGAIN: Duration = Duration::from_millis(250);
 /// A message belongs to the process that received it for this long after its last sign of life.
 /// Then the next process handles it.
 const MESSAGES_HIDDEN: Duration = Duration::from_secs(2);
-/// The time for the lock of the data directory, if the process that it names has ended.
+/// How long a start waits for the lock of the data directory. Its last owner may be about to end.
 const LOCK_MAX: Duration = Duration::from_secs(3);
 /// The pause between two attempts.
 const LOCK_AGAIN: Duration = Duration::from_millis(50);
@@ -177,18 +177,23 @@ pub(crate) async fn look_at_objects(objects: Option<ObjectDirectory>) {
 
 /// Locks the data directory, if everything is kept there.
 ///
-/// A killed server may have left a child that has not executed its program yet. For that moment the
-/// child has a copy of the lock.
+/// A killed server may still be about to end, or have left a child that has not executed its program
+/// yet. For that moment they have the lock.
 pub(crate) async fn lock(settings: &Settings) -> anyhow::Result<Option<LockedDirectory>> {
     if settings.store != StoreSettings::Embedded {
         return Ok(None);
     }
     let began = Instant::now();
+    let mut is_waiting = false;
     loop {
         match LockedDirectory::take(embedded::Config::new(&settings.data_dir)).await {
-            Err(embedded::OpenError::Locked { pid })
-                if began.elapsed() < LOCK_MAX && !is_another_process(pid) =>
-            {
+            Err(embedded::OpenError::Locked { pid }) if began.elapsed() < LOCK_MAX => {
+                if !std::mem::replace(&mut is_waiting, true) {
+                    tracing::info!(
+                        "{}: process {pid} has it; trying for {LOCK_MAX:?}",
+                        at_data_dir(settings)
+                    );
+                }
                 tokio::time::sleep(LOCK_AGAIN).await;
             }
             taken => {
@@ -197,10 +202,6 @@ pub(crate) async fn lock(settings: &Settings) -> anyhow::Result<Option<LockedDir
             }
         }
     }
-}
-
-fn is_another_process(pid: u32) -> bool {
-    pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists()
 }
 
 fn at_data_dir(settings: &Settings) -> String {

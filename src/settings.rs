@@ -112,6 +112,15 @@ pub(crate) struct Options {
     /// The most memory of all function memory instances together, in MiB [default: a quarter of this machine's]
     #[arg(long, env = "LANDFAST_MEMORY_TOTAL_MB", value_name = "MIB")]
     memory_total_mb: Option<u64>,
+    /// Seconds between two steps in which function memory ages; unused memory is released after 18 to 36 [default: 600]
+    #[arg(long, env = "LANDFAST_MEMORY_GC_INTERVAL_S", value_name = "SECONDS")]
+    memory_gc_interval_s: Option<u64>,
+    /// Steps in which new function memory is active: an instance that dies is replaced [default: 6]
+    #[arg(long, env = "LANDFAST_MEMORY_ACTIVE_INTERVALS", value_name = "COUNT")]
+    memory_active_intervals: Option<u32>,
+    /// Steps in which it is degraded after that: a read moves its object to new memory [default: 12]
+    #[arg(long, env = "LANDFAST_MEMORY_DEGRADED_INTERVALS", value_name = "COUNT")]
+    memory_degraded_intervals: Option<u32>,
     /// Seconds that a stop waits for functions at work; their callers then learn that the server stopped [default: 10]
     #[arg(long, env = "LANDFAST_STOP_WAIT_S", value_name = "SECONDS")]
     stop_wait_s: Option<u64>,
@@ -192,8 +201,7 @@ pub(crate) struct Settings {
     pub(crate) zookeeper_packet_bytes_max: usize,
     pub(crate) http: Listen,
     pub(crate) s3: Listen,
-    /// The bound on the memory of all instances of function memory.
-    pub(crate) memory_bytes_max: u64,
+    pub(crate) memory: Memory,
     pub(crate) routes: Listen,
     /// The names that `Host` may have there, beside those of this machine.
     pub(crate) routes_hosts: Vec<HostName>,
@@ -203,6 +211,19 @@ pub(crate) struct Settings {
     pub(crate) user_store: UserStore,
     /// How long a stop waits for functions at work.
     pub(crate) stop_wait: Duration,
+}
+
+/// The settings of function memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// The bound on the memory of all instances.
+    pub(crate) bytes_max: u64,
+    /// As in [`memory::Config`].
+    pub(crate) gc_interval: Duration,
+    /// As in [`memory::Config`].
+    pub(crate) active_intervals: u32,
+    /// As in [`memory::Config`].
+    pub(crate) degraded_intervals: u32,
 }
 
 impl Options {
@@ -231,9 +252,7 @@ impl Options {
                 .unwrap_or(zookeeper_frontend::Config::PACKET_BYTES_DEFAULT),
             http: options.http.unwrap_or(Listen::loopback(7600)),
             s3: options.s3_listener()?,
-            memory_bytes_max: options
-                .memory_total_mb
-                .map_or_else(machine::memory_bytes_by_default, |mib| mib << 20),
+            memory: options.memory()?,
             routes: options.routes.unwrap_or(Listen::loopback(7602)),
             routes_hosts: options.routes_hosts.clone().unwrap_or_default(),
             advertise: options.advertised()?,
@@ -285,8 +304,35 @@ impl Options {
             data_dir provider store objects
             zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
             s3 http routes routes_hosts advertise tls_cert tls_key insecure threads user_store
-            memory_total_mb stop_wait_s
+            memory_total_mb memory_gc_interval_s memory_active_intervals memory_degraded_intervals
+            stop_wait_s
         }
+    }
+
+    fn memory(&self) -> anyhow::Result<Memory> {
+        let defaults = memory::Config::default();
+        let gc_interval = self.memory_gc_interval_s.map(Duration::from_secs);
+        let (active, degraded) = (self.memory_active_intervals, self.memory_degraded_intervals);
+        ensure!(
+            gc_interval.is_none_or(|interval| (1..=86_400).contains(&interval.as_secs())),
+            "--memory-gc-interval-s: 1 to 86400"
+        );
+        ensure!(
+            active.is_none_or(|count| (1..=1000).contains(&count)),
+            "--memory-active-intervals: 1 to 1000"
+        );
+        ensure!(
+            degraded.is_none_or(|count| count <= 1000),
+            "--memory-degraded-intervals: 0 to 1000"
+        );
+        Ok(Memory {
+            bytes_max: self
+                .memory_total_mb
+                .map_or_else(machine::memory_bytes_by_default, |mib| mib << 20),
+            gc_interval: gc_interval.unwrap_or(defaults.gc_interval),
+            active_intervals: active.unwrap_or(defaults.active_intervals),
+            degraded_intervals: degraded.unwrap_or(defaults.degraded_intervals),
+        })
     }
 
     fn refuse_what_is_not_here(&self) -> anyhow::Result<()> {

@@ -41,7 +41,7 @@ use crate::{
     overview::{Overview, Sources},
     provider::{self, Provider},
     same_store::SameStore,
-    settings::{Listen, Settings, UserStore},
+    settings::{self, Listen, Settings, UserStore},
 };
 
 /// The time for far stores to take the remaining writes when the server stops.
@@ -135,8 +135,8 @@ impl RunningServer {
         let objects = packs
             .as_ref()
             .map_or_else(|| Arc::clone(&provider.objects), ObjectDirectory::objects);
-        let memory = start_memory(settings, &mut front_ends, overview, |bytes_max| {
-            memory_service::service(&provider, objects, instances, &meter, bytes_max)
+        let memory = start_memory(settings, &mut front_ends, overview, |limits| {
+            memory_service::service(&provider, objects, instances, &meter, limits)
         });
         let memory = memory.await?;
         if let Some((served, _)) = memory.clone() {
@@ -402,13 +402,13 @@ async fn start_memory(
     settings: &Settings,
     front_ends: &mut FrontEnds,
     overview: &Arc<Overview>,
-    service: impl FnOnce(u64) -> anyhow::Result<memory::Service>,
+    service: impl FnOnce(settings::Memory) -> anyhow::Result<memory::Service>,
 ) -> anyhow::Result<Option<(memory::Service, Option<PathBuf>)>> {
     let Listen::At(address) = settings.s3 else {
         return Ok(None);
     };
     let (credentials, file) = memory_service::credentials(&settings.data_dir)?;
-    let service = service(settings.memory_bytes_max)?;
+    let service = service(settings.memory)?;
     let started = front_ends.start_s3(address, credentials, service.clone(), overview);
     started.await?;
     Ok(Some((service, file)))

@@ -9,7 +9,7 @@
 //! Reading order: [`wire`] (requests as bytes), [`load`] (connections and their measurements),
 //! [`server`] (the processes under test), [`figures`] (results), then [`table`] and [`chart`]
 //! (presentation). Apart from them are [`latency`], which measures inside one process,
-//! [`transactions`] and [`workflows`].
+//! [`transactions`], [`workflows`] and [`memory`](crate::memory).
 
 #![allow(clippy::disallowed_methods)] // a benchmark is about real time; no seed replays it
 
@@ -19,6 +19,7 @@ pub mod figures;
 pub mod http;
 pub mod latency;
 pub mod load;
+pub mod memory;
 pub mod server;
 pub mod table;
 pub mod transactions;

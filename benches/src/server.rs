@@ -47,7 +47,22 @@ impl Process {
     pub async fn landfast(program: &Path, directory: &Path) -> Result<Self> {
         let data = fresh(&directory.join("landfast"))?;
         let provider = ["--data-dir".to_owned(), data.display().to_string()];
-        Ok(Self::landfast_with(program, directory, &provider).await?.0)
+        let served = Self::landfast_with(program, directory, &provider, None);
+        Ok(served.await?.0)
+    }
+
+    /// Starts `landfast serve` with S3 and an empty data directory under `directory`. `keys` are the
+    /// access key and the secret key. Also returns the address of S3.
+    pub async fn landfast_s3(
+        program: &Path,
+        directory: &Path,
+        keys: (&str, &str),
+    ) -> Result<(Self, SocketAddr)> {
+        let data = fresh(&directory.join("landfast"))?;
+        let provider = ["--data-dir".to_owned(), data.display().to_string()];
+        let served = Self::landfast_with(program, directory, &provider, Some(keys));
+        let (process, ready_line) = served.await?;
+        Ok((process, address_of("s3", &ready_line)?))
     }
 
     /// Starts `landfast serve` with the store at `provider`, which is emptied first if it is a data
@@ -62,7 +77,8 @@ impl Process {
         {
             fresh(Path::new(data))?;
         }
-        let (process, ready_line) = Self::landfast_with(program, directory, provider).await?;
+        let served = Self::landfast_with(program, directory, provider, None);
+        let (process, ready_line) = served.await?;
         Ok((process, address_of("http", &ready_line)?))
     }
 
@@ -70,6 +86,7 @@ impl Process {
         program: &Path,
         directory: &Path,
         provider: &[String],
+        s3: Option<(&str, &str)>,
     ) -> Result<(Self, String)> {
         let output = directory.join("landfast.out");
         let name = version(program)?;
@@ -78,7 +95,10 @@ impl Process {
             .arg("serve")
             .args(provider)
             .args(["--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0"])
-            .args(["--s3", "off", "--routes", "off"])
+            .args(["--s3", s3.map_or("off", |_| "127.0.0.1:0")])
+            .args(["--routes", "off"])
+            .envs(s3.map(|(access, _)| ("LANDFAST_S3_ACCESS_KEY", access)))
+            .envs(s3.map(|(_, secret)| ("LANDFAST_S3_SECRET_KEY", secret)))
             .stdin(Stdio::null())
             .stdout(File::create(&output)?)
             .stderr(File::create(directory.join("landfast.log"))?)
@@ -218,6 +238,11 @@ impl Process {
             tokio::time::sleep(READY_POLL).await;
         }
         process.settle(started.elapsed()).await
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Resident memory now, in bytes.

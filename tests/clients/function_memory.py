@@ -34,8 +34,19 @@ def instances(running):
     return {number for number in programs if is_below(number)}
 
 
-def in_memory(running):
-    """The instances and fragments that the status shows."""
+def metrics(running):
+    """The metrics of function memory."""
     _, body = s3_server.fetch(f"http://127.0.0.1:{running.http_port}/metrics")
     rows = dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
-    return [float(rows[f"landfast_memory_{what}"]) for what in ("instances", "fragments")]
+    return {name.removeprefix("landfast_memory_"): float(rows[name]) for name in rows if "_memory_" in name}
+
+
+def in_memory(running):
+    """The instances and fragments that the status shows."""
+    found = metrics(running)
+    return [found[what] for what in ("instances", "fragments")]
+
+
+def groups_released(running):
+    """The groups of instances that were released since the start."""
+    return metrics(running)["groups_released_total"]

@@ -49,6 +49,31 @@ def an_object_survives_two_instances_and_then_the_server(running, s3):
     assert s3_server.content(s3, BUCKET, "k") == body
 
 
+class ShortLived(s3_server.Landfast):
+    """A server whose function memory ages within seconds."""
+
+    def options(self):
+        ages = {"gc-interval-s": 1, "active-intervals": 1, "degraded-intervals": 1}
+        return [*super().options(), *(f"--memory-{name}={value}" for name, value in ages.items())]
+
+
+def memory_that_is_not_used_is_released_and_comes_back(tmp_path):
+    server = ShortLived(tmp_path).start()
+    try:
+        s3 = s3_server.client(server.s3_url)
+        s3.create_bucket(Bucket=BUCKET)
+        body = os.urandom(20 * MIB)
+        s3.put_object(Bucket=BUCKET, Key="k", Body=body)
+        waiting.until(lambda: function_memory.groups_released(server) == 1, "the memory to be released")
+        waiting.until(lambda: not function_memory.instances(server), "all instances to end")
+        assert function_memory.in_memory(server) == [0, 0]
+        assert s3_server.content(s3, BUCKET, "k") == body
+        waiting.until(lambda: function_memory.groups_released(server) == 2, "the object to be in memory once more")
+        assert s3_server.content(s3, BUCKET, "k") == body
+    finally:
+        server.shut_down()
+
+
 def an_object_is_read_while_all_instances_are_dead(running, s3):
     body = os.urandom(20 * MIB)
     s3.put_object(Bucket=BUCKET, Key="k", Body=body)

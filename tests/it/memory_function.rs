@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use in_process::SystemClock;
 use memory::instance::{ChunkName, Epoch, HeldChunk, Instance, InstanceId, InstanceOptions};
 use ports::Instances;
 use sandbox::{
@@ -64,7 +65,14 @@ impl World {
 
     async fn start(&self, number: u64) -> Arc<Instance> {
         let (id, epoch) = (InstanceId(number), Epoch(number + 100));
-        let started = Instance::start(&self.instances, &self.options, id, epoch).await;
+        let started = Instance::start(
+            &self.instances,
+            &self.options,
+            id,
+            epoch,
+            Arc::new(SystemClock),
+        )
+        .await;
         started.expect("it starts")
     }
 

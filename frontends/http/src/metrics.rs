@@ -96,6 +96,10 @@ counter journal_syncs /journal/syncs Syncs of the journal to disk
 gauge store_serving /store/serving 1 if every server of the shared store could be used when it was last needed
 gauge memory_instances /memory/instances Instances of function memory
 gauge memory_fragments /memory/fragments Fragments of objects in function memory
+gauge memory_groups{phase=active} /memory/groups_active Groups of instances of function memory
+gauge memory_groups{phase=degraded} /memory/groups_degraded
+counter memory_groups_released /memory/groups_released Groups of instances that were released
+counter memory_fragments_refused /memory/fragments_refused Fragments that had no place in function memory
 counter port_calls{operation:operation} /usage/calls Calls of a port's operation
 counter port_failures{operation:operation} /usage/failures Calls that returned an error
 counter port_carried_items{operation:operation} /usage/items Items, messages or objects carried by calls

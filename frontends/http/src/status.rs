@@ -162,6 +162,14 @@ pub struct Memory {
     pub instances: u64,
     /// Fragments of objects in their memory.
     pub fragments: u64,
+    /// Groups of instances that are active.
+    pub groups_active: u64,
+    /// Groups of instances that are released later, unless their objects are read.
+    pub groups_degraded: u64,
+    /// Groups of instances that were released since the start.
+    pub groups_released: u64,
+    /// Fragments since the start that had no place in function memory.
+    pub fragments_refused: u64,
     /// The file with the keys of S3 clients; empty if the environment gave them.
     pub credentials: String,
 }

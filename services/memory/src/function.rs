@@ -1,4 +1,4 @@
-//! The program of an instance of function memory: what it keeps, and how it answers the daemon.
+//! The program of an instance of function memory: its table of chunks, and its replies to the daemon.
 //!
 //! The bytes of chunks lie in a region that the daemon shares with the instance. The daemon copies
 //! them in and out. The instance decides where each chunk lies, so the space ends with the

@@ -1,179 +1,391 @@
-//! Groups of instances: the unit by which function memory grows (`infinistore.txt`, section 5.3).
+//! Groups of instances: the unit by which function memory grows and shrinks.
 //!
-//! A group has one instance for each chunk of a fragment. It is open for new chunks until one of its
-//! instances is full; then it is sealed, and a new group is started, up to a bound on all memory.
+//! The [`Window`] decides where a chunk goes, and when a group begins and ends. This module starts
+//! the instances of new groups, and lets go of those of released groups. An instance ends once the
+//! last reader of its chunks has ended.
+//!
+//! Invariants
+//! - The window and `running` have the same groups.
+//! - A placed chunk keeps its group from being released until its [`Place`] is dropped. The chunk is
+//!   durable then, or no object needs it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
-use ports::Instances;
-use tokio::sync::mpsc;
+use ports::{Clock, Entropy, Instances, LogThrottle};
+use tokio::sync::{Notify, mpsc, watch};
 
-use crate::instance::{Epoch, Instance, InstanceId, InstanceOptions};
+use crate::{
+    instance::{ChunkName, Epoch, Instance, InstanceId, InstanceOptions, ReserveError, Slot},
+    window::{
+        Accessed, Changes, Failed, FunctionId, GroupId, Move, Options, Placement, Unplaced, Window,
+    },
+};
 
 /// The deaths that wait to be handled.
 const DEATHS_MAX: usize = 64;
 
-/// The number of a group. Later groups have higher ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct GroupId(u32);
-
-/// An instance that has died.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Lost {
-    pub(crate) group: GroupId,
-    pub(crate) index: usize,
-}
-
-/// One group.
-#[derive(Debug)]
-pub(crate) struct Group {
-    pub(crate) id: GroupId,
-    is_sealed: AtomicBool,
-    instances: Vec<Mutex<Arc<Instance>>>,
-}
-
-impl Group {
-    pub(crate) fn instance(&self, index: usize) -> Arc<Instance> {
-        Arc::clone(&self.instances[index].lock())
-    }
-
-    pub(crate) fn seal(&self) {
-        self.is_sealed.store(true, Ordering::Relaxed);
-    }
-}
-
 /// How groups are made.
 #[derive(Debug, Clone)]
 pub(crate) struct GroupOptions {
-    /// The instances of a group.
-    pub(crate) size: usize,
-    pub(crate) groups_max: usize,
+    pub(crate) window: Options,
     pub(crate) instance: InstanceOptions,
+}
+
+/// The numbers of groups at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct GroupFigures {
+    pub(crate) active: usize,
+    pub(crate) degraded: usize,
+    /// Released since the start.
+    pub(crate) released: u64,
+    /// The fragments without a place since the start.
+    pub(crate) refused: u64,
+}
+
+/// A function group whose instances run, or are being started.
+#[derive(Debug)]
+struct Group {
+    /// None: its instances are being started.
+    is_running: watch::Sender<Option<bool>>,
+    /// By index; none: the instance has died.
+    instances: Vec<Mutex<Option<Arc<Instance>>>>,
+}
+
+impl Group {
+    fn starting(total: u8) -> Self {
+        Self {
+            is_running: watch::Sender::new(None),
+            instances: (0..total).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    fn instances_count(&self) -> usize {
+        if self.is_running.borrow().is_none() {
+            return self.instances.len();
+        }
+        let instances = self.instances.iter().map(|instance| instance.lock());
+        instances.filter(|instance| instance.is_some()).count()
+    }
+
+    async fn instance(&self, index: u8) -> Option<Arc<Instance>> {
+        let mut is_running = self.is_running.subscribe();
+        let started = is_running.wait_for(Option::is_some).await;
+        if !started.is_ok_and(|is_running| *is_running == Some(true)) {
+            return None;
+        }
+        self.instances[usize::from(index)].lock().clone()
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    window: Window,
+    running: BTreeMap<GroupId, Arc<Group>>,
+    is_ended: bool,
+    released: u64,
+    refused: u64,
+    refusals: LogThrottle,
+}
+
+impl State {
+    fn release(&mut self, groups: &[GroupId]) {
+        for id in groups {
+            self.running.remove(id);
+        }
+        self.released += groups.len() as u64;
+    }
 }
 
 /// All groups.
 #[derive(Debug)]
 pub(crate) struct Groups {
     instances: Arc<dyn Instances>,
+    clock: Arc<dyn Clock>,
     options: GroupOptions,
-    all: Mutex<Vec<Arc<Group>>>,
-    growing: tokio::sync::Mutex<()>,
-    started: AtomicU64,
-    deaths: mpsc::Sender<Lost>,
+    state: Mutex<State>,
+    instances_started: AtomicU64,
+    deaths: mpsc::Sender<FunctionId>,
+    grown: Notify,
 }
 
 impl Groups {
-    /// With the deaths of instances. No instance is started before the first object.
+    /// With the functions whose instances die. No instance is started before the first object.
     pub(crate) fn new(
         instances: Arc<dyn Instances>,
+        clock: Arc<dyn Clock>,
         options: GroupOptions,
-    ) -> (Arc<Self>, mpsc::Receiver<Lost>) {
+    ) -> (Arc<Self>, mpsc::Receiver<FunctionId>) {
         let (deaths, lost) = mpsc::channel(DEATHS_MAX);
+        let state = State {
+            window: Window::new(options.window, clock.monotonic()),
+            running: BTreeMap::new(),
+            is_ended: false,
+            released: 0,
+            refused: 0,
+            refusals: LogThrottle::default(),
+        };
         let groups = Self {
             instances,
+            clock,
             options,
-            all: Mutex::default(),
-            growing: tokio::sync::Mutex::default(),
-            started: AtomicU64::new(0),
+            state: Mutex::new(state),
+            instances_started: AtomicU64::new(0),
             deaths,
+            grown: Notify::new(),
         };
         (Arc::new(groups), lost)
     }
 
-    pub(crate) fn get(&self, id: GroupId) -> Option<Arc<Group>> {
-        let groups = self.all.lock();
-        groups.iter().find(|group| group.id == id).cloned()
-    }
-
-    /// The oldest open group after `after`; it is started if there is none. None: memory is full, or
-    /// no instance can be started.
-    pub(crate) async fn open(&self, after: Option<GroupId>) -> Option<Arc<Group>> {
-        if let Some(group) = self.first_open(after) {
-            return Some(group);
+    /// Places `count` chunks of `bytes` bytes each. None: memory is full, or has ended.
+    ///
+    /// Also returns the groups that were released for them. The caller forgets their chunks.
+    pub(crate) fn place(
+        self: &Arc<Self>,
+        count: usize,
+        bytes: u64,
+    ) -> (Option<Vec<Place>>, Vec<GroupId>) {
+        let now = self.clock.monotonic();
+        let mut state = self.state.lock();
+        if state.is_ended {
+            return (None, Vec::new());
         }
-        let _growing = self.growing.lock().await;
-        if let Some(group) = self.first_open(after) {
-            return Some(group);
+        if state.running.is_empty() {
+            // Intervals that passed without any group do not age the first one.
+            state.window.collect(now);
         }
-        let count = self.all.lock().len();
-        if count >= self.options.groups_max {
-            return None;
+        let chunks: Vec<_> = (0..count).map(|index| (index as u8, bytes)).collect();
+        let (placed, Changes { added, released }) = state.window.place(&chunks);
+        state.release(&released);
+        for id in added {
+            let group = self.start(id);
+            state.running.insert(id, group);
         }
-        let group = self.start(GroupId(count as u32)).await?;
-        self.all.lock().push(Arc::clone(&group));
-        Some(group)
-    }
-
-    fn first_open(&self, after: Option<GroupId>) -> Option<Arc<Group>> {
-        let groups = self.all.lock();
-        let is_open = |group: &&Arc<Group>| {
-            !group.is_sealed.load(Ordering::Relaxed) && after.is_none_or(|after| group.id > after)
-        };
-        groups.iter().find(is_open).cloned()
-    }
-
-    async fn start(&self, id: GroupId) -> Option<Arc<Group>> {
-        let starts =
-            (0..self.options.size).map(|index| self.start_instance(Lost { group: id, index }));
-        let instances: Option<Vec<_>> = futures_util::future::join_all(starts)
-            .await
-            .into_iter()
-            .collect();
-        Some(Arc::new(Group {
-            id,
-            is_sealed: AtomicBool::new(false),
-            instances: instances?.into_iter().map(Mutex::new).collect(),
-        }))
-    }
-
-    async fn start_instance(&self, place: Lost) -> Option<Arc<Instance>> {
-        let number = self.started.fetch_add(1, Ordering::Relaxed);
-        let options = &self.options.instance;
-        let started =
-            Instance::start(&self.instances, options, InstanceId(number), Epoch(number)).await;
-        let instance = match started {
-            Ok(instance) => instance,
-            Err(error) => {
-                tracing::warn!(%error, "an instance of function memory cannot be started; objects are read from the object store");
-                return None;
+        match &placed {
+            Ok(_) => drop(state.refusals.ended(now)),
+            Err(why) => {
+                state.refused += 1;
+                self.report(&mut state, *why);
             }
-        };
-        let (watched, deaths) = (Arc::clone(&instance), self.deaths.clone());
-        tokio::spawn(async move {
-            watched.died().await;
-            // The receiver ends with the service.
-            let _ = deaths.send(place).await;
+        }
+        drop(state);
+        let places = placed.ok().map(|placed| {
+            let place = |placement| Place {
+                groups: Arc::clone(self),
+                placement,
+                is_settled: false,
+            };
+            placed.into_iter().map(place).collect()
         });
-        Some(instance)
+        (places, released)
     }
 
-    /// Starts an instance in the place of a dead one. Whether it runs.
-    pub(crate) async fn replace(&self, lost: Lost) -> bool {
-        let Some(group) = self.get(lost.group) else {
+    fn report(&self, state: &mut State, why: Unplaced) {
+        let now = self.clock.monotonic();
+        if let Some(lasts) = state.refusals.failed(now, &why.to_string()) {
+            tracing::warn!(%why, ?lasts, "an object has no place in function memory, and is in the object store alone. A higher bound on the memory helps");
+        }
+    }
+
+    /// Starts the instances of a group, also if the request that needs them is dropped.
+    fn start(self: &Arc<Self>, id: GroupId) -> Arc<Group> {
+        let group = Arc::new(Group::starting(self.options.window.total));
+        tokio::spawn(Arc::clone(self).start_instances(id, Arc::clone(&group)));
+        self.grown.notify_one();
+        group
+    }
+
+    async fn start_instances(self: Arc<Self>, id: GroupId, group: Arc<Group>) {
+        let starts = group.instances.iter().map(|_| self.start_instance());
+        let started: Option<Vec<_>> = join_all(starts).await.into_iter().collect();
+        let mut state = self.state.lock();
+        let started = started.filter(|_| state.running.contains_key(&id));
+        let is_running = started.is_some();
+        if let Some(instances) = started {
+            for (index, instance) in (0..).zip(instances) {
+                self.watch(FunctionId { group: id, index }, &instance);
+                *group.instances[usize::from(index)].lock() = Some(instance);
+            }
+        } else {
+            state.window.abandon(id);
+            state.running.remove(&id);
+        }
+        drop(state);
+        group.is_running.send_replace(Some(is_running));
+    }
+
+    async fn start_instance(&self) -> Option<Arc<Instance>> {
+        let number = self.instances_started.fetch_add(1, Ordering::Relaxed);
+        let options = &self.options.instance;
+        let started = Instance::start(
+            &self.instances,
+            options,
+            InstanceId(number),
+            Epoch(number),
+            Arc::clone(&self.clock),
+        )
+        .await;
+        let failed = |error: &_| {
+            tracing::warn!(%error, "an instance of function memory cannot be started; objects are read from the object store");
+        };
+        started.inspect_err(failed).ok()
+    }
+
+    /// Reports the death of the instance. It does not keep the instance alive.
+    fn watch(&self, function: FunctionId, instance: &Instance) {
+        let (death, deaths) = (instance.death(), self.deaths.clone());
+        tokio::spawn(async move {
+            death.await;
+            // The receiver ends with the service.
+            let _ = deaths.send(function).await;
+        });
+    }
+
+    /// Notes the death of a function's instance. None: its group was released before.
+    pub(crate) fn failed(&self, function: FunctionId) -> Option<Failed> {
+        let mut state = self.state.lock();
+        let group = state.running.get(&function.group)?;
+        group.instances[usize::from(function.index)].lock().take();
+        Some(state.window.failed(function))
+    }
+
+    /// Starts an instance in the place of a dead one. Whether it runs. The function is dropped if not.
+    pub(crate) async fn replace(&self, function: FunctionId) -> bool {
+        let started = self.start_instance().await;
+        let mut state = self.state.lock();
+        let Some(group) = state.running.get(&function.group) else {
             return false;
         };
-        let Some(instance) = self.start_instance(lost).await else {
+        let Some(instance) = started else {
+            state.window.drop_function(function);
             return false;
         };
-        *group.instances[lost.index].lock() = instance;
+        self.watch(function, &instance);
+        *group.instances[usize::from(function.index)].lock() = Some(instance);
         true
     }
 
-    /// The number of instances.
-    pub(crate) fn count(&self) -> usize {
-        self.all.lock().len() * self.options.size
+    /// The instance of a function, once its group runs.
+    pub(crate) async fn instance(&self, function: FunctionId) -> Option<Arc<Instance>> {
+        let group = self.state.lock().running.get(&function.group).cloned()?;
+        group.instance(function.index).await
     }
 
-    /// Ends all instances.
+    /// Notes a read of a chunk.
+    pub(crate) fn accessed(&self, chunk: ChunkName, function: FunctionId) -> Accessed {
+        let now = self.clock.monotonic();
+        self.state.lock().window.accessed(chunk, function, now)
+    }
+
+    /// Notes that the move of a chunk has ended, with or without success.
+    pub(crate) fn moved(&self, chunk: ChunkName) {
+        self.state.lock().window.moved(chunk);
+    }
+
+    /// Moves the window on. Returns the groups that were released, and the chunks to be moved.
+    pub(crate) fn slide(&self, entropy: &dyn Entropy) -> (Vec<GroupId>, Vec<Move>) {
+        let now = self.clock.monotonic();
+        let mut state = self.state.lock();
+        let Changes { released, .. } = state.window.collect(now);
+        state.release(&released);
+        (released, state.window.compact(now, entropy))
+    }
+
+    /// Waits until there is a group.
+    pub(crate) async fn wait_until_used(&self) {
+        while self.state.lock().running.is_empty() {
+            self.grown.notified().await;
+        }
+    }
+
+    /// The number of instances, with those that are being started.
+    pub(crate) fn instances_count(&self) -> usize {
+        self.state
+            .lock()
+            .running
+            .values()
+            .map(|group| group.instances_count())
+            .sum()
+    }
+
+    /// The numbers of groups.
+    pub(crate) fn figures(&self) -> GroupFigures {
+        let state = self.state.lock();
+        let (active, degraded) = state.window.groups_by_phase();
+        GroupFigures {
+            active,
+            degraded,
+            released: state.released,
+            refused: state.refused,
+        }
+    }
+
+    /// Ends all instances. None is started after that.
     pub(crate) fn end(&self) {
-        for group in self.all.lock().drain(..) {
-            for instance in &group.instances {
-                instance.lock().end();
+        let mut state = self.state.lock();
+        state.is_ended = true;
+        let running = std::mem::take(&mut state.running);
+        for id in running.keys() {
+            state.window.abandon(*id);
+        }
+        drop(state);
+        for slot in running.values().flat_map(|group| &group.instances) {
+            if let Some(instance) = slot.lock().take() {
+                instance.end();
             }
+        }
+    }
+}
+
+/// A chunk's place in a function. Drop it once the chunk is durable, or no object needs it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    groups: Arc<Groups>,
+    placement: Placement,
+    is_settled: bool,
+}
+
+impl Place {
+    pub(crate) fn function(&self) -> FunctionId {
+        self.placement.function
+    }
+
+    /// Reserves the space of the chunk.
+    pub(crate) async fn reserve(&mut self, chunk: ChunkName) -> Result<Slot, ReserveError> {
+        let (function, bytes) = (self.placement.function, self.placement.bytes);
+        let instance = self.groups.instance(function).await;
+        let instance = instance.ok_or(ReserveError::Dead)?;
+        let reserved = instance.reserve(chunk, bytes).await;
+        let mut state = self.groups.state.lock();
+        match &reserved {
+            Ok(_) => {
+                state
+                    .window
+                    .settled(self.placement, Some(instance.counts()));
+                self.is_settled = true;
+            }
+            Err(ReserveError::Full) => state.window.seal(function.group),
+            Err(ReserveError::Dead) => {}
+        }
+        drop(state);
+        reserved
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let window = &mut self.groups.state.lock().window;
+        if self.is_settled {
+            window.persisted(self.placement);
+        } else {
+            window.settled(self.placement, None);
         }
     }
 }

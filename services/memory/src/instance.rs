@@ -27,11 +27,11 @@ use chunk::Piece;
 pub use chunk::{HeldChunk, Slot};
 use link::{Lane, Link, Live};
 use ports::{
-    Error,
+    Clock, Error,
     instances::{Instances, Spec},
 };
 
-use crate::function::{Call, ChunkId, EPOCH_VARIABLE, Outcome, Partition, REGION_VARIABLE};
+use crate::function::{Call, ChunkId, Counts, EPOCH_VARIABLE, Outcome, Partition, REGION_VARIABLE};
 pub use crate::function::{ChunkName, Epoch};
 
 /// The number of an instance. No other instance of this daemon has it.
@@ -99,6 +99,7 @@ impl Instance {
         options: &InstanceOptions,
         id: InstanceId,
         epoch: Epoch,
+        clock: Arc<dyn Clock>,
     ) -> ports::Result<Arc<Self>> {
         let (bytes, bytes_max) = (
             options.shared_bytes,
@@ -120,7 +121,7 @@ impl Instance {
             shared_bytes: bytes,
         };
         let live = Live::connect(instances.start(&spec).await?).await?;
-        let link = Link::run(id, epoch, live);
+        let link = Link::run(id, epoch, live, clock);
         let instance = Arc::new(Self {
             id,
             link,
@@ -147,6 +148,12 @@ impl Instance {
         self.link.died().await;
     }
 
+    /// Waits until it is known to be dead. The wait does not keep it alive.
+    pub fn death(&self) -> impl Future<Output = ()> + Send + use<> {
+        let link = Arc::clone(&self.link);
+        async move { link.died().await }
+    }
+
     /// Ends it, with all of its chunks.
     pub fn end(&self) {
         self.link.end();
@@ -156,6 +163,11 @@ impl Instance {
     pub fn used_bytes(&self) -> u64 {
         let counts = self.link.counts();
         counts.storage_bytes + counts.cache_bytes
+    }
+
+    /// Its memory by its latest reply.
+    pub fn counts(&self) -> Counts {
+        self.link.counts()
     }
 
     /// The bytes of its region.

@@ -42,7 +42,9 @@ pub mod model;
 mod reader;
 mod residency;
 pub mod service;
+mod sliding;
 mod storage;
+pub mod window;
 mod writer;
 
 pub use error::{Error, Result};

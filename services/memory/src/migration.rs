@@ -1,6 +1,6 @@
 //! Chunks on their way from the object store into function memory: on-demand migration of fragments
-//! that were read, and the recovery of chunks whose instance has died (`infinistore.txt`, sections
-//! 5.3.3 and 5.5).
+//! that were read, compaction into the newest groups, and the recovery of chunks whose instance has
+//! died (`infinistore.txt`, sections 5.3.3 and 5.5).
 
 use std::sync::Arc;
 
@@ -11,11 +11,12 @@ use crate::{
     Result,
     durable::DurableFragments,
     fragment::{Fragment, Stripe},
-    groups::{Groups, Lost},
+    groups::Groups,
     holds::Holds,
     instance::Slot,
     reader::Reader,
-    residency::{Chunks, Residency},
+    residency::{Chunks, Reason, Residency, Wanted},
+    window::{Failed, FunctionId},
 };
 
 /// The fragments that are loaded at a time.
@@ -36,22 +37,24 @@ pub(crate) struct Migration {
 }
 
 impl Migration {
-    /// Loads fragments that were missed, until the service ends.
-    pub(crate) async fn load_missed(self, missed: mpsc::Receiver<Fragment>) {
-        let missed = futures_util::stream::unfold(missed, async |mut missed| {
-            Some((missed.recv().await?, missed))
+    /// Loads fragments that were missed or are to be moved, until the service ends.
+    pub(crate) async fn load_wanted(self, wanted: mpsc::Receiver<Wanted>) {
+        let wanted = futures_util::stream::unfold(wanted, async |mut wanted| {
+            Some((wanted.recv().await?, wanted))
         });
-        missed
-            .for_each_concurrent(LOADS_MAX, |fragment| self.load(fragment))
+        wanted
+            .for_each_concurrent(LOADS_MAX, |wanted| self.load(wanted))
             .await;
     }
 
-    async fn load(&self, fragment: Fragment) {
+    async fn load(&self, wanted: Wanted) {
+        let fragment = wanted.fragment;
         // The collector waits for it, or it waits for nothing.
         let Some(_hold) = self.holds.hold(fragment.name.segment) else {
             return;
         };
-        if self.residency.chunks(fragment.name).is_some() {
+        let present = self.residency.chunks(fragment.name);
+        if wanted.reason == Reason::Missed && present.as_ref().is_some_and(|one| one.is_whole()) {
             return;
         }
         let Some(slots) = self.residency.reserve(fragment).await else {
@@ -68,29 +71,41 @@ impl Migration {
                 }
             }
         }
-        self.residency.seal(fragment, slots).await;
+        self.residency
+            .seal(fragment, slots, present.as_deref())
+            .await;
     }
 
-    /// Replaces instances that died, and recovers their chunks, until the service ends.
-    pub(crate) async fn recover_lost(self, mut lost: mpsc::Receiver<Lost>) {
-        while let Some(lost) = lost.recv().await {
-            let chunks = self.residency.drop_chunks(lost.group, lost.index);
-            tracing::info!(
-                chunks = chunks.len(),
-                "an instance of function memory died; its chunks are recovered from the object store"
-            );
-            if !self.groups.replace(lost).await {
+    /// Replaces instances that died, and recovers their chunks, until the service ends. Functions of
+    /// degraded groups are dropped instead.
+    pub(crate) async fn recover_lost(self, mut lost: mpsc::Receiver<FunctionId>) {
+        while let Some(function) = lost.recv().await {
+            let Some(failed) = self.groups.failed(function) else {
+                continue;
+            };
+            let chunks = self.residency.drop_chunks(function);
+            let count = chunks.len();
+            if failed == Failed::Dropped || !self.groups.replace(function).await {
+                self.residency.forget_incomplete(&chunks);
+                tracing::info!(
+                    chunks = count,
+                    "an instance of function memory died, and was not replaced"
+                );
                 continue;
             }
+            tracing::info!(
+                chunks = count,
+                "an instance of function memory died; its chunks are recovered from the object store"
+            );
+            let index = usize::from(function.index);
             futures_util::stream::iter(chunks)
-                .for_each_concurrent(RECOVERIES_MAX, |chunks| self.recover(chunks, lost.index))
+                .for_each_concurrent(RECOVERIES_MAX, |chunks| self.recover(chunks, index))
                 .await;
         }
     }
 
     async fn recover(&self, chunks: Arc<Chunks>, index: usize) {
-        let name = chunks.fragment.name;
-        let Some(_hold) = self.holds.hold(name.segment) else {
+        let Some(_hold) = self.holds.hold(chunks.fragment.name.segment) else {
             return;
         };
         // Reads decode the chunk meanwhile, and if it does not come back.
@@ -102,7 +117,7 @@ impl Migration {
             return;
         }
         if let Ok(chunk) = slot.seal().await {
-            self.residency.put_back(name, index, chunk);
+            self.residency.put_back(&chunks, index, chunk);
         }
     }
 

@@ -36,6 +36,8 @@ struct Piece {
     stripe: Stripe,
     /// In the fragment's content, within the stripe.
     range: Range<u64>,
+    /// Of its fragment in this read.
+    is_first: bool,
 }
 
 impl Reader {
@@ -65,10 +67,13 @@ impl Reader {
     }
 
     async fn piece(&self, piece: &Piece) -> Result<Vec<Bytes>> {
-        if let Some(chunks) = self.residency.chunks(piece.fragment.name)
-            && let Some(content) = self.read_memory(piece, &chunks)
-        {
-            return Ok(vec![content]);
+        if let Some(chunks) = self.residency.chunks(piece.fragment.name) {
+            if piece.is_first {
+                self.residency.accessed(&chunks);
+            }
+            if let Some(content) = self.read_memory(piece, &chunks) {
+                return Ok(vec![content]);
+            }
         }
         self.residency.miss(piece.fragment);
         self.read_store(piece).await
@@ -209,6 +214,7 @@ fn pieces(segments: Vec<Segment>, range: Range<u64>) -> impl Iterator<Item = Pie
         } else {
             fragment.stripes_of(&inside)
         };
+        let first = stripes.start;
         stripes.map(move |index| {
             let stripe = fragment.stripe(index);
             let range = inside.start.max(stripe.content.start)..inside.end.min(stripe.content.end);
@@ -216,6 +222,7 @@ fn pieces(segments: Vec<Segment>, range: Range<u64>) -> impl Iterator<Item = Pie
                 fragment,
                 stripe,
                 range,
+                is_first: index == first,
             }
         })
     })

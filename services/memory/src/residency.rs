@@ -1,11 +1,21 @@
-//! Fragments in function memory: which chunk lies on which instance.
+//! Fragments in function memory: which chunk lies on which function.
+//!
+//! The window counts reads and moves by chunks. A fragment is read, moved and released as a whole, so
+//! its chunk 0 stands for all of them there. Its function is the one in the oldest group, so that
+//! a fragment is moved before its first chunk is released.
 //!
 //! Invariants
-//! - Two chunks of a fragment are never on one instance: a fragment lies on one group, and each
-//!   instance of a group keeps the chunks of one index.
+//! - Two chunks of a fragment are never on one function: chunk `i` is on function `i` of its group.
 //! - A fragment is found here only once all of its chunks were written whole.
+//! - A fragment is forgotten with the first of its groups that is released.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -13,19 +23,26 @@ use tokio::sync::mpsc;
 
 use crate::{
     fragment::{Fragment, FragmentName, SegmentId, Stripe},
-    groups::{Group, GroupId, Groups},
+    function::PAGE_BYTES,
+    groups::{Groups, Place},
     instance::{ChunkName, HeldChunk, ReserveError, Slot},
+    window::{Accessed, FunctionId, GroupId},
 };
 
 /// The fragments that wait to be loaded into memory. Further ones stay in the object store until
 /// they are read again.
-const MISSES_MAX: usize = 64;
+const LOADS_MAX: usize = 64;
+/// The attempts to find space for a fragment. Each failure seals a group.
+const ATTEMPTS_MAX: usize = 3;
 
 /// The chunks of one fragment in memory.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     pub(crate) fragment: Fragment,
-    pub(crate) group: GroupId,
+    /// The number of the load. No other load of any fragment has it.
+    load: u64,
+    /// By index.
+    functions: Vec<FunctionId>,
     /// By index; none: its instance is dead.
     held: Vec<Option<HeldChunk>>,
 }
@@ -44,22 +61,41 @@ impl Chunks {
         let mut held = self.held.clone();
         held[index] = chunk;
         Self {
-            held,
             fragment: self.fragment,
-            group: self.group,
+            load: self.load,
+            functions: self.functions.clone(),
+            held,
         }
     }
 
     pub(crate) fn is_missing(&self, index: usize) -> bool {
         self.held[index].is_none()
     }
+
+    /// Whether there are enough chunks to decode the fragment.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.held.iter().flatten().count() >= usize::from(self.fragment.shape.data)
+    }
+
+    /// The function of a present chunk in the oldest group.
+    pub(crate) fn oldest(&self) -> Option<FunctionId> {
+        let held = self.functions.iter().zip(&self.held);
+        let present = held.filter(|(_, chunk)| chunk.is_some());
+        present.map(|(function, _)| *function).min()
+    }
+
+    fn is_in(&self, groups: &[GroupId]) -> bool {
+        let mut functions = self.functions.iter();
+        functions.any(|function| groups.contains(&function.group))
+    }
 }
 
 /// Space for the chunks of a fragment. Dropping it frees the space.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    group: Arc<Group>,
     slots: Vec<Slot>,
+    /// Dropped after the slots.
+    places: Vec<Place>,
 }
 
 impl Slots {
@@ -72,24 +108,53 @@ impl Slots {
     }
 }
 
+/// The reason why a fragment is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// It was read, and is not in memory.
+    Missed,
+    /// It is in an old group, and was read again.
+    Moved,
+}
+
+/// A fragment that is to be loaded. Dropping it ends the load, with or without success.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) fragment: Fragment,
+    pub(crate) reason: Reason,
+    residency: Arc<Residency>,
+}
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.residency.wanted.lock().remove(&self.fragment.name);
+        self.residency.groups.moved(chunk_name(self.fragment, 0));
+    }
+}
+
 /// The fragments in memory.
 #[derive(Debug)]
 pub(crate) struct Residency {
     groups: Arc<Groups>,
     fragments: Mutex<BTreeMap<FragmentName, Arc<Chunks>>>,
-    misses: mpsc::Sender<Fragment>,
+    /// The fragments that are being loaded, or wait for it.
+    wanted: Mutex<BTreeSet<FragmentName>>,
+    loads: mpsc::Sender<Wanted>,
+    loads_begun: AtomicU64,
 }
 
 impl Residency {
     /// With the fragments that are to be loaded ([`Self::miss`]).
-    pub(crate) fn new(groups: Arc<Groups>) -> (Arc<Self>, mpsc::Receiver<Fragment>) {
-        let (misses, missed) = mpsc::channel(MISSES_MAX);
+    pub(crate) fn new(groups: Arc<Groups>) -> (Arc<Self>, mpsc::Receiver<Wanted>) {
+        let (loads, wanted) = mpsc::channel(LOADS_MAX);
         let residency = Self {
             groups,
             fragments: Mutex::default(),
-            misses,
+            wanted: Mutex::default(),
+            loads,
+            loads_begun: AtomicU64::new(0),
         };
-        (Arc::new(residency), missed)
+        (Arc::new(residency), wanted)
     }
 
     /// The chunks of a fragment, if it is in memory.
@@ -98,64 +163,149 @@ impl Residency {
     }
 
     /// Asks for a fragment to be loaded into memory.
-    pub(crate) fn miss(&self, fragment: Fragment) {
-        // If too many wait, a later read asks again.
-        let _ = self.misses.try_send(fragment);
-    }
-
-    /// Space for a fragment on the oldest group that has it. None: memory is full.
-    pub(crate) async fn reserve(&self, fragment: Fragment) -> Option<Slots> {
-        let bytes = fragment.chunk_bytes();
-        let mut after = None;
-        loop {
-            let group = self.groups.open(after).await?;
-            match reserve_on(&group, fragment, bytes).await {
-                Ok(slots) => return Some(slots),
-                Err(ReserveError::Full) => group.seal(),
-                Err(ReserveError::Dead) => {}
-            }
-            after = Some(group.id);
+    pub(crate) fn miss(self: &Arc<Self>, fragment: Fragment) {
+        if let Some(wanted) = self.want(fragment, Reason::Missed) {
+            // If too many wait, a later read asks again.
+            let _ = self.loads.try_send(wanted);
         }
     }
 
-    /// Space for chunk `index` of a fragment on its group, after its instance has died.
+    /// Notes that a read of the fragment begins. It may be moved to the newest group.
+    pub(crate) fn accessed(self: &Arc<Self>, chunks: &Chunks) {
+        let (fragment, function) = (chunks.fragment, chunks.oldest());
+        let accessed = |function| self.groups.accessed(chunk_name(fragment, 0), function);
+        if function.map(accessed) == Some(Accessed::Move)
+            && let Some(wanted) = self.want(fragment, Reason::Moved)
+        {
+            let _ = self.loads.try_send(wanted);
+        }
+    }
+
+    /// Moves the fragment of a marked chunk. Waits while too many are on their way.
+    pub(crate) async fn move_marked(self: &Arc<Self>, chunk: ChunkName) {
+        let name = FragmentName {
+            segment: SegmentId(chunk.segment),
+            index: chunk.fragment,
+        };
+        let Some(chunks) = self.chunks(name) else {
+            self.groups.moved(chunk);
+            return;
+        };
+        if let Some(wanted) = self.want(chunks.fragment, Reason::Moved) {
+            let _ = self.loads.send(wanted).await;
+        }
+    }
+
+    /// None: it is being loaded already.
+    fn want(self: &Arc<Self>, fragment: Fragment, reason: Reason) -> Option<Wanted> {
+        if !self.wanted.lock().insert(fragment.name) {
+            if reason == Reason::Moved {
+                self.groups.moved(chunk_name(fragment, 0));
+            }
+            return None;
+        }
+        Some(Wanted {
+            fragment,
+            reason,
+            residency: Arc::clone(self),
+        })
+    }
+
+    /// Space for a fragment. None: memory is full, or an instance is dead.
+    pub(crate) async fn reserve(&self, fragment: Fragment) -> Option<Slots> {
+        // An instance gives out whole pages.
+        let bytes = fragment.chunk_bytes().next_multiple_of(PAGE_BYTES);
+        for _ in 0..ATTEMPTS_MAX {
+            let (places, released) = self.groups.place(fragment.shape.total(), bytes);
+            self.forget_groups(&released);
+            match reserve_at(places?, fragment).await {
+                Ok(slots) => return Some(slots),
+                Err(ReserveError::Full) => {}
+                Err(ReserveError::Dead) => return None,
+            }
+        }
+        None
+    }
+
+    /// Space for chunk `index` of a fragment on its function, after its instance has died.
     pub(crate) async fn reserve_again(&self, chunks: &Chunks, index: usize) -> Option<Slot> {
-        let group = self.groups.get(chunks.group)?;
+        let instance = self.groups.instance(chunks.functions[index]).await?;
         let name = chunk_name(chunks.fragment, index);
         let bytes = chunks.fragment.chunk_bytes();
-        group.instance(index).reserve(name, bytes).await.ok()
+        instance.reserve(name, bytes).await.ok()
     }
 
-    /// Shows the fragment, whose chunks were written whole.
-    pub(crate) async fn seal(&self, fragment: Fragment, slots: Slots) {
-        let sealed = join_all(slots.slots.into_iter().map(Slot::seal)).await;
+    /// Shows the fragment, whose chunks were written whole and are durable. They take the place of
+    /// `replaced`, and of no other.
+    pub(crate) async fn seal(&self, fragment: Fragment, slots: Slots, replaced: Option<&Chunks>) {
+        let Slots { slots, places } = slots;
+        let sealed = join_all(slots.into_iter().map(Slot::seal)).await;
+        let is_alive = |chunk: &HeldChunk| !chunk.instance().is_dead();
         let chunks = Chunks {
             fragment,
-            group: slots.group.id,
-            held: sealed.into_iter().map(Result::ok).collect(),
+            load: self.loads_begun.fetch_add(1, Ordering::Relaxed),
+            functions: places.iter().map(Place::function).collect(),
+            held: sealed
+                .into_iter()
+                .map(|chunk| chunk.ok().filter(is_alive))
+                .collect(),
         };
-        self.fragments
-            .lock()
-            .insert(fragment.name, Arc::new(chunks));
+        if !chunks.is_whole() {
+            return;
+        }
+        let mut fragments = self.fragments.lock();
+        let present = fragments.get(&fragment.name).map(|chunks| chunks.load);
+        if present.is_none() || present == replaced.map(|chunks| chunks.load) {
+            fragments.insert(fragment.name, Arc::new(chunks));
+        }
+        drop(fragments);
+        // The groups may be released from now on, and are forgotten then.
+        drop(places);
     }
 
-    /// Puts a chunk in the place of one whose instance has died.
-    pub(crate) fn put_back(&self, name: FragmentName, index: usize, chunk: HeldChunk) {
-        if let Some(chunks) = self.fragments.lock().get_mut(&name) {
+    /// Puts a chunk of `lost` in the place of one whose instance has died.
+    pub(crate) fn put_back(&self, lost: &Chunks, index: usize, chunk: HeldChunk) {
+        let mut fragments = self.fragments.lock();
+        if let Some(chunks) = fragments.get_mut(&lost.fragment.name)
+            && chunks.load == lost.load
+        {
             *chunks = Arc::new(chunks.with(index, Some(chunk)));
         }
     }
 
     /// Drops all chunks of a dead instance. Returns the fragments that miss one now.
-    pub(crate) fn drop_chunks(&self, group: GroupId, index: usize) -> Vec<Arc<Chunks>> {
-        let mut lost = Vec::new();
+    pub(crate) fn drop_chunks(&self, function: FunctionId) -> Vec<Arc<Chunks>> {
+        let (mut lost, index) = (Vec::new(), usize::from(function.index));
         for chunks in self.fragments.lock().values_mut() {
-            if chunks.group == group && !chunks.is_missing(index) {
+            if chunks.functions.get(index) == Some(&function) && !chunks.is_missing(index) {
                 *chunks = Arc::new(chunks.with(index, None));
                 lost.push(Arc::clone(chunks));
             }
         }
         lost
+    }
+
+    /// Forgets those of the fragments that have too few chunks. They are loaded again when they are
+    /// read.
+    pub(crate) fn forget_incomplete(&self, lost: &[Arc<Chunks>]) {
+        let mut fragments = self.fragments.lock();
+        for one in lost {
+            let name = one.fragment.name;
+            if fragments
+                .get(&name)
+                .is_some_and(|chunks| !chunks.is_whole())
+            {
+                fragments.remove(&name);
+            }
+        }
+    }
+
+    /// Forgets the fragments with a chunk in released groups.
+    pub(crate) fn forget_groups(&self, groups: &[GroupId]) {
+        if !groups.is_empty() {
+            let mut fragments = self.fragments.lock();
+            fragments.retain(|_, chunks| !chunks.is_in(groups));
+        }
     }
 
     /// Forgets a segment that is deleted. Its space is free once its last reader has ended.
@@ -185,18 +335,14 @@ fn chunk_name(fragment: Fragment, index: usize) -> ChunkName {
     }
 }
 
-async fn reserve_on(
-    group: &Arc<Group>,
-    fragment: Fragment,
-    bytes: u64,
-) -> Result<Slots, ReserveError> {
-    let reserved = (0..fragment.shape.total()).map(|index| {
-        let instance = group.instance(index);
-        async move { instance.reserve(chunk_name(fragment, index), bytes).await }
+async fn reserve_at(mut places: Vec<Place>, fragment: Fragment) -> Result<Slots, ReserveError> {
+    let reserved = (0..).zip(&mut places).map(|(index, place)| {
+        let name = chunk_name(fragment, index);
+        async move { place.reserve(name).await }
     });
     let slots = join_all(reserved).await;
     Ok(Slots {
         slots: slots.into_iter().collect::<Result<_, _>>()?,
-        group: Arc::clone(group),
+        places,
     })
 }

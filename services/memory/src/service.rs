@@ -6,9 +6,13 @@ mod stored;
 mod tests;
 mod uploads;
 
-use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc, time::Duration};
 
-use futures_util::{StreamExt as _, future::join, stream};
+use futures_util::{
+    StreamExt as _,
+    future::{join, join3},
+    stream,
+};
 use parking_lot::Mutex;
 use ports::{Clock, DurabilityPoint, Entropy, Instances, KeyValue, objects::ObjectStore};
 use tokio::sync::mpsc;
@@ -21,7 +25,7 @@ use crate::{
     durable::DurableFragments,
     erasure::Code,
     fragment::{Fragment, Segment, SegmentId, Shape, UNIT_BYTES},
-    groups::{GroupOptions, Groups, Lost},
+    groups::{GroupOptions, Groups},
     holds::{Hold, Holds},
     instance::InstanceOptions,
     md5_lanes::Md5Pool,
@@ -31,12 +35,14 @@ use crate::{
         SEGMENT_BYTES_MAX,
     },
     reader::Reader,
-    residency::Residency,
+    residency::{Residency, Wanted},
+    sliding::Sliding,
     storage::{
         buckets, objects, pending,
         rows::{ObjectRow, Place},
         table::{Found, Table},
     },
+    window::{Cap, FunctionId, Options, Pace, Scaling},
     writer::{self, Writer},
 };
 
@@ -80,10 +86,18 @@ pub struct Config {
     pub parity_units: u8,
     /// The bytes of a unit.
     pub unit_bytes: u32,
+    /// The time between two steps of the window of function memory, at least 10 ms.
+    pub gc_interval: Duration,
+    /// The intervals in which new memory is active (M), at least 1.
+    pub active_intervals: u32,
+    /// The intervals in which it is degraded after that, before it is released (N).
+    pub degraded_intervals: u32,
+    /// How the window grows.
+    pub scaling: Scaling,
 }
 
 impl Default for Config {
-    /// 10+2 units, as in `infinistore.txt`, section 6.1.1.
+    /// 10+2 units, GC each 10 minutes, M = 6 and N = 12, as in `infinistore.txt`, section 6.1.1.
     fn default() -> Self {
         Self {
             command: Vec::new(),
@@ -93,12 +107,24 @@ impl Default for Config {
             data_units: 10,
             parity_units: 2,
             unit_bytes: UNIT_BYTES,
+            gc_interval: Duration::from_mins(10),
+            active_intervals: 6,
+            degraded_intervals: 12,
+            scaling: Scaling::Linear,
         }
     }
 }
 
 /// The memory of an instance that is not for chunks: its program (`infinistore.txt`, section 5.3.1).
 const OVERHEAD_BYTES: u64 = 16 << 20;
+/// The requests on their way to an instance. Further chunks go to another group.
+const REQUESTS_MAX: u32 = 256;
+/// The shortest GC interval.
+const GC_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// The rounds of compaction in a GC interval.
+const ROUNDS: u32 = 10;
+/// The fragments that wait for compaction. Further reads mark none.
+const MARKS_MAX: usize = 10_000;
 
 /// The memory service. Clones share it.
 #[derive(Debug, Clone)]
@@ -118,8 +144,9 @@ pub struct Service {
 struct Background {
     collector: Collector,
     migration: Migration,
-    missed: mpsc::Receiver<Fragment>,
-    lost: mpsc::Receiver<Lost>,
+    sliding: Sliding,
+    wanted: mpsc::Receiver<Wanted>,
+    lost: mpsc::Receiver<FunctionId>,
 }
 
 impl Service {
@@ -135,8 +162,11 @@ impl Service {
             parity: config.parity_units,
             unit_bytes: config.unit_bytes,
         };
-        let (groups, lost) = Groups::new(parts.instances, group_options(config, shape));
-        let (residency, missed) = Residency::new(Arc::clone(&groups));
+        let options = group_options(config, shape);
+        let round = options.window.pace.round;
+        let clock = Arc::clone(&table.clock);
+        let (groups, lost) = Groups::new(parts.instances, clock, options);
+        let (residency, wanted) = Residency::new(Arc::clone(&groups));
         let durable = DurableFragments::new(parts.objects);
         let (writer, reader) = streams(shape, &durable, &residency);
         let (holds, garbage) = (Holds::default(), Arc::<Queue>::default());
@@ -148,6 +178,13 @@ impl Service {
                 holds: holds.clone(),
                 queue: Arc::clone(&garbage),
             },
+            sliding: Sliding {
+                groups: Arc::clone(&groups),
+                residency: Arc::clone(&residency),
+                clock: Arc::clone(&table.clock),
+                entropy: Arc::clone(&table.entropy),
+                round,
+            },
             migration: Migration {
                 reader: reader.clone(),
                 durable,
@@ -155,7 +192,7 @@ impl Service {
                 groups: Arc::clone(&groups),
                 holds: holds.clone(),
             },
-            missed,
+            wanted,
             lost,
         };
         Self {
@@ -170,8 +207,8 @@ impl Service {
         }
     }
 
-    /// Collects garbage, loads fragments and recovers chunks, until it is dropped. The second call
-    /// does nothing.
+    /// Collects garbage, loads fragments, recovers chunks and releases memory, until it is dropped. The
+    /// second call does nothing.
     pub async fn run(&self) {
         let Some(background) = self.background.lock().take() else {
             return;
@@ -179,15 +216,16 @@ impl Service {
         let Background {
             collector,
             migration,
-            missed,
+            sliding,
+            wanted,
             lost,
         } = background;
         let uploads = self.clean_uploads();
         let moves = join(
-            migration.clone().load_missed(missed),
+            migration.clone().load_wanted(wanted),
             migration.recover_lost(lost),
         );
-        join(join(collector.run(), uploads), moves).await;
+        join3(join(collector.run(), uploads), moves, sliding.run()).await;
     }
 
     /// Ends all instances.
@@ -359,11 +397,16 @@ impl Service {
         objects::list(&self.table, bucket.id, list).await
     }
 
-    /// The number of instances, and of fragments in their memory.
+    /// The size of function memory.
     pub fn figures(&self) -> Figures {
+        let groups = self.groups.figures();
         Figures {
-            instances: self.groups.count(),
+            instances: self.groups.instances_count(),
             fragments: self.reader.residency.count(),
+            groups_active: groups.active,
+            groups_degraded: groups.degraded,
+            groups_released: groups.released,
+            fragments_refused: groups.refused,
         }
     }
 }
@@ -375,6 +418,14 @@ pub struct Figures {
     pub instances: usize,
     /// Fragments in memory.
     pub fragments: usize,
+    /// Groups of instances that are active.
+    pub groups_active: usize,
+    /// Groups that are degraded: they are released later, unless their fragments are read.
+    pub groups_degraded: usize,
+    /// Groups that were released since the start.
+    pub groups_released: u64,
+    /// Fragments since the start that had no place in memory, and are in the object store alone.
+    pub fragments_refused: u64,
 }
 
 /// The ways of content in and out. Each has its own buffers: a copy reads while it writes.
@@ -409,14 +460,31 @@ fn streams(
 
 fn group_options(config: &Config, shape: Shape) -> GroupOptions {
     let group_bytes = config.instance_bytes * shape.total() as u64;
+    let shared_bytes = config.instance_bytes.saturating_sub(OVERHEAD_BYTES);
+    let gc_interval = config.gc_interval.max(GC_INTERVAL_MIN);
     GroupOptions {
-        size: shape.total(),
-        groups_max: (config.memory_bytes_max / group_bytes.max(1)) as usize,
+        window: Options {
+            total: shape.total() as u8,
+            cap: Cap {
+                storage_bytes_max: shared_bytes,
+                requests_max: REQUESTS_MAX,
+            },
+            gc_interval,
+            active_intervals: config.active_intervals.max(1),
+            degraded_intervals: config.degraded_intervals,
+            scaling: config.scaling,
+            groups_max: (config.memory_bytes_max / group_bytes.max(1)) as usize,
+            pace: Pace {
+                round: gc_interval / ROUNDS,
+                compaction_max: gc_interval / 2,
+                marks_max: MARKS_MAX,
+            },
+        },
         instance: InstanceOptions {
             command: config.command.clone(),
             environment: config.environment.clone(),
             memory_bytes: config.instance_bytes,
-            shared_bytes: config.instance_bytes.saturating_sub(OVERHEAD_BYTES),
+            shared_bytes,
         },
     }
 }

@@ -59,7 +59,7 @@ impl Writer {
         }
         storing.finish().await?;
         if let Some(slots) = slots {
-            self.residency.seal(fragment, slots).await;
+            self.residency.seal(fragment, slots, None).await;
         }
         Ok(())
     }

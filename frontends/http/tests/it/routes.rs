@@ -32,11 +32,7 @@ fn busy() -> Status {
         }),
         functions: Some(functions()),
         workflows: Some(workflows()),
-        memory: Some(Memory {
-            instances: 12,
-            fragments: 34,
-            credentials: "keys".into(),
-        }),
+        memory: Some(memory()),
         journal: Some(Journal {
             serving: true,
             full: false,
@@ -64,6 +60,18 @@ fn busy() -> Status {
             items: 11,
             bytes: 900,
         }],
+    }
+}
+
+fn memory() -> Memory {
+    Memory {
+        instances: 12,
+        fragments: 34,
+        groups_active: 1,
+        groups_degraded: 2,
+        groups_released: 3,
+        fragments_refused: 4,
+        credentials: "keys".into(),
     }
 }
 

@@ -6,15 +6,18 @@
 use std::{
     collections::BTreeMap,
     fmt, mem,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
+use futures_util::future::{Either, select};
 use parking_lot::{Mutex, RwLock};
 use ports::{
-    Error, Result,
+    Clock, Error, Result,
     instances::{Channel, Instance as Port, Region},
 };
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
@@ -28,6 +31,8 @@ use crate::function::{
 const LARGE_BYTES: u64 = 1 << 20;
 /// The calls of a lane that wait for replies; further ones wait for their turn.
 const CALLS_MAX: usize = 64;
+/// The longest wait for an answer. Earlier calls are answered in that time, too.
+const CALL_MAX: Duration = Duration::from_secs(15);
 /// The bytes that are discarded before other work of the thread gets a turn.
 const DISCARDED_BYTES_MAX: u64 = 64 << 20;
 
@@ -59,7 +64,7 @@ pub(super) struct Freed {
     pub(super) range: Option<(u64, u64)>,
 }
 
-/// What there is of an instance as long as it lives.
+/// The handles of an instance that lives.
 #[derive(Clone)]
 pub(super) struct Live {
     port: Arc<dyn Port>,
@@ -96,6 +101,7 @@ pub(super) struct Link {
     live: RwLock<Option<Live>>,
     is_dead: watch::Sender<bool>,
     counts: Mutex<Counts>,
+    clock: Arc<dyn Clock>,
     numbers: AtomicU64,
     pending: Mutex<BTreeMap<u64, oneshot::Sender<Outcome>>>,
     queues: [Queue; 2],
@@ -123,7 +129,12 @@ impl fmt::Debug for Link {
 
 impl Link {
     /// The link to a new instance; a task serves it until the instance is dead.
-    pub(super) fn run(id: InstanceId, epoch: Epoch, live: Live) -> Arc<Self> {
+    pub(super) fn run(
+        id: InstanceId,
+        epoch: Epoch,
+        live: Live,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Self> {
         let queue = |_| Queue {
             freed: Mutex::new(Vec::new()),
             has_freed: Notify::new(),
@@ -135,6 +146,7 @@ impl Link {
             live: RwLock::new(Some(live.clone())),
             is_dead: watch::Sender::new(false),
             counts: Mutex::new(Counts::default()),
+            clock,
             numbers: AtomicU64::new(0),
             pending: Mutex::new(BTreeMap::new()),
             queues: Lane::ALL.map(queue),
@@ -240,8 +252,24 @@ impl Link {
         self.is_dead.send_replace(true);
     }
 
-    /// Calls the instance.
+    /// Calls the instance. One that does not answer in time is ended, so that no caller waits for a
+    /// process that hangs.
     pub(super) async fn call(&self, lane: Lane, call: Call) -> Result<Outcome, Dead> {
+        let answered = pin!(self.answer(lane, call));
+        match select(answered, self.clock.sleep(CALL_MAX)).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(((), _)) => {
+                tracing::warn!(
+                    instance = self.id.0,
+                    "an instance of function memory does not answer and is ended"
+                );
+                self.end();
+                Err(Dead)
+            }
+        }
+    }
+
+    async fn answer(&self, lane: Lane, call: Call) -> Result<Outcome, Dead> {
         let permits = &self.queues[lane as usize].permits;
         let _permit = permits.acquire().await.map_err(|_| Dead)?;
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);

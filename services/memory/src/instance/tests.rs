@@ -26,7 +26,7 @@ struct Twisted<T> {
     twist: Arc<T>,
 }
 
-/// What goes wrong in an instance.
+/// The faults of an instance.
 #[async_trait]
 trait Twist: Send + Sync + 'static {
     /// Called with each request; none: the instance closes the channel instead.
@@ -94,7 +94,14 @@ fn options() -> InstanceOptions {
 
 async fn try_start(world: &World, program: Program) -> ports::Result<Arc<Instance>> {
     let instances = world.instances(program);
-    Instance::start(&instances, &options(), InstanceId(4), Epoch(77)).await
+    Instance::start(
+        &instances,
+        &options(),
+        InstanceId(4),
+        Epoch(77),
+        world.clock(),
+    )
+    .await
 }
 
 async fn start(world: &World, program: Program) -> Arc<Instance> {
@@ -407,13 +414,15 @@ fn a_program_that_replies_nonsense_does_not_start() {
 #[test]
 fn a_provider_that_shares_no_such_region_is_refused_with_its_limit() {
     run(async {
-        let instances = World::new(1).instances(program(Honest));
+        let world = World::new(1);
+        let instances = world.instances(program(Honest));
         for shared_bytes in [0, u64::MAX] {
             let options = InstanceOptions {
                 shared_bytes,
                 ..options()
             };
-            let refused = Instance::start(&instances, &options, InstanceId(1), Epoch(1)).await;
+            let refused =
+                Instance::start(&instances, &options, InstanceId(1), Epoch(1), world.clock()).await;
             let error = refused.expect_err("refused");
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(
@@ -424,7 +433,7 @@ fn a_provider_that_shares_no_such_region_is_refused_with_its_limit() {
     });
 }
 
-/// M7: whatever call a death meets, it ends, and no read returns bytes of another chunk.
+/// M7: every call that a death meets ends, and no read returns bytes of another chunk.
 #[test]
 fn calls_end_and_reads_are_right_wherever_the_instance_dies() {
     let deaths = (0..60).filter(|seed| dies_with_right_reads(*seed)).count();
@@ -468,4 +477,29 @@ fn dies_with_right_reads(seed: u64) -> bool {
         assert!(instance.is_dead());
         true
     })
+}
+
+/// Does not answer any reservation, and lives on.
+struct Hangs;
+#[async_trait]
+impl Twist for Hangs {
+    async fn receive(&self, request: Bytes) -> Option<Bytes> {
+        let is_reservation = Request::decode(&request)
+            .is_ok_and(|request| matches!(request.call, crate::function::Call::Reserve { .. }));
+        if is_reservation {
+            std::future::pending::<()>().await;
+        }
+        Some(request)
+    }
+}
+
+#[test]
+fn an_instance_that_does_not_answer_is_ended() {
+    run(async {
+        let world = World::new(1);
+        let instance = start(&world, program(Hangs)).await;
+        let refused = instance.reserve(name(0), 100).await.expect_err("it hangs");
+        assert!(matches!(refused, ReserveError::Dead));
+        instance.died().await;
+    });
 }

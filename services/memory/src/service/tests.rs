@@ -1,8 +1,12 @@
 //! The service on simulated stores and instances.
 
 mod races;
+mod window;
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, future::join_all, stream};
@@ -34,9 +38,27 @@ impl Wire for Channel {
     }
 }
 
-fn program() -> Program {
-    Arc::new(|inside: Inside| {
+/// Counts itself while it lives.
+struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn program(count: Arc<AtomicUsize>) -> Program {
+    Arc::new(move |inside: Inside| {
+        let running = Running::new(&count);
         Box::pin(async move {
+            let _running = running;
             let environment = inside.spec.environment.clone();
             let function = Function::from_environment(|name| environment.get(name).cloned());
             let function = function.expect("the daemon sets it");
@@ -52,6 +74,8 @@ fn program() -> Program {
 /// A start of the service. Dropping it ends it, as a crash of the process would.
 struct Started {
     service: Service,
+    /// The processes of instances that have not ended.
+    running: Arc<AtomicUsize>,
     run: tokio::task::JoinHandle<()>,
 }
 
@@ -62,15 +86,8 @@ impl Drop for Started {
     }
 }
 
-fn start(world: &World) -> Started {
-    let parts = Parts {
-        key_value: world.key_value(),
-        objects: world.objects(),
-        instances: world.instances(program()),
-        clock: world.clock(),
-        entropy: world.entropy(),
-    };
-    let config = Config {
+fn config() -> Config {
+    Config {
         command: vec!["function".to_owned()],
         instance_bytes: OVERHEAD_BYTES + (1 << 20),
         memory_bytes_max: 1 << 30,
@@ -78,13 +95,50 @@ fn start(world: &World) -> Started {
         parity_units: 2,
         unit_bytes: STRIPE as u32 / 4,
         ..Config::default()
+    }
+}
+
+/// A group is full with two objects of [`LARGE`] bytes.
+fn small() -> Config {
+    Config {
+        instance_bytes: OVERHEAD_BYTES + (64 << 10),
+        ..config()
+    }
+}
+
+/// The size of an object whose chunk takes 24 KiB of an instance.
+const LARGE: usize = 20 * STRIPE;
+
+fn start_with(world: &World, clock: Arc<dyn Clock>, config: &Config) -> Started {
+    let count = Arc::<AtomicUsize>::default();
+    let parts = Parts {
+        key_value: world.key_value(),
+        objects: world.objects(),
+        instances: world.instances(program(Arc::clone(&count))),
+        clock,
+        entropy: world.entropy(),
     };
-    let service = Service::new(parts, &config);
+    let service = Service::new(parts, config);
     let running = service.clone();
     Started {
         service,
+        running: count,
         run: tokio::spawn(async move { running.run().await }),
     }
+}
+
+fn start(world: &World) -> Started {
+    start_with(world, world.clock(), &config())
+}
+
+/// An instance of the first group.
+async fn instance(service: &Service, index: u8) -> Arc<crate::instance::Instance> {
+    let function = FunctionId {
+        group: crate::window::GroupId(0),
+        index,
+    };
+    let instance = service.groups.instance(function).await;
+    instance.expect("it is there")
 }
 
 async fn started(world: &World) -> Started {
@@ -184,9 +238,9 @@ fn every_range_of_an_object_is_read_from_memory_from_parity_and_from_the_store()
         assert_eq!(service.figures().instances, 6);
         check_ranges(service).await;
         for dead in [0, 4] {
-            let group = service.groups.open(None).await.expect("it is there");
-            group.instance(dead).end();
-            group.instance(dead).died().await;
+            let dead = instance(service, dead).await;
+            dead.end();
+            dead.died().await;
         }
         check_ranges(service).await;
         service.end();
@@ -227,19 +281,25 @@ fn function_memory_fills_again_after_deaths_and_restarts() {
         let first = started(&world).await;
         let whole = content(1, 9 * STRIPE);
         put(&first.service, "k", &whole).await;
-        let group = first.service.groups.open(None).await.expect("it is there");
-        let dead = group.instance(3);
+        let dead = instance(&first.service, 3).await;
         dead.end();
+        dead.died().await;
         until(&world, || async {
-            group.instance(3).id() != dead.id() && group.instance(3).used_bytes() > 0
+            let function = FunctionId {
+                group: crate::window::GroupId(0),
+                index: 3,
+            };
+            let present = first.service.groups.instance(function).await;
+            present.is_some_and(|one| one.id() != dead.id() && one.used_bytes() > 0)
         })
         .await;
         for index in [0, 1] {
-            group.instance(index).end();
-            group.instance(index).died().await;
+            let dead = instance(&first.service, index).await;
+            dead.end();
+            dead.died().await;
         }
         assert_eq!(get(&first.service, "k").await.expect("it is there"), whole);
-        drop((group, first));
+        drop(first);
         let second = start(&world);
         assert_eq!(second.service.figures().fragments, 0);
         assert_eq!(get(&second.service, "k").await.expect("it is there"), whole);
@@ -474,6 +534,17 @@ fn a_list_shows_each_key_or_common_prefix_once_in_the_order_of_bytes() {
     });
 }
 
+/// Memory that ages all the time, and is released often.
+fn ageing() -> Config {
+    Config {
+        gc_interval: Duration::from_millis(100),
+        active_intervals: 2,
+        degraded_intervals: 2,
+        memory_bytes_max: 2 * 6 * small().instance_bytes,
+        ..small()
+    }
+}
+
 /// M1, M6, M7: with instances that die at any message, and a crash of the stores between changes.
 #[test]
 fn acknowledged_objects_survive_deaths_of_instances_and_crashes() {
@@ -481,10 +552,14 @@ fn acknowledged_objects_survive_deaths_of_instances_and_crashes() {
         run(async {
             let world = World::new(seed);
             let mut random = fastrand::Rng::with_seed(seed);
-            let mut current = started(&world).await;
+            let config = ageing();
+            let start = || start_with(&world, world.clock(), &config);
+            let mut current = start();
+            let made = current.service.create_bucket("b").await;
+            made.expect("made");
             world.faults().kill_instances(percent(2));
             let mut model = BTreeMap::new();
-            for step in 0..40 {
+            for step in 0..60 {
                 let key = format!("k{}", random.u8(0..4));
                 let sizes = [0, 100, 3 * STRIPE, 5 * STRIPE + 1];
                 match random.u8(0..10) {
@@ -504,7 +579,11 @@ fn acknowledged_objects_survive_deaths_of_instances_and_crashes() {
                     5 => {
                         drop(current);
                         world.crash();
-                        current = start(&world);
+                        current = start();
+                    }
+                    6 => {
+                        let pause = Duration::from_millis(random.u64(0..500));
+                        world.clock().sleep(pause).await;
                     }
                     _ => match (get(&current.service, &key).await, model.get(&key)) {
                         (Ok(read), Some(expected)) => assert!(read == *expected, "seed {seed}"),
