@@ -46,6 +46,7 @@ LOADED = (
 
 EVENTS = {
     "own-raw": [None, 0, -1.5, "text", "", [], [1, None], {}, {"a": {"b": [True]}}, "ä 😀 \u2028"],
+    "own-iterator": [None],
     "own-exitAfterAnswer": [None],
     "own-exitAfterLongAnswer": [None],
     "values-echo": [None, 1, "text", {"a": 1}],

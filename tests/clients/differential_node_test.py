@@ -49,7 +49,7 @@ DIFFERENCES = [
     ("Parts of the process that the code replaces reach the cloud's client, and not ours.", {
         f"patches-{part}": GOES_ON for part in (
             "net", "socket", "stringify", "parse", "json", "console", "consoleMethods", "immediate", "listeners",
-            "stdout", "stdoutThrows", "globals", "bindings",
+            "stdout", "stdoutThrows", "globals", "bindings", "iterator",
         )
     }),
 ]

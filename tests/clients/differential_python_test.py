@@ -134,6 +134,7 @@ RIGHT = {
     "patches-json-and-answers": 'answered: {"a":[1,{}]}',
     "patches-sockets": 'answered: "done"',
     "patches-time": 'answered: "done"',
+    "closed-descriptors": 'answered: "done"',
 }
 
 
@@ -154,6 +155,36 @@ def a_long_error_keeps_its_type_and_the_beginning_of_its_message(apps, client):
         assert failed.type == "LookupError"
         assert failed.message.startswith("\u2603" + "m" * 30_000) and len(failed.message) < 40_000
         assert f"{length + 3} bytes" in failed.message
+
+
+def a_file_or_a_socket_that_gets_the_descriptor_of_the_client_gets_no_byte_of_it(apps):
+    apps.function("reuses", """
+        import os, socket
+        kept = []
+        def handler(event, context):
+            if event == "files":
+                os.closerange(3, 64)
+                kept.extend(os.open("/tmp/own", os.O_RDWR | os.O_CREAT | os.O_APPEND) for _ in range(60))
+            if event == "sockets":
+                os.closerange(3, 64)
+                socket.setdefaulttimeout(0.001)
+                for _ in range(31):
+                    kept.extend(end.detach() for end in socket.socketpair())
+            if event == "look":
+                for descriptor in kept:
+                    os.set_blocking(descriptor, False)
+                    try:
+                        assert os.read(descriptor, 1) == b"", descriptor
+                    except BlockingIOError:
+                        pass
+            return [os.getpid(), len(kept)]
+    """, concurrency=1, environment={"LANDFAST_RUNTIME_CLIENT": "landfast"})
+    apps.deploy()
+    process = apps.call("reuses")[0]
+    for event, kept in (("files", 60), ("look", 60), (None, 60), ("look", 60)):
+        assert apps.call("reuses", event) == [process, kept], event
+    for event in ("sockets", "look", None, "look"):
+        assert apps.call("reuses", event) == [process, 122], event
 
 
 def a_spare_keeps_its_own_references_too(apps):

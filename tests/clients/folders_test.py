@@ -114,7 +114,18 @@ def a_folder_without_the_handler_is_refused_with_the_file_that_was_expected(apps
     _deployed(apps)
     assert apps.call("says") == 2
     apps.function("node", runtime="node", handler="src/index.handler", memory_mb=256)
-    assert "has neither src/index.js nor src/index.mjs" in _refused(apps)
+    assert "has neither src/index.js nor src/index.mjs nor src/index.cjs" in _refused(apps)
+
+
+def the_handler_of_an_installed_package_of_node_is_deployed(apps):
+    apps.function("packaged", runtime="node", handler="dep.handler", memory_mb=256)
+    apps.file("other.js", "")
+    apps.file("node_modules/dep/main.js", "exports.handler = async () => 'installed';\n")
+    assert "has neither dep.js nor dep.mjs nor dep.cjs" in _refused(apps)
+    apps.file("node_modules/dep/index.js", "module.exports = require('./main.js');\n")
+    apps.file(".gitignore", "node_modules/\n")
+    _deployed(apps)
+    assert apps.call("packaged") == "installed"
 
 
 def a_built_handler_that_git_leaves_out_is_deployed(apps):
@@ -260,6 +271,17 @@ def a_function_without_a_network_is_told_the_setting_where_it_looks_for_a_host(a
     assert apps.lines("looks")[-3:-1] == [hint, apps.lines("looks")[-2]], "before the end of the invocation"
     assert apps.call("looks", {"handles": True}) == "handled"
     assert apps.lines("looks").count(hint) == 2, "also where the function has handled the error"
+
+
+def a_function_of_node_without_a_network_is_told_the_setting_where_its_fetch_fails(apps):
+    apps.file("index.js", "exports.handler = async (event) => { await fetch(event); };\n")
+    for name in ("alone", "connected"):
+        apps.function(name, runtime="node", handler="index.handler", memory_mb=256, network=name == "connected")
+    apps.deploy()
+    hint = "landfast: this function has no network; `network = true` in its table of the manifest gives it the machine's"
+    for name, url, hints in (("alone", "http://db.invalid", 1), ("connected", "http://127.0.0.1:1", 0)):
+        assert apps.call(name, url).message == "fetch failed"
+        assert apps.lines(name).count(hint) == hints, apps.lines(name)
 
 
 def a_cron_expression_of_a_timer_is_checked_at_the_deployment(apps):

@@ -4,7 +4,7 @@
 //! Only the interpreter can import a module. But a module that is in none of these files cannot be
 //! imported, unless the function looks for modules elsewhere too.
 
-use std::{fmt, path::Path};
+use std::{collections::BTreeSet, fmt, path::Path};
 
 use ports::runtime::{Function, Language};
 
@@ -17,6 +17,8 @@ pub struct HandlerFiles {
     /// The beginnings of extension modules, whose names end with [`NATIVE`].
     native: Vec<String>,
     may_be_elsewhere: bool,
+    /// How many of the names a message shows.
+    shown: usize,
 }
 
 /// The end of the name of a compiled Python module.
@@ -41,6 +43,10 @@ pub fn handler_files(function: &Function) -> HandlerFiles {
         names,
         native,
         may_be_elsewhere,
+        shown: match &function.language {
+            Language::Node(_) => 3,
+            Language::Python(_) | Language::Executable => 2,
+        },
     }
 }
 
@@ -79,9 +85,16 @@ fn node_names(handler: &str) -> Vec<String> {
             .map(move |ending| format!("{module}{ending}"));
         names.collect::<Vec<_>>()
     });
-    let installed = modules
-        .iter()
-        .map(|module| format!("node_modules/{module}/package.json"));
+    // An installed package is looked for by its name alone, in the code folder and in the handler's.
+    let homes = BTreeSet::from([String::new(), plain(&folder)]);
+    let packages = BTreeSet::from([first, whole]);
+    let installed = homes.iter().flat_map(|home| {
+        let of_home = packages.iter().flat_map(move |package| {
+            let ends = ["/package.json", "/index.js", ".js"];
+            ends.map(|end| plain(&format!("{home}/node_modules/{package}{end}")))
+        });
+        of_home.collect::<Vec<_>>()
+    });
     beside.chain(installed).collect()
 }
 
@@ -138,10 +151,11 @@ impl fmt::Display for HandlerFiles {
         match &self.names[..] {
             [only] => write!(f, "there is no file {only} in the code folder {folder:?}"),
             names => {
-                let (first, second) = (&names[0], &names[1]);
+                let shown = &names[..names.len().min(self.shown)];
                 write!(
                     f,
-                    "the code folder {folder:?} has neither {first} nor {second}"
+                    "the code folder {folder:?} has neither {}",
+                    shown.join(" nor ")
                 )
             }
         }
@@ -220,6 +234,25 @@ mod tests {
             assert!(files.has(file), "{file}");
         }
         assert!(!files.has("index.js") && !files.has("src.d/index.json"));
+    }
+
+    #[test]
+    fn a_node_module_may_be_an_installed_package() {
+        let of_root = files(Language::Node(None), "dep.handler");
+        for file in ["dep/index.js", "dep/package.json", "dep.js"] {
+            assert!(of_root.has(&format!("node_modules/{file}")), "{file}");
+        }
+        for file in ["dep/main.js", "other/index.js", "dep.mjs"] {
+            assert!(!of_root.has(&format!("node_modules/{file}")), "{file}");
+        }
+        assert_eq!(
+            of_root.to_string(),
+            "handler = \"dep.handler\": the code folder \"code\" has neither dep.js nor dep.mjs nor dep.cjs"
+        );
+        let deeper = files(Language::Node(None), "./lib/dep.handler");
+        assert!(deeper.has("node_modules/dep/index.js"));
+        assert!(deeper.has("lib/node_modules/dep/index.js"));
+        assert!(!deeper.has("node_modules/lib/dep/index.js"));
     }
 
     #[test]

@@ -32,6 +32,7 @@ exports.exitZero = async () => process.exit(0);
 exports.exitThree = async () => process.exit(3);
 exports.exitLater = async () => { later(() => process.exit(4)); await forever(); };
 exports.exitCode = async () => { process.exitCode = 5; return "fine"; };
+exports.iterator = async () => { Array.prototype[Symbol.iterator] = null; return [1]; };
 exports.exitAfterAnswer = (event, context, callback) => {
   context.callbackWaitsForEmptyEventLoop = false;
   callback(null, "answered");

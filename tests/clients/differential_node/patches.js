@@ -14,6 +14,7 @@ patches.socket = () => { all(require("net").Socket.prototype, ["connect", "write
 patches.stringify = () => { JSON.stringify = () => "replaced"; };
 patches.parse = () => { JSON.parse = broken("parse"); };
 patches.json = () => { globalThis.JSON = {}; };
+patches.iterator = () => { Array.prototype[Symbol.iterator] = null; };
 patches.promise = () => { globalThis.Promise = broken("Promise"); };
 patches.promiseThen = () => { const { then } = Promise.prototype; Promise.prototype.then = function (...taken) { return then.apply(this, taken); }; };
 patches.bufferGlobal = () => { globalThis.Buffer = undefined; };

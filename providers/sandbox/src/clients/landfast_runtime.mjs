@@ -6,7 +6,8 @@
 // differ. If the code has aws-lambda-ric, that runs instead, as in the cloud.
 //
 // The code may replace anything of its process: http.request, JSON.stringify, Promise, setImmediate, the methods of a stream.
-// So the client takes its references before it loads the code, and speaks HTTP over a socket that owns its methods.
+// So the client takes its references before it loads the code, and speaks HTTP over a socket that owns its methods. Calls run
+// without spreading, destructuring or iterating an array: the code may replace what those use.
 
 import { createRequire } from "node:module";
 
@@ -33,6 +34,7 @@ const { indexOf: indexIn, toString: textOf } = Buffer.prototype;
 const { write: writeTo } = Writable.prototype;
 
 const { AWS_LAMBDA_RUNTIME_API: api, LAMBDA_TASK_ROOT: root } = process.env;
+const [host, port] = api.split(":");
 const PREFIX = "/2018-06-01/runtime/";
 // The longest error that the server keeps whole. Of a longer one the type and the beginning of the message are sent.
 const ERROR_BYTES_MAX = 256 * 1024;
@@ -77,7 +79,6 @@ function methodsOf(prototype) {
 }
 
 function connect() {
-  const [host, port] = api.split(":");
   const made = defineProperties(new Socket(), methods);
   made.on("data", receive);
   made.on("error", () => {});
@@ -135,20 +136,26 @@ function receive(chunk) {
 }
 
 function headOf(text) {
-  const [first, ...lines] = text.split("\r\n");
+  const lines = text.split("\r\n");
   const headers = create(null);
-  for (const line of lines) {
+  for (let at = 1; at < lines.length; at += 1) {
+    const line = lines[at];
     const colon = line.indexOf(":");
     headers[line.slice(0, colon).toLowerCase()] = line.slice(colon + 1).trim();
   }
-  return { status: first.slice(9, 12), headers, length: Number(headers["content-length"]) };
+  return { status: lines[0].slice(9, 12), headers, length: Number(headers["content-length"]) };
 }
 
 // ---- Failures
 
 // A failure with a name in Lambda. Logs show the properties of an error, so the name is on the prototype.
 function fault(name, message) {
-  class Fault extends Error {}
+  class Fault extends Error {
+    // The default constructor spreads its arguments.
+    constructor(text) {
+      super(text);
+    }
+  }
   Fault.prototype.name = `Runtime.${name}`;
   return new Fault(message);
 }
@@ -238,22 +245,28 @@ function patchConsole() {
     const isWritten = index >= least || level === "FATAL";
     console[level.toLowerCase()] = (message, ...params) => {
       // The code may have replaced `write`, to collect its output.
-      if (isWritten) process.stdout.write(line(level, message, ...params));
+      if (isWritten) process.stdout.write(line(level, message, params));
     };
   }
   console.log = console.info;
 }
 
-function line(level, message, ...params) {
+function line(level, message, params = []) {
   const timestamp = new Date().toISOString();
   if (isJson) return `${jsonLine({ timestamp, level, requestId }, message, params)}\n`;
-  return `${timestamp}\t${requestId}\t${level}\t${format(message, ...params)}\n`;
+  return `${timestamp}\t${requestId}\t${level}\t${formattedAll(message, params)}\n`;
+}
+
+function formattedAll(message, params) {
+  const all = [message];
+  for (let at = 0; at < params.length; at += 1) all[at + 1] = params[at];
+  return apply(format, undefined, all);
 }
 
 function jsonLine(entry, message, params) {
   if (params.length > 0) {
-    entry.message = format(message, ...params);
-    const error = [message, ...params].find((param) => param instanceof Error);
+    entry.message = formattedAll(message, params);
+    const error = message instanceof Error ? message : params.find((param) => param instanceof Error);
     return stringify(error ? assign(entry, jsonError(error)) : entry);
   }
   entry.message = message;
@@ -272,7 +285,7 @@ function jsonError({ constructor, message, stack }) {
 
 function logError(what, thrown) {
   const error = intoError(thrown);
-  write(isJson ? line("ERROR", error) : line("ERROR", what, formatted(error)));
+  write(isJson ? line("ERROR", error) : line("ERROR", what, [formatted(error)]));
 }
 
 // Writes to the log, also where the code has replaced `process.stdout.write`.
@@ -353,7 +366,7 @@ function isOfModules(folder) {
   try {
     return parse(readFileSync(file, "utf8")).type === "module";
   } catch (error) {
-    write(line("WARN", `${file} cannot be read, it will be ignored for ES module detection purposes.`, error));
+    write(line("WARN", `${file} cannot be read, it will be ignored for ES module detection purposes.`, [error]));
     return false;
   }
 }
@@ -465,9 +478,9 @@ function waysToAnswer(mine, own, isAnswered) {
     if ((error ?? null) !== null || !waitsForEmptyLoop) done(error, result);
     else own.whenIdle = () => complete(result);
   };
-  const first = (take) => (...said) => {
+  const first = (take) => (one, other) => {
     if (isFinished) return;
-    take(...said);
+    take(one, other);
     isFinished = true;
   };
   const context = {

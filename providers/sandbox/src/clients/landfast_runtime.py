@@ -31,7 +31,9 @@ _FRAMES_ALIKE_MAX = 3
 _GROUP = getattr(builtins, "BaseExceptionGroup", ())
 """Since Python 3.11."""
 
-_getpid, _putenv, _write = os.getpid, os.putenv, os.write
+_fstat, _getpid, _putenv, _write = os.fstat, os.getpid, os.putenv, os.write
+_Socket, _STREAM = _socket.socket, (_socket.AF_INET, _socket.SOCK_STREAM)
+_NO_DELAY = (_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
 _gmtime, _now, _strftime = time.gmtime, time.time, time.strftime
 _variables = os.environ._data
 """The content of `os.environ`, in bytes. The methods of that object use built-ins that code may replace."""
@@ -53,15 +55,15 @@ class Connection:
     """HTTP/1.1 to the Runtime API, one request after the other.
 
     One connection stays open. `http.client` costs more than many a handler, so the few lines of HTTP are written here.
+
+    The code may close the descriptor, as a daemon closes all that it inherits, and its own file may then get the number. So each
+    request first looks whose descriptor it is, and goes over a new connection if it is no longer this one's.
     """
 
     def __init__(self, address):
         host, _, port = address.rpartition(":")
-        self._host = address
-        connected = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-        connected.connect((host, int(port)))
-        connected.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
-        self._send, self._receive = connected.sendall, connected.recv
+        self._host, self._address = address, (host, int(port))
+        self._connect()
         self._next = ("GET %sinvocation/next HTTP/1.1\r\nHost: %s\r\n\r\n" % (_PREFIX, address)).encode()
 
     def next(self):
@@ -75,7 +77,20 @@ class Connection:
         head = "POST %s%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n" % (_PREFIX, path, self._host, len(body))
         self._exchange(head.encode() + body)
 
+    def _connect(self):
+        connected = _Socket(*_STREAM)
+        # The code may have set a default.
+        connected.settimeout(None)
+        connected.connect(self._address)
+        connected.setsockopt(*_NO_DELAY)
+        self._connected, self._identity = connected, _identity(connected.fileno())
+        self._send, self._receive = connected.sendall, connected.recv
+
     def _exchange(self, request):
+        if _identity(self._connected.fileno()) != self._identity:
+            # Its end must not close a file of the code.
+            self._connected.detach()
+            self._connect()
         self._send(request)
         head = self._more()
         while b"\r\n\r\n" not in head:
@@ -96,6 +111,15 @@ class Connection:
         if not received:
             raise Ended()
         return received
+
+
+def _identity(descriptor):
+    """The file behind a descriptor. The kernel numbers sockets without repetition."""
+    try:
+        status = _fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 class Fault(Exception):

@@ -22,6 +22,8 @@ const UNREACHABLE: [&[u8]; 6] = [
     b"ENETUNREACH",
     b"Could not connect to the endpoint URL",
 ];
+/// The message of Node's `fetch` for each failure of its connection. The cause is not in the log.
+const FETCH_FAILED: &[u8] = b"fetch failed";
 /// Parts of the errors of Python and Node where a package cannot be found.
 const NO_PYTHON_PACKAGE: &[u8] = b"No module named";
 const NO_NODE_PACKAGE: [&[u8]; 2] = [b"Cannot find module", b"Cannot find package"];
@@ -30,7 +32,10 @@ const NO_NODE_PACKAGE: [&[u8]; 2] = [b"Cannot find module", b"Cannot find packag
 /// what the function lacks.
 pub(crate) fn hint(function: &Function, output: &[u8], error: &[u8]) -> Option<&'static str> {
     let has = |text: &[u8], signs: &[&[u8]]| signs.iter().any(|sign| contains(text, sign));
-    if !function.network && [output, error].iter().any(|text| has(text, &UNREACHABLE)) {
+    let is_node = matches!(function.language, Language::Node(_));
+    let is_unreachable =
+        |text: &&[u8]| has(text, &UNREACHABLE) || is_node && contains(text, FETCH_FAILED);
+    if !function.network && [output, error].iter().any(is_unreachable) {
         return Some(NETWORK);
     }
     match function.language {
@@ -46,7 +51,39 @@ fn contains(text: &[u8], sign: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeMap, time::Duration};
+
     use super::*;
+
+    fn function(language: Language, network: bool) -> Function {
+        Function {
+            name: "f".to_owned(),
+            revision: String::new(),
+            language,
+            runtime_version: None,
+            handler: "index.handler".to_owned(),
+            archive: String::new(),
+            folder: "code".to_owned(),
+            memory_bytes: 1,
+            timeout: Duration::from_secs(1),
+            concurrency: 1,
+            processes_max: 1,
+            scratch_bytes: 1,
+            environment: BTreeMap::new(),
+            network,
+        }
+    }
+
+    #[test]
+    fn a_failed_fetch_of_node_without_a_network_names_the_setting() {
+        let node = || Language::Node(None);
+        let failed = b"TypeError: fetch failed";
+        assert_eq!(hint(&function(node(), false), failed, b""), Some(NETWORK));
+        assert_eq!(hint(&function(node(), false), b"", failed), Some(NETWORK));
+        assert_eq!(hint(&function(node(), true), failed, failed), None);
+        let python = function(Language::Python(None), false);
+        assert_eq!(hint(&python, failed, failed), None);
+    }
 
     #[test]
     fn a_sign_is_found_anywhere() {
