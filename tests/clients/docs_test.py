@@ -32,6 +32,10 @@ class Documented(servers.Landfast):
 
     arguments = ()
 
+    @property
+    def serves_s3(self):
+        return "redis" not in self.arguments
+
     def options(self):
         return [*self.arguments, "--data-dir", str(self.directory / "page/landfast-data")]
 
@@ -58,7 +62,8 @@ class Page:
             getattr(self, f"run_{language}")(self.with_free_ports(block))
 
     def with_free_ports(self, block):
-        used = {7600: self.server.http_port, 7602: self.server.routes_port, 2181: self.server.port, 6379: self.redis and self.redis.port}
+        listeners = {7600: self.server.http_port, 7601: self.server.s3_port, 7602: self.server.routes_port, 2181: self.server.port}
+        used = {**listeners, 6379: self.redis and self.redis.port}
         return re.sub(r"(?<=127\.0\.0\.1:)\d+", lambda port: str(used.get(int(port[0])) or port[0]), block)
 
     def run_sh(self, block):
