@@ -159,7 +159,7 @@ def bucket(objects_server, request):
     return name
 
 
-@pytest.fixture
-def wire(objects_server):
+@pytest.fixture(name="wire")
+def wire_of_s3(objects_server):
     """A connection for requests that are made by hand."""
     return s3_wire.Wire(objects_server)

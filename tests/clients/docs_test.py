@@ -32,10 +32,6 @@ class Documented(servers.Landfast):
 
     arguments = ()
 
-    @property
-    def serves_s3(self):
-        return "redis" not in self.arguments
-
     def options(self):
         return [*self.arguments, "--data-dir", str(self.directory / "page/landfast-data")]
 

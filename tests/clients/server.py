@@ -97,7 +97,11 @@ class Landfast(Server):
     """`landfast serve` on the embedded default."""
 
     program = os.environ.get("LANDFAST_BIN", str(REPOSITORY / "target/debug/landfast"))
-    serves_s3 = True
+
+    @property
+    def serves_s3(self):
+        """Whether it does: on a shared store it does not."""
+        return "redis" not in self.options()
 
     def options(self):
         return ["--data-dir", str(self.directory / "data")]
@@ -126,8 +130,6 @@ class Landfast(Server):
 class LandfastOnRedis(Landfast):
     """`landfast serve` on a Redis server of its own, which goes with it."""
 
-    serves_s3 = False
-
     def __init__(self, directory, **options):
         super().__init__(directory)
         self.redis = redis_server.Redis(self.directory / "redis", **options)
@@ -147,8 +149,6 @@ class LandfastOnRedis(Landfast):
 
 class LandfastBeside(Landfast):
     """One of several `landfast serve` on a Redis server that another fixture owns."""
-
-    serves_s3 = False
 
     def __init__(self, directory, redis):
         super().__init__(directory)
