@@ -36,6 +36,8 @@ class Server:
     """A server process with a data directory of its own; it keeps its ports over restarts."""
 
     can_restart = True
+    variables = {}
+    """Its environment, beside that of the tests."""
 
     def __init__(self, directory):
         self.directory = pathlib.Path(directory)
@@ -52,7 +54,10 @@ class Server:
     def run(self, command):
         self.output = tempfile.TemporaryFile()
         self.log = self.open_log()
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.log)
+        environment = {**os.environ, **self.variables}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.log, env=environment
+        )
 
     def open_log(self):
         return open(self.directory / "server.log", "ab")

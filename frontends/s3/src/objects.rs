@@ -264,18 +264,7 @@ async fn delete_one(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let pairs = pairs.iter();
-        pairs
-            .map(|(name, value)| {
-                (
-                    name.parse().expect("a name"),
-                    HeaderValue::from_static(value),
-                )
-            })
-            .collect()
-    }
+    use crate::access::tests::headers;
 
     #[test]
     fn the_decoded_length_counts_and_a_missing_or_too_large_one_is_refused() {

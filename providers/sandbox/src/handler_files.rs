@@ -163,12 +163,12 @@ impl fmt::Display for HandlerFiles {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::{collections::BTreeMap, fs, time::Duration};
 
     use super::*;
 
-    fn function(language: Language, handler: &str) -> Function {
+    pub(crate) fn function(language: Language, handler: &str) -> Function {
         Function {
             name: "f".to_owned(),
             revision: String::new(),

@@ -339,7 +339,7 @@ impl Service {
             let named = stored.pending().map(pending::remove);
             let object = service.put_row(&bucket, &key, row, named, &conditions);
             let object = object.await?;
-            stored.is_committed();
+            stored.set_committed();
             Ok(object)
         })
         .await

@@ -51,26 +51,13 @@ fn contains(text: &[u8], sign: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, time::Duration};
-
     use super::*;
+    use crate::handler_files;
 
     fn function(language: Language, network: bool) -> Function {
         Function {
-            name: "f".to_owned(),
-            revision: String::new(),
-            language,
-            runtime_version: None,
-            handler: "index.handler".to_owned(),
-            archive: String::new(),
-            folder: "code".to_owned(),
-            memory_bytes: 1,
-            timeout: Duration::from_secs(1),
-            concurrency: 1,
-            processes_max: 1,
-            scratch_bytes: 1,
-            environment: BTreeMap::new(),
             network,
+            ..handler_files::tests::function(language, "index.handler")
         }
     }
 

@@ -110,7 +110,7 @@ impl Stored {
     }
 
     /// A row names it from now on.
-    pub(super) fn is_committed(&mut self) {
+    pub(super) fn set_committed(&mut self) {
         if let Content::Segment(stored) = &mut self.content {
             stored.is_committed = true;
         }

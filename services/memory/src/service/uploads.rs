@@ -111,7 +111,7 @@ impl Service {
             let replaced = before.map(|before| before.row.place.segments);
             let replaced = replaced.unwrap_or_default();
             if self.change_segments(&replaced, writes).await? {
-                stored.is_committed();
+                stored.set_committed();
                 return Ok(row.part(number));
             }
         }

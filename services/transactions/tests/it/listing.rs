@@ -193,7 +193,7 @@ fn deleted_keys_are_passed_over_within_the_bounds_of_a_page() {
                 next: Some(key("c"))
             }
         );
-        tokio::time::sleep(WINDOWS).await;
+        world.clock().sleep(WINDOWS).await;
         let later = page(
             &node.engine,
             &Listing {
@@ -222,7 +222,7 @@ fn a_key_with_many_versions_is_shown_once() {
             node.write(&[("k", &number.to_string()), (&format!("l{number}"), "once")])
                 .await;
         }
-        tokio::time::sleep(MOMENT).await;
+        world.clock().sleep(MOMENT).await;
         assert_eq!(
             versions_at_rest(&*world.key_value(), "k").await,
             51,
@@ -240,7 +240,7 @@ async fn listed_while_overwritten(world: &World, config: Config) -> Vec<(String,
     let before = Node::on(world, world.key_value(), config.clone()).await;
     before.write(&[("k", "old")]).await;
     // Its slot is trimmed, so that its row is dropped; without its row no node knows of it.
-    tokio::time::sleep(WINDOWS).await;
+    world.clock().sleep(WINDOWS).await;
     drop(before);
     let gate = Gate::new(world.key_value());
     let node = Node::on(world, gate.clone(), config).await;
@@ -251,7 +251,7 @@ async fn listed_while_overwritten(world: &World, config: Config) -> Vec<(String,
     let listing = tokio::spawn(async move { page(&engine, &all()).await });
     gate.holds().await;
     node.write(&[("k", "new")]).await;
-    tokio::time::sleep(MOMENT).await;
+    world.clock().sleep(MOMENT).await;
     gate.open();
     texts(&listing.await.expect("no panic").keys)
 }
@@ -325,7 +325,7 @@ fn a_page_costs_as_much_in_a_large_store_as_in_a_small_one() {
         for number in 0..4_000 {
             node.write(&[(&format!("k{number:04}"), "v")]).await;
             if [199, 3_999].contains(&number) {
-                tokio::time::sleep(MOMENT).await;
+                world.clock().sleep(MOMENT).await;
                 let before = reads();
                 assert_eq!(
                     page(
