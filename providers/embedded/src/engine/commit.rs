@@ -158,7 +158,10 @@ fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken>
         // After this spare is taken, the next one is not allocated yet.
         || (spare.is_none() && is_due_early(store, journal));
     let mut frozen = None;
-    if is_due && store.overlay.frozen().is_none() {
+    if is_due && store.overlay.frozen().is_some() {
+        // The running checkpoint asks for the next one at its end; no later change may come.
+        store.checkpoint_wanted = true;
+    } else if is_due {
         store.checkpoint_wanted = false;
         journal.bytes_since_checkpoint = 0;
         frozen = Some(store.overlay.freeze());
