@@ -19,10 +19,14 @@ use embedded::ObjectDirectory;
 use http_frontend::{
     Snapshot,
     status::{
-        Coordination, FAR_STORES_MAX, FarStore, Functions, Memory, Phase, Status, Usage, Workflows,
+        Coordination, FAR_STORES_MAX, FarStore, Functions, Invocations, Memory, Metered, Phase,
+        Status, Usage, Workflows,
     },
 };
-use ports::metering::Meter;
+use ports::metering::{
+    self, Meter,
+    function_memory::{Category, FunctionMemoryUsage},
+};
 use transactions::Engine;
 use zookeeper_frontend::Statistics;
 
@@ -59,7 +63,27 @@ pub(crate) struct Sources {
     pub(crate) workflows: workflows::Service,
     /// Function memory and the file of its keys, if S3 is served.
     pub(crate) memory: Option<(memory::Service, Option<PathBuf>)>,
-    pub(crate) meter: Arc<Meter>,
+    pub(crate) meters: Meters,
+}
+
+/// A meter for each service whose ports are metered.
+#[derive(Debug, Default)]
+pub(crate) struct Meters {
+    pub(crate) coordination: Arc<Meter>,
+    pub(crate) transactions: Arc<Meter>,
+    pub(crate) workflows: Arc<Meter>,
+    pub(crate) memory: Arc<Meter>,
+}
+
+impl Meters {
+    fn by_service(&self) -> [(&'static str, metering::Usage); 4] {
+        [
+            ("coordination", self.coordination.usage()),
+            ("transactions", self.transactions.usage()),
+            ("workflows", self.workflows.usage()),
+            ("memory", self.memory.usage()),
+        ]
+    }
 }
 
 impl Overview {
@@ -125,6 +149,10 @@ impl Snapshot for Overview {
         let opened = self.opened.get();
         let provider = opened.map(|sources| &sources.provider);
         let packs = opened.and_then(|sources| sources.packs.as_ref());
+        let metered = opened.map_or_else(Vec::new, |sources| sources.meters.by_service().into());
+        let sum = metered
+            .iter()
+            .fold(metering::Usage::default(), |sum, (_, used)| sum.plus(used));
         let looked = || opened.map_or(0, |sources| sources.blocked_groups.load(Ordering::Relaxed));
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -147,9 +175,11 @@ impl Snapshot for Overview {
             journal: provider.and_then(|provider| provider.journal()),
             store: provider.and_then(|provider| provider.shared_store()),
             log_lines_dropped: self.log.dropped(),
-            usage: opened
-                .map(|sources| usage(&sources.meter))
-                .unwrap_or_default(),
+            usage: usage(&sum),
+            usage_by_service: metered
+                .iter()
+                .map(|(service, used)| ((*service).to_owned(), usage(used)))
+                .collect(),
         }
     }
 }
@@ -195,6 +225,7 @@ fn memory_status((service, file): &(memory::Service, Option<PathBuf>)) -> Memory
         groups_degraded: figures.groups_degraded as u64,
         groups_released: figures.groups_released,
         fragments_refused: figures.fragments_refused,
+        metered: metered(&service.usage()),
         credentials: path.unwrap_or_default(),
     }
 }
@@ -224,8 +255,30 @@ fn workflows(service: &workflows::Service) -> Workflows {
     }
 }
 
-fn usage(meter: &Meter) -> Vec<Usage> {
-    let usage = meter.usage();
+fn metered(usage: &FunctionMemoryUsage) -> Metered {
+    let invocations = |category| {
+        let counted = usage.of(category);
+        Invocations {
+            count: counted.count,
+            bytes: counted.bytes,
+        }
+    };
+    let byte_seconds = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
+    Metered {
+        io: invocations(Category::Io),
+        warm_up: invocations(Category::WarmUp),
+        recovery: invocations(Category::Recovery),
+        instance_bytes: usage.instance_bytes,
+        running_bytes: usage.running.bytes,
+        running_byte_seconds: byte_seconds(usage.running.byte_seconds),
+        resident_bytes: usage.resident.bytes,
+        resident_bytes_max: usage.resident.bytes_max,
+        stored_bytes: usage.stored.bytes,
+        stored_byte_seconds: byte_seconds(usage.stored.byte_seconds),
+    }
+}
+
+fn usage(usage: &metering::Usage) -> Vec<Usage> {
     let lines = usage.operations().map(|(operation, count)| Usage {
         operation: operation.name().to_owned(),
         calls: count.calls,

@@ -38,7 +38,7 @@ use crate::{
     front_ends::{self, FrontEnds},
     function_directory::FunctionDirectory,
     memory_service,
-    overview::{Overview, Sources},
+    overview::{Meters, Overview, Sources},
     provider::{self, Provider},
     same_store::SameStore,
     settings::{self, Listen, Settings, UserStore},
@@ -95,9 +95,9 @@ impl RunningServer {
         let locked = provider::lock(settings).await?;
         front_ends.start_http(settings, overview, &services).await?;
         let provider = Arc::new(Provider::open(settings, locked).await?);
-        let meter = Arc::new(Meter::default());
+        let meters = Meters::default();
         let mut background = JoinSet::new();
-        let coordination = start_coordination(&provider, &meter, settings).await?;
+        let coordination = start_coordination(&provider, &meters.coordination, settings).await?;
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
         let member = member(&provider, &gateway, front_ends.address_for_others(settings))?;
@@ -113,7 +113,13 @@ impl RunningServer {
         let deployed = deployed(&provider, sandbox);
         let packs = provider::open_objects(settings).await?;
         let among = member.clone();
-        let transactions = transactions(&provider, &meter, packs.as_ref(), among, &deployed);
+        let transactions = transactions(
+            &provider,
+            &meters.transactions,
+            packs.as_ref(),
+            among,
+            &deployed,
+        );
         let transactions = Arc::new(transactions);
         let engine = transactions.engine();
         // Other nodes call it before it serves clients.
@@ -123,7 +129,7 @@ impl RunningServer {
         let started = deployed.start().await;
         started.context("the deployed functions could not be put in place")?;
         services.provide_functions(deployed.clone());
-        let workflows = workflows(&provider, &meter, &deployed, engine.clone());
+        let workflows = workflows(&provider, &meters.workflows, &deployed, engine.clone());
         let started = workflows.start().await;
         started.context("the runs of workflows could not be taken up")?;
         services.provide_workflows(workflows.clone());
@@ -136,7 +142,7 @@ impl RunningServer {
             .as_ref()
             .map_or_else(|| Arc::clone(&provider.objects), ObjectDirectory::objects);
         let memory = start_memory(settings, &mut front_ends, overview, |limits| {
-            memory_service::service(&provider, objects, instances, &meter, limits)
+            memory_service::service(&provider, objects, instances, &meters.memory, limits)
         });
         let memory = memory.await?;
         if let Some((served, _)) = memory.clone() {
@@ -153,7 +159,7 @@ impl RunningServer {
             functions: deployed.clone(),
             workflows: workflows.clone(),
             memory: memory.clone(),
-            meter,
+            meters,
         });
         Ok(Self {
             provider,

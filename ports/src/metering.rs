@@ -9,6 +9,7 @@
 //!
 //! Not counted: calls that a provider makes on our behalf, such as a queue trigger's own polling.
 
+pub mod function_memory;
 mod functions;
 mod key_value;
 mod objects;
@@ -169,7 +170,7 @@ impl Meter {
 }
 
 /// The counts of a meter at some moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Usage([Count; Operation::ALL.len()]);
 
 impl Usage {
@@ -184,6 +185,19 @@ impl Usage {
             .into_iter()
             .map(|operation| (operation, self.of(operation)))
             .filter(|(_, count)| count.calls > 0)
+    }
+
+    /// The counts of both meters together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let mut sum = self.clone();
+        for (count, more) in sum.0.iter_mut().zip(other.0) {
+            count.calls += more.calls;
+            count.failures += more.failures;
+            count.items += more.items;
+            count.bytes += more.bytes;
+        }
+        sum
     }
 
     /// Calls of all operations together: zero means idle.

@@ -99,6 +99,12 @@ gauge memory_fragments /memory/fragments Fragments of objects in function memory
 gauge memory_groups{phase=active} /memory/groups_active Groups of instances of function memory
 gauge memory_groups{phase=degraded} /memory/groups_degraded
 counter memory_groups_released /memory/groups_released Groups of instances that were released
+counter memory_invocations{category=io} /memory/metered/io/count Invocations of functions of function memory that a cloud would bill
+counter memory_invocations{category=warm_up} /memory/metered/warm_up/count
+counter memory_invocations{category=recovery} /memory/metered/recovery/count
+gauge memory_running_bytes /memory/metered/running_bytes Memory of the instances of function memory
+counter memory_running_byte_seconds /memory/metered/running_byte_seconds The same times the seconds that it ran
+gauge memory_resident_bytes /memory/metered/resident_bytes Content of objects in function memory, without parity
 counter memory_fragments_refused /memory/fragments_refused Fragments that had no place in function memory
 counter port_calls{operation:operation} /usage/calls Calls of a port's operation
 counter port_failures{operation:operation} /usage/failures Calls that returned an error

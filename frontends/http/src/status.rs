@@ -66,6 +66,8 @@ pub struct Status {
     pub log_lines_dropped: u64,
     /// The calls of each port since the start.
     pub usage: Vec<Usage>,
+    /// The same by service.
+    pub usage_by_service: BTreeMap<String, Vec<Usage>>,
 }
 
 impl Status {
@@ -170,8 +172,46 @@ pub struct Memory {
     pub groups_released: u64,
     /// Fragments since the start that had no place in function memory.
     pub fragments_refused: u64,
+    /// The use that costs money.
+    pub metered: Metered,
     /// The file with the keys of S3 clients; empty if the environment gave them.
     pub credentials: String,
+}
+
+/// The use of function memory since the start, for `landfast cost`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Metered {
+    /// For reads and writes of objects.
+    pub io: Invocations,
+    /// To keep instances from being reclaimed.
+    pub warm_up: Invocations,
+    /// To bring chunks back after the death of an instance.
+    pub recovery: Invocations,
+    /// The memory limit of an instance; 0: none was started.
+    pub instance_bytes: u64,
+    /// The memory of all instances that run.
+    pub running_bytes: u64,
+    /// The same times the seconds that it ran.
+    pub running_byte_seconds: u64,
+    /// Content of objects in function memory, without parity.
+    pub resident_bytes: u64,
+    /// The most of it at any time.
+    pub resident_bytes_max: u64,
+    /// Bytes in the object store of objects that were written since the start.
+    pub stored_bytes: u64,
+    /// The same times the seconds that they were stored.
+    pub stored_byte_seconds: u64,
+}
+
+/// Invocations of functions that a cloud would bill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Invocations {
+    /// Their number. Failed ones count.
+    pub count: u64,
+    /// The bytes that they moved into or out of functions.
+    pub bytes: u64,
 }
 
 /// Workflows in numbers.

@@ -1,9 +1,14 @@
 //! Counts the calls of an object store.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
+use async_trait::async_trait;
+use bytes::Bytes;
 use futures_util::{StreamExt, stream::BoxStream};
-use object_store::{GetOptions, GetResult, ObjectMeta, PutResult};
+use object_store::{
+    GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, PutMultipartOptions, PutResult,
+    UploadPart,
+};
 
 use super::{Meter, MeteredObjects, Operation};
 use crate::{
@@ -48,6 +53,37 @@ impl ObjectsDecorator for MeteredObjects {
             .await
     }
 
+    async fn get_ranges(&self, path: &ObjectPath, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        // A store without ranges of its own makes a request for each.
+        for _ in 1..ranges.len() {
+            self.meter.begun(Operation::ObjectGet);
+        }
+        let carried = |read: &Vec<Bytes>| (read.len(), read.iter().map(Bytes::len).sum());
+        let call = self.inner.get_ranges(path, ranges);
+        self.meter
+            .measure(Operation::ObjectGet, call, carried)
+            .await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        path: &ObjectPath,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        let call = self.inner.put_multipart_opts(path, options);
+        let inner = self.meter.count(Operation::ObjectPut, call).await?;
+        let meter = Arc::clone(&self.meter);
+        Ok(Box::new(MeteredUpload { inner, meter }))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> Result<ListResult> {
+        let call = self.inner.list_with_delimiter(prefix);
+        let carried = |found: &ListResult| (found.objects.len(), 0);
+        self.meter
+            .measure(Operation::ObjectList, call, carried)
+            .await
+    }
+
     fn delete_stream(
         &self,
         paths: BoxStream<'static, Result<ObjectPath>>,
@@ -67,5 +103,36 @@ impl ObjectsDecorator for MeteredObjects {
             meter.ended(Operation::ObjectList, result, |_| (1, 0));
         };
         self.inner.list(prefix).inspect(count).boxed()
+    }
+}
+
+/// An upload in parts: its begin, each part and its end are puts.
+#[derive(Debug)]
+struct MeteredUpload {
+    inner: Box<dyn MultipartUpload>,
+    meter: Arc<Meter>,
+}
+
+#[async_trait]
+impl MultipartUpload for MeteredUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        let (bytes, meter) = (data.content_length(), Arc::clone(&self.meter));
+        let part = self.inner.put_part(data);
+        Box::pin(async move {
+            meter
+                .measure(Operation::ObjectPut, part, |()| (0, bytes))
+                .await
+        })
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        let call = self.inner.complete();
+        self.meter
+            .measure(Operation::ObjectPut, call, |_| (1, 0))
+            .await
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.inner.abort().await
     }
 }

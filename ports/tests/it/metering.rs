@@ -1,15 +1,16 @@
 //! Metered ports: they pass the suites, and count what was asked.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ports::{
-    Condition, Functions, Key, KeyValue, Queue, Update,
+    Condition, Functions, Instances, Key, KeyValue, Queue, Update,
     contract::{self, Case},
     functions::{Definition, QueueTrigger},
     key_value::{Action, Scan},
     metering::{
         Count, Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue, Operation,
+        function_memory::{FunctionMemoryMeter, MeteredInstances},
     },
     objects::{ObjectPath, ObjectStoreExt},
     queue::{Message, QueueOptions},
@@ -70,6 +71,21 @@ fn durability(case: Case<contract::durability::Subject>) {
     });
 }
 
+fn instances(case: Case<contract::instances::Subject>) {
+    subjects::run(case, |world| {
+        let subject = subjects::instances(world);
+        let meter = FunctionMemoryMeter::new(world.clock());
+        let instances = Arc::new(MeteredInstances::new(subject.instances, meter));
+        contract::instances::Subject {
+            instances,
+            ..subject
+        }
+    });
+}
+
+mod instances_contract {
+    ports::instances_contract!(super::instances);
+}
 mod key_value_contract {
     ports::key_value_contract!(super::key_value);
 }
@@ -270,5 +286,51 @@ fn objects_count_requests_and_bytes() {
         };
         assert_eq!(usage.of(Operation::ObjectGet), got);
         assert_eq!(usage.of(Operation::ObjectDelete).calls, 1);
+    });
+}
+
+#[test]
+fn an_instance_counts_its_memory_until_its_handle_is_dropped() {
+    simulated::run(async {
+        let world = World::new(1);
+        let subject = subjects::instances(&world);
+        let meter = FunctionMemoryMeter::new(world.clock());
+        let metered = MeteredInstances::new(subject.instances, Arc::clone(&meter));
+        let bytes = subject.spec.memory_bytes;
+        let first = metered.start(&subject.spec).await.expect("calm");
+        let second = metered.start(&subject.spec).await.expect("calm");
+        let began = meter.usage().running.byte_seconds;
+        world.clock().sleep(Duration::from_secs(10)).await;
+        drop(first);
+        world.clock().sleep(Duration::from_secs(5)).await;
+        let running = meter.usage().running;
+        assert_eq!((running.bytes, running.bytes_max), (bytes, 2 * bytes));
+        assert_eq!(running.byte_seconds - began, u128::from(bytes) * 25);
+        drop(second);
+        world.clock().sleep(Duration::from_secs(5)).await;
+        assert_eq!(meter.usage().running.byte_seconds, running.byte_seconds);
+    });
+}
+
+#[test]
+fn an_upload_in_parts_counts_its_begin_each_part_and_its_end() {
+    simulated::run(async {
+        let (world, meter) = (World::new(1), meter());
+        let objects = MeteredObjects::around(world.objects(), Arc::clone(&meter));
+        let path = ObjectPath::from("parts");
+        let mut upload = objects.put_multipart(&path).await.expect("calm");
+        for part in [&b"first"[..], b"second"] {
+            upload
+                .put_part(Bytes::from_static(part).into())
+                .await
+                .expect("calm");
+        }
+        upload.complete().await.expect("calm");
+        let put = meter.usage().of(Operation::ObjectPut);
+        assert_eq!((put.calls, put.items, put.bytes), (4, 1, 11));
+        let ranges = [0..1, 2..4];
+        objects.get_ranges(&path, &ranges).await.expect("calm");
+        let get = meter.usage().of(Operation::ObjectGet);
+        assert_eq!((get.calls, get.items, get.bytes), (2, 2, 3));
     });
 }

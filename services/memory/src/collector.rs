@@ -144,7 +144,7 @@ impl Collector {
         for segment in segments {
             self.residency.forget(segment.id);
             for fragment in segment.fragments() {
-                self.durable.delete(fragment.name).await?;
+                self.durable.delete(fragment).await?;
             }
         }
         pending::forget(&self.table, id).await?;

@@ -6,15 +6,18 @@
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use ports::objects::{
-    self, MultipartUpload, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode,
-    PutOptions,
+use ports::{
+    metering::function_memory::FunctionMemoryMeter,
+    objects::{
+        self, MultipartUpload, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode,
+        PutOptions,
+    },
 };
 use tokio::task::JoinHandle;
 
 use crate::{
     Result,
-    fragment::{Fragment, FragmentName},
+    fragment::{Fragment, FragmentName, SegmentId},
 };
 
 /// The parts of one fragment that are on their way to the store at a time.
@@ -24,6 +27,9 @@ const PARTS_MAX: usize = 4;
 #[derive(Debug, Clone)]
 pub(crate) struct DurableFragments {
     objects: Arc<dyn ObjectStore>,
+    meter: Arc<FunctionMemoryMeter>,
+    /// The least id of a segment of this start. Older ones are not metered.
+    first: SegmentId,
 }
 
 fn path(name: FragmentName) -> ObjectPath {
@@ -38,8 +44,16 @@ fn failed(attempted: &str, name: FragmentName, cause: ObjectError) -> crate::Err
 }
 
 impl DurableFragments {
-    pub(crate) fn new(objects: Arc<dyn ObjectStore>) -> Self {
-        Self { objects }
+    pub(crate) fn new(
+        objects: Arc<dyn ObjectStore>,
+        meter: Arc<FunctionMemoryMeter>,
+        first: SegmentId,
+    ) -> Self {
+        Self {
+            objects,
+            meter,
+            first,
+        }
     }
 
     /// Begins to store a fragment.
@@ -52,6 +66,8 @@ impl DurableFragments {
         };
         Ok(Storing {
             objects: Arc::clone(&self.objects),
+            meter: Arc::clone(&self.meter),
+            bytes: fragment.stored_bytes(),
             name: fragment.name,
             upload,
             whole: Bytes::new(),
@@ -76,10 +92,16 @@ impl DurableFragments {
     }
 
     /// Deletes the stored object, if it is there.
-    pub(crate) async fn delete(&self, name: FragmentName) -> Result<()> {
-        match self.objects.delete(&path(name)).await {
-            Ok(()) | Err(ObjectError::NotFound { .. }) => Ok(()),
-            Err(error) => Err(failed("delete", name, error)),
+    pub(crate) async fn delete(&self, fragment: Fragment) -> Result<()> {
+        match self.objects.delete(&path(fragment.name)).await {
+            Ok(()) => {
+                if fragment.name.segment >= self.first {
+                    self.meter.deleted(fragment.stored_bytes());
+                }
+                Ok(())
+            }
+            Err(ObjectError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(failed("delete", fragment.name, error)),
         }
     }
 }
@@ -87,6 +109,9 @@ impl DurableFragments {
 /// A fragment that is being stored. Dropping it stores nothing.
 pub(crate) struct Storing {
     objects: Arc<dyn ObjectStore>,
+    meter: Arc<FunctionMemoryMeter>,
+    /// With parity and checksums.
+    bytes: u64,
     name: FragmentName,
     /// Of more than one stripe.
     upload: Option<Box<dyn MultipartUpload>>,
@@ -136,8 +161,9 @@ impl Storing {
             let path = path(self.name);
             self.objects.put_opts(&path, whole, options).await
         };
-        put.map(drop)
-            .map_err(|error| failed("store", self.name, error))
+        put.map_err(|error| failed("store", self.name, error))?;
+        self.meter.stored(self.bytes);
+        Ok(())
     }
 
     /// Removes the parts that were stored.

@@ -7,6 +7,7 @@ use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use ports::metering::function_memory::Category;
 
 use crate::{
     Error, Result,
@@ -72,11 +73,21 @@ impl Reader {
                 self.residency.accessed(&chunks);
             }
             if let Some(content) = self.read_memory(piece, &chunks) {
+                self.meter(piece);
                 return Ok(vec![content]);
             }
         }
         self.residency.miss(piece.fragment);
         self.read_store(piece).await
+    }
+
+    /// A cloud bills one invocation per chunk that a read takes.
+    fn meter(&self, piece: &Piece) {
+        let units = piece.stripe.units_of(&piece.range).len();
+        let invocations = if piece.is_first { units } else { 0 };
+        let bytes = units * piece.stripe.cell_bytes();
+        let meter = &self.residency.meter;
+        meter.invoked(Category::Io, invocations as u64, bytes as u64);
     }
 
     /// None: too many units are missing.

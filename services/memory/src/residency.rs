@@ -19,6 +19,7 @@ use std::{
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use ports::metering::function_memory::{Category, Counted, FunctionMemoryMeter};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -45,6 +46,8 @@ pub(crate) struct Chunks {
     functions: Vec<FunctionId>,
     /// By index; none: its instance is dead.
     held: Vec<Option<HeldChunk>>,
+    /// Its content is counted once, also while it moves.
+    resident: Arc<Counted>,
 }
 
 impl Chunks {
@@ -65,6 +68,7 @@ impl Chunks {
             load: self.load,
             functions: self.functions.clone(),
             held,
+            resident: Arc::clone(&self.resident),
         }
     }
 
@@ -136,6 +140,7 @@ impl Drop for Wanted {
 #[derive(Debug)]
 pub(crate) struct Residency {
     groups: Arc<Groups>,
+    pub(crate) meter: Arc<FunctionMemoryMeter>,
     fragments: Mutex<BTreeMap<FragmentName, Arc<Chunks>>>,
     /// The fragments that are being loaded, or wait for it.
     wanted: Mutex<BTreeSet<FragmentName>>,
@@ -145,10 +150,14 @@ pub(crate) struct Residency {
 
 impl Residency {
     /// With the fragments that are to be loaded ([`Self::miss`]).
-    pub(crate) fn new(groups: Arc<Groups>) -> (Arc<Self>, mpsc::Receiver<Wanted>) {
+    pub(crate) fn new(
+        groups: Arc<Groups>,
+        meter: Arc<FunctionMemoryMeter>,
+    ) -> (Arc<Self>, mpsc::Receiver<Wanted>) {
         let (loads, wanted) = mpsc::channel(LOADS_MAX);
         let residency = Self {
             groups,
+            meter,
             fragments: Mutex::default(),
             wanted: Mutex::default(),
             loads,
@@ -218,7 +227,10 @@ impl Residency {
         for _ in 0..ATTEMPTS_MAX {
             let (places, released) = self.groups.place(fragment.shape.total(), bytes);
             self.forget_groups(&released);
-            match reserve_at(places?, fragment).await {
+            let (places, count) = (places?, fragment.shape.total() as u64);
+            self.meter
+                .invoked(Category::Io, count, fragment.stored_bytes());
+            match reserve_at(places, fragment).await {
                 Ok(slots) => return Some(slots),
                 Err(ReserveError::Full) => {}
                 Err(ReserveError::Dead) => return None,
@@ -232,6 +244,7 @@ impl Residency {
         let instance = self.groups.instance(chunks.functions[index]).await?;
         let name = chunk_name(chunks.fragment, index);
         let bytes = chunks.fragment.chunk_bytes();
+        self.meter.invoked(Category::Recovery, 1, bytes);
         instance.reserve(name, bytes).await.ok()
     }
 
@@ -249,6 +262,10 @@ impl Residency {
                 .into_iter()
                 .map(|chunk| chunk.ok().filter(is_alive))
                 .collect(),
+            resident: replaced.map_or_else(
+                || Arc::new(self.meter.resident(fragment.bytes)),
+                |replaced| Arc::clone(&replaced.resident),
+            ),
         };
         if !chunks.is_whole() {
             return;

@@ -14,7 +14,11 @@ use futures_util::{
     stream,
 };
 use parking_lot::Mutex;
-use ports::{Clock, DurabilityPoint, Entropy, Instances, KeyValue, objects::ObjectStore};
+use ports::{
+    Clock, DurabilityPoint, Entropy, Instances, KeyValue,
+    metering::function_memory::{FunctionMemoryMeter, FunctionMemoryUsage, MeteredInstances},
+    objects::ObjectStore,
+};
 use tokio::sync::mpsc;
 
 pub use self::stored::Stored;
@@ -165,9 +169,11 @@ impl Service {
         let options = group_options(config, shape);
         let round = options.window.pace.round;
         let clock = Arc::clone(&table.clock);
-        let (groups, lost) = Groups::new(parts.instances, clock, options);
-        let (residency, wanted) = Residency::new(Arc::clone(&groups));
-        let durable = DurableFragments::new(parts.objects);
+        let meter = FunctionMemoryMeter::new(Arc::clone(&clock));
+        let instances = MeteredInstances::new(parts.instances, Arc::clone(&meter));
+        let (groups, lost) = Groups::new(Arc::new(instances), clock, options);
+        let (residency, wanted) = Residency::new(Arc::clone(&groups), Arc::clone(&meter));
+        let durable = DurableFragments::new(parts.objects, meter, table.first_segment());
         let (writer, reader) = streams(shape, &durable, &residency);
         let (holds, garbage) = (Holds::default(), Arc::<Queue>::default());
         let background = Background {
@@ -395,6 +401,11 @@ impl Service {
     pub async fn list(&self, bucket: &str, list: &List) -> Result<Listing> {
         let bucket = buckets::find(&self.table, bucket).await?;
         objects::list(&self.table, bucket.id, list).await
+    }
+
+    /// The metered use of function memory.
+    pub fn usage(&self) -> FunctionMemoryUsage {
+        self.reader.residency.meter.usage()
     }
 
     /// The size of function memory.

@@ -1,6 +1,8 @@
 use http_frontend::{
     Status,
-    status::{Coordination, FarStore, Functions, Journal, Memory, Phase, Store, Usage, Workflows},
+    status::{
+        Coordination, FarStore, Functions, Journal, Memory, Metered, Phase, Store, Usage, Workflows,
+    },
 };
 use transactions::Figures;
 
@@ -60,6 +62,7 @@ fn busy() -> Status {
             items: 11,
             bytes: 900,
         }],
+        usage_by_service: Default::default(),
     }
 }
 
@@ -71,6 +74,7 @@ fn memory() -> Memory {
         groups_degraded: 2,
         groups_released: 3,
         fragments_refused: 4,
+        metered: Metered::default(),
         credentials: "keys".into(),
     }
 }

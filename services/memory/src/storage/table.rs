@@ -11,6 +11,7 @@ use primitives::{Backoff, retry_repeatable};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::rows::FORMAT;
+use crate::fragment::SegmentId;
 
 /// The attribute of a row's record.
 const RECORD: &str = "r";
@@ -106,6 +107,11 @@ impl Table {
         let chance =
             u128::from(self.entropy.next_u64()) << 16 | u128::from(self.entropy.below(1 << 16));
         u128::from(self.now().0) << 80 | chance
+    }
+
+    /// No segment that is named from now on has a smaller id, unless the clock is set back.
+    pub(crate) fn first_segment(&self) -> SegmentId {
+        SegmentId(u128::from(self.now().0) << 80)
     }
 
     /// The row, and the point that the answer depends on.

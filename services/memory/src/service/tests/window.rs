@@ -1,7 +1,7 @@
 //! The window over function memory: it slides, releases memory, and keeps what is read.
 
 use async_trait::async_trait;
-use ports::{Monotonic, Timestamp};
+use ports::{Monotonic, Timestamp, metering::function_memory::Category};
 
 use super::*;
 use crate::window::GroupId;
@@ -210,9 +210,20 @@ fn after_the_last_release_there_is_no_timer_and_no_call() {
             let figures = service.figures();
             assert_eq!((figures.instances, figures.fragments), (0, 0));
             assert_eq!(started.running.load(Ordering::SeqCst), 0);
-            let before = (world.port_calls(), sleeps.load(Ordering::SeqCst));
+            let used = || {
+                let usage = service.usage();
+                let sleeps = sleeps.load(Ordering::SeqCst);
+                let memory = (usage.running, usage.resident);
+                (
+                    world.port_calls(),
+                    sleeps,
+                    Category::ALL.map(|one| usage.of(one)),
+                    memory,
+                )
+            };
+            let before = used();
             world.clock().sleep(60 * MINUTE).await;
-            assert_eq!((world.port_calls(), sleeps.load(Ordering::SeqCst)), before);
+            assert_eq!(used(), before);
         }
         all_are_read(service, 0..3).await;
     });
