@@ -56,6 +56,8 @@ enum Command {
     Serve(settings::Options),
     /// Show what a running server is doing (at LANDFAST_URL)
     Status(commands::status::Arguments),
+    /// Show what the use of a running server would cost in a cloud, and the use itself
+    Cost(commands::cost::Arguments),
     /// Check whether this machine is fit to run the server, and say what to do if it is not
     Doctor(commands::doctor::Arguments),
     /// Deploy functions to a running server, run them, read what they print
@@ -116,6 +118,7 @@ fn main() -> ExitCode {
     let ended = match Cli::arguments().command {
         Command::Serve(options) => commands::serve::run(options),
         Command::Status(arguments) => commands::status::run(&arguments),
+        Command::Cost(arguments) => commands::cost::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(arguments),
         Command::Functions(command) => commands::functions::run(&command),
         Command::Workflows(command) => commands::workflows::run(&command),

@@ -140,3 +140,10 @@ def run(tool, running, *arguments, home):
     )
     assert done.returncode == 0, done
     return done.stdout
+
+
+def command(running, *arguments):
+    """Runs the program as a client of the server."""
+    environment = {**os.environ, "LANDFAST_URL": f"http://127.0.0.1:{running.http_port}"}
+    command = [running.program, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=waiting.GUARD_SECONDS)

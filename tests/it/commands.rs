@@ -382,7 +382,7 @@ fn completions_and_help_name_every_command() {
     for arguments in [&["completions", "bash"][..], &["--help"]] {
         let output = run(&mut landfast(directory.path(), arguments));
         assert!(output.status.success());
-        for command in ["serve", "status", "doctor", "completions"] {
+        for command in ["serve", "status", "cost", "doctor", "completions"] {
             assert!(
                 text(&output.stdout).contains(command),
                 "{arguments:?}: {command}"
