@@ -1,9 +1,11 @@
 """Objects in function memory, through an unmodified S3 client, while instances are killed.
 
-    objects.py --s3 http://127.0.0.1:7601 --status http://127.0.0.1:7600 --keys landfast-data/s3-credentials
+    objects.py --server PID --s3 http://127.0.0.1:7601 --status http://127.0.0.1:7600 \
+        --keys landfast-data/s3-credentials --landfast landfast
 
-200 objects go in. Then three instances of the first group are killed at once, one more than the parity units can
-replace. Every object is read and compared meanwhile, and again after the recovery.
+200 objects go in. While they are read, three instances are killed at once, one more than the parity units can replace.
+Every object is compared meanwhile, and again after the recovery. Without requests the memory is released after some
+steps of its window, and the bill shows the cost of it all.
 """
 
 import argparse
@@ -12,12 +14,13 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 import urllib.request
 import uuid
 from pathlib import Path
-from typing import Any, Dict, List, Set
+from typing import Any, Callable, Dict, List, Set
 
 import boto3
 
@@ -37,12 +40,20 @@ def main() -> None:
     print(f"function memory holds {memory['fragments']} fragments on {memory['instances']} instances")
     before = instances(options.server)
     victims = random.sample(sorted(before), min(VICTIMS, len(before)))
-    for victim in victims:
-        os.kill(victim, signal.SIGKILL)
-    print(f"killed {len(victims)} of {len(before)} instances")
-    compare(s3, bucket, stored, "while they are gone")
-    until(lambda: len(instances(options.server) - before) >= len(victims))
+
+    def kill() -> None:
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+        print(f"killed {len(victims)} of {len(before)} instances")
+
+    compare(s3, bucket, stored, "while they were killed", kill)
+    assert until(lambda: len(instances(options.server) - before) >= len(victims)), "no new instances were started"
     compare(s3, bucket, stored, "after new instances took their places")
+    began = time.monotonic()
+    if until(lambda: status(options.status)["instances"] == 0):
+        print(f"nothing is read for {time.monotonic() - began:.0f} s: all memory is released, all objects are durable")
+    compare(s3, bucket, dict(random.sample(sorted(stored.items()), 20)), "in the object store, and come back to memory")
+    subprocess.run([options.landfast, "cost", "--url", options.status], check=True)
     for key in stored:
         s3.delete_object(Bucket=bucket, Key=key)
     s3.delete_bucket(Bucket=bucket)
@@ -53,6 +64,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--s3", default="http://127.0.0.1:7601", help="the S3 endpoint")
     parser.add_argument("--status", default="http://127.0.0.1:7600", help="the HTTP endpoint")
     parser.add_argument("--keys", default="landfast-data/s3-credentials", help="the file with the keys")
+    parser.add_argument("--landfast", default="landfast", help="the program")
     parser.add_argument("--server", type=int, required=True, help="the process id of the server")
     return parser.parse_args()
 
@@ -74,10 +86,12 @@ def put(s3: Any, bucket: str) -> Dict[str, str]:
     return stored
 
 
-def compare(s3: Any, bucket: str, stored: Dict[str, str], when: str) -> None:
-    """Reads every object, and fails if one differs."""
+def compare(s3: Any, bucket: str, stored: Dict[str, str], when: str, midway: Callable[[], None] = lambda: None) -> None:
+    """Reads every object, and fails if one differs. Calls `midway` after a quarter of them."""
     began = time.monotonic()
-    for key, expected in stored.items():
+    for number, (key, expected) in enumerate(stored.items()):
+        if number == len(stored) // 4:
+            midway()
         body = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
         assert hashlib.md5(body).hexdigest() == expected, f"{key} is not what was stored"
     print(f"all {len(stored)} objects are intact {when}, read in {time.monotonic() - began:.1f} s")
@@ -111,11 +125,12 @@ def instances(server: int) -> Set[int]:
     return found
 
 
-def until(condition: Any) -> None:
+def until(condition: Callable[[], bool]) -> bool:
+    """Whether the condition holds within a minute."""
     deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "no new instances were started within a minute"
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
+    return condition()
 
 
 if __name__ == "__main__":
