@@ -1,4 +1,4 @@
-//! Prices as data: what a cloud charges for each unit, where, since when, and by which source.
+//! Prices as data: the charge of a cloud for each unit, with its region, date and source.
 
 use std::collections::BTreeMap;
 
