@@ -283,9 +283,9 @@ mod tests {
             usage("objects.delete", 99, 0, 0),
         ];
         let charges = ports("s", &lines, &book);
-        assert_eq!(amount(&charges, "items", "read units"), 14.0);
-        assert_eq!(amount(&charges, "items", "write units"), 24.0);
-        assert_eq!(amount(&charges, OBJECT_STORE, "puts and lists"), 0.0);
+        assert_eq!(amount(&charges, "items", "read units") as u64, 14);
+        assert_eq!(amount(&charges, "items", "write units") as u64, 24);
+        assert_eq!(amount(&charges, OBJECT_STORE, "puts and lists") as u64, 0);
     }
 
     #[test]

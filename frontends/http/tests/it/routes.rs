@@ -62,7 +62,7 @@ fn busy() -> Status {
             items: 11,
             bytes: 900,
         }],
-        usage_by_service: Default::default(),
+        usage_by_service: [].into(),
     }
 }
 
