@@ -20,23 +20,24 @@ use std::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use ports::{Clock, Entropy, Instances, LogThrottle};
-use tokio::sync::{Notify, mpsc, watch};
+use primitives::Mutant;
+use tokio::sync::{Notify, watch};
 
 use crate::{
+    broken::Broken,
     instance::{ChunkName, Epoch, Instance, InstanceId, InstanceOptions, ReserveError, Slot},
+    lost::Lost,
     window::{
         Accessed, Changes, Failed, FunctionId, GroupId, Move, Options, Placement, Unplaced, Window,
     },
 };
-
-/// The deaths that wait to be handled.
-const DEATHS_MAX: usize = 64;
 
 /// How groups are made.
 #[derive(Debug, Clone)]
 pub(crate) struct GroupOptions {
     pub(crate) window: Options,
     pub(crate) instance: InstanceOptions,
+    pub(crate) mutant: Mutant<Broken>,
 }
 
 /// The numbers of groups at a moment.
@@ -112,18 +113,18 @@ pub(crate) struct Groups {
     options: GroupOptions,
     state: Mutex<State>,
     instances_started: AtomicU64,
-    deaths: mpsc::Sender<FunctionId>,
+    /// The functions to be recovered.
+    pub(crate) lost: Arc<Lost>,
     grown: Notify,
 }
 
 impl Groups {
-    /// With the functions whose instances die. No instance is started before the first object.
+    /// No instance is started before the first object.
     pub(crate) fn new(
         instances: Arc<dyn Instances>,
         clock: Arc<dyn Clock>,
         options: GroupOptions,
-    ) -> (Arc<Self>, mpsc::Receiver<FunctionId>) {
-        let (deaths, lost) = mpsc::channel(DEATHS_MAX);
+    ) -> Arc<Self> {
         let state = State {
             window: Window::new(options.window, clock.monotonic()),
             running: BTreeMap::new(),
@@ -132,16 +133,15 @@ impl Groups {
             refused: 0,
             refusals: LogThrottle::default(),
         };
-        let groups = Self {
+        Arc::new(Self {
             instances,
             clock,
             options,
             state: Mutex::new(state),
             instances_started: AtomicU64::new(0),
-            deaths,
+            lost: Arc::default(),
             grown: Notify::new(),
-        };
-        (Arc::new(groups), lost)
+        })
     }
 
     /// Places `count` chunks of `bytes` bytes each. None: memory is full, or has ended.
@@ -240,42 +240,75 @@ impl Groups {
 
     /// Reports the death of the instance. It does not keep the instance alive.
     fn watch(&self, function: FunctionId, instance: &Instance) {
-        let (death, deaths) = (instance.death(), self.deaths.clone());
+        let (death, lost) = (instance.death(), Arc::clone(&self.lost));
         tokio::spawn(async move {
             death.await;
-            // The receiver ends with the service.
-            let _ = deaths.send(function).await;
+            lost.add(function);
         });
     }
 
-    /// Notes the death of a function's instance. None: its group was released before.
-    pub(crate) fn failed(&self, function: FunctionId) -> Option<Failed> {
-        let mut state = self.state.lock();
-        let group = state.running.get(&function.group)?;
-        group.instances[usize::from(function.index)].lock().take();
-        Some(state.window.failed(function))
+    /// The instance of a function that gets chunks of `bytes` bytes back. A dead one is replaced. None:
+    /// the function is dropped, or its group is released.
+    pub(crate) async fn restore(
+        self: &Arc<Self>,
+        function: FunctionId,
+        bytes: u64,
+    ) -> Option<Restored> {
+        let (live, placement) = self.expect(function, bytes)?;
+        let instance = match live {
+            Some(instance) => instance,
+            None => self.replace(function).await?,
+        };
+        Some(Restored {
+            groups: Arc::clone(self),
+            placement,
+            instance,
+        })
     }
 
-    /// Starts an instance in the place of a dead one. Whether it runs. The function is dropped if not.
-    pub(crate) async fn replace(&self, function: FunctionId) -> bool {
+    /// Counts the bytes that a function gets back, before PUTs can take their space. Also returns its
+    /// instance, if that lives.
+    fn expect(
+        &self,
+        function: FunctionId,
+        bytes: u64,
+    ) -> Option<(Option<Arc<Instance>>, Placement)> {
+        let mut state = self.state.lock();
+        let group = state.running.get(&function.group).cloned()?;
+        let mut slot = group.instances[usize::from(function.index)].lock();
+        slot.take_if(|instance| instance.is_dead());
+        if slot.is_none() && state.window.failed(function) == Failed::Dropped {
+            return None;
+        }
+        let is_counted = !self.breaks(Broken::CountsRecoveredLate);
+        let bytes = if is_counted { bytes } else { 0 };
+        let placement = state.window.expect(function, bytes)?;
+        Some((slot.clone(), placement))
+    }
+
+    /// Starts an instance in the place of a dead one. The function is dropped if that fails.
+    async fn replace(&self, function: FunctionId) -> Option<Arc<Instance>> {
         let started = self.start_instance().await;
         let mut state = self.state.lock();
-        let Some(group) = state.running.get(&function.group) else {
-            return false;
-        };
+        let group = state.running.get(&function.group).cloned()?;
         let Some(instance) = started else {
             state.window.drop_function(function);
-            return false;
+            return None;
         };
         self.watch(function, &instance);
-        *group.instances[usize::from(function.index)].lock() = Some(instance);
-        true
+        *group.instances[usize::from(function.index)].lock() = Some(Arc::clone(&instance));
+        Some(instance)
     }
 
     /// The instance of a function, once its group runs.
     pub(crate) async fn instance(&self, function: FunctionId) -> Option<Arc<Instance>> {
         let group = self.state.lock().running.get(&function.group).cloned()?;
         group.instance(function.index).await
+    }
+
+    /// Whether this is the mutant without `rule`.
+    pub(crate) fn breaks(&self, rule: Broken) -> bool {
+        self.options.mutant.breaks(rule)
     }
 
     /// Notes a read of a chunk.
@@ -387,5 +420,58 @@ impl Drop for Place {
         } else {
             window.settled(self.placement, None);
         }
+    }
+}
+
+/// A function that gets chunks back.
+#[derive(Debug)]
+pub(crate) struct Restored {
+    groups: Arc<Groups>,
+    placement: Placement,
+    instance: Arc<Instance>,
+}
+
+impl Restored {
+    /// One of its chunks, with `bytes` of the expected bytes.
+    pub(crate) fn returning(&self, bytes: u64) -> Returning {
+        Returning {
+            groups: Arc::clone(&self.groups),
+            placement: Placement {
+                bytes,
+                ..self.placement
+            },
+            instance: Arc::clone(&self.instance),
+        }
+    }
+}
+
+/// A chunk that comes back. Drop it once the instance has the chunk, or never will.
+#[derive(Debug)]
+pub(crate) struct Returning {
+    groups: Arc<Groups>,
+    placement: Placement,
+    instance: Arc<Instance>,
+}
+
+impl Returning {
+    /// Whether its instance has died.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.instance.is_dead()
+    }
+
+    /// Reserves the space of the chunk.
+    pub(crate) async fn reserve(&self, chunk: ChunkName, bytes: u64) -> Result<Slot, ReserveError> {
+        self.instance.reserve(chunk, bytes).await
+    }
+}
+
+impl Drop for Returning {
+    fn drop(&mut self) {
+        if self.groups.breaks(Broken::CountsRecoveredLate) {
+            return;
+        }
+        let counts = self.instance.counts();
+        let window = &mut self.groups.state.lock().window;
+        window.returned(self.placement, counts);
     }
 }

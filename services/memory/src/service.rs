@@ -15,11 +15,13 @@ use futures_util::{
 };
 use parking_lot::Mutex;
 use ports::{Clock, DurabilityPoint, Entropy, Instances, KeyValue, objects::ObjectStore};
+use primitives::Mutant;
 use tokio::sync::mpsc;
 
 pub use self::stored::Stored;
 use crate::{
     Error, Result,
+    broken::Broken,
     buffers::Buffers,
     collector::{Collector, Queue},
     durable::DurableFragments,
@@ -35,6 +37,7 @@ use crate::{
         SEGMENT_BYTES_MAX,
     },
     reader::Reader,
+    recovery::Recovery,
     residency::{Residency, Wanted},
     sliding::Sliding,
     storage::{
@@ -42,7 +45,7 @@ use crate::{
         rows::{ObjectRow, Place},
         table::{Found, Table},
     },
-    window::{Cap, FunctionId, Options, Pace, Scaling},
+    window::{Cap, Options, Pace, Scaling},
     writer::{self, Writer},
 };
 
@@ -94,6 +97,8 @@ pub struct Config {
     pub degraded_intervals: u32,
     /// How the window grows.
     pub scaling: Scaling,
+    /// The rule that tests break.
+    pub mutant: Mutant<Broken>,
 }
 
 impl Default for Config {
@@ -111,6 +116,7 @@ impl Default for Config {
             active_intervals: 6,
             degraded_intervals: 12,
             scaling: Scaling::Linear,
+            mutant: Mutant::NONE,
         }
     }
 }
@@ -146,7 +152,7 @@ struct Background {
     migration: Migration,
     sliding: Sliding,
     wanted: mpsc::Receiver<Wanted>,
-    lost: mpsc::Receiver<FunctionId>,
+    recovery: Recovery,
 }
 
 impl Service {
@@ -165,7 +171,7 @@ impl Service {
         let options = group_options(config, shape);
         let round = options.window.pace.round;
         let clock = Arc::clone(&table.clock);
-        let (groups, lost) = Groups::new(parts.instances, clock, options);
+        let groups = Groups::new(parts.instances, clock, options);
         let (residency, wanted) = Residency::new(Arc::clone(&groups));
         let durable = DurableFragments::new(parts.objects);
         let (writer, reader) = streams(shape, &durable, &residency);
@@ -173,7 +179,7 @@ impl Service {
         let background = Background {
             collector: Collector {
                 table: table.clone(),
-                durable: durable.clone(),
+                durable,
                 residency: Arc::clone(&residency),
                 holds: holds.clone(),
                 queue: Arc::clone(&garbage),
@@ -187,13 +193,16 @@ impl Service {
             },
             migration: Migration {
                 reader: reader.clone(),
-                durable,
                 residency,
-                groups: Arc::clone(&groups),
                 holds: holds.clone(),
             },
             wanted,
-            lost,
+            recovery: Recovery::new(
+                reader.clone(),
+                Arc::clone(&groups),
+                holds.clone(),
+                Arc::clone(&table.clock),
+            ),
         };
         Self {
             table,
@@ -218,13 +227,10 @@ impl Service {
             migration,
             sliding,
             wanted,
-            lost,
+            recovery,
         } = background;
         let uploads = self.clean_uploads();
-        let moves = join(
-            migration.clone().load_wanted(wanted),
-            migration.recover_lost(lost),
-        );
+        let moves = join(migration.load_wanted(wanted), recovery.run());
         join3(join(collector.run(), uploads), moves, sliding.run()).await;
     }
 
@@ -486,6 +492,7 @@ fn group_options(config: &Config, shape: Shape) -> GroupOptions {
             memory_bytes: config.instance_bytes,
             shared_bytes,
         },
+        mutant: config.mutant,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The service on simulated stores and instances.
 
 mod races;
+mod recovery;
 mod window;
 
 use std::{
@@ -21,6 +22,7 @@ use super::*;
 use crate::{
     function::{Function, Wire, serve},
     model::{ETags, NamedPart, PART_BYTES_MIN, UploadId},
+    window::FunctionId,
 };
 
 /// The content of a stripe in these tests.

@@ -1,0 +1,18 @@
+//! Mutants: deliberately broken variants, one per rule, which the tests must catch.
+//!
+//! Never set outside tests. The shipped program contains none of their branches.
+
+/// A rule that is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Broken {
+    /// A chunk that missed its instance's death when its fragment was stored is never recovered.
+    ForgetsMissingChunks,
+    /// A recovered chunk takes its place also if its instance has died meanwhile.
+    KeepsDeadChunks,
+    /// The bytes of recovered chunks count only with the next PUT.
+    CountsRecoveredLate,
+    /// Section 5.5.1: instances do not compare the hashes of their logs.
+    IgnoresHashes,
+    /// M3: a reply of another epoch is delivered.
+    AcceptsOtherEpochs,
+}
