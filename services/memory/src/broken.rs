@@ -11,8 +11,10 @@ pub enum Broken {
     KeepsDeadChunks,
     /// The bytes of recovered chunks count only with the next PUT.
     CountsRecoveredLate,
-    /// Section 5.5.1: instances do not compare the hashes of their logs.
-    IgnoresHashes,
+    /// Section 5.5.1: the state of an instance's log is neither noted nor compared.
+    ForgetsRecords,
     /// M3: a reply of another epoch is delivered.
     AcceptsOtherEpochs,
+    /// Degraded functions are warmed up as often as active ones.
+    WarmsAllAlike,
 }

@@ -5,15 +5,18 @@
 //! instance that owns it. The program has no I/O of its own: channels arrive as a stream.
 //!
 //! ```text
+//!  log       the insertion log
 //!  protocol  requests and replies
 //!  memory    the table of chunks and the free space of the region
 //!  serve     the loop that answers requests
 //! ```
 
+mod log;
 mod memory;
 mod protocol;
 mod serve;
 
+pub use log::Record;
 pub use memory::{Memory, PAGE_BYTES};
 pub use protocol::{
     CHUNKS_PER_REMOVAL_MAX, Call, ChunkId, ChunkName, Counts, EPOCH_VARIABLE, Epoch, Outcome,

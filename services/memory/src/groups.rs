@@ -11,6 +11,7 @@
 
 use std::{
     collections::BTreeMap,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -20,7 +21,6 @@ use std::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use ports::{Clock, Entropy, Instances, LogThrottle};
-use primitives::Mutant;
 use tokio::sync::{Notify, watch};
 
 use crate::{
@@ -28,16 +28,19 @@ use crate::{
     instance::{ChunkName, Epoch, Instance, InstanceId, InstanceOptions, ReserveError, Slot},
     lost::Lost,
     window::{
-        Accessed, Changes, Failed, FunctionId, GroupId, Move, Options, Placement, Unplaced, Window,
+        Accessed, Changes, Failed, FunctionId, GroupId, Move, Options, Phase, Placement, Unplaced,
+        Window,
     },
 };
+
+/// The attempts to replace a dead instance. Its function is dropped after them.
+const STARTS_MAX: usize = 3;
 
 /// How groups are made.
 #[derive(Debug, Clone)]
 pub(crate) struct GroupOptions {
     pub(crate) window: Options,
     pub(crate) instance: InstanceOptions,
-    pub(crate) mutant: Mutant<Broken>,
 }
 
 /// The numbers of groups at a moment.
@@ -49,6 +52,10 @@ pub(crate) struct GroupFigures {
     pub(crate) released: u64,
     /// The fragments without a place since the start.
     pub(crate) refused: u64,
+    /// The calls to instances since the start that kept them warm.
+    pub(crate) warm_ups: u64,
+    /// The instances that were replaced since the start.
+    pub(crate) recoveries: u64,
 }
 
 /// A function group whose instances run, or are being started.
@@ -113,6 +120,8 @@ pub(crate) struct Groups {
     options: GroupOptions,
     state: Mutex<State>,
     instances_started: AtomicU64,
+    warm_ups: AtomicU64,
+    recoveries: AtomicU64,
     /// The functions to be recovered.
     pub(crate) lost: Arc<Lost>,
     grown: Notify,
@@ -139,6 +148,8 @@ impl Groups {
             options,
             state: Mutex::new(state),
             instances_started: AtomicU64::new(0),
+            warm_ups: AtomicU64::new(0),
+            recoveries: AtomicU64::new(0),
             lost: Arc::default(),
             grown: Notify::new(),
         })
@@ -198,7 +209,7 @@ impl Groups {
     fn start(self: &Arc<Self>, id: GroupId) -> Arc<Group> {
         let group = Arc::new(Group::starting(self.options.window.total));
         tokio::spawn(Arc::clone(self).start_instances(id, Arc::clone(&group)));
-        self.grown.notify_one();
+        self.grown.notify_waiters();
         group
     }
 
@@ -288,7 +299,13 @@ impl Groups {
 
     /// Starts an instance in the place of a dead one. The function is dropped if that fails.
     async fn replace(&self, function: FunctionId) -> Option<Arc<Instance>> {
-        let started = self.start_instance().await;
+        let mut started = None;
+        for _ in 0..STARTS_MAX {
+            started = self.start_instance().await;
+            if started.is_some() {
+                break;
+            }
+        }
         let mut state = self.state.lock();
         let group = state.running.get(&function.group).cloned()?;
         let Some(instance) = started else {
@@ -296,6 +313,7 @@ impl Groups {
             return None;
         };
         self.watch(function, &instance);
+        self.recoveries.fetch_add(1, Ordering::Relaxed);
         *group.instances[usize::from(function.index)].lock() = Some(Arc::clone(&instance));
         Some(instance)
     }
@@ -308,7 +326,7 @@ impl Groups {
 
     /// Whether this is the mutant without `rule`.
     pub(crate) fn breaks(&self, rule: Broken) -> bool {
-        self.options.mutant.breaks(rule)
+        self.options.instance.mutant.breaks(rule)
     }
 
     /// Notes a read of a chunk.
@@ -333,9 +351,35 @@ impl Groups {
 
     /// Waits until there is a group.
     pub(crate) async fn wait_until_used(&self) {
-        while self.state.lock().running.is_empty() {
-            self.grown.notified().await;
+        loop {
+            let mut grown = pin!(self.grown.notified());
+            // A group that is added after the check wakes this call, too.
+            grown.as_mut().enable();
+            if !self.state.lock().running.is_empty() {
+                return;
+            }
+            grown.await;
         }
+    }
+
+    /// The running instances whose functions are to be called in their phase. Each counts as a warm-up.
+    pub(crate) fn to_warm_up(&self, is_called: impl Fn(Phase) -> bool) -> Vec<Arc<Instance>> {
+        let mut state = self.state.lock();
+        let State {
+            window, running, ..
+        } = &mut *state;
+        let mut instances = Vec::new();
+        for (id, group) in running {
+            for (index, instance) in (0..).zip(&group.instances) {
+                let function = FunctionId { group: *id, index };
+                if window.phase(function).is_some_and(&is_called) {
+                    instances.extend(instance.lock().clone());
+                }
+            }
+        }
+        let count = instances.len() as u64;
+        self.warm_ups.fetch_add(count, Ordering::Relaxed);
+        instances
     }
 
     /// The number of instances, with those that are being started.
@@ -357,6 +401,8 @@ impl Groups {
             degraded,
             released: state.released,
             refused: state.refused,
+            warm_ups: self.warm_ups.load(Ordering::Relaxed),
+            recoveries: self.recoveries.load(Ordering::Relaxed),
         }
     }
 

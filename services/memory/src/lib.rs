@@ -47,8 +47,10 @@ mod residency;
 pub mod service;
 mod sliding;
 mod storage;
+mod warming;
 pub mod window;
 mod writer;
 
 pub use error::{Error, Result};
 pub use service::{Config, Opened, Parts, Service, Stored};
+pub use warming::WarmUps;

@@ -41,7 +41,10 @@ impl Migration {
             return;
         };
         let present = self.residency.chunks(fragment.name);
-        if present.as_deref().is_some_and(|present| !wanted.is_for(present)) {
+        if present
+            .as_deref()
+            .is_some_and(|present| !wanted.is_for(present))
+        {
             return;
         }
         let Some(mut slots) = self.residency.reserve(fragment).await else {

@@ -134,12 +134,7 @@ impl Recovery {
         matches!(error, Error::Unavailable(_)) && !returning.is_dead()
     }
 
-    async fn copy_chunk(
-        &self,
-        lost: &Chunks,
-        index: usize,
-        returning: &Returning,
-    ) -> Result<()> {
+    async fn copy_chunk(&self, lost: &Chunks, index: usize, returning: &Returning) -> Result<()> {
         let fragment = lost.fragment;
         let Some(_hold) = self.holds.hold(fragment.name.segment) else {
             return Ok(());

@@ -150,7 +150,9 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// Whether the load takes the place of the chunks that are `present` now.
     pub(crate) fn is_for(&self, present: &Chunks) -> bool {
-        self.reason == Reason::Moved || !present.is_whole() || std::ptr::eq(self.seen.as_ptr(), present)
+        self.reason == Reason::Moved
+            || !present.is_whole()
+            || std::ptr::eq(self.seen.as_ptr(), present)
     }
 }
 
@@ -284,7 +286,9 @@ impl Residency {
         // The groups may be released from now on, and are forgotten then.
         drop(places);
         if !self.groups.breaks(Broken::ForgetsMissingChunks) {
-            missing.into_iter().for_each(|one| self.groups.lost.add(one));
+            missing
+                .into_iter()
+                .for_each(|one| self.groups.lost.add(one));
         }
     }
 
@@ -354,7 +358,10 @@ impl Residency {
     #[cfg(test)]
     pub(crate) fn missing_count(&self) -> usize {
         let fragments = self.fragments.lock();
-        fragments.values().map(|chunks| chunks.missing().len()).sum()
+        fragments
+            .values()
+            .map(|chunks| chunks.missing().len())
+            .sum()
     }
 
     /// The number of fragments in memory.

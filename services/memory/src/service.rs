@@ -45,6 +45,7 @@ use crate::{
         rows::{ObjectRow, Place},
         table::{Found, Table},
     },
+    warming::{WarmUps, Warming},
     window::{Cap, Options, Pace, Scaling},
     writer::{self, Writer},
 };
@@ -97,6 +98,9 @@ pub struct Config {
     pub degraded_intervals: u32,
     /// How the window grows.
     pub scaling: Scaling,
+    /// How instances are kept warm. None: the provider does not reclaim idle instances. The local ones
+    /// are processes of the server, which end with it alone.
+    pub warm_ups: Option<WarmUps>,
     /// The rule that tests break.
     pub mutant: Mutant<Broken>,
 }
@@ -116,6 +120,7 @@ impl Default for Config {
             active_intervals: 6,
             degraded_intervals: 12,
             scaling: Scaling::Linear,
+            warm_ups: None,
             mutant: Mutant::NONE,
         }
     }
@@ -151,6 +156,7 @@ struct Background {
     collector: Collector,
     migration: Migration,
     sliding: Sliding,
+    warming: Warming,
     wanted: mpsc::Receiver<Wanted>,
     recovery: Recovery,
 }
@@ -191,6 +197,11 @@ impl Service {
                 entropy: Arc::clone(&table.entropy),
                 round,
             },
+            warming: Warming {
+                groups: Arc::clone(&groups),
+                clock: Arc::clone(&table.clock),
+                every: config.warm_ups,
+            },
             migration: Migration {
                 reader: reader.clone(),
                 residency,
@@ -226,12 +237,14 @@ impl Service {
             collector,
             migration,
             sliding,
+            warming,
             wanted,
             recovery,
         } = background;
         let uploads = self.clean_uploads();
         let moves = join(migration.load_wanted(wanted), recovery.run());
-        join3(join(collector.run(), uploads), moves, sliding.run()).await;
+        let window = join(sliding.run(), warming.run());
+        join3(join(collector.run(), uploads), moves, window).await;
     }
 
     /// Ends all instances.
@@ -413,6 +426,8 @@ impl Service {
             groups_degraded: groups.degraded,
             groups_released: groups.released,
             fragments_refused: groups.refused,
+            warm_ups: groups.warm_ups,
+            recoveries: groups.recoveries,
         }
     }
 }
@@ -432,6 +447,10 @@ pub struct Figures {
     pub groups_released: u64,
     /// Fragments since the start that had no place in memory, and are in the object store alone.
     pub fragments_refused: u64,
+    /// Calls to instances since the start that kept them warm.
+    pub warm_ups: u64,
+    /// Instances that were replaced since the start.
+    pub recoveries: u64,
 }
 
 /// The ways of content in and out. Each has its own buffers: a copy reads while it writes.
@@ -491,8 +510,8 @@ fn group_options(config: &Config, shape: Shape) -> GroupOptions {
             environment: config.environment.clone(),
             memory_bytes: config.instance_bytes,
             shared_bytes,
+            mutant: config.mutant,
         },
-        mutant: config.mutant,
     }
 }
 
