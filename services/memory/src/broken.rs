@@ -9,8 +9,6 @@ pub enum Broken {
     ForgetsMissingChunks,
     /// A recovered chunk takes its place also if its instance has died meanwhile.
     KeepsDeadChunks,
-    /// The bytes of recovered chunks count only with the next PUT.
-    CountsRecoveredLate,
     /// Section 5.5.1: the state of an instance's log is neither noted nor compared.
     ForgetsRecords,
     /// M3: a reply of another epoch is delivered.

@@ -16,10 +16,9 @@ mod memory;
 mod protocol;
 mod serve;
 
-pub use log::Record;
 pub use memory::{Memory, PAGE_BYTES};
 pub use protocol::{
     CHUNKS_PER_REMOVAL_MAX, Call, ChunkId, ChunkName, Counts, EPOCH_VARIABLE, Epoch, Outcome,
-    Partition, REGION_VARIABLE, REQUEST_BYTES_MAX, Reply, Request,
+    Partition, REGION_VARIABLE, REQUEST_BYTES_MAX, Record, Reply, Request,
 };
 pub use serve::{CHANNELS_MAX, Function, Wire, serve};

@@ -291,8 +291,6 @@ impl Groups {
         if slot.is_none() && state.window.failed(function) == Failed::Dropped {
             return None;
         }
-        let is_counted = !self.breaks(Broken::CountsRecoveredLate);
-        let bytes = if is_counted { bytes } else { 0 };
         let placement = state.window.expect(function, bytes)?;
         Some((slot.clone(), placement))
     }
@@ -513,9 +511,6 @@ impl Returning {
 
 impl Drop for Returning {
     fn drop(&mut self) {
-        if self.groups.breaks(Broken::CountsRecoveredLate) {
-            return;
-        }
         let counts = self.instance.counts();
         let window = &mut self.groups.state.lock().window;
         window.returned(self.placement, counts);

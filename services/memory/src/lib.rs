@@ -44,6 +44,8 @@ pub mod model;
 mod reader;
 mod recovery;
 mod residency;
+mod resident_changes;
+mod resumption;
 pub mod service;
 mod sliding;
 mod storage;

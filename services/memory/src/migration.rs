@@ -7,6 +7,7 @@ use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
 use crate::{
+    fragment::Fragment,
     holds::Holds,
     reader::Reader,
     residency::{Residency, Wanted},
@@ -32,6 +33,14 @@ impl Migration {
         wanted
             .for_each_concurrent(LOADS_MAX, |wanted| self.load(wanted))
             .await;
+    }
+
+    /// Loads a fragment before it is read. Whether it is in memory then.
+    pub(crate) async fn load_early(&self, fragment: Fragment) -> bool {
+        if let Some(wanted) = self.residency.want_early(fragment) {
+            self.load(wanted).await;
+        }
+        self.residency.chunks(fragment.name).is_some()
     }
 
     async fn load(&self, wanted: Wanted) {

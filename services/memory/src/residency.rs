@@ -29,6 +29,7 @@ use crate::{
     function::PAGE_BYTES,
     groups::{Groups, Place},
     instance::{ChunkName, HeldChunk, ReserveError, Slot},
+    resident_changes::{Changes, ROWS_MAX},
     window::{Accessed, FunctionId, GroupId},
 };
 
@@ -172,6 +173,7 @@ pub(crate) struct Residency {
     wanted: Mutex<BTreeSet<FragmentName>>,
     loads: mpsc::Sender<Wanted>,
     loads_begun: AtomicU64,
+    pub(crate) changes: Arc<Changes>,
 }
 
 impl Residency {
@@ -184,6 +186,7 @@ impl Residency {
             wanted: Mutex::default(),
             loads,
             loads_begun: AtomicU64::new(0),
+            changes: Arc::default(),
         };
         (Arc::new(residency), wanted)
     }
@@ -228,6 +231,13 @@ impl Residency {
         if let Some(wanted) = self.want(chunks.fragment, Reason::Moved) {
             let _ = self.loads.send(wanted).await;
         }
+    }
+
+    /// A fragment that was not read yet, unless memory was full since the start. The load takes the
+    /// place of no present one.
+    pub(crate) fn want_early(self: &Arc<Self>, fragment: Fragment) -> Option<Wanted> {
+        let has_room = self.groups.figures().released == 0;
+        has_room.then(|| self.want(fragment, Reason::Missed))?
     }
 
     /// None: it is being loaded already.
@@ -281,14 +291,18 @@ impl Residency {
         if replaces && chunks.is_whole() {
             missing = chunks.missing();
             fragments.insert(fragment.name, Arc::new(chunks));
+            if fragments.len() <= ROWS_MAX {
+                self.changes.came(fragment);
+            }
         }
         drop(fragments);
         // The groups may be released from now on, and are forgotten then.
         drop(places);
-        if !self.groups.breaks(Broken::ForgetsMissingChunks) {
-            missing
-                .into_iter()
-                .for_each(|one| self.groups.lost.add(one));
+        if self.groups.breaks(Broken::ForgetsMissingChunks) {
+            return;
+        }
+        for function in missing {
+            self.groups.lost.add(function);
         }
     }
 
@@ -328,8 +342,14 @@ impl Residency {
                 .get(&name)
                 .is_some_and(|chunks| !chunks.is_whole())
             {
-                fragments.remove(&name);
+                self.remove(&mut fragments, name);
             }
+        }
+    }
+
+    fn remove(&self, fragments: &mut BTreeMap<FragmentName, Arc<Chunks>>, name: FragmentName) {
+        if fragments.remove(&name).is_some() {
+            self.changes.left(name);
         }
     }
 
@@ -337,7 +357,11 @@ impl Residency {
     pub(crate) fn forget_groups(&self, groups: &[GroupId]) {
         if !groups.is_empty() {
             let mut fragments = self.fragments.lock();
-            fragments.retain(|_, chunks| !chunks.is_in(groups));
+            let in_groups = fragments.values().filter(|chunks| chunks.is_in(groups));
+            let names: Vec<_> = in_groups.map(|chunks| chunks.fragment.name).collect();
+            for name in names {
+                self.remove(&mut fragments, name);
+            }
         }
     }
 
@@ -350,7 +374,7 @@ impl Residency {
             .map(|(name, _)| *name)
             .collect();
         for name in names {
-            fragments.remove(&name);
+            self.remove(&mut fragments, name);
         }
     }
 

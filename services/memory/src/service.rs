@@ -39,6 +39,7 @@ use crate::{
     reader::Reader,
     recovery::Recovery,
     residency::{Residency, Wanted},
+    resumption::Resumption,
     sliding::Sliding,
     storage::{
         buckets, objects, pending,
@@ -154,6 +155,7 @@ pub struct Service {
 #[derive(Debug)]
 struct Background {
     collector: Collector,
+    resumption: Resumption,
     migration: Migration,
     sliding: Sliding,
     warming: Warming,
@@ -175,66 +177,80 @@ impl Service {
             unit_bytes: config.unit_bytes,
         };
         let options = group_options(config, shape);
-        let round = options.window.pace.round;
         let clock = Arc::clone(&table.clock);
         let groups = Groups::new(parts.instances, clock, options);
         let (residency, wanted) = Residency::new(Arc::clone(&groups));
         let durable = DurableFragments::new(parts.objects);
         let (writer, reader) = streams(shape, &durable, &residency);
-        let (holds, garbage) = (Holds::default(), Arc::<Queue>::default());
-        let background = Background {
-            collector: Collector {
-                table: table.clone(),
-                durable,
-                residency: Arc::clone(&residency),
-                holds: holds.clone(),
-                queue: Arc::clone(&garbage),
-            },
-            sliding: Sliding {
-                groups: Arc::clone(&groups),
-                residency: Arc::clone(&residency),
-                clock: Arc::clone(&table.clock),
-                entropy: Arc::clone(&table.entropy),
-                round,
-            },
-            warming: Warming {
-                groups: Arc::clone(&groups),
-                clock: Arc::clone(&table.clock),
-                every: config.warm_ups,
-            },
-            migration: Migration {
-                reader: reader.clone(),
-                residency,
-                holds: holds.clone(),
-            },
-            wanted,
-            recovery: Recovery::new(
-                reader.clone(),
-                Arc::clone(&groups),
-                holds.clone(),
-                Arc::clone(&table.clock),
-            ),
-        };
-        Self {
+        let service = Self {
             table,
             shape,
             writer,
             reader,
-            holds,
-            garbage,
+            holds: Holds::default(),
+            garbage: Arc::default(),
             groups,
-            background: Arc::new(Mutex::new(Some(background))),
+            background: Arc::default(),
+        };
+        *service.background.lock() = Some(service.background(config, wanted));
+        service
+    }
+
+    fn background(&self, config: &Config, wanted: mpsc::Receiver<Wanted>) -> Background {
+        let (table, groups, holds) = (self.table.clone(), self.groups.clone(), self.holds.clone());
+        let residency = Arc::clone(&self.reader.residency);
+        let clock = Arc::clone(&table.clock);
+        let migration = Migration {
+            reader: self.reader.clone(),
+            residency: Arc::clone(&residency),
+            holds: holds.clone(),
+        };
+        Background {
+            recovery: Recovery::new(
+                self.reader.clone(),
+                groups.clone(),
+                holds.clone(),
+                clock.clone(),
+            ),
+            resumption: Resumption {
+                table: table.clone(),
+                migration: migration.clone(),
+                changes: Arc::clone(&residency.changes),
+                hot: config.gc_interval * config.active_intervals,
+            },
+            sliding: Sliding {
+                groups: Arc::clone(&groups),
+                residency: Arc::clone(&residency),
+                clock: Arc::clone(&clock),
+                entropy: Arc::clone(&table.entropy),
+                round: group_options(config, self.shape).window.pace.round,
+            },
+            warming: Warming {
+                groups,
+                clock,
+                every: config.warm_ups,
+            },
+            collector: Collector {
+                table,
+                durable: self.reader.durable.clone(),
+                residency,
+                holds,
+                queue: Arc::clone(&self.garbage),
+            },
+            migration,
+            wanted,
         }
     }
 
-    /// Collects garbage, loads fragments, recovers chunks and releases memory, until it is dropped. The
-    /// second call does nothing.
+    /// Resumes memory, collects garbage, loads fragments, recovers chunks and releases memory, until it
+    /// is dropped. The second call does nothing.
     pub async fn run(&self) {
         let Some(background) = self.background.lock().take() else {
             return;
         };
         let Background {
             collector,
+            resumption,
             migration,
             sliding,
             warming,
@@ -243,7 +259,7 @@ impl Service {
         } = background;
         let uploads = self.clean_uploads();
         let moves = join(migration.load_wanted(wanted), recovery.run());
-        let window = join(sliding.run(), warming.run());
+        let window = join3(sliding.run(), warming.run(), resumption.run());
         join3(join(collector.run(), uploads), moves, window).await;
     }
 

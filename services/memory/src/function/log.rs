@@ -11,24 +11,12 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::protocol::{ChunkId, ChunkName};
+use super::protocol::{ChunkId, ChunkName, Record};
 
 /// The latest terms whose hashes an instance keeps. More than the requests that are on their way.
 const RECENT_TERMS: usize = 256;
-
-/// A state of an insertion log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Record {
-    /// The changes so far.
-    pub term: u64,
-    /// The insertions so far, with those of chunks that were removed (`diff_rank`).
-    pub insertions: u64,
-    /// The hash over all changes; zeros: there was none.
-    pub hash: [u8; 32],
-}
 
 /// The insertion log.
 #[derive(Debug, Default)]

@@ -12,8 +12,6 @@ use ports::Result;
 use primitives::RecordFormat;
 use serde::{Deserialize, Serialize};
 
-use super::log::Record;
-
 const FORMAT: RecordFormat = RecordFormat::new(1);
 /// The expected size of most messages.
 const MESSAGE_BYTES: usize = 160;
@@ -68,6 +66,17 @@ pub struct Counts {
     pub cache_bytes: u64,
     /// The chunks of both.
     pub chunks: u64,
+}
+
+/// A state of an insertion log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Record {
+    /// The changes so far.
+    pub term: u64,
+    /// The insertions so far, with those of chunks that were removed (`diff_rank`).
+    pub insertions: u64,
+    /// The hash over all changes; zeros: there was none.
+    pub hash: [u8; 32],
 }
 
 /// A request.

@@ -184,10 +184,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::function::{
-        log::Record,
-        protocol::{ChunkId, ChunkName, Partition},
-    };
+    use crate::function::protocol::{ChunkId, ChunkName, Partition, Record};
 
     /// Both ends of a channel are queues of the test.
     struct Queues {

@@ -44,6 +44,8 @@ fn a_function_is_recovered_from_the_others_without_a_call_to_the_stores() {
         for (key, content) in contents.iter().enumerate() {
             put(service, &key.to_string(), content).await;
         }
+        // The rows of the fragments are written.
+        world.clock().sleep(Duration::from_secs(5)).await;
         let before = world.port_calls();
         kill(service, 3).await;
         kill(service, 5).await;
@@ -74,6 +76,7 @@ fn fragments_that_lost_more_than_their_parity_come_back_in_place() {
         }
         assert!(get(service, "k").await.expect("it is there") == whole);
         until(&world, || async { missing(service) == 0 }).await;
+        world.clock().sleep(Duration::from_secs(5)).await;
         let before = world.port_calls();
         let opened = service.open("b", "k").await.expect("it is there");
         let to_open = world.port_calls() - before;
@@ -117,32 +120,42 @@ fn no_chunk_of_an_active_function_stays_lost() {
     }
 }
 
-async fn missing_after_puts(seed: u64, config: Config) -> usize {
-    let world = slow_world(seed);
-    let started = started_with(&world, &config).await;
-    let service = &started.service;
-    for key in ["0", "1"] {
-        put(service, key, &content(1, LARGE)).await;
-    }
-    // Too few live to decode the chunks, so that their recovery takes some time.
-    let dying = join_all((0..3).map(|index| instance(service, index))).await;
-    for instance in dying {
-        instance.end();
-    }
-    for key in ["2", "3"] {
-        put(service, key, &content(2, LARGE)).await;
-        world.clock().sleep(Duration::from_secs(1)).await;
-    }
-    missing(service)
-}
-
-/// Chunks that come back and new ones never take the same space.
+/// Section 5.5.2: service resumption. Rows of fragments that are deleted or cold are removed.
 #[test]
-fn recovered_chunks_are_counted_before_they_arrive() {
-    for seed in seeds(20) {
-        let missing = run(missing_after_puts(seed, small()));
-        assert_eq!(missing, 0, "seed {seed}");
-    }
-    let mutant = || broken(Broken::CountsRecoveredLate, small());
-    assert!((0..100).any(|seed| run(missing_after_puts(seed, mutant())) > 0));
+fn hot_fragments_are_in_memory_again_after_a_restart() {
+    run(async {
+        let world = World::new(3);
+        let first = started(&world).await;
+        let contents: Vec<_> = (0..4).map(|seed| content(seed, 3 * STRIPE)).collect();
+        put(&first.service, "cold", &contents[0]).await;
+        world.clock().sleep(Duration::from_mins(61)).await;
+        for key in ["1", "2", "deleted"] {
+            put(&first.service, key, &contents[1]).await;
+        }
+        world.clock().sleep(Duration::from_mins(2)).await;
+        let deleted = first
+            .service
+            .delete("b", "deleted", &Conditions::default())
+            .await;
+        deleted.expect("deleted");
+        until(&world, || async { stored_objects(&world).await == 3 }).await;
+        // The row of the deleted one is still there.
+        drop(first);
+        let table = Table {
+            key_value: world.key_value(),
+            clock: world.clock(),
+            entropy: world.entropy(),
+        };
+        let rows = async || {
+            let page = crate::storage::resident::page(&table, Bytes::new()).await;
+            page.expect("read").0.len()
+        };
+        assert_eq!(rows().await, 4);
+        let second = start(&world);
+        world.clock().sleep(Duration::from_secs(5)).await;
+        assert_eq!((second.service.figures().fragments, rows().await), (2, 2));
+        for (key, content) in [("1", &contents[1]), ("cold", &contents[0])] {
+            assert!(get(&second.service, key).await.expect("there") == *content);
+        }
+    });
 }
