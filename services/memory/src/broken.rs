@@ -7,8 +7,6 @@
 pub enum Broken {
     /// A chunk that missed its instance's death when its fragment was stored is never recovered.
     ForgetsMissingChunks,
-    /// A recovered chunk takes its place also if its instance has died meanwhile.
-    KeepsDeadChunks,
     /// Section 5.5.1: the state of an instance's log is neither noted nor compared.
     ForgetsRecords,
     /// M3: a reply of another epoch is delivered.

@@ -312,7 +312,7 @@ impl Residency {
         if let Some(chunks) = fragments.get_mut(&lost.fragment.name)
             && chunks.load == lost.load
             // The recovery after the next death finds only what is missing.
-            && (is_alive(&chunk) || self.groups.breaks(Broken::KeepsDeadChunks))
+            && is_alive(&chunk)
         {
             *chunks = Arc::new(chunks.with(index, Some(chunk)));
         }
