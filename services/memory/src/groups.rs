@@ -277,6 +277,11 @@ impl Groups {
         })
     }
 
+    /// Whether the group is neither released nor ended.
+    pub(crate) fn has(&self, group: GroupId) -> bool {
+        self.state.lock().running.contains_key(&group)
+    }
+
     /// Counts the bytes that a function gets back, before PUTs can take their space. Also returns its
     /// instance, if that lives.
     fn expect(

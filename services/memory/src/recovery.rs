@@ -89,6 +89,9 @@ impl Recovery {
         let lost = self.residency.lost(function);
         let bytes = lost.iter().map(|chunks| chunk_pages(chunks.fragment)).sum();
         let Some(restored) = self.groups.restore(function, bytes).await else {
+            if !self.groups.has(function.group) {
+                return;
+            }
             self.residency.forget_incomplete(&lost);
             tracing::info!(
                 chunks = lost.len(),
