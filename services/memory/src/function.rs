@@ -5,11 +5,13 @@
 //! instance that owns it. The program has no I/O of its own: channels arrive as a stream.
 //!
 //! ```text
+//!  log       the insertion log
 //!  protocol  requests and replies
 //!  memory    the table of chunks and the free space of the region
 //!  serve     the loop that answers requests
 //! ```
 
+mod log;
 mod memory;
 mod protocol;
 mod serve;
@@ -17,6 +19,6 @@ mod serve;
 pub use memory::{Memory, PAGE_BYTES};
 pub use protocol::{
     CHUNKS_PER_REMOVAL_MAX, Call, ChunkId, ChunkName, Counts, EPOCH_VARIABLE, Epoch, Outcome,
-    Partition, REGION_VARIABLE, REQUEST_BYTES_MAX, Reply, Request,
+    Partition, REGION_VARIABLE, REQUEST_BYTES_MAX, Record, Reply, Request,
 };
 pub use serve::{CHANNELS_MAX, Function, Wire, serve};

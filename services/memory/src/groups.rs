@@ -11,6 +11,7 @@
 
 use std::{
     collections::BTreeMap,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -20,17 +21,20 @@ use std::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use ports::{Clock, Entropy, Instances, LogThrottle};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 
 use crate::{
+    broken::Broken,
     instance::{ChunkName, Epoch, Instance, InstanceId, InstanceOptions, ReserveError, Slot},
+    lost::Lost,
     window::{
-        Accessed, Changes, Failed, FunctionId, GroupId, Move, Options, Placement, Unplaced, Window,
+        Accessed, Changes, Failed, FunctionId, GroupId, Move, Options, Phase, Placement, Unplaced,
+        Window,
     },
 };
 
-/// The deaths that wait to be handled.
-const DEATHS_MAX: usize = 64;
+/// The attempts to replace a dead instance. Its function is dropped after them.
+const STARTS_MAX: usize = 3;
 
 /// How groups are made.
 #[derive(Debug, Clone)]
@@ -48,6 +52,8 @@ pub(crate) struct GroupFigures {
     pub(crate) released: u64,
     /// The fragments without a place since the start.
     pub(crate) refused: u64,
+    /// The instances that were replaced since the start.
+    pub(crate) recoveries: u64,
 }
 
 /// A function group whose instances run, or are being started.
@@ -112,18 +118,19 @@ pub(crate) struct Groups {
     options: GroupOptions,
     state: Mutex<State>,
     instances_started: AtomicU64,
-    deaths: mpsc::Sender<FunctionId>,
+    recoveries: AtomicU64,
+    /// The functions to be recovered.
+    pub(crate) lost: Arc<Lost>,
     grown: Notify,
 }
 
 impl Groups {
-    /// With the functions whose instances die. No instance is started before the first object.
+    /// No instance is started before the first object.
     pub(crate) fn new(
         instances: Arc<dyn Instances>,
         clock: Arc<dyn Clock>,
         options: GroupOptions,
-    ) -> (Arc<Self>, mpsc::Receiver<FunctionId>) {
-        let (deaths, lost) = mpsc::channel(DEATHS_MAX);
+    ) -> Arc<Self> {
         let state = State {
             window: Window::new(options.window, clock.monotonic()),
             running: BTreeMap::new(),
@@ -132,16 +139,16 @@ impl Groups {
             refused: 0,
             refusals: LogThrottle::default(),
         };
-        let groups = Self {
+        Arc::new(Self {
             instances,
             clock,
             options,
             state: Mutex::new(state),
             instances_started: AtomicU64::new(0),
-            deaths,
+            recoveries: AtomicU64::new(0),
+            lost: Arc::default(),
             grown: Notify::new(),
-        };
-        (Arc::new(groups), lost)
+        })
     }
 
     /// Places `count` chunks of `bytes` bytes each. None: memory is full, or has ended.
@@ -198,7 +205,7 @@ impl Groups {
     fn start(self: &Arc<Self>, id: GroupId) -> Arc<Group> {
         let group = Arc::new(Group::starting(self.options.window.total));
         tokio::spawn(Arc::clone(self).start_instances(id, Arc::clone(&group)));
-        self.grown.notify_one();
+        self.grown.notify_waiters();
         group
     }
 
@@ -240,42 +247,85 @@ impl Groups {
 
     /// Reports the death of the instance. It does not keep the instance alive.
     fn watch(&self, function: FunctionId, instance: &Instance) {
-        let (death, deaths) = (instance.death(), self.deaths.clone());
+        let (death, lost) = (instance.death(), Arc::clone(&self.lost));
         tokio::spawn(async move {
             death.await;
-            // The receiver ends with the service.
-            let _ = deaths.send(function).await;
+            lost.add(function);
         });
     }
 
-    /// Notes the death of a function's instance. None: its group was released before.
-    pub(crate) fn failed(&self, function: FunctionId) -> Option<Failed> {
-        let mut state = self.state.lock();
-        let group = state.running.get(&function.group)?;
-        group.instances[usize::from(function.index)].lock().take();
-        Some(state.window.failed(function))
+    /// The instance of a function that gets chunks of `bytes` bytes back. A dead one is replaced. None:
+    /// the function is dropped, or its group is released.
+    pub(crate) async fn restore(
+        self: &Arc<Self>,
+        function: FunctionId,
+        bytes: u64,
+    ) -> Option<Restored> {
+        let (live, placement) = self.expect(function, bytes)?;
+        let instance = match live {
+            Some(instance) => instance,
+            None => self.replace(function).await?,
+        };
+        Some(Restored {
+            groups: Arc::clone(self),
+            placement,
+            instance,
+        })
     }
 
-    /// Starts an instance in the place of a dead one. Whether it runs. The function is dropped if not.
-    pub(crate) async fn replace(&self, function: FunctionId) -> bool {
-        let started = self.start_instance().await;
+    /// Whether the group is neither released nor ended.
+    pub(crate) fn has(&self, group: GroupId) -> bool {
+        self.state.lock().running.contains_key(&group)
+    }
+
+    /// Counts the bytes that a function gets back, before PUTs can take their space. Also returns its
+    /// instance, if that lives.
+    fn expect(
+        &self,
+        function: FunctionId,
+        bytes: u64,
+    ) -> Option<(Option<Arc<Instance>>, Placement)> {
         let mut state = self.state.lock();
-        let Some(group) = state.running.get(&function.group) else {
-            return false;
-        };
+        let group = state.running.get(&function.group).cloned()?;
+        let mut slot = group.instances[usize::from(function.index)].lock();
+        slot.take_if(|instance| instance.is_dead());
+        if slot.is_none() && state.window.failed(function) == Failed::Dropped {
+            return None;
+        }
+        let placement = state.window.expect(function, bytes)?;
+        Some((slot.clone(), placement))
+    }
+
+    /// Starts an instance in the place of a dead one. The function is dropped if that fails.
+    async fn replace(&self, function: FunctionId) -> Option<Arc<Instance>> {
+        let mut started = None;
+        for _ in 0..STARTS_MAX {
+            started = self.start_instance().await;
+            if started.is_some() {
+                break;
+            }
+        }
+        let mut state = self.state.lock();
+        let group = state.running.get(&function.group).cloned()?;
         let Some(instance) = started else {
             state.window.drop_function(function);
-            return false;
+            return None;
         };
         self.watch(function, &instance);
-        *group.instances[usize::from(function.index)].lock() = Some(instance);
-        true
+        self.recoveries.fetch_add(1, Ordering::Relaxed);
+        *group.instances[usize::from(function.index)].lock() = Some(Arc::clone(&instance));
+        Some(instance)
     }
 
     /// The instance of a function, once its group runs.
     pub(crate) async fn instance(&self, function: FunctionId) -> Option<Arc<Instance>> {
         let group = self.state.lock().running.get(&function.group).cloned()?;
         group.instance(function.index).await
+    }
+
+    /// Whether this is the mutant without `rule`.
+    pub(crate) fn breaks(&self, rule: Broken) -> bool {
+        self.options.instance.mutant.breaks(rule)
     }
 
     /// Notes a read of a chunk.
@@ -300,9 +350,33 @@ impl Groups {
 
     /// Waits until there is a group.
     pub(crate) async fn wait_until_used(&self) {
-        while self.state.lock().running.is_empty() {
-            self.grown.notified().await;
+        loop {
+            let mut grown = pin!(self.grown.notified());
+            // A group that is added after the check wakes this call, too.
+            grown.as_mut().enable();
+            if !self.state.lock().running.is_empty() {
+                return;
+            }
+            grown.await;
         }
+    }
+
+    /// The running instances whose functions are to be called in their phase.
+    pub(crate) fn to_warm_up(&self, is_called: impl Fn(Phase) -> bool) -> Vec<Arc<Instance>> {
+        let mut state = self.state.lock();
+        let State {
+            window, running, ..
+        } = &mut *state;
+        let mut instances = Vec::new();
+        for (id, group) in running {
+            for (index, instance) in (0..).zip(&group.instances) {
+                let function = FunctionId { group: *id, index };
+                if window.phase(function).is_some_and(&is_called) {
+                    instances.extend(instance.lock().clone());
+                }
+            }
+        }
+        instances
     }
 
     /// The number of instances, with those that are being started.
@@ -324,6 +398,7 @@ impl Groups {
             degraded,
             released: state.released,
             refused: state.refused,
+            recoveries: self.recoveries.load(Ordering::Relaxed),
         }
     }
 
@@ -387,5 +462,55 @@ impl Drop for Place {
         } else {
             window.settled(self.placement, None);
         }
+    }
+}
+
+/// A function that gets chunks back.
+#[derive(Debug)]
+pub(crate) struct Restored {
+    groups: Arc<Groups>,
+    placement: Placement,
+    instance: Arc<Instance>,
+}
+
+impl Restored {
+    /// One of its chunks, with `bytes` of the expected bytes.
+    pub(crate) fn returning(&self, bytes: u64) -> Returning {
+        Returning {
+            groups: Arc::clone(&self.groups),
+            placement: Placement {
+                bytes,
+                ..self.placement
+            },
+            instance: Arc::clone(&self.instance),
+        }
+    }
+}
+
+/// A chunk that comes back. Drop it once the instance has the chunk, or never will.
+#[derive(Debug)]
+pub(crate) struct Returning {
+    groups: Arc<Groups>,
+    placement: Placement,
+    instance: Arc<Instance>,
+}
+
+impl Returning {
+    /// Whether its instance has died.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.instance.is_dead()
+    }
+
+    /// Reserves the space of the chunk.
+    pub(crate) async fn reserve(&self, chunk: ChunkName, bytes: u64) -> Result<Slot, ReserveError> {
+        self.instance.reserve(chunk, bytes).await
+    }
+}
+
+impl Drop for Returning {
+    fn drop(&mut self) {
+        let counts = self.instance.counts();
+        let window = &mut self.groups.state.lock().window;
+        window.returned(self.placement, counts);
     }
 }

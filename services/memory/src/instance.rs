@@ -9,8 +9,8 @@
 //!  link   the two channels to the instance, its task, and its death
 //! ```
 //!
-//! An instance is dead once its process has died, a channel is closed, or a reply is no reply to
-//! this daemon (promise M3). The daemon then ends it. All pending calls fail, and so do all reads.
+//! An instance is dead once its process has died, a channel is closed, a reply is no reply to this
+//! daemon (promise M3), or its insertion log is not the one that the daemon knows. The daemon then ends it. All pending calls fail, and so do all reads.
 //! A call to an instance that hangs waits. Callers bound it with their clock and drop the call,
 //! which frees what it reserved.
 
@@ -30,7 +30,9 @@ use ports::{
     Clock, Error,
     instances::{Instances, Spec},
 };
+use primitives::Mutant;
 
+use crate::broken::Broken;
 use crate::function::{Call, ChunkId, Counts, EPOCH_VARIABLE, Outcome, Partition, REGION_VARIABLE};
 pub use crate::function::{ChunkName, Epoch};
 
@@ -49,6 +51,8 @@ pub struct InstanceOptions {
     pub memory_bytes: u64,
     /// The size of its region, which holds the chunks.
     pub shared_bytes: u64,
+    /// The rule that tests break.
+    pub mutant: Mutant<Broken>,
 }
 
 /// The instance is dead.
@@ -121,7 +125,7 @@ impl Instance {
             shared_bytes: bytes,
         };
         let live = Live::connect(instances.start(&spec).await?).await?;
-        let link = Link::run(id, epoch, live, clock);
+        let link = Link::run(id, epoch, live, clock, options.mutant);
         let instance = Arc::new(Self {
             id,
             link,
@@ -175,6 +179,11 @@ impl Instance {
         self.link.counts().capacity_bytes
     }
 
+    /// Calls it without an effect. Whether it lives.
+    pub(crate) async fn warm_up(&self) -> bool {
+        self.link.call(Lane::Small, Call::Counts).await.is_ok()
+    }
+
     /// Reserves space for a chunk of `bytes` bytes. A dropped call reserves nothing.
     pub async fn reserve(
         self: &Arc<Self>,
@@ -195,7 +204,7 @@ impl Instance {
                 piece.refused();
                 Err(ReserveError::Full)
             }
-            Outcome::Done | Outcome::Unknown => {
+            Outcome::Done | Outcome::Unknown | Outcome::Diverged => {
                 self.link.end();
                 Err(ReserveError::Dead)
             }

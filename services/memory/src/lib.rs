@@ -26,6 +26,7 @@
 //! From `infinistore.txt`. The durable copy of a fragment is one object with all of its chunks, so
 //! that a PUT costs one request and one sync.
 
+pub mod broken;
 mod buffers;
 mod collector;
 mod durable;
@@ -36,16 +37,22 @@ pub mod function;
 mod groups;
 mod holds;
 pub mod instance;
+mod lost;
 pub mod md5_lanes;
 mod migration;
 pub mod model;
 mod reader;
+mod recovery;
 mod residency;
+mod resident_changes;
+mod resumption;
 pub mod service;
 mod sliding;
 mod storage;
+mod warming;
 pub mod window;
 mod writer;
 
 pub use error::{Error, Result};
 pub use service::{Config, Opened, Parts, Service, Stored};
+pub use warming::WarmUps;

@@ -68,16 +68,17 @@ impl Reader {
     }
 
     async fn piece(&self, piece: &Piece) -> Result<Vec<Bytes>> {
-        if let Some(chunks) = self.residency.chunks(piece.fragment.name) {
+        let chunks = self.residency.chunks(piece.fragment.name);
+        if let Some(chunks) = &chunks {
             if piece.is_first {
-                self.residency.accessed(&chunks);
+                self.residency.accessed(chunks);
             }
-            if let Some(content) = self.read_memory(piece, &chunks) {
+            if let Some(content) = self.read_memory(piece, chunks) {
                 self.meter(piece);
                 return Ok(vec![content]);
             }
         }
-        self.residency.miss(piece.fragment);
+        self.residency.miss(piece.fragment, chunks.as_ref());
         self.read_store(piece).await
     }
 
@@ -176,6 +177,33 @@ impl Reader {
                 .into(),
             )
         })
+    }
+
+    /// Unit `index` of a stripe with its checksum, decoded from chunks in memory. None: they are too
+    /// few.
+    pub(crate) fn decode_unit(
+        &self,
+        chunks: &Chunks,
+        stripe: &Stripe,
+        index: usize,
+    ) -> Option<Vec<u8>> {
+        let (cell, unit) = (stripe.cell_bytes(), stripe.unit_bytes);
+        let mut buffer = self.buffers.take_now(stripe.stored_bytes());
+        let mut present = Vec::new();
+        for (at, cell) in buffer.as_mut().chunks_exact_mut(cell).enumerate() {
+            let is_wanted = at != index && present.len() < usize::from(stripe.shape.data);
+            if is_wanted && at < stripe.shape.total() && chunks.read(stripe, at, cell) {
+                present.push((at, &cell[..unit]));
+            }
+        }
+        if present.len() < usize::from(stripe.shape.data) {
+            return None;
+        }
+        let mut decoded = vec![0; cell];
+        let (bytes, checksum) = decoded.split_at_mut(unit);
+        self.code.reconstruct(&present, &mut [(index, bytes)]);
+        checksum.copy_from_slice(&stripe.checksum(index, bytes));
+        Some(decoded)
     }
 
     /// The whole stripe from the units that `read` can give. None: they are too few.

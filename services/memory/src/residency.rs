@@ -6,13 +6,15 @@
 //!
 //! Invariants
 //! - Two chunks of a fragment are never on one function: chunk `i` is on function `i` of its group.
-//! - A fragment is found here only once all of its chunks were written whole.
+//! - A fragment is found here only once enough of its chunks were written whole.
+//! - Each missing chunk has its function queued for recovery ([`crate::lost`]), or its function was
+//!   dropped.
 //! - A fragment is forgotten with the first of its groups that is released.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -23,10 +25,12 @@ use ports::metering::function_memory::{Category, Counted, FunctionMemoryMeter};
 use tokio::sync::mpsc;
 
 use crate::{
+    broken::Broken,
     fragment::{Fragment, FragmentName, SegmentId, Stripe},
     function::PAGE_BYTES,
     groups::{Groups, Place},
     instance::{ChunkName, HeldChunk, ReserveError, Slot},
+    resident_changes::{Changes, ROWS_MAX},
     window::{Accessed, FunctionId, GroupId},
 };
 
@@ -72,13 +76,26 @@ impl Chunks {
         }
     }
 
-    pub(crate) fn is_missing(&self, index: usize) -> bool {
-        self.held[index].is_none()
+    fn is_missing(&self, index: usize) -> bool {
+        !self.held[index].as_ref().is_some_and(is_alive)
     }
 
-    /// Whether there are enough chunks to decode the fragment.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.held.iter().flatten().count() >= usize::from(self.fragment.shape.data)
+    /// The functions whose chunks are missing.
+    fn missing(&self) -> Vec<FunctionId> {
+        let functions = self.functions.iter().enumerate();
+        let missing = functions.filter(|(index, _)| self.is_missing(*index));
+        missing.map(|(_, function)| *function).collect()
+    }
+
+    /// Whether enough instances live to decode the fragment.
+    fn is_whole(&self) -> bool {
+        let live = self.held.iter().flatten().filter(|chunk| is_alive(chunk));
+        live.count() >= usize::from(self.fragment.shape.data)
+    }
+
+    /// The name of its chunk `index`.
+    pub(crate) fn name(&self, index: usize) -> ChunkName {
+        chunk_name(self.fragment, index)
     }
 
     /// The function of a present chunk in the oldest group.
@@ -97,24 +114,28 @@ impl Chunks {
 /// Space for the chunks of a fragment. Dropping it frees the space.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    slots: Vec<Slot>,
+    /// By index; none: the instance is dead. Enough of them live to decode the fragment.
+    slots: Vec<Option<Slot>>,
     /// Dropped after the slots.
     places: Vec<Place>,
 }
 
 impl Slots {
-    /// Writes each unit of the stripe into its chunk. Whether all instances are alive.
-    pub(crate) fn write(&self, stripe: &Stripe, cells: &[u8]) -> bool {
+    /// Writes each unit of the stripe into its chunk. Whether enough instances live.
+    pub(crate) fn write(&mut self, stripe: &Stripe, cells: &[u8]) -> bool {
         let cells = cells.chunks_exact(stripe.cell_bytes());
         let start = stripe.in_chunk().start;
-        let mut writes = self.slots.iter().zip(cells);
-        writes.all(|(slot, cell)| slot.write(start, cell).is_ok())
+        for (slot, cell) in self.slots.iter_mut().zip(cells) {
+            // The chunk is recovered with the rest of its function.
+            slot.take_if(|slot| slot.write(start, cell).is_err());
+        }
+        self.slots.iter().flatten().count() >= usize::from(stripe.shape.data)
     }
 }
 
 /// The reason why a fragment is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
+enum Reason {
     /// It was read, and is not in memory.
     Missed,
     /// It is in an old group, and was read again.
@@ -125,8 +146,19 @@ pub(crate) enum Reason {
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) fragment: Fragment,
-    pub(crate) reason: Reason,
+    reason: Reason,
+    /// The chunks that did not suffice for the read; none: there were none.
+    seen: Weak<Chunks>,
     residency: Arc<Residency>,
+}
+
+impl Wanted {
+    /// Whether the load takes the place of the chunks that are `present` now.
+    pub(crate) fn is_for(&self, present: &Chunks) -> bool {
+        self.reason == Reason::Moved
+            || !present.is_whole()
+            || std::ptr::eq(self.seen.as_ptr(), present)
+    }
 }
 
 impl Drop for Wanted {
@@ -146,6 +178,7 @@ pub(crate) struct Residency {
     wanted: Mutex<BTreeSet<FragmentName>>,
     loads: mpsc::Sender<Wanted>,
     loads_begun: AtomicU64,
+    pub(crate) changes: Arc<Changes>,
 }
 
 impl Residency {
@@ -162,6 +195,7 @@ impl Residency {
             wanted: Mutex::default(),
             loads,
             loads_begun: AtomicU64::new(0),
+            changes: Arc::default(),
         };
         (Arc::new(residency), wanted)
     }
@@ -171,9 +205,12 @@ impl Residency {
         self.fragments.lock().get(&name).cloned()
     }
 
-    /// Asks for a fragment to be loaded into memory.
-    pub(crate) fn miss(self: &Arc<Self>, fragment: Fragment) {
-        if let Some(wanted) = self.want(fragment, Reason::Missed) {
+    /// Asks for a fragment to be loaded into memory, because the chunks that were `seen` there did
+    /// not suffice for a read.
+    pub(crate) fn miss(self: &Arc<Self>, fragment: Fragment, seen: Option<&Arc<Chunks>>) {
+        let seen = seen.map_or_else(Weak::new, Arc::downgrade);
+        if let Some(mut wanted) = self.want(fragment, Reason::Missed) {
+            wanted.seen = seen;
             // If too many wait, a later read asks again.
             let _ = self.loads.try_send(wanted);
         }
@@ -205,6 +242,13 @@ impl Residency {
         }
     }
 
+    /// A fragment that was not read yet, unless memory was full since the start. The load takes the
+    /// place of no present one.
+    pub(crate) fn want_early(self: &Arc<Self>, fragment: Fragment) -> Option<Wanted> {
+        let has_room = self.groups.figures().released == 0;
+        has_room.then(|| self.want(fragment, Reason::Missed))?
+    }
+
     /// None: it is being loaded already.
     fn want(self: &Arc<Self>, fragment: Fragment, reason: Reason) -> Option<Wanted> {
         if !self.wanted.lock().insert(fragment.name) {
@@ -216,14 +260,14 @@ impl Residency {
         Some(Wanted {
             fragment,
             reason,
+            seen: Weak::new(),
             residency: Arc::clone(self),
         })
     }
 
     /// Space for a fragment. None: memory is full, or an instance is dead.
     pub(crate) async fn reserve(&self, fragment: Fragment) -> Option<Slots> {
-        // An instance gives out whole pages.
-        let bytes = fragment.chunk_bytes().next_multiple_of(PAGE_BYTES);
+        let bytes = chunk_pages(fragment);
         for _ in 0..ATTEMPTS_MAX {
             let (places, released) = self.groups.place(fragment.shape.total(), bytes);
             self.forget_groups(&released);
@@ -239,45 +283,43 @@ impl Residency {
         None
     }
 
-    /// Space for chunk `index` of a fragment on its function, after its instance has died.
-    pub(crate) async fn reserve_again(&self, chunks: &Chunks, index: usize) -> Option<Slot> {
-        let instance = self.groups.instance(chunks.functions[index]).await?;
-        let name = chunk_name(chunks.fragment, index);
-        let bytes = chunks.fragment.chunk_bytes();
-        self.meter.invoked(Category::Recovery, 1, bytes);
-        instance.reserve(name, bytes).await.ok()
-    }
-
     /// Shows the fragment, whose chunks were written whole and are durable. They take the place of
     /// `replaced`, and of no other.
     pub(crate) async fn seal(&self, fragment: Fragment, slots: Slots, replaced: Option<&Chunks>) {
         let Slots { slots, places } = slots;
-        let sealed = join_all(slots.into_iter().map(Slot::seal)).await;
-        let is_alive = |chunk: &HeldChunk| !chunk.instance().is_dead();
+        let sealed = slots.into_iter().map(async |slot| slot?.seal().await.ok());
+        let held = join_all(sealed).await;
+        // An instance that dies after this is found by the recovery that its death starts.
+        let mut fragments = self.fragments.lock();
         let chunks = Chunks {
             fragment,
             load: self.loads_begun.fetch_add(1, Ordering::Relaxed),
             functions: places.iter().map(Place::function).collect(),
-            held: sealed
-                .into_iter()
-                .map(|chunk| chunk.ok().filter(is_alive))
-                .collect(),
+            held: held.into_iter().map(|one| one.filter(is_alive)).collect(),
             resident: replaced.map_or_else(
                 || Arc::new(self.meter.resident(fragment.bytes)),
                 |replaced| Arc::clone(&replaced.resident),
             ),
         };
-        if !chunks.is_whole() {
-            return;
-        }
-        let mut fragments = self.fragments.lock();
         let present = fragments.get(&fragment.name).map(|chunks| chunks.load);
-        if present.is_none() || present == replaced.map(|chunks| chunks.load) {
+        let replaces = present.is_none() || present == replaced.map(|chunks| chunks.load);
+        let mut missing = Vec::new();
+        if replaces && chunks.is_whole() {
+            missing = chunks.missing();
             fragments.insert(fragment.name, Arc::new(chunks));
+            if fragments.len() <= ROWS_MAX {
+                self.changes.came(fragment);
+            }
         }
         drop(fragments);
         // The groups may be released from now on, and are forgotten then.
         drop(places);
+        if self.groups.breaks(Broken::ForgetsMissingChunks) {
+            return;
+        }
+        for function in missing {
+            self.groups.lost.add(function);
+        }
     }
 
     /// Puts a chunk of `lost` in the place of one whose instance has died.
@@ -285,17 +327,21 @@ impl Residency {
         let mut fragments = self.fragments.lock();
         if let Some(chunks) = fragments.get_mut(&lost.fragment.name)
             && chunks.load == lost.load
+            // The recovery after the next death finds only what is missing.
+            && is_alive(&chunk)
         {
             *chunks = Arc::new(chunks.with(index, Some(chunk)));
         }
     }
 
-    /// Drops all chunks of a dead instance. Returns the fragments that miss one now.
-    pub(crate) fn drop_chunks(&self, function: FunctionId) -> Vec<Arc<Chunks>> {
+    /// The fragments that miss their chunk on a function. Chunks of a dead instance are dropped.
+    pub(crate) fn lost(&self, function: FunctionId) -> Vec<Arc<Chunks>> {
         let (mut lost, index) = (Vec::new(), usize::from(function.index));
         for chunks in self.fragments.lock().values_mut() {
-            if chunks.functions.get(index) == Some(&function) && !chunks.is_missing(index) {
-                *chunks = Arc::new(chunks.with(index, None));
+            if chunks.functions.get(index) == Some(&function) && chunks.is_missing(index) {
+                if chunks.held[index].is_some() {
+                    *chunks = Arc::new(chunks.with(index, None));
+                }
                 lost.push(Arc::clone(chunks));
             }
         }
@@ -312,8 +358,14 @@ impl Residency {
                 .get(&name)
                 .is_some_and(|chunks| !chunks.is_whole())
             {
-                fragments.remove(&name);
+                self.remove(&mut fragments, name);
             }
+        }
+    }
+
+    fn remove(&self, fragments: &mut BTreeMap<FragmentName, Arc<Chunks>>, name: FragmentName) {
+        if fragments.remove(&name).is_some() {
+            self.changes.left(name);
         }
     }
 
@@ -321,7 +373,11 @@ impl Residency {
     pub(crate) fn forget_groups(&self, groups: &[GroupId]) {
         if !groups.is_empty() {
             let mut fragments = self.fragments.lock();
-            fragments.retain(|_, chunks| !chunks.is_in(groups));
+            let in_groups = fragments.values().filter(|chunks| chunks.is_in(groups));
+            let names: Vec<_> = in_groups.map(|chunks| chunks.fragment.name).collect();
+            for name in names {
+                self.remove(&mut fragments, name);
+            }
         }
     }
 
@@ -334,14 +390,33 @@ impl Residency {
             .map(|(name, _)| *name)
             .collect();
         for name in names {
-            fragments.remove(&name);
+            self.remove(&mut fragments, name);
         }
+    }
+
+    /// The chunks that are missing.
+    #[cfg(test)]
+    pub(crate) fn missing_count(&self) -> usize {
+        let fragments = self.fragments.lock();
+        fragments
+            .values()
+            .map(|chunks| chunks.missing().len())
+            .sum()
     }
 
     /// The number of fragments in memory.
     pub(crate) fn count(&self) -> usize {
         self.fragments.lock().len()
     }
+}
+
+/// The pages of one chunk of a fragment. An instance gives out whole pages.
+pub(crate) fn chunk_pages(fragment: Fragment) -> u64 {
+    fragment.chunk_bytes().next_multiple_of(PAGE_BYTES)
+}
+
+fn is_alive(chunk: &HeldChunk) -> bool {
+    !chunk.instance().is_dead()
 }
 
 fn chunk_name(fragment: Fragment, index: usize) -> ChunkName {
@@ -357,9 +432,15 @@ async fn reserve_at(mut places: Vec<Place>, fragment: Fragment) -> Result<Slots,
         let name = chunk_name(fragment, index);
         async move { place.reserve(name).await }
     });
-    let slots = join_all(reserved).await;
-    Ok(Slots {
-        slots: slots.into_iter().collect::<Result<_, _>>()?,
-        places,
-    })
+    let mut slots = Vec::with_capacity(fragment.shape.total());
+    for reserved in join_all(reserved).await {
+        match reserved {
+            Err(ReserveError::Full) => return Err(ReserveError::Full),
+            reserved => slots.push(reserved.ok()),
+        }
+    }
+    if slots.iter().flatten().count() < usize::from(fragment.shape.data) {
+        return Err(ReserveError::Dead);
+    }
+    Ok(Slots { slots, places })
 }

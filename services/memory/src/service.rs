@@ -19,11 +19,13 @@ use ports::{
     metering::function_memory::{FunctionMemoryMeter, FunctionMemoryUsage, MeteredInstances},
     objects::ObjectStore,
 };
+use primitives::Mutant;
 use tokio::sync::mpsc;
 
 pub use self::stored::Stored;
 use crate::{
     Error, Result,
+    broken::Broken,
     buffers::Buffers,
     collector::{Collector, Queue},
     durable::DurableFragments,
@@ -39,14 +41,17 @@ use crate::{
         SEGMENT_BYTES_MAX,
     },
     reader::Reader,
+    recovery::Recovery,
     residency::{Residency, Wanted},
+    resumption::Resumption,
     sliding::Sliding,
     storage::{
         buckets, objects, pending,
         rows::{ObjectRow, Place},
         table::{Found, Table},
     },
-    window::{Cap, FunctionId, Options, Pace, Scaling},
+    warming::{WarmUps, Warming},
+    window::{Cap, Options, Pace, Scaling},
     writer::{self, Writer},
 };
 
@@ -98,6 +103,11 @@ pub struct Config {
     pub degraded_intervals: u32,
     /// How the window grows.
     pub scaling: Scaling,
+    /// How instances are kept warm. None: the provider does not reclaim idle instances. The local ones
+    /// are processes of the server, which end with it alone.
+    pub warm_ups: Option<WarmUps>,
+    /// The rule that tests break.
+    pub mutant: Mutant<Broken>,
 }
 
 impl Default for Config {
@@ -115,6 +125,8 @@ impl Default for Config {
             active_intervals: 6,
             degraded_intervals: 12,
             scaling: Scaling::Linear,
+            warm_ups: None,
+            mutant: Mutant::NONE,
         }
     }
 }
@@ -147,10 +159,12 @@ pub struct Service {
 #[derive(Debug)]
 struct Background {
     collector: Collector,
+    resumption: Resumption,
     migration: Migration,
     sliding: Sliding,
+    warming: Warming,
     wanted: mpsc::Receiver<Wanted>,
-    lost: mpsc::Receiver<FunctionId>,
+    recovery: Recovery,
 }
 
 impl Service {
@@ -167,71 +181,93 @@ impl Service {
             unit_bytes: config.unit_bytes,
         };
         let options = group_options(config, shape);
-        let round = options.window.pace.round;
         let clock = Arc::clone(&table.clock);
         let meter = FunctionMemoryMeter::new(Arc::clone(&clock));
         let instances = MeteredInstances::new(parts.instances, Arc::clone(&meter));
-        let (groups, lost) = Groups::new(Arc::new(instances), clock, options);
+        let groups = Groups::new(Arc::new(instances), clock, options);
         let (residency, wanted) = Residency::new(Arc::clone(&groups), Arc::clone(&meter));
         let durable = DurableFragments::new(parts.objects, meter, table.first_segment());
         let (writer, reader) = streams(shape, &durable, &residency);
-        let (holds, garbage) = (Holds::default(), Arc::<Queue>::default());
-        let background = Background {
-            collector: Collector {
-                table: table.clone(),
-                durable: durable.clone(),
-                residency: Arc::clone(&residency),
-                holds: holds.clone(),
-                queue: Arc::clone(&garbage),
-            },
-            sliding: Sliding {
-                groups: Arc::clone(&groups),
-                residency: Arc::clone(&residency),
-                clock: Arc::clone(&table.clock),
-                entropy: Arc::clone(&table.entropy),
-                round,
-            },
-            migration: Migration {
-                reader: reader.clone(),
-                durable,
-                residency,
-                groups: Arc::clone(&groups),
-                holds: holds.clone(),
-            },
-            wanted,
-            lost,
-        };
-        Self {
+        let service = Self {
             table,
             shape,
             writer,
             reader,
-            holds,
-            garbage,
+            holds: Holds::default(),
+            garbage: Arc::default(),
             groups,
-            background: Arc::new(Mutex::new(Some(background))),
+            background: Arc::default(),
+        };
+        *service.background.lock() = Some(service.background(config, wanted));
+        service
+    }
+
+    fn background(&self, config: &Config, wanted: mpsc::Receiver<Wanted>) -> Background {
+        let (table, groups, holds) = (self.table.clone(), self.groups.clone(), self.holds.clone());
+        let residency = Arc::clone(&self.reader.residency);
+        let clock = Arc::clone(&table.clock);
+        let migration = Migration {
+            reader: self.reader.clone(),
+            residency: Arc::clone(&residency),
+            holds: holds.clone(),
+        };
+        Background {
+            recovery: Recovery::new(
+                self.reader.clone(),
+                groups.clone(),
+                holds.clone(),
+                clock.clone(),
+            ),
+            resumption: Resumption {
+                table: table.clone(),
+                migration: migration.clone(),
+                changes: Arc::clone(&residency.changes),
+                hot: config.gc_interval * config.active_intervals,
+            },
+            sliding: Sliding {
+                groups: Arc::clone(&groups),
+                residency: Arc::clone(&residency),
+                clock: Arc::clone(&clock),
+                entropy: Arc::clone(&table.entropy),
+                round: group_options(config, self.shape).window.pace.round,
+            },
+            warming: Warming {
+                groups,
+                clock,
+                meter: Arc::clone(&self.reader.residency.meter),
+                every: config.warm_ups,
+            },
+            collector: Collector {
+                table,
+                durable: self.reader.durable.clone(),
+                residency,
+                holds,
+                queue: Arc::clone(&self.garbage),
+            },
+            migration,
+            wanted,
         }
     }
 
-    /// Collects garbage, loads fragments, recovers chunks and releases memory, until it is dropped. The
-    /// second call does nothing.
+    /// Resumes memory, collects garbage, loads fragments, recovers chunks and releases memory, until it
+    /// is dropped. The second call does nothing.
     pub async fn run(&self) {
         let Some(background) = self.background.lock().take() else {
             return;
         };
         let Background {
             collector,
+            resumption,
             migration,
             sliding,
+            warming,
             wanted,
-            lost,
+            recovery,
         } = background;
         let uploads = self.clean_uploads();
-        let moves = join(
-            migration.clone().load_wanted(wanted),
-            migration.recover_lost(lost),
-        );
-        join3(join(collector.run(), uploads), moves, sliding.run()).await;
+        let moves = join(migration.load_wanted(wanted), recovery.run());
+        let window = join3(sliding.run(), warming.run(), resumption.run());
+        join3(join(collector.run(), uploads), moves, window).await;
     }
 
     /// Ends all instances.
@@ -418,6 +454,7 @@ impl Service {
             groups_degraded: groups.degraded,
             groups_released: groups.released,
             fragments_refused: groups.refused,
+            recoveries: groups.recoveries,
         }
     }
 }
@@ -437,6 +474,8 @@ pub struct Figures {
     pub groups_released: u64,
     /// Fragments since the start that had no place in memory, and are in the object store alone.
     pub fragments_refused: u64,
+    /// Instances that were replaced since the start.
+    pub recoveries: u64,
 }
 
 /// The ways of content in and out. Each has its own buffers: a copy reads while it writes.
@@ -496,6 +535,7 @@ fn group_options(config: &Config, shape: Shape) -> GroupOptions {
             environment: config.environment.clone(),
             memory_bytes: config.instance_bytes,
             shared_bytes,
+            mutant: config.mutant,
         },
     }
 }

@@ -274,6 +274,26 @@ impl Window {
         self.with(placement, Function::persisted);
     }
 
+    /// Counts chunks that a new instance of a function gets back. There is no test of the cap: the dead
+    /// instance had them. None: the function is not in the window.
+    pub fn expect(&mut self, function: FunctionId, bytes: u64) -> Option<Placement> {
+        let (group, _) = self.find(function.group)?;
+        let expecting = &mut group.functions[usize::from(function.index)];
+        expecting.expect(bytes);
+        Some(Placement {
+            function,
+            generation: expecting.generation(),
+            bytes,
+        })
+    }
+
+    /// Notes that expected chunks have arrived, or never will.
+    pub fn returned(&mut self, placement: Placement, counts: Counts) {
+        self.with(placement, |function| {
+            function.returned(placement.bytes, counts);
+        });
+    }
+
     /// Calls `with` on the function of a placed chunk, if that still has the same instance.
     fn with(&mut self, placement: Placement, with: impl FnOnce(&mut Function)) {
         let index = usize::from(placement.function.index);

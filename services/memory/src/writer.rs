@@ -81,13 +81,8 @@ impl Writer {
             source.fill(&stripe, cells).await?;
             encode(&self.code, &stripe, cells);
             let cells = buffer.freeze(stripe.stored_bytes());
-            if slots
-                .as_ref()
-                .is_some_and(|slots| !slots.write(&stripe, &cells))
-            {
-                // An instance died. The object store has the fragment, and memory gets it later.
-                *slots = None;
-            }
+            // Too many instances died. The object store has the fragment, and memory gets it later.
+            slots.take_if(|slots| !slots.write(&stripe, &cells));
             hash.add(&stripe, &cells).await;
             storing.put(cells).await?;
         }

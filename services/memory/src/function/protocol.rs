@@ -1,7 +1,8 @@
 //! Requests of the daemon and replies of an instance.
 //!
 //! Every request has a number, which its reply repeats. The daemon issues an epoch at the start of
-//! an instance, and every reply carries it. A reply of another epoch is void (promise M3).
+//! an instance, and every message carries it. A message of another epoch is void (promise M3).
+//! Both also carry the state of the insertion log ([`super::log`]).
 //!
 //! The daemon chooses the id of a chunk. It can therefore free a chunk whose reply it never
 //! received.
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 const FORMAT: RecordFormat = RecordFormat::new(1);
 /// The expected size of most messages.
-const MESSAGE_BYTES: usize = 96;
+const MESSAGE_BYTES: usize = 160;
 
 /// The longest request. An instance closes a channel with a longer one.
 pub const REQUEST_BYTES_MAX: usize = 64 << 10;
@@ -67,11 +68,26 @@ pub struct Counts {
     pub chunks: u64,
 }
 
+/// A state of an insertion log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Record {
+    /// The changes so far.
+    pub term: u64,
+    /// The insertions so far, with those of chunks that were removed (`diff_rank`).
+    pub insertions: u64,
+    /// The hash over all changes; zeros: there was none.
+    pub hash: [u8; 32],
+}
+
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// Its number, which no other request of the instance has.
     pub number: u64,
+    /// The epoch of the instance that it is for.
+    pub epoch: Epoch,
+    /// The latest state of the instance's log that the daemon knows.
+    pub record: Record,
     /// The call.
     pub call: Call,
 }
@@ -111,6 +127,8 @@ pub struct Reply {
     pub epoch: Epoch,
     /// The state of the instance's memory after the call.
     pub counts: Counts,
+    /// The state of the instance's log after the call.
+    pub record: Record,
     /// The outcome of the call.
     pub outcome: Outcome,
 }
@@ -129,6 +147,8 @@ pub enum Outcome {
     },
     /// There is no space for the chunk. Nothing was evicted.
     Full,
+    /// The request is for an instance of another epoch, or with another log. It had no effect.
+    Diverged,
     /// There is no chunk with this id, or it is not in the state that the call needs.
     Unknown,
 }
@@ -186,7 +206,17 @@ mod tests {
             Call::Remove(ids.collect()),
         ];
         let number = u64::MAX;
-        calls.map(|call| Request { number, call }).into()
+        let request = |call| Request {
+            number,
+            epoch: Epoch(u64::MAX),
+            record: Record {
+                term: u64::MAX,
+                insertions: u64::MAX,
+                hash: [255; 32],
+            },
+            call,
+        };
+        calls.map(request).into()
     }
 
     #[test]
@@ -200,6 +230,7 @@ mod tests {
             number: 5,
             epoch: Epoch(9),
             counts: Counts::default(),
+            record: Record::default(),
             outcome: Outcome::Reserved {
                 offset: 4096,
                 evicted: vec![ChunkId(1)],

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use ports::instances::Channel;
 
 use super::{
+    log::Log,
     memory::Memory,
     protocol::{
         CHUNKS_PER_REMOVAL_MAX, Call, EPOCH_VARIABLE, Epoch, Outcome, REGION_VARIABLE,
@@ -52,14 +53,16 @@ impl Wire for Arc<dyn Channel> {
 #[derive(Debug)]
 pub struct Function {
     epoch: Epoch,
-    memory: Mutex<Memory>,
+    state: Mutex<(Memory, Log)>,
 }
 
 impl Function {
     /// An empty instance of this epoch, with a region of `bytes` bytes.
     pub fn new(epoch: Epoch, bytes: u64) -> Self {
-        let memory = Mutex::new(Memory::new(bytes));
-        Self { epoch, memory }
+        Self {
+            epoch,
+            state: Mutex::new((Memory::new(bytes), Log::default())),
+        }
     }
 
     /// The instance that the daemon describes in the environment, where `variable` finds values.
@@ -78,30 +81,18 @@ impl Function {
 
     /// Answers a request.
     pub fn answer(&self, request: &Request) -> Reply {
-        let mut memory = self.memory.lock();
-        let outcome = match &request.call {
-            Call::Counts => Outcome::Done,
-            Call::Reserve {
-                id,
-                name,
-                bytes,
-                partition,
-            } => memory.reserve(*id, *name, *bytes, *partition),
-            Call::Seal(id) => memory.seal(*id),
-            Call::Lock(id) => memory.lock(*id),
-            Call::Unlock(id) => memory.unlock(*id),
-            Call::Remove(ids) if ids.len() > CHUNKS_PER_REMOVAL_MAX => Outcome::Unknown,
-            Call::Remove(ids) => {
-                for id in ids {
-                    memory.remove(*id);
-                }
-                Outcome::Done
-            }
+        let mut state = self.state.lock();
+        let (memory, log) = &mut *state;
+        let outcome = if request.epoch == self.epoch && log.contains(request.record) {
+            apply(memory, log, &request.call)
+        } else {
+            Outcome::Diverged
         };
         Reply {
             number: request.number,
             epoch: self.epoch,
             counts: memory.counts(),
+            record: log.record(),
             outcome,
         }
     }
@@ -116,6 +107,43 @@ impl Function {
             if !wire.send(self.answer(&request).encode()).await {
                 return;
             }
+        }
+    }
+}
+
+fn apply(memory: &mut Memory, log: &mut Log, call: &Call) -> Outcome {
+    match call {
+        Call::Counts => Outcome::Done,
+        Call::Reserve {
+            id,
+            name,
+            bytes,
+            partition,
+        } => {
+            let outcome = memory.reserve(*id, *name, *bytes, *partition);
+            if let Outcome::Reserved { evicted, .. } = &outcome
+                && !evicted.is_empty()
+            {
+                log.remove(evicted);
+            }
+            outcome
+        }
+        Call::Seal(id) => {
+            let outcome = memory.seal(*id);
+            if let (Outcome::Done, Some(name)) = (&outcome, memory.name(*id)) {
+                log.insert(*id, name);
+            }
+            outcome
+        }
+        Call::Lock(id) => memory.lock(*id),
+        Call::Unlock(id) => memory.unlock(*id),
+        Call::Remove(ids) if ids.len() > CHUNKS_PER_REMOVAL_MAX => Outcome::Unknown,
+        Call::Remove(ids) => {
+            for id in ids {
+                memory.remove(*id);
+            }
+            log.remove(ids);
+            Outcome::Done
         }
     }
 }
@@ -156,7 +184,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::function::protocol::{ChunkId, ChunkName, Partition};
+    use crate::function::protocol::{ChunkId, ChunkName, Partition, Record};
 
     /// Both ends of a channel are queues of the test.
     struct Queues {
@@ -191,9 +219,18 @@ mod tests {
         }
 
         async fn ask(&mut self, number: u64, call: Call) -> Reply {
-            let request = Request { number, call }.encode();
+            let request = request(number, call).encode();
             self.requests.send(request).await.expect("it serves");
             Reply::decode(&self.replies.recv().await.expect("it replies")).expect("a reply")
+        }
+    }
+
+    fn request(number: u64, call: Call) -> Request {
+        Request {
+            number,
+            epoch: Epoch(3),
+            record: Record::default(),
+            call,
         }
     }
 
@@ -237,6 +274,36 @@ mod tests {
         .await;
     }
 
+    /// M3, section 5.5.1.
+    #[test]
+    fn a_request_for_another_epoch_or_another_log_has_no_effect() {
+        let function = Function::new(Epoch(3), 8 * 4096);
+        for call in [reserve(1, 10), Call::Seal(ChunkId(1))] {
+            assert_ne!(function.answer(&request(1, call)).outcome, Outcome::Unknown);
+        }
+        let reply = function.answer(&request(2, Call::Counts));
+        assert_eq!((reply.record.term, reply.record.insertions), (1, 1));
+        let newer = Request {
+            epoch: Epoch(4),
+            ..request(3, reserve(2, 10))
+        };
+        let mut forked = request(4, reserve(2, 10));
+        forked.record = Record {
+            hash: [1; 32],
+            ..reply.record
+        };
+        let mut ahead = request(5, reserve(2, 10));
+        ahead.record.term = 2;
+        for void in [newer, forked, ahead] {
+            let refused = function.answer(&void);
+            assert_eq!(refused.outcome, Outcome::Diverged);
+            assert_eq!(
+                (refused.counts, refused.record),
+                (reply.counts, reply.record)
+            );
+        }
+    }
+
     #[tokio::test]
     async fn a_channel_whose_reader_is_slow_delays_no_other() {
         with_two_channels(|slow, mut other| async move {
@@ -244,13 +311,7 @@ mod tests {
             let mut number = 0;
             while slow
                 .requests
-                .try_send(
-                    Request {
-                        number,
-                        call: Call::Counts,
-                    }
-                    .encode(),
-                )
+                .try_send(request(number, Call::Counts).encode())
                 .is_ok()
                 || number < 12
             {

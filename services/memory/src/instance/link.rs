@@ -20,11 +20,13 @@ use ports::{
     Clock, Error, Result,
     instances::{Channel, Instance as Port, Region},
 };
+use primitives::Mutant;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 use super::{Dead, InstanceId};
+use crate::broken::Broken;
 use crate::function::{
-    CHUNKS_PER_REMOVAL_MAX, Call, ChunkId, Counts, Epoch, Outcome, Reply, Request,
+    CHUNKS_PER_REMOVAL_MAX, Call, ChunkId, Counts, Epoch, Outcome, Record, Reply, Request,
 };
 
 /// Chunks from this size on are large.
@@ -101,6 +103,9 @@ pub(super) struct Link {
     live: RwLock<Option<Live>>,
     is_dead: watch::Sender<bool>,
     counts: Mutex<Counts>,
+    /// The latest state of the instance's log.
+    record: Mutex<Record>,
+    mutant: Mutant<Broken>,
     clock: Arc<dyn Clock>,
     numbers: AtomicU64,
     pending: Mutex<BTreeMap<u64, oneshot::Sender<Outcome>>>,
@@ -134,6 +139,7 @@ impl Link {
         epoch: Epoch,
         live: Live,
         clock: Arc<dyn Clock>,
+        mutant: Mutant<Broken>,
     ) -> Arc<Self> {
         let queue = |_| Queue {
             freed: Mutex::new(Vec::new()),
@@ -145,7 +151,9 @@ impl Link {
             epoch,
             live: RwLock::new(Some(live.clone())),
             is_dead: watch::Sender::new(false),
-            counts: Mutex::new(Counts::default()),
+            counts: Mutex::default(),
+            record: Mutex::default(),
+            mutant,
             clock,
             numbers: AtomicU64::new(0),
             pending: Mutex::new(BTreeMap::new()),
@@ -184,11 +192,31 @@ impl Link {
                 Err(error) => Err(error),
             };
             match reply {
-                Ok(reply) if reply.epoch == self.epoch => self.deliver(reply),
-                Ok(reply) => return format!("it replied in {:?}", reply.epoch),
+                Ok(reply) if !self.is_current(reply.epoch) => {
+                    return format!("it replied in {:?}", reply.epoch);
+                }
+                Ok(reply) if !self.follows(&reply) => return "its log is another one".to_owned(),
+                Ok(reply) => self.deliver(reply),
                 Err(error) => return error.to_string(),
             }
         }
+    }
+
+    fn is_current(&self, epoch: Epoch) -> bool {
+        epoch == self.epoch || self.mutant.breaks(Broken::AcceptsOtherEpochs)
+    }
+
+    /// Whether the reply comes from the log that the daemon knows. Notes its state.
+    fn follows(&self, reply: &Reply) -> bool {
+        if self.mutant.breaks(Broken::ForgetsRecords) {
+            return true;
+        }
+        let mut known = self.record.lock();
+        if reply.record.term > known.term {
+            *known = reply.record;
+        }
+        let is_fork = reply.record.term == known.term && reply.record != *known;
+        reply.outcome != Outcome::Diverged && !is_fork
     }
 
     fn deliver(&self, reply: Reply) {
@@ -281,7 +309,13 @@ impl Link {
             let live = live.as_ref().ok_or(Dead)?;
             Arc::clone(&live.channels[lane as usize])
         };
-        let request = Request { number, call }.encode();
+        let request = Request {
+            number,
+            epoch: self.epoch,
+            record: *self.record.lock(),
+            call,
+        };
+        let request = request.encode();
         if channel.send(request).await.is_err() {
             self.end();
             return Err(Dead);

@@ -8,6 +8,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _, future::select, stream};
+use parking_lot::Mutex;
 use ports::{ErrorKind, instances::Death};
 use simulated::{
     World,
@@ -373,6 +374,60 @@ fn the_last_handle_or_chunk_ends_the_instance() {
     });
 }
 
+/// An instance whose second life begins with a request of the first one.
+struct Reborn {
+    function: Mutex<Function>,
+    request: Mutex<Option<Request>>,
+    requests: AtomicU32,
+    /// The epoch of the second life.
+    epoch: Epoch,
+    born_at: u32,
+}
+
+impl Reborn {
+    fn new(epoch: Epoch, born_at: u32) -> Self {
+        Self {
+            function: Mutex::new(Function::new(Epoch(77), PAGES * PAGE_BYTES)),
+            request: Mutex::default(),
+            requests: AtomicU32::new(0),
+            epoch,
+            born_at,
+        }
+    }
+}
+
+#[async_trait]
+impl Twist for Reborn {
+    async fn receive(&self, request: Bytes) -> Option<Bytes> {
+        if self.requests.fetch_add(1, Ordering::Relaxed) == self.born_at {
+            *self.function.lock() = Function::new(self.epoch, PAGES * PAGE_BYTES);
+        }
+        *self.request.lock() = Request::decode(&request).ok();
+        Some(request)
+    }
+    fn reply(&self, _: Bytes) -> Bytes {
+        let request = self.request.lock().take().expect("it was received");
+        self.function.lock().answer(&request).encode()
+    }
+}
+
+async fn start_broken(program: Program, mutant: Mutant<Broken>) -> Arc<Instance> {
+    let world = World::new(1);
+    let instances = world.instances(program);
+    let options = InstanceOptions {
+        mutant,
+        ..options()
+    };
+    let started = Instance::start(
+        &instances,
+        &options,
+        InstanceId(4),
+        Epoch(77),
+        world.clock(),
+    );
+    started.await.expect("it starts")
+}
+
 /// M3.
 #[test]
 fn a_reply_of_another_epoch_is_void_and_the_instance_is_ended() {
@@ -388,12 +443,43 @@ fn a_reply_of_another_epoch_is_void_and_the_instance_is_ended() {
         }
     }
     run(async {
-        let instance = start(&World::new(1), program(OtherEpoch(AtomicU32::new(0)))).await;
+        let twist = || program(OtherEpoch(AtomicU32::new(0)));
+        let instance = start(&World::new(1), twist()).await;
         let refused = instance.reserve(name(0), 10).await.expect_err("void");
         assert_eq!(refused, ReserveError::Dead);
         instance.died().await;
         assert_eq!(instance.used_bytes(), 0, "its counts are void, too");
+        let instance = start_broken(twist(), Mutant::of(Broken::AcceptsOtherEpochs)).await;
+        assert!(instance.reserve(name(0), 10).await.is_ok());
     });
+}
+
+/// M3: of two live instances of one function, the older one is fenced.
+#[test]
+fn an_older_instance_that_takes_a_call_refuses_it_and_is_ended() {
+    run(async {
+        let older = program(Reborn::new(Epoch(76), 1));
+        let instance = start_broken(older, Mutant::NONE).await;
+        let refused = instance.reserve(name(0), 10).await.expect_err("void");
+        assert_eq!(refused, ReserveError::Dead);
+        instance.died().await;
+    });
+}
+
+/// Section 5.5.1: a call finds that the instance is another one than before.
+#[test]
+fn an_instance_that_lost_its_chunks_is_found_by_the_next_call_and_ended() {
+    for mutant in [Mutant::NONE, Mutant::of(Broken::ForgetsRecords)] {
+        run(async {
+            // It starts, reserves and seals a chunk.
+            let instance = start_broken(program(Reborn::new(Epoch(77), 3)), mutant).await;
+            let chunk = put(&instance, b"content").await;
+            assert_eq!(chunk.bytes(), 7);
+            let call = instance.link.call(Lane::Small, Call::Counts).await;
+            assert_eq!(call.is_err(), mutant == Mutant::NONE);
+            assert_eq!(instance.is_dead(), mutant == Mutant::NONE);
+        });
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod metering;
 mod races;
+mod recovery;
 mod window;
 
 use std::{
@@ -22,6 +23,7 @@ use super::*;
 use crate::{
     function::{Function, Wire, serve},
     model::{ETags, NamedPart, PART_BYTES_MIN, UploadId},
+    window::FunctionId,
 };
 
 /// The content of a stripe in these tests.

@@ -8,7 +8,7 @@ use primitives::RecordFormat;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    fragment::Segment,
+    fragment::{Segment, Shape},
     model::{Attributes, ETags, Object, Upload, UploadId, UploadedPart, VersionId},
 };
 
@@ -183,4 +183,12 @@ impl PartRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PendingRow {
     pub(crate) segments: Vec<Segment>,
+}
+
+/// A fragment that is in function memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ResidentRow {
+    pub(crate) bytes: u64,
+    pub(crate) shape: Shape,
+    pub(crate) since: Timestamp,
 }

@@ -48,6 +48,8 @@ pub(super) struct Function {
     reported: Counts,
     /// The bytes of placed chunks without a reply.
     placed_bytes: u64,
+    /// The bytes of chunks that are being recovered.
+    expected_bytes: u64,
     /// The placed chunks without a reply.
     requests: u32,
     /// The chunks that are not persisted yet.
@@ -59,7 +61,7 @@ pub(super) struct Function {
 
 impl Function {
     pub(super) fn used_bytes(&self) -> u64 {
-        self.reported.storage_bytes + self.placed_bytes
+        self.reported.storage_bytes + self.placed_bytes + self.expected_bytes
     }
 
     #[cfg(test)]
@@ -90,11 +92,26 @@ impl Function {
     pub(super) fn settle(&mut self, bytes: u64, counts: Option<Counts>) {
         self.placed_bytes = self.placed_bytes.saturating_sub(bytes);
         self.requests = self.requests.saturating_sub(1);
-        if let Some(counts) = counts
-            && counts.changes >= self.reported.changes
-        {
+        if let Some(counts) = counts {
+            self.report(counts);
+        }
+    }
+
+    fn report(&mut self, counts: Counts) {
+        if counts.changes >= self.reported.changes {
             self.reported = counts;
         }
+    }
+
+    /// Counts chunks before they are recovered.
+    pub(super) fn expect(&mut self, bytes: u64) {
+        self.expected_bytes += bytes;
+    }
+
+    /// Notes that expected chunks have arrived, or never will.
+    pub(super) fn returned(&mut self, bytes: u64, counts: Counts) {
+        self.expected_bytes = self.expected_bytes.saturating_sub(bytes);
+        self.report(counts);
     }
 
     pub(super) fn persisted(&mut self) {

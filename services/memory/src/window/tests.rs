@@ -178,6 +178,36 @@ fn a_late_reply_never_replaces_newer_counts() {
 }
 
 #[test]
+fn chunks_that_come_back_count_before_they_have_arrived() {
+    let mut window = Window::new(options(), at(0));
+    let old = window.put_whole(60)[0];
+    assert_eq!(window.failed(old.function), Failed::Restart);
+    let expected = window.expect(old.function, 60).expect("it is there");
+    let (placed, _) = window.put(41);
+    assert_eq!(placed[0].function, function(1, 0), "60 + 41 exceed the cap");
+    window.returned(
+        Placement {
+            bytes: 20,
+            ..expected
+        },
+        counts(2, 20),
+    );
+    assert_eq!(window.used(old.function), 20 + 40);
+    window.returned(
+        Placement {
+            bytes: 40,
+            ..expected
+        },
+        counts(4, 60),
+    );
+    assert_eq!(window.used(old.function), 60);
+    // A second failure ends the wait for the chunks of the first one.
+    assert_eq!(window.failed(old.function), Failed::Restart);
+    window.returned(expected, counts(9, 60));
+    assert_eq!(window.used(old.function), 0);
+}
+
+#[test]
 fn a_reply_of_an_earlier_instance_counts_for_nothing() {
     let mut window = Window::new(options(), at(0));
     let (old, _) = window.put(60);

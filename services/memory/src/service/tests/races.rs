@@ -8,7 +8,7 @@ use simulated::percent;
 use super::*;
 
 /// A world in which calls take different times.
-fn slow_world(seed: u64) -> World {
+pub(super) fn slow_world(seed: u64) -> World {
     let world = World::new(seed);
     let longest = Duration::from_millis(20);
     world.faults().delay(percent(60), Duration::ZERO..=longest);

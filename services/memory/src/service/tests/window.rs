@@ -228,3 +228,40 @@ fn after_the_last_release_there_is_no_timer_and_no_call() {
         all_are_read(service, 0..3).await;
     });
 }
+
+/// Warm-ups in the five minutes in which one group is active and one degraded, and those after the
+/// last release.
+async fn warm_ups(mutant: Mutant<Broken>) -> (u64, u64) {
+    let world = World::new(7);
+    let config = Config {
+        gc_interval: 10 * MINUTE,
+        active_intervals: 1,
+        degraded_intervals: 1,
+        warm_ups: Some(WarmUps::default()),
+        mutant,
+        ..small()
+    };
+    let started = started_with(&world, &config).await;
+    let service = &started.service;
+    let warmed = || service.usage().of(Category::WarmUp).count;
+    put_large(service, 0..3).await;
+    world.clock().sleep(9 * MINUTE + MINUTE / 2).await;
+    assert_eq!(warmed(), 9 * 12);
+    world.clock().sleep(MINUTE).await;
+    let (figures, before) = (service.figures(), warmed());
+    assert_eq!((figures.groups_active, figures.groups_degraded), (1, 1));
+    world.clock().sleep(5 * MINUTE).await;
+    let in_five_minutes = warmed() - before;
+    until(&world, || async { service.figures().instances == 0 }).await;
+    let before = warmed();
+    world.clock().sleep(60 * MINUTE).await;
+    (in_five_minutes, warmed() - before)
+}
+
+/// Section 5.3: warm-ups are rarer for degraded functions, and keep nothing in memory.
+#[test]
+fn active_functions_are_warmed_up_each_minute_and_degraded_ones_each_five() {
+    assert_eq!(run(warm_ups(Mutant::NONE)), (5 * 6 + 6, 0));
+    let (all_alike, _) = run(warm_ups(Mutant::of(Broken::WarmsAllAlike)));
+    assert_eq!(all_alike, 5 * 12);
+}

@@ -1,0 +1,159 @@
+//! Instances that die at any moment: what they held comes back.
+
+use std::time::Duration;
+
+use primitives::Mutant;
+use simulated::percent;
+
+use super::{races::slow_world, *};
+use crate::{broken::Broken, instance::Instance};
+
+async fn started_with(world: &World, config: &Config) -> Started {
+    let started = start_with(world, world.clock(), config);
+    let made = started.service.create_bucket("b").await;
+    made.expect("made");
+    started
+}
+
+fn broken(rule: Broken, config: Config) -> Config {
+    Config {
+        mutant: Mutant::of(rule),
+        ..config
+    }
+}
+
+fn missing(service: &Service) -> usize {
+    service.reader.residency.missing_count()
+}
+
+async fn kill(service: &Service, index: u8) -> Arc<Instance> {
+    let dead = instance(service, index).await;
+    dead.end();
+    dead.died().await;
+    dead
+}
+
+/// Section 5.5.2: a chunk is decoded from the instances that live.
+#[test]
+fn a_function_is_recovered_from_the_others_without_a_call_to_the_stores() {
+    run(async {
+        let world = World::new(1);
+        let started = started(&world).await;
+        let service = &started.service;
+        let contents: Vec<_> = (0..9).map(|seed| content(seed, 9 * STRIPE + 17)).collect();
+        for (key, content) in contents.iter().enumerate() {
+            put(service, &key.to_string(), content).await;
+        }
+        // The rows of the fragments are written.
+        world.clock().sleep(Duration::from_secs(5)).await;
+        let before = world.port_calls();
+        kill(service, 3).await;
+        kill(service, 5).await;
+        assert_eq!(missing(service), 18);
+        until(&world, || async { missing(service) == 0 }).await;
+        assert_eq!(world.port_calls(), before);
+        // Both are needed once two others are dead.
+        kill(service, 0).await;
+        kill(service, 1).await;
+        for (key, content) in contents.iter().enumerate() {
+            let read = get(service, &key.to_string()).await;
+            assert!(read.expect("it is there") == *content);
+        }
+    });
+}
+
+/// M7: more instances die than the code has parity units.
+#[test]
+fn fragments_that_lost_more_than_their_parity_come_back_in_place() {
+    run(async {
+        let world = World::new(2);
+        let started = started(&world).await;
+        let service = &started.service;
+        let whole = content(1, 9 * STRIPE + 17);
+        put(service, "k", &whole).await;
+        for index in 0..5 {
+            instance(service, index).await.end();
+        }
+        assert!(get(service, "k").await.expect("it is there") == whole);
+        until(&world, || async { missing(service) == 0 }).await;
+        world.clock().sleep(Duration::from_secs(5)).await;
+        let before = world.port_calls();
+        let opened = service.open("b", "k").await.expect("it is there");
+        let to_open = world.port_calls() - before;
+        assert!(read(opened, 0..whole.len() as u64).await.expect("read") == whole);
+        assert_eq!(world.port_calls() - before, to_open, "memory has all");
+    });
+}
+
+/// Deaths at any message, during PUTs, GETs and recoveries. The chunks that are missing in the end.
+async fn missing_after_deaths(seed: u64, config: &Config) -> usize {
+    let world = slow_world(seed);
+    let started = started_with(&world, config).await;
+    let service = &started.service;
+    world.faults().kill_instances(percent(3));
+    let contents: Vec<_> = (0..6).map(|seed| content(seed, 5 * STRIPE + 1)).collect();
+    let puts = contents.iter().enumerate().map(async |(key, content)| {
+        let key = key.to_string();
+        put(service, &key, content).await;
+        assert!(get(service, &key).await.expect("it is there") == *content);
+    });
+    join_all(puts).await;
+    world.faults().calm();
+    world.clock().sleep(Duration::from_mins(1)).await;
+    for (key, content) in contents.iter().enumerate() {
+        let read = get(service, &key.to_string()).await;
+        assert!(read.expect("it is there") == *content, "seed {seed}");
+    }
+    missing(service)
+}
+
+/// M7: a chunk may miss the death of its instance while its fragment is stored.
+#[test]
+fn no_chunk_of_an_active_function_stays_lost() {
+    let missing = |seed, config: Config| run(missing_after_deaths(seed, &config));
+    for seed in seeds(60) {
+        assert_eq!(missing(seed, config()), 0, "seed {seed}");
+    }
+    let mutant = || broken(Broken::ForgetsMissingChunks, config());
+    assert!((0..400).any(|seed| missing(seed, mutant()) > 0));
+}
+
+/// Section 5.5.2: service resumption. Rows of fragments that are deleted or cold are removed.
+#[test]
+fn hot_fragments_are_in_memory_again_after_a_restart() {
+    run(async {
+        let world = World::new(3);
+        let first = started(&world).await;
+        let contents: Vec<_> = (0..4).map(|seed| content(seed, 3 * STRIPE)).collect();
+        put(&first.service, "cold", &contents[0]).await;
+        world.clock().sleep(Duration::from_mins(61)).await;
+        for key in ["1", "2", "deleted"] {
+            put(&first.service, key, &contents[1]).await;
+        }
+        world.clock().sleep(Duration::from_mins(2)).await;
+        let deleted = first
+            .service
+            .delete("b", "deleted", &Conditions::default())
+            .await;
+        deleted.expect("deleted");
+        until(&world, || async { stored_objects(&world).await == 3 }).await;
+        // The row of the deleted one is still there.
+        drop(first);
+        let table = Table {
+            key_value: world.key_value(),
+            clock: world.clock(),
+            entropy: world.entropy(),
+        };
+        let rows = async || {
+            let page = crate::storage::resident::page(&table, Bytes::new()).await;
+            page.expect("read").0.len()
+        };
+        assert_eq!(rows().await, 4);
+        let second = start(&world);
+        world.clock().sleep(Duration::from_secs(5)).await;
+        assert_eq!((second.service.figures().fragments, rows().await), (2, 2));
+        for (key, content) in [("1", &contents[1]), ("cold", &contents[0])] {
+            assert!(get(&second.service, key).await.expect("there") == *content);
+        }
+    });
+}

@@ -1,0 +1,58 @@
+//! The rows of fragments that were in function memory lately. They help the next start alone.
+
+use bytes::Bytes;
+use ports::Key;
+
+use super::{
+    rows::ResidentRow,
+    table::{Table, Write},
+};
+use crate::{
+    Result,
+    fragment::{Fragment, FragmentName, SegmentId},
+};
+
+const PARTITION: &[u8] = b"memory/m";
+
+fn key(name: FragmentName) -> Key {
+    let sort = [&name.segment.0.to_be_bytes()[..], &name.index.to_be_bytes()];
+    Key::new(PARTITION, sort.concat())
+}
+
+/// Notes that a fragment is in memory now.
+pub(crate) async fn put(table: &Table, fragment: Fragment) -> Result<()> {
+    let row = ResidentRow {
+        bytes: fragment.bytes,
+        shape: fragment.shape,
+        since: table.now(),
+    };
+    let write = Write::replace(key(fragment.name), &row);
+    Ok(table.write(vec![write]).await.map(drop)?)
+}
+
+/// Notes that a fragment is not in memory.
+pub(crate) async fn remove(table: &Table, name: FragmentName) -> Result<()> {
+    Ok(table.forget(&key(name)).await?)
+}
+
+/// A page of the rows from `from` on, and the start of the next page.
+pub(crate) async fn page(
+    table: &Table,
+    from: Bytes,
+) -> Result<(Vec<(Fragment, ResidentRow)>, Option<Bytes>)> {
+    let scan = Table::page(PARTITION, from);
+    let page = table
+        .scan::<ResidentRow>(&scan, "fragments in memory")
+        .await?;
+    let rows = page.found.into_iter().filter_map(|(sort, found)| {
+        let (segment, index) = sort.split_at_checked(16)?;
+        let name = FragmentName {
+            segment: SegmentId(u128::from_be_bytes(segment.try_into().ok()?)),
+            index: u32::from_be_bytes(index.try_into().ok()?),
+        };
+        let ResidentRow { bytes, shape, .. } = found.row;
+        let fragment = Fragment { name, bytes, shape };
+        Some((fragment, found.row))
+    });
+    Ok((rows.collect(), page.next))
+}
