@@ -1,6 +1,7 @@
 //! The service on simulated stores and instances.
 
 mod races;
+mod streaming;
 mod window;
 
 use std::{
