@@ -22,9 +22,12 @@
 //!   does dropping the last handle. Ending a dead instance changes nothing.
 //! - **X6** Bytes that [`Region::discard`] discarded are zeros, for both sides, until one writes
 //!   them again. The memory behind whole pages of them goes back to the system.
+//! - **X7** Bytes that [`Region::share`] returned are those of the region, and stay as they are
+//!   until the last clone is dropped. The death of the instance does not change them.
 //!
 //! Not promised: that an instance outlives its caller's process, which memory limit the pages of a
-//! shared region count against, or that a message sent to an instance that dies was received.
+//! shared region count against, that a message sent to an instance that dies was received, or X7 where
+//! the instance itself writes shared bytes.
 
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
@@ -69,7 +72,7 @@ pub struct Limits {
     pub bounds_memory: bool,
 }
 
-/// Starts instances (X1 to X6).
+/// Starts instances (X1 to X7).
 #[async_trait]
 pub trait Instances: Debug + Send + Sync {
     /// Starts an instance.
@@ -127,13 +130,22 @@ pub trait Region: Debug + Send + Sync {
     /// Errors: `Invalid` if they lie outside of the region.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
 
+    /// The `bytes` bytes from `offset` on, without a copy where the provider can (X7).
+    ///
+    /// Errors: `Invalid` if they lie outside of the region, or some are being changed.
+    fn share(self: Arc<Self>, offset: u64, bytes: usize) -> Result<Bytes> {
+        let mut copy = vec![0; bytes];
+        self.read(offset, &mut copy)?;
+        Ok(copy.into())
+    }
+
     /// Copies `bytes` into the region, from `offset` on.
     ///
-    /// Errors: `Invalid` if they lie outside of the region.
+    /// Errors: `Invalid` if they lie outside of the region, or some are shared.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 
     /// Discards the `bytes` bytes from `offset` on (X6).
     ///
-    /// Errors: `Invalid` if they lie outside of the region.
+    /// Errors: `Invalid` if they lie outside of the region, or some are shared.
     fn discard(&self, offset: u64, bytes: u64) -> Result<()>;
 }

@@ -166,6 +166,7 @@ macro_rules! instances_contract {
                 "X3" an_access_outside_of_a_region_is_refused,
                 "X6" discarded_bytes_are_zeros_for_both_sides_and_others_stay,
                 "X6" discarding_outside_of_a_region_is_refused,
+                "X7" shared_bytes_stay_as_they_are_until_they_are_dropped,
             }
             death {
                 "X4" every_waiter_learns_the_cause_of_a_death,

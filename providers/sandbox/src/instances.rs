@@ -6,18 +6,16 @@
 //! each after its length in four bytes, the lowest first.
 //!
 //! The file in memory is sealed, so that its size never changes: neither side can make the other's
-//! mapping fault.
+//! mapping fault ([`mod@region`]).
+
+mod region;
 
 use std::{
     ffi::OsString,
-    fs::File,
     io,
     os::{
         fd::{AsRawFd as _, OwnedFd},
-        unix::{
-            fs::{FileExt as _, PermissionsExt as _},
-            net::UnixStream as StdUnixStream,
-        },
+        unix::{fs::PermissionsExt as _, net::UnixStream as StdUnixStream},
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -25,10 +23,6 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::{Buf as _, Bytes, BytesMut};
-use nix::{
-    fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl},
-    sys::memfd::{MFdFlags, memfd_create},
-};
 use ports::{
     Error, Instances, Result,
     instances::{Channel, Death, Instance, Limits, Region, Spec},
@@ -42,6 +36,7 @@ use tokio::{
     sync::Mutex,
 };
 
+use self::region::SharedMemory;
 use crate::{
     order::{Launch, is_of_the_system},
     process::{Launcher, Running},
@@ -139,14 +134,13 @@ impl Instances for SandboxInstances {
         let control = UnixStream::from_std(control).map_err(failed)?;
         let region = match spec.shared_bytes {
             0 => None,
-            bytes => Some(Arc::new(MemoryFile::new(bytes).map_err(failed)?)),
+            bytes => Some(Arc::new(SharedMemory::new(bytes).map_err(failed)?)),
         };
         let mut launch = self.launch(spec, &program);
         let theirs = Arc::new(OwnedFd::from(theirs));
         launch.descriptors.push((CONTROL_VARIABLE.into(), theirs));
         if let Some(region) = &region {
-            let file = region.file.try_clone().map_err(failed)?;
-            let file = Arc::new(OwnedFd::from(file));
+            let file = Arc::new(region.descriptor().map_err(failed)?);
             launch.descriptors.push(("LANDFAST_MEMORY".into(), file));
         }
         let process = self.launcher.start(launch).await.map_err(failed)?;
@@ -179,7 +173,7 @@ async fn log(mut output: pipe::Receiver, program: PathBuf) {
 struct SandboxInstance {
     running: Running,
     control: UnixStream,
-    region: Option<Arc<MemoryFile>>,
+    region: Option<Arc<SharedMemory>>,
 }
 
 #[async_trait]
@@ -316,79 +310,5 @@ impl Channel for SocketChannel {
                 Err(error) => return Err(unavailable(ATTEMPTED, error)),
             }
         }
-    }
-}
-
-#[derive(Debug)]
-struct MemoryFile {
-    file: File,
-    bytes: u64,
-}
-
-impl MemoryFile {
-    fn new(bytes: u64) -> io::Result<Self> {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let file = File::from(memfd_create(c"landfast-instance", flags)?);
-        file.set_len(bytes)?;
-        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
-        Ok(Self { file, bytes })
-    }
-
-    fn check(&self, offset: u64, bytes: u64) -> Result<()> {
-        let end = offset.checked_add(bytes);
-        if end.is_none_or(|end| end > self.bytes) {
-            let why = format!("access {bytes} bytes at {offset}: outside of the region");
-            return Err(Error::invalid(why));
-        }
-        Ok(())
-    }
-}
-
-impl Region for MemoryFile {
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.check(offset, buffer.len() as u64)?;
-        let read = self.file.read_exact_at(buffer, offset);
-        read.map_err(|error| unavailable("read a shared region", error))
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.check(offset, bytes.len() as u64)?;
-        let written = self.file.write_all_at(bytes, offset);
-        written.map_err(|error| unavailable("write to a shared region", error))
-    }
-
-    fn discard(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.check(offset, bytes)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        let discarded = fallocate(&self.file, flags, offset as i64, bytes as i64);
-        discarded.map_err(|error| unavailable("discard part of a shared region", error.into()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::MetadataExt as _;
-
-    use super::*;
-
-    /// X6.
-    #[test]
-    fn the_pages_of_discarded_bytes_go_back_to_the_system() {
-        const MEGABYTE: usize = 1 << 20;
-        let region = MemoryFile::new(4 << 20).expect("made");
-        let held = || region.file.metadata().expect("read").blocks() * 512;
-        region.write(0, &vec![1; 3 * MEGABYTE]).expect("inside");
-        let before = held();
-        assert!(before >= 3 << 20, "{before}");
-        region.discard(1 << 20, 1 << 20).expect("inside");
-        assert_eq!(held(), before - (1 << 20));
     }
 }

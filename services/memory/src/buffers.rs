@@ -36,24 +36,8 @@ impl Buffers {
         let bytes = self.free.lock().pop();
         Buffer {
             bytes: bytes.unwrap_or_else(|| vec![0; self.bytes]),
-            pool: Some(Arc::clone(self)),
-            _permit: Some(permit.expect("the semaphore is never closed")),
-        }
-    }
-
-    /// A buffer of at least `length` bytes, without waiting: one of the pool's if one is free and not
-    /// far too large, otherwise one that is freed after use.
-    pub(crate) fn take_now(self: &Arc<Self>, length: usize) -> Buffer {
-        let is_large = length * 4 >= self.bytes;
-        let permits = is_large.then(|| Arc::clone(&self.permits));
-        let permit = permits.and_then(|permits| permits.try_acquire_owned().ok());
-        let pool = permit.is_some().then(|| Arc::clone(self));
-        let free = pool.as_ref().and_then(|pool| pool.free.lock().pop());
-        let fresh = if pool.is_some() { self.bytes } else { length };
-        Buffer {
-            bytes: free.unwrap_or_else(|| vec![0; fresh]),
-            pool,
-            _permit: permit,
+            pool: Arc::clone(self),
+            _permit: permit.expect("the semaphore is never closed"),
         }
     }
 }
@@ -62,9 +46,8 @@ impl Buffers {
 #[derive(Debug)]
 pub(crate) struct Buffer {
     bytes: Vec<u8>,
-    /// None: it belongs to no pool.
-    pool: Option<Arc<Buffers>>,
-    _permit: Option<OwnedSemaphorePermit>,
+    pool: Arc<Buffers>,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Buffer {
@@ -86,8 +69,7 @@ impl AsRef<[u8]> for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let Some(pool) = &self.pool else { return };
-        let mut free = pool.free.lock();
+        let mut free = self.pool.free.lock();
         if free.len() < KEPT_MAX {
             free.push(mem::take(&mut self.bytes));
         }
@@ -112,15 +94,5 @@ mod tests {
         assert_eq!(part, &[7][..]);
         drop(part);
         assert_eq!(pool.take().await.as_ref(), [7; 8]);
-    }
-
-    #[tokio::test]
-    async fn a_buffer_that_must_not_wait_is_made_if_none_is_free() {
-        let pool = Buffers::new(1, 8);
-        let taken = pool.take_now(8);
-        assert_eq!(pool.take_now(5).as_ref().len(), 5);
-        drop(taken);
-        assert_eq!(pool.take_now(5).as_ref().len(), 8);
-        assert_eq!(pool.take_now(1).as_ref().len(), 1, "far too large");
     }
 }

@@ -19,7 +19,7 @@
 //!   is not durable.
 //! - **M3** The daemon issues each instance an epoch. A reply of another epoch is void.
 //! - **M4** Each unit has a checksum over its content and its place. It is verified before the unit
-//!   is decoded or sent.
+//!   is decoded or sent. A unit is sent from the shared region, in which an instance writes no byte.
 //! - **M6** A read that began with a version ends with that version, or with an error.
 //! - **M7** Memory holds copies alone. The death of every instance at any moment loses nothing.
 //!

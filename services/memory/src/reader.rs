@@ -2,31 +2,34 @@
 //!
 //! A unit counts only if its checksum is right (M4). Missing and damaged units are decoded from
 //! others of their stripe.
+//!
+//! Units in memory are verified one by one, when the client takes them. Their bytes are then still
+//! in the processor's cache when they are sent. Only the object store is read ahead.
 
 use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use ports::metering::function_memory::Category;
 
 use crate::{
     Error, Result,
-    buffers::Buffers,
     durable::DurableFragments,
     erasure::Code,
-    fragment::{CHECKSUM_BYTES, Fragment, Segment, Stripe},
+    fragment::{Fragment, Segment, Stripe},
     model::Content,
     residency::{Chunks, Residency},
 };
 
 /// The stripes that are read ahead of a slow client.
 const READ_AHEAD: usize = 2;
+/// Smaller units are copied together up to this size. A copy costs less than to send each by itself.
+const TOGETHER_BYTES_MAX: usize = 64 << 10;
 
 /// Reads segments.
 #[derive(Debug, Clone)]
 pub(crate) struct Reader {
     pub(crate) code: Arc<Code>,
-    pub(crate) buffers: Arc<Buffers>,
     pub(crate) durable: DurableFragments,
     pub(crate) residency: Arc<Residency>,
 }
@@ -41,6 +44,29 @@ struct Piece {
     is_first: bool,
 }
 
+impl Piece {
+    fn units(&self) -> Range<usize> {
+        self.stripe.units_of(&self.range)
+    }
+
+    /// The part of its range in `content`, which begins with unit `first`.
+    fn cut(&self, first: usize, content: &Bytes) -> Bytes {
+        let start = self.stripe.content.start + (first * self.stripe.unit_bytes) as u64;
+        let end = self.range.end.min(start + content.len() as u64);
+        content.slice(self.range.start.saturating_sub(start) as usize..(end - start) as usize)
+    }
+}
+
+/// The units of a piece.
+enum Units {
+    InMemory(Arc<Chunks>),
+    /// Units with their checksums, which are right, from unit `first` on.
+    Read {
+        first: usize,
+        cells: Bytes,
+    },
+}
+
 impl Reader {
     /// The bytes `range` of the segments' content. `held` lives until the end.
     pub(crate) fn read(
@@ -49,101 +75,103 @@ impl Reader {
         range: Range<u64>,
         held: impl Send + Sync + 'static,
     ) -> Content {
-        let held = Arc::new(held);
         let reader = Arc::new(self);
-        let pieces = stream::iter(pieces(segments, range)).map(move |piece| {
-            let (reader, held) = (Arc::clone(&reader), Arc::clone(&held));
-            async move {
-                let content = reader.piece(&piece).await;
-                drop(held);
-                content
-            }
+        let finding = Arc::clone(&reader);
+        let found = stream::iter(pieces(segments, range)).map(move |piece| {
+            let reader = Arc::clone(&finding);
+            async move { reader.find(piece).await }
         });
-        let pieces = pieces.buffered(READ_AHEAD);
-        Box::pin(
-            pieces
-                .map_ok(|content| stream::iter(content.into_iter().map(Ok)))
-                .try_flatten(),
+        let content = found.buffered(READ_AHEAD).map_ok(move |(piece, units)| {
+            let _held = &held;
+            Arc::clone(&reader).content(piece, units)
+        });
+        Box::pin(content.try_flatten())
+    }
+
+    async fn find(&self, piece: Piece) -> Result<(Piece, Units)> {
+        let chunks = self.residency.chunks(piece.fragment.name);
+        if let Some(chunks) = chunks {
+            if piece.is_first {
+                self.residency.accessed(&chunks);
+            }
+            self.meter(&piece);
+            return Ok((piece, Units::InMemory(chunks)));
+        }
+        self.residency.miss(piece.fragment, None);
+        let units = self.read_store(&piece).await?;
+        Ok((piece, units))
+    }
+
+    /// The content of a piece, a few units at a time.
+    fn content(self: Arc<Self>, piece: Piece, units: Units) -> impl Stream<Item = Result<Bytes>> {
+        let start = (self, units, piece.units().start);
+        stream::try_unfold(
+            (start, piece),
+            async |((reader, mut units, next), piece)| {
+                if next == piece.units().end {
+                    return Ok(None);
+                }
+                let (content, end) = reader.next(&piece, &mut units, next).await?;
+                let content = piece.cut(next, &content);
+                Ok(Some((content, ((reader, units, end), piece))))
+            },
         )
     }
 
-    async fn piece(&self, piece: &Piece) -> Result<Vec<Bytes>> {
-        let chunks = self.residency.chunks(piece.fragment.name);
-        if let Some(chunks) = &chunks {
-            if piece.is_first {
-                self.residency.accessed(chunks);
+    /// The content of units from `next` on, and the unit after them.
+    async fn next(&self, piece: &Piece, units: &mut Units, next: usize) -> Result<(Bytes, usize)> {
+        let stripe = &piece.stripe;
+        if let Units::InMemory(chunks) = units {
+            let together = (TOGETHER_BYTES_MAX / stripe.unit_bytes).max(1);
+            let end = piece.units().end.min(next + together);
+            if let Some(content) = chunks.units(stripe, next..end) {
+                return Ok((content, end));
             }
-            if let Some(content) = self.read_memory(piece, chunks) {
-                self.meter(piece);
-                return Ok(vec![content]);
-            }
+            // From the first unit that is missing or damaged on.
+            *units = self.repair(piece, chunks).await?;
         }
-        self.residency.miss(piece.fragment, chunks.as_ref());
+        match units {
+            Units::Read { first, cells } => {
+                let cell = (next - *first) * stripe.cell_bytes();
+                Ok((cells.slice(cell..cell + stripe.unit_bytes), next + 1))
+            }
+            Units::InMemory(_) => unreachable!("they were replaced"),
+        }
+    }
+
+    async fn repair(&self, piece: &Piece, chunks: &Arc<Chunks>) -> Result<Units> {
+        let read = |unit: usize, cell: &mut [u8]| chunks.read(&piece.stripe, unit, cell);
+        if let Some(cells) = self.repaired(&piece.stripe, read) {
+            let cells = cells.into();
+            return Ok(Units::Read { first: 0, cells });
+        }
+        self.residency.miss(piece.fragment, Some(chunks));
         self.read_store(piece).await
     }
 
     /// A cloud bills one invocation per chunk that a read takes.
     fn meter(&self, piece: &Piece) {
-        let units = piece.stripe.units_of(&piece.range).len();
+        let units = piece.units().len();
         let invocations = if piece.is_first { units } else { 0 };
         let bytes = units * piece.stripe.cell_bytes();
         let meter = &self.residency.meter;
         meter.invoked(Category::Io, invocations as u64, bytes as u64);
     }
 
-    /// None: too many units are missing.
-    fn read_memory(&self, piece: &Piece, chunks: &Chunks) -> Option<Bytes> {
-        let stripe = &piece.stripe;
-        let units = stripe.units_of(&piece.range);
-        // A reader never waits for a buffer: slow clients would keep all of them.
-        let length = units.len() * stripe.unit_bytes + CHECKSUM_BYTES;
-        let mut buffer = self.buffers.take_now(length);
-        let is_whole = units.clone().enumerate().all(|(position, unit)| {
-            // The checksum of each unit is overwritten by the next unit.
-            let start = position * stripe.unit_bytes;
-            let cell = &mut buffer.as_mut()[start..start + stripe.cell_bytes()];
-            chunks.read(stripe, unit, cell)
-        });
-        if !is_whole {
-            let read = |unit: usize, cell: &mut [u8]| chunks.read(stripe, unit, cell);
-            let cells = self.repaired(stripe, read)?;
-            for (position, unit) in units.clone().enumerate() {
-                let content = &cells[unit * stripe.cell_bytes()..][..stripe.unit_bytes];
-                buffer.as_mut()[position * stripe.unit_bytes..][..stripe.unit_bytes]
-                    .copy_from_slice(content);
-            }
-        }
-        let first = stripe.content.start + (units.start * stripe.unit_bytes) as u64;
-        let from = (piece.range.start - first) as usize;
-        let until = (piece.range.end - first) as usize;
-        Some(buffer.freeze(until).slice(from..))
-    }
-
-    async fn read_store(&self, piece: &Piece) -> Result<Vec<Bytes>> {
-        let stripe = &piece.stripe;
-        let units = stripe.units_of(&piece.range);
+    async fn read_store(&self, piece: &Piece) -> Result<Units> {
+        let (stripe, units) = (&piece.stripe, piece.units());
         let read = self
             .durable
             .read(piece.fragment.name, stripe.in_object(units.clone()));
-        let mut cells = read.await?;
-        let mut first = units.start;
-        let is_intact = units.clone().zip(cells.chunks(stripe.cell_bytes()));
-        if !is_intact
-            .clone()
-            .all(|(unit, cell)| stripe.is_intact(unit, cell))
-            || is_intact.count() < units.len()
-        {
-            cells = self.stripe(piece.fragment, stripe).await?;
-            first = 0;
+        let cells = read.await?;
+        let mut read = units.clone().zip(cells.chunks(stripe.cell_bytes()));
+        let is_whole = cells.len() == units.len() * stripe.cell_bytes();
+        if is_whole && read.all(|(unit, cell)| stripe.is_intact(unit, cell)) {
+            let first = units.start;
+            return Ok(Units::Read { first, cells });
         }
-        let content = units.map(|unit| {
-            let cell = (unit - first) * stripe.cell_bytes();
-            let start = stripe.content.start + (unit * stripe.unit_bytes) as u64;
-            let end = (start + stripe.unit_bytes as u64).min(piece.range.end);
-            let skipped = piece.range.start.saturating_sub(start);
-            cells.slice(cell + skipped as usize..cell + (end - start) as usize)
-        });
-        Ok(content.collect())
+        let cells = self.stripe(piece.fragment, stripe).await?;
+        Ok(Units::Read { first: 0, cells })
     }
 
     /// All units of a stripe from the object store, with damaged ones repaired.
@@ -188,9 +216,9 @@ impl Reader {
         index: usize,
     ) -> Option<Vec<u8>> {
         let (cell, unit) = (stripe.cell_bytes(), stripe.unit_bytes);
-        let mut buffer = self.buffers.take_now(stripe.stored_bytes());
+        let mut buffer = vec![0; stripe.stored_bytes()];
         let mut present = Vec::new();
-        for (at, cell) in buffer.as_mut().chunks_exact_mut(cell).enumerate() {
+        for (at, cell) in buffer.chunks_exact_mut(cell).enumerate() {
             let is_wanted = at != index && present.len() < usize::from(stripe.shape.data);
             if is_wanted && at < stripe.shape.total() && chunks.read(stripe, at, cell) {
                 present.push((at, &cell[..unit]));

@@ -13,12 +13,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use ports::metering::function_memory::{Category, Counted, FunctionMemoryMeter};
@@ -61,6 +63,26 @@ impl Chunks {
             return false;
         };
         chunk.read(stripe.in_chunk().start, cell).is_ok() && stripe.is_intact(unit, cell)
+    }
+
+    /// The content of a unit, if it is there and intact (M4).
+    pub(crate) fn unit(&self, stripe: &Stripe, unit: usize) -> Option<Bytes> {
+        let chunk = self.held.get(unit)?.as_ref()?;
+        let cell = chunk.share(stripe.in_chunk().start, stripe.cell_bytes());
+        let cell = cell.ok().filter(|cell| stripe.is_intact(unit, cell))?;
+        Some(cell.slice(..stripe.unit_bytes))
+    }
+
+    /// The content of several units in one piece, if all are there and intact.
+    pub(crate) fn units(&self, stripe: &Stripe, units: Range<usize>) -> Option<Bytes> {
+        if units.len() == 1 {
+            return self.unit(stripe, units.start);
+        }
+        let mut whole = Vec::with_capacity(units.len() * stripe.unit_bytes);
+        for unit in units {
+            whole.extend_from_slice(&self.unit(stripe, unit)?);
+        }
+        Some(whole.into())
     }
 
     /// The same chunks, with another one at `index`.

@@ -60,7 +60,7 @@ use crate::{
 const INLINE_BYTES_MAX: u64 = 8 << 10;
 /// The largest body without a length. It is collected in memory.
 const UNSIZED_BYTES_MAX: usize = 16 << 20;
-/// The buffers of all requests in each direction: some 100 MB.
+/// The buffers of all PUTs together: some 100 MB.
 const BUFFERS_MAX: usize = 64;
 
 /// What the service stands on.
@@ -478,7 +478,7 @@ pub struct Figures {
     pub recoveries: u64,
 }
 
-/// The ways of content in and out. Each has its own buffers: a copy reads while it writes.
+/// The ways of content in and out.
 fn streams(
     shape: Shape,
     durable: &DurableFragments,
@@ -491,17 +491,15 @@ fn streams(
         shape,
     };
     let stripe = largest.fragments().next().map_or(0, Fragment::stored_bytes);
-    let buffers = || Buffers::new(BUFFERS_MAX, stripe as usize);
     let writer = Writer {
         code: Arc::clone(&code),
-        buffers: buffers(),
+        buffers: Buffers::new(BUFFERS_MAX, stripe as usize),
         durable: durable.clone(),
         residency: Arc::clone(residency),
         md5: Md5Pool::new(),
     };
     let reader = Reader {
         code,
-        buffers: buffers(),
         durable: durable.clone(),
         residency: Arc::clone(residency),
     };

@@ -1,4 +1,4 @@
-//! Instances that break X1 to X6.
+//! Instances that break X1 to X7.
 
 use std::{
     fmt::Debug,
@@ -59,6 +59,9 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("X6", "DiscardsMore", |subject| {
         twisted(subject, DiscardsMore)
     }),
+    Broken::new("X7", "SharesTheBeginning", |subject| {
+        twisted(subject, SharesTheBeginning)
+    }),
 ];
 
 /// What a broken provider does otherwise. The defaults are honest.
@@ -87,6 +90,9 @@ trait Twist: Debug + Send + Sync + 'static {
     }
     fn read(&self, honest: &dyn Region, offset: u64, buffer: &mut [u8]) -> Result<()> {
         honest.read(offset, buffer)
+    }
+    fn share(&self, honest: Arc<dyn Region>, offset: u64, bytes: usize) -> Result<Bytes> {
+        honest.share(offset, bytes)
     }
     fn write(&self, honest: &dyn Region, offset: u64, bytes: &[u8]) -> Result<()> {
         honest.write(offset, bytes)
@@ -151,6 +157,9 @@ impl<T: Twist> Region for Twisted<dyn Region, T> {
     }
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.twist.read(&*self.honest, offset, buffer)
+    }
+    fn share(self: Arc<Self>, offset: u64, bytes: usize) -> Result<Bytes> {
+        self.twist.share(Arc::clone(&self.honest), offset, bytes)
     }
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.twist.write(&*self.honest, offset, bytes)
@@ -356,5 +365,18 @@ impl Twist for DiscardsMore {
     fn discard(&self, honest: &dyn Region, offset: u64, bytes: u64) -> Result<()> {
         let before = offset.min(1);
         honest.discard(offset - before, bytes.saturating_add(before))
+    }
+}
+
+/// Shares the bytes at the beginning of a region in place of those that were asked for (X7).
+#[derive(Debug)]
+struct SharesTheBeginning;
+
+impl Twist for SharesTheBeginning {
+    fn share(&self, honest: Arc<dyn Region>, offset: u64, bytes: usize) -> Result<Bytes> {
+        let mut copy = vec![0; bytes];
+        honest.read(offset, &mut copy)?;
+        honest.read(0, &mut copy)?;
+        Ok(copy.into())
     }
 }

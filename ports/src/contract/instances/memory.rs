@@ -1,4 +1,6 @@
-//! The region shared with an instance: X3 and X6.
+//! The region shared with an instance: X3, X6 and X7.
+
+use std::sync::Arc;
 
 use super::{Command, Subject};
 use crate::ErrorKind;
@@ -111,4 +113,31 @@ pub(super) async fn discarding_outside_of_a_region_is_refused(subject: Subject) 
     let mut last = [0];
     region.read(BYTES - 1, &mut last).expect("inside");
     assert_eq!(&last, b"x", "a refused call discards nothing");
+}
+
+/// X7.
+pub(super) async fn shared_bytes_stay_as_they_are_until_they_are_dropped(subject: Subject) {
+    if !has_regions(&subject) {
+        return;
+    }
+    let instance = subject.start_with(|spec| spec.shared_bytes = BYTES).await;
+    let region = instance.memory().expect("it asked for one");
+    region.write(5_000, b"content").expect("inside");
+    for offset in [BYTES - 3, BYTES, u64::MAX] {
+        let refused = Arc::clone(&region).share(offset, 4).expect_err("outside");
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{offset}");
+    }
+    let shared = Arc::clone(&region).share(4_999, 9).expect("inside");
+    assert_eq!(shared, &b"\0content\0"[..]);
+    let part = shared.slice(1..);
+    drop(shared);
+    // It may be refused, or change the region alone.
+    let _ = region.write(5_003, b"x");
+    let _ = region.discard(0, BYTES);
+    instance.end();
+    super::super::within(&*subject.clock, "its death", instance.died()).await;
+    drop(instance);
+    assert_eq!(part, &b"content\0"[..]);
+    drop(part);
+    region.write(5_003, b"x").expect("none are shared now");
 }

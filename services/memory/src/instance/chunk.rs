@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
+use bytes::Bytes;
 use ports::{Error, Result};
 
 use super::{
@@ -123,6 +124,20 @@ impl HeldChunk {
         self.0.instance.link.region()?.read(place, buffer)
     }
 
+    /// The `length` bytes from `offset` of the chunk on, without a copy where the provider can. They
+    /// keep the chunk: its space is not used again before they are dropped.
+    ///
+    /// Errors: as [`Self::read`].
+    pub fn share(&self, offset: u64, length: usize) -> Result<Bytes> {
+        let place = self.0.place(offset, length)?;
+        let bytes = self.0.instance.link.region()?.share(place, length)?;
+        let chunk = self.clone();
+        Ok(Bytes::from_owner(Shared {
+            bytes,
+            _chunk: chunk,
+        }))
+    }
+
     /// The instance.
     pub fn instance(&self) -> &Arc<Instance> {
         &self.0.instance
@@ -131,5 +146,18 @@ impl HeldChunk {
     /// The size of the chunk.
     pub fn bytes(&self) -> u64 {
         self.0.bytes
+    }
+}
+
+/// Bytes of a chunk, which keep it.
+struct Shared {
+    /// Dropped before the chunk, whose removal changes them.
+    bytes: Bytes,
+    _chunk: HeldChunk,
+}
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }

@@ -220,6 +220,28 @@ fn a_chunk_is_removed_after_its_last_reader_and_its_memory_is_discarded() {
     });
 }
 
+/// The space of shared bytes is not given to another chunk.
+#[test]
+fn a_chunk_is_removed_after_the_last_of_its_shared_bytes() {
+    run(async {
+        let instance = start(&World::new(1), program(Honest)).await;
+        let chunk = put(&instance, &[9; 5000]).await;
+        let other = put(&instance, b"other").await;
+        let shared = chunk.share(10, 4000).expect("inside");
+        let part = shared.slice(7..);
+        for offset in [4991, u64::MAX] {
+            let error = chunk.share(offset, 10).expect_err("outside");
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{offset}");
+        }
+        drop((chunk, shared));
+        drop(other);
+        until_used(&instance, 2).await;
+        assert_eq!(part, vec![9; 3993]);
+        drop(part);
+        until_used(&instance, 0).await;
+    });
+}
+
 #[test]
 fn many_removals_at_once_are_sent_in_bounded_batches() {
     struct Bounded(Arc<AtomicUsize>);

@@ -3,6 +3,7 @@
 mod metering;
 mod races;
 mod recovery;
+mod streaming;
 mod window;
 
 use std::{

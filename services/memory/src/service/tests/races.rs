@@ -106,7 +106,7 @@ fn a_commit_whose_caller_leaves_never_names_collected_content() {
     }
 }
 
-/// Copies hold a buffer each while they read.
+/// A copy reads while it holds a buffer to write.
 #[test]
 fn many_copies_at_once_do_not_wait_for_each_other() {
     run(async {
