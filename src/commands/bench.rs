@@ -5,7 +5,7 @@
 use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, bail};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use memory_replay::{
     cost::AWS,
     picture,
@@ -24,13 +24,13 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
-#[group(id = "source", required = true, multiple = false, args = ["generate", "trace"])]
+#[command(group = ArgGroup::new("source").required(true))]
 pub(crate) struct Arguments {
     /// Print a trace with the published statistics of a workload
-    #[arg(long, value_name = "WORKLOAD")]
+    #[arg(long, value_name = "WORKLOAD", group = "source")]
     generate: Option<Workload>,
     /// Replay a trace: CSV with the columns time_ms,operation,key,size
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = "source")]
     trace: Option<PathBuf>,
     /// The hours to generate, or the first hours of the trace [default: all of the published run]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=8784))]

@@ -103,19 +103,21 @@ impl Report {
                 percent(self.overhead_at_most)
             ),
         );
-        let times = |cluster: f64| cluster / cost.total(true);
-        line(
-            "provisioned",
-            format!(
-                "${:.2} for all objects in memory ({:.1}x), ${:.2} for a cache before the store ({:.1}x, {} hits)",
-                cost.storage_cluster,
-                times(cost.storage_cluster),
-                cost.cache_cluster,
-                times(cost.cache_cluster),
-                percent(outcome.cache_hits as f64 / outcome.gets.max(1) as f64)
-            ),
-        );
+        line("provisioned", self.provisioned_text());
         text
+    }
+
+    fn provisioned_text(&self) -> String {
+        let Self { outcome, cost, .. } = self;
+        let times = |cluster: f64| cluster / cost.total(true);
+        format!(
+            "${:.2} for all objects in memory ({:.1}x), ${:.2} for a cache before the store ({:.1}x, {:.2} % hits)",
+            cost.storage_cluster,
+            times(cost.storage_cluster),
+            cost.cache_cluster,
+            times(cost.cache_cluster),
+            outcome.cache_hits as f64 / outcome.gets.max(1) as f64 * 100.0
+        )
     }
 
     fn functions_text(&self) -> String {
