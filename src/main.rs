@@ -75,6 +75,9 @@ enum Command {
     /// List the open transactions of a running server
     #[command(subcommand)]
     Transactions(commands::transactions::Command),
+    /// Replay a workload against the placement of function memory, without a server
+    #[command(subcommand)]
+    Bench(commands::bench::Command),
     /// Serve as an instance of function memory; the server starts it
     #[command(hide = true)]
     MemoryFunction,
@@ -125,6 +128,7 @@ fn main() -> ExitCode {
         Command::State(command) => commands::state::run(&command),
         Command::Queues(command) => commands::queues::run(&command),
         Command::Transactions(command) => commands::transactions::run(&command),
+        Command::Bench(command) => commands::bench::run(&command),
         Command::MemoryFunction => commands::memory_function::run(),
         Command::Completions { shell } => completions(shell),
     };

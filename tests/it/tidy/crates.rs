@@ -115,6 +115,7 @@ fn may_import(from: (&str, &str), to: (&str, &str)) -> bool {
         "coordination" => 0,
         "transactions" => 1,
         "functions" => 2,
+        "memory_replay" => 4,
         _ => 3,
     };
     match (from, to) {
