@@ -10,6 +10,7 @@ mod bind;
 mod bundled_client;
 mod commands;
 mod far_stores;
+mod from_functions;
 mod front_ends;
 mod function_directory;
 mod log;

@@ -14,6 +14,7 @@
 //! retries = 2                      # further attempts of events
 //! on_failure = "tell"              # the function that gets a notice of each permanently failed event
 //! environment = { SIZE = "64" }
+//! objects = ["photos"]             # the buckets that it reaches over S3
 //! triggers = [{ queue = "pictures", batch = 10 }, { every_s = 60 }, { http = "/pictures/{id}", methods = ["GET"] }]
 //!
 //! [cors]                           # of all its routes

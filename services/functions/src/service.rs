@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use ports::{
     functions::Register,
     logs::{Line, Page},
-    runtime::{Invocation, Ran},
+    runtime::{Function, Invocation, Ran},
 };
 
 use crate::{
@@ -119,6 +119,11 @@ impl Service {
     /// A deployed function. Errors: `NoSuchFunction`; `Port` for one that is not in place yet.
     pub fn function(&self, name: &str) -> Result<Summary> {
         Ok(self.context.lookup.deployed(name)?.summary())
+    }
+
+    /// The deployed function `name` for the runtime, if it is in place.
+    pub fn for_runtime(&self, name: &str) -> Option<Arc<Function>> {
+        self.context.lookup.function(name)
     }
 
     /// A deployed workflow. Steps of one that is not in place yet wait.
