@@ -12,7 +12,7 @@ use std::{
 
 use async_trait::async_trait;
 use http::Method;
-use http_body_util::BodyExt as _;
+use http_body_util::BodyExt;
 use http_frontend::InProcessRouter;
 use ports::runtime::Function;
 use s3_frontend::{Credentials, Functions, Grant, InProcess};
@@ -87,18 +87,26 @@ impl Objects {
         request: http::Request<sandbox::Incoming>,
     ) -> sandbox::Reply {
         let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
-        let response = match (self.endpoint.get(), scope.filter(|_| changes)) {
-            (None, _) => InProcess::refuse_for_now("The server is starting."),
-            (Some(endpoint), None) => endpoint.call(request.map(sandbox::Incoming::streamed)).await,
-            (Some(endpoint), Some(token)) => match self.make_durable(&token).await {
-                Ok(()) => endpoint.call(request.map(sandbox::Incoming::streamed)).await,
-                Err(error @ (Error::Invalid(_) | Error::AttemptEnded)) => {
-                    InProcess::refuse(&error.to_string())
-                }
-                Err(error) => InProcess::refuse_for_now(&error.to_string()),
-            },
+        let Some(endpoint) = self.endpoint.get() else {
+            let refused = InProcess::refuse_for_now("The server is starting.");
+            return refused.map(BodyExt::boxed_unsync);
         };
-        response.map(|body| body.boxed_unsync())
+        let durable = match scope.filter(|_| changes) {
+            Some(token) => self.make_durable(&token).await,
+            None => Ok(()),
+        };
+        let response = match durable {
+            Ok(()) => {
+                endpoint
+                    .call(request.map(sandbox::Incoming::streamed))
+                    .await
+            }
+            Err(error @ (Error::Invalid(_) | Error::AttemptEnded)) => {
+                InProcess::refuse(&error.to_string())
+            }
+            Err(error) => InProcess::refuse_for_now(&error.to_string()),
+        };
+        response.map(BodyExt::boxed_unsync)
     }
 
     /// Waits until all that the run has read and written is durable, before its step changes an

@@ -16,6 +16,7 @@ mod function_directory;
 mod log;
 mod machine;
 mod memory_service;
+mod object_events;
 mod open_files;
 mod overview;
 mod provider;

@@ -37,6 +37,7 @@ use crate::{
     front_ends::{self, FrontEnds},
     function_directory::FunctionDirectory,
     memory_service,
+    object_events::ToFunctions,
     overview::{Overview, Sources},
     provider::{self, Provider},
     same_store::SameStore,
@@ -144,8 +145,8 @@ impl RunningServer {
         let mut memory = None;
         if let (Listen::At(address), Some((keys, file))) = (settings.s3, keys) {
             let limits = settings.memory;
-            let service =
-                memory_service::service(&provider, objects, instances, &meter, limits)?;
+            let service = memory_service::service(&provider, objects, instances, &meter, limits)?;
+            service.subscribe(Arc::new(ToFunctions(deployed.clone())));
             let served = service.clone();
             let started = front_ends.start_s3(address, &objects_inside, keys, served, overview);
             started.await?;
@@ -391,11 +392,7 @@ fn sandbox(api: FromFunctions, directory: &Path) -> anyhow::Result<Sandbox> {
 }
 
 /// Deployed functions in a sandbox; not yet in place.
-fn deployed(
-    provider: &Provider,
-    sandbox: Sandbox,
-    serves_objects: bool,
-) -> functions::Service {
+fn deployed(provider: &Provider, sandbox: Sandbox, serves_objects: bool) -> functions::Service {
     functions::Service::new(functions::Parts {
         key_value: Arc::clone(&provider.key_value),
         objects: Arc::clone(&provider.objects),

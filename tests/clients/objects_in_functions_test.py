@@ -1,12 +1,15 @@
 """Functions that reach objects over S3: boto3 inside, unchanged and without a network."""
 
+import json
 import sys
+import urllib.parse
 
 import pytest
 
 import application
 import s3_server
 import server as servers
+import waiting
 
 OBJECTS = """
     import os
@@ -158,3 +161,70 @@ def a_manifest_with_objects_is_refused_where_s3_is_not_served(tmp_path):
     refused = apps.command("functions", "deploy", str(apps.write()))
     assert refused.returncode != 0 and "serves no S3" in refused.stderr, refused.stderr
     running.shut_down()
+
+
+RECORDS = """
+    import json
+    import landfast
+
+    def handler(event, context):
+        (record,) = event["Records"]
+        landfast.state().put("event/" + record["eventName"] + "/" + record["s3"]["object"]["key"], json.dumps(record).encode())
+"""
+
+
+@pytest.fixture
+def following(tmp_path):
+    """A function that keeps the events of `photos/in/*.jpg`, and the owner's client."""
+    running = s3_server.Landfast(tmp_path).start()
+    apps = application.Application(tmp_path / "app", running)
+    rule = {"bucket": "photos", "prefix": "in/", "suffix": ".jpg", "events": ["created", "removed"]}
+    apps.function("keeps", RECORDS, on_object=rule)
+    apps.deploy()
+    owner = s3_server.client(running.s3_url)
+    owner.create_bucket(Bucket="photos")
+    yield apps, owner
+    running.shut_down()
+
+
+def event(apps, name, key):
+    """The record of an event, once the function has it."""
+    path = urllib.parse.quote(f"event/{name}/{key}", safe="")
+    return json.loads(waiting.until(lambda: apps.value(path), f"{name} of {key}"))
+
+
+def objects_that_come_and_go_start_a_function_with_s3s_event(following):
+    apps, owner = following
+    etag = owner.put_object(Bucket="photos", Key="in/a b+c.jpg", Body=b"picture")["ETag"].strip('"')
+    record = event(apps, "ObjectCreated:Put", "in/a+b%2Bc.jpg")
+    assert (record["eventSource"], record["awsRegion"], record["s3"]["bucket"]["name"]) == ("aws:s3", "us-east-1", "photos")
+    assert (record["s3"]["object"]["size"], record["s3"]["object"]["eTag"]) == (7, etag)
+    owner.copy_object(Bucket="photos", Key="in/copy.jpg", CopySource={"Bucket": "photos", "Key": "in/a b+c.jpg"})
+    assert event(apps, "ObjectCreated:Copy", "in/copy.jpg")["s3"]["object"]["eTag"] == etag
+    upload = owner.create_multipart_upload(Bucket="photos", Key="in/parts.jpg")["UploadId"]
+    part = owner.upload_part(Bucket="photos", Key="in/parts.jpg", UploadId=upload, PartNumber=1, Body=b"x")
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    owner.complete_multipart_upload(Bucket="photos", Key="in/parts.jpg", UploadId=upload, MultipartUpload=parts)
+    assert event(apps, "ObjectCreated:CompleteMultipartUpload", "in/parts.jpg")["s3"]["object"]["size"] == 1
+    owner.delete_object(Bucket="photos", Key="in/copy.jpg")
+    removed = event(apps, "ObjectRemoved:Delete", "in/copy.jpg")["s3"]["object"]
+    assert removed["sequencer"] > record["s3"]["object"]["sequencer"] and "size" not in removed
+
+
+def objects_outside_of_the_rule_start_nothing(following):
+    apps, owner = following
+    owner.create_bucket(Bucket="other")
+    for bucket, key in (("photos", "out/a.jpg"), ("photos", "in/a.png"), ("other", "in/a.jpg")):
+        owner.put_object(Bucket=bucket, Key=key, Body=b"x")
+    owner.put_object(Bucket="photos", Key="in/last.jpg", Body=b"x")
+    event(apps, "ObjectCreated:Put", "in/last.jpg")
+    assert apps.ask("GET", "/v1/status").document["functions"]["invocations"] == 1
+
+
+def an_event_survives_a_kill_between_the_put_and_its_delivery(following):
+    apps, owner = following
+    for number in range(5):
+        owner.put_object(Bucket="photos", Key=f"in/{number}.jpg", Body=b"x")
+        apps.server.kill()
+        apps.server.start()
+        event(apps, "ObjectCreated:Put", f"in/{number}.jpg")

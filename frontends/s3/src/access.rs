@@ -346,18 +346,30 @@ pub(crate) mod tests {
             let checked = check(&bucket("photos"), &[("x-amz-copy-source", source)]);
             assert_eq!(checked.is_ok(), is_own, "{source}");
         }
-        assert!(keys.check_buckets("open", &bucket("private"), &HeaderMap::new()).is_ok());
+        assert!(
+            keys.check_buckets("open", &bucket("private"), &HeaderMap::new())
+                .is_ok()
+        );
     }
 
     #[test]
     fn a_signature_for_s3_is_told_by_its_scope() {
         let is_for = |uri: &'static str, value: &'static str| {
-            is_for_s3(&Uri::from_static(uri), &headers(&[("authorization", value)]))
+            is_for_s3(
+                &Uri::from_static(uri),
+                &headers(&[("authorization", value)]),
+            )
         };
         let scope = "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request, Signature=0";
         assert!(is_for("/b/k", scope));
-        assert!(!is_for("/b/k", "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/lambda/aws4_request"));
-        assert!(is_for("/b/k?X-Amz-Credential=a%2F20260101%2Fus-east-1%2Fs3%2Faws4_request", ""));
+        assert!(!is_for(
+            "/b/k",
+            "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/lambda/aws4_request"
+        ));
+        assert!(is_for(
+            "/b/k?X-Amz-Credential=a%2F20260101%2Fus-east-1%2Fs3%2Faws4_request",
+            ""
+        ));
         assert!(!is_for("/v1/state/s3", ""));
     }
 

@@ -113,7 +113,11 @@ impl InProcess {
 
     /// The response to a request that may be repeated.
     pub fn refuse_for_now(why: &str) -> Response<Body> {
-        response::of(Refusal::new("ServiceUnavailable", StatusCode::SERVICE_UNAVAILABLE, why))
+        response::of(Refusal::new(
+            "ServiceUnavailable",
+            StatusCode::SERVICE_UNAVAILABLE,
+            why,
+        ))
     }
 
     /// The response to a request that cannot succeed.

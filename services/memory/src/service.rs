@@ -24,6 +24,7 @@ use crate::{
     collector::{Collector, Queue},
     durable::DurableFragments,
     erasure::Code,
+    events::{Outbox, Subscribers},
     fragment::{Fragment, Segment, SegmentId, Shape, UNIT_BYTES},
     groups::{GroupOptions, Groups},
     holds::{Hold, Holds},
@@ -136,6 +137,7 @@ pub struct Service {
     holds: Holds,
     garbage: Arc<Queue>,
     groups: Arc<Groups>,
+    outbox: Arc<Outbox>,
     background: Arc<Mutex<Option<Background>>>,
 }
 
@@ -196,6 +198,7 @@ impl Service {
             lost,
         };
         Self {
+            outbox: Arc::new(Outbox::new(table.clone())),
             table,
             shape,
             writer,
@@ -225,7 +228,14 @@ impl Service {
             migration.clone().load_wanted(wanted),
             migration.recover_lost(lost),
         );
-        join3(join(collector.run(), uploads), moves, sliding.run()).await;
+        let collect = join3(collector.run(), uploads, self.outbox.run());
+        join3(collect, moves, sliding.run()).await;
+    }
+
+    /// Tells `subscribers` of changes from now on, once each is durable, at least once. Call it before
+    /// [`Self::run`].
+    pub fn subscribe(&self, subscribers: Arc<dyn Subscribers>) {
+        self.outbox.subscribe(subscribers);
     }
 
     /// Ends all instances.
@@ -337,8 +347,8 @@ impl Service {
                 place: stored.place(),
             };
             let named = stored.pending().map(pending::remove);
-            let object = service.put_row(&bucket, &key, row, named, &conditions);
-            let object = object.await?;
+            let put = service.put_row(&bucket, &key, (row, stored.kind()), named, &conditions);
+            let object = put.await?;
             stored.set_committed();
             Ok(object)
         })

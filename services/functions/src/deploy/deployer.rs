@@ -159,7 +159,8 @@ impl Deployer {
             (self.context.parts.check_far)(far).map_err(wrong)?;
         }
         for (name, table) in &manifest.functions {
-            if !table.objects.is_empty() && !self.context.parts.serves_objects {
+            let has_objects = !table.objects.is_empty() || table.on_object.is_some();
+            if has_objects && !self.context.parts.serves_objects {
                 return Err(Error::Invalid(format!(
                     "functions.{name}: objects: this server serves no S3: start it without --s3 off, on the embedded store"
                 )));

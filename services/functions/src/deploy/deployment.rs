@@ -72,7 +72,9 @@ impl Deployment {
     pub(crate) fn functions(&self) -> impl Iterator<Item = Arc<Function>> {
         let revision = self.revision();
         let tables = self.manifest.functions.iter();
-        tables.map(move |(name, table)| table.function(name, &self.archive, &revision, self.incarnation))
+        tables.map(move |(name, table)| {
+            table.function(name, &self.archive, &revision, self.incarnation)
+        })
     }
 
     /// The timers that were set at run time and that are the same in `manifest` as in this one.

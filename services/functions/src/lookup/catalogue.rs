@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use crate::{
     cors::Cors,
     error::{Error, Result},
-    manifest::{Manifest, Table, workflow::Workflow},
+    manifest::{Change, Manifest, Table, workflow::Workflow},
     routes::{RouteMatch, RouteTable},
 };
 
@@ -238,6 +238,18 @@ impl Catalogue {
 
     pub(crate) fn functions(&self) -> Vec<Arc<DeployedFunction>> {
         self.state.read().functions.values().cloned().collect()
+    }
+
+    /// The functions that a change of an object starts.
+    pub(crate) fn following(&self, bucket: &str, key: &str, change: Change) -> Vec<String> {
+        let state = self.state.read();
+        let wants = |table: &Table| {
+            let rule = table.on_object.as_ref();
+            rule.is_some_and(|rule| rule.wants(bucket, key, change))
+        };
+        let functions = state.functions.iter();
+        let following = functions.filter(|(_, deployed)| wants(&deployed.table));
+        following.map(|(name, _)| name.clone()).collect()
     }
 
     pub(crate) fn workflow(&self, name: &str) -> Option<Arc<Workflow>> {

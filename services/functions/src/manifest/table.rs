@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::{
     OnlyTable, check_name,
+    object_rule::ObjectRule,
     runtime_name::{Kind, RuntimeName},
     timer_rule::TimerRule,
     within,
@@ -91,6 +92,9 @@ pub struct Table {
     /// The buckets of objects that it reaches over S3.
     #[serde(default)]
     pub objects: Vec<String>,
+    /// The objects whose changes start it.
+    #[serde(default, deserialize_with = "super::optional_table")]
+    pub on_object: Option<ObjectRule>,
     /// The function that gets a notice of each permanently failed event or message.
     pub on_failure: Option<String>,
     /// Its triggers.
@@ -253,12 +257,16 @@ impl Table {
 
     fn check_objects(&self) -> Result<(), String> {
         within("the buckets of objects", &self.objects.len(), &BUCKETS)?;
-        let is_good = |byte: u8| {
-            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte)
-        };
+        let is_good =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
         let is_bucket =
             |bucket: &&String| (3..=63).contains(&bucket.len()) && bucket.bytes().all(is_good);
-        if let Some(bucket) = self.objects.iter().find(|bucket| !is_bucket(bucket)) {
+        let rule = self.on_object.iter();
+        if rule.clone().any(|rule| rule.events.is_empty()) {
+            return Err("on_object: events must name created, removed or both".to_owned());
+        }
+        let mut named = self.objects.iter().chain(rule.map(|rule| &rule.bucket));
+        if let Some(bucket) = named.find(|bucket| !is_bucket(bucket)) {
             return Err(format!(
                 "objects: {bucket:?} must be the name of a bucket: 3 to 63 lowercase letters, digits, - and ."
             ));

@@ -182,7 +182,10 @@ fn objects_are_named_by_buckets_and_leave_the_keys_to_the_server() {
     let manifest = with("objects = [\"photos\"]").expect("a bucket");
     let resize = &manifest.functions["resize"];
     let function = resize.function("resize", "archive", "1", 7);
-    assert_eq!((function.buckets.clone(), function.incarnation), (vec!["photos".to_owned()], 7));
+    assert_eq!(
+        (function.buckets.clone(), function.incarnation),
+        (vec!["photos".to_owned()], 7)
+    );
     for bucket in ["", "ab", "Photos", "a/b"] {
         let refused = with(&format!("objects = [{bucket:?}]")).expect_err(bucket);
         assert!(refused.contains("name of a bucket"), "{refused}");
