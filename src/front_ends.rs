@@ -11,6 +11,7 @@ use transactions::membership::Address;
 
 use crate::{
     bind::bound,
+    from_functions::Objects,
     open_files::Connections,
     overview::Overview,
     settings::{HostName, Listen, Settings},
@@ -194,6 +195,7 @@ impl FrontEnds {
     pub(crate) async fn start_s3(
         &mut self,
         address: SocketAddr,
+        objects: &Arc<Objects>,
         credentials: s3_frontend::Credentials,
         service: memory::Service,
         overview: &Arc<Overview>,
@@ -201,11 +203,13 @@ impl FrontEnds {
         let config = s3_frontend::Config {
             address,
             credentials,
+            functions: Arc::clone(objects) as Arc<_>,
             connections_max: self.connections.s3,
         };
         let bind = || s3_frontend::bind(config.clone(), service.clone());
         let server = bound("--s3", address, bind).await?;
         self.bind("s3", server.local_address(), overview);
+        objects.serve(server.in_process());
         let stopped = self.stopped();
         self.running.spawn(async {
             server.run(stopped).await;

@@ -69,8 +69,18 @@ pub(crate) fn service(
     Ok(Service::new(parts, &config))
 }
 
-/// The keys of S3 clients, and the file that has them, if the environment does not.
-pub(crate) fn credentials(data_dir: &Path) -> anyhow::Result<(Credentials, Option<PathBuf>)> {
+/// The keys of S3 clients, and the file that has them, if the environment does not. None: S3 is not
+/// served.
+pub(crate) fn keys(
+    settings: &settings::Settings,
+) -> anyhow::Result<Option<(Credentials, Option<PathBuf>)>> {
+    match settings.s3 {
+        settings::Listen::At(_) => credentials(&settings.data_dir).map(Some),
+        settings::Listen::Off => Ok(None),
+    }
+}
+
+fn credentials(data_dir: &Path) -> anyhow::Result<(Credentials, Option<PathBuf>)> {
     let given = |variable| env::var(variable).ok().filter(|key| !key.is_empty());
     match (given(ACCESS_KEY_VARIABLE), given(SECRET_KEY_VARIABLE)) {
         (Some(access_key), Some(secret_key)) => {

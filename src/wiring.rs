@@ -3,7 +3,7 @@
 
 use std::{
     env,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,10 +12,8 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow, ensure};
-use async_trait::async_trait;
 use coordination::{Gateway, Parts, Service, config::DataPlacement};
 use embedded::ObjectDirectory;
-use http_body_util::BodyExt as _;
 use http_frontend::{HttpPeers, InProcessRouter, Services};
 use in_process::{SystemClock, SystemEntropy};
 use ports::{
@@ -35,13 +33,15 @@ use transactions::membership::{Address, Coordinated};
 use crate::{
     bundled_client::PYTHON_CLIENT,
     far_stores,
+    from_functions::{FromFunctions, Objects},
     front_ends::{self, FrontEnds},
     function_directory::FunctionDirectory,
     memory_service,
+    object_events::ToFunctions,
     overview::{Meters, Overview, Sources},
     provider::{self, Provider},
     same_store::SameStore,
-    settings::{self, Listen, Settings, UserStore},
+    settings::{Listen, Settings, UserStore},
 };
 
 /// The time for far stores to take the remaining writes when the server stops.
@@ -108,9 +108,15 @@ impl RunningServer {
         } else {
             FunctionDirectory::lasting(settings.data_dir.join(FUNCTIONS_DIRECTORY))
         };
-        let sandbox = sandbox(inside, function_directory.path())?;
+        let keys = memory_service::keys(settings)?;
+        let objects_inside = Objects::new(keys.as_ref().map(|(keys, _)| keys.clone()));
+        let api = FromFunctions {
+            inside,
+            objects: Arc::clone(&objects_inside),
+        };
+        let sandbox = sandbox(api, function_directory.path())?;
         let instances = sandbox.instances();
-        let deployed = deployed(&provider, sandbox);
+        let deployed = deployed(&provider, sandbox, keys.is_some());
         let packs = provider::open_objects(settings).await?;
         let among = member.clone();
         let transactions = transactions(
@@ -133,6 +139,7 @@ impl RunningServer {
         let started = workflows.start().await;
         started.context("the runs of workflows could not be taken up")?;
         services.provide_workflows(workflows.clone());
+        objects_inside.provide(deployed.clone(), workflows.clone());
         if let Listen::At(address) = settings.zookeeper {
             let gateway = gateway.clone();
             let started = front_ends.start_zookeeper(address, settings, gateway, overview);
@@ -141,10 +148,17 @@ impl RunningServer {
         let objects = packs
             .as_ref()
             .map_or_else(|| Arc::clone(&provider.objects), ObjectDirectory::objects);
-        let memory = start_memory(settings, &mut front_ends, overview, |limits| {
-            memory_service::service(&provider, objects, instances, &meters.memory, limits)
-        });
-        let memory = memory.await?;
+        let mut memory = None;
+        if let (Listen::At(address), Some((keys, file))) = (settings.s3, keys) {
+            let limits = settings.memory;
+            let service =
+                memory_service::service(&provider, objects, instances, &meters.memory, limits)?;
+            service.subscribe(Arc::new(ToFunctions(deployed.clone())));
+            let served = service.clone();
+            let started = front_ends.start_s3(address, &objects_inside, keys, served, overview);
+            started.await?;
+            memory = Some((service, file));
+        }
         if let Some((served, _)) = memory.clone() {
             background.spawn(async move { served.run().await });
         }
@@ -364,7 +378,7 @@ fn transactions(
 }
 
 /// Processes of this machine, which run functions and serve as function memory.
-fn sandbox(inside: InProcessRouter, directory: &Path) -> anyhow::Result<Sandbox> {
+fn sandbox(api: FromFunctions, directory: &Path) -> anyhow::Result<Sandbox> {
     let program = env::current_exe().context("the path of this program, which starts functions")?;
     let enforcement = Enforcement::probe(&program);
     if let Some(why) = enforcement.lacks_isolation() {
@@ -377,7 +391,7 @@ fn sandbox(inside: InProcessRouter, directory: &Path) -> anyhow::Result<Sandbox>
     let config = sandbox::Config {
         directory: directory.to_owned(),
         launcher,
-        api: Arc::new(FromFunctions(inside)),
+        api: Arc::new(api),
         bundled: &PYTHON_CLIENT,
         idle_max: INSTANCE_IDLE_MAX,
     };
@@ -385,7 +399,7 @@ fn sandbox(inside: InProcessRouter, directory: &Path) -> anyhow::Result<Sandbox>
 }
 
 /// Deployed functions in a sandbox; not yet in place.
-fn deployed(provider: &Provider, sandbox: Sandbox) -> functions::Service {
+fn deployed(provider: &Provider, sandbox: Sandbox, serves_objects: bool) -> functions::Service {
     functions::Service::new(functions::Parts {
         key_value: Arc::clone(&provider.key_value),
         objects: Arc::clone(&provider.objects),
@@ -393,6 +407,7 @@ fn deployed(provider: &Provider, sandbox: Sandbox) -> functions::Service {
         queue_admin: Arc::clone(&provider.queue_admin),
         queue_name: transactions::queue_name,
         check_far: far_stores::check,
+        serves_objects,
         among_others: provider.is_shared(),
         functions: Arc::clone(&provider.functions) as Arc<_>,
         code_store: sandbox.code_store(),
@@ -401,23 +416,6 @@ fn deployed(provider: &Provider, sandbox: Sandbox) -> functions::Service {
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     })
-}
-
-/// Serves S3, if it is wanted. Returns the service, and the file of its keys.
-async fn start_memory(
-    settings: &Settings,
-    front_ends: &mut FrontEnds,
-    overview: &Arc<Overview>,
-    service: impl FnOnce(settings::Memory) -> anyhow::Result<memory::Service>,
-) -> anyhow::Result<Option<(memory::Service, Option<PathBuf>)>> {
-    let Listen::At(address) = settings.s3 else {
-        return Ok(None);
-    };
-    let (credentials, file) = memory_service::credentials(&settings.data_dir)?;
-    let service = service(settings.memory)?;
-    let started = front_ends.start_s3(address, credentials, service.clone(), overview);
-    started.await?;
-    Ok(Some((service, file)))
 }
 
 /// Workflows of deployed functions, over the store of transactions.
@@ -440,21 +438,6 @@ fn workflows(
         ..Default::default()
     };
     workflows::Service::new(parts, options)
-}
-
-#[derive(Debug)]
-struct FromFunctions(InProcessRouter);
-
-#[async_trait]
-impl sandbox::Api for FromFunctions {
-    async fn call(
-        &self,
-        scope: Option<Arc<str>>,
-        request: http::Request<sandbox::Incoming>,
-    ) -> sandbox::Reply {
-        let response = self.0.call(scope, request).await;
-        response.map(|body| body.map_err(Into::into).boxed_unsync())
-    }
 }
 
 /// The address of this process for others on its store, and its client for them.

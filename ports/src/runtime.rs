@@ -73,6 +73,11 @@ pub struct Function {
     pub scratch_bytes: u64,
     /// Its own variables, in addition to the common ones.
     pub environment: BTreeMap<String, String>,
+    /// The buckets of objects that it reaches through the server.
+    pub buckets: Vec<String>,
+    /// Differs between two functions of a name, one of which was removed before the other was
+    /// deployed. Its keys to [buckets](Self::buckets) derive from it.
+    pub incarnation: u64,
     /// Whether it reaches the machine's network (rule P5: then it externalizes by itself).
     pub network: bool,
 }

@@ -151,6 +151,8 @@ fn empty(language: Language) -> Function {
         scratch_bytes: 16 << 20,
         environment: BTreeMap::new(),
         network: false,
+        buckets: Vec::new(),
+        incarnation: 0,
     }
 }
 

@@ -1,22 +1,28 @@
-//! Who may call: the one pair of keys, by signatures that cover all that matters.
+//! Who may call: the one pair of keys, and functions with keys of their own to some buckets, by
+//! signatures that cover all that matters.
 //!
 //! s3s computes the signatures. It does not demand, as S3 does, that they cover each `x-amz-` header
 //! of the request. An observer of a signed request could then add some.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::{HeaderMap, Uri, header::AUTHORIZATION};
 use percent_encoding::percent_decode_str;
 use s3s::{
     S3Error, S3Result,
     access::{S3Access, S3AccessContext},
     auth::{S3Auth, SecretKey},
+    dto::CopySource,
     host::{S3Host, VirtualHost},
+    path::S3Path,
 };
+use sha2::Sha256;
 
 use crate::{acl::OWNER, errors::Refusal};
 
-/// The one pair of keys.
+/// A pair of keys.
 #[derive(Clone)]
 pub struct Credentials {
     /// The access key.
@@ -33,15 +39,100 @@ impl fmt::Debug for Credentials {
     }
 }
 
+/// The text before what a function's secret key is made of.
+const OF_FUNCTIONS: &str = "landfast function\0";
+
+impl Credentials {
+    /// The keys of the function `name`, which are others once it is removed and deployed anew.
+    #[must_use]
+    pub fn of_function(&self, name: &str, incarnation: u64) -> Self {
+        let access_key = format!("{name}.{incarnation:016x}");
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.secret_key.as_bytes())
+            .expect("HMAC takes a key of any length");
+        mac.update(OF_FUNCTIONS.as_bytes());
+        mac.update(access_key.as_bytes());
+        Self {
+            access_key,
+            secret_key: BASE64_STANDARD.encode(mac.finalize().into_bytes()),
+        }
+    }
+}
+
+/// The buckets that a function reaches.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    /// Differs once the function is removed and deployed anew.
+    pub incarnation: u64,
+    /// Their names.
+    pub buckets: Vec<String>,
+}
+
+/// Knows the deployed functions.
+pub trait Functions: fmt::Debug + Send + Sync {
+    /// The buckets of the function `name`. None: it is not deployed.
+    fn grant(&self, name: &str) -> Option<Grant>;
+}
+
+/// The keys that are accepted.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    pub(crate) own: Credentials,
+    pub(crate) functions: Arc<dyn Functions>,
+}
+
+impl Keys {
+    /// The function with this access key.
+    fn of_function(&self, access_key: &str) -> Option<(Credentials, Grant)> {
+        let (name, _) = access_key.rsplit_once('.')?;
+        let grant = self.functions.grant(name)?;
+        let keys = self.own.of_function(name, grant.incarnation);
+        (keys.access_key == access_key).then_some((keys, grant))
+    }
+
+    /// Errors: the caller is a function, and the request names a bucket that is not one of its own.
+    fn check_buckets(
+        &self,
+        access_key: &str,
+        path: &S3Path,
+        headers: &HeaderMap,
+    ) -> Result<Option<Grant>, Refusal> {
+        if access_key == self.own.access_key {
+            return Ok(None);
+        }
+        let Some((_, grant)) = self.of_function(access_key) else {
+            return Err(denied("Access Denied. The function was removed."));
+        };
+        let is_own = |bucket: &str| grant.buckets.iter().any(|own| own == bucket);
+        let is_target_own = match path {
+            S3Path::Root => true,
+            S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => is_own(bucket),
+        };
+        let mut sources = headers.get_all("x-amz-copy-source").iter();
+        let are_sources_own = sources.all(|source| {
+            let source = source.to_str().ok().map(CopySource::parse);
+            matches!(source, Some(Ok(CopySource::Bucket { bucket, .. })) if is_own(&bucket))
+        });
+        if is_target_own && are_sources_own {
+            return Ok(Some(grant));
+        }
+        Err(denied(
+            "Access Denied. The manifest of the function does not name the bucket in `objects`.",
+        ))
+    }
+}
+
 fn denied(message: &str) -> Refusal {
     Refusal::new("AccessDenied", http::StatusCode::FORBIDDEN, message)
 }
 
 #[async_trait::async_trait]
-impl S3Auth for Credentials {
+impl S3Auth for Keys {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        if access_key == self.access_key {
-            return Ok(SecretKey::from(self.secret_key.as_str()));
+        if access_key == self.own.access_key {
+            return Ok(SecretKey::from(self.own.secret_key.as_str()));
+        }
+        if let Some((keys, _)) = self.of_function(access_key) {
+            return Ok(SecretKey::from(keys.secret_key));
         }
         Err(Refusal::new(
             "InvalidAccessKeyId",
@@ -52,17 +143,25 @@ impl S3Auth for Credentials {
     }
 }
 
-/// Refuses requests without a signature, and headers that it does not cover.
+/// Refuses requests without a signature, headers that it does not cover, and a function's requests
+/// beyond its buckets.
 #[derive(Debug, Clone)]
-pub(crate) struct Access;
+pub(crate) struct Access(pub(crate) Keys);
 
 #[async_trait::async_trait]
 impl S3Access for Access {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
-        if context.credentials().is_none() {
+        let Some(credentials) = context.credentials() else {
             return Err(denied("Access Denied. Requests must be signed.").into());
+        };
+        let (access_key, path) = (&credentials.access_key, context.s3_path());
+        let grant = self.0.check_buckets(access_key, path, context.headers());
+        let grant = grant.map_err(S3Error::from)?;
+        check_signed(context.uri(), context.headers()).map_err(S3Error::from)?;
+        if let Some(grant) = grant {
+            context.extensions_mut().insert(grant);
         }
-        check_signed(context.uri(), context.headers()).map_err(S3Error::from)
+        Ok(())
     }
 }
 
@@ -131,6 +230,17 @@ impl Query {
     }
 }
 
+/// Whether a signature for S3, of any version, is on a request to a listener that serves more.
+pub(crate) fn is_for_s3(uri: &Uri, headers: &HeaderMap) -> bool {
+    const SCOPE: &str = "/s3/aws4_request";
+    let query = Query::of(uri);
+    let scope = query.value("X-Amz-Credential");
+    let header = headers.get(AUTHORIZATION).and_then(|one| one.to_str().ok());
+    scope.is_some_and(|scope| scope.ends_with(SCOPE))
+        || header.is_some_and(|header| header.contains(SCOPE))
+        || query.value("AWSAccessKeyId").is_some()
+}
+
 /// Whether the header has a signature of version 2, which leaves out most of a request. URLs of
 /// that version are served, because boto3 makes them unless it is told otherwise.
 pub(crate) fn is_version_2(headers: &HeaderMap) -> bool {
@@ -175,6 +285,92 @@ pub(crate) mod tests {
             secret_key: "hidden".into(),
         };
         assert!(!format!("{credentials:?}").contains("hidden"));
+    }
+
+    #[derive(Debug)]
+    struct Deployed;
+
+    impl Functions for Deployed {
+        fn grant(&self, name: &str) -> Option<Grant> {
+            (name == "resize").then(|| Grant {
+                incarnation: 7,
+                buckets: vec!["photos".into()],
+            })
+        }
+    }
+
+    fn keys() -> Keys {
+        Keys {
+            own: Credentials {
+                access_key: "open".into(),
+                secret_key: "hidden".into(),
+            },
+            functions: Arc::new(Deployed),
+        }
+    }
+
+    #[test]
+    fn keys_are_of_one_deployment_of_one_function() {
+        let keys = keys();
+        let own = |name, incarnation| keys.own.of_function(name, incarnation);
+        let found = |access_key: &str| keys.of_function(access_key).map(|(keys, _)| keys);
+        let resize = own("resize", 7);
+        let found_keys = found(&resize.access_key).expect("it is deployed");
+        assert_eq!(found_keys.secret_key, resize.secret_key);
+        assert!(found(&own("resize", 8).access_key).is_none());
+        assert!(found(&own("other", 7).access_key).is_none());
+        assert_ne!(own("resize", 8).secret_key, resize.secret_key);
+        assert_ne!(own("other", 7).secret_key, resize.secret_key);
+    }
+
+    #[test]
+    fn a_function_names_its_own_buckets_alone() {
+        let keys = keys();
+        let access_key = keys.own.of_function("resize", 7).access_key;
+        let bucket = |bucket: &str| S3Path::Bucket {
+            bucket: bucket.into(),
+        };
+        let check = |path: &S3Path, pairs: &[(&'static str, &'static str)]| {
+            keys.check_buckets(&access_key, path, &headers(pairs))
+        };
+        assert!(check(&S3Path::Root, &[]).is_ok());
+        assert!(check(&bucket("photos"), &[]).is_ok());
+        assert!(check(&bucket("private"), &[]).is_err());
+        for (source, is_own) in [
+            ("photos/k", true),
+            ("/photos/k", true),
+            ("private/k", false),
+            ("%70rivate/k", false),
+            ("photos", false),
+        ] {
+            let checked = check(&bucket("photos"), &[("x-amz-copy-source", source)]);
+            assert_eq!(checked.is_ok(), is_own, "{source}");
+        }
+        assert!(
+            keys.check_buckets("open", &bucket("private"), &HeaderMap::new())
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn a_signature_for_s3_is_told_by_its_scope() {
+        let is_for = |uri: &'static str, value: &'static str| {
+            is_for_s3(
+                &Uri::from_static(uri),
+                &headers(&[("authorization", value)]),
+            )
+        };
+        let scope = "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request, Signature=0";
+        assert!(is_for("/b/k", scope));
+        assert!(!is_for(
+            "/b/k",
+            "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/lambda/aws4_request"
+        ));
+        assert!(is_for(
+            "/b/k?X-Amz-Credential=a%2F20260101%2Fus-east-1%2Fs3%2Faws4_request",
+            ""
+        ));
+        assert!(!is_for("/v1/state/s3", ""));
     }
 
     #[test]

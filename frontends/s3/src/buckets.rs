@@ -1,7 +1,7 @@
 //! Buckets.
 
 use s3s::{
-    S3Result,
+    S3Request, S3Result,
     dto::{
         Bucket, BucketCannedACL, CreateBucketInput, CreateBucketOutput, DeleteBucketInput,
         DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput,
@@ -11,6 +11,7 @@ use s3s::{
 };
 
 use crate::{
+    access::Grant,
     acl::owner,
     attributes::{is_shared, refuse},
     conditions::time,
@@ -71,8 +72,9 @@ pub(crate) async fn head(
 
 pub(crate) async fn list(
     service: &memory::Service,
-    input: ListBucketsInput,
+    request: S3Request<ListBucketsInput>,
 ) -> S3Result<ListBucketsOutput> {
+    let (grant, input) = (request.extensions.get::<Grant>(), request.input);
     let max = input.max_buckets.unwrap_or(BUCKETS_MAX);
     if !(1..=BUCKETS_MAX).contains(&max) {
         return Err(invalid_argument("max-buckets must be between 1 and 10000"));
@@ -86,7 +88,8 @@ pub(crate) async fn list(
     let mut buckets = service.buckets().await.map_err(from_service)?;
     buckets.retain(|bucket| {
         let is_after = after.as_ref().is_none_or(|after| bucket.name > *after);
-        is_after && bucket.name.starts_with(&prefix)
+        let is_seen = grant.is_none_or(|grant| grant.buckets.contains(&bucket.name));
+        is_seen && is_after && bucket.name.starts_with(&prefix)
     });
     buckets.sort_by(|a, b| a.name.cmp(&b.name));
     let is_truncated = buckets.len() > max as usize;

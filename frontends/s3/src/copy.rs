@@ -183,7 +183,7 @@ async fn of_content(
     };
     let (body, computed) = content::body(read(opened, 0..bytes), bytes, claim);
     let stored = service.store(&input.bucket, body, Some(bytes)).await;
-    let stored = stored.map_err(from_service)?;
+    let stored = stored.map_err(from_service)?.as_copy();
     attributes.checksums = with_kind(computed.take());
     let conditions = Conditions::default();
     let copied = service.commit(&input.bucket, &input.key, stored, attributes, &conditions);

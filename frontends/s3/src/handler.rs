@@ -23,6 +23,13 @@ macro_rules! operations {
                 }
             )*
 
+            async fn list_buckets(
+                &self,
+                request: S3Request<ListBucketsInput>,
+            ) -> S3Result<S3Response<ListBucketsOutput>> {
+                buckets::list(&self.service, request).await.map(S3Response::new)
+            }
+
             async fn put_object(
                 &self,
                 request: S3Request<PutObjectInput>,
@@ -51,7 +58,6 @@ operations! {
     create_bucket: CreateBucketInput => CreateBucketOutput = buckets::create;
     delete_bucket: DeleteBucketInput => DeleteBucketOutput = buckets::delete;
     head_bucket: HeadBucketInput => HeadBucketOutput = buckets::head;
-    list_buckets: ListBucketsInput => ListBucketsOutput = buckets::list;
     get_bucket_location: GetBucketLocationInput => GetBucketLocationOutput = buckets::location;
     get_bucket_versioning: GetBucketVersioningInput => GetBucketVersioningOutput = buckets::versioning;
     get_bucket_acl: GetBucketAclInput => GetBucketAclOutput = acl::of_bucket;

@@ -9,6 +9,7 @@
 
 use std::{
     future::poll_fn,
+    io,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
@@ -17,8 +18,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::Stream;
 use http::{HeaderMap, header};
-use http_body_util::BodyDataStream;
-use listener::RequestBody;
+use http_body_util::{BodyDataStream, combinators::UnsyncBoxBody};
 use s3s::{
     StdError,
     crypto::{Checksum as _, Md5},
@@ -38,6 +38,8 @@ const MD5_BYTES_MAX: u64 = 1 << 20;
 /// How much of a body is read and dropped after an early response, so that its connection serves on.
 const DISCARD_BYTES_MAX: usize = 1 << 20;
 
+/// The body of a request, from the listener or from a function.
+pub(crate) type RequestBody = UnsyncBoxBody<Bytes, io::Error>;
 type Source = Arc<Mutex<BodyDataStream<RequestBody>>>;
 type Trouble = Arc<Mutex<Option<Refusal>>>;
 

@@ -50,5 +50,5 @@ mod tags;
 mod upload_lists;
 mod uploads;
 
-pub use access::Credentials;
-pub use server::{Config, Server, bind};
+pub use access::{Credentials, Functions, Grant};
+pub use server::{Config, InProcess, Server, bind};

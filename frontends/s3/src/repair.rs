@@ -16,7 +16,7 @@ use s3s::{
 };
 
 use crate::{
-    access::check_signed,
+    access::{Keys, check_signed},
     errors::{Refusal, from_service},
 };
 
@@ -24,6 +24,7 @@ use crate::{
 pub(crate) struct Repair {
     /// Serves without a look at signatures: for requests that are verified already.
     pub(crate) verified: S3Service,
+    pub(crate) keys: Keys,
 }
 
 #[async_trait::async_trait]
@@ -34,9 +35,13 @@ impl S3Route for Repair {
     }
 
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
-        if request.credentials.is_none() {
+        let Some(credentials) = &request.credentials else {
             let message = "Access Denied. Requests must be signed.";
             return Err(Refusal::new("AccessDenied", http::StatusCode::FORBIDDEN, message).into());
+        };
+        // The service below knows neither the caller nor its buckets.
+        if credentials.access_key != self.keys.own.access_key {
+            return Err(Refusal::bad("InvalidArgument", "A header is malformed.").into());
         }
         check_signed(&request.uri, &request.headers).map_err(S3Error::from)
     }

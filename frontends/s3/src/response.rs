@@ -75,7 +75,7 @@ pub(crate) async fn refused(refusal: Refusal, about: &About) -> Response<Body> {
     finish(of(refusal), about, None).await
 }
 
-fn of(refusal: Refusal) -> Response<Body> {
+pub(crate) fn of(refusal: Refusal) -> Response<Body> {
     let response = S3Error::from(refusal).to_http_response();
     response.unwrap_or_else(|_| {
         let mut response = Response::new(Body::empty());

@@ -10,8 +10,10 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use listener::{RequestBody, Timeouts};
+use http_body_util::BodyExt;
+use listener::Timeouts;
 use memory::model::SEGMENT_BYTES_MAX;
 use s3s::{
     Body,
@@ -23,10 +25,10 @@ use tokio::{net::TcpListener, sync::Semaphore};
 use tower_service::Service;
 
 use crate::{
-    access::{Access, Credentials, Hosts, is_version_2},
+    access::{Access, Credentials, Functions, Hosts, Keys, is_for_s3, is_version_2},
     errors::Refusal,
     handler::Handler,
-    ingress::Ingress,
+    ingress::{Ingress, RequestBody},
     repair::Repair,
     response::{self, About, Ids},
 };
@@ -45,8 +47,10 @@ const FRAMING_BYTES_MAX: u64 = SEGMENT_BYTES_MAX / 64;
 pub struct Config {
     /// The address to listen on; port 0 picks a free one.
     pub address: SocketAddr,
-    /// The keys that sign all requests.
+    /// The keys that sign all requests but those of functions.
     pub credentials: Credentials,
+    /// The functions, which have keys of their own.
+    pub functions: Arc<dyn Functions>,
     /// Connections that are served at once. Past this limit new ones are refused.
     pub connections_max: usize,
 }
@@ -69,7 +73,7 @@ pub async fn bind(config: Config, service: memory::Service) -> io::Result<Server
         local_address: listener.local_addr()?,
         listener,
         connections_max: config.connections_max,
-        endpoint: Endpoint::new(config.credentials, service, config.connections_max),
+        endpoint: Endpoint::new(config, service),
     })
 }
 
@@ -77,6 +81,11 @@ impl Server {
     /// The address with the port that was picked.
     pub fn local_address(&self) -> SocketAddr {
         self.local_address
+    }
+
+    /// The same for callers in this process.
+    pub fn in_process(&self) -> InProcess {
+        InProcess(self.endpoint.clone())
     }
 
     /// Serves requests until `shutdown` completes, then ends within [`Timeouts::drain`]. A write
@@ -89,6 +98,40 @@ impl Server {
         };
         let refusal = self.endpoint.refusing();
         listener::serve(self.listener, config, self.endpoint, refusal, shutdown).await;
+    }
+}
+
+/// Answers requests of functions, which reach the process by another way than the listener.
+#[derive(Debug, Clone)]
+pub struct InProcess(Endpoint);
+
+impl InProcess {
+    /// Whether it is the one to answer the request.
+    pub fn is_for<B>(request: &Request<B>) -> bool {
+        is_for_s3(request.uri(), request.headers())
+    }
+
+    /// The response to a request that may be repeated.
+    pub fn refuse_for_now(why: &str) -> Response<Body> {
+        response::of(Refusal::new(
+            "ServiceUnavailable",
+            StatusCode::SERVICE_UNAVAILABLE,
+            why,
+        ))
+    }
+
+    /// The response to a request that cannot succeed.
+    pub fn refuse(why: &str) -> Response<Body> {
+        response::of(Refusal::bad("InvalidRequest", why))
+    }
+
+    /// Answers a request, whose path names the bucket. Its body makes progress, or fails.
+    pub async fn call<B>(&self, request: Request<B>) -> Response<Body>
+    where
+        B: BodyExt<Data = Bytes, Error = io::Error> + Send + 'static,
+    {
+        let request = request.map(BodyExt::boxed_unsync);
+        self.0.clone().answer(request).await
     }
 }
 
@@ -109,18 +152,22 @@ struct Shared {
 }
 
 impl Endpoint {
-    fn new(credentials: Credentials, service: memory::Service, connections_max: usize) -> Self {
+    fn new(config: Config, service: memory::Service) -> Self {
         let handler = Handler { service };
+        let keys = Keys {
+            own: config.credentials,
+            functions: config.functions,
+        };
         let verified = builder(handler.clone()).build();
         let mut builder = builder(handler);
-        builder.set_auth(credentials);
-        builder.set_access(Access);
-        builder.set_route(Repair { verified });
+        builder.set_auth(keys.clone());
+        builder.set_access(Access(keys.clone()));
+        builder.set_route(Repair { verified, keys });
         let shared = Shared {
             s3: builder.build(),
             ids: Ids::new(),
             forms: Semaphore::new(FORMS_AT_ONCE),
-            connections_max,
+            connections_max: config.connections_max,
         };
         Self {
             shared: Arc::new(shared),
@@ -221,7 +268,7 @@ fn too_many(connections_max: usize) -> Refusal {
     Refusal::new("SlowDown", StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
-impl Service<Request<RequestBody>> for Endpoint {
+impl Service<Request<listener::RequestBody>> for Endpoint {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
@@ -230,8 +277,8 @@ impl Service<Request<RequestBody>> for Endpoint {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        let endpoint = self.clone();
+    fn call(&mut self, request: Request<listener::RequestBody>) -> Self::Future {
+        let (endpoint, request) = (self.clone(), request.map(BodyExt::boxed_unsync));
         Box::pin(async move { Ok(endpoint.answer(request).await) })
     }
 }

@@ -77,6 +77,8 @@ pub(crate) fn runtime(world: &World) -> runtime::Subject {
         scratch_bytes: 1 << 20,
         environment: BTreeMap::new(),
         network: false,
+        buckets: Vec::new(),
+        incarnation: 0,
     };
     let simulated = SimulatedRuntime::obedient(world.clock());
     runtime::Subject {

@@ -184,6 +184,8 @@ pub(crate) mod tests {
             scratch_bytes: 1,
             environment: BTreeMap::new(),
             network: false,
+            buckets: Vec::new(),
+            incarnation: 0,
         }
     }
 

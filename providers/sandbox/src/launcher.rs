@@ -343,14 +343,13 @@ fn program(order: &Order, address: &str) -> io::Result<(Vec<CString>, Vec<CStrin
     let Launch {
         command,
         environment,
+        has_objects,
         descriptors,
         ..
     } = &order.launch;
     let arguments = command.iter().map(|part| c_string(part));
     let own = |name: &str| environment.iter().any(|(own, _)| own == name);
-    let served_at = served_at(address)
-        .into_iter()
-        .filter(|(name, _)| !own(name));
+    let served_at = served_at(address, *has_objects).filter(|(name, _)| !own(name));
     let served_at = served_at.map(|(name, value)| (name.into(), value.into()));
     let descriptors = descriptors.iter().map(|(name, descriptor)| {
         let number = descriptor.as_raw_fd().to_string();

@@ -54,6 +54,8 @@ pub(crate) struct Launch {
     /// The size of its `/tmp`, in bytes.
     pub(crate) scratch_bytes: u64,
     pub(crate) network: Network,
+    /// Whether S3 clients inside find the server's address too.
+    pub(crate) has_objects: bool,
     /// Descriptors that the program keeps, each with the variable that tells it the number.
     #[serde(skip)]
     pub(crate) descriptors: Vec<(String, Arc<OwnedFd>)>,
@@ -192,10 +194,17 @@ pub(crate) fn is_of_the_system(folder: &Path) -> bool {
 }
 
 /// The variables with the server's address for an instance. Only its launcher knows the `address`
-/// of the listener.
-pub(crate) fn served_at(address: &str) -> [(&'static str, String); 2] {
+/// of the listener. S3 clients find it `with_objects`.
+pub(crate) fn served_at(
+    address: &str,
+    with_objects: bool,
+) -> impl Iterator<Item = (&'static str, String)> {
+    let url = format!("http://{address}");
+    let objects = with_objects.then(|| ("AWS_ENDPOINT_URL_S3", url.clone()));
     [
         ("AWS_LAMBDA_RUNTIME_API", address.to_owned()),
-        ("LANDFAST_URL", format!("http://{address}")),
+        ("LANDFAST_URL", url),
     ]
+    .into_iter()
+    .chain(objects)
 }

@@ -26,6 +26,8 @@ pub struct Parts {
     /// Checks the address of a far store. The error must not contain the address, which may hold a
     /// password.
     pub check_far: fn(&str) -> std::result::Result<(), String>,
+    /// Whether functions reach objects here.
+    pub serves_objects: bool,
     /// Whether other processes deploy to the same store.
     pub among_others: bool,
     /// Decides when functions run.

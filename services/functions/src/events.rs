@@ -5,6 +5,7 @@ pub(crate) mod dead_letters;
 pub(crate) mod failure;
 pub(crate) mod format;
 pub(crate) mod handler;
+pub(crate) mod object;
 pub(crate) mod outgoing;
 pub(crate) mod queues;
 pub(crate) mod timers;

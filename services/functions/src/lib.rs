@@ -59,6 +59,7 @@ pub use error::{Error, Result};
 pub use events::{
     dead_letters::{DeadLetter, DeadLetterPage},
     failure::beginning,
+    object::ObjectEvent,
     queues::{ListedQueue, QueuePage, WaitingMessage},
 };
 pub use figures::Figures;

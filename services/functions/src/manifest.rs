@@ -14,12 +14,15 @@
 //! retries = 2                      # further attempts of events
 //! on_failure = "tell"              # the function that gets a notice of each permanently failed event
 //! environment = { SIZE = "64" }
+//! objects = ["photos"]             # the buckets that it reaches over S3
+//! on_object = { bucket = "photos", prefix = "in/", suffix = ".jpg", events = ["created", "removed"] }
 //! triggers = [{ queue = "pictures", batch = 10 }, { every_s = 60 }, { http = "/pictures/{id}", methods = ["GET"] }]
 //!
 //! [cors]                           # of all its routes
 //! allow_origins = ["https://shop.example"]
 //! ```
 
+mod object_rule;
 mod runtime_name;
 mod table;
 mod timer_rule;
@@ -39,6 +42,7 @@ use serde::{
 };
 
 pub use self::{
+    object_rule::{Change, ObjectRule},
     runtime_name::{Kind, RuntimeName},
     table::{QueueTrigger, Table, Trigger, check_period},
     timer_rule::{CronRule, TimerRule},
@@ -172,6 +176,12 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OnlyTable<T> {
 
 fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     OnlyTable::deserialize(deserializer).map(|OnlyTable(table)| table)
+}
+
+fn optional_table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    table(deserializer).map(Some)
 }
 
 fn shared_table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use ports::{
     functions::Register,
     logs::{Line, Page},
-    runtime::{Invocation, Ran},
+    runtime::{Function, Invocation, Ran},
 };
 
 use crate::{
@@ -27,12 +27,13 @@ use crate::{
     events::{
         context::Context,
         dead_letters::{Action, DeadLetterPage, DeadLetters},
+        object::ObjectEvent,
         queues::{QueuePage, Queues, WaitingMessage},
     },
     figures::{Figures, QueueWatch},
     ids::registered_name,
     lookup::catalogue::Summary,
-    manifest::workflow::Workflow,
+    manifest::{Change, workflow::Workflow},
     routes::RouteMatch,
 };
 
@@ -119,6 +120,24 @@ impl Service {
     /// A deployed function. Errors: `NoSuchFunction`; `Port` for one that is not in place yet.
     pub fn function(&self, name: &str) -> Result<Summary> {
         Ok(self.context.lookup.deployed(name)?.summary())
+    }
+
+    /// The deployed function `name` for the runtime, if it is in place.
+    pub fn for_runtime(&self, name: &str) -> Option<Arc<Function>> {
+        self.context.lookup.function(name)
+    }
+
+    /// Whether a change of an object starts a function, in place or pending.
+    pub fn follows_object(&self, bucket: &str, key: &str, change: Change) -> bool {
+        let lookup = &self.context.lookup;
+        let mut catalogues = [&lookup.catalogue, &lookup.pending.promised].into_iter();
+        catalogues.any(|one| !one.following(bucket, key, change).is_empty())
+    }
+
+    /// Sends the change of an object to each function that follows it (A3). It is durable when this
+    /// returns.
+    pub fn send_object_event<'a>(&'a self, event: ObjectEvent<'a>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.context.send_object_event(&event).await })
     }
 
     /// A deployed workflow. Steps of one that is not in place yet wait.

@@ -32,6 +32,7 @@ mod collector;
 mod durable;
 pub mod erasure;
 pub mod error;
+pub mod events;
 mod fragment;
 pub mod function;
 mod groups;

@@ -30,6 +30,7 @@ use crate::{
     collector::{Collector, Queue},
     durable::DurableFragments,
     erasure::Code,
+    events::{Outbox, Subscribers},
     fragment::{Fragment, Segment, SegmentId, Shape, UNIT_BYTES},
     groups::{GroupOptions, Groups},
     holds::{Hold, Holds},
@@ -152,6 +153,7 @@ pub struct Service {
     holds: Holds,
     garbage: Arc<Queue>,
     groups: Arc<Groups>,
+    outbox: Arc<Outbox>,
     background: Arc<Mutex<Option<Background>>>,
 }
 
@@ -189,6 +191,7 @@ impl Service {
         let durable = DurableFragments::new(parts.objects, meter, table.first_segment());
         let (writer, reader) = streams(shape, &durable, &residency);
         let service = Self {
+            outbox: Arc::new(Outbox::new(table.clone())),
             table,
             shape,
             writer,
@@ -267,7 +270,14 @@ impl Service {
         let uploads = self.clean_uploads();
         let moves = join(migration.load_wanted(wanted), recovery.run());
         let window = join3(sliding.run(), warming.run(), resumption.run());
-        join3(join(collector.run(), uploads), moves, window).await;
+        let collect = join3(collector.run(), uploads, self.outbox.run());
+        join3(collect, moves, window).await;
+    }
+
+    /// Tells `subscribers` of changes from now on, once each is durable, at least once. Call it before
+    /// [`Self::run`].
+    pub fn subscribe(&self, subscribers: Arc<dyn Subscribers>) {
+        self.outbox.subscribe(subscribers);
     }
 
     /// Ends all instances.
@@ -379,8 +389,8 @@ impl Service {
                 place: stored.place(),
             };
             let named = stored.pending().map(pending::remove);
-            let object = service.put_row(&bucket, &key, row, named, &conditions);
-            let object = object.await?;
+            let put = service.put_row(&bucket, &key, (row, stored.kind()), named, &conditions);
+            let object = put.await?;
             stored.set_committed();
             Ok(object)
         })

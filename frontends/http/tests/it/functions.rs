@@ -129,6 +129,7 @@ async fn service_that_unpacks_for(
         queue_name: transactions::effects::queue_name,
         check_far: |_| Ok(()),
         among_others: false,
+        serves_objects: false,
         functions: Arc::new(Functions::new(provider.queue())),
         code_store: Arc::clone(&runtime) as Arc<_>,
         logs: Arc::clone(&runtime) as Arc<_>,

@@ -57,6 +57,8 @@ mod tests {
     fn function(language: Language, network: bool) -> Function {
         Function {
             network,
+            buckets: Vec::new(),
+            incarnation: 0,
             ..handler_files::tests::function(language, "index.handler")
         }
     }

@@ -63,7 +63,11 @@ impl Shared {
         Ok(Launch {
             command,
             folders,
-            environment: command::environment(function),
+            environment: command::environment(function)
+                .into_iter()
+                .chain(self.api.variables(function))
+                .collect(),
+            has_objects: !function.buckets.is_empty(),
             code,
             runtime: self.runtime.clone(),
             memory_bytes: function.memory_bytes,

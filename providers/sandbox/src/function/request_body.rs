@@ -67,6 +67,7 @@ impl Allowance {
             body,
             charged: Arc::clone(&charged),
             since_progress: 0,
+            is_streamed: false,
             quiet: None,
         });
         (request, charged)
@@ -105,8 +106,18 @@ pub struct Incoming<B = hyper::body::Incoming> {
     body: B,
     charged: Arc<Charged>,
     since_progress: usize,
+    is_streamed: bool,
     /// The time-out, while the next part is awaited.
     quiet: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> Incoming<B> {
+    /// Charges nothing from here on: the reader holds few bytes at a time, whatever the length.
+    #[must_use]
+    pub fn streamed(mut self) -> Self {
+        self.is_streamed = true;
+        self
+    }
 }
 
 impl<B> Body for Incoming<B>
@@ -128,7 +139,8 @@ where
                     self.since_progress = 0;
                     self.quiet = None;
                 }
-                Poll::Ready(Some(self.charged.charge(bytes).map(|()| frame)))
+                let charged = if self.is_streamed { 0 } else { bytes };
+                Poll::Ready(Some(self.charged.charge(charged).map(|()| frame)))
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(io::Error::other(error)))),
             Poll::Ready(None) => Poll::Ready(None),

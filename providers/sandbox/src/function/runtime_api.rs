@@ -14,7 +14,9 @@
 //! The HTTP library gives up a request whose connection has ended. An answer is therefore received
 //! [to its end](Answering), without the connection.
 
-use std::{convert::Infallible, error::Error, fmt::Debug, future::poll_fn, sync::Arc};
+use std::{
+    convert::Infallible, error::Error, ffi::OsString, fmt::Debug, future::poll_fn, sync::Arc,
+};
 
 use async_trait::async_trait;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -28,6 +30,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
+use ports::runtime::Function;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
@@ -68,6 +71,11 @@ pub trait Api: Debug + Send + Sync {
     /// Answers a request of an instance, whose invocation has this
     /// [scope](ports::runtime::Invocation::scope).
     async fn call(&self, scope: Option<Arc<str>>, request: Request<Incoming>) -> Reply;
+
+    /// The variables that an instance of `function` needs for its requests.
+    fn variables(&self, _function: &Function) -> Vec<(OsString, OsString)> {
+        Vec::new()
+    }
 }
 
 /// The service of one listener.

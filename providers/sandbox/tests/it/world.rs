@@ -164,6 +164,8 @@ impl World {
             scratch_bytes: 16 << 20,
             environment: BTreeMap::new(),
             network: false,
+            buckets: Vec::new(),
+            incarnation: 0,
         };
         change(&mut function);
         Arc::new(function)

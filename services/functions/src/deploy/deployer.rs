@@ -106,6 +106,10 @@ impl Deployer {
             archive,
             generation,
             deployed: generation,
+            incarnation: before.as_ref().map_or_else(
+                || self.context.parts.entropy.next_u64(),
+                |before| before.incarnation,
+            ),
             timers,
         };
         let deployments = &self.reconciler.deployments;
@@ -155,7 +159,13 @@ impl Deployer {
             (self.context.parts.check_far)(far).map_err(wrong)?;
         }
         for (name, table) in &manifest.functions {
-            let function = table.function(name, archive, "");
+            let has_objects = !table.objects.is_empty() || table.on_object.is_some();
+            if has_objects && !self.context.parts.serves_objects {
+                return Err(Error::Invalid(format!(
+                    "functions.{name}: objects: this server serves no S3: start it without --s3 off, on the embedded store"
+                )));
+            }
+            let function = table.function(name, archive, "", 0);
             let checked = self.context.parts.runtime.check(&function).await;
             checked.map_err(|why| Error::Invalid(format!("functions.{name}: {why}")))?;
         }

@@ -31,6 +31,7 @@ const MANIFEST: &str = "manifest";
 const ARCHIVE: &str = "archive";
 const GENERATION: &str = "generation";
 const DEPLOYED: &str = "deployed";
+const INCARNATION: &str = "incarnation";
 /// The prefix of the attributes with the timer periods of functions, in milliseconds; 0: disarmed.
 const TIMER: &str = "timer/";
 
@@ -45,6 +46,8 @@ pub(crate) struct Deployment {
     pub(crate) generation: u64,
     /// The generation of the last deployment. Setting a timer changes only the generation.
     pub(crate) deployed: u64,
+    /// Chosen by the first deployment after a removal. 0: an earlier version of this program made it.
+    pub(crate) incarnation: u64,
     /// Timers that were armed or disarmed at run time, by function.
     pub(crate) timers: BTreeMap<String, u64>,
 }
@@ -69,7 +72,9 @@ impl Deployment {
     pub(crate) fn functions(&self) -> impl Iterator<Item = Arc<Function>> {
         let revision = self.revision();
         let tables = self.manifest.functions.iter();
-        tables.map(move |(name, table)| table.function(name, &self.archive, &revision))
+        tables.map(move |(name, table)| {
+            table.function(name, &self.archive, &revision, self.incarnation)
+        })
     }
 
     /// The timers that were set at run time and that are the same in `manifest` as in this one.
@@ -176,6 +181,10 @@ impl Deployments {
                 Value::Integer(deployment.generation as i64),
             ),
             (DEPLOYED.into(), Value::Integer(deployment.deployed as i64)),
+            (
+                INCARNATION.into(),
+                Value::Integer(deployment.incarnation as i64),
+            ),
         ]
         .into_iter()
         .chain(timers.map(|(name, ms)| ([TIMER, name].concat().into(), Value::Integer(*ms as i64))))
@@ -327,6 +336,7 @@ fn decode(item: &Item) -> Result<Deployment, String> {
         archive,
         generation,
         deployed,
+        incarnation: item.integer(INCARNATION).unwrap_or_default() as u64,
         timers,
     })
 }

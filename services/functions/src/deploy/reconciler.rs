@@ -138,9 +138,10 @@ impl Reconciler {
                     Some(&now.manifest),
                     &now.archive,
                     &now.revision(),
+                    now.incarnation,
                 );
             }
-            None => catalogue.replace(application, None, "", ""),
+            None => catalogue.replace(application, None, "", "", 0),
         }
         let names = before.iter().map(|deployed| &deployed.function.name);
         for name in names.filter(|name| catalogue.function(name).is_none()) {

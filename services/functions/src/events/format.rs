@@ -194,7 +194,7 @@ fn in_seconds(instant: Timestamp) -> String {
 
 /// An instant as Lambda's destinations write it, always with three digits of milliseconds:
 /// `1970-01-01T00:00:05.000Z`.
-fn in_milliseconds(instant: Timestamp) -> String {
+pub(super) fn in_milliseconds(instant: Timestamp) -> String {
     let seconds = in_seconds(instant);
     format!("{}.{:03}Z", seconds.trim_end_matches('Z'), instant.0 % 1000)
 }
@@ -204,7 +204,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     std::str::from_utf8(bytes).map_or_else(|_| hexadecimal(bytes), str::to_owned)
 }
 
-fn encode(value: &Value) -> Bytes {
+pub(super) fn encode(value: &Value) -> Bytes {
     Bytes::from(value.to_string())
 }
 

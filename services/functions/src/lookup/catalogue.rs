@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use crate::{
     cors::Cors,
     error::{Error, Result},
-    manifest::{Manifest, Table, workflow::Workflow},
+    manifest::{Change, Manifest, Table, workflow::Workflow},
     routes::{RouteMatch, RouteTable},
 };
 
@@ -109,7 +109,7 @@ impl Catalogue {
     pub(crate) fn of<'a>(applications: impl Iterator<Item = (&'a str, &'a Manifest)>) -> Self {
         let all = Self::default();
         for (application, manifest) in applications {
-            all.replace(application, Some(manifest), "", "");
+            all.replace(application, Some(manifest), "", "", 0);
         }
         all
     }
@@ -125,13 +125,14 @@ impl Catalogue {
     }
 
     /// Replaces all entries of `application` by those of `manifest`; none: removes them. The code
-    /// is in `archive`, and each function has this `revision`.
+    /// is in `archive`, and each function has this `revision` and `incarnation`.
     pub(crate) fn replace(
         &self,
         application: &str,
         manifest: Option<&Manifest>,
         archive: &str,
         revision: &str,
+        incarnation: u64,
     ) {
         let routes = manifest.map(Manifest::routes).transpose();
         let routes = routes.expect("a manifest's routes are checked");
@@ -146,7 +147,7 @@ impl Catalogue {
         workflows.retain(|_, (owner, _)| owner != application);
         for (name, table) in manifest.iter().flat_map(|manifest| &manifest.functions) {
             let known = DeployedFunction {
-                function: table.function(name, archive, revision),
+                function: table.function(name, archive, revision, incarnation),
                 application: application.to_owned(),
                 table: table.clone(),
             };
@@ -239,6 +240,18 @@ impl Catalogue {
         self.state.read().functions.values().cloned().collect()
     }
 
+    /// The functions that a change of an object starts.
+    pub(crate) fn following(&self, bucket: &str, key: &str, change: Change) -> Vec<String> {
+        let state = self.state.read();
+        let wants = |table: &Table| {
+            let rule = table.on_object.as_ref();
+            rule.is_some_and(|rule| rule.wants(bucket, key, change))
+        };
+        let functions = state.functions.iter();
+        let following = functions.filter(|(_, deployed)| wants(&deployed.table));
+        following.map(|(name, _)| name.clone()).collect()
+    }
+
     pub(crate) fn workflow(&self, name: &str) -> Option<Arc<Workflow>> {
         self.state
             .read()
@@ -319,10 +332,10 @@ mod tests {
         assert!(refused("one", &further).contains("g -> h -> g"));
         let chain = application("one", &[("f", Some("g")), ("g", Some("h")), ("h", None)]);
         catalogue.check("one", &chain).expect("it ends");
-        catalogue.replace("one", Some(&chain), "archive", "1");
+        catalogue.replace("one", Some(&chain), "archive", "1", 0);
         let other = application("two", &[("k", Some("f"))]);
         catalogue.check("two", &other).expect("it ends");
-        catalogue.replace("two", Some(&other), "archive", "1");
+        catalogue.replace("two", Some(&other), "archive", "1", 0);
         let across = application("one", &[("f", Some("k"))]);
         assert!(refused("one", &across).contains("f -> k -> f"));
     }

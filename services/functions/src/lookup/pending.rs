@@ -74,7 +74,7 @@ impl Pending {
             failing.retry_after = (2 * failing.retry_after).min(RETRY_AFTER_MAX);
             failing.outage.failed(now, &error.to_string())
         };
-        self.promised.replace(application, manifest, "", "");
+        self.promised.replace(application, manifest, "", "", 0);
         if let Some(lasts) = reported {
             tracing::warn!(application, %error, ?lasts, "the deployment is not in place; it will be tried again");
         }
@@ -85,7 +85,7 @@ impl Pending {
         let Some(mut failing) = self.failures.lock().remove(application) else {
             return;
         };
-        self.promised.replace(application, None, "", "");
+        self.promised.replace(application, None, "", "", 0);
         let lasted = failing.outage.ended(now);
         tracing::info!(application, ?lasted, "the deployment is in place again");
     }

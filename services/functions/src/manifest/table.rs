@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::{
     OnlyTable, check_name,
+    object_rule::ObjectRule,
     runtime_name::{Kind, RuntimeName},
     timer_rule::TimerRule,
     within,
@@ -19,6 +20,16 @@ const RETRIES_MAX: u32 = 100;
 const BATCH: RangeInclusive<usize> = 1..=10;
 /// The forms of an entry of `triggers`.
 const TRIGGERS: &str = "a trigger is { queue = NAME, batch = 10 }, { every_s = 60 }, { cron = \"0 9 * * MON-FRI\", timezone = \"Europe/Vienna\" } or { http = PATH, methods = [\"GET\"] }";
+/// The most buckets of a function.
+const BUCKETS: RangeInclusive<usize> = 0..=100;
+/// The variables of a function with buckets. With other values its S3 clients would not work.
+const OBJECTS_VARIABLES: [&str; 5] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+];
 const PERIOD_S_MAX: u64 = 366 * 24 * 3600;
 /// The longest `NAME=value` with its zero byte that Linux passes to a process (`MAX_ARG_STRLEN`).
 /// The manifest's length bounds all variables together.
@@ -78,6 +89,12 @@ pub struct Table {
     /// Variables in addition to those of every function.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
+    /// The buckets of objects that it reaches over S3.
+    #[serde(default)]
+    pub objects: Vec<String>,
+    /// The objects whose changes start it.
+    #[serde(default, deserialize_with = "super::optional_table")]
+    pub on_object: Option<ObjectRule>,
     /// The function that gets a notice of each permanently failed event or message.
     pub on_failure: Option<String>,
     /// Its triggers.
@@ -205,6 +222,7 @@ impl Table {
         }
         self.check_handler()?;
         self.check_environment()?;
+        self.check_objects()?;
         if let Some(notified) = &self.on_failure {
             check_name("on_failure", notified)?;
         }
@@ -237,6 +255,31 @@ impl Table {
         Ok(())
     }
 
+    fn check_objects(&self) -> Result<(), String> {
+        within("the buckets of objects", &self.objects.len(), &BUCKETS)?;
+        let is_good =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+        let is_bucket =
+            |bucket: &&String| (3..=63).contains(&bucket.len()) && bucket.bytes().all(is_good);
+        let rule = self.on_object.iter();
+        if rule.clone().any(|rule| rule.events.is_empty()) {
+            return Err("on_object: events must name created, removed or both".to_owned());
+        }
+        let mut named = self.objects.iter().chain(rule.map(|rule| &rule.bucket));
+        if let Some(bucket) = named.find(|bucket| !is_bucket(bucket)) {
+            return Err(format!(
+                "objects: {bucket:?} must be the name of a bucket: 3 to 63 lowercase letters, digits, - and ."
+            ));
+        }
+        let mut set = OBJECTS_VARIABLES.iter();
+        match set.find(|variable| self.environment.contains_key(**variable)) {
+            Some(variable) if !self.objects.is_empty() => Err(format!(
+                "environment: the server sets {variable} for objects; leave one of the two out"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn check_environment(&self) -> Result<(), String> {
         let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         for (variable, value) in &self.environment {
@@ -266,7 +309,13 @@ impl Table {
     }
 
     /// The function `name`, for the runtime. Its code is in `archive`.
-    pub fn function(&self, name: &str, archive: &str, revision: &str) -> Arc<Function> {
+    pub fn function(
+        &self,
+        name: &str,
+        archive: &str,
+        revision: &str,
+        incarnation: u64,
+    ) -> Arc<Function> {
         Arc::new(Function {
             name: name.to_owned(),
             revision: revision.to_owned(),
@@ -285,6 +334,8 @@ impl Table {
             processes_max: self.processes,
             scratch_bytes: self.scratch_mb << 20,
             environment: self.environment.clone(),
+            buckets: self.objects.clone(),
+            incarnation,
             network: self.network,
         })
     }

@@ -32,7 +32,7 @@ const WHOLE: &str = r#"
 fn a_manifest_describes_functions_and_their_triggers() {
     let manifest = Manifest::parse(WHOLE).expect("whole");
     let resize = &manifest.functions["resize"];
-    let function = resize.function("resize", "archive", "1");
+    let function = resize.function("resize", "archive", "1", 7);
     assert_eq!(
         (function.memory_bytes, function.timeout),
         (256 << 20, Duration::from_secs(3))
@@ -174,6 +174,27 @@ fn a_folder_has_one_spelling() {
             name
         );
     }
+}
+
+#[test]
+fn objects_are_named_by_buckets_and_leave_the_keys_to_the_server() {
+    let with = |line: &str| Manifest::parse(&WHOLE.replace("retries = 0", line));
+    let manifest = with("objects = [\"photos\"]").expect("a bucket");
+    let resize = &manifest.functions["resize"];
+    let function = resize.function("resize", "archive", "1", 7);
+    assert_eq!(
+        (function.buckets.clone(), function.incarnation),
+        (vec!["photos".to_owned()], 7)
+    );
+    for bucket in ["", "ab", "Photos", "a/b"] {
+        let refused = with(&format!("objects = [{bucket:?}]")).expect_err(bucket);
+        assert!(refused.contains("name of a bucket"), "{refused}");
+    }
+    let keys = WHOLE.replace("SIZE", "AWS_SECRET_ACCESS_KEY");
+    Manifest::parse(&keys).expect("without objects");
+    let keys = keys.replace("retries = 0", "objects = [\"photos\"]");
+    let refused = Manifest::parse(&keys).expect_err("both");
+    assert!(refused.contains("AWS_SECRET_ACCESS_KEY"), "{refused}");
 }
 
 #[test]

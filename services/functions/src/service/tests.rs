@@ -238,6 +238,7 @@ fn service_over(
                 Err("it is to be there".to_owned())
             }
         },
+        serves_objects: false,
         among_others,
         functions,
         code_store: Arc::clone(&runtime) as Arc<_>,

@@ -5,6 +5,7 @@ use ports::key_value::Version;
 use super::{Service, check_key};
 use crate::{
     Error, Result,
+    events::{Event, Kind},
     fragment::Segment,
     model::{Attributes, Conditions, Object, VersionId},
     storage::{
@@ -28,11 +29,20 @@ impl Service {
         &self,
         bucket: &str,
         key: &str,
-        row: ObjectRow,
+        (row, kind): (ObjectRow, Kind),
         more: Option<Write>,
         conditions: &Conditions,
     ) -> Result<Object> {
         check_key(key)?;
+        let note = self.outbox.note(&Event {
+            id: row.version.0,
+            kind,
+            bucket: bucket.to_owned(),
+            key: key.to_owned(),
+            time: row.modified,
+            bytes: row.place.bytes(),
+            etag: row.etag.text(),
+        })?;
         for _ in 0..ATTEMPTS_MAX {
             let known = buckets::find_to_add(&self.table, bucket).await?;
             let (found, point) = objects::read(&self.table, known.id, key).await?;
@@ -45,7 +55,11 @@ impl Service {
                 known.unchanged(),
             ];
             writes.extend(more.clone());
+            writes.extend(note.clone());
             if self.change(found.as_ref(), writes).await? {
+                if note.is_some() {
+                    self.outbox.has_noted();
+                }
                 return Ok(row.object(key));
             }
         }
@@ -103,8 +117,21 @@ impl Service {
                 self.table.externalize(point).await?;
                 return checked;
             };
-            let delete = objects::delete(known.id, key, present.version);
-            if self.change(found.as_ref(), vec![delete]).await? {
+            let note = self.outbox.note(&Event {
+                id: self.table.unique(),
+                kind: Kind::Deleted,
+                bucket: bucket.to_owned(),
+                key: key.to_owned(),
+                time: self.table.now(),
+                bytes: 0,
+                etag: String::new(),
+            })?;
+            let mut writes = vec![objects::delete(known.id, key, present.version)];
+            writes.extend(note.clone());
+            if self.change(found.as_ref(), writes).await? {
+                if note.is_some() {
+                    self.outbox.has_noted();
+                }
                 return Ok(());
             }
         }

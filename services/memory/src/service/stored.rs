@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::{
     Result,
     collector::Queue,
+    events::Kind,
     fragment::Segment,
     holds::Hold,
     model::Body,
@@ -22,6 +23,7 @@ use crate::{
 pub struct Stored {
     content: Content,
     md5: [u8; 16],
+    is_copy: bool,
 }
 
 #[derive(Debug)]
@@ -49,6 +51,17 @@ impl Drop for Uncommitted {
 }
 
 impl Stored {
+    /// The content is that of another object.
+    #[must_use]
+    pub fn as_copy(mut self) -> Self {
+        self.is_copy = true;
+        self
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        if self.is_copy { Kind::Copy } else { Kind::Put }
+    }
+
     pub(super) async fn inline(body: Body, bytes: u64) -> Result<Self> {
         let (whole, md5) = writer::collect(body, bytes as usize).await?;
         if whole.len() as u64 != bytes {
@@ -57,6 +70,7 @@ impl Stored {
         Ok(Self {
             content: Content::Inline(whole),
             md5,
+            is_copy: false,
         })
     }
 
@@ -75,6 +89,7 @@ impl Stored {
                 _hold: hold,
             }),
             md5: [0; 16],
+            is_copy: false,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The service on simulated stores and instances.
 
+mod events;
 mod metering;
 mod races;
 mod recovery;

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     Error, Result,
+    events::Kind,
     model::{
         Attributes, Conditions, NamedPart, OBJECT_BYTES_MAX, Object, PART_BYTES_MIN,
         PART_NUMBER_MAX, Upload, UploadId, UploadedPart,
@@ -190,7 +191,13 @@ impl Service {
             };
             let used = parts.iter().map(|part| part.number).collect();
             let end = uploads::end(known.id, upload, &found, used);
-            let put = self.put_row(bucket, key, row, Some(end), completion.conditions);
+            let put = self.put_row(
+                bucket,
+                key,
+                (row, Kind::CompletedUpload),
+                Some(end),
+                completion.conditions,
+            );
             match put.await {
                 // The upload has changed, if the object has not.
                 Err(Error::Contended) => {}

@@ -75,7 +75,7 @@ pub(super) fn code_folder(home: &Path, folder: &str) -> PathBuf {
 
 /// The files of which the code folder of a function must have one.
 pub(super) fn expected(table: &Table) -> HandlerFiles {
-    handler_files(&table.function("", "", ""))
+    handler_files(&table.function("", "", "", 0))
 }
 
 /// The file at the end of the links on the way to `file` of `code`, if it is another one in `home`.

@@ -52,6 +52,7 @@ fn starts_with_a_row_refused_today(text: &Bytes) {
             archive,
             generation: 1,
             deployed: 1,
+            incarnation: 1,
             timers,
         };
         deployments

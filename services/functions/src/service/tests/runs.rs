@@ -12,6 +12,32 @@ fn in_place(service: &Service, runtime: &Idle) -> String {
     revision
 }
 
+/// Keys to objects derive from it: they end with the function, and not with a version of it.
+#[test]
+fn a_function_deployed_after_a_removal_has_another_incarnation() {
+    run(async {
+        let (service, _) = service(&World::new(1));
+        let incarnation = || service.for_runtime("one").map(|one| one.incarnation);
+        service
+            .deploy("shop", archive("one"))
+            .await
+            .expect("deployed");
+        let first = incarnation();
+        service
+            .deploy("shop", archive("one"))
+            .await
+            .expect("deployed");
+        assert_eq!(incarnation(), first);
+        service.remove("shop").await.expect("removed");
+        assert_eq!(incarnation(), None);
+        service
+            .deploy("shop", archive("one"))
+            .await
+            .expect("deployed");
+        assert!(first.is_some() && incarnation().is_some() && incarnation() != first);
+    });
+}
+
 /// U4. Invocations that waited for an instance of the earlier code waited until a caller asked for
 /// the new code.
 #[test]
