@@ -1,5 +1,6 @@
 //! The calls of the service. It composes the parts, and has no state of its own.
 
+mod abandoned;
 mod changes;
 mod stored;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 use ports::{Clock, DurabilityPoint, Entropy, Instances, KeyValue, objects::ObjectStore};
 use tokio::sync::mpsc;
 
+use self::abandoned::UploadLimit;
 pub use self::stored::Stored;
 use crate::{
     Error, Result,
@@ -94,6 +96,8 @@ pub struct Config {
     pub degraded_intervals: u32,
     /// How the window grows.
     pub scaling: Scaling,
+    /// How long an upload in parts may be open before it is aborted.
+    pub upload_age_max: Duration,
 }
 
 impl Default for Config {
@@ -111,6 +115,7 @@ impl Default for Config {
             active_intervals: 6,
             degraded_intervals: 12,
             scaling: Scaling::Linear,
+            upload_age_max: Duration::from_hours(7 * 24),
         }
     }
 }
@@ -136,6 +141,7 @@ pub struct Service {
     holds: Holds,
     garbage: Arc<Queue>,
     groups: Arc<Groups>,
+    upload_limit: Arc<UploadLimit>,
     background: Arc<Mutex<Option<Background>>>,
 }
 
@@ -203,12 +209,13 @@ impl Service {
             holds,
             garbage,
             groups,
+            upload_limit: UploadLimit::new(config.upload_age_max),
             background: Arc::new(Mutex::new(Some(background))),
         }
     }
 
-    /// Collects garbage, loads fragments, recovers chunks and releases memory, until it is dropped. The
-    /// second call does nothing.
+    /// Collects garbage and abandoned uploads, loads fragments, recovers chunks and releases memory, until
+    /// it is dropped. The second call does nothing.
     pub async fn run(&self) {
         let Some(background) = self.background.lock().take() else {
             return;
@@ -220,7 +227,7 @@ impl Service {
             wanted,
             lost,
         } = background;
-        let uploads = self.clean_uploads();
+        let uploads = self.collect_uploads();
         let moves = join(
             migration.clone().load_wanted(wanted),
             migration.recover_lost(lost),
