@@ -92,16 +92,19 @@ mod tests {
     fn connections_leave_the_store_its_own() {
         for limit in [8, 256, 1024, 4096, 20_000, usize::MAX] {
             let allowed = Connections::under(limit);
-            let all = [allowed.zookeeper, allowed.http, allowed.routes];
+            let all = [allowed.zookeeper, allowed.http, allowed.routes, allowed.s3];
             assert!(all.iter().all(|count| *count > 0), "{limit}");
             let sum: usize = all.iter().sum();
             assert!(sum + OWN.min(limit / 2) <= limit, "{limit}");
         }
         let under = |limit| {
             let allowed = Connections::under(limit);
-            (allowed.zookeeper, allowed.http, allowed.routes)
+            (allowed.zookeeper, allowed.http, allowed.routes, allowed.s3)
         };
-        assert_eq!(under(20_000), (ZOOKEEPER_MAX, HTTP_MAX, ROUTES_MAX));
-        assert_eq!(under(1024), (560, 224, 112));
+        assert_eq!(
+            under(20_000),
+            (ZOOKEEPER_MAX, HTTP_MAX, ROUTES_MAX, S3_MAX)
+        );
+        assert_eq!(under(1024), (448, 224, 112, 112));
     }
 }

@@ -622,7 +622,7 @@ mod tests {
             ),
             ("tls_cert = \"c\"", "TLS is not in this build"),
             (
-                "zookeeper = \"off\"\nhttp = \"off\"\nroutes = \"off\"",
+                "zookeeper = \"off\"\nhttp = \"off\"\nroutes = \"off\"\ns3 = \"off\"",
                 "nothing would be served",
             ),
             ("zookeeper = \"0.0.0.0:0\"", "--zookeeper 0.0.0.0:0"),
