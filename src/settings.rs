@@ -216,18 +216,14 @@ pub(crate) struct Settings {
     pub(crate) stop_wait: Duration,
 }
 
-/// The settings of function memory.
+/// The settings of function memory; all but the first as in [`memory::Config`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     /// The bound on the memory of all instances.
     pub(crate) bytes_max: u64,
-    /// As in [`memory::Config`].
     pub(crate) gc_interval: Duration,
-    /// As in [`memory::Config`].
     pub(crate) active_intervals: u32,
-    /// As in [`memory::Config`].
     pub(crate) degraded_intervals: u32,
-    /// As in [`memory::Config`].
     pub(crate) upload_age_max: Duration,
 }
 
@@ -318,6 +314,7 @@ impl Options {
         let defaults = memory::Config::default();
         let gc_interval = self.memory_gc_interval_s.map(Duration::from_secs);
         let upload_age = self.memory_upload_age_days;
+        let days = |count: u32| Duration::from_hours(24 * u64::from(count));
         let (active, degraded) = (self.memory_active_intervals, self.memory_degraded_intervals);
         ensure!(
             gc_interval.is_none_or(|interval| (1..=86_400).contains(&interval.as_secs())),
@@ -335,7 +332,6 @@ impl Options {
             upload_age.is_none_or(|days| (1..=3650).contains(&days)),
             "--memory-upload-age-days: 1 to 3650"
         );
-        let upload_age = upload_age.map(|days| Duration::from_hours(24 * u64::from(days)));
         Ok(Memory {
             bytes_max: self
                 .memory_total_mb
@@ -343,7 +339,7 @@ impl Options {
             gc_interval: gc_interval.unwrap_or(defaults.gc_interval),
             active_intervals: active.unwrap_or(defaults.active_intervals),
             degraded_intervals: degraded.unwrap_or(defaults.degraded_intervals),
-            upload_age_max: upload_age.unwrap_or(defaults.upload_age_max),
+            upload_age_max: upload_age.map_or(defaults.upload_age_max, days),
         })
     }
 
