@@ -61,6 +61,7 @@ pub(crate) fn service(
         gc_interval: settings.gc_interval,
         active_intervals: settings.active_intervals,
         degraded_intervals: settings.degraded_intervals,
+        upload_age_max: settings.upload_age_max,
         ..Config::default()
     };
     let group = u64::from(config.data_units) + u64::from(config.parity_units);

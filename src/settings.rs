@@ -121,6 +121,9 @@ pub(crate) struct Options {
     /// Steps in which it is degraded after that: a read moves its object to new memory [default: 12]
     #[arg(long, env = "LANDFAST_MEMORY_DEGRADED_INTERVALS", value_name = "COUNT")]
     memory_degraded_intervals: Option<u32>,
+    /// Days after which an upload in parts that is neither completed nor aborted is removed [default: 7]
+    #[arg(long, env = "LANDFAST_MEMORY_UPLOAD_AGE_DAYS", value_name = "DAYS")]
+    memory_upload_age_days: Option<u32>,
     /// Seconds that a stop waits for functions at work; their callers then learn that the server stopped [default: 10]
     #[arg(long, env = "LANDFAST_STOP_WAIT_S", value_name = "SECONDS")]
     stop_wait_s: Option<u64>,
@@ -213,17 +216,15 @@ pub(crate) struct Settings {
     pub(crate) stop_wait: Duration,
 }
 
-/// The settings of function memory.
+/// The settings of function memory; all but the first as in [`memory::Config`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     /// The bound on the memory of all instances.
     pub(crate) bytes_max: u64,
-    /// As in [`memory::Config`].
     pub(crate) gc_interval: Duration,
-    /// As in [`memory::Config`].
     pub(crate) active_intervals: u32,
-    /// As in [`memory::Config`].
     pub(crate) degraded_intervals: u32,
+    pub(crate) upload_age_max: Duration,
 }
 
 impl Options {
@@ -305,13 +306,15 @@ impl Options {
             zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
             s3 http routes routes_hosts advertise tls_cert tls_key insecure threads user_store
             memory_total_mb memory_gc_interval_s memory_active_intervals memory_degraded_intervals
-            stop_wait_s
+            memory_upload_age_days stop_wait_s
         }
     }
 
     fn memory(&self) -> anyhow::Result<Memory> {
         let defaults = memory::Config::default();
         let gc_interval = self.memory_gc_interval_s.map(Duration::from_secs);
+        let upload_age = self.memory_upload_age_days;
+        let days = |count: u32| Duration::from_hours(24 * u64::from(count));
         let (active, degraded) = (self.memory_active_intervals, self.memory_degraded_intervals);
         ensure!(
             gc_interval.is_none_or(|interval| (1..=86_400).contains(&interval.as_secs())),
@@ -325,6 +328,10 @@ impl Options {
             degraded.is_none_or(|count| count <= 1000),
             "--memory-degraded-intervals: 0 to 1000"
         );
+        ensure!(
+            upload_age.is_none_or(|days| (1..=3650).contains(&days)),
+            "--memory-upload-age-days: 1 to 3650"
+        );
         Ok(Memory {
             bytes_max: self
                 .memory_total_mb
@@ -332,6 +339,7 @@ impl Options {
             gc_interval: gc_interval.unwrap_or(defaults.gc_interval),
             active_intervals: active.unwrap_or(defaults.active_intervals),
             degraded_intervals: degraded.unwrap_or(defaults.degraded_intervals),
+            upload_age_max: upload_age.map_or(defaults.upload_age_max, days),
         })
     }
 

@@ -1,5 +1,6 @@
 //! The calls of the service. It composes the parts, and has no state of its own.
 
+mod abandoned;
 mod changes;
 mod stored;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use ports::{
 use primitives::Mutant;
 use tokio::sync::mpsc;
 
+use self::abandoned::UploadLimit;
 pub use self::stored::Stored;
 use crate::{
     Error, Result,
@@ -109,6 +111,8 @@ pub struct Config {
     pub warm_ups: Option<WarmUps>,
     /// The rule that tests break.
     pub mutant: Mutant<Broken>,
+    /// How long an upload in parts may be open before it is aborted.
+    pub upload_age_max: Duration,
 }
 
 impl Default for Config {
@@ -128,6 +132,7 @@ impl Default for Config {
             scaling: Scaling::Linear,
             warm_ups: None,
             mutant: Mutant::NONE,
+            upload_age_max: Duration::from_hours(7 * 24),
         }
     }
 }
@@ -154,6 +159,7 @@ pub struct Service {
     garbage: Arc<Queue>,
     groups: Arc<Groups>,
     outbox: Arc<Outbox>,
+    upload_limit: Arc<UploadLimit>,
     background: Arc<Mutex<Option<Background>>>,
 }
 
@@ -199,6 +205,7 @@ impl Service {
             holds: Holds::default(),
             garbage: Arc::default(),
             groups,
+            upload_limit: UploadLimit::new(config.upload_age_max),
             background: Arc::default(),
         };
         *service.background.lock() = Some(service.background(config, wanted));
@@ -252,7 +259,7 @@ impl Service {
         }
     }
 
-    /// Resumes memory, collects garbage, loads fragments, recovers chunks and releases memory, until it
+    /// Resumes memory, collects garbage and abandoned uploads, loads fragments, recovers chunks and releases memory, until it
     /// is dropped. The second call does nothing.
     pub async fn run(&self) {
         let Some(background) = self.background.lock().take() else {
@@ -267,7 +274,7 @@ impl Service {
             wanted,
             recovery,
         } = background;
-        let uploads = self.clean_uploads();
+        let uploads = self.collect_uploads();
         let moves = join(migration.load_wanted(wanted), recovery.run());
         let window = join3(sliding.run(), warming.run(), resumption.run());
         let collect = join3(collector.run(), uploads, self.outbox.run());

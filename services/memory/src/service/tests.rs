@@ -1,8 +1,10 @@
 //! The service on simulated stores and instances.
 
+mod abandoned;
 mod events;
 mod metering;
 mod races;
+mod random_calls;
 mod recovery;
 mod streaming;
 mod window;
@@ -14,7 +16,10 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, future::join_all, stream};
-use ports::instances::Death;
+use ports::{
+    instances::Death,
+    objects::{ObjectStoreExt as _, PutOptions},
+};
 use simulated::{
     World,
     instances::{End, Inside, Program},
@@ -411,6 +416,61 @@ fn a_body_of_another_length_stores_nothing() {
         }
         until(&world, || async { stored_objects(&world).await == 0 }).await;
     });
+}
+
+#[test]
+fn a_full_object_store_refuses_large_objects_until_it_has_room() {
+    run(async {
+        let world = World::new(9);
+        let started = started(&world).await;
+        let service = &started.service;
+        let (old, new) = (content(1, 9 * STRIPE), content(2, 9 * STRIPE));
+        put(service, "k", &old).await;
+        world.fill_disk_of_objects();
+        let refused = put_under(service, "k", &new, &Conditions::default()).await;
+        assert!(matches!(refused, Err(Error::NoRoom(_))), "{refused:?}");
+        assert!(get(service, "k").await.expect("it is there") == old);
+        world.empty_disk_of_objects();
+        put(service, "k", &new).await;
+        assert!(get(service, "k").await.expect("it is there") == new);
+        until(&world, || async { stored_objects(&world).await == 1 }).await;
+    });
+}
+
+/// Flips a bit at each of `places` of the one stored object.
+async fn damage(world: &World, places: &[usize]) {
+    let objects = world.objects();
+    let stored = objects.list(None).next().await;
+    let stored = stored.expect("one object").expect("listed");
+    let read = objects.get_range(&stored.location, 0..stored.size).await;
+    let mut content = read.expect("read").to_vec();
+    for place in places {
+        content[*place] ^= 1;
+    }
+    let options = PutOptions::default();
+    let put = objects.put_opts(&stored.location, content.into(), options);
+    put.await.expect("damaged");
+}
+
+/// M4.
+#[test]
+fn damaged_units_are_repaired_and_never_sent() {
+    // Each place lies in another unit of the first stripe.
+    for places in [&[10, 1110][..], &[10, 1110, 2210]] {
+        run(async {
+            let world = World::new(10);
+            let started = started(&world).await;
+            let whole = content(1, 9 * STRIPE);
+            put(&started.service, "k", &whole).await;
+            started.service.end();
+            damage(&world, places).await;
+            match get(&started.service, "k").await {
+                Ok(read) => assert!(places.len() == 2 && read == whole),
+                Err(Error::Damaged(_)) => assert_eq!(places.len(), 3),
+                Err(error) => panic!("{error}"),
+            }
+        });
+    }
 }
 
 async fn upload_parts(service: &Service, upload: UploadId, sizes: &[usize]) -> Vec<NamedPart> {

@@ -23,14 +23,11 @@ use crate::{
     },
     storage::{
         buckets, pending,
-        rows::{BucketId, ETag, ObjectRow, PartRow, Place, UploadRow, hex, unhex},
+        rows::{ETag, ObjectRow, PartRow, Place, UploadRow, hex, unhex},
         table::Found,
         uploads,
     },
 };
-
-/// The rows of parts that one change removes, with their pending rows.
-const PARTS_AT_ONCE: usize = 16;
 
 impl Service {
     /// Begins an upload in parts. Errors: `NoSuchBucket`, `TooLarge` for a key or too many uploads.
@@ -41,17 +38,26 @@ impl Service {
         attributes: Attributes,
     ) -> Result<UploadId> {
         check_key(key)?;
-        let id = UploadId(self.table.unique());
         let row = UploadRow {
             key: key.to_owned(),
             begun: self.table.now(),
             attributes,
             ended: None,
         };
+        let bucket = bucket.to_owned();
+        self.to_its_end(|service| async move { service.begin(&bucket, &row).await })
+            .await
+    }
+
+    async fn begin(&self, bucket: &str, row: &UploadRow) -> Result<UploadId> {
+        let id = UploadId(self.table.unique());
         for _ in 0..ATTEMPTS_MAX {
             let known = buckets::find_to_add(&self.table, bucket).await?;
-            let writes = vec![uploads::begin(known.id, id, &row), known.unchanged()];
-            if self.change(None, writes).await? {
+            let writes = vec![uploads::begin(known.id, id, row), known.unchanged()];
+            let begun = self.change(None, writes).await;
+            // A change that failed may have been made.
+            self.upload_limit.begun.notify_one();
+            if begun? {
                 return Ok(id);
             }
         }
@@ -236,7 +242,7 @@ impl Service {
             .await
     }
 
-    async fn abort(&self, bucket: &str, key: &str, upload: UploadId) -> Result<()> {
+    pub(super) async fn abort(&self, bucket: &str, key: &str, upload: UploadId) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             let known = buckets::find(&self.table, bucket).await?;
             let found = uploads::find(&self.table, known.id, key, upload).await?;
@@ -270,66 +276,6 @@ impl Service {
         shown.truncate(items_max);
         let uploads = shown.into_iter().map(|((_, id), row)| row.upload(id));
         Ok(uploads.collect())
-    }
-
-    fn remove_parts_later(&self, bucket: BucketId, upload: UploadId) {
-        let service = self.clone();
-        tokio::spawn(async move {
-            // If it fails, the next start removes them.
-            if let Err(error) = service.remove_parts(bucket, upload).await {
-                tracing::debug!(%error, "the parts of an upload cannot be removed yet");
-            }
-        });
-    }
-
-    /// Removes the rows of an upload that has ended.
-    async fn remove_parts(&self, bucket: BucketId, upload: UploadId) -> Result<()> {
-        let (found, _) = uploads::read(&self.table, bucket, upload).await?;
-        let Some(used) = found.and_then(|found| found.row.ended) else {
-            return Ok(());
-        };
-        let parts = uploads::parts_of(&self.table, bucket, upload, 0, None).await?;
-        for parts in parts.chunks(PARTS_AT_ONCE) {
-            let (mut writes, mut unused) = (Vec::new(), Vec::new());
-            for (number, part) in parts {
-                writes.push(uploads::remove_part(bucket, (upload, *number), part));
-                if used.binary_search(number).is_err() {
-                    unused.extend_from_slice(&part.row.place.segments);
-                }
-            }
-            if !self.change_segments(&unused, writes).await? {
-                return Ok(());
-            }
-        }
-        uploads::forget(&self.table, bucket, upload).await
-    }
-
-    /// Removes what earlier starts left of uploads that had ended.
-    pub(super) async fn clean_uploads(&self) {
-        if let Err(error) = self.clean_ended_uploads().await {
-            tracing::warn!(%error, "the parts of ended uploads are removed after the next start");
-        }
-    }
-
-    async fn clean_ended_uploads(&self) -> Result<()> {
-        for bucket in self.buckets().await? {
-            match self.clean_bucket(&bucket.name).await {
-                Ok(()) | Err(Error::NoSuchBucket) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes the rows of uploads that have ended. Errors: `NoSuchBucket`.
-    pub(super) async fn clean_bucket(&self, bucket: &str) -> Result<()> {
-        let known = buckets::find(&self.table, bucket).await?;
-        for (upload, found) in uploads::all(&self.table, known.id).await? {
-            if found.row.ended.is_some() {
-                self.remove_parts(known.id, upload).await?;
-            }
-        }
-        Ok(())
     }
 }
 
