@@ -109,20 +109,26 @@ fn copied(payload: &PutPayload) -> PutPayload {
 }
 
 #[derive(Debug)]
-struct Upload(Box<dyn MultipartUpload>);
+struct Upload {
+    upload: Box<dyn MultipartUpload>,
+    objects: SimulatedObjects,
+}
 
 #[async_trait]
 impl MultipartUpload for Upload {
     fn put_part(&mut self, part: PutPayload) -> UploadPart {
-        self.0.put_part(copied(&part))
+        match self.objects.check_room() {
+            Ok(()) => self.upload.put_part(copied(&part)),
+            Err(error) => Box::pin(async { Err(error) }),
+        }
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
-        self.0.complete().await
+        self.upload.complete().await
     }
 
     async fn abort(&mut self) -> Result<()> {
-        self.0.abort().await
+        self.upload.abort().await
     }
 }
 
@@ -191,8 +197,9 @@ impl ObjectStore for SimulatedObjects {
         opts: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
         let call = async {
-            let parts = self.objects.put_multipart_opts(location, opts).await?;
-            Ok(Box::new(Upload(parts)) as Box<dyn MultipartUpload>)
+            let upload = self.objects.put_multipart_opts(location, opts).await?;
+            let objects = self.clone();
+            Ok(Box::new(Upload { upload, objects }) as Box<dyn MultipartUpload>)
         };
         self.pass(
             "put_object_in_parts",

@@ -459,10 +459,13 @@ fn damaged_units_are_repaired_and_never_sent() {
     for places in [&[10, 1110][..], &[10, 1110, 2210]] {
         run(async {
             let world = World::new(10);
-            let started = started(&world).await;
+            let without_memory = Config {
+                memory_bytes_max: 0,
+                ..config()
+            };
+            let started = window::started_with(&world, &without_memory).await;
             let whole = content(1, 9 * STRIPE);
             put(&started.service, "k", &whole).await;
-            started.service.end();
             damage(&world, places).await;
             match get(&started.service, "k").await {
                 Ok(read) => assert!(places.len() == 2 && read == whole),

@@ -39,7 +39,7 @@ fn by_minutes() -> Config {
     }
 }
 
-async fn started_with(world: &World, config: &Config) -> Started {
+pub(super) async fn started_with(world: &World, config: &Config) -> Started {
     let started = start_with(world, world.clock(), config);
     started.service.create_bucket("b").await.expect("made");
     started
