@@ -110,9 +110,7 @@ impl Outbox {
     /// The write that notes `event`, if it is wanted. Errors: `NoRoom`.
     pub(crate) fn note(&self, event: &Event) -> Result<Option<Write>> {
         let subscribers = self.subscribers.get();
-        let is_wanted =
-            |one: &&Arc<dyn Subscribers>| one.want(&event.bucket, &event.key, event.kind);
-        if subscribers.filter(is_wanted).is_none() {
+        if !subscribers.is_some_and(|one| one.want(&event.bucket, &event.key, event.kind)) {
             return Ok(None);
         }
         if self.notes.load(Ordering::Relaxed) >= NOTES_MAX {

@@ -178,13 +178,12 @@ impl Windowed {
     /// The chunks of a fragment that are in memory, by the functions that hold them.
     pub fn chunks(&self, fragment: Fragment) -> impl Iterator<Item = FunctionId> {
         let resident = self.fragments.get(&fragment);
-        let functions = resident.into_iter().flat_map(|one| {
+        resident.into_iter().flat_map(|one| {
             let is_present = |index: &usize| one.present & (1 << index) != 0;
             (0..one.functions.len())
                 .filter(is_present)
                 .map(|index| one.functions[index])
-        });
-        functions
+        })
     }
 
     /// Notes a read of a fragment that is whole. It may move at once.

@@ -75,7 +75,7 @@ pub const IBM: Profile = Profile {
     // Exponentials through the two published quantiles, 0.80 in 10 minutes and 0.94 in 100. That is
     // a share of 0.2286; the end of the trace cuts off some.
     long_gaps: (0.24, Duration::from_secs(4485)),
-    short_gaps: [Duration::from_secs(60); 2],
+    short_gaps: [Duration::from_mins(1); 2],
     sizes: (0.4e6, 30e6, 1e9),
     popular_large_share: 0.1,
     steady_share: 0.26,

@@ -77,7 +77,7 @@ fn url_encoded(key: &str) -> String {
         match byte {
             b' ' => encoded.push('+'),
             _ if byte.is_ascii_alphanumeric() || b"-_.*/".contains(&byte) => {
-                encoded.push(byte.into())
+                encoded.push(byte.into());
             }
             _ => write!(encoded, "%{byte:02X}").expect("a string takes all"),
         }

@@ -28,7 +28,7 @@ fn an_abandoned_upload_is_collected_after_seven_days_also_across_a_restart() {
         upload_parts(&first.service, young, &[3 * STRIPE]).await;
         drop(first);
         let second = start(&world);
-        world.clock().sleep(4 * DAY - DAY / 24).await;
+        world.clock().sleep(3 * DAY + DAY / 24 * 23).await;
         assert_eq!(open_uploads(&second.service).await, [old, young]);
         assert_eq!(stored_objects(&world).await, 2);
         world.clock().sleep(DAY / 12).await;
@@ -71,10 +71,10 @@ fn a_completion_that_races_with_the_collection_wins_or_leaves_nothing() {
             let begun = world.clock().monotonic();
             let upload = begin(service).await;
             let named = upload_parts(service, upload, &[3 * STRIPE]).await;
-            let past = world.clock().monotonic().since(begun);
+            let due = begun + 7 * DAY + Duration::from_millis(seed % 60);
             let complete = async {
-                let pause = 7 * DAY + Duration::from_millis(seed % 60);
-                world.clock().sleep(pause - past).await;
+                let left = due.since(world.clock().monotonic());
+                world.clock().sleep(left).await;
                 let none = Conditions::default();
                 let done =
                     service.complete_upload("b", "k", upload, &named, BTreeMap::new(), &none);
