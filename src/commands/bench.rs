@@ -161,11 +161,9 @@ fn replay_file(path: &PathBuf, arguments: &Arguments) -> anyhow::Result<ExitCode
     if arguments.json {
         return super::print(&(serde_json::to_string(&reports)? + "\n"));
     }
-    match &reports[..] {
-        [report] => super::print(&report.text()),
-        _ => {
-            let rows: String = reports.iter().map(Report::row).collect();
-            super::print(&(Report::heading().to_owned() + &rows))
-        }
+    if let [report] = &reports[..] {
+        return super::print(&report.text());
     }
+    let rows: String = reports.iter().map(Report::row).collect();
+    super::print(&(Report::heading().to_owned() + &rows))
 }

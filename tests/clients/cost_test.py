@@ -69,7 +69,7 @@ def the_sums_and_prices_are_right(running):
     assert found["usd"] == pytest.approx(sum(charge["usd"] for charge in found["charges"]))
     memory, book = found["counts"]["memory"], found["price_book"]
     assert memory["resident_bytes_max"] == 20 * MIB
-    seconds = memory["io"]["count"] * book["invocation"]["invocation_ms"] / 1000
+    seconds = memory["io"]["count"] * book["invocation"]["fixed_ms"] / 1000
     seconds += memory["io"]["bytes"] / book["invocation"]["transfer_bytes_per_second"]
     assert memory["io"]["bytes"] > 24 * MIB, "with parity"
     assert bills.amounts(found)["I/O", "GB-seconds"] == pytest.approx(seconds * memory["instance_bytes"] / (1 << 30))

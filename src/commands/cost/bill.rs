@@ -130,7 +130,7 @@ fn charge(
 fn function_memory(memory: &Metered, book: &PriceBook) -> Vec<Charge> {
     let model = &book.invocation;
     let billed_seconds = |invocations: Invocations| {
-        let each = invocations.count as f64 * model.invocation_ms / 1000.0;
+        let each = invocations.count as f64 * model.fixed_ms / 1000.0;
         each + invocations.bytes as f64 / model.transfer_bytes_per_second
     };
     let instance_gb = memory.instance_bytes as f64 / GIB;

@@ -24,7 +24,7 @@ pub(super) struct PriceBook {
 #[serde(deny_unknown_fields)]
 pub(super) struct Invocation {
     /// Without the transfer of its bytes.
-    pub(super) invocation_ms: f64,
+    pub(super) fixed_ms: f64,
     pub(super) transfer_bytes_per_second: f64,
     source: String,
 }
