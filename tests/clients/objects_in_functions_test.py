@@ -66,34 +66,34 @@ def objects(tmp_path):
     running.shut_down()
 
 
-def call(apps, name, *arguments):
+def _call(apps, name, *arguments):
     return apps.call("files", {"call": name, "with": arguments})
 
 
 def a_function_puts_reads_and_lists_objects_of_its_bucket(objects):
-    assert call(objects, "put", "photos", "in/a b.txt", "text").strip('"') == "1cb251ec0d568de6a929b520c4aed8d1"
-    assert call(objects, "get", "photos", "in/a b.txt") == "text"
-    assert call(objects, "get", "photos", "theirs") == "of the owner"
-    assert call(objects, "list", "photos") == ["in/a b.txt", "theirs"]
-    assert call(objects, "presigned", "photos", "theirs") == "of the owner"
+    assert _call(objects, "put", "photos", "in/a b.txt", "text").strip('"') == "1cb251ec0d568de6a929b520c4aed8d1"
+    assert _call(objects, "get", "photos", "in/a b.txt") == "text"
+    assert _call(objects, "get", "photos", "theirs") == "of the owner"
+    assert _call(objects, "list", "photos") == ["in/a b.txt", "theirs"]
+    assert _call(objects, "presigned", "photos", "theirs") == "of the owner"
 
 
 def an_object_larger_than_all_bodies_of_a_function_together_goes_both_ways(objects):
-    assert call(objects, "large", "photos", "large", 200 << 20) == 200 << 20
+    assert _call(objects, "large", "photos", "large", 200 << 20) == 200 << 20
 
 
 def a_function_reaches_no_other_bucket(objects):
-    assert call(objects, "buckets") == ["photos"]
-    assert call(objects, "get", "private", "theirs") == DENIED
-    assert call(objects, "put", "private", "mine", "x") == DENIED
-    assert call(objects, "list", "private") == DENIED
-    assert call(objects, "copy", "private", "photos", "theirs") == DENIED
-    assert call(objects, "copy", "photos", "private", "theirs") == DENIED
-    assert call(objects, "malformed", "private", "theirs")[0] >= 400
+    assert _call(objects, "buckets") == ["photos"]
+    assert _call(objects, "get", "private", "theirs") == DENIED
+    assert _call(objects, "put", "private", "mine", "x") == DENIED
+    assert _call(objects, "list", "private") == DENIED
+    assert _call(objects, "copy", "private", "photos", "theirs") == DENIED
+    assert _call(objects, "copy", "photos", "private", "theirs") == DENIED
+    assert _call(objects, "malformed", "private", "theirs")[0] >= 400
 
 
 def the_keys_end_with_the_function(objects):
-    access_key, secret_key, _ = call(objects, "keys")
+    access_key, secret_key, _ = _call(objects, "keys")
 
     def listed():
         client = s3_server.client(objects.server.s3_url, secret_key, access_key)
@@ -106,7 +106,7 @@ def the_keys_end_with_the_function(objects):
     assert s3_server.refusal(listed) == unknown
     objects.deploy()
     assert s3_server.refusal(listed) == unknown
-    assert call(objects, "buckets") == ["photos"]
+    assert _call(objects, "buckets") == ["photos"]
 
 
 def a_function_without_objects_has_no_keys(objects):
@@ -118,11 +118,11 @@ def a_function_without_objects_has_no_keys(objects):
 
 
 def a_stopped_and_restarted_server_gives_the_same_keys(objects):
-    before = call(objects, "keys")
+    before = _call(objects, "keys")
     objects.server.kill()
     objects.server.start()
-    assert call(objects, "keys")[:2] == before[:2]
-    assert call(objects, "get", "photos", "theirs") == "of the owner"
+    assert _call(objects, "keys")[:2] == before[:2]
+    assert _call(objects, "get", "photos", "theirs") == "of the owner"
 
 
 def a_step_that_puts_an_object_has_committed_its_writes_before(objects):
@@ -143,7 +143,7 @@ def a_step_that_puts_an_object_has_committed_its_writes_before(objects):
     objects.deploy()
     status, run = objects.run("puts")
     assert (status, run["status"]) == (200, "failed"), run
-    assert call(objects, "get", "photos", "output") == "x"
+    assert _call(objects, "get", "photos", "output") == "x"
     assert objects.value("written") == "before"
 
 
@@ -187,7 +187,7 @@ def following(tmp_path):
     running.shut_down()
 
 
-def event(apps, name, key):
+def _event(apps, name, key):
     """The record of an event, once the function has it."""
     path = urllib.parse.quote(f"event/{name}/{key}", safe="")
     return json.loads(waiting.until(lambda: apps.value(path), f"{name} of {key}"))
@@ -196,18 +196,18 @@ def event(apps, name, key):
 def objects_that_come_and_go_start_a_function_with_s3s_event(following):
     apps, owner = following
     etag = owner.put_object(Bucket="photos", Key="in/a b+c.jpg", Body=b"picture")["ETag"].strip('"')
-    record = event(apps, "ObjectCreated:Put", "in/a+b%2Bc.jpg")
+    record = _event(apps, "ObjectCreated:Put", "in/a+b%2Bc.jpg")
     assert (record["eventSource"], record["awsRegion"], record["s3"]["bucket"]["name"]) == ("aws:s3", "us-east-1", "photos")
     assert (record["s3"]["object"]["size"], record["s3"]["object"]["eTag"]) == (7, etag)
     owner.copy_object(Bucket="photos", Key="in/copy.jpg", CopySource={"Bucket": "photos", "Key": "in/a b+c.jpg"})
-    assert event(apps, "ObjectCreated:Copy", "in/copy.jpg")["s3"]["object"]["eTag"] == etag
+    assert _event(apps, "ObjectCreated:Copy", "in/copy.jpg")["s3"]["object"]["eTag"] == etag
     upload = owner.create_multipart_upload(Bucket="photos", Key="in/parts.jpg")["UploadId"]
     part = owner.upload_part(Bucket="photos", Key="in/parts.jpg", UploadId=upload, PartNumber=1, Body=b"x")
     parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
     owner.complete_multipart_upload(Bucket="photos", Key="in/parts.jpg", UploadId=upload, MultipartUpload=parts)
-    assert event(apps, "ObjectCreated:CompleteMultipartUpload", "in/parts.jpg")["s3"]["object"]["size"] == 1
+    assert _event(apps, "ObjectCreated:CompleteMultipartUpload", "in/parts.jpg")["s3"]["object"]["size"] == 1
     owner.delete_object(Bucket="photos", Key="in/copy.jpg")
-    removed = event(apps, "ObjectRemoved:Delete", "in/copy.jpg")["s3"]["object"]
+    removed = _event(apps, "ObjectRemoved:Delete", "in/copy.jpg")["s3"]["object"]
     assert removed["sequencer"] > record["s3"]["object"]["sequencer"] and "size" not in removed
 
 
@@ -217,7 +217,7 @@ def objects_outside_of_the_rule_start_nothing(following):
     for bucket, key in (("photos", "out/a.jpg"), ("photos", "in/a.png"), ("other", "in/a.jpg")):
         owner.put_object(Bucket=bucket, Key=key, Body=b"x")
     owner.put_object(Bucket="photos", Key="in/last.jpg", Body=b"x")
-    event(apps, "ObjectCreated:Put", "in/last.jpg")
+    _event(apps, "ObjectCreated:Put", "in/last.jpg")
     assert apps.ask("GET", "/v1/status").document["functions"]["invocations"] == 1
 
 
@@ -227,4 +227,4 @@ def an_event_survives_a_kill_between_the_put_and_its_delivery(following):
         owner.put_object(Bucket="photos", Key=f"in/{number}.jpg", Body=b"x")
         apps.server.kill()
         apps.server.start()
-        event(apps, "ObjectCreated:Put", f"in/{number}.jpg")
+        _event(apps, "ObjectCreated:Put", f"in/{number}.jpg")
