@@ -38,6 +38,7 @@ use ports::objects::{
 
 use self::{
     durable_names::{DurableNames, Staged},
+    early_sync::EarlySync,
     room::Room,
     root::Root,
 };
@@ -47,6 +48,7 @@ use crate::{
 };
 
 mod durable_names;
+mod early_sync;
 mod room;
 mod root;
 
@@ -225,6 +227,7 @@ struct Upload {
     parts: Box<dyn MultipartUpload>,
     path: ObjectPath,
     objects: ObjectDirectory,
+    early_sync: EarlySync,
     _staged: Staged,
 }
 
@@ -232,10 +235,14 @@ struct Upload {
 impl MultipartUpload for Upload {
     fn put_part(&mut self, part: PutPayload) -> UploadPart {
         let (room, bytes) = (Arc::clone(&self.objects.room), part.content_length() as u64);
+        let early_sync = self.early_sync.clone();
         let put = self.parts.put_part(part);
         Box::pin(async move {
             let result = put.await;
             room.note(&result, bytes);
+            if result.is_ok() {
+                early_sync.written(bytes);
+            }
             result
         })
     }
@@ -284,9 +291,11 @@ impl ObjectStore for ObjectDirectory {
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
         self.check().await?;
+        let file = self.files.path_to_filesystem(path)?;
         Ok(Box::new(Upload {
-            _staged: self.names.begin(&self.files.path_to_filesystem(path)?),
+            _staged: self.names.begin(&file),
             parts: self.files.put_multipart_opts(path, options).await?,
+            early_sync: EarlySync::begin(&file),
             path: path.clone(),
             objects: self.clone(),
         }))

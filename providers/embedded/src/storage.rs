@@ -157,6 +157,11 @@ pub struct DiskStorage;
 #[derive(Debug)]
 struct DiskFile(File);
 
+/// A file that is open already.
+pub(crate) fn opened(file: File) -> Arc<dyn StorageFile> {
+    Arc::new(DiskFile(file))
+}
+
 impl Storage for DiskStorage {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         let file = OpenOptions::new()
