@@ -191,6 +191,17 @@ fn of_trouble(error: &memory::Error) -> Refusal {
                 "The store is full. The server's operator must free space before writes work again.",
             )
         }
+        memory::Error::Backlog(count) => {
+            tracing::warn!(
+                count,
+                "s3: a change was refused: so many events of objects wait for functions; see the log for the function that cannot take them"
+            );
+            Refusal::new(
+                "SlowDown",
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Too many events of objects wait for their functions. Reduce your request rate.",
+            )
+        }
         memory::Error::Damaged(why) => {
             tracing::error!(%why, "s3: stored bytes are damaged; restore the object from its source");
             Refusal::new(

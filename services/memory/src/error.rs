@@ -47,6 +47,9 @@ pub enum Error {
     /// The object store or the key-value store is full. Reads go on.
     #[error("no room: {0}")]
     NoRoom(Arc<str>),
+    /// So many events of objects wait for their functions. Try again once they have taken some.
+    #[error("{0} events of objects wait for their functions")]
+    Backlog(usize),
     /// The client's body failed while it was read.
     #[error("the body could not be read: {0}")]
     Body(Arc<io::Error>),

@@ -20,7 +20,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use ports::{Key, Timestamp};
+use ports::{Key, LogThrottle, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -107,20 +107,19 @@ impl Outbox {
         let _ = self.subscribers.set(subscribers);
     }
 
-    /// The write that notes `event`, if it is wanted. Errors: `NoRoom`.
+    /// The write that notes `event`, if it is wanted. Errors: `Backlog`.
     pub(crate) fn note(&self, event: &Event) -> Result<Option<Write>> {
         let subscribers = self.subscribers.get();
         if !subscribers.is_some_and(|one| one.want(&event.bucket, &event.key, event.kind)) {
             return Ok(None);
         }
         if self.notes.load(Ordering::Relaxed) >= NOTES_MAX {
-            let why = format!("{NOTES_MAX} events of objects wait for their functions");
-            return Err(Error::NoRoom(why.into()));
+            return Err(Error::Backlog(NOTES_MAX));
         }
         Ok(Some(Write::replace(key(event.id), event)))
     }
 
-    /// A note was written.
+    /// A note was written, or may have been.
     pub(crate) fn has_noted(&self) {
         self.notes.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_one();
@@ -128,39 +127,50 @@ impl Outbox {
 
     /// Delivers until it is dropped, beginning with the notes of earlier starts.
     pub(crate) async fn run(&self) {
+        let mut outage = LogThrottle::default();
         loop {
-            match self.deliver_page().await {
-                Ok(0) => self.changed.notified().await,
-                Ok(_) => {}
+            let passed = self.deliver_all().await;
+            let now = self.table.clock.monotonic();
+            match passed {
+                Ok(count) => {
+                    let _ = outage.ended(now);
+                    if count == 0 {
+                        self.changed.notified().await;
+                    }
+                }
                 Err(error) => {
-                    tracing::debug!(%error, "events of objects cannot be delivered yet");
+                    if let Some(lasts) = outage.failed(now, &error.to_string()) {
+                        tracing::warn!(%error, ?lasts, "events of objects wait: their functions cannot take them yet");
+                    }
                     self.table.clock.sleep(RETRY).await;
                 }
             }
         }
     }
 
-    /// Delivers the first notes. Returns their number.
-    async fn deliver_page(&self) -> ports::Result<usize> {
+    /// Delivers each note, also behind one that cannot be delivered yet. Returns their number.
+    async fn deliver_all(&self) -> ports::Result<usize> {
         let Some(subscribers) = self.subscribers.get() else {
             return Ok(0);
         };
-        let scan = Table::page(PARTITION, Bytes::new());
-        let page = self.table.scan::<Event>(&scan, "an event").await?;
-        self.table.externalize(page.point).await?;
-        let count = page.found.len();
-        let mut failed = None;
-        for (_, found) in page.found {
-            if let Err(error) = subscribers.deliver(&found.row).await {
-                failed = Some(error);
-                continue;
+        let (mut count, mut left, mut failed) = (0, 0, None);
+        let mut scan = Table::page(PARTITION, Bytes::new());
+        loop {
+            let page = self.table.scan::<Event>(&scan, "an event").await?;
+            self.table.externalize(page.point).await?;
+            for (_, found) in page.found {
+                if let Err(error) = subscribers.deliver(&found.row).await {
+                    failed = Some(error);
+                    left += 1;
+                } else {
+                    self.table.forget(&key(found.row.id)).await?;
+                    count += 1;
+                }
             }
-            self.table.forget(&key(found.row.id)).await?;
-            let one_less = |notes: usize| Some(notes.saturating_sub(1));
-            let _ = self
-                .notes
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+            let Some(next) = page.next else { break };
+            scan.from = next;
         }
+        self.notes.store(left, Ordering::Relaxed);
         failed.map_or(Ok(count), Err)
     }
 }

@@ -99,6 +99,13 @@ impl Deployer {
             .map(|before| before.kept_timers(&manifest))
             .unwrap_or_default();
         let generation = known.map_or(1, |known| known + 1);
+        // The keys of a function end with it, also if one of its name is deployed later.
+        let keeps_all = |before: &&Deployment| {
+            let mut names = before.manifest.functions.keys();
+            names.all(|name| manifest.functions.contains_key(name))
+        };
+        let kept_incarnation = before.as_ref().filter(keeps_all);
+        let kept_incarnation = kept_incarnation.map(|before| before.incarnation);
         let deployment = Deployment {
             manifest,
             refused: None,
@@ -106,10 +113,7 @@ impl Deployer {
             archive,
             generation,
             deployed: generation,
-            incarnation: before.as_ref().map_or_else(
-                || self.context.parts.entropy.next_u64(),
-                |before| before.incarnation,
-            ),
+            incarnation: kept_incarnation.unwrap_or_else(|| self.context.parts.entropy.next_u64()),
             timers,
         };
         let deployments = &self.reconciler.deployments;

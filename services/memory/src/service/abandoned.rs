@@ -67,7 +67,7 @@ impl Service {
 
     async fn collect_due_in(&self, bucket: &str) -> Result<Option<Duration>> {
         self.clean_bucket(bucket).await?;
-        let mut next = None;
+        let (mut next, mut has_aborted) = (None, false);
         for upload in self.uploads(bucket, "", None, usize::MAX).await? {
             let age = Duration::from_millis(self.table.now().ms_since(upload.begun));
             let rest = self.upload_limit.age_max.saturating_sub(age);
@@ -76,11 +76,17 @@ impl Service {
                 continue;
             }
             match self.abort(bucket, &upload.key, upload.id).await {
-                Ok(()) => tracing::info!(bucket, key = upload.key, "aborted an abandoned upload"),
+                Ok(()) => {
+                    tracing::info!(bucket, key = upload.key, "aborted an abandoned upload");
+                    has_aborted = true;
+                }
                 // Its client has ended it.
                 Err(Error::NoSuchUpload) => {}
                 Err(error) => return Err(error),
             }
+        }
+        if has_aborted {
+            self.clean_bucket(bucket).await?;
         }
         Ok(next)
     }
@@ -91,6 +97,7 @@ impl Service {
             // If it fails, the next look at the uploads removes them.
             if let Err(error) = service.remove_parts(bucket, upload).await {
                 tracing::debug!(%error, "the parts of an upload cannot be removed yet");
+                service.upload_limit.begun.notify_one();
             }
         });
     }

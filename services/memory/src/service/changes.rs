@@ -56,10 +56,12 @@ impl Service {
             ];
             writes.extend(more.clone());
             writes.extend(note.clone());
-            if self.change(found.as_ref(), writes).await? {
-                if note.is_some() {
-                    self.outbox.has_noted();
-                }
+            let changed = self.change(found.as_ref(), writes).await;
+            // A change that failed may have been made.
+            if note.is_some() && !matches!(changed, Ok(false)) {
+                self.outbox.has_noted();
+            }
+            if changed? {
                 return Ok(row.object(key));
             }
         }
@@ -128,10 +130,12 @@ impl Service {
             })?;
             let mut writes = vec![objects::delete(known.id, key, present.version)];
             writes.extend(note.clone());
-            if self.change(found.as_ref(), writes).await? {
-                if note.is_some() {
-                    self.outbox.has_noted();
-                }
+            let changed = self.change(found.as_ref(), writes).await;
+            // A change that failed may have been made.
+            if note.is_some() && !matches!(changed, Ok(false)) {
+                self.outbox.has_noted();
+            }
+            if changed? {
                 return Ok(());
             }
         }
