@@ -121,10 +121,6 @@ impl Recovery {
         while let Some(ended) = workers.join_next().await {
             has_failed |= ended.unwrap_or(false);
         }
-        if restored.is_dead() {
-            // Its death begins another recovery. One that dies at each start must not keep the server busy.
-            self.clock.sleep(RETRY).await;
-        }
         drop(recovering);
         if has_failed {
             self.clock.sleep(RETRY).await;
