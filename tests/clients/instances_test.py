@@ -2,6 +2,7 @@
 memory is short.
 """
 
+import contextlib
 import json
 import pathlib
 import re
@@ -44,7 +45,13 @@ def an_event_that_waits_for_a_free_instance_has_not_been_tried(apps):
     send("other")
     waiting.until(lambda: "ran" in apps.lines("other"), "an event that was sent later to have been run")
     apps.deploy()
-    assert apps.call("one_by_one", {"n": 3}) == 3, "the new deployment has an instance of its own"
+
+    def answer():
+        # On a slow machine an event keeps the one place for longer than a call waits.
+        with contextlib.suppress(apps.client().exceptions.TooManyRequestsException):
+            return apps.call("one_by_one", {"n": 3})
+
+    assert waiting.until(answer, "a place") == 3, "the new deployment has an instance of its own"
     assert apps.ask("PUT", "/v1/state/others%20are%20sent", b"yes").status == 204
     began = lambda: [line for line in apps.lines("one_by_one") if line.startswith("began")]
     waiting.until(lambda: {"began 1", "began 2"} <= set(began()), "those that waited to be run")
