@@ -474,11 +474,6 @@ pub(crate) struct Restored {
 }
 
 impl Restored {
-    /// Whether the instance has died.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.instance.is_dead()
-    }
-
     /// One of its chunks, with `bytes` of the expected bytes.
     pub(crate) fn returning(&self, bytes: u64) -> Returning {
         Returning {
