@@ -26,7 +26,7 @@ fn names_are_kept_for_days() {
             node.put(&call, "k", "v").await;
             node.commit(&call).await;
             calls.push(call);
-            tokio::time::sleep(Duration::from_mins(3)).await;
+            world.clock().sleep(Duration::from_mins(3)).await;
         }
         let store = world.key_value();
         let has_row = async |number: usize| row_of(&*store, &calls[number]).await;
@@ -36,13 +36,13 @@ fn names_are_kept_for_days() {
         );
         drop(node);
         let node = Node::on(&world, world.key_value(), config).await;
-        tokio::time::sleep(Duration::from_hours(24 * 6)).await;
+        world.clock().sleep(Duration::from_hours(24 * 6)).await;
         assert!(
             node.engine.commit(&calls[20]).await.is_ok(),
             "answered as it was"
         );
         assert_eq!(node.engine.figures().kept_names, 20);
-        tokio::time::sleep(Duration::from_hours(24 * 3)).await;
+        world.clock().sleep(Duration::from_hours(24 * 3)).await;
         assert!(
             !has_row(20).await && has_row(29).await,
             "the last one's version is still the newest"
@@ -56,7 +56,7 @@ fn names_are_kept_for_days() {
         );
         assert_eq!(items_at_rest(&*store, layout::PERIODS.to_vec()).await, 0);
         node.write(&[("k", "w")]).await;
-        tokio::time::sleep(MOMENT).await;
+        world.clock().sleep(MOMENT).await;
         assert!(!has_row(29).await);
         node.begin_named("order-29").await;
     });
@@ -81,7 +81,7 @@ fn random_names_are_kept_for_minutes() {
             calls.push(call);
         }
         let has_row = async |number: usize| row_of(&*store, &calls[number]).await;
-        tokio::time::sleep(WINDOWS).await;
+        world.clock().sleep(WINDOWS).await;
         assert_eq!(node.engine.figures().kept_names, 3);
         assert!(
             has_row(0).await,
@@ -91,7 +91,7 @@ fn random_names_are_kept_for_minutes() {
             !has_row(1).await && has_row(5).await,
             "the oldest of the random ones went"
         );
-        tokio::time::sleep(WINDOWS * 2).await;
+        world.clock().sleep(WINDOWS * 2).await;
         assert_eq!(node.engine.figures().kept_names, 1);
         assert_eq!(items_at_rest(&*store, layout::PERIODS.to_vec()).await, 1);
         assert!(
@@ -99,7 +99,7 @@ fn random_names_are_kept_for_minutes() {
             "answered as it was"
         );
         node.write(&[("k", "w")]).await;
-        tokio::time::sleep(MOMENT).await;
+        world.clock().sleep(MOMENT).await;
         assert!(!has_row(5).await, "its version is not the newest any more");
         assert_eq!(
             node.engine.commit(&calls[5]).await,
