@@ -1,0 +1,99 @@
+//! Addresses of front ends, and the names of hosts.
+
+use std::{
+    fmt,
+    net::{SocketAddr, ToSocketAddrs as _},
+    str::FromStr,
+};
+
+use anyhow::bail;
+use http::uri::Authority;
+use serde::Deserialize;
+
+/// The address of a front end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) enum Listen {
+    /// Nowhere.
+    Off,
+    /// At this address; port 0 picks a free one.
+    At(SocketAddr),
+}
+
+/// A host without a port, in lower case, or `*`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct HostName(pub(crate) String);
+
+impl Listen {
+    pub(super) fn loopback(port: u16) -> Self {
+        Self::At(SocketAddr::from(([127, 0, 0, 1], port)))
+    }
+
+    pub(super) fn refuse_strangers(self, flag: &str, insecure: bool) -> anyhow::Result<()> {
+        match self {
+            Self::At(address) if !address.ip().is_loopback() && !insecure => bail!(
+                "{flag} {address}: beyond this machine TLS and authentication are required, and TLS is not in this build; \
+                 use a loopback address, or --insecure, upon which HTTP asks for LANDFAST_TOKEN, if it is set, and \
+                 the ports of ZooKeeper and of routes for nothing"
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        let wrong = |error| format!("expected HOST:PORT or off: {error}");
+        let address = text.to_socket_addrs().map_err(wrong)?.next();
+        address
+            .map(Self::At)
+            .ok_or("the host has no address".into())
+    }
+}
+
+impl TryFrom<String> for Listen {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for HostName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.parse::<Authority>();
+        // An authority with a port or a user is longer than its host.
+        if text == "*" || parsed.is_ok_and(|authority| authority.host() == text) {
+            return Ok(Self(text.to_ascii_lowercase()));
+        }
+        Err(
+            "expected a host without a port, such as shop.example or [2001:db8::1], or *"
+                .to_owned(),
+        )
+    }
+}
+
+impl TryFrom<String> for HostName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::At(address) => address.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The settings of stores: the provider, the places of znodes and packed values, and S3.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail, ensure};
+use clap::ValueEnum;
+use serde::Deserialize;
+
+use super::{Listen, Options};
+
+/// The place of a znode's data. The rest of a znode is always in items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum UserStore {
+    /// In items: cheapest to read while data is small
+    #[default]
+    Kv,
+    /// In objects: cheapest to keep
+    Objects,
+    /// In items up to 4 KiB, in objects beyond, where objects become cheaper to read
+    Hybrid,
+}
+
+/// The provider of items and queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Provider {
+    /// One process, one data directory
+    #[default]
+    Embedded,
+    /// PostgreSQL (not in this build)
+    Postgres,
+    /// Redis or Valkey, one server or a cluster, at --store
+    Redis,
+    /// Amazon's services (not in this build)
+    Aws,
+}
+
+/// The place of items and queues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StoreSettings {
+    /// In the data directory.
+    Embedded,
+    Redis(redis_provider::Config),
+}
+
+impl StoreSettings {
+    /// The name for `--provider`.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Embedded => "embedded",
+            Self::Redis(_) => "redis",
+        }
+    }
+}
+
+impl Options {
+    pub(super) fn refuse_what_is_not_here(&self) -> anyhow::Result<()> {
+        let provider = self.provider.unwrap_or_default();
+        if matches!(provider, Provider::Postgres | Provider::Aws) {
+            let name = format!("{provider:?}").to_lowercase();
+            bail!("provider {name:?} is not in this build, which offers embedded and redis");
+        }
+        if self.tls_cert.is_some() || self.tls_key.is_some() {
+            bail!("--tls-cert and --tls-key: TLS is not in this build; put a TLS proxy in front");
+        }
+        Ok(())
+    }
+
+    pub(super) fn objects_directory(&self) -> anyhow::Result<Option<PathBuf>> {
+        let Some(url) = &self.objects else {
+            return Ok(None);
+        };
+        let Some(path) = url.strip_prefix("file://") else {
+            let scheme = url.split(':').next().unwrap_or_default();
+            bail!("--objects {scheme}: not in this build, which takes file:///DIR");
+        };
+        let is_plain = path.starts_with('/') && !path.contains(['%', '?', '#']);
+        ensure!(
+            is_plain,
+            "--objects {url}: give file:/// and a path as it is, from the root"
+        );
+        Ok(Some(PathBuf::from(path)))
+    }
+
+    pub(super) fn store_settings(&self) -> anyhow::Result<StoreSettings> {
+        match (self.provider.unwrap_or_default(), &self.store) {
+            (Provider::Redis, None) => {
+                bail!("--provider redis takes its address from --store redis://HOST:PORT")
+            }
+            (Provider::Redis, Some(url)) => {
+                ensure!(
+                    self.user_store.unwrap_or_default() == UserStore::Kv,
+                    "--user-store: with redis the data of znodes is kept in items, kv"
+                );
+                let config = redis_provider::Config::from_url(url).context("--store")?;
+                Ok(StoreSettings::Redis(config))
+            }
+            (_, None) => Ok(StoreSettings::Embedded),
+            (_, Some(_)) => bail!(
+                "--store is the address of a shared provider; embedded keeps everything in --data-dir"
+            ),
+        }
+    }
+
+    /// Objects need a store that this process has to itself.
+    pub(super) fn s3_listener(&self) -> anyhow::Result<Listen> {
+        match (self.provider.unwrap_or_default(), self.s3) {
+            (Provider::Embedded, listen) => Ok(listen.unwrap_or(Listen::loopback(7601))),
+            (_, None | Some(Listen::Off)) => Ok(Listen::Off),
+            (_, Some(Listen::At(address))) => bail!(
+                "--s3 {address}: with a shared store S3 is not in this build; leave it out, or use the embedded provider"
+            ),
+        }
+    }
+}
