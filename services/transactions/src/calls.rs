@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use crate::{
     attempts::open_attempts::Attempts, cache::Cache, cluster::Cluster, collection::Collection,
     context::Context, effects::Effects, idempotency_keys::IdempotencyKeys, loader::Loader,
-    packing::Packing, serializable::Serializable, serving::Serving,
+    packing::Packing, sequencing::Sequencing, serving::Serving,
 };
 
 /// Serves the calls of this node's clients, and calls that other nodes forward for transactions of
@@ -32,7 +32,7 @@ pub(crate) struct Calls {
     pub(crate) cache: Arc<Cache>,
     pub(crate) attempts: Arc<Attempts>,
     pub(crate) cluster: Arc<Cluster>,
-    pub(crate) serializable: Arc<Serializable>,
+    pub(crate) sequencing: Arc<Sequencing>,
     pub(crate) idempotency_keys: Arc<IdempotencyKeys>,
     pub(crate) effects: Arc<Effects>,
     pub(crate) packing: Arc<Packing>,

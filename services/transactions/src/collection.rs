@@ -17,8 +17,7 @@ use std::sync::Arc;
 
 use crate::{
     attempts::open_attempts::Attempts, cache::Cache, cluster::Cluster, context::Context,
-    idempotency_keys::IdempotencyKeys, loader::Loader, packing::Packing,
-    serializable::Serializable,
+    idempotency_keys::IdempotencyKeys, loader::Loader, packing::Packing, sequencing::Sequencing,
 };
 
 #[derive(Debug)]
@@ -27,7 +26,7 @@ pub(crate) struct Collection {
     pub(crate) cache: Arc<Cache>,
     pub(crate) attempts: Arc<Attempts>,
     pub(crate) cluster: Arc<Cluster>,
-    pub(crate) serializable: Arc<Serializable>,
+    pub(crate) sequencing: Arc<Sequencing>,
     pub(crate) idempotency_keys: Arc<IdempotencyKeys>,
     pub(crate) packing: Arc<Packing>,
     pub(crate) loader: Arc<Loader>,

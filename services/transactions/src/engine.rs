@@ -38,7 +38,7 @@ use crate::{
     model::{Begin, Begun, Call, Committed, Key, NodeId, Outcome, TransactionId, Versioned},
     packing::{Packing, SharedObjects},
     recovery::Recovery,
-    serializable::{Serializable, keyspace::Keyspaces},
+    sequencing::{Sequencing, keyspace::Keyspaces},
     serving::Serving,
     storage::node_registry,
 };
@@ -440,7 +440,7 @@ impl Engine {
             packs_bytes,
             starting_over: self.calls.serving.is_fenced(),
             open: self.calls.attempts.lock().len() as u64,
-            sequenced_keyspaces: self.calls.serializable.keyspaces.lock().count_sequenced(),
+            sequenced_keyspaces: self.calls.sequencing.keyspaces.lock().count_sequenced(),
             slots: node.as_ref().map_or(0, |node| node.log.slots()),
             index_bytes,
             data_cache_bytes,
@@ -466,7 +466,7 @@ fn compose(
         context: context.clone(),
         periods: Mutex::default(),
     });
-    let serializable = Arc::new(Serializable {
+    let sequencing = Arc::new(Sequencing {
         context: context.clone(),
         cache: cache.clone(),
         cluster: cluster.clone(),
@@ -481,7 +481,7 @@ fn compose(
         cache: cache.clone(),
         attempts: attempts.clone(),
         cluster: cluster.clone(),
-        serializable: serializable.clone(),
+        sequencing: sequencing.clone(),
         packing: packing.clone(),
         reading: Arc::new(Semaphore::new(reading)),
     });
@@ -490,7 +490,7 @@ fn compose(
         cache: cache.clone(),
         attempts: attempts.clone(),
         cluster: cluster.clone(),
-        serializable: serializable.clone(),
+        sequencing: sequencing.clone(),
         idempotency_keys: idempotency_keys.clone(),
         packing: packing.clone(),
         loader: loader.clone(),
@@ -500,7 +500,7 @@ fn compose(
         cache,
         attempts,
         cluster,
-        serializable,
+        sequencing,
         idempotency_keys,
         effects: Arc::new(Effects {
             context: context.clone(),

@@ -21,7 +21,7 @@
 //! - [`collection`] keeps the store small: it deletes superseded versions and expired rows and
 //!   slots, and sweeps.
 //! - [`loader`] reads committed versions and values, from memory or from the store.
-//! - [`serializable`] orders the commits of sequenced keyspaces through the [`sequencer`]'s log.
+//! - [`sequencing`] orders the commits of sequenced keyspaces through the [`sequencer`]'s log.
 //! - [`packing`] puts large values of many transactions into one object, and compacts those
 //!   [`packs`].
 //! - [`idempotency_keys`] keeps the outcomes of client ids for days.
@@ -63,7 +63,7 @@ pub mod packing;
 mod packs;
 mod recovery;
 mod sequencer;
-mod serializable;
+mod sequencing;
 pub mod service;
 mod serving;
 mod storage;

@@ -26,7 +26,7 @@ use crate::{
     model::{Attempt, Key, KeyspaceId, TransactionId},
     node::Node,
     packing::Packing,
-    serializable::Serializable,
+    sequencing::Sequencing,
     storage::{
         node_registry,
         records::{CommitRecord, Place, Write},
@@ -93,7 +93,7 @@ pub(crate) struct Loader {
     pub(crate) cache: Arc<Cache>,
     pub(crate) attempts: Arc<Attempts>,
     pub(crate) cluster: Arc<Cluster>,
-    pub(crate) serializable: Arc<Serializable>,
+    pub(crate) sequencing: Arc<Sequencing>,
     pub(crate) packing: Arc<Packing>,
     /// Memory for values in chunks that are being read, in bytes.
     pub(crate) reading: Arc<Semaphore>,
@@ -300,8 +300,8 @@ impl Loader {
         node: &Arc<Node>,
         keyspace: KeyspaceId,
     ) -> Result<()> {
-        if self.context.is_alone() && self.serializable.keyspaces.lock().is_sequenced(keyspace) {
-            self.serializable.follow_sequencer(node).await?;
+        if self.context.is_alone() && self.sequencing.keyspaces.lock().is_sequenced(keyspace) {
+            self.sequencing.follow_sequencer(node).await?;
         }
         Ok(())
     }

@@ -15,8 +15,8 @@
 //! settles the rows of the predecessor's decisions before its first validation, and builds the
 //! table of last writers from the slots.
 //!
-//! `serializable/follow.rs` reads the log on every node, `serializable/leader.rs` takes it over
-//! where there are several, and `serializable/ask.rs` lets the others ask for decisions.
+//! `sequencing/follow.rs` reads the log on every node, `sequencing/leader.rs` takes it over
+//! where there are several, and `sequencing/ask.rs` lets the others ask for decisions.
 //!
 //! Invariants
 //! - An attempt is in the log once, as committed or as closed. A decision is remembered until its

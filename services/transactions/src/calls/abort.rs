@@ -112,7 +112,7 @@ impl Calls {
         let Transaction {
             id, attempt, node, ..
         } = transaction;
-        let is_sequenced = self.serializable.keyspaces.lock().are_any_sequenced();
+        let is_sequenced = self.sequencing.keyspaces.lock().are_any_sequenced();
         if is_sequenced {
             // The row may be handed over, and the attempt is not in the sequencer's log and never
             // will be.

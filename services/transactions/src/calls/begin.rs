@@ -124,7 +124,7 @@ impl Calls {
         let mut is_applied = contains();
         if !is_applied && !self.context.is_alone() {
             if log == NodeId::SEQUENCER {
-                self.serializable.follow_sequencer(node).await?;
+                self.sequencing.follow_sequencer(node).await?;
                 is_applied = contains();
             } else if log != node.id && log <= NodeId::MAX {
                 is_applied = self.cluster.follow(node, log).await? >= slot;
@@ -173,10 +173,10 @@ impl Calls {
             &begin.keyspaces[..]
         };
         for keyspace in keyspaces {
-            self.serializable.sequence_keyspace(node, *keyspace).await?;
+            self.sequencing.sequence_keyspace(node, *keyspace).await?;
         }
         if !self.context.breaks(Broken::ReadsAtWhatItHeard) {
-            self.serializable.follow_sequencer(node).await?;
+            self.sequencing.follow_sequencer(node).await?;
         }
         Ok(Terms {
             after,
@@ -247,7 +247,7 @@ impl Calls {
                     }),
                     _,
                 ) => {
-                    self.serializable.close_prepared(node, id, earlier).await?;
+                    self.sequencing.close_prepared(node, id, earlier).await?;
                 }
                 // Another attempt has taken it meanwhile.
                 Decided::Refused(decision, _)

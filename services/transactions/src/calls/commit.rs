@@ -46,7 +46,7 @@ use crate::{
         Proposal,
         validation::{Observed, Trace},
     },
-    serializable::keyspace::Order,
+    sequencing::keyspace::Order,
     storage::{
         node_log::{Draft, Placed},
         node_registry,
@@ -167,7 +167,7 @@ impl Calls {
             } else {
                 let written = (buffer, spills, effects.into_effects(), result);
                 let mut commit = Commit::new((&calls, &transaction), began, written, read);
-                match calls.serializable.order_of(&transaction, &commit.writes) {
+                match calls.sequencing.order_of(&transaction, &commit.writes) {
                     Ok(Order::Sequenced) => commit.run_sequenced(observed).await,
                     Ok(Order::Timed { _under_way }) => commit.run().await,
                     Err(error) => commit.give_up(None, error),

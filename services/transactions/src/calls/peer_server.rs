@@ -52,10 +52,10 @@ impl Calls {
                 Answer::Reply(self.serve(&call, asked).await.map_err(Refused::from))
             }
             Message::Sequence(proposal) => {
-                Answer::Ordered(self.serializable.serve_sequence(&node, proposal).await)
+                Answer::Ordered(self.sequencing.serve_sequence(&node, proposal).await)
             }
             Message::StopTimestamps(keyspace) => {
-                match self.serializable.stop_timestamps(&node, keyspace).await {
+                match self.sequencing.stop_timestamps(&node, keyspace).await {
                     Ok(()) => Answer::Stopped,
                     Err(_) => Answer::NotHere,
                 }

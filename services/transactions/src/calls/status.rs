@@ -224,7 +224,7 @@ impl Calls {
             },
             State::Prepared => {
                 let (decision, point) = self
-                    .serializable
+                    .sequencing
                     .close_prepared(node, id, decision.attempt)
                     .await?;
                 Ok((decision.ok_or(Error::NoSuchTransaction)?, point))

@@ -187,7 +187,7 @@ impl Collection {
                 if self.context.is_alone() {
                     node.store.settle_aborted(id, attempt).await?;
                 } else {
-                    self.serializable.close_prepared(node, id, attempt).await?;
+                    self.sequencing.close_prepared(node, id, attempt).await?;
                 }
                 node.store.drop_aborted(id, attempt).await
             }

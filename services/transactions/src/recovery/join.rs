@@ -37,7 +37,7 @@ use crate::{
     model::NodeId,
     node::Node,
     recovery::Recovery,
-    serializable::keyspace,
+    sequencing::keyspace,
     storage::{
         frontier::Frontier, hybrid_clock::HybridClock, layout, node_registry, secret::Secret,
         store::Store,
@@ -73,7 +73,7 @@ impl Recovery {
             }
         }
         node.store.check_incarnation()?;
-        self.calls.serializable.keyspaces.start(node.id, &marked);
+        self.calls.sequencing.keyspaces.start(node.id, &marked);
         self.calls.attempts.start(node.id);
         self.calls.serving.start(&node);
         tracing::info!(
@@ -81,9 +81,9 @@ impl Recovery {
             "transactions are served, beside other nodes if there are any"
         );
         self.calls.cluster.announce_for_ever(&node);
-        self.calls.serializable.follow_for_ever(&node);
+        self.calls.sequencing.follow_for_ever(&node);
         self.look_after_others(&node);
-        self.calls.serializable.sequence_for_ever(&node);
+        self.calls.sequencing.sequence_for_ever(&node);
         self.calls.collection.keep_house(node, Vec::new());
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Recovery {
             );
             let start = node.store.again(|| start.start()).await?;
             dropped.advance(NodeId::SEQUENCER, start.next.0 - 1);
-            self.calls.serializable.follow_sequencer(node).await?;
+            self.calls.sequencing.follow_sequencer(node).await?;
             applied.advance(NodeId::SEQUENCER, node.followed.through());
         }
         let mut unread = Vec::new();

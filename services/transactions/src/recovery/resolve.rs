@@ -165,7 +165,7 @@ impl Recovery {
                 }
                 Closing::ByLog(node) if prepared == attempt => {
                     self.calls
-                        .serializable
+                        .sequencing
                         .close_prepared(node, id, attempt)
                         .await?
                         .0

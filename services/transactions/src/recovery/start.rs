@@ -23,7 +23,7 @@ use crate::{
     model::{Address, NodeId},
     node::Node,
     recovery::{Recovery, resolve::Closing},
-    serializable::keyspace,
+    sequencing::keyspace,
     storage::{
         frontier::Frontier,
         hybrid_clock::HybridClock,
@@ -76,8 +76,8 @@ impl Recovery {
         let sequencer = if marked.is_empty() {
             None
         } else {
-            let serializable = &self.calls.serializable;
-            Some(serializable.take_over_sequencer(&store, id).await?)
+            let sequencing = &self.calls.sequencing;
+            Some(sequencing.take_over_sequencer(&store, id).await?)
         };
         let (highest, rows) = self.resolve_all(&store, id, sequencer.is_some()).await?;
         // An earlier start that marks a keyspace after this notices that it was succeeded.
@@ -97,7 +97,7 @@ impl Recovery {
         let node = self.new_node(store, id, writer, highest, None).await?;
         self.calls.effects.hand_over(&node, unsent);
         self.calls.cache.start(node.id, applied, trimmed(&rows));
-        self.calls.serializable.keyspaces.start(node.id, &marked);
+        self.calls.sequencing.keyspaces.start(node.id, &marked);
         if let Some(sequencer) = sequencer {
             self.calls.cache.lock().pass_sealed(sequencer.last());
             node.set_sequencer(sequencer);
@@ -152,7 +152,7 @@ impl Recovery {
             }
             self.calls.effects.outbox.clear();
             self.calls.cluster.stop();
-            self.calls.serializable.keyspaces.stop();
+            self.calls.sequencing.keyspaces.stop();
             self.calls.cache.stop(&why);
             self.calls.idempotency_keys.lock().clear();
             self.calls.attempts.stop()

@@ -49,7 +49,7 @@ fn what_a_dropped_writer_left_is_nobody_elses_slot() {
         service.start().await.expect("a calm world");
         let core = &service.engine().calls;
         let node = core.serving.node().expect("it has started");
-        core.serializable
+        core.sequencing
             .sequence_keyspace(&node, KeyspaceId::default())
             .await
             .expect("a calm world");
@@ -57,7 +57,7 @@ fn what_a_dropped_writer_left_is_nobody_elses_slot() {
         let order = |sequence| {
             let (proposal, seen) = (commit(node.id, sequence), sequencer.generation());
             Box::pin(
-                core.serializable
+                core.sequencing
                     .order(&node, sequencer, proposal, Vec::new(), seen),
             )
         };

@@ -70,7 +70,7 @@ impl Commit<'_> {
         let wanted_until = self.wanted_until();
         let record = match self
             .calls
-            .serializable
+            .sequencing
             .sequence(&node, &proposal, &self.writes, seen, wanted_until)
             .await
         {
@@ -160,7 +160,7 @@ impl Commit<'_> {
             let Some(stored) = proposal.stored(record.version) else {
                 return;
             };
-            if let Err(error) = calls.serializable.settle(&node, &record, &stored).await {
+            if let Err(error) = calls.sequencing.settle(&node, &record, &stored).await {
                 tracing::debug!(%error, "a commit is left to the next start to be settled");
                 return;
             }

@@ -25,7 +25,7 @@ use crate::{
     model::NodeId,
     node::Node,
     sequencer::{decode_slot, records},
-    serializable::Serializable,
+    sequencing::Sequencing,
     storage::{
         layout,
         records::{CommitRecord, SequencedSlot},
@@ -36,23 +36,23 @@ use crate::{
 /// The wait before reading again after the log could not be read.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-impl Serializable {
+impl Sequencing {
     /// Starts to read what the announcements of others do not bring.
     pub(crate) fn follow_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
-        let (serializable, node) = (Arc::clone(self), Arc::clone(node));
+        let (sequencing, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
             while !node.store.is_fenced() {
-                let behind = std::mem::take(&mut serializable.cluster.lock().neighbours.behind);
+                let behind = std::mem::take(&mut sequencing.cluster.lock().neighbours.behind);
                 for log in behind {
                     let read = if log == NodeId::SEQUENCER {
-                        serializable.follow_sequencer(&node).await
+                        sequencing.follow_sequencer(&node).await
                     } else {
-                        serializable.cluster.follow(&node, log).await.map(drop)
+                        sequencing.cluster.follow(&node, log).await.map(drop)
                     };
                     if let Err(error) = read {
                         tracing::debug!(%error, log = log.0, "a log is not read at the moment");
-                        serializable.cluster.lock().neighbours.behind.insert(log);
-                        serializable.context.clock.sleep(AGAIN_AFTER).await;
+                        sequencing.cluster.lock().neighbours.behind.insert(log);
+                        sequencing.context.clock.sleep(AGAIN_AFTER).await;
                     }
                 }
                 // Woken by every round of announcements, and when another node has applied more.

@@ -50,7 +50,7 @@ use crate::{
     cluster::messages::{Answer, Message},
     model::{KeyspaceId, NodeId},
     node::Node,
-    serializable::Serializable,
+    sequencing::Sequencing,
     storage::{layout, node_registry, records::Write, store::Store},
 };
 
@@ -183,13 +183,13 @@ pub(crate) enum Order {
 /// A running commit that takes a timestamp.
 #[derive(Debug)]
 pub(crate) struct TimedCommit {
-    serializable: Arc<Serializable>,
+    sequencing: Arc<Sequencing>,
     keyspaces: BTreeSet<KeyspaceId>,
 }
 
 impl Drop for TimedCommit {
     fn drop(&mut self) {
-        let Marks { timed, changed, .. } = &mut *self.serializable.keyspaces.lock();
+        let Marks { timed, changed, .. } = &mut *self.sequencing.keyspaces.lock();
         for keyspace in &self.keyspaces {
             let count = timed.get_mut(keyspace).expect("it was counted");
             *count -= 1;
@@ -201,7 +201,7 @@ impl Drop for TimedCommit {
     }
 }
 
-impl Serializable {
+impl Sequencing {
     /// How a commit of `writes` is ordered.
     pub(crate) fn order_of(
         self: &Arc<Self>,
@@ -224,7 +224,7 @@ impl Serializable {
         drop(known);
         Ok(Order::Timed {
             _under_way: TimedCommit {
-                serializable: Arc::clone(self),
+                sequencing: Arc::clone(self),
                 keyspaces,
             },
         })
@@ -240,11 +240,11 @@ impl Serializable {
         if self.keyspaces.lock().is_wholly_sequenced(keyspace) {
             return Ok(());
         }
-        let (serializable, node) = (Arc::clone(self), Arc::clone(node));
+        let (sequencing, node) = (Arc::clone(self), Arc::clone(node));
         let at_work = node.at_work()?;
         let marked = self.context.spawn_and_wait(async move {
             let _at_work = at_work;
-            serializable.mark_keyspace(&node, keyspace).await
+            sequencing.mark_keyspace(&node, keyspace).await
         });
         tokio::select! {
             biased;

@@ -30,14 +30,14 @@ use crate::{
     model::{Attempt, NodeId, Outcome, Position, TransactionId, Version},
     node::Node,
     sequencer::{Proposal, Sequencer},
-    serializable::Serializable,
+    sequencing::Sequencing,
     storage::{
         records::{CommitRecord, StoredRecord, Write},
         store::{Decision, State, Store, refused},
     },
 };
 
-impl Serializable {
+impl Sequencing {
     /// Has the present sequencer decide, however long it takes: to commit if asked before
     /// `wanted_until`, and from then on to close. `seen` is the generation of this node's sequencer
     /// before the row was handed over, when the row was undecided. Errors: `Conflict`,
@@ -330,10 +330,10 @@ impl Serializable {
         node: &Arc<Node>,
         proposal: Proposal,
     ) -> Ordered {
-        let (serializable, node) = (Arc::clone(self), Arc::clone(node));
+        let (sequencing, node) = (Arc::clone(self), Arc::clone(node));
         let ordered = self
             .context
-            .spawn_and_wait(async move { serializable.decide_for_another(&node, &proposal).await });
+            .spawn_and_wait(async move { sequencing.decide_for_another(&node, &proposal).await });
         ordered.await.map_err(Refused::from)
     }
 
@@ -385,7 +385,7 @@ mod tests {
     fn a_name_takes_one_place_while_nobody_closes_it() {
         simulated::run(async {
             let service = start_among_others().await;
-            let serializable = &service.engine().calls.serializable;
+            let sequencing = &service.engine().calls.sequencing;
             let node = service
                 .engine()
                 .calls
@@ -397,27 +397,27 @@ mod tests {
                 node: NodeId(node.id.0 + 1),
                 sequence: 1,
             };
-            let places = || serializable.idempotency_keys.lock().values().sum::<u64>();
+            let places = || sequencing.idempotency_keys.lock().values().sum::<u64>();
             for _ in 0..3 {
-                let closed = serializable.close_prepared(&node, &id, attempt).await;
+                let closed = sequencing.close_prepared(&node, &id, attempt).await;
                 assert!(
                     matches!(closed, Err(Error::Unavailable(_))),
                     "no node orders"
                 );
                 assert_eq!(places(), 1);
             }
-            serializable
+            sequencing
                 .sequence_keyspace(&node, KeyspaceId::default())
                 .await
                 .expect("a calm world");
             while node.sequencer().is_none() {
-                serializable
+                sequencing
                     .context
                     .clock
                     .sleep(std::time::Duration::from_secs(1))
                     .await;
             }
-            serializable
+            sequencing
                 .close_prepared(&node, &id, attempt)
                 .await
                 .expect("a node orders");

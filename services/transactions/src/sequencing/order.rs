@@ -19,7 +19,7 @@ use crate::{
         Ordering, Proposal, Sequenced, Sequencer, Waiting, records,
         validation::{LastWriters, Trace},
     },
-    serializable::Serializable,
+    sequencing::Sequencing,
     storage::{
         node_registry,
         records::{SequencedSlot, Write, encode},
@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-impl Serializable {
+impl Sequencing {
     /// Becomes the sequencer of a single node, on the store as it is. Errors: `Unavailable`, also
     /// if there is a later start. A later start writes its row before it seals the log, and then
     /// closes by their rows the attempts that others handed over.

@@ -1,4 +1,4 @@
-//! Serializable transactions: sequenced keyspaces, and the log that orders their commits.
+//! Sequencing: which keyspaces are sequenced, and the log that orders their commits.
 //!
 //! The modules here connect the [`sequencer`](crate::sequencer) to this node. They mark keyspaces,
 //! read the log, order commits, take the log over from an earlier leader, and ask a leader on
@@ -16,12 +16,12 @@ use tokio::sync;
 
 use crate::{
     cache::Cache, cluster::Cluster, context::Context, idempotency_keys::IdempotencyKeys,
-    serializable::keyspace::Keyspaces,
+    sequencing::keyspace::Keyspaces,
 };
 
 /// Which keyspaces are sequenced, and how commits there are decided.
 #[derive(Debug)]
-pub(crate) struct Serializable {
+pub(crate) struct Sequencing {
     pub(crate) context: Arc<Context>,
     pub(crate) cache: Arc<Cache>,
     pub(crate) cluster: Arc<Cluster>,

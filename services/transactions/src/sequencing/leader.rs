@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Error, Result, broken::Broken, cluster::membership::Election, node::Node, sequencer::Sequencer,
-    serializable::Serializable,
+    sequencing::Sequencing,
 };
 
 /// The interval between two rounds, of which most call no port.
@@ -24,34 +24,32 @@ const OTHERS_FINISH_AFTER: Duration = Duration::from_secs(2);
 /// The wait after the log could not be taken over, because each try may leave a seal.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-impl Serializable {
+impl Sequencing {
     /// Becomes the sequencer when this node leads and there is something to order.
     pub(crate) fn sequence_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
-        let (serializable, node) = (Arc::clone(self), Arc::clone(node));
+        let (sequencing, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
             let mut half_marked_for = Duration::ZERO;
             while !node.store.is_fenced() {
-                let may_answer = serializable.cluster.may_answer(&node).is_ok();
+                let may_answer = sequencing.cluster.may_answer(&node).is_ok();
                 let is_leader =
-                    serializable.cluster.membership.leads(Election::Sequencer) && may_answer;
-                let has_work = serializable.keyspaces.lock().are_any_sequenced();
+                    sequencing.cluster.membership.leads(Election::Sequencer) && may_answer;
+                let has_work = sequencing.keyspaces.lock().are_any_sequenced();
                 let mut is_held = true;
                 if is_leader
                     && has_work
-                    && let Err(error) = serializable.order_for_all(&node).await
+                    && let Err(error) = sequencing.order_for_all(&node).await
                 {
                     tracing::debug!(%error, "commits cannot be ordered at the moment");
                     is_held = false;
                 }
                 let finishes = is_leader && is_held
                     || may_answer
-                        && !serializable
-                            .context
-                            .breaks(Broken::LeaderAloneFinishesMarks)
+                        && !sequencing.context.breaks(Broken::LeaderAloneFinishesMarks)
                         && half_marked_for >= OTHERS_FINISH_AFTER;
-                let is_half_marked = serializable.finish_marks(&node, finishes);
+                let is_half_marked = sequencing.finish_marks(&node, finishes);
                 let wait = if is_held { CHECK_EVERY } else { AGAIN_AFTER };
-                serializable.context.clock.sleep(wait).await;
+                sequencing.context.clock.sleep(wait).await;
                 half_marked_for = if is_half_marked {
                     half_marked_for + wait
                 } else {
@@ -81,10 +79,10 @@ impl Serializable {
         let is_half_marked = !half_marked.is_empty();
         if finishes && self.marking.try_lock().is_ok() {
             for keyspace in half_marked {
-                let (serializable, node) = (Arc::clone(self), Arc::clone(node));
+                let (sequencing, node) = (Arc::clone(self), Arc::clone(node));
                 self.context.spawn(async move {
                     // The next round tries again.
-                    let _ = serializable.sequence_keyspace(&node, keyspace).await;
+                    let _ = sequencing.sequence_keyspace(&node, keyspace).await;
                 });
             }
         }
