@@ -10,8 +10,8 @@
 //!   earlier member of its batch. The reverse is not promised: two keys of one hash conflict. A
 //!   transaction that read below the oldest known slot is refused as too old, because the writes
 //!   there are forgotten.
-//! - At most `writes_max` writes are remembered, besides those of one slot; the oldest slots go
-//!   first.
+//! - The remembered writes weigh at most `weight_max` (for a [`Trace`]: their number), besides
+//!   those of one slot; the oldest slots go first.
 //!
 //! Pure: no I/O, no clock. From Kung and Robinson's optimistic concurrency control, backward
 //! validation.
@@ -64,32 +64,45 @@ pub(crate) enum Verdict {
     TooOld,
 }
 
+/// A key as the table remembers it.
+pub(crate) trait Remembered: Ord + Clone {
+    /// Its share of the table's bound.
+    fn weight(&self) -> usize;
+}
+
+/// The table is bounded by the number of writes.
+impl Remembered for Trace {
+    fn weight(&self) -> usize {
+        1
+    }
+}
+
 /// Which slot last wrote each key.
 #[derive(Debug)]
-pub(crate) struct LastWriters {
-    last: BTreeMap<Trace, u64>,
+pub(crate) struct LastWriters<K = Trace> {
+    last: BTreeMap<K, u64>,
     /// The writes of each slot, oldest first.
-    slots: VecDeque<(u64, Vec<Trace>)>,
-    writes: usize,
-    writes_max: usize,
+    slots: VecDeque<(u64, Vec<K>)>,
+    weight: usize,
+    weight_max: usize,
     /// A transaction that read below this slot cannot be validated.
     oldest: u64,
 }
 
-impl LastWriters {
+impl<K: Remembered> LastWriters<K> {
     /// An empty table; writes up to `oldest` are unknown.
-    pub(crate) fn new(oldest: u64, writes_max: usize) -> Self {
+    pub(crate) fn new(oldest: u64, weight_max: usize) -> Self {
         Self {
             last: BTreeMap::new(),
             slots: VecDeque::new(),
-            writes: 0,
-            writes_max,
+            weight: 0,
+            weight_max,
             oldest,
         }
     }
 
     /// A batch of commits for the next slot.
-    pub(crate) fn batch(&self) -> Batch<'_> {
+    pub(crate) fn batch(&self) -> Batch<'_, K> {
         Batch {
             before: self,
             written: BTreeSet::new(),
@@ -97,11 +110,12 @@ impl LastWriters {
     }
 
     /// Notes the written keys of `slot`, which follows all noted before.
-    pub(crate) fn note(&mut self, slot: u64, written: BTreeSet<Trace>) {
-        self.last.extend(written.iter().map(|key| (*key, slot)));
-        self.writes += written.len();
+    pub(crate) fn note(&mut self, slot: u64, written: BTreeSet<K>) {
+        self.last
+            .extend(written.iter().map(|key| (key.clone(), slot)));
+        self.weight += written.iter().map(K::weight).sum::<usize>();
         self.slots.push_back((slot, written.into_iter().collect()));
-        while self.writes > self.writes_max && self.slots.len() > 1 {
+        while self.weight > self.weight_max && self.slots.len() > 1 {
             self.forget_slot();
         }
     }
@@ -110,7 +124,7 @@ impl LastWriters {
         let Some((slot, written)) = self.slots.pop_front() else {
             return;
         };
-        self.writes -= written.len();
+        self.weight -= written.iter().map(K::weight).sum::<usize>();
         for key in written {
             if self.last.get(&key) == Some(&slot) {
                 self.last.remove(&key);
@@ -122,9 +136,9 @@ impl LastWriters {
 
 /// The commits of one slot, in their order there.
 #[derive(Debug)]
-pub(crate) struct Batch<'a> {
-    before: &'a LastWriters,
-    written: BTreeSet<Trace>,
+pub(crate) struct Batch<'a, K = Trace> {
+    before: &'a LastWriters<K>,
+    written: BTreeSet<K>,
 }
 
 impl Batch<'_> {
@@ -133,26 +147,35 @@ impl Batch<'_> {
         let Some(Observed { at, keys }) = observed else {
             return Verdict::Passes;
         };
-        if *at < self.before.oldest {
+        if !self.knows(*at) {
             return Verdict::TooOld;
         }
-        let is_written_since = |key: &Trace| {
-            self.written.contains(key) || self.before.last.get(key).is_some_and(|last| last > at)
-        };
-        if keys.iter().any(is_written_since) {
+        if keys.iter().any(|key| self.is_written_since(key, *at)) {
             Verdict::Conflicts
         } else {
             Verdict::Passes
         }
     }
+}
+
+impl<K: Remembered> Batch<'_, K> {
+    /// Whether all writes after slot `at` are remembered.
+    pub(crate) fn knows(&self, at: u64) -> bool {
+        at >= self.before.oldest
+    }
+
+    /// Whether `key` was written after slot `at`, which the table knows.
+    pub(crate) fn is_written_since(&self, key: &K, at: u64) -> bool {
+        self.written.contains(key) || self.before.last.get(key).is_some_and(|last| *last > at)
+    }
 
     /// It commits, and writes these keys.
-    pub(crate) fn admit(&mut self, written: impl IntoIterator<Item = Trace>) {
+    pub(crate) fn admit(&mut self, written: impl IntoIterator<Item = K>) {
         self.written.extend(written);
     }
 
     /// All that the slot writes.
-    pub(crate) fn into_written(self) -> BTreeSet<Trace> {
+    pub(crate) fn into_written(self) -> BTreeSet<K> {
         self.written
     }
 }

@@ -86,7 +86,7 @@ fn the_table_of_last_writers_is_bounded() {
     let mut table = LastWriters::new(0, 10);
     for slot in 1..=1_000 {
         table.note(slot, traces(&[slot as usize, 0]).into_iter().collect());
-        assert!(table.writes <= 10 && table.last.len() <= 10 && table.slots.len() <= 10);
+        assert!(table.weight <= 10 && table.last.len() <= 10 && table.slots.len() <= 10);
         assert!(table.oldest >= slot.saturating_sub(5) && table.oldest < slot);
     }
     let hot = Observed {
