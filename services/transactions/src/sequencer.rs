@@ -50,7 +50,7 @@ use crate::{
     Error, Result,
     broken::Broken,
     context::Context,
-    model::{Attempt, NodeId, Outcome, TransactionId},
+    model::{Attempt, KeyspaceId, NodeId, Outcome, TransactionId},
     storage::{
         frontier::Progress,
         layout,
@@ -144,7 +144,10 @@ impl Sequencer {
         store: &Arc<Store>,
         is_alone: bool,
     ) -> Result<Self> {
-        let log = FencedLog::new(store.key_value().clone(), layout::sequencer_log());
+        let log = FencedLog::new(
+            store.key_value().clone(),
+            layout::sequencer_log(KeyspaceId::default()),
+        );
         let seals = !context.breaks(Broken::SequencerDoesNotSeal);
         let (writer, slots) = if seals {
             store.again(|| log.take_over(Cursor::START)).await?

@@ -22,7 +22,7 @@ use ports::{
 use transactions::{
     layout,
     model::PackId,
-    model::{Attempt, NodeId, TransactionId},
+    model::{Attempt, KeyspaceId, NodeId, TransactionId},
     records::{Place, SequencedSlot, StoredRecord, Write, WriteSet, decode},
 };
 
@@ -166,7 +166,7 @@ impl Observer {
 
     /// Records an item, read at `point`.
     fn see(&self, key: &Key, item: &Item, point: DurabilityPoint) {
-        if *key.partition() == layout::sequencer_log()[..] {
+        if *key.partition() == layout::sequencer_log(KeyspaceId::default())[..] {
             return self.see_slot(key, item, point);
         }
         if !key.partition().starts_with(layout::DECISIONS) || item.integer("state") != Some(1) {
@@ -189,7 +189,7 @@ impl Observer {
 
     /// Checks that a record is written only after its data is confirmed.
     fn judge(&self, update: &Update) {
-        if *update.key.partition() == layout::sequencer_log()[..] {
+        if *update.key.partition() == layout::sequencer_log(KeyspaceId::default())[..] {
             return self.judge_slot(update);
         }
         let Change::Modify(actions) = &update.change else {

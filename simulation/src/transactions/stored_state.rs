@@ -207,7 +207,7 @@ impl StoredState {
 
     /// The decisions in the sequencer's log, also those that are not in the rows yet.
     async fn read_sequencer(&mut self, store: &SharedKeyValue) {
-        let log = FencedLog::new(store.clone(), layout::sequencer_log());
+        let log = FencedLog::new(store.clone(), layout::sequencer_log(KeyspaceId::default()));
         let from = log.start().await.expect("a calm store");
         let read = log.read(from, PAGE_ITEMS).await.expect("a calm store");
         self.sequenced = read.slots.len();

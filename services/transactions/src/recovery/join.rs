@@ -34,7 +34,7 @@ use primitives::FencedLog;
 use crate::{
     Error, Result,
     cluster::messages::{Answer, Message, NodeState},
-    model::NodeId,
+    model::{KeyspaceId, NodeId},
     node::Node,
     recovery::Recovery,
     sequencing::keyspace,
@@ -117,7 +117,7 @@ impl Recovery {
         if is_any_marked || applied.through(NodeId::SEQUENCER) > 0 {
             let start = FencedLog::new(
                 Arc::clone(&self.calls.context.key_value),
-                layout::sequencer_log(),
+                layout::sequencer_log(KeyspaceId::default()),
             );
             let start = node.store.again(|| start.start()).await?;
             dropped.advance(NodeId::SEQUENCER, start.next.0 - 1);

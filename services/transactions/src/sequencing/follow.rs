@@ -22,7 +22,7 @@ use primitives::{Cursor, FencedLog, SlotIndex, Slots};
 use crate::{
     Error, Result,
     cluster::follow::try_read_on,
-    model::NodeId,
+    model::{KeyspaceId, NodeId},
     node::Node,
     sequencer::{decode_slot, records},
     sequencing::Sequencing,
@@ -73,7 +73,10 @@ impl Sequencing {
             return node.store.check_fence();
         }
         let number = followed.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        let log = FencedLog::new(node.store.key_value().clone(), layout::sequencer_log());
+        let log = FencedLog::new(
+            node.store.key_value().clone(),
+            layout::sequencer_log(KeyspaceId::default()),
+        );
         if followed.cursor().is_none() {
             if self.cache.of(node.id).is_some() {
                 // The decisions of the log are news to the index.

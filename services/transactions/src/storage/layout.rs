@@ -119,8 +119,6 @@ pub const PACKS: &[u8] = b"t/p";
 pub const KEYSPACES: &[u8] = b"t/k";
 /// The prefix of partitions of sequencers' logs.
 pub const SEQUENCERS: &[u8] = b"t/s/";
-/// The sequencer that orders a keyspace. There is only one so far.
-const GROUP: u32 = 0;
 
 /// A key whose versions would have longer sort keys than this takes its long form. It is the limit
 /// of the tightest store, and the same on all, so that stored data do not depend on a writer's
@@ -179,9 +177,10 @@ pub fn keyspace_of(sort: &[u8]) -> Option<KeyspaceId> {
     Some(KeyspaceId(u32::from_be_bytes(sort.try_into().ok()?)))
 }
 
-/// The partition of the sequencer's log.
-pub fn sequencer_log() -> Bytes {
-    [SEQUENCERS, &GROUP.to_be_bytes()].concat().into()
+/// The partition of the log that orders a keyspace. The log of the default keyspace orders all
+/// sequenced ones, except volumes: each volume has its own.
+pub fn sequencer_log(keyspace: KeyspaceId) -> Bytes {
+    [SEQUENCERS, &keyspace.0.to_be_bytes()].concat().into()
 }
 
 /// The rows of one bucket.
@@ -367,7 +366,8 @@ fn version_prefix(key: &Key, end: [u8; 2]) -> BytesMut {
     sort
 }
 
-fn escape(name: &[u8], into: &mut BytesMut) {
+/// Writes `name` so that its order stays, and none of its bytes looks like its end.
+pub(crate) fn escape(name: &[u8], into: &mut BytesMut) {
     for byte in name {
         match byte {
             0 => into.put_slice(&ESCAPED_ZERO),

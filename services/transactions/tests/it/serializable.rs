@@ -455,7 +455,11 @@ fn a_sequenced_keyspace_is_collected() {
             ),
             (1, 0)
         );
-        let slots = items_at_rest(&*store, layout::sequencer_log().to_vec()).await;
+        let slots = items_at_rest(
+            &*store,
+            layout::sequencer_log(KeyspaceId::default()).to_vec(),
+        )
+        .await;
         assert!(slots < 70, "{slots} slots are kept");
         let late = node.begin().await;
         assert_eq!(node.get(&late, "k").await.as_deref(), Some("299"));
@@ -638,7 +642,7 @@ async fn seals_behind_a_successor(
 ) -> Option<(Result<(), Error>, Outcome)> {
     let (gate, gate_of_successor) = (Gate::new(world.key_value()), Gate::new(world.key_value()));
     let node = Node::on(world, gate.clone(), config.clone()).await;
-    gate.close(Held::Updates, &layout::sequencer_log());
+    gate.close(Held::Updates, &layout::sequencer_log(KeyspaceId::default()));
     let engine = node.engine.clone();
     let marking = tokio::spawn(async move { engine.begin(serializable()).await });
     gate.holds().await;
@@ -655,7 +659,7 @@ async fn seals_behind_a_successor(
         }
         let call = node.begin().await;
         node.put(&call, "k", "value").await;
-        gate.close(Held::Updates, &layout::sequencer_log());
+        gate.close(Held::Updates, &layout::sequencer_log(KeyspaceId::default()));
         let (engine, asked) = (node.engine.clone(), call.clone());
         let committing = tokio::spawn(async move { engine.commit(&asked).await });
         gate.holds().await;
