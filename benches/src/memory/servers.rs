@@ -220,10 +220,18 @@ fn peer_command(
             .env("MINIO_BROWSER", "off");
     } else {
         ensure!(kind == Kind::Versitygw, "no command is known for {name}");
-        // The metadata lies beside the data, because not every disk has extended attributes.
-        let sidecar = fresh(&directory.join(format!("{name}-metadata")))?;
+        // The metadata lies beside the data, because not every disk has extended attributes. Its path must not begin with that of
+        // the data: versitygw takes it for a folder of it.
+        let sidecar = fresh(&directory.join(format!("metadata-{name}")))?;
         command
-            .args(["--port", &address.to_string(), "posix", "--sidecar"])
+            .args([
+                "--quiet",
+                "--keep-alive",
+                "--port",
+                &address.to_string(),
+                "posix",
+                "--sidecar",
+            ])
             .arg(&sidecar)
             .arg(&data)
             .env("ROOT_ACCESS_KEY", ACCESS_KEY)
