@@ -6,6 +6,7 @@ use std::{env, future::Future, net::SocketAddr, sync::Arc, time::Duration};
 use anyhow::{Context as _, anyhow};
 use coordination::Gateway;
 use http_frontend::{Backend, Limits, Services};
+use ports::Instances;
 use tokio::{sync::watch, task::JoinSet};
 use transactions::membership::Address;
 
@@ -197,7 +198,7 @@ impl FrontEnds {
         address: SocketAddr,
         objects: &Arc<Objects>,
         credentials: s3_frontend::Credentials,
-        service: memory::Service,
+        (service, instances): (memory::Service, Arc<dyn Instances>),
         overview: &Arc<Overview>,
     ) -> anyhow::Result<()> {
         let config = s3_frontend::Config {
@@ -205,6 +206,7 @@ impl FrontEnds {
             credentials,
             functions: Arc::clone(objects) as Arc<_>,
             connections_max: self.connections.s3,
+            instances,
         };
         let bind = || s3_frontend::bind(config.clone(), service.clone());
         let server = bound("--s3", address, bind).await?;

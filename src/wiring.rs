@@ -151,10 +151,15 @@ impl RunningServer {
         let mut memory = None;
         if let (Listen::At(address), Some((keys, file))) = (settings.s3, keys) {
             let limits = settings.memory;
-            let service =
-                memory_service::service(&provider, objects, instances, &meters.memory, limits)?;
+            let service = memory_service::service(
+                &provider,
+                objects,
+                instances.clone(),
+                &meters.memory,
+                limits,
+            )?;
             service.subscribe(Arc::new(ToFunctions(deployed.clone())));
-            let served = service.clone();
+            let served = (service.clone(), instances);
             let started = front_ends.start_s3(address, &objects_inside, keys, served, overview);
             started.await?;
             memory = Some((service, file));

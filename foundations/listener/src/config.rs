@@ -1,9 +1,11 @@
 //! The bounds of a listener in number, bytes and time.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+
+use ports::Instances;
 
 /// The bounds of one listener.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// Connections that are served at once. Past this limit new ones are refused.
     pub connections_max: usize,
@@ -12,6 +14,8 @@ pub struct Config {
     pub body_bytes_max: u64,
     /// How long connections may wait.
     pub timeouts: Timeouts,
+    /// Instances whose shared bytes the kernel sends from their files, without a copy.
+    pub instances: Option<Arc<dyn Instances>>,
 }
 
 /// How long a connection may wait for its client.

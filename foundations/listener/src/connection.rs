@@ -91,7 +91,7 @@ pub(crate) async fn serve<S, B>(
         };
     }
     let exchange = Arc::new(Exchange::default());
-    let socket = Socket::new(stream, place, config.timeouts, &exchange);
+    let socket = Socket::new(stream, place, &config, &exchange);
     let answer = service_fn(move |request: Request<Incoming>| {
         let in_progress = exchange.begin();
         let mut request = request.map(|body| RequestBody::new(body, &exchange, &config));

@@ -61,7 +61,7 @@ pub async fn serve<S, B>(
         connections.spawn(connection::serve(
             accepted,
             place,
-            config,
+            config.clone(),
             service.clone(),
             stopping.clone(),
         ));

@@ -2,20 +2,27 @@
 
 use std::{
     io,
+    num::NonZeroUsize,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
+use ports::{Instances, instances::FilePart};
 use socket2::SockRef;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::TcpStream,
     time::{Instant, Sleep, sleep},
 };
 
-use crate::{body::PROGRESS_BYTES, config::Timeouts, exchange::Exchange, places::Place};
+use crate::{
+    body::PROGRESS_BYTES,
+    config::{Config, Timeouts},
+    exchange::Exchange,
+    places::Place,
+};
 
 /// How long a connection that ends still reads what its client sends.
 pub const LINGER_MAX: Duration = Duration::from_secs(1);
@@ -26,6 +33,11 @@ pub const LINGER_BYTES_MAX: usize = 128 << 20;
 /// steadily but slowly would seem to make no progress.
 const UNSENT_BYTES_MAX: u32 = 2 * PROGRESS_BYTES as u32;
 const LINGER_CHUNK_BYTES: usize = 64 * 1024;
+/// The first bytes of a response, which are copied. Short responses are in the processor's cache, where copies cost less than the
+/// handling of pages.
+const COPIED_BYTES: usize = 2 << 20;
+/// Shorter slices are copied: that costs less than a call of its own.
+const FILE_BYTES_MIN: usize = 16 << 10;
 
 pub(crate) struct Socket {
     stream: TcpStream,
@@ -39,6 +51,9 @@ pub(crate) struct Socket {
     /// Runs while the client takes nothing of a response.
     write_deadline: Option<Pin<Box<Sleep>>>,
     linger: Option<Linger>,
+    instances: Option<Arc<dyn Instances>>,
+    /// The bytes of the response so far.
+    written: usize,
 }
 
 /// The meaning of the client's next bytes, unless an exchange is in progress.
@@ -61,9 +76,10 @@ impl Socket {
     pub(crate) fn new(
         stream: TcpStream,
         place: Place,
-        timeouts: Timeouts,
+        config: &Config,
         exchange: &Arc<Exchange>,
     ) -> Self {
+        let timeouts = config.timeouts;
         // Responses are single small writes. A failure costs only delay.
         let _ = stream.set_nodelay(true);
         // A failure gives a slow client less time.
@@ -79,6 +95,8 @@ impl Socket {
             deadline: Box::pin(sleep(timeouts.idle_when_full.min(timeouts.idle))),
             write_deadline: None,
             linger: None,
+            instances: config.instances.clone(),
+            written: 0,
         }
     }
 
@@ -122,13 +140,14 @@ impl Socket {
         let is_first = matches!(self.waits_for, WaitsFor::Request { .. });
         if bytes > 0 && is_first && !self.exchange.is_in_progress() {
             self.waits_for = WaitsFor::Head;
+            self.written = 0;
             let ends = Instant::now() + self.timeouts.head;
             self.deadline.as_mut().reset(ends);
         }
     }
 
     /// Passes a write's result on. An error once the client has taken nothing for too long.
-    fn written(
+    fn passed_on(
         &mut self,
         context: &mut Context<'_>,
         written: Poll<io::Result<usize>>,
@@ -145,6 +164,31 @@ impl Socket {
             .as_mut()
             .poll(context)
             .map(|()| Err(timed_out("the client took nothing of its response")))
+    }
+
+    /// Writes the slices before the first one that an instance shares, or that one from its file.
+    fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let is_long = |slice: &io::IoSlice<'_>| slice.len() >= FILE_BYTES_MIN;
+        let instances = self.instances.as_ref();
+        let instances = instances.filter(|_| self.written >= COPIED_BYTES);
+        let found = instances.and_then(|instances| {
+            let mut slices = slices.iter().enumerate();
+            slices.find_map(|(index, slice)| {
+                let part = is_long(slice).then(|| instances.file_of(slice)).flatten();
+                Some((index, part?))
+            })
+        });
+        match found {
+            Some((0, part)) => poll_send_file(&self.stream, context, &part, slices[0].len()),
+            Some((index, _)) => {
+                Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..index])
+            }
+            None => Pin::new(&mut self.stream).poll_write_vectored(context, slices),
+        }
     }
 
     /// Whether the client may be sending something that nothing reads any more.
@@ -179,7 +223,7 @@ impl AsyncWrite for Socket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.written(context, written)
+        self.passed_on(context, written)
     }
 
     /// hyper flushes after the last byte of a response, and need not read again then. So the clock
@@ -227,12 +271,34 @@ impl AsyncWrite for Socket {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.written(context, written)
+        let written = self.poll_send(context, slices);
+        if let Poll::Ready(Ok(bytes)) = &written {
+            self.written += bytes;
+        }
+        self.passed_on(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+/// Has the kernel send up to `bytes` bytes from a place in a file. Their pages go out as they are, so nothing is copied.
+fn poll_send_file(
+    stream: &TcpStream,
+    context: &mut Context<'_>,
+    from: &FilePart,
+    bytes: usize,
+) -> Poll<io::Result<usize>> {
+    let offset = usize::try_from(from.offset).map_err(io::Error::other)?;
+    loop {
+        ready!(stream.poll_write_ready(context))?;
+        let socket = SockRef::from(stream);
+        let send = || socket.sendfile(&*from.file, offset, NonZeroUsize::new(bytes));
+        match stream.try_io(Interest::WRITABLE, send) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            sent => return Poll::Ready(sent),
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use async_trait::async_trait;
 use bytes::{Buf as _, Bytes, BytesMut};
 use ports::{
     Error, Instances, Result,
-    instances::{Channel, Death, Instance, Limits, Region, Spec},
+    instances::{Channel, Death, FilePart, Instance, Limits, Region, Spec},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, Interest},
@@ -36,7 +36,7 @@ use tokio::{
     sync::Mutex,
 };
 
-use self::region::SharedMemory;
+use self::region::{Regions, SharedMemory};
 use crate::{
     order::{Launch, is_of_the_system},
     process::{Launcher, Running},
@@ -59,6 +59,7 @@ pub(crate) struct SandboxInstances {
     /// A folder that appears where functions have their code and their runtime.
     folder: PathBuf,
     limits: Limits,
+    regions: Arc<Regions>,
 }
 
 impl SandboxInstances {
@@ -72,6 +73,7 @@ impl SandboxInstances {
             launcher,
             folder,
             limits,
+            regions: Arc::new(Regions::new()),
         }
     }
 
@@ -134,7 +136,9 @@ impl Instances for SandboxInstances {
         let control = UnixStream::from_std(control).map_err(failed)?;
         let region = match spec.shared_bytes {
             0 => None,
-            bytes => Some(Arc::new(SharedMemory::new(bytes).map_err(failed)?)),
+            bytes => Some(Arc::new(
+                SharedMemory::new(bytes, &self.regions).map_err(failed)?,
+            )),
         };
         let mut launch = self.launch(spec, &program);
         let theirs = Arc::new(OwnedFd::from(theirs));
@@ -158,6 +162,10 @@ impl Instances for SandboxInstances {
 
     fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    fn file_of(&self, shared: &[u8]) -> Option<FilePart> {
+        self.regions.file_of(shared)
     }
 }
 

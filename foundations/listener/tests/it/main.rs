@@ -3,13 +3,20 @@
 
 #![allow(clippy::disallowed_methods)] // Why: tests run real servers in real time.
 
-use std::{convert::Infallible, io, net::SocketAddr, time::Duration};
+use std::{
+    convert::Infallible, fs::File, io, io::Write as _, net::SocketAddr, sync::Arc, time::Duration,
+};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use listener::{
     Config, LINGER_MAX, PROGRESS_BYTES, Peer, REFUSALS_MAX, RequestBody, Timeouts, serve,
+};
+use ports::{
+    Instances,
+    instances::{FilePart, Instance, Limits, Spec},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -74,6 +81,32 @@ impl Service<Request<RequestBody>> for Answers {
     }
 }
 
+/// Claims that all long bytes lie in a file, which holds others.
+#[derive(Debug)]
+struct Elsewhere {
+    file: Arc<File>,
+    limits: Limits,
+}
+
+#[async_trait]
+impl Instances for Elsewhere {
+    async fn start(&self, _: &Spec) -> ports::Result<Arc<dyn Instance>> {
+        Err(ports::Error::unavailable("start an instance"))
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn file_of(&self, shared: &[u8]) -> Option<FilePart> {
+        Some(FilePart {
+            file: Arc::clone(&self.file),
+            offset: 100,
+        })
+        .filter(|_| shared.len() > 1000)
+    }
+}
+
 struct Fixture {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -82,12 +115,17 @@ struct Fixture {
 
 impl Fixture {
     async fn start(connections_max: usize) -> Self {
+        Self::start_with(connections_max, None).await
+    }
+
+    async fn start_with(connections_max: usize, instances: Option<Arc<dyn Instances>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let config = Config {
             connections_max,
             body_bytes_max: BODY_BYTES_MAX,
             timeouts: Timeouts::default(),
+            instances,
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::spawn(serve(
@@ -352,4 +390,39 @@ async fn a_stop_ends_idle_connections_at_once_and_others_within_the_drain() {
     TcpStream::connect(server.address)
         .await
         .expect_err("nothing listens there any more");
+}
+
+/// X8 of the instances port is what makes this sound.
+#[tokio::test]
+async fn long_responses_that_an_instance_shares_are_sent_from_its_file() {
+    let mut file = tempfile::tempfile().expect("a file");
+    file.write_all(&vec![b'y'; 65 << 20]).expect("written");
+    let limits = Limits {
+        message_bytes_max: 0,
+        shared_memory_bytes_max: 0,
+        bounds_memory: false,
+    };
+    let elsewhere = Elsewhere {
+        file: Arc::new(file),
+        limits,
+    };
+    let fixture = Fixture::start_with(1, Some(Arc::new(elsewhere))).await;
+    let mut stream = fixture.connect().await;
+    for last in ["", "Connection: close\r\n"] {
+        let request = format!("GET /large HTTP/1.1\r\nHost: h\r\n{last}\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut body = vec![0; 64 << 20];
+        let mut head = [0];
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut head).await.expect("a head");
+            seen.push(head[0]);
+        }
+        stream.read_exact(&mut body).await.expect("a body");
+        let copied = body.iter().position(|byte| *byte == b'y');
+        let copied = copied.expect("the rest comes from the file");
+        assert!((2 << 20..16 << 20).contains(&copied), "{copied}");
+        assert!(body[..copied].iter().all(|byte| *byte == b'x'));
+        assert!(body[copied..].iter().all(|byte| *byte == b'y'));
+    }
 }

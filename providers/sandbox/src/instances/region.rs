@@ -12,13 +12,14 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
+    fs::{self, File},
     io,
     ops::{Deref, Range},
     os::{
         fd::{AsRawFd as _, OwnedFd},
         unix::fs::FileExt as _,
     },
+    path::Path,
     ptr::{self, NonNull},
     slice,
     sync::Arc,
@@ -29,32 +30,46 @@ use nix::{
     fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl},
     sys::memfd::{MFdFlags, memfd_create},
 };
-use parking_lot::Mutex;
-use ports::{Error, Result, instances::Region};
+use parking_lot::{Mutex, RwLock};
+use ports::{
+    Error, Result,
+    instances::{FilePart, Region},
+};
 
 use super::unavailable;
+
+/// Where the kernel keeps its settings of huge pages.
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
+/// The setting for files in memory, of all sizes and of each.
+const SHARED_HUGE_PAGES: &str = "shmem_enabled";
+/// Its values with which our files have none: we advise nothing.
+const SMALL: [&str; 4] = ["[never]", "[deny]", "[advise]", "[inherit]"];
 
 /// A region.
 #[derive(Debug)]
 pub(super) struct SharedMemory {
-    file: File,
+    file: Arc<File>,
     mapping: Mapping,
     claims: Mutex<Claims>,
+    regions: Arc<Regions>,
 }
 
 impl SharedMemory {
-    /// A region of `bytes` bytes, at least 1.
-    pub(super) fn new(bytes: u64) -> io::Result<Self> {
+    /// A region of `bytes` bytes, at least 1, which is one of `regions` as long as it lives.
+    pub(super) fn new(bytes: u64, regions: &Arc<Regions>) -> io::Result<Self> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create(c"landfast-instance", flags)?);
         file.set_len(bytes)?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
         let mapping = Mapping::new(&file, bytes)?;
+        let file = Arc::new(file);
+        regions.add(&mapping, &file);
         Ok(Self {
             file,
             mapping,
             claims: Mutex::default(),
+            regions: Arc::clone(regions),
         })
     }
 
@@ -107,9 +122,73 @@ impl Region for SharedMemory {
             return Ok(());
         }
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        let discarded = fallocate(&self.file, flags, offset as i64, bytes as i64);
+        let discarded = fallocate(&*self.file, flags, offset as i64, bytes as i64);
         discarded.map_err(|error| unavailable("discard part of a shared region", error.into()))
     }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // Before the mapping goes: another one may get its place.
+        self.regions.remove(&self.mapping);
+    }
+}
+
+/// The regions of this process, by where their mappings lie.
+#[derive(Debug)]
+pub(super) struct Regions {
+    /// By the start: the end, and the file.
+    mapped: RwLock<BTreeMap<usize, (usize, Arc<File>)>>,
+    has_small_pages: bool,
+}
+
+impl Regions {
+    pub(super) fn new() -> Self {
+        Self {
+            mapped: RwLock::default(),
+            has_small_pages: has_small_pages(Path::new(HUGE_PAGES)),
+        }
+    }
+
+    fn add(&self, mapping: &Mapping, file: &Arc<File>) {
+        let start = mapping.start.as_ptr().addr();
+        let region = (start + mapping.bytes, Arc::clone(file));
+        self.mapped.write().insert(start, region);
+    }
+
+    fn remove(&self, mapping: &Mapping) {
+        self.mapped.write().remove(&mapping.start.as_ptr().addr());
+    }
+
+    /// The file that `shared` bytes lie in (X8).
+    pub(super) fn file_of(&self, shared: &[u8]) -> Option<FilePart> {
+        let from = shared.as_ptr().addr();
+        let mapped = self.mapped.read();
+        let (start, (end, file)) = mapped.range(..=from).next_back()?;
+        let is_inside = from + shared.len() <= *end && self.has_small_pages;
+        is_inside.then(|| FilePart {
+            file: Arc::clone(file),
+            offset: (from - start) as u64,
+        })
+    }
+}
+
+/// Whether files in memory have pages of the smallest size alone.
+///
+/// X8 rests on it. A discard takes whole pages out of the file, and a packet under way keeps them. Of a larger page that a packet
+/// keeps, the kernel overwrites the discarded part with zeros.
+fn has_small_pages(settings: &Path) -> bool {
+    // A kernel without huge pages has no such setting.
+    let is_small = |setting: &Path| {
+        fs::read_to_string(setting).map_or(true, |setting| {
+            SMALL.iter().any(|small| setting.contains(small))
+        })
+    };
+    let sizes = fs::read_dir(settings).into_iter().flatten().flatten();
+    is_small(&settings.join(SHARED_HUGE_PAGES))
+        && sizes
+            .into_iter()
+            .all(|size| is_small(&size.path().join(SHARED_HUGE_PAGES)))
 }
 
 /// A whole file, mapped to be read.
@@ -259,16 +338,22 @@ impl AsRef<[u8]> for Claim<Arc<SharedMemory>> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt as _;
+    use std::{
+        io::Read as _,
+        net::{TcpListener, TcpStream},
+        num::NonZeroUsize,
+        os::unix::fs::MetadataExt as _,
+    };
 
     use ports::ErrorKind;
+    use socket2::SockRef;
 
     use super::*;
 
     const MEGABYTE: u64 = 1 << 20;
 
     fn region() -> Arc<SharedMemory> {
-        Arc::new(SharedMemory::new(4 * MEGABYTE).expect("made"))
+        Arc::new(SharedMemory::new(4 * MEGABYTE, &Arc::new(Regions::new())).expect("made"))
     }
 
     /// X6.
@@ -323,6 +408,50 @@ mod tests {
         drop(change);
         assert!(Arc::clone(&region).share(19, 5).is_ok());
         assert!(region.share(4 * MEGABYTE - 4, 5).is_err(), "outside");
+    }
+
+    /// X8.
+    #[test]
+    fn bytes_that_were_sent_stay_when_their_place_is_used_again() {
+        let region = region();
+        let bytes = 64 << 10;
+        region.write(4096, &vec![1; bytes]).expect("inside");
+        let shared = Arc::clone(&region).share(4096, bytes).expect("inside");
+        let found = region.regions.file_of(&shared[100..]).expect("it is known");
+        assert_eq!(found.offset, 4196);
+        assert!(region.regions.file_of(&[0; 10]).is_none());
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let sender = TcpStream::connect(address).expect("connected");
+        let (mut receiver, _) = listener.accept().expect("accepted");
+        let length = NonZeroUsize::new(bytes);
+        let sent = SockRef::from(&sender).sendfile(&*found.file, 4096, length);
+        let sent = sent.expect("sent");
+        drop((sender, shared));
+        region.discard(4096, bytes as u64).expect("none is shared");
+        region.write(4096, &vec![2; bytes]).expect("inside");
+        let mut received = Vec::new();
+        receiver.read_to_end(&mut received).expect("all of it");
+        assert_eq!(received, vec![1; sent]);
+    }
+
+    /// X8.
+    #[test]
+    fn huge_pages_of_files_in_memory_are_noticed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(has_small_pages(folder.path()), "a kernel without them");
+        let all = folder.path().join(SHARED_HUGE_PAGES);
+        fs::write(&all, "always within_size advise [never] deny force").expect("written");
+        let size = folder.path().join("hugepages-64kB");
+        fs::create_dir(&size).expect("made");
+        let size = size.join(SHARED_HUGE_PAGES);
+        fs::write(&size, "always [inherit] within_size advise never").expect("written");
+        assert!(has_small_pages(folder.path()));
+        fs::write(&size, "[always] inherit within_size advise never").expect("written");
+        assert!(!has_small_pages(folder.path()));
+        fs::write(&size, "always inherit within_size advise [never]").expect("written");
+        fs::write(&all, "always [within_size] advise never deny force").expect("written");
+        assert!(!has_small_pages(folder.path()));
     }
 
     /// X7.

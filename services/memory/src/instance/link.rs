@@ -247,9 +247,10 @@ impl Link {
                     let Some(Freed { id, range }) = freed.next() else {
                         break;
                     };
-                    ids.push(id);
                     bytes += range.map_or(0, |(_, bytes)| bytes);
-                    self.discard(region, range);
+                    if self.discard(region, range) {
+                        ids.push(id);
+                    }
                 }
                 // Only now the instance may give the space to another chunk.
                 if let Err(dead) = self.call(lane, Call::Remove(ids)).await {
@@ -259,12 +260,19 @@ impl Link {
         }
     }
 
-    fn discard(&self, region: &dyn Region, range: Option<(u64, u64)>) {
-        if let Some((offset, bytes)) = range
-            && let Err(error) = region.discard(offset, bytes)
-        {
-            tracing::warn!(instance = self.id.0, %error, "memory of a removed chunk is not freed");
+    /// Discards the bytes of a chunk. Where that fails, their place is not used again: the kernel may still send them (X8).
+    fn discard(&self, region: &dyn Region, range: Option<(u64, u64)>) -> bool {
+        let Some((offset, bytes)) = range else {
+            return true;
+        };
+        let discarded = region.discard(offset, bytes);
+        if let Err(error) = &discarded {
+            tracing::warn!(
+                instance = self.id.0, bytes, %error,
+                "memory of a removed chunk is not freed before its instance ends"
+            );
         }
+        discarded.is_ok()
     }
 
     /// Marks the instance as dead, and fails all that waits for it.
