@@ -56,7 +56,7 @@ impl Service {
             let writes = vec![uploads::begin(known.id, id, row), known.unchanged()];
             let begun = self.change(None, writes).await;
             // A change that failed may have been made.
-            self.upload_limit.begun.notify_one();
+            self.upload_limit.remains(id);
             if begun? {
                 return Ok(id);
             }
