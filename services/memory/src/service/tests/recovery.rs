@@ -62,6 +62,41 @@ fn a_function_is_recovered_from_the_others_without_a_call_to_the_stores() {
     });
 }
 
+/// M7: the fragment is in the store alone, until it is read.
+#[test]
+fn a_fragment_whose_chunk_finds_no_space_in_recovery_is_loaded_anew() {
+    run(async {
+        let world = World::new(4);
+        let started = start(&world);
+        // Nothing is recovered before `run` is called again.
+        started.run.abort();
+        let service = &started.service;
+        service.create_bucket("b").await.expect("made");
+        let whole = content(1, 9 * STRIPE + 17);
+        put(service, "k", &whole).await;
+        kill(service, 3).await;
+        let function = FunctionId {
+            group: crate::window::GroupId(0),
+            index: 3,
+        };
+        let restored = service.groups.restore(function, 0).await;
+        restored.expect("it is active");
+        let full = instance(service, 3).await;
+        let name = crate::instance::ChunkName {
+            segment: 1,
+            fragment: 0,
+            index: 3,
+        };
+        let _all = full.reserve(name, full.capacity_bytes()).await;
+        let running = service.clone();
+        tokio::spawn(async move { running.run().await });
+        until(&world, || async { service.figures().fragments == 0 }).await;
+        assert!(get(service, "k").await.expect("it is there") == whole);
+        until(&world, || async { service.figures().fragments == 1 }).await;
+        assert_eq!(missing(service), 0);
+    });
+}
+
 /// M7: more instances die than the code has parity units.
 #[test]
 fn fragments_that_lost_more_than_their_parity_come_back_in_place() {
