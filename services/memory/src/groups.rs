@@ -20,13 +20,14 @@ use std::{
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use ports::{Clock, Entropy, Instances, LogThrottle};
+use ports::{Clock, Entropy, Instances, LogThrottle, Monotonic};
 use tokio::sync::{Notify, watch};
 
 use crate::{
     broken::Broken,
     instance::{ChunkName, Epoch, Instance, InstanceId, InstanceOptions, ReserveError, Slot},
     lost::Lost,
+    restarts::{QUICK_DEATHS_MAX, Restarts},
     window::{
         Accessed, Changes, Failed, FunctionId, GroupId, Move, Options, Phase, Placement, Unplaced,
         Window,
@@ -63,13 +64,16 @@ struct Group {
     is_running: watch::Sender<Option<bool>>,
     /// By index; none: the instance has died.
     instances: Vec<Mutex<Option<Arc<Instance>>>>,
+    /// By index.
+    restarts: Vec<Mutex<Restarts>>,
 }
 
 impl Group {
-    fn starting(total: u8) -> Self {
+    fn starting(total: u8, now: Monotonic) -> Self {
         Self {
             is_running: watch::Sender::new(None),
             instances: (0..total).map(|_| Mutex::default()).collect(),
+            restarts: (0..total).map(|_| Mutex::new(Restarts::new(now))).collect(),
         }
     }
 
@@ -203,7 +207,8 @@ impl Groups {
 
     /// Starts the instances of a group, also if the request that needs them is dropped.
     fn start(self: &Arc<Self>, id: GroupId) -> Arc<Group> {
-        let group = Arc::new(Group::starting(self.options.window.total));
+        let now = self.clock.monotonic();
+        let group = Arc::new(Group::starting(self.options.window.total, now));
         tokio::spawn(Arc::clone(self).start_instances(id, Arc::clone(&group)));
         self.grown.notify_waiters();
         group
@@ -298,13 +303,7 @@ impl Groups {
 
     /// Starts an instance in the place of a dead one. The function is dropped if that fails.
     async fn replace(&self, function: FunctionId) -> Option<Arc<Instance>> {
-        let mut started = None;
-        for _ in 0..STARTS_MAX {
-            started = self.start_instance().await;
-            if started.is_some() {
-                break;
-            }
-        }
+        let started = self.start_again(function).await;
         let mut state = self.state.lock();
         let group = state.running.get(&function.group).cloned()?;
         let Some(instance) = started else {
@@ -315,6 +314,34 @@ impl Groups {
         self.recoveries.fetch_add(1, Ordering::Relaxed);
         *group.instances[usize::from(function.index)].lock() = Some(Arc::clone(&instance));
         Some(instance)
+    }
+
+    /// Starts an instance after a pause. None: that fails, or the group is released.
+    async fn start_again(&self, function: FunctionId) -> Option<Arc<Instance>> {
+        let group = self.state.lock().running.get(&function.group).cloned()?;
+        let restarts = &group.restarts[usize::from(function.index)];
+        let pause = restarts.lock().died(self.clock.monotonic());
+        let Some(pause) = pause else {
+            tracing::warn!(
+                group = function.group.0,
+                function = function.index,
+                "{QUICK_DEATHS_MAX} instances of function memory died soon after their start, and no further one is started in their place. Their chunks are decoded from others or read from the object store. See the causes of the deaths in this log: often the machine has less memory than the bound on function memory. A restart of the server starts them again"
+            );
+            return None;
+        };
+        if !pause.is_zero() {
+            self.clock.sleep(pause).await;
+        }
+        for _ in 0..STARTS_MAX {
+            if !self.has(function.group) {
+                break;
+            }
+            if let Some(instance) = self.start_instance().await {
+                restarts.lock().started(self.clock.monotonic());
+                return Some(instance);
+            }
+        }
+        None
     }
 
     /// The instance of a function, once its group runs.

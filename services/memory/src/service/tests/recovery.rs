@@ -97,6 +97,34 @@ fn a_fragment_whose_chunk_finds_no_space_in_recovery_is_loaded_anew() {
     });
 }
 
+/// M7: the chunks are decoded from others then.
+#[test]
+fn an_instance_that_dies_soon_after_each_start_is_replaced_more_and_more_rarely() {
+    run(async {
+        let world = World::new(5);
+        let started = started(&world).await;
+        let service = &started.service;
+        let whole = content(1, 9 * STRIPE + 17);
+        put(service, "k", &whole).await;
+        let begun = world.clock().monotonic();
+        for deaths in 1..16 {
+            kill(service, 3).await;
+            until(&world, || async {
+                service.figures().recoveries == deaths && missing(service) == 0
+            })
+            .await;
+        }
+        let lasted = world.clock().monotonic().since(begun);
+        assert!(lasted > Duration::from_mins(5), "{lasted:?}");
+        kill(service, 3).await;
+        world.clock().sleep(Duration::from_mins(10)).await;
+        let figures = service.figures();
+        assert_eq!((figures.recoveries, figures.instances), (15, 5));
+        assert_eq!((figures.fragments, missing(service)), (1, 1));
+        assert!(get(service, "k").await.expect("it is there") == whole);
+    });
+}
+
 /// M7: more instances die than the code has parity units.
 #[test]
 fn fragments_that_lost_more_than_their_parity_come_back_in_place() {
