@@ -220,3 +220,47 @@ fn hot_fragments_are_in_memory_again_after_a_restart() {
         }
     });
 }
+
+#[test]
+fn the_rows_of_many_fragments_are_written_together() {
+    run(async {
+        let world = World::new(6);
+        let started = started(&world).await;
+        for key in 0..30 {
+            put(&started.service, &key.to_string(), &content(key, 9000)).await;
+        }
+        let before = world.port_calls();
+        world.clock().sleep(Duration::from_secs(5)).await;
+        let calls = world.port_calls() - before;
+        assert!(calls <= 3, "{calls} calls");
+    });
+}
+
+/// Section 5.5.2: the row of a deleted object may outlive it, before and after its collection.
+#[test]
+fn rows_of_fragments_that_no_object_has_start_no_instance() {
+    for is_collected in [true, false] {
+        run(async {
+            let world = World::new(7);
+            let first = started(&world).await;
+            put(&first.service, "k", &content(1, 3 * STRIPE)).await;
+            world.clock().sleep(Duration::from_secs(5)).await;
+            // A reader keeps the content from being collected before the end of the process.
+            let opened = first.service.open("b", "k").await;
+            let opened = opened.ok().filter(|_| !is_collected);
+            let none = Conditions::default();
+            let deleted = first.service.delete("b", "k", &none);
+            deleted.await.expect("deleted");
+            if is_collected {
+                until(&world, || async { stored_objects(&world).await == 0 }).await;
+            }
+            assert_eq!(stored_objects(&world).await, usize::from(!is_collected));
+            drop(first);
+            let second = start(&world);
+            world.clock().sleep(Duration::from_secs(5)).await;
+            assert_eq!(second.service.figures().instances, 0, "{is_collected}");
+            assert_eq!(stored_objects(&world).await, 0);
+            drop(opened);
+        });
+    }
+}
