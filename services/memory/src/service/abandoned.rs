@@ -56,7 +56,7 @@ impl UploadLimit {
         })
     }
 
-    /// An upload has begun, or may have, or its rows could not be removed.
+    /// An upload has begun, or may have begun or ended, or its rows could not be removed.
     pub(super) fn remains(&self, upload: UploadId) {
         self.add(upload);
         self.changed.notify_one();
