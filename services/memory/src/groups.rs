@@ -6,6 +6,8 @@
 //!
 //! Invariants
 //! - The window and `running` have the same groups.
+//! - The instances of a group start only once the bound on the memory has room for them beside those
+//!   of earlier groups, also of released ones that have not ended.
 //! - A placed chunk keeps its group from being released until its [`Place`] is dropped. The chunk is
 //!   durable then, or no object needs it.
 
@@ -16,6 +18,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use futures_util::future::join_all;
@@ -36,6 +39,9 @@ use crate::{
 
 /// The attempts to replace a dead instance. Its function is dropped after them.
 const STARTS_MAX: usize = 3;
+/// How long a new group waits for the end of released ones. After that their readers are slow, and
+/// chunks are not placed.
+const ENDING_MAX: Duration = Duration::from_secs(1);
 
 /// How groups are made.
 #[derive(Debug, Clone)]
@@ -99,19 +105,12 @@ impl Group {
 struct State {
     window: Window,
     running: BTreeMap<GroupId, Arc<Group>>,
+    /// When groups were released whose instances have not ended.
+    ending: BTreeMap<GroupId, Monotonic>,
     is_ended: bool,
     released: u64,
     refused: u64,
     refusals: LogThrottle,
-}
-
-impl State {
-    fn release(&mut self, groups: &[GroupId]) {
-        for id in groups {
-            self.running.remove(id);
-        }
-        self.released += groups.len() as u64;
-    }
 }
 
 /// All groups.
@@ -126,6 +125,8 @@ pub(crate) struct Groups {
     /// The functions to be recovered.
     pub(crate) lost: Arc<Lost>,
     grown: Notify,
+    /// A group has ended.
+    ended: Notify,
 }
 
 impl Groups {
@@ -138,6 +139,7 @@ impl Groups {
         let state = State {
             window: Window::new(options.window, clock.monotonic()),
             running: BTreeMap::new(),
+            ending: BTreeMap::new(),
             is_ended: false,
             released: 0,
             refused: 0,
@@ -152,6 +154,7 @@ impl Groups {
             recoveries: AtomicU64::new(0),
             lost: Arc::default(),
             grown: Notify::new(),
+            ended: Notify::new(),
         })
     }
 
@@ -172,9 +175,13 @@ impl Groups {
             // Intervals that passed without any group do not age the first one.
             state.window.collect(now);
         }
+        let ending = state.ending.values();
+        let lingering = ending.filter(|since| now.since(**since) >= ENDING_MAX);
+        let lingering_count = lingering.count();
+        state.window.set_lingering(lingering_count);
         let chunks: Vec<_> = (0..count).map(|index| (index as u8, bytes)).collect();
         let (placed, Changes { added, released }) = state.window.place(&chunks);
-        state.release(&released);
+        self.release(&mut state, &released);
         for id in added {
             let group = self.start(id);
             state.running.insert(id, group);
@@ -198,6 +205,25 @@ impl Groups {
         (places, released)
     }
 
+    /// Lets go of groups. They count until their last instance has ended.
+    fn release(self: &Arc<Self>, state: &mut State, released: &[GroupId]) {
+        state.released += released.len() as u64;
+        for id in released.iter().copied() {
+            let Some(group) = state.running.remove(&id) else {
+                continue;
+            };
+            state.ending.insert(id, self.clock.monotonic());
+            let instances = group.instances.iter();
+            let deaths = instances.filter_map(|one| Some(one.lock().as_ref()?.death()));
+            let (deaths, groups) = (join_all(deaths), Arc::clone(self));
+            tokio::spawn(async move {
+                deaths.await;
+                groups.state.lock().ending.remove(&id);
+                groups.ended.notify_waiters();
+            });
+        }
+    }
+
     fn report(&self, state: &mut State, why: Unplaced) {
         let now = self.clock.monotonic();
         if let Some(lasts) = state.refusals.failed(now, &why.to_string()) {
@@ -215,9 +241,17 @@ impl Groups {
     }
 
     async fn start_instances(self: Arc<Self>, id: GroupId, group: Arc<Group>) {
-        let starts = group.instances.iter().map(|_| self.start_instance());
-        let started: Option<Vec<_>> = join_all(starts).await.into_iter().collect();
+        let mut started: Option<Vec<_>> = None;
+        let has_room = self.wait_for_room(id).await;
+        if has_room {
+            let starts = group.instances.iter().map(|_| self.start_instance());
+            started = join_all(starts).await.into_iter().collect();
+        }
         let mut state = self.state.lock();
+        if !has_room {
+            state.refused += 1;
+            self.report(&mut state, Unplaced::Full);
+        }
         let started = started.filter(|_| state.running.contains_key(&id));
         let is_running = started.is_some();
         if let Some(instances) = started {
@@ -230,7 +264,35 @@ impl Groups {
             state.running.remove(&id);
         }
         drop(state);
+        self.ended.notify_waiters();
         group.is_running.send_replace(Some(is_running));
+    }
+
+    /// Waits for the end of released groups, if a group has no room beside them. Whether it has room.
+    async fn wait_for_room(&self, id: GroupId) -> bool {
+        let room = async {
+            loop {
+                let mut ended = pin!(self.ended.notified());
+                // A group that ends after the check wakes this call, too.
+                ended.as_mut().enable();
+                if self.has_room(id) {
+                    return;
+                }
+                ended.await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = room => true,
+            () = self.clock.sleep(ENDING_MAX) => false,
+        }
+    }
+
+    /// Whether the group has room beside earlier ones and those that have not ended.
+    fn has_room(&self, id: GroupId) -> bool {
+        let state = self.state.lock();
+        let used = state.running.range(..=id).count() + state.ending.len();
+        used <= self.options.window.groups_max
     }
 
     async fn start_instance(&self) -> Option<Arc<Instance>> {
@@ -367,11 +429,11 @@ impl Groups {
     }
 
     /// Moves the window on. Returns the groups that were released, and the chunks to be moved.
-    pub(crate) fn slide(&self, entropy: &dyn Entropy) -> (Vec<GroupId>, Vec<Move>) {
+    pub(crate) fn slide(self: &Arc<Self>, entropy: &dyn Entropy) -> (Vec<GroupId>, Vec<Move>) {
         let now = self.clock.monotonic();
         let mut state = self.state.lock();
         let Changes { released, .. } = state.window.collect(now);
-        state.release(&released);
+        self.release(&mut state, &released);
         (released, state.window.compact(now, entropy))
     }
 
