@@ -113,7 +113,8 @@ impl Collector {
         let mut from = Bytes::new();
         loop {
             match pending::page(&self.table, from.clone()).await {
-                Ok((ids, next)) => {
+                Ok((page, next)) => {
+                    let ids = page.into_iter().map(|(id, _)| id);
                     self.queue.state.lock().rows.extend(ids);
                     let Some(next) = next else { return };
                     from = next;

@@ -75,6 +75,11 @@ impl DurableFragments {
         })
     }
 
+    /// Whether the fragment is known to be stored.
+    pub(crate) async fn has(&self, name: FragmentName) -> bool {
+        self.objects.head(&path(name)).await.is_ok()
+    }
+
     /// The bytes `range` of the stored object.
     pub(crate) async fn read(&self, name: FragmentName, range: Range<u64>) -> Result<Bytes> {
         let read = self.objects.get_range(&path(name), range).await;

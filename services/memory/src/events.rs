@@ -1,15 +1,17 @@
 //! Changes of objects, for subscribers outside of the service.
 //!
 //! A change that a subscriber wants is noted in the same write as the row that it changes, in an
-//! *outbox*. A worker delivers the noted changes, and removes each note after its delivery. A crash
-//! between any two steps therefore delivers a change again, and loses none.
+//! *outbox*. A worker delivers the noted changes, and removes the notes after their delivery. A crash
+//! between any two steps therefore delivers changes again, and loses none.
 //!
 //! Invariants
 //! - A change is delivered only once it is durable (rule P5).
+//! - Changes of one object are delivered one after another, in the order of their ids.
 //! - The outbox holds at most [`NOTES_MAX`] notes, and what a few writes at the same time add. Beyond,
 //!   a change that a subscriber wants is refused. Others are not.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fmt::Debug,
     sync::{
         Arc, OnceLock,
@@ -20,18 +22,21 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
 use ports::{Key, LogThrottle, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::{
     Error, Result,
-    storage::table::{Table, Write},
+    storage::table::{Found, Table, Write},
 };
 
 const PARTITION: &[u8] = b"memory/e";
 /// The most notes.
 const NOTES_MAX: usize = 100_000;
+/// The objects whose changes are delivered at a time. Each delivery waits for a sync.
+const DELIVERIES_MAX: usize = 16;
 /// The pause after a failed delivery.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -148,29 +153,62 @@ impl Outbox {
         }
     }
 
-    /// Delivers each note, also behind one that cannot be delivered yet. Returns their number.
+    /// Delivers each note, also behind one of another object that cannot be delivered yet. Returns
+    /// their number.
     async fn deliver_all(&self) -> ports::Result<usize> {
         let Some(subscribers) = self.subscribers.get() else {
             return Ok(0);
         };
         let (mut count, mut left, mut failed) = (0, 0, None);
+        let mut blocked = BTreeSet::new();
         let mut scan = Table::page(PARTITION, Bytes::new());
         loop {
             let page = self.table.scan::<Event>(&scan, "an event").await?;
             self.table.externalize(page.point).await?;
-            for (_, found) in page.found {
-                if let Err(error) = subscribers.deliver(&found.row).await {
-                    failed = Some(error);
+            let mut objects = BTreeMap::<_, Vec<Event>>::new();
+            for (_, Found { row, .. }) in page.found {
+                let object = (row.bucket.clone(), row.key.clone());
+                if blocked.contains(&object) {
                     left += 1;
                 } else {
-                    self.table.forget(&key(found.row.id)).await?;
-                    count += 1;
+                    objects.entry(object).or_default().push(row);
                 }
             }
+            let turns = objects.into_iter().map(async |(object, events)| {
+                let (delivered, error) = deliver_in_turn(&**subscribers, &events).await;
+                (object, events.len(), delivered, error)
+            });
+            let mut turns = stream::iter(turns).buffer_unordered(DELIVERIES_MAX);
+            let mut removals = Vec::new();
+            while let Some((object, events, delivered, error)) = turns.next().await {
+                count += delivered.len();
+                left += events - delivered.len();
+                removals.extend(delivered.into_iter().map(|id| Write::forget(key(id))));
+                if let Some(error) = error {
+                    blocked.insert(object);
+                    failed = Some(error);
+                }
+            }
+            self.table.write_all(&removals).await?;
             let Some(next) = page.next else { break };
             scan.from = next;
         }
         self.notes.store(left, Ordering::Relaxed);
         failed.map_or(Ok(count), Err)
     }
+}
+
+/// Delivers changes of one object until one fails. Returns the ids of those before it.
+async fn deliver_in_turn(
+    subscribers: &dyn Subscribers,
+    events: &[Event],
+) -> (Vec<u128>, Option<ports::Error>) {
+    let mut delivered = Vec::with_capacity(events.len());
+    for event in events {
+        if let Err(error) = subscribers.deliver(event).await {
+            return (delivered, Some(error));
+        }
+        delivered.push(event.id);
+    }
+    (delivered, None)
 }

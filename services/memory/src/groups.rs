@@ -6,6 +6,8 @@
 //!
 //! Invariants
 //! - The window and `running` have the same groups.
+//! - The instances of a group start only once the bound on the memory has room for them beside those
+//!   of earlier groups, also of released ones that have not ended.
 //! - A placed chunk keeps its group from being released until its [`Place`] is dropped. The chunk is
 //!   durable then, or no object needs it.
 
@@ -16,17 +18,19 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use ports::{Clock, Entropy, Instances, LogThrottle};
+use ports::{Clock, Entropy, Instances, LogThrottle, Monotonic};
 use tokio::sync::{Notify, watch};
 
 use crate::{
     broken::Broken,
     instance::{ChunkName, Epoch, Instance, InstanceId, InstanceOptions, ReserveError, Slot},
     lost::Lost,
+    restarts::{QUICK_DEATHS_MAX, Restarts},
     window::{
         Accessed, Changes, Failed, FunctionId, GroupId, Move, Options, Phase, Placement, Unplaced,
         Window,
@@ -35,6 +39,9 @@ use crate::{
 
 /// The attempts to replace a dead instance. Its function is dropped after them.
 const STARTS_MAX: usize = 3;
+/// How long a new group waits for the end of released ones. After that their readers are slow, and
+/// chunks are not placed.
+const ENDING_MAX: Duration = Duration::from_secs(1);
 
 /// How groups are made.
 #[derive(Debug, Clone)]
@@ -63,13 +70,16 @@ struct Group {
     is_running: watch::Sender<Option<bool>>,
     /// By index; none: the instance has died.
     instances: Vec<Mutex<Option<Arc<Instance>>>>,
+    /// By index.
+    restarts: Vec<Mutex<Restarts>>,
 }
 
 impl Group {
-    fn starting(total: u8) -> Self {
+    fn starting(total: u8, now: Monotonic) -> Self {
         Self {
             is_running: watch::Sender::new(None),
             instances: (0..total).map(|_| Mutex::default()).collect(),
+            restarts: (0..total).map(|_| Mutex::new(Restarts::new(now))).collect(),
         }
     }
 
@@ -95,19 +105,12 @@ impl Group {
 struct State {
     window: Window,
     running: BTreeMap<GroupId, Arc<Group>>,
+    /// When groups were released whose instances have not ended.
+    ending: BTreeMap<GroupId, Monotonic>,
     is_ended: bool,
     released: u64,
     refused: u64,
     refusals: LogThrottle,
-}
-
-impl State {
-    fn release(&mut self, groups: &[GroupId]) {
-        for id in groups {
-            self.running.remove(id);
-        }
-        self.released += groups.len() as u64;
-    }
 }
 
 /// All groups.
@@ -122,6 +125,8 @@ pub(crate) struct Groups {
     /// The functions to be recovered.
     pub(crate) lost: Arc<Lost>,
     grown: Notify,
+    /// A group has ended.
+    ended: Notify,
 }
 
 impl Groups {
@@ -134,6 +139,7 @@ impl Groups {
         let state = State {
             window: Window::new(options.window, clock.monotonic()),
             running: BTreeMap::new(),
+            ending: BTreeMap::new(),
             is_ended: false,
             released: 0,
             refused: 0,
@@ -148,6 +154,7 @@ impl Groups {
             recoveries: AtomicU64::new(0),
             lost: Arc::default(),
             grown: Notify::new(),
+            ended: Notify::new(),
         })
     }
 
@@ -168,9 +175,13 @@ impl Groups {
             // Intervals that passed without any group do not age the first one.
             state.window.collect(now);
         }
+        let ending = state.ending.values();
+        let lingering = ending.filter(|since| now.since(**since) >= ENDING_MAX);
+        let lingering_count = lingering.count();
+        state.window.set_lingering(lingering_count);
         let chunks: Vec<_> = (0..count).map(|index| (index as u8, bytes)).collect();
         let (placed, Changes { added, released }) = state.window.place(&chunks);
-        state.release(&released);
+        self.release(&mut state, &released);
         for id in added {
             let group = self.start(id);
             state.running.insert(id, group);
@@ -194,6 +205,25 @@ impl Groups {
         (places, released)
     }
 
+    /// Lets go of groups. They count until their last instance has ended.
+    fn release(self: &Arc<Self>, state: &mut State, released: &[GroupId]) {
+        state.released += released.len() as u64;
+        for id in released.iter().copied() {
+            let Some(group) = state.running.remove(&id) else {
+                continue;
+            };
+            state.ending.insert(id, self.clock.monotonic());
+            let instances = group.instances.iter();
+            let deaths = instances.filter_map(|one| Some(one.lock().as_ref()?.death()));
+            let (deaths, groups) = (join_all(deaths), Arc::clone(self));
+            tokio::spawn(async move {
+                deaths.await;
+                groups.state.lock().ending.remove(&id);
+                groups.ended.notify_waiters();
+            });
+        }
+    }
+
     fn report(&self, state: &mut State, why: Unplaced) {
         let now = self.clock.monotonic();
         if let Some(lasts) = state.refusals.failed(now, &why.to_string()) {
@@ -203,16 +233,25 @@ impl Groups {
 
     /// Starts the instances of a group, also if the request that needs them is dropped.
     fn start(self: &Arc<Self>, id: GroupId) -> Arc<Group> {
-        let group = Arc::new(Group::starting(self.options.window.total));
+        let now = self.clock.monotonic();
+        let group = Arc::new(Group::starting(self.options.window.total, now));
         tokio::spawn(Arc::clone(self).start_instances(id, Arc::clone(&group)));
         self.grown.notify_waiters();
         group
     }
 
     async fn start_instances(self: Arc<Self>, id: GroupId, group: Arc<Group>) {
-        let starts = group.instances.iter().map(|_| self.start_instance());
-        let started: Option<Vec<_>> = join_all(starts).await.into_iter().collect();
+        let mut started: Option<Vec<_>> = None;
+        let has_room = self.wait_for_room(id).await;
+        if has_room {
+            let starts = group.instances.iter().map(|_| self.start_instance());
+            started = join_all(starts).await.into_iter().collect();
+        }
         let mut state = self.state.lock();
+        if !has_room {
+            state.refused += 1;
+            self.report(&mut state, Unplaced::Full);
+        }
         let started = started.filter(|_| state.running.contains_key(&id));
         let is_running = started.is_some();
         if let Some(instances) = started {
@@ -225,7 +264,35 @@ impl Groups {
             state.running.remove(&id);
         }
         drop(state);
+        self.ended.notify_waiters();
         group.is_running.send_replace(Some(is_running));
+    }
+
+    /// Waits for the end of released groups, if a group has no room beside them. Whether it has room.
+    async fn wait_for_room(&self, id: GroupId) -> bool {
+        let room = async {
+            loop {
+                let mut ended = pin!(self.ended.notified());
+                // A group that ends after the check wakes this call, too.
+                ended.as_mut().enable();
+                if self.has_room(id) {
+                    return;
+                }
+                ended.await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = room => true,
+            () = self.clock.sleep(ENDING_MAX) => false,
+        }
+    }
+
+    /// Whether the group has room beside earlier ones and those that have not ended.
+    fn has_room(&self, id: GroupId) -> bool {
+        let state = self.state.lock();
+        let used = state.running.range(..=id).count() + state.ending.len();
+        used <= self.options.window.groups_max
     }
 
     async fn start_instance(&self) -> Option<Arc<Instance>> {
@@ -298,13 +365,7 @@ impl Groups {
 
     /// Starts an instance in the place of a dead one. The function is dropped if that fails.
     async fn replace(&self, function: FunctionId) -> Option<Arc<Instance>> {
-        let mut started = None;
-        for _ in 0..STARTS_MAX {
-            started = self.start_instance().await;
-            if started.is_some() {
-                break;
-            }
-        }
+        let started = self.start_again(function).await;
         let mut state = self.state.lock();
         let group = state.running.get(&function.group).cloned()?;
         let Some(instance) = started else {
@@ -315,6 +376,34 @@ impl Groups {
         self.recoveries.fetch_add(1, Ordering::Relaxed);
         *group.instances[usize::from(function.index)].lock() = Some(Arc::clone(&instance));
         Some(instance)
+    }
+
+    /// Starts an instance after a pause. None: that fails, or the group is released.
+    async fn start_again(&self, function: FunctionId) -> Option<Arc<Instance>> {
+        let group = self.state.lock().running.get(&function.group).cloned()?;
+        let restarts = &group.restarts[usize::from(function.index)];
+        let pause = restarts.lock().died(self.clock.monotonic());
+        let Some(pause) = pause else {
+            tracing::warn!(
+                group = function.group.0,
+                function = function.index,
+                "{QUICK_DEATHS_MAX} instances of function memory died soon after their start, and no further one is started in their place. Their chunks are decoded from others or read from the object store. See the causes of the deaths in this log: often the machine has less memory than the bound on function memory. A restart of the server starts them again"
+            );
+            return None;
+        };
+        if !pause.is_zero() {
+            self.clock.sleep(pause).await;
+        }
+        for _ in 0..STARTS_MAX {
+            if !self.has(function.group) {
+                break;
+            }
+            if let Some(instance) = self.start_instance().await {
+                restarts.lock().started(self.clock.monotonic());
+                return Some(instance);
+            }
+        }
+        None
     }
 
     /// The instance of a function, once its group runs.
@@ -340,11 +429,11 @@ impl Groups {
     }
 
     /// Moves the window on. Returns the groups that were released, and the chunks to be moved.
-    pub(crate) fn slide(&self, entropy: &dyn Entropy) -> (Vec<GroupId>, Vec<Move>) {
+    pub(crate) fn slide(self: &Arc<Self>, entropy: &dyn Entropy) -> (Vec<GroupId>, Vec<Move>) {
         let now = self.clock.monotonic();
         let mut state = self.state.lock();
         let Changes { released, .. } = state.window.collect(now);
-        state.release(&released);
+        self.release(&mut state, &released);
         (released, state.window.compact(now, entropy))
     }
 

@@ -46,6 +46,7 @@ mod reader;
 mod recovery;
 mod residency;
 mod resident_changes;
+mod restarts;
 mod resumption;
 pub mod service;
 mod sliding;

@@ -37,7 +37,10 @@ impl Migration {
 
     /// Loads a fragment before it is read. Whether it is in memory then.
     pub(crate) async fn load_early(&self, fragment: Fragment) -> bool {
-        if let Some(wanted) = self.residency.want_early(fragment) {
+        // Space for a fragment that is gone would start a group of instances.
+        if self.reader.durable.has(fragment.name).await
+            && let Some(wanted) = self.residency.want_early(fragment)
+        {
             self.load(wanted).await;
         }
         self.residency.chunks(fragment.name).is_some()

@@ -59,12 +59,10 @@ impl Piece {
 
 /// The units of a piece.
 enum Units {
-    InMemory(Arc<Chunks>),
+    /// They are looked for when they are sent. A client that stops reading then keeps no memory.
+    InMemory,
     /// Units with their checksums, which are right, from unit `first` on.
-    Read {
-        first: usize,
-        cells: Bytes,
-    },
+    Read { first: usize, cells: Bytes },
 }
 
 impl Reader {
@@ -95,7 +93,7 @@ impl Reader {
                 self.residency.accessed(&chunks);
             }
             self.meter(&piece);
-            return Ok((piece, Units::InMemory(chunks)));
+            return Ok((piece, Units::InMemory));
         }
         self.residency.miss(piece.fragment, None);
         let units = self.read_store(&piece).await?;
@@ -121,10 +119,14 @@ impl Reader {
     /// The content of units from `next` on, and the unit after them.
     async fn next(&self, piece: &Piece, units: &mut Units, next: usize) -> Result<(Bytes, usize)> {
         let stripe = &piece.stripe;
-        if let Units::InMemory(chunks) = units {
+        if let Units::InMemory = units {
             let together = (TOGETHER_BYTES_MAX / stripe.unit_bytes).max(1);
             let end = piece.units().end.min(next + together);
-            if let Some(content) = chunks.units(stripe, next..end) {
+            let chunks = self.residency.chunks(piece.fragment.name);
+            let content = chunks
+                .as_ref()
+                .map(|chunks| chunks.units(stripe, next..end));
+            if let Some(content) = content.flatten() {
                 return Ok((content, end));
             }
             // From the first unit that is missing or damaged on.
@@ -135,17 +137,20 @@ impl Reader {
                 let cell = (next - *first) * stripe.cell_bytes();
                 Ok((cells.slice(cell..cell + stripe.unit_bytes), next + 1))
             }
-            Units::InMemory(_) => unreachable!("they were replaced"),
+            Units::InMemory => unreachable!("they were replaced"),
         }
     }
 
-    async fn repair(&self, piece: &Piece, chunks: &Arc<Chunks>) -> Result<Units> {
-        let read = |unit: usize, cell: &mut [u8]| chunks.read(&piece.stripe, unit, cell);
-        if let Some(cells) = self.repaired(&piece.stripe, read) {
-            let cells = cells.into();
-            return Ok(Units::Read { first: 0, cells });
+    async fn repair(&self, piece: &Piece, chunks: Option<Arc<Chunks>>) -> Result<Units> {
+        if let Some(chunks) = &chunks {
+            let read = |unit: usize, cell: &mut [u8]| chunks.read(&piece.stripe, unit, cell);
+            if let Some(cells) = self.repaired(&piece.stripe, read) {
+                let cells = cells.into();
+                return Ok(Units::Read { first: 0, cells });
+            }
         }
-        self.residency.miss(piece.fragment, Some(chunks));
+        self.residency.miss(piece.fragment, chunks.as_ref());
+        drop(chunks);
         self.read_store(piece).await
     }
 

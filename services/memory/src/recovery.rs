@@ -134,6 +134,10 @@ impl Recovery {
             return false;
         };
         tracing::debug!(%error, "a chunk of function memory is not recovered");
+        // Nothing would look for the chunk again. A read loads the fragment anew.
+        if matches!(error, Error::NoRoom(_)) {
+            self.residency.forget_load(lost);
+        }
         matches!(error, Error::Unavailable(_)) && !returning.is_dead()
     }
 

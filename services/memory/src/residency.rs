@@ -8,7 +8,7 @@
 //! - Two chunks of a fragment are never on one function: chunk `i` is on function `i` of its group.
 //! - A fragment is found here only once enough of its chunks were written whole.
 //! - Each missing chunk has its function queued for recovery ([`crate::lost`]), or its function was
-//!   dropped.
+//!   dropped. A fragment whose chunk has no space there is forgotten.
 //! - A fragment is forgotten with the first of its groups that is released.
 
 use std::{
@@ -382,6 +382,15 @@ impl Residency {
             {
                 self.remove(&mut fragments, name);
             }
+        }
+    }
+
+    /// Forgets a fragment, unless it was loaded again.
+    pub(crate) fn forget_load(&self, chunks: &Chunks) {
+        let (mut fragments, name) = (self.fragments.lock(), chunks.fragment.name);
+        let present = fragments.get(&name);
+        if present.is_some_and(|present| present.load == chunks.load) {
+            self.remove(&mut fragments, name);
         }
     }
 

@@ -9,6 +9,10 @@ use crate::fragment::{Fragment, FragmentName};
 
 /// The rows. Further fragments are loaded when they are read.
 pub(crate) const ROWS_MAX: usize = 100_000;
+/// The changes that wait to be written. Further ones are not: a start then finds a row too many,
+/// which it removes, or one too few.
+const PENDING_MAX: usize = 100_000;
+
 /// The changes of memory that have no row yet.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
@@ -39,7 +43,30 @@ impl Changes {
     }
 
     fn note(&self, name: FragmentName, present: Option<Fragment>) {
-        self.pending.lock().insert(name, present);
+        let mut pending = self.pending.lock();
+        if pending.len() < PENDING_MAX || pending.contains_key(&name) {
+            pending.insert(name, present);
+        }
+        drop(pending);
         self.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fragment::SegmentId;
+
+    #[test]
+    fn no_more_changes_wait_than_the_bound() {
+        let changes = Changes::default();
+        for segment in 0..=PENDING_MAX as u128 {
+            changes.left(FragmentName {
+                segment: SegmentId(segment),
+                index: 0,
+            });
+        }
+        assert_eq!(changes.take().len(), PENDING_MAX);
+        assert!(changes.take().is_empty());
     }
 }

@@ -10,16 +10,17 @@
 //! and instances end with it. Only a start needs the rows. The journal and the checkpoints of the
 //! key-value store are the nodes and the snapshots.
 
-use std::{cmp::Reverse, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::join;
 
 use crate::{
     Result,
+    fragment::Fragment,
     migration::Migration,
     resident_changes::{Changes, ROWS_MAX},
-    storage::{resident, rows::ResidentRow, table::Table},
+    storage::{pending, resident, rows::ResidentRow, table::Table},
 };
 
 /// The time in which changes are collected before they are written.
@@ -52,15 +53,14 @@ impl Resumption {
         loop {
             self.changes.wait().await;
             self.table.clock.sleep(WINDOW).await;
-            let changes = self.changes.take();
-            for (name, present) in changes {
-                let written = match present {
-                    Some(fragment) => resident::put(&self.table, fragment).await,
-                    None => resident::remove(&self.table, name).await,
-                };
-                if let Err(error) = written {
-                    tracing::debug!(%error, "the next start does not know of a fragment in memory");
-                }
+            let changes = self.changes.take().into_iter();
+            let writes = changes.map(|(name, present)| match present {
+                Some(fragment) => resident::put(&self.table, fragment),
+                None => resident::remove(name),
+            });
+            let writes: Vec<_> = writes.collect();
+            if let Err(error) = self.table.write_all(&writes).await {
+                tracing::debug!(%error, "the next start does not know of all fragments in memory");
             }
         }
     }
@@ -72,6 +72,7 @@ impl Resumption {
             rows.extend(page);
             from = next;
         }
+        self.drop_garbage(&mut rows).await?;
         rows.sort_by_key(|(_, row)| Reverse(row.since));
         let newest = rows.first().map(|(_, row)| row.since);
         for (fragment, ResidentRow { since, .. }) in rows {
@@ -82,6 +83,19 @@ impl Resumption {
             } else if self.migration.residency.chunks(fragment.name).is_none() {
                 self.changes.left(fragment.name);
             }
+        }
+        Ok(())
+    }
+    /// Drops the rows of segments that no object has, and that are not collected yet.
+    async fn drop_garbage(&self, rows: &mut Vec<(Fragment, ResidentRow)>) -> Result<()> {
+        let mut from = Some(Bytes::new());
+        while let Some(start) = from.take() {
+            let (page, next) = pending::page(&self.table, start).await?;
+            let segments = page.into_iter().flat_map(|(_, segments)| segments);
+            let garbage: BTreeSet<_> = segments.map(|segment| segment.id).collect();
+            let dropped = rows.extract_if(.., |row| garbage.contains(&row.0.name.segment));
+            dropped.for_each(|(fragment, _)| self.changes.left(fragment.name));
+            from = next;
         }
         Ok(())
     }

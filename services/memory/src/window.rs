@@ -139,6 +139,8 @@ pub struct Window {
     buckets: VecDeque<Bucket>,
     /// Groups that left the window and still hold what must stay.
     leaving: Vec<Group>,
+    /// Groups that were released, and whose instances have not ended.
+    lingering_count: usize,
     compaction: Compaction,
     groups_added: u64,
     next_gc: Monotonic,
@@ -151,6 +153,7 @@ impl Window {
             options,
             buckets: VecDeque::from([Bucket::default()]),
             leaving: Vec::new(),
+            lingering_count: 0,
             compaction: Compaction::default(),
             groups_added: 0,
             next_gc: now + options.gc_interval,
@@ -224,11 +227,12 @@ impl Window {
             Scaling::Linear => 1,
             Scaling::Doubling => open_count.max(1),
         };
-        if self.groups_count() >= self.options.groups_max {
+        if self.groups_count() + self.lingering_count >= self.options.groups_max {
             let released = self.release_early().ok_or(Unplaced::Full)?;
             changes.released.push(released);
         }
-        let room = self.options.groups_max.saturating_sub(self.groups_count());
+        let used = self.groups_count() + self.lingering_count;
+        let room = self.options.groups_max.saturating_sub(used);
         for _ in 0..wanted.min(room) {
             let id = GroupId(self.groups_added);
             self.groups_added += 1;
@@ -258,6 +262,11 @@ impl Window {
     pub fn groups_count(&self) -> usize {
         let of_buckets = self.buckets.iter().map(|bucket| bucket.groups.len());
         of_buckets.sum::<usize>() + self.leaving.len()
+    }
+
+    /// Notes how many released groups still use memory. They count as groups of the window.
+    pub fn set_lingering(&mut self, groups_count: usize) {
+        self.lingering_count = groups_count;
     }
 
     /// Notes the end of the request that placed a chunk, with the counts of its reply. None: the

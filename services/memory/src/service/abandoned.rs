@@ -3,9 +3,12 @@
 //! A loop aborts each upload that has been open for too long. It sleeps until the oldest is due. While
 //! no upload is open it makes no call, and the next one that begins wakes it. An abort is one
 //! conditional change, so that a completion at the same time decides for one of both.
+//!
+//! Invariant: each upload whose rows remain is in [`UploadLimit`], or another scan is due.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Service;
@@ -20,20 +23,62 @@ const PARTS_AT_ONCE: usize = 16;
 /// The pause after a failure.
 const RETRY: Duration = Duration::from_mins(1);
 
-/// How long an upload may be open.
+/// The uploads that the process remembers. Once there are more, a scan also looks for those that have
+/// ended.
+const REMEMBERED_MAX: usize = 100_000;
+
+/// How long an upload may be open, and which are.
 #[derive(Debug)]
 pub(super) struct UploadLimit {
-    pub(super) age_max: Duration,
-    /// An upload has begun.
-    pub(super) begun: Notify,
+    age_max: Duration,
+    /// There is something to look for.
+    changed: Notify,
+    open: Mutex<Open>,
+}
+
+/// The uploads whose rows remain.
+#[derive(Debug, Default)]
+struct Open {
+    uploads: BTreeSet<UploadId>,
+    has_forgotten: bool,
 }
 
 impl UploadLimit {
     pub(super) fn new(age_max: Duration) -> Arc<Self> {
         Arc::new(Self {
             age_max,
-            begun: Notify::new(),
+            changed: Notify::new(),
+            // Those of earlier starts.
+            open: Mutex::new(Open {
+                uploads: BTreeSet::new(),
+                has_forgotten: true,
+            }),
         })
+    }
+
+    /// An upload has begun, or may have begun or ended, or its rows could not be removed.
+    pub(super) fn remains(&self, upload: UploadId) {
+        self.add(upload);
+        self.changed.notify_one();
+    }
+
+    fn add(&self, upload: UploadId) {
+        let mut open = self.open.lock();
+        if open.uploads.len() < REMEMBERED_MAX {
+            open.uploads.insert(upload);
+        } else {
+            open.has_forgotten = true;
+        }
+    }
+
+    /// The rows of an upload are removed.
+    fn is_gone(&self, upload: UploadId) {
+        self.open.lock().uploads.remove(&upload);
+    }
+
+    fn is_none_open(&self) -> bool {
+        let open = self.open.lock();
+        open.uploads.is_empty() && !open.has_forgotten
     }
 }
 
@@ -41,10 +86,15 @@ impl Service {
     /// Removes what remains of ended uploads, and aborts abandoned ones, until it is dropped.
     pub(super) async fn collect_uploads(&self) {
         loop {
+            if self.upload_limit.is_none_open() {
+                self.upload_limit.changed.notified().await;
+                continue;
+            }
             match self.collect_due_uploads().await {
                 Ok(Some(pause)) => self.table.clock.sleep(pause).await,
-                Ok(None) => self.upload_limit.begun.notified().await,
+                Ok(None) => self.upload_limit.changed.notified().await,
                 Err(error) => {
+                    self.upload_limit.open.lock().has_forgotten = true;
                     tracing::warn!(%error, "uploads cannot be collected yet");
                     self.table.clock.sleep(RETRY).await;
                 }
@@ -54,6 +104,7 @@ impl Service {
 
     /// The time until the oldest open upload is due; none: no upload is open.
     async fn collect_due_uploads(&self) -> Result<Option<Duration>> {
+        *self.upload_limit.open.lock() = Open::default();
         let mut next = None;
         for bucket in self.buckets().await? {
             match self.collect_due_in(&bucket.name).await {
@@ -72,6 +123,7 @@ impl Service {
             let age = Duration::from_millis(self.table.now().ms_since(upload.begun));
             let rest = self.upload_limit.age_max.saturating_sub(age);
             if !rest.is_zero() {
+                self.upload_limit.add(upload.id);
                 next = [next, Some(rest)].into_iter().flatten().min();
                 continue;
             }
@@ -97,7 +149,7 @@ impl Service {
             // If it fails, the next look at the uploads removes them.
             if let Err(error) = service.remove_parts(bucket, upload).await {
                 tracing::debug!(%error, "the parts of an upload cannot be removed yet");
-                service.upload_limit.begun.notify_one();
+                service.upload_limit.remains(upload);
             }
         });
     }
@@ -121,7 +173,9 @@ impl Service {
                 return Ok(());
             }
         }
-        uploads::forget(&self.table, bucket, upload).await
+        uploads::forget(&self.table, bucket, upload).await?;
+        self.upload_limit.is_gone(upload);
+        Ok(())
     }
 
     /// Removes the rows of uploads that have ended. Errors: `NoSuchBucket`.

@@ -89,13 +89,15 @@ impl Service {
         if !segments.is_empty() {
             writes.push(pending::put(id, segments.to_vec()));
         }
-        let Some(receipt) = self.table.write(writes).await? else {
+        let written = self.table.write(writes).await;
+        // A change that failed may have been made. The collector waits until it is durable.
+        if !segments.is_empty() && !matches!(written, Ok(None)) {
+            self.garbage.add(id);
+        }
+        let Some(receipt) = written? else {
             return Ok(false);
         };
         self.table.externalize(receipt.point).await?;
-        if !segments.is_empty() {
-            self.garbage.add(id);
-        }
         Ok(true)
     }
 

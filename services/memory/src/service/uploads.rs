@@ -56,7 +56,7 @@ impl Service {
             let writes = vec![uploads::begin(known.id, id, row), known.unchanged()];
             let begun = self.change(None, writes).await;
             // A change that failed may have been made.
-            self.upload_limit.begun.notify_one();
+            self.upload_limit.remains(id);
             if begun? {
                 return Ok(id);
             }
@@ -211,7 +211,10 @@ impl Service {
                     self.remove_parts_later(known.id, upload);
                     return Ok(object);
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.upload_limit.remains(upload);
+                    return Err(error);
+                }
             }
         }
         Err(Error::Contended)
@@ -247,7 +250,11 @@ impl Service {
             let known = buckets::find(&self.table, bucket).await?;
             let found = uploads::find(&self.table, known.id, key, upload).await?;
             let end = uploads::end(known.id, upload, &found, Vec::new());
-            if self.change(None, vec![end]).await? {
+            let ended = self.change(None, vec![end]).await;
+            if ended.is_err() {
+                self.upload_limit.remains(upload);
+            }
+            if ended? {
                 self.remove_parts_later(known.id, upload);
                 return Ok(());
             }

@@ -19,6 +19,9 @@ const PARTITION: &[u8] = b"memory/g";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PendingId(pub(crate) u128);
 
+/// A pending row.
+pub(crate) type Pending = (PendingId, Vec<Segment>);
+
 fn key(id: PendingId) -> Key {
     Key::new(PARTITION, id.0.to_be_bytes())
 }
@@ -57,12 +60,12 @@ pub(crate) async fn read(table: &Table, id: PendingId) -> Result<Option<Vec<Segm
 }
 
 /// Pending rows from `from` on, and the start of the next page.
-pub(crate) async fn page(table: &Table, from: Bytes) -> Result<(Vec<PendingId>, Option<Bytes>)> {
+pub(crate) async fn page(table: &Table, from: Bytes) -> Result<(Vec<Pending>, Option<Bytes>)> {
     let scan = Table::page(PARTITION, from);
     let page = table.scan::<PendingRow>(&scan, "pending segments").await?;
-    let ids = page.found.into_iter().filter_map(|(sort, _)| {
+    let rows = page.found.into_iter().filter_map(|(sort, found)| {
         let id = <[u8; 16]>::try_from(&sort[..]).ok()?;
-        Some(PendingId(u128::from_be_bytes(id)))
+        Some((PendingId(u128::from_be_bytes(id)), found.row.segments))
     });
-    Ok((ids.collect(), page.next))
+    Ok((rows.collect(), page.next))
 }

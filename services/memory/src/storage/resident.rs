@@ -20,19 +20,18 @@ fn key(name: FragmentName) -> Key {
 }
 
 /// Notes that a fragment is in memory now.
-pub(crate) async fn put(table: &Table, fragment: Fragment) -> Result<()> {
+pub(crate) fn put(table: &Table, fragment: Fragment) -> Write {
     let row = ResidentRow {
         bytes: fragment.bytes,
         shape: fragment.shape,
         since: table.now(),
     };
-    let write = Write::replace(key(fragment.name), &row);
-    Ok(table.write(vec![write]).await.map(drop)?)
+    Write::replace(key(fragment.name), &row)
 }
 
 /// Notes that a fragment is not in memory.
-pub(crate) async fn remove(table: &Table, name: FragmentName) -> Result<()> {
-    Ok(table.forget(&key(name)).await?)
+pub(crate) fn remove(name: FragmentName) -> Write {
+    Write::forget(key(name))
 }
 
 /// A page of the rows from `from` on, and the start of the next page.

@@ -18,6 +18,9 @@ const RECORD: &str = "r";
 /// The rows in one page of a scan.
 const PAGE_ROWS: usize = 200;
 
+/// The most rows in a batch of changes. Further ones go into another.
+const BATCH_ROWS_MAX: usize = 100;
+
 /// A row as read.
 #[derive(Debug, Clone)]
 pub(crate) struct Found<T> {
@@ -72,6 +75,13 @@ impl Write {
     pub(crate) fn delete_present(key: Key) -> Self {
         Self {
             update: Update::delete(key).when(Condition::Exists),
+        }
+    }
+
+    /// Deletes the row, if it is there, and holds anyway.
+    pub(crate) fn forget(key: Key) -> Self {
+        Self {
+            update: Update::delete(key),
         }
     }
 
@@ -156,6 +166,15 @@ impl Table {
             },
         };
         self.retried(attempt).await
+    }
+
+    /// Makes changes of one partition that have no condition, in batches.
+    pub(crate) async fn write_all(&self, writes: &[Write]) -> Result<()> {
+        let rows_max = self.key_value.limits().transact_items_max;
+        for batch in writes.chunks(rows_max.clamp(1, BATCH_ROWS_MAX)) {
+            self.write(batch.to_vec()).await?;
+        }
+        Ok(())
     }
 
     /// One page of `scan`.

@@ -57,6 +57,33 @@ fn an_abandoned_upload_is_collected_after_seven_days_also_across_a_restart() {
     });
 }
 
+#[test]
+fn an_upload_that_has_ended_leaves_no_scan() {
+    run(async {
+        let world = World::new(2);
+        let started = started(&world).await;
+        let service = &started.service;
+        for is_completed in [true, false] {
+            let upload = begin(service).await;
+            let named = upload_parts(service, upload, &[3 * STRIPE]).await;
+            world.clock().sleep(DAY).await;
+            if is_completed {
+                let none = Conditions::default();
+                let object =
+                    service.complete_upload("b", "k", upload, &named, BTreeMap::new(), &none);
+                object.await.expect("completed");
+            } else {
+                let aborted = service.abort_upload("b", "k", upload);
+                aborted.await.expect("it is open");
+            }
+            world.clock().sleep(DAY).await;
+            let calls = world.port_calls();
+            world.clock().sleep(8 * DAY).await;
+            assert_eq!(world.port_calls(), calls, "completed: {is_completed}");
+        }
+    });
+}
+
 /// M1, M2: the upload becomes an object, or nothing is left of it.
 #[test]
 fn a_completion_that_races_with_the_collection_wins_or_leaves_nothing() {

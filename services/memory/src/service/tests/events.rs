@@ -9,6 +9,12 @@ use crate::events::{Event, Kind, Subscribers};
 #[derive(Debug, Default)]
 struct Recorder {
     taken: Mutex<Vec<Event>>,
+    /// A delivery takes a second then.
+    clock: Option<Arc<dyn Clock>>,
+    in_work: AtomicUsize,
+    in_work_most: AtomicUsize,
+    /// Fails the first delivery of a PUT of this key.
+    fails_once: Mutex<Option<&'static str>>,
     attempts: AtomicUsize,
     is_away: std::sync::atomic::AtomicBool,
 }
@@ -23,6 +29,21 @@ impl Subscribers for Recorder {
         self.attempts.fetch_add(1, Ordering::SeqCst);
         if self.is_away.load(Ordering::SeqCst) {
             return Err(ports::Error::unavailable("deliver"));
+        }
+        let fails = event.kind == Kind::Put
+            && self
+                .fails_once
+                .lock()
+                .take_if(|key| **key == event.key)
+                .is_some();
+        if fails {
+            return Err(ports::Error::unavailable("deliver"));
+        }
+        if let Some(clock) = &self.clock {
+            let in_work = 1 + self.in_work.fetch_add(1, Ordering::SeqCst);
+            self.in_work_most.fetch_max(in_work, Ordering::SeqCst);
+            clock.sleep(Duration::from_secs(1)).await;
+            self.in_work.fetch_sub(1, Ordering::SeqCst);
         }
         self.taken.lock().push(event.clone());
         Ok(())
@@ -90,6 +111,57 @@ fn a_change_that_was_not_delivered_before_a_crash_is_delivered_after_it() {
         second.service.subscribe(Arc::clone(&recorder) as Arc<_>);
         until(&world, || async { !recorder.taken().is_empty() }).await;
         assert_eq!(recorder.taken(), [(Kind::Put, "in/a".to_owned())]);
+    });
+}
+
+#[test]
+fn events_of_many_objects_are_delivered_side_by_side_and_their_notes_removed_together() {
+    run(async {
+        let world = World::new(34);
+        let started = started(&world).await;
+        let recorder = Arc::new(Recorder {
+            clock: Some(world.clock()),
+            is_away: true.into(),
+            ..Recorder::default()
+        });
+        started.service.subscribe(Arc::clone(&recorder) as Arc<_>);
+        for key in 0..40 {
+            put(&started.service, &format!("in/{key}"), &content(1, 100)).await;
+        }
+        let before = world.port_calls();
+        recorder.is_away.store(false, Ordering::SeqCst);
+        world.clock().sleep(Duration::from_secs(5)).await;
+        assert_eq!(recorder.taken().len(), 40);
+        assert_eq!(recorder.in_work_most.load(Ordering::SeqCst), 16);
+        let calls = world.port_calls() - before;
+        assert!(calls < 10, "{calls}");
+        assert_eq!(notes(&world).await, 0);
+    });
+}
+
+#[test]
+fn a_change_waits_for_an_earlier_one_of_its_object_that_could_not_be_delivered() {
+    run(async {
+        let world = World::new(35);
+        let started = started(&world).await;
+        let recorder = Arc::<Recorder>::default();
+        recorder.is_away.store(true, Ordering::SeqCst);
+        started.service.subscribe(Arc::clone(&recorder) as Arc<_>);
+        for key in ["in/a", "in/b"] {
+            put(&started.service, key, &content(1, 100)).await;
+            // Ids within a millisecond have no order.
+            world.clock().sleep(Duration::from_millis(2)).await;
+            let none = Conditions::default();
+            let deleted = started.service.delete("b", key, &none);
+            deleted.await.expect("deleted");
+        }
+        *recorder.fails_once.lock() = Some("in/a");
+        recorder.is_away.store(false, Ordering::SeqCst);
+        until(&world, || async { recorder.taken().len() == 4 }).await;
+        let kinds = [Kind::Put, Kind::Deleted, Kind::Put, Kind::Deleted];
+        let keys = ["in/b", "in/b", "in/a", "in/a"];
+        let expected: Vec<_> = kinds.into_iter().zip(keys.map(str::to_owned)).collect();
+        assert_eq!(recorder.taken(), expected);
     });
 }
 

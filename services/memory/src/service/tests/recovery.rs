@@ -62,6 +62,69 @@ fn a_function_is_recovered_from_the_others_without_a_call_to_the_stores() {
     });
 }
 
+/// M7: the fragment is in the store alone, until it is read.
+#[test]
+fn a_fragment_whose_chunk_finds_no_space_in_recovery_is_loaded_anew() {
+    run(async {
+        let world = World::new(4);
+        let started = start(&world);
+        // Nothing is recovered before `run` is called again.
+        started.run.abort();
+        let service = &started.service;
+        service.create_bucket("b").await.expect("made");
+        let whole = content(1, 9 * STRIPE + 17);
+        put(service, "k", &whole).await;
+        kill(service, 3).await;
+        let function = FunctionId {
+            group: crate::window::GroupId(0),
+            index: 3,
+        };
+        let restored = service.groups.restore(function, 0).await;
+        restored.expect("it is active");
+        let full = instance(service, 3).await;
+        let name = crate::instance::ChunkName {
+            segment: 1,
+            fragment: 0,
+            index: 3,
+        };
+        let _all = full.reserve(name, full.capacity_bytes()).await;
+        let running = service.clone();
+        tokio::spawn(async move { running.run().await });
+        until(&world, || async { service.figures().fragments == 0 }).await;
+        assert!(get(service, "k").await.expect("it is there") == whole);
+        until(&world, || async { service.figures().fragments == 1 }).await;
+        assert_eq!(missing(service), 0);
+    });
+}
+
+/// M7: the chunks are decoded from others then.
+#[test]
+fn an_instance_that_dies_soon_after_each_start_is_replaced_more_and_more_rarely() {
+    run(async {
+        let world = World::new(5);
+        let started = started(&world).await;
+        let service = &started.service;
+        let whole = content(1, 9 * STRIPE + 17);
+        put(service, "k", &whole).await;
+        let begun = world.clock().monotonic();
+        for deaths in 1..16 {
+            kill(service, 3).await;
+            until(&world, || async {
+                service.figures().recoveries == deaths && missing(service) == 0
+            })
+            .await;
+        }
+        let lasted = world.clock().monotonic().since(begun);
+        assert!(lasted > Duration::from_mins(5), "{lasted:?}");
+        kill(service, 3).await;
+        world.clock().sleep(Duration::from_mins(10)).await;
+        let figures = service.figures();
+        assert_eq!((figures.recoveries, figures.instances), (15, 5));
+        assert_eq!((figures.fragments, missing(service)), (1, 1));
+        assert!(get(service, "k").await.expect("it is there") == whole);
+    });
+}
+
 /// M7: more instances die than the code has parity units.
 #[test]
 fn fragments_that_lost_more_than_their_parity_come_back_in_place() {
@@ -156,4 +219,48 @@ fn hot_fragments_are_in_memory_again_after_a_restart() {
             assert!(get(&second.service, key).await.expect("there") == *content);
         }
     });
+}
+
+#[test]
+fn the_rows_of_many_fragments_are_written_together() {
+    run(async {
+        let world = World::new(6);
+        let started = started(&world).await;
+        for key in 0..30 {
+            put(&started.service, &key.to_string(), &content(key, 9000)).await;
+        }
+        let before = world.port_calls();
+        world.clock().sleep(Duration::from_secs(5)).await;
+        let calls = world.port_calls() - before;
+        assert!(calls <= 3, "{calls} calls");
+    });
+}
+
+/// Section 5.5.2: the row of a deleted object may outlive it, before and after its collection.
+#[test]
+fn rows_of_fragments_that_no_object_has_start_no_instance() {
+    for is_collected in [true, false] {
+        run(async {
+            let world = World::new(7);
+            let first = started(&world).await;
+            put(&first.service, "k", &content(1, 3 * STRIPE)).await;
+            world.clock().sleep(Duration::from_secs(5)).await;
+            // A reader keeps the content from being collected before the end of the process.
+            let opened = first.service.open("b", "k").await;
+            let opened = opened.ok().filter(|_| !is_collected);
+            let none = Conditions::default();
+            let deleted = first.service.delete("b", "k", &none);
+            deleted.await.expect("deleted");
+            if is_collected {
+                until(&world, || async { stored_objects(&world).await == 0 }).await;
+            }
+            assert_eq!(stored_objects(&world).await, usize::from(!is_collected));
+            drop(first);
+            let second = start(&world);
+            world.clock().sleep(Duration::from_secs(5)).await;
+            assert_eq!(second.service.figures().instances, 0, "{is_collected}");
+            assert_eq!(stored_objects(&world).await, 0);
+            drop(opened);
+        });
+    }
 }

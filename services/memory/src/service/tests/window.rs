@@ -170,6 +170,54 @@ fn at_the_bound_the_oldest_group_is_released_early() {
     });
 }
 
+/// M6: units that are being sent keep their instance, and with it the memory of a group.
+#[test]
+fn memory_that_a_slow_reader_keeps_counts_against_the_bound() {
+    run(async {
+        let world = World::new(8);
+        let config = Config {
+            memory_bytes_max: 2 * 6 * by_minutes().instance_bytes,
+            ..by_minutes()
+        };
+        let started = started_with(&world, &config).await;
+        let service = &started.service;
+        put_large(service, 0..4).await;
+        let opened = service.open("b", "0").await.expect("it is there");
+        let held = opened.read(0..100).next().await;
+        for key in 4..10 {
+            put_large(service, key..key + 1).await;
+            let running = started.running.load(Ordering::SeqCst);
+            assert!(running <= 12, "{running} after object {key}");
+        }
+        let figures = service.figures();
+        assert_eq!((figures.fragments_refused, figures.instances), (1, 6));
+        let held = held.expect("some").expect("it is read");
+        assert_eq!(held, content(0, LARGE)[..100]);
+        drop(held);
+        put_large(service, 10..14).await;
+        let figures = service.figures();
+        assert_eq!((figures.fragments_refused, figures.instances), (1, 12));
+        all_are_read(service, 0..14).await;
+    });
+}
+
+#[test]
+fn a_reader_that_stops_keeps_no_memory() {
+    run(async {
+        let world = World::new(9);
+        let started = started_with(&world, &by_minutes()).await;
+        let service = &started.service;
+        put_large(service, 0..1).await;
+        let opened = service.open("b", "0").await.expect("it is there");
+        let mut reading = opened.read(0..LARGE as u64);
+        let first = reading.next().await.expect("some").expect("it is read");
+        world.clock().sleep(10 * MINUTE).await;
+        assert_eq!(started.running.load(Ordering::SeqCst), 0);
+        let rest: Vec<Bytes> = reading.try_collect().await.expect("it is read");
+        assert_eq!([vec![first], rest].concat().concat(), content(0, LARGE));
+    });
+}
+
 #[test]
 fn an_object_without_a_place_in_memory_is_in_the_store_alone() {
     run(async {
