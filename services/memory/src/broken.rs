@@ -11,6 +11,16 @@ pub enum Broken {
     ForgetsRecords,
     /// M3: a reply of another epoch is delivered.
     AcceptsOtherEpochs,
+    /// M1: conditions are checked when a change begins, and not when it is decided.
+    ChecksConditionsEarly,
+    /// M2: the store takes each attempt of a change for a change of its own.
+    ForgetsOperations,
+    /// M2, M7: a PUT returns once its content is in function memory, durable or not.
+    AcknowledgesMemoryAlone,
+    /// M4: units are taken without their checksums.
+    TrustsUnits,
+    /// M6: a read keeps nothing from being deleted.
+    HoldsNothing,
     /// Degraded functions are warmed up as often as active ones.
     WarmsAllAlike,
 }

@@ -24,6 +24,7 @@ use std::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use ports::{Clock, Entropy, Instances, LogThrottle, Monotonic};
+use primitives::Mutant;
 use tokio::sync::{Notify, watch};
 
 use crate::{
@@ -412,9 +413,9 @@ impl Groups {
         group.instance(function.index).await
     }
 
-    /// Whether this is the mutant without `rule`.
-    pub(crate) fn breaks(&self, rule: Broken) -> bool {
-        self.options.instance.mutant.breaks(rule)
+    /// The rule that tests break.
+    pub(crate) fn mutant(&self) -> Mutant<Broken> {
+        self.options.instance.mutant
     }
 
     /// Notes a read of a chunk.

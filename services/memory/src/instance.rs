@@ -184,6 +184,14 @@ impl Instance {
         self.link.call(Lane::Small, Call::Counts).await.is_ok()
     }
 
+    /// Changes a byte of its region.
+    #[cfg(test)]
+    pub(crate) fn damage(&self, offset: u64) {
+        let (region, mut byte) = (self.link.region().expect("it is alive"), [0]);
+        region.read(offset, &mut byte).expect("inside");
+        region.write(offset, &[byte[0] ^ 1]).expect("inside");
+    }
+
     /// Reserves space for a chunk of `bytes` bytes. A dropped call reserves nothing.
     pub async fn reserve(
         self: &Arc<Self>,

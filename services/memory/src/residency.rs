@@ -24,6 +24,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use ports::metering::function_memory::{Category, Counted, FunctionMemoryMeter};
+use primitives::Mutant;
 use tokio::sync::mpsc;
 
 use crate::{
@@ -54,6 +55,7 @@ pub(crate) struct Chunks {
     held: Vec<Option<HeldChunk>>,
     /// Its content is counted once, also while it moves.
     resident: Arc<Counted>,
+    mutant: Mutant<Broken>,
 }
 
 impl Chunks {
@@ -62,14 +64,20 @@ impl Chunks {
         let Some(chunk) = self.held.get(unit).and_then(Option::as_ref) else {
             return false;
         };
-        chunk.read(stripe.in_chunk().start, cell).is_ok() && stripe.is_intact(unit, cell)
+        chunk.read(stripe.in_chunk().start, cell).is_ok() && self.is_intact(stripe, unit, cell)
+    }
+
+    fn is_intact(&self, stripe: &Stripe, unit: usize, cell: &[u8]) -> bool {
+        stripe.is_intact(unit, cell) || self.mutant.breaks(Broken::TrustsUnits)
     }
 
     /// The content of a unit, if it is there and intact (M4).
     pub(crate) fn unit(&self, stripe: &Stripe, unit: usize) -> Option<Bytes> {
         let chunk = self.held.get(unit)?.as_ref()?;
         let cell = chunk.share(stripe.in_chunk().start, stripe.cell_bytes());
-        let cell = cell.ok().filter(|cell| stripe.is_intact(unit, cell))?;
+        let cell = cell
+            .ok()
+            .filter(|cell| self.is_intact(stripe, unit, cell))?;
         Some(cell.slice(..stripe.unit_bytes))
     }
 
@@ -95,6 +103,7 @@ impl Chunks {
             functions: self.functions.clone(),
             held,
             resident: Arc::clone(&self.resident),
+            mutant: self.mutant,
         }
     }
 
@@ -322,6 +331,7 @@ impl Residency {
                 || Arc::new(self.meter.resident(fragment.bytes)),
                 |replaced| Arc::clone(&replaced.resident),
             ),
+            mutant: self.groups.mutant(),
         };
         let present = fragments.get(&fragment.name).map(|chunks| chunks.load);
         let replaces = present.is_none() || present == replaced.map(|chunks| chunks.load);
@@ -336,7 +346,7 @@ impl Residency {
         drop(fragments);
         // The groups may be released from now on, and are forgotten then.
         drop(places);
-        if self.groups.breaks(Broken::ForgetsMissingChunks) {
+        if self.breaks(Broken::ForgetsMissingChunks) {
             return;
         }
         for function in missing {
@@ -423,6 +433,11 @@ impl Residency {
         for name in names {
             self.remove(&mut fragments, name);
         }
+    }
+
+    /// Whether this is the mutant without `rule`.
+    pub(crate) fn breaks(&self, rule: Broken) -> bool {
+        self.groups.mutant().breaks(rule)
     }
 
     /// The chunks that are missing.

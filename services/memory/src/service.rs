@@ -182,6 +182,7 @@ impl Service {
             key_value: parts.key_value,
             clock: parts.clock,
             entropy: parts.entropy,
+            mutant: config.mutant,
         };
         let shape = Shape {
             data: config.data_units,
@@ -437,6 +438,9 @@ impl Service {
     }
 
     fn hold_all(&self, segments: &[Segment]) -> Option<Vec<Hold>> {
+        if self.table.mutant.breaks(Broken::HoldsNothing) {
+            return Some(Vec::new());
+        }
         segments.iter().map(|one| self.holds.hold(one.id)).collect()
     }
 

@@ -56,7 +56,7 @@ impl Warming {
             if is_time {
                 degraded_at = now + every.degraded;
             }
-            let with_degraded = is_time || self.groups.breaks(Broken::WarmsAllAlike);
+            let with_degraded = is_time || self.groups.mutant().breaks(Broken::WarmsAllAlike);
             let called = |phase| phase == Phase::Active || with_degraded;
             let instances = self.groups.to_warm_up(called);
             let count = instances.len() as u64;

@@ -9,6 +9,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
     Error, Result,
+    broken::Broken,
     buffers::Buffers,
     durable::{DurableFragments, Storing},
     erasure::Code,
@@ -57,7 +58,9 @@ impl Writer {
             storing.abort().await;
             return Err(error);
         }
-        storing.finish().await?;
+        if !self.residency.breaks(Broken::AcknowledgesMemoryAlone) {
+            storing.finish().await?;
+        }
         if let Some(slots) = slots {
             self.residency.seal(fragment, slots, None).await;
         }

@@ -404,6 +404,8 @@ struct Reborn {
     /// The epoch of the second life.
     epoch: Epoch,
     born_at: u32,
+    /// Whether it refuses requests of other epochs.
+    refuses: bool,
 }
 
 impl Reborn {
@@ -414,6 +416,7 @@ impl Reborn {
             requests: AtomicU32::new(0),
             epoch,
             born_at,
+            refuses: true,
         }
     }
 }
@@ -428,7 +431,10 @@ impl Twist for Reborn {
         Some(request)
     }
     fn reply(&self, _: Bytes) -> Bytes {
-        let request = self.request.lock().take().expect("it was received");
+        let mut request = self.request.lock().take().expect("it was received");
+        if !self.refuses && self.requests.load(Ordering::Relaxed) > self.born_at {
+            request.epoch = self.epoch;
+        }
         self.function.lock().answer(&request).encode()
     }
 }
@@ -476,16 +482,30 @@ fn a_reply_of_another_epoch_is_void_and_the_instance_is_ended() {
     });
 }
 
-/// M3: of two live instances of one function, the older one is fenced.
+/// M3: of two live instances of one function, the older one is fenced. It refuses a call that it takes
+/// for the newer one, and if it does not, its reply is void.
 #[test]
-fn an_older_instance_that_takes_a_call_refuses_it_and_is_ended() {
-    run(async {
-        let older = program(Reborn::new(Epoch(76), 1));
-        let instance = start_broken(older, Mutant::NONE).await;
-        let refused = instance.reserve(name(0), 10).await.expect_err("void");
-        assert_eq!(refused, ReserveError::Dead);
-        instance.died().await;
-    });
+fn an_older_instance_that_takes_a_call_is_ended() {
+    let accepts = Mutant::of(Broken::AcceptsOtherEpochs);
+    for (refuses, mutant) in [
+        (true, Mutant::NONE),
+        (false, Mutant::NONE),
+        (false, accepts),
+    ] {
+        run(async {
+            let older = Reborn {
+                refuses,
+                ..Reborn::new(Epoch(76), 1)
+            };
+            let instance = start_broken(program(older), mutant).await;
+            let reserved = instance.reserve(name(0), 10).await;
+            assert_eq!(reserved.is_ok(), mutant.is_any());
+            if !mutant.is_any() {
+                assert_eq!(reserved.expect_err("void"), ReserveError::Dead);
+                instance.died().await;
+            }
+        });
+    }
 }
 
 /// Section 5.5.1: a call finds that the instance is another one than before.

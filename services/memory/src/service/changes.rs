@@ -5,6 +5,7 @@ use ports::key_value::Version;
 use super::{Service, check_key};
 use crate::{
     Error, Result,
+    broken::Broken,
     events::{Event, Kind},
     fragment::Segment,
     model::{Attributes, Conditions, Object, VersionId},
@@ -43,10 +44,14 @@ impl Service {
             bytes: row.place.bytes(),
             etag: row.etag.text(),
         })?;
-        for _ in 0..ATTEMPTS_MAX {
+        for attempt in 0..ATTEMPTS_MAX {
             let known = buckets::find_to_add(&self.table, bucket).await?;
             let (found, point) = objects::read(&self.table, known.id, key).await?;
-            if let Err(error) = objects::check(conditions, found.as_ref().map(|one| &one.row)) {
+            let is_checked = attempt > 0 && self.table.mutant.breaks(Broken::ChecksConditionsEarly);
+            let present = found.as_ref().map(|one| &one.row);
+            if let Err(error) = objects::check(conditions, present)
+                && !is_checked
+            {
                 self.table.externalize(point).await?;
                 return Err(error);
             }

@@ -6,6 +6,7 @@ mod metering;
 mod races;
 mod random_calls;
 mod recovery;
+mod rules;
 mod streaming;
 mod window;
 
@@ -106,6 +107,10 @@ fn config() -> Config {
         unit_bytes: STRIPE as u32 / 4,
         ..Config::default()
     }
+}
+
+fn of(mutant: Mutant<Broken>, config: Config) -> Config {
+    Config { mutant, ..config }
 }
 
 /// A group is full with two objects of [`LARGE`] bytes.
@@ -318,62 +323,6 @@ fn function_memory_fills_again_after_deaths_and_restarts() {
     });
 }
 
-/// M1: conditions are checked when the change is decided.
-#[test]
-fn of_racing_uploads_that_expect_no_object_one_succeeds() {
-    run(async {
-        let world = World::new(3);
-        let started = started(&world).await;
-        let absent = Conditions {
-            if_none_match: Some(ETags::Any),
-            if_match: None,
-        };
-        let contents: Vec<_> = (0..8).map(|seed| content(seed, 3 * STRIPE)).collect();
-        let puts = contents
-            .iter()
-            .map(|content| put_under(&started.service, "k", content, &absent));
-        let outcomes = join_all(puts).await;
-        let winners: Vec<_> = (0..8).filter(|index| outcomes[*index].is_ok()).collect();
-        assert_eq!(winners.len(), 1, "{outcomes:?}");
-        let lost = |outcome: &Result<Object>| matches!(outcome, Err(Error::ConditionFailed));
-        assert_eq!(outcomes.iter().filter(|outcome| lost(outcome)).count(), 7);
-        assert_eq!(
-            get(&started.service, "k").await.expect("it is there"),
-            contents[winners[0]]
-        );
-        until(&world, || async { stored_objects(&world).await == 1 }).await;
-    });
-}
-
-/// M6.
-#[test]
-fn a_read_ends_with_the_version_that_it_began_with() {
-    run(async {
-        let world = World::new(4);
-        let started = started(&world).await;
-        let (old, new) = (content(1, 30 * STRIPE), content(2, 30 * STRIPE));
-        put(&started.service, "k", &old).await;
-        let opened = started.service.open("b", "k").await.expect("it is there");
-        let bytes = opened.object().bytes;
-        let mut reading = opened.read(0..bytes);
-        let first = reading.next().await.expect("some").expect("it is read");
-        put(&started.service, "k", &new).await;
-        started
-            .service
-            .delete("b", "k", &Conditions::default())
-            .await
-            .expect("deleted");
-        assert!(matches!(
-            get(&started.service, "k").await,
-            Err(Error::NoSuchObject)
-        ));
-        let rest: Vec<Bytes> = reading.try_collect().await.expect("it is read");
-        assert_eq!([vec![first], rest].concat().concat(), old);
-        until(&world, || async { stored_objects(&world).await == 0 }).await;
-        assert_eq!(started.service.figures().fragments, 0);
-    });
-}
-
 #[test]
 fn content_that_is_not_committed_is_collected_also_after_a_crash() {
     run(async {
@@ -435,45 +384,6 @@ fn a_full_object_store_refuses_large_objects_until_it_has_room() {
         assert!(get(service, "k").await.expect("it is there") == new);
         until(&world, || async { stored_objects(&world).await == 1 }).await;
     });
-}
-
-/// Flips a bit at each of `places` of the one stored object.
-async fn damage(world: &World, places: &[usize]) {
-    let objects = world.objects();
-    let stored = objects.list(None).next().await;
-    let stored = stored.expect("one object").expect("listed");
-    let read = objects.get_range(&stored.location, 0..stored.size).await;
-    let mut content = read.expect("read").to_vec();
-    for place in places {
-        content[*place] ^= 1;
-    }
-    let options = PutOptions::default();
-    let put = objects.put_opts(&stored.location, content.into(), options);
-    put.await.expect("damaged");
-}
-
-/// M4.
-#[test]
-fn damaged_units_are_repaired_and_never_sent() {
-    // Each place lies in another unit of the first stripe.
-    for places in [&[10, 1110][..], &[10, 1110, 2210]] {
-        run(async {
-            let world = World::new(10);
-            let without_memory = Config {
-                memory_bytes_max: 0,
-                ..config()
-            };
-            let started = window::started_with(&world, &without_memory).await;
-            let whole = content(1, 9 * STRIPE);
-            put(&started.service, "k", &whole).await;
-            damage(&world, places).await;
-            match get(&started.service, "k").await {
-                Ok(read) => assert!(places.len() == 2 && read == whole),
-                Err(Error::Damaged(_)) => assert_eq!(places.len(), 3),
-                Err(error) => panic!("{error}"),
-            }
-        });
-    }
 }
 
 async fn upload_parts(service: &Service, upload: UploadId, sizes: &[usize]) -> Vec<NamedPart> {

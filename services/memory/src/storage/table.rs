@@ -7,11 +7,11 @@ use ports::{
     Clock, DurabilityPoint, Entropy, Item, Key, KeyValue, Receipt, Result, Timestamp, Update,
     key_value::{Condition, Name, OperationId, Outcome, Scan, Transacted, Value, Version},
 };
-use primitives::{Backoff, retry_repeatable};
+use primitives::{Backoff, Mutant, retry_repeatable};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::rows::FORMAT;
-use crate::fragment::SegmentId;
+use crate::{broken::Broken, fragment::SegmentId};
 
 /// The attribute of a row's record.
 const RECORD: &str = "r";
@@ -34,6 +34,8 @@ pub(crate) struct Table {
     pub(crate) key_value: Arc<dyn KeyValue>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
+    /// The rule that tests break.
+    pub(crate) mutant: Mutant<Broken>,
 }
 
 /// A page of rows.
@@ -143,29 +145,34 @@ impl Table {
 
     /// Makes all changes or none. `Some`: done. `None`: a row was not as expected.
     pub(crate) async fn write(&self, writes: Vec<Write>) -> Result<Option<Receipt>> {
-        let id = OperationId(self.unique());
-        let updates: Vec<_> = writes
-            .into_iter()
-            .map(|write| write.update)
-            .map(|update| match update.operation {
+        let first = self.unique();
+        let attempt = async || {
+            let is_new = self.mutant.breaks(Broken::ForgetsOperations);
+            let id = OperationId(if is_new { self.unique() } else { first });
+            let updates = writes.iter().map(|write| write.update.clone());
+            let updates = updates.map(|update| match update.operation {
                 Some(operation) => update.as_operation(id, operation.known),
                 None => update,
-            })
-            .collect();
-        let attempt = async || match &updates[..] {
-            [update] => {
-                let updated = self.key_value.update(update.clone()).await?;
+            });
+            self.attempt(updates.collect()).await
+        };
+        self.retried(attempt).await
+    }
+
+    async fn attempt(&self, updates: Vec<Update>) -> Result<Option<Receipt>> {
+        match <[Update; 1]>::try_from(updates) {
+            Ok([update]) => {
+                let updated = self.key_value.update(update).await?;
                 Ok(match updated.outcome {
                     Outcome::Done(_) => Some(updated.receipt),
                     Outcome::Conflict(_) => None,
                 })
             }
-            updates => match self.key_value.transact(updates.to_vec()).await? {
+            Err(updates) => match self.key_value.transact(updates).await? {
                 Transacted::Done { receipt, .. } => Ok(Some(receipt)),
                 Transacted::Conflict { .. } => Ok(None),
             },
-        };
-        self.retried(attempt).await
+        }
     }
 
     /// Makes changes of one partition that have no condition, in batches.

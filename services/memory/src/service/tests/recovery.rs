@@ -5,22 +5,8 @@ use std::time::Duration;
 use primitives::Mutant;
 use simulated::percent;
 
-use super::{races::slow_world, *};
-use crate::{broken::Broken, instance::Instance};
-
-async fn started_with(world: &World, config: &Config) -> Started {
-    let started = start_with(world, world.clock(), config);
-    let made = started.service.create_bucket("b").await;
-    made.expect("made");
-    started
-}
-
-fn broken(rule: Broken, config: Config) -> Config {
-    Config {
-        mutant: Mutant::of(rule),
-        ..config
-    }
-}
+use super::{races::slow_world, window::started_with, *};
+use crate::instance::Instance;
 
 fn missing(service: &Service) -> usize {
     service.reader.residency.missing_count()
@@ -177,7 +163,7 @@ fn no_chunk_of_an_active_function_stays_lost() {
     for seed in seeds(60) {
         assert_eq!(missing(seed, config()), 0, "seed {seed}");
     }
-    let mutant = || broken(Broken::ForgetsMissingChunks, config());
+    let mutant = || of(Mutant::of(Broken::ForgetsMissingChunks), config());
     assert!((0..400).any(|seed| missing(seed, mutant()) > 0));
 }
 
@@ -206,6 +192,7 @@ fn hot_fragments_are_in_memory_again_after_a_restart() {
             key_value: world.key_value(),
             clock: world.clock(),
             entropy: world.entropy(),
+            mutant: Mutant::NONE,
         };
         let rows = async || {
             let page = crate::storage::resident::page(&table, Bytes::new()).await;
