@@ -1,6 +1,11 @@
 """S3 by the command-line clients that people use, by many clients at once, and after a crash."""
 
 import concurrent.futures
+import os
+import shutil
+import subprocess
+
+import pytest
 
 import s3_server
 from s3_server import MIB
@@ -58,6 +63,54 @@ def s3cmd_works_unmodified(objects_server, tmp_path):
     s3cmd("cp", "s3://s3cmd-bucket/tree/one", "s3://s3cmd-bucket/two")
     s3cmd("del", "--recursive", "--force", "s3://s3cmd-bucket")
     s3cmd("rb", "s3://s3cmd-bucket")
+
+
+def rclone_works_unmodified(objects_server, tmp_path):
+    if shutil.which("rclone") is None:
+        pytest.skip("rclone is not installed")
+    settings = {
+        "TYPE": "s3",
+        "PROVIDER": "Other",
+        "ENDPOINT": objects_server.s3_url,
+        "REGION": s3_server.REGION,
+        "ACCESS_KEY_ID": s3_server.ACCESS_KEY,
+        "SECRET_ACCESS_KEY": s3_server.SECRET_KEY,
+        "UPLOAD_CUTOFF": "5M",
+        "CHUNK_SIZE": "5M",
+    }
+    # rclone's SDK reads settings of the AWS command line, too.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    environment |= {f"RCLONE_CONFIG_LF_{name}": value for name, value in settings.items()}
+
+    def rclone(*arguments):
+        command = ["rclone", "--config", "", "--retries", "1", "--low-level-retries", "1", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    body = s3_server.random_bytes(17 * MIB)
+    (tmp_path / "large").write_bytes(body)
+    rclone("mkdir", "lf:rclone-bucket")
+    rclone("copyto", "large", "lf:rclone-bucket/dir/large ü")
+    assert "17825792 dir/large ü" in rclone("ls", "lf:rclone-bucket")
+    rclone("copyto", "lf:rclone-bucket/dir/large ü", "back")
+    assert (tmp_path / "back").read_bytes() == body
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    for name in ("one", "sub/two"):
+        (tmp_path / "tree" / name).write_text(name)
+    rclone("sync", "tree", "lf:rclone-bucket/tree")
+    # A new time of an unchanged file is set by a copy onto itself.
+    os.utime(tmp_path / "tree" / "one", (1_000_000_000, 1_000_000_000))
+    rclone("sync", "tree", "lf:rclone-bucket/tree")
+    assert "2001-09-09" in rclone("lsl", "lf:rclone-bucket/tree/one")
+    rclone("check", "tree", "lf:rclone-bucket/tree", "--download")
+    (tmp_path / "tree" / "sub" / "two").unlink()
+    rclone("sync", "tree", "lf:rclone-bucket/tree")
+    rclone("moveto", "lf:rclone-bucket/tree/one", "lf:rclone-bucket/moved")
+    assert rclone("cat", "lf:rclone-bucket/moved") == "one"
+    assert rclone("lsf", "-R", "--files-only", "lf:rclone-bucket").split("\n") == ["dir/large ü", "moved", ""]
+    rclone("purge", "lf:rclone-bucket")
+    assert "rclone-bucket" not in rclone("lsd", "lf:")
 
 
 def many_clients_at_once_read_what_they_wrote(objects_server, s3, bucket):
