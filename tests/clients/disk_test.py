@@ -6,6 +6,7 @@ import pytest
 from kazoo.client import KazooState
 
 import http_api
+import s3_server
 import server as servers
 import small_disk
 import waiting
@@ -24,6 +25,15 @@ def running(tmp_path):
 @pytest.fixture
 def running_with_objects(tmp_path):
     yield from _running(small_disk.ObjectsOnSmallDisk, tmp_path)
+
+
+@pytest.fixture
+def running_with_s3(tmp_path):
+    yield from _running(S3OnSmallDisk, tmp_path)
+
+
+class S3OnSmallDisk(small_disk.OnSmallDisk, s3_server.Landfast):
+    """All of it there, with known keys of S3 clients."""
 
 
 def _running(kind, directory):
@@ -139,3 +149,46 @@ def a_full_disk_of_objects_alone_is_told(running_with_objects):
     waiting.until(lambda: api.ask("GET", "/health/ready").status == 200, "the server to be ready again")
     assert running.says("objects_full 0")
     assert api.ask("PUT", "/v1/state/long", LARGER_THAN_A_MESSAGE).status == 204
+
+
+def a_full_disk_refuses_objects_and_nothing_else(clients, running_with_s3):
+    running, body = running_with_s3, s3_server.random_bytes(3 * s3_server.MIB)
+    s3, full = s3_server.client(running.s3_url), (503, "SlowDown")
+    s3.create_bucket(Bucket="disk")
+    for key in ("one", "two"):
+        s3.put_object(Bucket="disk", Key=key, Body=body)
+    upload = s3.create_multipart_upload(Bucket="disk", Key="parts")["UploadId"]
+    client = clients(running, timeout=SESSION_SECONDS)
+    client.create("/filler")
+
+    def refusal(call, **named):
+        return s3_server.refusal(call, Bucket="disk", **named)
+
+    of_others = running.fill()
+    assert refusal(s3.put_object, Key="new", Body=body) == full
+    assert refusal(s3.upload_part, Key="parts", UploadId=upload, PartNumber=1, Body=body) == full
+    with pytest.raises(s3.exceptions.ClientError, match="The store is full. The server's operator must free space"):
+        s3.put_object(Bucket="disk", Key="new", Body=body)
+    s3.put_object(Bucket="disk", Key="small", Body=b"in the row")
+    assert s3_server.keys(s3.list_objects_v2(Bucket="disk")) == ["one", "small", "two"], "nothing is stored half"
+
+    small_disk.fill_the_journal(client, lambda: None)
+    assert running.says_full()
+    assert refusal(s3.put_object, Key="small", Body=b"other") == full
+    assert s3_server.content(s3, "disk", "small") == b"in the row"
+    assert s3_server.content(s3, "disk", "one") == body
+    assert s3_server.content(s3, "disk", "two", Range="bytes=5-9") == body[5:10]
+    s3.delete_object(Bucket="disk", Key="one")
+    assert refusal(s3.get_object, Key="one") == (404, "NoSuchKey")
+    s3.abort_multipart_upload(Bucket="disk", Key="parts", UploadId=upload)
+
+    def is_taken():
+        try:
+            return s3.put_object(Bucket="disk", Key="new", Body=body)
+        except s3.exceptions.ClientError as error:
+            assert error.response["Error"]["Code"] == "SlowDown", error
+            return None
+
+    of_others.unlink()
+    waiting.until(is_taken, "a PUT to be taken again")
+    assert s3_server.content(s3, "disk", "new") == body == s3_server.content(s3, "disk", "two")
