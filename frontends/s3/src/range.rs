@@ -77,8 +77,8 @@ fn resolve(range: dto::Range, bytes: u64) -> Result<Range<u64>, S3Error> {
 }
 
 fn of_part(object: &Object, number: i32) -> Result<Range<u64>, S3Error> {
-    let index = number - 1;
-    let Some(index) = usize::try_from(index).ok().filter(|_| number <= 10_000) else {
+    let index = usize::try_from(number).ok().and_then(|n| n.checked_sub(1));
+    let Some(index) = index.filter(|_| number <= 10_000) else {
         return Err(invalid_argument(
             "Part number must be an integer between 1 and 10000, inclusive",
         ));

@@ -89,7 +89,7 @@ fn malformed(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> + '_ {
 }
 
 /// The query without the fields of a presigned request.
-fn without_signature(uri: &Uri) -> Result<Uri, S3Error> {
+pub(crate) fn without_signature(uri: &Uri) -> Result<Uri, S3Error> {
     let pairs = uri.query().unwrap_or_default().split('&');
     let fields = ["X-Amz-", "AWSAccessKeyId=", "Signature=", "Expires="];
     let is_kept = |pair: &&str| !fields.iter().any(|field| pair.starts_with(field));

@@ -23,6 +23,11 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{
+    erasure::{DATA_UNITS_MAX, PARITY_UNITS_MAX},
+    model::SEGMENT_BYTES_MAX,
+};
+
 /// The bytes of a unit's checksum.
 pub(crate) const CHECKSUM_BYTES: usize = 4;
 /// The bytes of a unit, unless it is in the last stripe.
@@ -30,8 +35,12 @@ pub(crate) const UNIT_BYTES: u32 = 128 << 10;
 /// The most content in a fragment (`infinistore.txt`, section 5.3.4): whole stripes below 200 MB.
 const FRAGMENT_BYTES_MAX: u64 = 200_000_000;
 
+/// The largest unit that a row may name. A read holds a stripe of them.
+const UNIT_BYTES_MAX: u32 = 16 << 20;
+
 /// The parameters of the erasure code under which a segment is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "(u8, u8, u32)")]
 pub(crate) struct Shape {
     /// The data units of a stripe.
     pub(crate) data: u8,
@@ -39,6 +48,23 @@ pub(crate) struct Shape {
     pub(crate) parity: u8,
     /// The bytes of a unit, unless it is in the last stripe.
     pub(crate) unit_bytes: u32,
+}
+
+impl TryFrom<(u8, u8, u32)> for Shape {
+    type Error = &'static str;
+
+    /// The shape in a stored row. A damaged row gives an error here, and no arithmetic error later.
+    fn try_from((data, parity, unit_bytes): (u8, u8, u32)) -> Result<Self, Self::Error> {
+        let is_code =
+            (1..=DATA_UNITS_MAX).contains(&data.into()) && usize::from(parity) <= PARITY_UNITS_MAX;
+        let is_valid = is_code && (1..=UNIT_BYTES_MAX).contains(&unit_bytes);
+        let shape = Self {
+            data,
+            parity,
+            unit_bytes,
+        };
+        is_valid.then_some(shape).ok_or("no such erasure code")
+    }
 }
 
 impl Shape {
@@ -61,10 +87,22 @@ impl Shape {
 
 /// Immutable content under one id: that of one PUT, or of one uploaded part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "(SegmentId, u64, Shape)")]
 pub(crate) struct Segment {
     pub(crate) id: SegmentId,
     pub(crate) bytes: u64,
     pub(crate) shape: Shape,
+}
+
+impl TryFrom<(SegmentId, u64, Shape)> for Segment {
+    type Error = &'static str;
+
+    /// The segment in a stored row.
+    fn try_from((id, bytes, shape): (SegmentId, u64, Shape)) -> Result<Self, Self::Error> {
+        let segment = Self { id, bytes, shape };
+        let is_valid = bytes <= SEGMENT_BYTES_MAX;
+        is_valid.then_some(segment).ok_or("a segment beyond 5 GiB")
+    }
 }
 
 /// The id of a segment. It is never used again (M2).

@@ -166,7 +166,7 @@ impl Instance {
     /// The bytes of its region in use, by its latest reply.
     pub fn used_bytes(&self) -> u64 {
         let counts = self.link.counts();
-        counts.storage_bytes + counts.cache_bytes
+        counts.storage_bytes.saturating_add(counts.cache_bytes)
     }
 
     /// Its memory by its latest reply.

@@ -35,6 +35,7 @@ pub mod error;
 pub mod events;
 mod fragment;
 pub mod function;
+pub mod fuzzing;
 mod groups;
 mod holds;
 pub mod instance;

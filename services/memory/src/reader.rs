@@ -17,7 +17,7 @@ use crate::{
     broken::Broken,
     durable::DurableFragments,
     erasure::Code,
-    fragment::{Fragment, Segment, Stripe},
+    fragment::{Fragment, Segment, Shape, Stripe},
     model::Content,
     residency::{Chunks, Residency},
 };
@@ -67,6 +67,15 @@ enum Units {
 }
 
 impl Reader {
+    /// The code of a segment. One that was stored under other settings has another.
+    fn code(&self, shape: Shape) -> Arc<Code> {
+        let (data, parity) = (shape.data.into(), shape.parity.into());
+        if (data, parity) == (self.code.data(), self.code.parity()) {
+            return Arc::clone(&self.code);
+        }
+        Arc::new(Code::new(data, parity))
+    }
+
     /// The bytes `range` of the segments' content. `held` lives until the end.
     pub(crate) fn read(
         self,
@@ -236,7 +245,8 @@ impl Reader {
         }
         let mut decoded = vec![0; cell];
         let (bytes, checksum) = decoded.split_at_mut(unit);
-        self.code.reconstruct(&present, &mut [(index, bytes)]);
+        self.code(stripe.shape)
+            .reconstruct(&present, &mut [(index, bytes)]);
         checksum.copy_from_slice(&stripe.checksum(index, bytes));
         Some(decoded)
     }
@@ -260,7 +270,7 @@ impl Reader {
         if present.len() < usize::from(stripe.shape.data) {
             return None;
         }
-        self.code.reconstruct(&present, &mut missing);
+        self.code(stripe.shape).reconstruct(&present, &mut missing);
         let missing: Vec<_> = missing.into_iter().map(|(unit, _)| unit).collect();
         for unit in missing {
             let (bytes, checksum) =

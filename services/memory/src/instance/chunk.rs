@@ -55,7 +55,10 @@ impl Piece {
     fn place(&self, offset: u64, bytes: usize) -> Result<u64> {
         let end = offset.checked_add(bytes as u64);
         match self.space {
-            Space::At(from) if end.is_some_and(|end| end <= self.bytes) => Ok(from + offset),
+            // The region refuses a place outside of it.
+            Space::At(from) if end.is_some_and(|end| end <= self.bytes) => {
+                Ok(from.saturating_add(offset))
+            }
             _ => Err(Error::invalid(format!(
                 "access {bytes} bytes at {offset} of a chunk of {} bytes",
                 self.bytes

@@ -187,8 +187,23 @@ pub(crate) struct PendingRow {
 
 /// A fragment that is in function memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "(u64, Shape, Timestamp)")]
 pub(crate) struct ResidentRow {
     pub(crate) bytes: u64,
     pub(crate) shape: Shape,
     pub(crate) since: Timestamp,
+}
+
+impl TryFrom<(u64, Shape, Timestamp)> for ResidentRow {
+    type Error = &'static str;
+
+    fn try_from((bytes, shape, since): (u64, Shape, Timestamp)) -> Result<Self, Self::Error> {
+        let row = Self {
+            bytes,
+            shape,
+            since,
+        };
+        let is_valid = (1..=shape.fragment_bytes()).contains(&bytes);
+        is_valid.then_some(row).ok_or("no such fragment")
+    }
 }

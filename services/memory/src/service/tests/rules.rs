@@ -193,3 +193,34 @@ fn a_read_ends_with_the_version_that_it_began_with() {
         });
     }
 }
+
+/// Another start has other settings.
+#[test]
+fn an_object_of_another_erasure_code_is_read_and_repaired() {
+    for (data_units, parity_units) in [(3, 1), (5, 3), (5, 1)] {
+        run(async {
+            let world = World::new(5);
+            let first = started_with(&world, &config()).await;
+            let whole = content(1, 9 * STRIPE);
+            put(&first.service, "k", &whole).await;
+            drop(first);
+            damage(&world, &[10, 1110]).await;
+            let other = Config {
+                data_units,
+                parity_units,
+                ..config()
+            };
+            let second = start_with(&world, world.clock(), &other);
+            for _ in 0..2 {
+                let read = get(&second.service, "k").await.expect("it is there");
+                assert!(read == whole);
+                world.clock().sleep(Duration::from_secs(5)).await;
+            }
+            for index in 0..2 {
+                instance(&second.service, index).await.end();
+            }
+            let read = get(&second.service, "k").await.expect("it is there");
+            assert!(read == whole);
+        });
+    }
+}
