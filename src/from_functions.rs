@@ -11,7 +11,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use http::{HeaderValue, Method, header::CONTENT_TYPE};
+use http::Method;
 use http_body_util::BodyExt;
 use http_frontend::InProcessRouter;
 use ports::runtime::Function;
@@ -86,8 +86,7 @@ impl Objects {
         scope: Option<Arc<str>>,
         request: http::Request<sandbox::Incoming>,
     ) -> sandbox::Reply {
-        let is_form = |kind: &HeaderValue| kind.as_bytes().starts_with(b"multipart/");
-        if request.headers().get(CONTENT_TYPE).is_some_and(is_form) {
+        if InProcess::is_form(&request) {
             let refused = InProcess::refuse("Forms are served to browsers alone.");
             return refused.map(BodyExt::boxed_unsync);
         }

@@ -8,7 +8,10 @@ use std::{fmt, sync::Arc};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use http::{HeaderMap, Uri, header::AUTHORIZATION};
+use http::{
+    HeaderMap, Method, Request, Uri,
+    header::{AUTHORIZATION, CONTENT_TYPE},
+};
 use percent_encoding::percent_decode_str;
 use s3s::{
     S3Error, S3Result,
@@ -241,6 +244,14 @@ pub(crate) fn is_for_s3(uri: &Uri, headers: &HeaderMap) -> bool {
         || query.value("AWSAccessKeyId").is_some()
 }
 
+/// Whether the request is a form, whose signature is in its fields.
+pub(crate) fn is_form<B>(request: &Request<B>) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE);
+    let kind = kind.map(|kind| kind.as_bytes().to_ascii_lowercase());
+    let is_form = kind.is_some_and(|kind| kind.starts_with(b"multipart/form-data"));
+    *request.method() == Method::POST && is_form
+}
+
 /// Whether the header has a signature of version 2, which leaves out most of a request. URLs of
 /// that version are served, because boto3 makes them unless it is told otherwise.
 pub(crate) fn is_version_2(headers: &HeaderMap) -> bool {
@@ -263,178 +274,4 @@ impl S3Host for Hosts {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    pub(crate) fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let pairs = pairs.iter();
-        pairs
-            .map(|(name, value)| {
-                (
-                    name.parse().expect("a name"),
-                    value.parse().expect("a value"),
-                )
-            })
-            .collect()
-    }
-
-    #[test]
-    fn a_secret_key_is_in_no_debug_output() {
-        let credentials = Credentials {
-            access_key: "open".into(),
-            secret_key: "hidden".into(),
-        };
-        assert!(!format!("{credentials:?}").contains("hidden"));
-    }
-
-    #[derive(Debug)]
-    struct Deployed;
-
-    impl Functions for Deployed {
-        fn grant(&self, name: &str) -> Option<Grant> {
-            (name == "resize").then(|| Grant {
-                incarnation: 7,
-                buckets: vec!["photos".into()],
-            })
-        }
-    }
-
-    fn keys() -> Keys {
-        Keys {
-            own: Credentials {
-                access_key: "open".into(),
-                secret_key: "hidden".into(),
-            },
-            functions: Arc::new(Deployed),
-        }
-    }
-
-    #[test]
-    fn keys_are_of_one_deployment_of_one_function() {
-        let keys = keys();
-        let own = |name, incarnation| keys.own.of_function(name, incarnation);
-        let found = |access_key: &str| keys.of_function(access_key).map(|(keys, _)| keys);
-        let resize = own("resize", 7);
-        let found_keys = found(&resize.access_key).expect("it is deployed");
-        assert_eq!(found_keys.secret_key, resize.secret_key);
-        assert!(found(&own("resize", 8).access_key).is_none());
-        assert!(found(&own("other", 7).access_key).is_none());
-        assert_ne!(own("resize", 8).secret_key, resize.secret_key);
-        assert_ne!(own("other", 7).secret_key, resize.secret_key);
-    }
-
-    #[test]
-    fn a_function_names_its_own_buckets_alone() {
-        let keys = keys();
-        let access_key = keys.own.of_function("resize", 7).access_key;
-        let bucket = |bucket: &str| S3Path::Bucket {
-            bucket: bucket.into(),
-        };
-        let check = |path: &S3Path, pairs: &[(&'static str, &'static str)]| {
-            keys.check_buckets(&access_key, path, &headers(pairs))
-        };
-        assert!(check(&S3Path::Root, &[]).is_ok());
-        assert!(check(&bucket("photos"), &[]).is_ok());
-        assert!(check(&bucket("private"), &[]).is_err());
-        for (source, is_own) in [
-            ("photos/k", true),
-            ("/photos/k", true),
-            ("private/k", false),
-            ("%70rivate/k", false),
-            ("photos", false),
-        ] {
-            let checked = check(&bucket("photos"), &[("x-amz-copy-source", source)]);
-            assert_eq!(checked.is_ok(), is_own, "{source}");
-        }
-        assert!(
-            keys.check_buckets("open", &bucket("private"), &HeaderMap::new())
-                .is_ok()
-        );
-    }
-
-    #[test]
-    fn a_signature_for_s3_is_told_by_its_scope() {
-        let is_for = |uri: &'static str, value: &'static str| {
-            is_for_s3(
-                &Uri::from_static(uri),
-                &headers(&[("authorization", value)]),
-            )
-        };
-        let scope = "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request, Signature=0";
-        assert!(is_for("/b/k", scope));
-        assert!(!is_for(
-            "/b/k",
-            "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/lambda/aws4_request"
-        ));
-        assert!(is_for(
-            "/b/k?X-Amz-Credential=a%2F20260101%2Fus-east-1%2Fs3%2Faws4_request",
-            ""
-        ));
-        assert!(!is_for("/v1/state/s3", ""));
-    }
-
-    #[test]
-    fn an_unsigned_header_that_matters_is_refused() {
-        const SIGNED: &str =
-            "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host;x-amz-date, Signature=0";
-        let uri = Uri::from_static("/b/k");
-        let request = headers(&[
-            ("authorization", SIGNED),
-            ("host", "h"),
-            ("x-amz-date", "d"),
-        ]);
-        assert!(check_signed(&uri, &request).is_ok());
-        let mut more = request;
-        more.insert("x-amz-acl", http::HeaderValue::from_static("private"));
-        let refused = check_signed(&uri, &more).expect_err("not signed");
-        assert!(refused.to_string().contains("x-amz-acl"));
-    }
-
-    #[test]
-    fn a_presigned_request_names_its_headers_in_the_query() {
-        let uri =
-            Uri::from_static("/b/k?X-Amz-SignedHeaders=host%3Bx-amz-meta-a&X-Amz-Signature=0");
-        let request = headers(&[("host", "h"), ("x-amz-meta-a", "1")]);
-        assert!(check_signed(&uri, &request).is_ok());
-        let request = headers(&[("host", "h"), ("x-amz-meta-b", "1")]);
-        assert!(check_signed(&uri, &request).is_err());
-    }
-
-    /// The holder of a presigned URL must not choose the list of signed headers.
-    #[test]
-    fn a_presigned_url_covers_no_header_that_its_holder_adds() {
-        let added = [("host", "h"), ("x-amz-copy-source", "/other/key")];
-        let signed =
-            "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host;x-amz-copy-source, Signature=0";
-        let with_header = headers(&[added[0], added[1], ("authorization", signed)]);
-        let plain = Uri::from_static("/b/k?X-Amz-SignedHeaders=host&X-Amz-Signature=0");
-        assert!(check_signed(&plain, &with_header).is_err());
-        for disguised in [
-            "/b/k?X-Amz-%53ignedHeaders=host&X-Amz-Signature=0",
-            "/b/k?X-Amz-%53ignedHeaders=host&X-Amz-%53ignature=0",
-            "/b/k?X-Amz-Signature=0",
-        ] {
-            let uri = Uri::from_static(disguised);
-            assert!(check_signed(&uri, &headers(&added)).is_err(), "{disguised}");
-        }
-    }
-
-    #[test]
-    fn version_2_is_told_by_its_header() {
-        let of = |value| is_version_2(&headers(&[("authorization", value)]));
-        assert!(of("AWS a:b"));
-        assert!(!of("AWS4-HMAC-SHA256 x"));
-        assert!(!is_version_2(&HeaderMap::new()));
-    }
-
-    #[test]
-    fn a_name_under_localhost_is_a_bucket() {
-        let parse = |host: &'static str| {
-            let parsed = Hosts.parse_host_header(host).expect("a host");
-            parsed.bucket().map(str::to_owned)
-        };
-        assert_eq!(parse("photos.localhost:9000").as_deref(), Some("photos"));
-        assert_eq!(parse("localhost:9000"), None);
-        assert_eq!(parse("storage.example.org"), None);
-    }
-}
+pub(crate) mod tests;

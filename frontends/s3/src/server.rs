@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use listener::Timeouts;
 use memory::model::SEGMENT_BYTES_MAX;
@@ -26,7 +26,7 @@ use tokio::{net::TcpListener, sync::Semaphore};
 use tower_service::Service;
 
 use crate::{
-    access::{Access, Credentials, Functions, Hosts, Keys, is_for_s3, is_version_2},
+    access::{Access, Credentials, Functions, Hosts, Keys, is_for_s3, is_form, is_version_2},
     errors::Refusal,
     handler::Handler,
     ingress::{Ingress, RequestBody},
@@ -115,6 +115,11 @@ impl InProcess {
     /// Whether it is the one to answer the request.
     pub fn is_for<B>(request: &Request<B>) -> bool {
         is_for_s3(request.uri(), request.headers())
+    }
+
+    /// Whether the request is a form.
+    pub fn is_form<B>(request: &Request<B>) -> bool {
+        is_form(request)
     }
 
     /// The response to a request that may be repeated.
@@ -228,12 +233,7 @@ impl Endpoint {
         &self,
         request: &Request<RequestBody>,
     ) -> Result<Option<tokio::sync::SemaphorePermit<'_>>, Refusal> {
-        let content_type = request.headers().get(header::CONTENT_TYPE);
-        let is_form = content_type.is_some_and(|value| {
-            let value = value.as_bytes().to_ascii_lowercase();
-            value.starts_with(b"multipart/form-data")
-        });
-        if request.method() != Method::POST || !is_form {
+        if !is_form(request) {
             return Ok(None);
         }
         self.shared.forms.try_acquire().map(Some).map_err(|_| {

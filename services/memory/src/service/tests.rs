@@ -464,6 +464,35 @@ fn a_completed_upload_is_its_parts_in_order_and_leaves_nothing_else() {
     });
 }
 
+/// Keys to one bucket reach no upload of another by its id.
+#[test]
+fn an_upload_is_of_its_bucket_and_key_alone() {
+    run(async {
+        let world = World::new(11);
+        let started = started(&world).await;
+        let service = &started.service;
+        service.create_bucket("other").await.expect("made");
+        let begun = service.begin_upload("b", "k", Attributes::default()).await;
+        let upload = begun.expect("begun");
+        let named = upload_parts(service, upload, &[100]).await;
+        let none = Conditions::default();
+        for (bucket, key) in [("other", "k"), ("b", "other")] {
+            let stored = store(service, &content(1, 100)).await.expect("stored");
+            let part = service.commit_part(bucket, key, upload, 2, stored, BTreeMap::new());
+            assert!(matches!(part.await, Err(Error::NoSuchUpload)));
+            let parts = service.parts(bucket, key, upload, 0, 10).await;
+            assert!(matches!(parts, Err(Error::NoSuchUpload)));
+            let completed =
+                service.complete_upload(bucket, key, upload, &named, BTreeMap::new(), &none);
+            assert!(matches!(completed.await, Err(Error::NoSuchUpload)));
+            let aborted = service.abort_upload(bucket, key, upload).await;
+            assert!(matches!(aborted, Err(Error::NoSuchUpload)));
+        }
+        let completed = service.complete_upload("b", "k", upload, &named, BTreeMap::new(), &none);
+        assert_eq!(completed.await.expect("completed").bytes, 100);
+    });
+}
+
 #[test]
 fn a_list_shows_each_key_or_common_prefix_once_in_the_order_of_bytes() {
     run(async {
