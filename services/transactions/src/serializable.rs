@@ -15,15 +15,22 @@
 //! - [`model`] has the types. [`volume_store`] is the interface that clients use.
 //! - [`model_volume`] is the reference in memory: the oracle for tests of the engine, and a volume
 //!   for tests of its users.
+//! - [`validate`] decides proposals and drafts the slot that does. [`apply`] computes the changes of
+//!   a proposal, and folds changes into values. [`slots`] encodes the slots of the log, and [`rows`]
+//!   has the keys and records that slots are installed into. All of them are pure.
 //! - [`lock_table`] grants locks, for all implementations.
 //!
 //! Not here yet: the shell that writes logs and rows. Nothing in the program uses these modules.
 
+pub mod apply;
 #[cfg(test)]
 mod conformance;
 pub mod lock_table;
 pub mod model;
 pub mod model_volume;
+pub mod rows;
+pub mod slots;
+pub mod validate;
 pub mod volume_store;
 
 use primitives::RecordFormat;

@@ -22,8 +22,9 @@ use crate::{Error, Result};
 
 /// The longest group of a key, in bytes.
 pub const GROUP_BYTES_MAX: usize = 16;
-/// The longest name of a key within its group, in bytes.
-pub const NAME_BYTES_MAX: usize = 1_024;
+/// The longest name of a key within its group, in bytes. Escaped, it fits a sort key of any store,
+/// so that keys are always stored in the order of their names.
+pub const NAME_BYTES_MAX: usize = 480;
 /// The longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 256 << 10;
 /// The smallest block of a volume, in bytes.
@@ -388,6 +389,6 @@ fn check_name(name: &Bytes) -> Result<()> {
     if name.len() <= NAME_BYTES_MAX {
         Ok(())
     } else {
-        Err(Error::Invalid("the name of a key has at most 1,024 bytes"))
+        Err(Error::Invalid("the name of a key has at most 480 bytes"))
     }
 }

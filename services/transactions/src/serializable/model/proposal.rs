@@ -250,6 +250,9 @@ pub enum Refusal {
     OutOfRange(Key),
     /// A later attempt of the same transaction has begun.
     Superseded,
+    /// Its stage changes more numbers, or appends more often, than one slot can hold. Split the
+    /// transaction.
+    TooManyNumbers,
     /// Its stage is incomplete, does not match its checksum, or is too old. Stage it again.
     Stage,
 }
@@ -307,9 +310,9 @@ impl Write {
         Ok(())
     }
 
-    /// Its approximate encoded length in bytes.
+    /// The approximate encoded length, in bytes, of all that it changes.
     pub fn bytes_len(&self) -> usize {
-        12 + match self {
+        16 + match self {
             Self::Put { key, value } => key.bytes_len() + value.len(),
             Self::Patch {
                 key,
@@ -320,12 +323,16 @@ impl Write {
             | Self::Patch { key, .. }
             | Self::Add { key, .. }
             | Self::Max { key, .. } => key.bytes_len(),
+            // A part for each block, and the length.
             Self::Append {
                 length,
                 blocks,
+                block_bytes,
                 data,
-                ..
-            } => length.bytes_len() + blocks.bytes_len() + data.len(),
+            } => {
+                let parts = data.len() / (*block_bytes).max(1) as usize + 2;
+                length.bytes_len() + data.len() + parts * (blocks.bytes_len() + 32)
+            }
         }
     }
 }
