@@ -1,7 +1,7 @@
 # Each target installs what it needs by itself; see scripts/requirements.bash.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-differential simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure bench-memory
+.PHONY: help run test test-differential simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure bench-memory bench-validation
 
 help: ## Lists these targets
 	@grep -E '^[a-z-]+:.* ## ' Makefile | sed 's/:.* ## /\t/' | expand -t 20
@@ -44,3 +44,6 @@ bench-erasure: ## Measures the erasure code beside reads and copies of memory
 
 bench-memory: ## Measures objects over S3 beside Redis and other S3 servers
 	@scripts/bench-memory $(ARGUMENTS)
+
+bench-validation: ## Measures validation of proposals to a volume on one core, without I/O
+	@scripts/bench-validation $(ARGUMENTS)

@@ -154,4 +154,10 @@ pub enum Broken {
     ListsUnpinned,
     /// T18: a page shows a key with more versions than were read as its node's index has it.
     ListsFromMemory,
+    /// V1: the ranges that a proposal has scanned are not validated.
+    ForgetsRanges,
+    /// V1: numbers are compared as of the snapshot, and not when the proposal is ordered.
+    ComparesNumbersAtSnapshot,
+    /// V3: a proposal that is sent again is decided again.
+    ForgetsProposalIds,
 }

@@ -22,6 +22,8 @@
 //!   slots, and sweeps.
 //! - [`loader`] reads committed versions and values, from memory or from the store.
 //! - [`sequencing`] orders the commits of sequenced keyspaces through the [`sequencer`]'s log.
+//! - [`serializable`] is the engine under files: volumes with one log each. It stands beside the
+//!   parts above, and shares the validation of the [`sequencer`].
 //! - [`packing`] puts large values of many transactions into one object, and compacts those
 //!   [`packs`].
 //! - [`idempotency_keys`] keeps the outcomes of client ids for days.
@@ -64,6 +66,7 @@ mod packs;
 mod recovery;
 mod sequencer;
 mod sequencing;
+pub mod serializable;
 pub mod service;
 mod serving;
 mod storage;

@@ -109,8 +109,32 @@ impl<K: Remembered> LastWriters<K> {
         }
     }
 
+    /// A transaction that read below this slot cannot be validated.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.oldest
+    }
+
+    /// Whether `key` was written after slot `at`, which is not below the oldest.
+    pub(crate) fn is_written_since(&self, key: &K, at: u64) -> bool {
+        self.last.get(key).is_some_and(|last| *last > at)
+    }
+
+    /// The first key, from `from` on and before `is_past`, that was written after slot `at`.
+    pub(crate) fn first_written_since(
+        &self,
+        from: &K,
+        is_past: impl Fn(&K) -> bool,
+        at: u64,
+    ) -> Option<&K> {
+        let mut inside = self.last.range(from..).take_while(|(key, _)| !is_past(key));
+        inside.find(|(_, last)| **last > at).map(|(key, _)| key)
+    }
+
     /// Notes the written keys of `slot`, which follows all noted before.
     pub(crate) fn note(&mut self, slot: u64, written: BTreeSet<K>) {
+        if written.is_empty() {
+            return;
+        }
         self.last
             .extend(written.iter().map(|key| (key.clone(), slot)));
         self.weight += written.iter().map(K::weight).sum::<usize>();
@@ -161,12 +185,12 @@ impl Batch<'_> {
 impl<K: Remembered> Batch<'_, K> {
     /// Whether all writes after slot `at` are remembered.
     pub(crate) fn knows(&self, at: u64) -> bool {
-        at >= self.before.oldest
+        at >= self.before.oldest()
     }
 
     /// Whether `key` was written after slot `at`, which the table knows.
     pub(crate) fn is_written_since(&self, key: &K, at: u64) -> bool {
-        self.written.contains(key) || self.before.last.get(key).is_some_and(|last| *last > at)
+        self.written.contains(key) || self.before.is_written_since(key, at)
     }
 
     /// It commits, and writes these keys.

@@ -1,0 +1,41 @@
+//! Volumes: strictly serializable keyspaces with one fenced log each, the engine under files.
+//!
+//! ```text
+//!  snapshot ──▶ get_many, scan at its slot           no call where the log is written
+//!  commit(proposal): reads, predicates, writes
+//!    ──▶ validated in turn: reads not written since, numbers compared now
+//!    ──▶ one slot of the log, which holds the writes: that decides
+//!    ──▶ visible at once, rows are written later
+//! ```
+//!
+//! The log is the data. A slot names the version of each key that it writes, so a snapshot is one
+//! number. The engine knows keys, numbers and ranges, never inodes: POSIX is a library in the
+//! client process. `docs/design/0007-files.md` has the reasons and the failure of each step.
+//!
+//! - [`model`] has the types. [`volume_store`] is the interface that clients use.
+//! - [`model_volume`] is the reference in memory: the oracle for tests of the engine, and a volume
+//!   for tests of its users.
+//! - [`validate`] decides proposals and drafts the slot that does. [`apply`] computes the changes of
+//!   a proposal, and folds changes into values. [`slots`] encodes the slots of the log, and [`rows`]
+//!   has the keys and records that slots are installed into. All of them are pure.
+//! - [`lock_table`] grants locks, for all implementations.
+//!
+//! Not here yet: the shell that writes logs and rows. Nothing in the program uses these modules.
+
+pub mod apply;
+#[cfg(test)]
+mod conformance;
+pub mod lock_table;
+pub mod model;
+pub mod model_volume;
+pub mod rows;
+pub mod slots;
+pub mod validate;
+pub mod volume_store;
+
+use primitives::RecordFormat;
+
+pub use self::{model_volume::ModelVolume, volume_store::VolumeStore};
+
+/// The format of all records of volumes: slots, rows, and parts of stages.
+const FORMAT: RecordFormat = RecordFormat::new(1);
