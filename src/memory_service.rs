@@ -48,6 +48,7 @@ pub(crate) fn service(
     let parts = Parts {
         key_value: Arc::new(MeteredKeyValue::new(items, Arc::clone(meter))),
         objects: MeteredObjects::around(objects, Arc::clone(meter)),
+        buffer: None,
         instances,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
