@@ -18,10 +18,15 @@ use ports::{
 };
 use s3_frontend::Credentials;
 
-use crate::{provider::Provider, settings};
+use crate::{
+    provider::{NamedObjects, Provider},
+    settings,
+};
 
 /// The file of generated keys, as AWS's tools read it.
 const CREDENTIALS_FILE: &str = "s3-credentials";
+/// The folder in the data directory for objects that a distant store does not have yet.
+const BUFFER_DIRECTORY: &str = "memory-buffer";
 const ACCESS_KEY_VARIABLE: &str = "LANDFAST_S3_ACCESS_KEY";
 const SECRET_KEY_VARIABLE: &str = "LANDFAST_S3_SECRET_KEY";
 const ACCESS_KEY_LINE: &str = "aws_access_key_id = ";
@@ -34,10 +39,29 @@ const GROUPS_MIN: u64 = 4;
 /// The least memory of an instance.
 const INSTANCE_BYTES_MIN: u64 = 64 << 20;
 
-/// The service over the provider's stores.
+/// The buffer before a distant store of objects. None: objects are on a disk, or with everything else.
+pub(crate) async fn buffer(
+    provider: &Provider,
+    objects: Option<&NamedObjects>,
+    settings: &settings::Settings,
+) -> anyhow::Result<Option<Arc<dyn ObjectStore>>> {
+    if !matches!(objects, Some(NamedObjects::Distant(_))) {
+        return Ok(None);
+    }
+    ensure!(
+        !provider.is_shared(),
+        "--objects s3: with a shared store, objects of S3 clients would wait in a folder that other processes do not reach; give --objects file:///DIR with a shared DIR, or --s3 off"
+    );
+    let directory = settings.data_dir.join(BUFFER_DIRECTORY);
+    let named = format!("{}: the buffer of objects", directory.display());
+    let opened = embedded::open_objects(directory).await.context(named)?;
+    Ok(Some(opened.objects()))
+}
+
+/// The service over the provider's stores, on an object store and the buffer before it.
 pub(crate) fn service(
     provider: &Provider,
-    objects: Arc<dyn ObjectStore>,
+    (objects, buffer): (Arc<dyn ObjectStore>, Option<Arc<dyn ObjectStore>>),
     instances: Arc<dyn Instances>,
     meter: &Arc<Meter>,
     settings: settings::Memory,
@@ -48,6 +72,7 @@ pub(crate) fn service(
     let parts = Parts {
         key_value: Arc::new(MeteredKeyValue::new(items, Arc::clone(meter))),
         objects: MeteredObjects::around(objects, Arc::clone(meter)),
+        buffer,
         instances,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
@@ -62,6 +87,7 @@ pub(crate) fn service(
         active_intervals: settings.active_intervals,
         degraded_intervals: settings.degraded_intervals,
         upload_age_max: settings.upload_age_max,
+        buffer_bytes_max: settings.buffer_bytes_max,
         ..Config::default()
     };
     let group = u64::from(config.data_units) + u64::from(config.parity_units);

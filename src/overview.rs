@@ -30,7 +30,10 @@ use ports::metering::{
 use transactions::Engine;
 use zookeeper_frontend::Statistics;
 
-use crate::{log::Log, provider::Provider};
+use crate::{
+    log::Log,
+    provider::{NamedObjects, Provider},
+};
 
 /// The server as `/v1/status` and `/metrics` show it.
 #[derive(Debug)]
@@ -54,7 +57,7 @@ struct Progress {
 pub(crate) struct Sources {
     pub(crate) provider: Arc<Provider>,
     /// The directory for values of transactions, if it is a separate one.
-    pub(crate) packs: Option<ObjectDirectory>,
+    pub(crate) packs: Option<NamedObjects>,
     /// The number of blocked queue groups, if something checks that from time to time.
     pub(crate) blocked_groups: Arc<AtomicU64>,
     pub(crate) gateway: Gateway,
@@ -148,7 +151,7 @@ impl Snapshot for Overview {
         let Progress { phase, listeners } = self.progress().clone();
         let opened = self.opened.get();
         let provider = opened.map(|sources| &sources.provider);
-        let packs = opened.and_then(|sources| sources.packs.as_ref());
+        let packs = opened.and_then(|sources| sources.packs.as_ref()?.directory());
         let metered = opened.map_or_else(Vec::new, |sources| sources.meters.by_service().into());
         let sum = metered
             .iter()
@@ -225,6 +228,8 @@ fn memory_status((service, file): &(memory::Service, Option<PathBuf>)) -> Memory
         groups_degraded: figures.groups_degraded as u64,
         groups_released: figures.groups_released,
         fragments_refused: figures.fragments_refused,
+        buffered_bytes: figures.buffered_bytes,
+        buffered_fragments: figures.buffered_fragments as u64,
         metered: metered(&service.usage()),
         credentials: path.unwrap_or_default(),
     }

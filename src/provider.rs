@@ -1,6 +1,6 @@
 //! The configured provider for the rest of the program: its ports and its figures.
 
-use std::{sync::Arc, time::Duration};
+use std::{env, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use embedded::{Embedded, Health, LockedDirectory, ObjectDirectory};
@@ -11,7 +11,8 @@ use ports::{KeyValue, LogThrottle, Monotonic, Queue, QueueAdmin, objects::Object
 use redis_provider::{OpenError, Redis};
 use tokio::time::Instant;
 
-use crate::settings::{Settings, StoreSettings};
+use crate::settings::{ObjectSettings, Settings, StoreSettings};
+use s3_objects::Keys;
 
 /// The time for a shared store to respond at a start: it often starts beside us.
 const OPEN_MAX: Duration = Duration::from_secs(10);
@@ -154,19 +155,54 @@ impl Provider {
     }
 }
 
-/// The directory for the values of transactions, if the settings name one, with any provider.
-pub(crate) async fn open_objects(settings: &Settings) -> anyhow::Result<Option<ObjectDirectory>> {
-    let Some(directory) = &settings.objects else {
-        return Ok(None);
-    };
-    let opened = embedded::open_objects(directory.clone()).await.map(Some);
-    opened.with_context(|| format!("--objects file://{}", directory.display()))
+/// The place of objects that the settings name beside any provider.
+#[derive(Debug, Clone)]
+pub(crate) enum NamedObjects {
+    Directory(ObjectDirectory),
+    /// Elsewhere: slow, and away at times.
+    Distant(Arc<dyn ObjectStore>),
+}
+
+impl NamedObjects {
+    /// Opens what the settings name. A distant store may be away.
+    pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Option<Self>> {
+        match &settings.objects {
+            None => Ok(None),
+            Some(ObjectSettings::Directory(directory)) => {
+                let opened = embedded::open_objects(directory.clone()).await;
+                let named = || format!("--objects file://{}", directory.display());
+                Ok(Some(Self::Directory(opened.with_context(named)?)))
+            }
+            Some(ObjectSettings::S3(config)) => {
+                let named = || format!("--objects {config}");
+                let keys = Keys::from_environment(|name| env::var(name).ok());
+                let opened = s3_objects::open(config, &keys.with_context(named)?);
+                Ok(Some(Self::Distant(opened.with_context(named)?)))
+            }
+        }
+    }
+
+    pub(crate) fn objects(&self) -> Arc<dyn ObjectStore> {
+        match self {
+            Self::Directory(directory) => directory.objects(),
+            Self::Distant(objects) => Arc::clone(objects),
+        }
+    }
+
+    pub(crate) fn directory(&self) -> Option<&ObjectDirectory> {
+        match self {
+            Self::Directory(directory) => Some(directory),
+            Self::Distant(_) => None,
+        }
+    }
 }
 
 /// Checks repeatedly that the directory of objects is the one that was opened, so that a lost mount
 /// is noticed without writes.
-pub(crate) async fn look_at_objects(objects: Option<ObjectDirectory>) {
-    let Some(objects) = objects else { return };
+pub(crate) async fn look_at_objects(objects: Option<NamedObjects>) {
+    let Some(objects) = objects.as_ref().and_then(NamedObjects::directory) else {
+        return;
+    };
     loop {
         if let Err(error) = objects.check().await {
             tracing::debug!(%error, "the directory of objects is missing");

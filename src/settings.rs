@@ -29,7 +29,7 @@ use self::store::Provider;
 pub(crate) use self::{
     function_memory::Memory,
     listen::{HostName, Listen},
-    store::{StoreSettings, UserStore},
+    store::{ObjectSettings, StoreSettings, UserStore},
 };
 
 /// The file that is read if it exists and `--config` names no other.
@@ -64,7 +64,9 @@ pub(crate) struct Options {
     #[arg(long, env = "LANDFAST_STORE", value_name = "URL")]
     #[arg(hide_env_values = true)]
     store: Option<String>,
-    /// Where values of transactions over 1 KiB lie, many in one object: file:///DIR [default: none, they lie with everything else]
+    /// Where objects of S3 clients and values of transactions over 1 KiB lie: file:///DIR, or
+    /// s3://BUCKET[/PREFIX][?endpoint=URL&region=NAME] with keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY
+    /// [default: none, they lie with everything else]
     #[arg(long, env = "LANDFAST_OBJECTS", value_name = "URL")]
     #[arg(hide_env_values = true)]
     objects: Option<String>,
@@ -133,6 +135,9 @@ pub(crate) struct Options {
     /// Days after which an upload in parts that is neither completed nor aborted is removed [default: 7]
     #[arg(long, env = "LANDFAST_MEMORY_UPLOAD_AGE_DAYS", value_name = "DAYS")]
     memory_upload_age_days: Option<u32>,
+    /// MiB of objects that wait in the data directory for a distant store (--objects s3) before PUTs fail [default: 4096]
+    #[arg(long, env = "LANDFAST_MEMORY_BUFFER_MB", value_name = "MIB")]
+    memory_buffer_mb: Option<u64>,
     /// Seconds that a stop waits for functions at work; their callers then learn that the server stopped [default: 10]
     #[arg(long, env = "LANDFAST_STOP_WAIT_S", value_name = "SECONDS")]
     stop_wait_s: Option<u64>,
@@ -143,8 +148,9 @@ pub(crate) struct Options {
 pub(crate) struct Settings {
     pub(crate) data_dir: PathBuf,
     pub(crate) store: StoreSettings,
-    /// The directory for packed values of transactions; `None`: they are not packed.
-    pub(crate) objects: Option<PathBuf>,
+    /// The place of S3 clients' objects and packed values of transactions; `None`: that of everything
+    /// else, and values are not packed.
+    pub(crate) objects: Option<ObjectSettings>,
     pub(crate) zookeeper: Listen,
     /// Zero: no bound of its own.
     pub(crate) zookeeper_connections_per_address: usize,
@@ -180,7 +186,7 @@ impl Options {
                 .clone()
                 .unwrap_or_else(|| PathBuf::from("landfast-data")),
             store: options.store_settings()?,
-            objects: options.objects_directory()?,
+            objects: options.object_settings()?,
             zookeeper: options.zookeeper.unwrap_or(Listen::loopback(2181)),
             zookeeper_connections_per_address: options
                 .zookeeper_connections_per_address
@@ -243,7 +249,7 @@ impl Options {
             zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
             s3 http routes routes_hosts advertise tls_cert tls_key insecure threads user_store
             memory_total_mb memory_gc_interval_s memory_active_intervals memory_degraded_intervals
-            memory_upload_age_days stop_wait_s
+            memory_upload_age_days memory_buffer_mb stop_wait_s
         }
     }
 

@@ -13,7 +13,6 @@ use std::{
 
 use anyhow::{Context as _, anyhow, ensure};
 use coordination::{Gateway, Parts, Service, config::DataPlacement};
-use embedded::ObjectDirectory;
 use http_frontend::{HttpPeers, InProcessRouter, Services};
 use in_process::{SystemClock, SystemEntropy};
 use ports::{
@@ -39,7 +38,7 @@ use crate::{
     memory_service,
     object_events::ToFunctions,
     overview::{Meters, Overview, Sources},
-    provider::{self, Provider},
+    provider::{self, NamedObjects, Provider},
     same_store::SameStore,
     settings::{Listen, Settings, UserStore},
 };
@@ -117,7 +116,7 @@ impl RunningServer {
         let sandbox = sandbox(api, function_directory.path())?;
         let instances = sandbox.instances();
         let deployed = deployed(&provider, sandbox, keys.is_some());
-        let packs = provider::open_objects(settings).await?;
+        let packs = NamedObjects::open(settings).await?;
         let among = member.clone();
         let transactions = transactions(
             &provider,
@@ -147,13 +146,14 @@ impl RunningServer {
         }
         let objects = packs
             .as_ref()
-            .map_or_else(|| Arc::clone(&provider.objects), ObjectDirectory::objects);
+            .map_or_else(|| Arc::clone(&provider.objects), NamedObjects::objects);
         let mut memory = None;
         if let (Listen::At(address), Some((keys, file))) = (settings.s3, keys) {
             let limits = settings.memory;
+            let buffer = memory_service::buffer(&provider, packs.as_ref(), settings).await?;
             let service = memory_service::service(
                 &provider,
-                objects,
+                (objects, buffer),
                 instances.clone(),
                 &meters.memory,
                 limits,
@@ -352,7 +352,7 @@ fn metered_queue(queue: &Arc<dyn Queue>, meter: &Arc<Meter>) -> Arc<dyn Queue> {
 fn transactions(
     provider: &Provider,
     meter: &Arc<Meter>,
-    packs: Option<&ObjectDirectory>,
+    packs: Option<&NamedObjects>,
     member: Option<Member>,
     deployed: &functions::Service,
 ) -> transactions::Service {
@@ -373,7 +373,9 @@ fn transactions(
     let mut config = transactions::Config::default();
     let mut service = transactions::Service::builder(parts).destinations(destinations);
     if let Some(packs) = packs {
-        config.pack_wait = FILES_WAIT;
+        if packs.directory().is_some() {
+            config.pack_wait = FILES_WAIT;
+        }
         service = service.objects(MeteredObjects::around(packs.objects(), Arc::clone(meter)));
     }
     if let Some(Member { membership, peers }) = member {

@@ -144,6 +144,8 @@ fn start_logs() -> anyhow::Result<Log> {
     };
     // It logs each refused request as an error, and computed signatures. The front end logs itself.
     let levels = levels.with_target("s3s", LevelFilter::OFF);
+    // It logs each attempt of a request. What comes of it in the end is logged where it matters.
+    let levels = levels.with_target("object_store", LevelFilter::WARN);
     let log = Log::to_stderr().context("the log could not be opened")?;
     log.take_panics();
     let writer = log.clone();

@@ -159,6 +159,12 @@ fn memory(numbers: &Memory) -> Vec<String> {
     let mut lines = vec![format!(
         "memory        {fragments} fragments of objects on {instances} instances"
     )];
+    if numbers.buffered_fragments > 0 {
+        lines.push(format!(
+            "buffer        {} bytes of objects wait for the object store",
+            numbers.buffered_bytes
+        ));
+    }
     if !numbers.credentials.is_empty() {
         lines.push(format!(
             "s3 keys       {} (AWS_SHARED_CREDENTIALS_FILE takes it)",

@@ -16,6 +16,7 @@ pub(crate) struct Memory {
     pub(crate) active_intervals: u32,
     pub(crate) degraded_intervals: u32,
     pub(crate) upload_age_max: Duration,
+    pub(crate) buffer_bytes_max: u64,
 }
 
 impl Options {
@@ -41,6 +42,11 @@ impl Options {
             upload_age.is_none_or(|days| (1..=3650).contains(&days)),
             "--memory-upload-age-days: 1 to 3650"
         );
+        let buffer_mb = self.memory_buffer_mb;
+        ensure!(
+            buffer_mb.is_none_or(|mib| (1..=1 << 30).contains(&mib)),
+            "--memory-buffer-mb: 1 to 1073741824"
+        );
         Ok(Memory {
             bytes_max: self
                 .memory_total_mb
@@ -49,6 +55,7 @@ impl Options {
             active_intervals: active.unwrap_or(defaults.active_intervals),
             degraded_intervals: degraded.unwrap_or(defaults.degraded_intervals),
             upload_age_max: upload_age.map_or(defaults.upload_age_max, days),
+            buffer_bytes_max: buffer_mb.map_or(defaults.buffer_bytes_max, |mib| mib << 20),
         })
     }
 }

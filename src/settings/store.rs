@@ -54,6 +54,13 @@ impl StoreSettings {
     }
 }
 
+/// The place of objects that is not that of the provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ObjectSettings {
+    Directory(PathBuf),
+    S3(s3_objects::Config),
+}
+
 impl Options {
     pub(super) fn refuse_what_is_not_here(&self) -> anyhow::Result<()> {
         let provider = self.provider.unwrap_or_default();
@@ -67,20 +74,24 @@ impl Options {
         Ok(())
     }
 
-    pub(super) fn objects_directory(&self) -> anyhow::Result<Option<PathBuf>> {
+    pub(super) fn object_settings(&self) -> anyhow::Result<Option<ObjectSettings>> {
         let Some(url) = &self.objects else {
             return Ok(None);
         };
+        if url.starts_with("s3:") {
+            let config = s3_objects::Config::from_url(url).context("--objects s3")?;
+            return Ok(Some(ObjectSettings::S3(config)));
+        }
         let Some(path) = url.strip_prefix("file://") else {
             let scheme = url.split(':').next().unwrap_or_default();
-            bail!("--objects {scheme}: not in this build, which takes file:///DIR");
+            bail!("--objects {scheme}: not in this build, which takes file:///DIR and s3://BUCKET");
         };
         let is_plain = path.starts_with('/') && !path.contains(['%', '?', '#']);
         ensure!(
             is_plain,
             "--objects {url}: give file:/// and a path as it is, from the root"
         );
-        Ok(Some(PathBuf::from(path)))
+        Ok(Some(ObjectSettings::Directory(PathBuf::from(path))))
     }
 
     pub(super) fn store_settings(&self) -> anyhow::Result<StoreSettings> {

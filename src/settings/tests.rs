@@ -57,10 +57,8 @@ fn what_this_build_lacks_is_refused_by_name() {
             "--user-store",
         ),
         ("store = \"redis://h\"", "--store"),
-        (
-            "objects = \"s3://key:secret@b\"",
-            "--objects s3: not in this build",
-        ),
+        ("objects = \"s3://key:secret@b\"", "--objects s3"),
+        ("objects = \"gs://b\"", "--objects gs: not in this build"),
         (
             "objects = \"file://host/b\"",
             "a path as it is, from the root",
@@ -108,10 +106,10 @@ fn objects_are_files_in_a_directory() {
         .settle()
         .expect("settings");
     assert_eq!(
-        settings.objects.as_deref(),
-        Some(Path::new("/var/lib/landfast"))
+        settings.objects,
+        Some(ObjectSettings::Directory("/var/lib/landfast".into()))
     );
-    assert_eq!(Options::default().objects_directory().expect("none"), None);
+    assert_eq!(Options::default().object_settings().expect("none"), None);
 }
 
 #[test]

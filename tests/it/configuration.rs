@@ -75,8 +75,8 @@ fn what_this_build_lacks_is_refused_before_anything_is_touched() {
         (["--provider", "redis"], "--store redis://HOST:PORT"),
         (["--tls-cert", "cert.pem"], "TLS is not in this build"),
         (
-            ["--objects", "s3://bucket"],
-            "--objects s3: not in this build, which takes file:///DIR",
+            ["--objects", "gs://bucket"],
+            "--objects gs: not in this build, which takes file:///DIR and s3://BUCKET",
         ),
         (["--http", "0.0.0.0:0"], "--insecure"),
         (["--routes", "0.0.0.0:0"], "--insecure"),

@@ -106,6 +106,8 @@ gauge memory_running_bytes /memory/metered/running_bytes Memory of the instances
 counter memory_running_byte_seconds /memory/metered/running_byte_seconds The same times the seconds that it ran
 gauge memory_resident_bytes /memory/metered/resident_bytes Content of objects in function memory, without parity
 counter memory_fragments_refused /memory/fragments_refused Fragments that had no place in function memory
+gauge memory_buffered_bytes /memory/buffered_bytes Bytes in the buffer before a distant object store
+gauge memory_buffered_fragments /memory/buffered_fragments Fragments in the buffer, which the object store does not have yet
 counter port_calls{operation:operation} /usage/calls Calls of a port's operation
 counter port_failures{operation:operation} /usage/failures Calls that returned an error
 counter port_carried_items{operation:operation} /usage/items Items, messages or objects carried by calls

@@ -172,6 +172,10 @@ pub struct Memory {
     pub groups_released: u64,
     /// Fragments since the start that had no place in function memory.
     pub fragments_refused: u64,
+    /// Bytes in the buffer before a distant object store.
+    pub buffered_bytes: u64,
+    /// Fragments in the buffer, which a distant object store does not have yet.
+    pub buffered_fragments: u64,
     /// The use that costs money.
     pub metered: Metered,
     /// The file with the keys of S3 clients; empty if the environment gave them.

@@ -23,4 +23,12 @@ pub enum Broken {
     HoldsNothing,
     /// Degraded functions are warmed up as often as active ones.
     WarmsAllAlike,
+    /// A fragment leaves the buffer although its copy has failed.
+    RemovesUncopied,
+    /// M2: a fragment is deleted while its copy is under way.
+    DeletesBesideCopies,
+    /// M2: a deleted fragment whose copy failed is not deleted once more.
+    ForgetsLateCopies,
+    /// Section 5.3.2: a read that finds nothing, or damage, is not repeated.
+    ReadsOnce,
 }

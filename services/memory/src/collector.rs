@@ -142,12 +142,15 @@ impl Collector {
         if pending::read(&self.table, id).await?.is_none() {
             return Ok(true);
         }
+        let mut deleted = Ok(());
         for segment in segments {
             self.residency.forget(segment.id);
             for fragment in segment.fragments() {
-                self.durable.delete(fragment).await?;
+                // One that cannot be deleted yet keeps no other.
+                deleted = deleted.and(self.durable.delete(fragment).await);
             }
         }
+        deleted?;
         pending::forget(&self.table, id).await?;
         Ok(true)
     }

@@ -1,4 +1,5 @@
-//! Fragments in the object store: the durable copy.
+//! Fragments in the object store: the durable copy. A distant store has a buffer before it, which takes
+//! what is written ([`mod@crate::buffer`]).
 //!
 //! One object per fragment, so that a PUT costs one request and one sync, not twelve. It holds all
 //! chunks, so that a damaged unit is repaired, and so that each chunk is read back by itself.
@@ -9,15 +10,16 @@ use bytes::Bytes;
 use ports::{
     metering::function_memory::FunctionMemoryMeter,
     objects::{
-        self, MultipartUpload, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode,
-        PutOptions,
+        MultipartUpload, ObjectError, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions,
     },
 };
 use tokio::task::JoinHandle;
 
 use crate::{
     Result,
+    buffer::{Buffer, Room},
     fragment::{Fragment, FragmentName, SegmentId},
+    stored_name::{failed, path},
 };
 
 /// The parts of one fragment that are on their way to the store at a time.
@@ -26,38 +28,41 @@ const PARTS_MAX: usize = 4;
 /// The fragments of one object store.
 #[derive(Debug, Clone)]
 pub(crate) struct DurableFragments {
+    /// Where fragments are written: the object store, or the buffer before it.
     objects: Arc<dyn ObjectStore>,
+    buffer: Option<Arc<Buffer>>,
     meter: Arc<FunctionMemoryMeter>,
     /// The least id of a segment of this start. Older ones are not metered.
     first: SegmentId,
 }
 
-fn path(name: FragmentName) -> ObjectPath {
-    // Folders by the last digits, which are random. The first are the time.
-    let segment = format!("{:032x}", name.segment.0);
-    format!("memory/{}/{segment}-{}", &segment[30..], name.index).into()
-}
-
-fn failed(attempted: &str, name: FragmentName, cause: ObjectError) -> crate::Error {
-    let attempted = format!("{attempted} {}", path(name));
-    objects::failed(attempted, cause).into()
-}
-
 impl DurableFragments {
     pub(crate) fn new(
         objects: Arc<dyn ObjectStore>,
+        buffer: Option<Arc<Buffer>>,
         meter: Arc<FunctionMemoryMeter>,
         first: SegmentId,
     ) -> Self {
+        let files = buffer.as_ref().map(|buffer| Arc::clone(buffer.files()));
         Self {
-            objects,
+            objects: files.unwrap_or(objects),
+            buffer,
             meter,
             first,
         }
     }
 
-    /// Begins to store a fragment.
+    /// The buffer before a distant store.
+    pub(crate) fn buffer(&self) -> Option<&Arc<Buffer>> {
+        self.buffer.as_ref()
+    }
+
+    /// Begins to store a fragment. Waits while the buffer is full, for a bounded time.
     pub(crate) async fn begin(&self, fragment: Fragment) -> Result<Storing> {
+        let room = match &self.buffer {
+            Some(buffer) => Some(buffer.reserve(fragment.stored_bytes()).await?),
+            None => None,
+        };
         let upload = if fragment.stripes() > 1 {
             let begun = self.objects.put_multipart(&path(fragment.name)).await;
             Some(begun.map_err(|error| failed("store", fragment.name, error))?)
@@ -69,6 +74,7 @@ impl DurableFragments {
             meter: Arc::clone(&self.meter),
             bytes: fragment.stored_bytes(),
             name: fragment.name,
+            room,
             upload,
             whole: Bytes::new(),
             parts: VecDeque::new(),
@@ -82,6 +88,10 @@ impl DurableFragments {
 
     /// The bytes `range` of the stored object.
     pub(crate) async fn read(&self, name: FragmentName, range: Range<u64>) -> Result<Bytes> {
+        if self.buffer.is_some() {
+            let read = self.read_ranges(name, &[range]).await?;
+            return Ok(read.into_iter().next().unwrap_or_default());
+        }
         let read = self.objects.get_range(&path(name), range).await;
         read.map_err(|error| failed("read", name, error))
     }
@@ -92,22 +102,28 @@ impl DurableFragments {
         name: FragmentName,
         ranges: &[Range<u64>],
     ) -> Result<Vec<Bytes>> {
-        let read = self.objects.get_ranges(&path(name), ranges).await;
+        let read = match &self.buffer {
+            Some(buffer) => buffer.read(name, ranges).await,
+            None => self.objects.get_ranges(&path(name), ranges).await,
+        };
         read.map_err(|error| failed("read", name, error))
     }
 
-    /// Deletes the stored object, if it is there.
+    /// Deletes the stored object, if it is there. After an error the caller deletes it again.
     pub(crate) async fn delete(&self, fragment: Fragment) -> Result<()> {
-        match self.objects.delete(&path(fragment.name)).await {
-            Ok(()) => {
-                if fragment.name.segment >= self.first {
-                    self.meter.deleted(fragment.stored_bytes());
-                }
-                Ok(())
+        if let Some(buffer) = &self.buffer {
+            buffer.delete(fragment.name).await?;
+        } else {
+            match self.objects.delete(&path(fragment.name)).await {
+                Ok(()) => {}
+                Err(ObjectError::NotFound { .. }) => return Ok(()),
+                Err(error) => return Err(failed("delete", fragment.name, error)),
             }
-            Err(ObjectError::NotFound { .. }) => Ok(()),
-            Err(error) => Err(failed("delete", fragment.name, error)),
         }
+        if fragment.name.segment >= self.first {
+            self.meter.deleted(fragment.stored_bytes());
+        }
+        Ok(())
     }
 }
 
@@ -118,6 +134,8 @@ pub(crate) struct Storing {
     /// With parity and checksums.
     bytes: u64,
     name: FragmentName,
+    /// In the buffer.
+    room: Option<Room>,
     /// Of more than one stripe.
     upload: Option<Box<dyn MultipartUpload>>,
     /// Of one stripe.
@@ -167,6 +185,9 @@ impl Storing {
             self.objects.put_opts(&path, whole, options).await
         };
         put.map_err(|error| failed("store", self.name, error))?;
+        if let Some(room) = self.room.take() {
+            room.fill(self.name);
+        }
         self.meter.stored(self.bytes);
         Ok(())
     }

@@ -20,6 +20,8 @@
 //! - **M3** The daemon issues each instance an epoch. A reply of another epoch is void.
 //! - **M4** Each unit has a checksum over its content and its place. It is verified before the unit
 //!   is decoded or sent. A unit is sent from the shared region, in which an instance writes no byte.
+//! - **M5** A fragment leaves the buffer before a distant store once that store has confirmed it, or to
+//!   be deleted. A delete comes after the put of its name ([`mod@buffer`]).
 //! - **M6** A read that began with a version ends with that version, or with an error.
 //! - **M7** Memory holds copies alone. The death of every instance at any moment loses nothing.
 //!
@@ -27,6 +29,7 @@
 //! that a PUT costs one request and one sync.
 
 pub mod broken;
+mod buffer;
 mod buffers;
 mod collector;
 mod durable;
@@ -52,6 +55,7 @@ mod resumption;
 pub mod service;
 mod sliding;
 mod storage;
+mod stored_name;
 mod warming;
 pub mod window;
 mod writer;

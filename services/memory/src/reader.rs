@@ -190,8 +190,22 @@ impl Reader {
         Ok(Units::Read { first: 0, cells })
     }
 
-    /// All units of a stripe from the object store, with damaged ones repaired.
+    /// All units of a stripe from the object store, with damaged ones repaired. A distant store that
+    /// returned other bytes is read again.
     pub(crate) async fn stripe(&self, fragment: Fragment, stripe: &Stripe) -> Result<Bytes> {
+        let Some(buffer) = self.durable.buffer() else {
+            return self.read_stripe(fragment, stripe).await;
+        };
+        let mut again = buffer.reads();
+        loop {
+            match self.read_stripe(fragment, stripe).await {
+                Err(Error::Damaged(_)) if buffer.wait(&mut again).await => {}
+                read => return read,
+            }
+        }
+    }
+
+    async fn read_stripe(&self, fragment: Fragment, stripe: &Stripe) -> Result<Bytes> {
         let all = stripe.in_object(0..stripe.shape.total());
         let cells = self.durable.read(fragment.name, all).await?;
         let is_intact = |unit: usize| {

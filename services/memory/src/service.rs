@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc, time::Duration};
 
 use futures_util::{
     StreamExt as _,
-    future::{join, join3},
+    future::{OptionFuture, join, join3},
     stream,
 };
 use parking_lot::Mutex;
@@ -28,6 +28,7 @@ pub use self::stored::Stored;
 use crate::{
     Error, Result,
     broken::Broken,
+    buffer::{Buffer, BufferParts},
     buffers::Buffers,
     collector::{Collector, Queue},
     durable::DurableFragments,
@@ -73,6 +74,9 @@ pub struct Parts {
     pub key_value: Arc<dyn KeyValue>,
     /// The durable copies.
     pub objects: Arc<dyn ObjectStore>,
+    /// The buffer before a distant store of the durable copies: a durable store on this machine, for
+    /// this service alone. None: the durable copies are written at once.
+    pub buffer: Option<Arc<dyn ObjectStore>>,
     /// The function memory.
     pub instances: Arc<dyn Instances>,
     /// Time.
@@ -109,6 +113,8 @@ pub struct Config {
     /// How instances are kept warm. None: the provider does not reclaim idle instances. The local ones
     /// are processes of the server, which end with it alone.
     pub warm_ups: Option<WarmUps>,
+    /// The bytes in the buffer beyond which PUTs wait, and then fail.
+    pub buffer_bytes_max: u64,
     /// The rule that tests break.
     pub mutant: Mutant<Broken>,
     /// How long an upload in parts may be open before it is aborted.
@@ -131,6 +137,7 @@ impl Default for Config {
             degraded_intervals: 12,
             scaling: Scaling::Linear,
             warm_ups: None,
+            buffer_bytes_max: 4 << 30,
             mutant: Mutant::NONE,
             upload_age_max: Duration::from_hours(7 * 24),
         }
@@ -171,6 +178,7 @@ struct Background {
     migration: Migration,
     sliding: Sliding,
     warming: Warming,
+    buffer: Option<Arc<Buffer>>,
     wanted: mpsc::Receiver<Wanted>,
     recovery: Recovery,
 }
@@ -195,7 +203,19 @@ impl Service {
         let instances = MeteredInstances::new(parts.instances, Arc::clone(&meter));
         let groups = Groups::new(Arc::new(instances), clock, options);
         let (residency, wanted) = Residency::new(Arc::clone(&groups), Arc::clone(&meter));
-        let durable = DurableFragments::new(parts.objects, meter, table.first_segment());
+        let first = table.first_segment();
+        let buffer = parts.buffer.map(|files| {
+            Buffer::new(BufferParts {
+                files,
+                behind: Arc::clone(&parts.objects),
+                clock: Arc::clone(&table.clock),
+                entropy: Arc::clone(&table.entropy),
+                first,
+                bytes_max: config.buffer_bytes_max,
+                mutant: config.mutant,
+            })
+        });
+        let durable = DurableFragments::new(parts.objects, buffer, meter, first);
         let (writer, reader) = streams(shape, &durable, &residency);
         let service = Self {
             outbox: Arc::new(Outbox::new(table.clone())),
@@ -256,12 +276,13 @@ impl Service {
                 queue: Arc::clone(&self.garbage),
             },
             migration,
+            buffer: self.writer.durable.buffer().cloned(),
             wanted,
         }
     }
 
-    /// Resumes memory, collects garbage and abandoned uploads, loads fragments, recovers chunks and releases memory, until it
-    /// is dropped. The second call does nothing.
+    /// Resumes memory, collects garbage and abandoned uploads, loads fragments, recovers chunks, releases memory and
+    /// empties the buffer, until it is dropped. The second call does nothing.
     pub async fn run(&self) {
         let Some(background) = self.background.lock().take() else {
             return;
@@ -272,6 +293,7 @@ impl Service {
             migration,
             sliding,
             warming,
+            buffer,
             wanted,
             recovery,
         } = background;
@@ -279,7 +301,8 @@ impl Service {
         let moves = join(migration.load_wanted(wanted), recovery.run());
         let window = join3(sliding.run(), warming.run(), resumption.run());
         let collect = join3(collector.run(), uploads, self.outbox.run());
-        join3(collect, moves, window).await;
+        let copies = OptionFuture::from(buffer.as_ref().map(|buffer| buffer.run()));
+        join(copies, join3(collect, moves, window)).await;
     }
 
     /// Tells `subscribers` of changes from now on, once each is durable, at least once. Call it before
@@ -468,6 +491,8 @@ impl Service {
     /// The size of function memory.
     pub fn figures(&self) -> Figures {
         let groups = self.groups.figures();
+        let buffer = self.writer.durable.buffer();
+        let waiting = buffer.map(|buffer| buffer.waiting()).unwrap_or_default();
         Figures {
             instances: self.groups.instances_count(),
             fragments: self.reader.residency.count(),
@@ -476,6 +501,8 @@ impl Service {
             groups_released: groups.released,
             fragments_refused: groups.refused,
             recoveries: groups.recoveries,
+            buffered_fragments: waiting.fragments,
+            buffered_bytes: waiting.bytes,
         }
     }
 }
@@ -497,6 +524,10 @@ pub struct Figures {
     pub fragments_refused: u64,
     /// Instances that were replaced since the start.
     pub recoveries: u64,
+    /// Fragments in the buffer, which the object store does not have yet.
+    pub buffered_fragments: usize,
+    /// Bytes of the buffer that are used, with those of PUTs under way.
+    pub buffered_bytes: u64,
 }
 
 /// The ways of content in and out.

@@ -74,6 +74,8 @@ fn memory() -> Memory {
         groups_degraded: 2,
         groups_released: 3,
         fragments_refused: 4,
+        buffered_bytes: 5,
+        buffered_fragments: 6,
         metered: Metered::default(),
         credentials: "keys".into(),
     }

@@ -1,6 +1,7 @@
 //! The service on simulated stores and instances.
 
 mod abandoned;
+mod buffer;
 mod events;
 mod metering;
 mod races;
@@ -125,10 +126,21 @@ fn small() -> Config {
 const LARGE: usize = 20 * STRIPE;
 
 fn start_with(world: &World, clock: Arc<dyn Clock>, config: &Config) -> Started {
+    start_on(world, clock, config, (world.objects(), None))
+}
+
+/// A start on an object store and the buffer before it.
+fn start_on(
+    world: &World,
+    clock: Arc<dyn Clock>,
+    config: &Config,
+    (objects, buffer): (Arc<dyn ObjectStore>, Option<Arc<dyn ObjectStore>>),
+) -> Started {
     let count = Arc::<AtomicUsize>::default();
     let parts = Parts {
         key_value: world.key_value(),
-        objects: world.objects(),
+        objects,
+        buffer,
         instances: world.instances(program(Arc::clone(&count))),
         clock,
         entropy: world.entropy(),
