@@ -32,7 +32,7 @@
 //! shared region count against, that a message sent to an instance that dies was received, or X7 where
 //! the instance itself writes shared bytes.
 
-use std::{collections::BTreeMap, fmt::Debug, fs::File, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug, os::fd::OwnedFd, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -97,8 +97,8 @@ pub trait Instances: Debug + Send + Sync {
 /// A place in a file.
 #[derive(Debug, Clone)]
 pub struct FilePart {
-    /// The file.
-    pub file: Arc<File>,
+    /// The file's descriptor.
+    pub file: Arc<OwnedFd>,
     /// The offset in it, in bytes.
     pub offset: u64,
 }

@@ -4,7 +4,8 @@
 #![allow(clippy::disallowed_methods)] // Why: tests run real servers in real time.
 
 use std::{
-    convert::Infallible, fs::File, io, io::Write as _, net::SocketAddr, sync::Arc, time::Duration,
+    convert::Infallible, io, io::Write as _, net::SocketAddr, os::fd::OwnedFd, sync::Arc,
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -84,7 +85,7 @@ impl Service<Request<RequestBody>> for Answers {
 /// Claims that all long bytes lie in a file, which holds others.
 #[derive(Debug)]
 struct Elsewhere {
-    file: Arc<File>,
+    file: Arc<OwnedFd>,
     limits: Limits,
 }
 
@@ -403,7 +404,7 @@ async fn long_responses_that_an_instance_shares_are_sent_from_its_file() {
         bounds_memory: false,
     };
     let elsewhere = Elsewhere {
-        file: Arc::new(file),
+        file: Arc::new(file.into()),
         limits,
     };
     let fixture = Fixture::start_with(1, Some(Arc::new(elsewhere))).await;

@@ -48,7 +48,7 @@ const SMALL: [&str; 4] = ["[never]", "[deny]", "[advise]", "[inherit]"];
 /// A region.
 #[derive(Debug)]
 pub(super) struct SharedMemory {
-    file: Arc<File>,
+    file: File,
     mapping: Mapping,
     claims: Mutex<Claims>,
     regions: Arc<Regions>,
@@ -63,8 +63,7 @@ impl SharedMemory {
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
         let mapping = Mapping::new(&file, bytes)?;
-        let file = Arc::new(file);
-        regions.add(&mapping, &file);
+        regions.add(&mapping, file.try_clone()?.into());
         Ok(Self {
             file,
             mapping,
@@ -122,7 +121,7 @@ impl Region for SharedMemory {
             return Ok(());
         }
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        let discarded = fallocate(&*self.file, flags, offset as i64, bytes as i64);
+        let discarded = fallocate(&self.file, flags, offset as i64, bytes as i64);
         discarded.map_err(|error| unavailable("discard part of a shared region", error.into()))
     }
 }
@@ -138,7 +137,7 @@ impl Drop for SharedMemory {
 #[derive(Debug)]
 pub(super) struct Regions {
     /// By the start: the end, and the file.
-    mapped: RwLock<BTreeMap<usize, (usize, Arc<File>)>>,
+    mapped: RwLock<BTreeMap<usize, (usize, Arc<OwnedFd>)>>,
     has_small_pages: bool,
 }
 
@@ -150,9 +149,9 @@ impl Regions {
         }
     }
 
-    fn add(&self, mapping: &Mapping, file: &Arc<File>) {
+    fn add(&self, mapping: &Mapping, file: OwnedFd) {
         let start = mapping.start.as_ptr().addr();
-        let region = (start + mapping.bytes, Arc::clone(file));
+        let region = (start + mapping.bytes, Arc::new(file));
         self.mapped.write().insert(start, region);
     }
 

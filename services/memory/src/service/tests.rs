@@ -230,13 +230,19 @@ async fn stored_objects(world: &World) -> usize {
     world.objects().list(Some(&prefix)).count().await
 }
 
+/// An hour of virtual time.
+const WAITS_MAX: u32 = 60 * 60 * 100;
+
 /// Waits until `holds`.
 async fn until<F: Future<Output = bool>>(world: &World, holds: impl Fn() -> F) {
+    let mut waits = 0;
     while !holds().await {
         world
             .clock()
             .sleep(std::time::Duration::from_millis(10))
             .await;
+        waits += 1;
+        assert!(waits < WAITS_MAX, "seed {}: in vain", world.seed());
     }
 }
 
