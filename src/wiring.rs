@@ -108,7 +108,7 @@ impl RunningServer {
         } else {
             FunctionDirectory::lasting(settings.data_dir.join(FUNCTIONS_DIRECTORY))
         };
-        let keys = memory_service::keys(settings)?;
+        let keys = memory_service::keys(settings, &provider).await?;
         let objects_inside = Objects::new(keys.as_ref().map(|(keys, _)| keys.clone()));
         let api = FromFunctions {
             inside,
@@ -147,7 +147,7 @@ impl RunningServer {
         }
         let objects = packs
             .as_ref()
-            .map_or_else(|| Arc::clone(&provider.objects), ObjectDirectory::objects);
+            .map_or_else(|| Arc::clone(&provider.memory_objects), ObjectDirectory::objects);
         let mut memory = None;
         if let (Listen::At(address), Some((keys, file))) = (settings.s3, keys) {
             let limits = settings.memory;
