@@ -65,6 +65,7 @@ pub(crate) fn service(
         active_intervals: settings.active_intervals,
         degraded_intervals: settings.degraded_intervals,
         upload_age_max: settings.upload_age_max,
+        is_shared: provider.is_shared(),
         ..Config::default()
     };
     let group = u64::from(config.data_units) + u64::from(config.parity_units);
@@ -92,7 +93,9 @@ pub(crate) async fn keys(
         return Ok(Some((keys, Some(path))));
     }
     let items = &*provider.key_value;
-    let keys = keys_in_store(items).await.context("the keys of S3 clients")?;
+    let keys = keys_in_store(items)
+        .await
+        .context("the keys of S3 clients")?;
     // Clients read the file as with any other provider. The server does not need it.
     let written = fs::create_dir_all(&settings.data_dir).and_then(|()| write(&path, &keys));
     if let Err(error) = written {
@@ -122,12 +125,10 @@ async fn keys_in_store(items: &dyn KeyValue) -> anyhow::Result<Credentials> {
 fn given_keys() -> anyhow::Result<Option<Credentials>> {
     let given = |variable| env::var(variable).ok().filter(|key| !key.is_empty());
     match (given(ACCESS_KEY_VARIABLE), given(SECRET_KEY_VARIABLE)) {
-        (Some(access_key), Some(secret_key)) => {
-            Ok(Some(Credentials {
-                access_key,
-                secret_key,
-            }))
-        }
+        (Some(access_key), Some(secret_key)) => Ok(Some(Credentials {
+            access_key,
+            secret_key,
+        })),
         (None, None) => Ok(None),
         _ => anyhow::bail!("{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE}: set both or none"),
     }

@@ -145,9 +145,10 @@ impl RunningServer {
             let started = front_ends.start_zookeeper(address, settings, gateway, overview);
             started.await?;
         }
-        let objects = packs
-            .as_ref()
-            .map_or_else(|| Arc::clone(&provider.memory_objects), ObjectDirectory::objects);
+        let objects = packs.as_ref().map_or_else(
+            || Arc::clone(&provider.memory_objects),
+            ObjectDirectory::objects,
+        );
         let mut memory = None;
         if let (Listen::At(address), Some((keys, file))) = (settings.s3, keys) {
             let limits = settings.memory;
@@ -160,7 +161,8 @@ impl RunningServer {
             )?;
             service.subscribe(Arc::new(ToFunctions(deployed.clone())));
             let served = (service.clone(), instances);
-            let started = front_ends.start_s3(address, &objects_inside, keys, served, overview);
+            let inside = &objects_inside;
+            let started = front_ends.start_s3(address, settings, inside, keys, served, overview);
             started.await?;
             memory = Some((service, file));
         }

@@ -1,4 +1,4 @@
-//! The settings of stores: the provider, the places of znodes and packed values.
+//! The settings of stores: the provider, and the places of znodes and packed values.
 
 use std::path::PathBuf;
 

@@ -163,7 +163,9 @@ fn key(location: &Path) -> Key {
 fn bytes_of(item: &Item) -> u64 {
     match parts::lengths_of(item) {
         Some(lengths) => lengths.iter().sum(),
-        None => item.bytes(CONTENT).map_or(0, |content| content.len() as u64),
+        None => item
+            .bytes(CONTENT)
+            .map_or(0, |content| content.len() as u64),
     }
 }
 

@@ -11,6 +11,10 @@ pub enum Broken {
     ForgetsRecords,
     /// M3: a reply of another epoch is delivered.
     AcceptsOtherEpochs,
+    /// M6: a replaced segment of a shared store is deleted at once, also under readers at other servers.
+    CollectsAtOnce,
+    /// M2: a server that was taken for gone still commits content that others collect.
+    CommitsAfterEnd,
     /// Degraded functions are warmed up as often as active ones.
     WarmsAllAlike,
 }

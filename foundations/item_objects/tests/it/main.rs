@@ -179,7 +179,10 @@ fn of_two_uploads_of_a_name_one_is_refused_until_its_pieces_are_deleted() {
         objects.delete(&path).await.expect("deleted");
         assert!(objects.get(&path).await.is_err());
         let mut fourth = objects.put_multipart(&path).await.expect("begun");
-        fourth.put_part("fourth".into()).await.expect("no piece was left");
+        fourth
+            .put_part("fourth".into())
+            .await
+            .expect("no piece was left");
     });
 }
 

@@ -6,6 +6,7 @@ mod metering;
 mod races;
 mod random_calls;
 mod recovery;
+mod shared;
 mod streaming;
 mod window;
 

@@ -10,7 +10,10 @@ use ports::{
 use primitives::{Backoff, retry_repeatable};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::rows::FORMAT;
+use super::{
+    own::{self, MemberId, Own},
+    rows::FORMAT,
+};
 use crate::fragment::SegmentId;
 
 /// The attribute of a row's record.
@@ -34,6 +37,8 @@ pub(crate) struct Table {
     pub(crate) key_value: Arc<dyn KeyValue>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
+    /// This server, if others share the store.
+    pub(crate) own: Option<Arc<Own>>,
 }
 
 /// A page of rows.
@@ -85,6 +90,13 @@ impl Write {
         }
     }
 
+    /// Changes nothing, and holds only if the row is there.
+    pub(crate) fn check_present(key: Key) -> Self {
+        Self {
+            update: Update::check(key, Condition::Exists),
+        }
+    }
+
     /// Changes nothing, and holds only if the row is at `version`.
     pub(crate) fn check(key: Key, version: Version) -> Self {
         Self {
@@ -110,6 +122,18 @@ impl Write {
 impl Table {
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// This server's id, if others share the store.
+    pub(crate) fn member(&self) -> Option<MemberId> {
+        self.own.as_ref().map(|own| own.id())
+    }
+
+    /// The condition of each change that adds rows of this server alone: others have not taken it for
+    /// gone. None: no other server shares the store.
+    pub(crate) fn while_alive(&self) -> Option<Write> {
+        let member = self.member()?;
+        Some(Write::check_present(own::life(member)))
     }
 
     /// A number that was never drawn before: the time, then chance.

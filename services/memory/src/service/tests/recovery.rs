@@ -206,6 +206,7 @@ fn hot_fragments_are_in_memory_again_after_a_restart() {
             key_value: world.key_value(),
             clock: world.clock(),
             entropy: world.entropy(),
+            own: None,
         };
         let rows = async || {
             let page = crate::storage::resident::page(&table, Bytes::new()).await;
