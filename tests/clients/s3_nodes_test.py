@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import threading
 
 import botocore.exceptions
@@ -69,12 +70,24 @@ def each_object_is_written_and_read_at_any_server(pair):
 def the_owner_of_a_key_alone_has_it_in_memory(pair):
     clients = [one.s3 for one in pair]
     fragments = lambda: [function_memory.in_memory(one)[1] for one in pair]  # noqa: E731
+
+    def knows(client, other):
+        """Whether the server of `client` sends a request to the other one."""
+        before = fragments()[other]
+        for _ in range(4):
+            client.put_object(Bucket=BUCKET, Key=f"probe/{os.urandom(8).hex()}", Body=bytes(9000))
+        return fragments()[other] > before
+
+    for client, other in zip(clients, (1, 0)):
+        waiting.until(lambda: knows(client, other), "the servers to know each other")
+    before = fragments()
     for number in range(40):
         body = os.urandom(20_000)
         clients[number % 2].put_object(Bucket=BUCKET, Key=f"{number}", Body=body)
         for client in clients:
             assert s3_server.content(client, BUCKET, f"{number}") == body
-    assert sum(fragments()) == 40 and min(fragments()) > 5, fragments()
+    added = [now - then for now, then in zip(fragments(), before)]
+    assert sum(added) == 40 and min(added) > 5, added
 
 
 def uploads_in_parts_and_conditions_hold_across_servers(pair):
@@ -123,6 +136,22 @@ def what_was_acknowledged_is_read_after_the_owner_of_keys_is_killed(pair):
     pair[1].start()
     for key, body in acknowledged.items():
         assert _retried(s3_server.content, pair[1].s3, BUCKET, key) == body, key
+
+
+def keys_of_a_stopped_owner_are_served_by_the_others(pair):
+    bodies = {f"{n}": os.urandom(9000) for n in range(12)}
+    for key, body in bodies.items():
+        pair[0].s3.put_object(Bucket=BUCKET, Key=key, Body=body)
+    pair[1].process.send_signal(signal.SIGSTOP)
+    try:
+        # It holds its connections open until its lease has run out.
+        read = lambda key: _retried(s3_server.content, pair[0].s3, BUCKET, key)  # noqa: E731
+        answers = waiting.together(*(lambda key=key: read(key) for key in bodies))
+        assert answers == list(bodies.values())
+        pair[0].s3.put_object(Bucket=BUCKET, Key="0", Body=b"another")
+    finally:
+        pair[1].process.send_signal(signal.SIGCONT)
+    assert _retried(s3_server.content, pair[1].s3, BUCKET, "0") == b"another"
 
 
 def servers_without_given_keys_share_those_of_the_store(tmp_path, redis):

@@ -56,9 +56,9 @@ impl Adoption {
         while let Some(start) = from {
             let (ids, next) = pending::page(&self.table, Some(member), start).await?;
             for (id, _) in ids {
-                if pending::adopt(&self.table, member, id, is_broken).await? {
-                    self.garbage.add(id);
-                }
+                pending::adopt(&self.table, member, id, is_broken).await?;
+                // A move that another server made first is not there.
+                self.garbage.add(id);
             }
             from = next;
         }

@@ -55,7 +55,7 @@ pub(crate) fn remove(table: &Table, id: PendingId) -> Write {
     Write::delete_present(key(table.member(), id))
 }
 
-/// Moves a row of `member`, which is gone, to those of this server. False: it is not there any more.
+/// Moves a row of `member`, which is gone, to those of this server, if it is still there.
 ///
 /// `keeps`, a broken variant for tests: the row of `member` stays.
 pub(crate) async fn adopt(
@@ -63,16 +63,16 @@ pub(crate) async fn adopt(
     member: MemberId,
     id: PendingId,
     keeps: bool,
-) -> Result<bool> {
+) -> Result<()> {
     let theirs = key(Some(member), id);
     let (found, _) = table.get::<PendingRow>(&theirs, "pending segments").await?;
     let Some(found) = found else {
-        return Ok(false);
+        return Ok(());
     };
     let mut writes = vec![put(table, id, found.row.segments)];
     writes.extend((!keeps).then(|| Write::delete_present(theirs)));
     writes.extend(table.while_alive());
-    Ok(table.write(writes).await?.is_some())
+    Ok(table.write(writes).await.map(drop)?)
 }
 
 /// Removes the row of segments that are gone.

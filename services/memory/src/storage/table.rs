@@ -1,11 +1,15 @@
 //! Typed rows over the key-value port.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
 
 use bytes::Bytes;
 use ports::{
-    Clock, DurabilityPoint, Entropy, Item, Key, KeyValue, Receipt, Result, Timestamp, Update,
-    key_value::{Condition, Name, OperationId, Outcome, Scan, Transacted, Value, Version},
+    Clock, DurabilityPoint, Entropy, Error, ErrorKind, Item, Key, KeyValue, Receipt, Result,
+    Timestamp, Update,
+    key_value::{Change, Condition, Name, OperationId, Outcome, Scan, Transacted, Value, Version},
 };
 use primitives::{Backoff, retry_repeatable};
 use serde::{Serialize, de::DeserializeOwned};
@@ -166,6 +170,8 @@ impl Table {
     }
 
     /// Makes all changes or none. `Some`: done. `None`: a row was not as expected.
+    ///
+    /// Errors: `OutcomeUnknown` if a row to be deleted is gone after an answer was lost.
     pub(crate) async fn write(&self, writes: Vec<Write>) -> Result<Option<Receipt>> {
         let id = OperationId(self.unique());
         let updates: Vec<_> = writes
@@ -176,20 +182,37 @@ impl Table {
                 None => update,
             })
             .collect();
-        let attempt = async || match &updates[..] {
-            [update] => {
-                let updated = self.key_value.update(update.clone()).await?;
-                Ok(match updated.outcome {
-                    Outcome::Done(_) => Some(updated.receipt),
-                    Outcome::Conflict(_) => None,
-                })
-            }
-            updates => match self.key_value.transact(updates.to_vec()).await? {
-                Transacted::Done { receipt, .. } => Ok(Some(receipt)),
-                Transacted::Conflict { .. } => Ok(None),
-            },
+        let attempts = AtomicU32::new(0);
+        let attempt = async || {
+            attempts.fetch_add(1, Ordering::Relaxed);
+            self.try_write(&updates).await
         };
-        self.retried(attempt).await
+        let written = self.retried(attempt).await?;
+        // A repeat does not recognise that the row was deleted by the first attempt.
+        let deletes = |one: &Update| {
+            one.change == Change::Delete
+                && one.operation.is_none()
+                && one.condition == Condition::Exists
+        };
+        let is_repeat = attempts.load(Ordering::Relaxed) > 1;
+        if written.is_none() && is_repeat && updates.iter().any(deletes) {
+            return Err(Error::new(ErrorKind::OutcomeUnknown, "change rows"));
+        }
+        Ok(written)
+    }
+
+    async fn try_write(&self, updates: &[Update]) -> Result<Option<Receipt>> {
+        if let [update] = updates {
+            let updated = self.key_value.update(update.clone()).await?;
+            return Ok(match updated.outcome {
+                Outcome::Done(_) => Some(updated.receipt),
+                Outcome::Conflict(_) => None,
+            });
+        }
+        match self.key_value.transact(updates.to_vec()).await? {
+            Transacted::Done { receipt, .. } => Ok(Some(receipt)),
+            Transacted::Conflict { .. } => Ok(None),
+        }
     }
 
     /// Makes changes of one partition that have no condition, in batches.
