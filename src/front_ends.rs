@@ -77,12 +77,7 @@ impl FrontEnds {
         let Some((_, address)) = self.bound.iter().find(|(name, _)| *name == "http") else {
             return Address::default();
         };
-        if !address.ip().is_unspecified() {
-            return Address(address.to_string());
-        }
-        // It listens on every interface: the machine's name works from anywhere.
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        Address(format!("{}:{}", host.trim(), address.port()))
+        Address(reachable(*address))
     }
 
     /// Returns when a front end ended by itself; never, if there is none.
@@ -196,6 +191,7 @@ impl FrontEnds {
     pub(crate) async fn start_s3(
         &mut self,
         address: SocketAddr,
+        settings: &Settings,
         objects: &Arc<Objects>,
         credentials: s3_frontend::Credentials,
         (service, instances): (memory::Service, Arc<dyn Instances>),
@@ -210,7 +206,10 @@ impl FrontEnds {
         };
         let bind = || s3_frontend::bind(config.clone(), service.clone());
         let server = bound("--s3", address, bind).await?;
-        self.bind("s3", server.local_address(), overview);
+        let local = server.local_address();
+        self.bind("s3", local, overview);
+        let joined = service.join(s3_for_others(local, settings.advertise.as_deref()));
+        joined.await.context("join the servers of the store")?;
         objects.serve(server.in_process());
         let stopped = self.stopped();
         self.running.spawn(async {
@@ -231,6 +230,25 @@ impl FrontEnds {
             // An error means that the server is gone, which is a stop too.
             let _ = stop.wait_for(|is_stopped| *is_stopped).await;
         }
+    }
+}
+
+/// The address at which other machines reach a listener.
+fn reachable(address: SocketAddr) -> String {
+    if !address.ip().is_unspecified() {
+        return address.to_string();
+    }
+    // It listens on every interface: the machine's name works from anywhere.
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}:{}", host.trim(), address.port())
+}
+
+/// The same for S3: at the host that is advertised, unless it listens on loopback alone.
+fn s3_for_others(address: SocketAddr, advertise: Option<&str>) -> String {
+    let host = advertise.and_then(|advertise| advertise.rsplit_once(':'));
+    match host {
+        Some((host, _)) if !address.ip().is_loopback() => format!("{host}:{}", address.port()),
+        _ => reachable(address),
     }
 }
 

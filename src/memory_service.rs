@@ -12,7 +12,8 @@ use anyhow::{Context as _, ensure};
 use in_process::{SystemClock, SystemEntropy};
 use memory::{Config, Parts, Service};
 use ports::{
-    Entropy as _, Instances, KeyValue,
+    Condition, Entropy as _, Instances, Key, KeyValue, Update,
+    key_value::Value,
     metering::{Meter, MeteredKeyValue, MeteredObjects},
     objects::ObjectStore,
 };
@@ -31,6 +32,8 @@ const ACCESS_KEY_VARIABLE: &str = "LANDFAST_S3_ACCESS_KEY";
 const SECRET_KEY_VARIABLE: &str = "LANDFAST_S3_SECRET_KEY";
 const ACCESS_KEY_LINE: &str = "aws_access_key_id = ";
 const SECRET_KEY_LINE: &str = "aws_secret_access_key = ";
+/// The attribute of the row of keys in a shared store.
+const KEYS: &str = "keys";
 /// The memory of an instance of function memory, if the bound on all allows some groups of them.
 const INSTANCE_BYTES: u64 = 512 << 20;
 /// The groups that the bound allows, if instances are not too small then. With fewer groups, full
@@ -68,7 +71,7 @@ pub(crate) fn service(
 ) -> anyhow::Result<Service> {
     let program =
         env::current_exe().context("the path of this program, which serves as function memory")?;
-    let items: Arc<dyn KeyValue> = Arc::clone(&provider.key_value);
+    let items: Arc<dyn KeyValue> = Arc::clone(&provider.memory_rows);
     let parts = Parts {
         key_value: Arc::new(MeteredKeyValue::new(items, Arc::clone(meter))),
         objects: MeteredObjects::around(objects, Arc::clone(meter)),
@@ -88,6 +91,7 @@ pub(crate) fn service(
         degraded_intervals: settings.degraded_intervals,
         upload_age_max: settings.upload_age_max,
         buffer_bytes_max: settings.buffer_bytes_max,
+        is_shared: provider.is_shared(),
         ..Config::default()
     };
     let group = u64::from(config.data_units) + u64::from(config.parity_units);
@@ -98,38 +102,74 @@ pub(crate) fn service(
 
 /// The keys of S3 clients, and the file that has them, if the environment does not. None: S3 is not
 /// served.
-pub(crate) fn keys(
+pub(crate) async fn keys(
     settings: &settings::Settings,
+    provider: &Provider,
 ) -> anyhow::Result<Option<(Credentials, Option<PathBuf>)>> {
-    match settings.s3 {
-        settings::Listen::At(_) => credentials(&settings.data_dir).map(Some),
-        settings::Listen::Off => Ok(None),
+    if settings.s3 == settings::Listen::Off {
+        return Ok(None);
+    }
+    if let Some(keys) = given_keys()? {
+        return Ok(Some((keys, None)));
+    }
+    let path = settings.data_dir.join(CREDENTIALS_FILE);
+    let named = || format!("{}: the keys of S3 clients", path.display());
+    if !provider.is_shared() {
+        let keys = keys_in(&path).with_context(named)?;
+        return Ok(Some((keys, Some(path))));
+    }
+    let items = &*provider.key_value;
+    let keys = keys_in_store(items)
+        .await
+        .context("the keys of S3 clients")?;
+    // Clients read the file as with any other provider. The server does not need it.
+    let written = fs::create_dir_all(&settings.data_dir).and_then(|()| write(&path, &keys));
+    if let Err(error) = written {
+        tracing::warn!(%error, "{}: cannot be written. Set {ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} at each server, or give another --data-dir", named());
+        return Ok(Some((keys, None)));
+    }
+    Ok(Some((keys, Some(path))))
+}
+
+/// The keys of a shared store, which the first server makes.
+async fn keys_in_store(items: &dyn KeyValue) -> anyhow::Result<Credentials> {
+    let key = Key::new("landfast/process", "s3-keys");
+    // Repeated, since the response to the first attempt may be lost, and another server may be first.
+    loop {
+        let read = items.get(&key).await?;
+        if let Some(item) = read.value {
+            items.externalize(read.point).await?;
+            let text = item.bytes(KEYS).cloned().unwrap_or_default();
+            return parse(&String::from_utf8_lossy(&text));
+        }
+        let value = Value::Bytes(text(&generate()).into());
+        let update = Update::put(key.clone(), vec![(KEYS.into(), value)]);
+        items.update(update.when(Condition::Absent)).await?;
     }
 }
 
-fn credentials(data_dir: &Path) -> anyhow::Result<(Credentials, Option<PathBuf>)> {
+fn given_keys() -> anyhow::Result<Option<Credentials>> {
     let given = |variable| env::var(variable).ok().filter(|key| !key.is_empty());
     match (given(ACCESS_KEY_VARIABLE), given(SECRET_KEY_VARIABLE)) {
-        (Some(access_key), Some(secret_key)) => {
-            let credentials = Credentials {
-                access_key,
-                secret_key,
-            };
-            return Ok((credentials, None));
-        }
-        (None, None) => {}
+        (Some(access_key), Some(secret_key)) => Ok(Some(Credentials {
+            access_key,
+            secret_key,
+        })),
+        (None, None) => Ok(None),
         _ => anyhow::bail!("{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE}: set both or none"),
     }
-    let path = data_dir.join(CREDENTIALS_FILE);
-    let named = || format!("{}: the keys of S3 clients", path.display());
-    let text = match fs::read_to_string(&path) {
+}
+
+/// The keys of the file, which is made if it is missing.
+fn keys_in(path: &Path) -> anyhow::Result<Credentials> {
+    match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            generate(&path).with_context(named)?
+            let keys = generate();
+            write(path, &keys)?;
+            Ok(keys)
         }
-        read => read.with_context(named)?,
-    };
-    let credentials = parse(&text).with_context(named)?;
-    Ok((credentials, Some(path)))
+        read => parse(&read?),
+    }
 }
 
 fn parse(text: &str) -> anyhow::Result<Credentials> {
@@ -146,8 +186,7 @@ fn parse(text: &str) -> anyhow::Result<Credentials> {
     Ok(credentials)
 }
 
-/// Writes new keys. The file appears whole, and only its owner reads it.
-fn generate(path: &Path) -> io::Result<String> {
+fn generate() -> Credentials {
     let entropy = SystemEntropy::default();
     let letters = |count: usize, alphabet: &[u8]| -> String {
         let letter = |_| char::from(alphabet[entropy.below(alphabet.len() as u64) as usize]);
@@ -155,9 +194,21 @@ fn generate(path: &Path) -> io::Result<String> {
     };
     let capitals = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let all = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let (access_key, secret_key) = (letters(20, capitals), letters(40, all));
-    let text = format!("[default]\n{ACCESS_KEY_LINE}{access_key}\n{SECRET_KEY_LINE}{secret_key}\n");
-    let staged = path.with_extension("new");
+    Credentials {
+        access_key: letters(20, capitals),
+        secret_key: letters(40, all),
+    }
+}
+
+fn text(keys: &Credentials) -> String {
+    let (access_key, secret_key) = (&keys.access_key, &keys.secret_key);
+    format!("[default]\n{ACCESS_KEY_LINE}{access_key}\n{SECRET_KEY_LINE}{secret_key}\n")
+}
+
+/// Writes keys. The file appears whole, and only its owner reads it.
+fn write(path: &Path, keys: &Credentials) -> io::Result<()> {
+    // Several servers may do it at the same time.
+    let staged = path.with_extension(format!("{}.new", std::process::id()));
     let mut options = fs::OpenOptions::new();
     let mut file = options
         .write(true)
@@ -165,12 +216,11 @@ fn generate(path: &Path) -> io::Result<String> {
         .truncate(true)
         .mode(0o600)
         .open(&staged)?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(text(keys).as_bytes())?;
     file.sync_all()?;
     fs::rename(&staged, path)?;
     path.parent()
-        .map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())?;
-    Ok(text)
+        .map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
 }
 
 #[cfg(test)]
@@ -183,14 +233,13 @@ mod tests {
     fn keys_are_made_once_and_only_their_owner_reads_them() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(CREDENTIALS_FILE);
-        let text = generate(&path).expect("made");
-        let first = parse(&text).expect("keys");
+        let first = keys_in(&path).expect("made");
         assert_eq!((first.access_key.len(), first.secret_key.len()), (20, 40));
         assert_eq!(
             path.metadata().expect("there").permissions().mode() & 0o777,
             0o600
         );
-        let second = parse(&fs::read_to_string(&path).expect("read")).expect("keys");
+        let second = keys_in(&path).expect("read");
         assert_eq!(second.secret_key, first.secret_key);
         assert!(parse("[default]\n").is_err());
     }

@@ -30,6 +30,8 @@ const LOOK_AT_OBJECTS: Duration = Duration::from_secs(1);
 /// The hash tag of coordination's items in a cluster. They share a slot, because they change
 /// together.
 const COORDINATION_SLOT: &str = "coordination";
+/// The hash tag of the rows of S3's objects in a cluster, for the same reason.
+const MEMORY_SLOT: &str = "memory";
 
 /// The place of all data: its ports.
 #[derive(Debug)]
@@ -45,6 +47,10 @@ pub(crate) struct Provider {
     pub(crate) queue_of_effects: Arc<dyn Queue>,
     /// Objects: files beside the embedded store, items in a shared one.
     pub(crate) objects: Arc<dyn ObjectStore>,
+    /// The rows of S3's objects, which change together across partitions.
+    pub(crate) memory_rows: Arc<dyn KeyValue>,
+    /// The content of S3's objects.
+    pub(crate) memory_objects: Arc<dyn ObjectStore>,
     /// Functions over the internal queues.
     pub(crate) functions: Arc<Functions>,
     store: Opened,
@@ -85,26 +91,33 @@ impl Provider {
             queue_admin: store.queue_admin(),
             queue_of_effects: store.queue(),
             objects: store.objects(),
+            memory_rows: store.key_value_with_reserve(),
+            memory_objects: store.objects(),
             functions: Arc::new(Functions::new(store.queue())),
             store: Opened::Embedded(store),
         }
     }
 
     fn redis(transactions: Redis, coordination: &Redis) -> Self {
-        let in_one_slot = if coordination.status().is_cluster {
-            coordination.key_value_in_one_slot(COORDINATION_SLOT)
-        } else {
-            coordination.key_value()
+        let in_one_slot = |store: &Redis, slot| {
+            if store.status().is_cluster {
+                store.key_value_in_one_slot(slot)
+            } else {
+                store.key_value()
+            }
         };
         let (queue, entropy) = (coordination.queue(), SystemEntropy::default());
         let functions = Functions::over_shared_queue(queue, MESSAGES_HIDDEN, &entropy);
         Self {
             key_value: transactions.key_value(),
-            key_value_that_transacts: in_one_slot,
+            key_value_that_transacts: in_one_slot(coordination, COORDINATION_SLOT),
             queue: coordination.queue(),
             queue_admin: coordination.queue_admin(),
             queue_of_effects: transactions.queue(),
             objects: Arc::new(ItemObjects::new(coordination.key_value())),
+            // Content is large, so it must not pass coordination's connections.
+            memory_rows: in_one_slot(&transactions, MEMORY_SLOT),
+            memory_objects: Arc::new(ItemObjects::new(transactions.key_value())),
             functions: Arc::new(functions),
             store: Opened::Redis(transactions),
         }

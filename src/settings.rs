@@ -195,7 +195,7 @@ impl Options {
                 .zookeeper_packet_bytes_max
                 .unwrap_or(zookeeper_frontend::Config::PACKET_BYTES_DEFAULT),
             http: options.http.unwrap_or(Listen::loopback(7600)),
-            s3: options.s3_listener()?,
+            s3: options.s3.unwrap_or(Listen::loopback(7601)),
             memory: options.memory()?,
             routes: options.routes.unwrap_or(Listen::loopback(7602)),
             routes_hosts: options.routes_hosts.clone().unwrap_or_default(),

@@ -107,7 +107,7 @@ impl RunningServer {
         } else {
             FunctionDirectory::lasting(settings.data_dir.join(FUNCTIONS_DIRECTORY))
         };
-        let keys = memory_service::keys(settings)?;
+        let keys = memory_service::keys(settings, &provider).await?;
         let objects_inside = Objects::new(keys.as_ref().map(|(keys, _)| keys.clone()));
         let api = FromFunctions {
             inside,
@@ -144,9 +144,10 @@ impl RunningServer {
             let started = front_ends.start_zookeeper(address, settings, gateway, overview);
             started.await?;
         }
-        let objects = packs
-            .as_ref()
-            .map_or_else(|| Arc::clone(&provider.objects), NamedObjects::objects);
+        let objects = packs.as_ref().map_or_else(
+            || Arc::clone(&provider.memory_objects),
+            NamedObjects::objects,
+        );
         let mut memory = None;
         if let (Listen::At(address), Some((keys, file))) = (settings.s3, keys) {
             let limits = settings.memory;
@@ -160,7 +161,8 @@ impl RunningServer {
             )?;
             service.subscribe(Arc::new(ToFunctions(deployed.clone())));
             let served = (service.clone(), instances);
-            let started = front_ends.start_s3(address, &objects_inside, keys, served, overview);
+            let inside = &objects_inside;
+            let started = front_ends.start_s3(address, settings, inside, keys, served, overview);
             started.await?;
             memory = Some((service, file));
         }

@@ -1,4 +1,4 @@
-//! The settings of stores: the provider, the places of znodes and packed values, and S3.
+//! The settings of stores: the provider, and the places of znodes and packed values.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
 use serde::Deserialize;
 
-use super::{Listen, Options};
+use super::Options;
 
 /// The place of a znode's data. The rest of a znode is always in items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
@@ -110,17 +110,6 @@ impl Options {
             (_, None) => Ok(StoreSettings::Embedded),
             (_, Some(_)) => bail!(
                 "--store is the address of a shared provider; embedded keeps everything in --data-dir"
-            ),
-        }
-    }
-
-    /// Objects need a store that this process has to itself.
-    pub(super) fn s3_listener(&self) -> anyhow::Result<Listen> {
-        match (self.provider.unwrap_or_default(), self.s3) {
-            (Provider::Embedded, listen) => Ok(listen.unwrap_or(Listen::loopback(7601))),
-            (_, None | Some(Listen::Off)) => Ok(Listen::Off),
-            (_, Some(Listen::At(address))) => bail!(
-                "--s3 {address}: with a shared store S3 is not in this build; leave it out, or use the embedded provider"
             ),
         }
     }

@@ -130,16 +130,11 @@ fn listening_to_strangers_is_possible_when_asked_for() {
 }
 
 #[test]
-fn s3_is_served_on_the_embedded_store_alone() {
+fn s3_is_served_on_every_store() {
     let s3 = |text: &str| written(text).settle().map(|settings| settings.s3);
     assert_eq!(s3("").expect("settings"), Listen::loopback(7601));
     let redis = "provider = \"redis\"\nstore = \"redis://h\"\n";
-    assert_eq!(s3(redis).expect("settings"), Listen::Off);
-    let refused = s3(&format!("{redis}s3 = \"127.0.0.1:0\"")).expect_err("refused");
-    assert!(
-        refused.to_string().contains("--s3 127.0.0.1:0"),
-        "{refused}"
-    );
+    assert_eq!(s3(redis).expect("settings"), Listen::loopback(7601));
 }
 
 #[test]

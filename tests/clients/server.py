@@ -103,10 +103,7 @@ class Landfast(Server):
 
     program = os.environ.get("LANDFAST_BIN", str(REPOSITORY / "target/debug/landfast"))
 
-    @property
-    def serves_s3(self):
-        """Whether it does: on a shared store it does not."""
-        return "redis" not in self.options()
+    serves_s3 = True
 
     def options(self):
         return ["--data-dir", str(self.directory / "data")]
@@ -116,7 +113,11 @@ class Landfast(Server):
         listeners += ["--routes", f"127.0.0.1:{self.routes_port}"]
         if self.serves_s3:
             listeners += ["--s3", f"127.0.0.1:{self.s3_port}"]
-        self.run([self.program, "serve", *self.options(), *listeners])
+        options = self.options()
+        if "--data-dir" not in options:
+            # The file with the keys of S3 clients is there.
+            options = [*options, "--data-dir", str(self.directory / "data")]
+        self.run([self.program, "serve", *options, *listeners])
         line = waiting.until(self.ready_line, "the ready line")
         self.port = int(re.search(r"zookeeper=127\.0\.0\.1:(\d+)", line).group(1))
         self.http_port = int(re.search(r"http=127\.0\.0\.1:(\d+)", line).group(1))

@@ -11,16 +11,21 @@
 // Why: real time and sockets enter here, as in a front end.
 #![allow(clippy::disallowed_methods)]
 
+mod streaming;
+
 use std::{error::Error as _, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
+use hyper::body::Body;
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
 use tokio::time::timeout;
+
+pub use self::streaming::{Failure, StreamedBody, StreamingClient};
 
 /// The bounds of one client.
 #[derive(Debug, Clone, Copy)]
@@ -90,16 +95,8 @@ pub struct Client {
 impl Client {
     /// A client without connections.
     pub fn new(config: Config) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(config.connect_timeout));
-        connector.set_nodelay(true);
-        let pool = legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(config.idle_timeout)
-            .pool_max_idle_per_host(config.idle_connections_max)
-            .build(connector);
         Self {
-            pool,
+            pool: pool(config),
             response_bytes_max: config.response_bytes_max,
         }
     }
@@ -138,6 +135,20 @@ impl Client {
             whole.extend_from_slice(&data);
         }
     }
+}
+
+fn pool<B>(config: Config) -> legacy::Client<HttpConnector, B>
+where
+    B: Body<Data = Bytes> + Send,
+{
+    let mut connector = HttpConnector::new();
+    connector.set_connect_timeout(Some(config.connect_timeout));
+    connector.set_nodelay(true);
+    legacy::Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(config.idle_timeout)
+        .pool_max_idle_per_host(config.idle_connections_max)
+        .build(connector)
 }
 
 /// The error of a request without a response. hyper's own says little, its cause says why.

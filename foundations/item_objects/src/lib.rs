@@ -1,17 +1,18 @@
 //! Objects kept as items, for providers without an object store.
 //!
 //! One object is one item, so the promises about items give those about objects (O1 to O4). A
-//! create is one conditional write, a get is one read, and a crash leaves no half of an object. An
-//! object is therefore no larger than an item, and cannot be put in parts: larger objects need a
-//! real object store. Objects are in one partition of their own, in the order of their paths, so a
-//! list is a scan.
+//! create is one conditional write, a get is one read, and a crash leaves no half of an object. A
+//! larger object is put in parts ([`mod@parts`]). Objects are in one partition of their own, in the
+//! order of their paths, so a list is a scan.
 
 #![allow(
     clippy::default_trait_access,
     reason = "the defaults are of types that object_store does not pass on"
 )]
 
-use std::{collections::BTreeSet, fmt, sync::Arc};
+mod parts;
+
+use std::{collections::BTreeSet, fmt, ops::Range, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -26,6 +27,8 @@ use ports::{
     key_value::{Outcome, Scan, Value},
     objects::ObjectLimits,
 };
+
+use self::parts::Upload;
 
 const PARTITION: &[u8] = b"objects";
 /// The attribute that holds an object.
@@ -47,23 +50,46 @@ impl ItemObjects {
         Self { items }
     }
 
-    /// The limits: an object is one item, read in one piece.
+    /// The limits: an object that is not put in parts is one item, read in one piece.
     pub fn limits(&self) -> ObjectLimits {
         let item_bytes_max = self.items.limits().item_bytes_max;
         ObjectLimits {
             object_bytes_max: item_bytes_max.saturating_sub(CONTENT.len()) as u64,
-            takes_parts: false,
+            takes_parts: true,
             piece_bytes_max: item_bytes_max,
         }
     }
 
-    async fn read(&self, location: &Path) -> Result<Bytes> {
+    async fn read(&self, location: &Path) -> Result<Arc<Item>> {
         let read = self.items.get(&key(location)).await.map_err(failed)?;
-        let content = read.value.as_deref().and_then(content_of);
-        content.ok_or_else(|| Error::NotFound {
-            path: location.to_string(),
-            source: "no item has this name".into(),
-        })
+        read.value.ok_or_else(|| not_found(location))
+    }
+
+    /// The bytes `range` of an object with pieces of these lengths, piece by piece.
+    fn read_pieces(
+        &self,
+        location: &Path,
+        lengths: &[u64],
+        range: &Range<u64>,
+    ) -> BoxStream<'static, Result<Bytes>> {
+        let (mut start, mut wanted) = (0, Vec::new());
+        for (index, length) in (0..).zip(lengths) {
+            let end = start + length;
+            let (from, to) = (range.start.max(start), range.end.min(end));
+            if from < to {
+                wanted.push((index, (from - start) as usize..(to - start) as usize));
+            }
+            start = end;
+        }
+        let (this, location) = (self.clone(), location.clone());
+        let pieces = stream::iter(wanted).then(move |(index, part)| {
+            let (this, location) = (this.clone(), location.clone());
+            async move {
+                let piece = this.read_piece(&location, index).await?;
+                Ok(piece.slice(part))
+            }
+        });
+        pieces.boxed()
     }
 
     async fn write(&self, location: &Path, content: Bytes, is_new: bool) -> Result<()> {
@@ -75,15 +101,21 @@ impl ItemObjects {
         };
         match self.durably(update).await? {
             Outcome::Done(_) => Ok(()),
-            Outcome::Conflict(_) => Err(Error::AlreadyExists {
-                path: location.to_string(),
-                source: "an item has this name".into(),
-            }),
+            Outcome::Conflict(_) => Err(exists(location)),
         }
     }
 
+    /// Deletes the object before its pieces, so that it is never shown without them.
     async fn delete_one(&self, location: Path) -> Result<Path> {
+        let read = self.items.get(&key(&location)).await.map_err(failed)?;
+        let Some(item) = read.value else {
+            self.delete_unshown(&location).await?;
+            return Ok(location);
+        };
         self.durably(Update::delete(key(&location))).await?;
+        if let Some(lengths) = parts::lengths_of(&item) {
+            self.delete_pieces(&location, lengths.len()).await?;
+        }
         Ok(location)
     }
 
@@ -117,10 +149,7 @@ impl ItemObjects {
                 store: STORE,
                 source: error.into(),
             })?;
-            objects.push(meta(
-                location,
-                content_of(item).map_or(0, |content| content.len()),
-            ));
+            objects.push(meta(location, bytes_of(item)));
         }
         Ok((objects, page.next))
     }
@@ -130,16 +159,44 @@ fn key(location: &Path) -> Key {
     Key::new(PARTITION, location.as_ref().as_bytes())
 }
 
-fn content_of(item: &Item) -> Option<Bytes> {
-    item.bytes(CONTENT).cloned()
+/// The size of an object.
+fn bytes_of(item: &Item) -> u64 {
+    match parts::lengths_of(item) {
+        Some(lengths) => lengths.iter().sum(),
+        None => item
+            .bytes(CONTENT)
+            .map_or(0, |content| content.len() as u64),
+    }
 }
 
-fn meta(location: Path, bytes: usize) -> ObjectMeta {
+fn not_found(location: &Path) -> Error {
+    Error::NotFound {
+        path: location.to_string(),
+        source: "no item has this name".into(),
+    }
+}
+
+fn exists(location: &Path) -> Error {
+    Error::AlreadyExists {
+        path: location.to_string(),
+        source: "an item has this name".into(),
+    }
+}
+
+fn put_result() -> PutResult {
+    PutResult {
+        e_tag: None,
+        version: None,
+        extensions: Default::default(),
+    }
+}
+
+fn meta(location: Path, bytes: u64) -> ObjectMeta {
     // No caller reads `last_modified` (see the port).
     ObjectMeta {
         location,
         last_modified: Default::default(),
-        size: bytes as u64,
+        size: bytes,
         e_tag: None,
         version: None,
     }
@@ -179,24 +236,20 @@ impl ObjectStore for ItemObjects {
             PutMode::Update(_) => return Err(not_offered("conditional replacement")),
         };
         self.write(location, payload.into(), is_new).await?;
-        Ok(PutResult {
-            e_tag: None,
-            version: None,
-            extensions: Default::default(),
-        })
+        Ok(put_result())
     }
 
     async fn put_multipart_opts(
         &self,
-        _: &Path,
+        location: &Path,
         _: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        Err(not_offered("an upload in parts"))
+        Ok(Box::new(Upload::new(self.clone(), location.clone())))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let content = self.read(location).await?;
-        let meta = meta(location.clone(), content.len());
+        let item = self.read(location).await?;
+        let meta = meta(location.clone(), bytes_of(&item));
         options.check_preconditions(&meta)?;
         let range = match options.range {
             Some(range) => range.as_range(meta.size).map_err(|error| Error::Generic {
@@ -205,9 +258,15 @@ impl ObjectStore for ItemObjects {
             })?,
             None => 0..meta.size,
         };
-        let part = content.slice(range.start as usize..range.end as usize);
+        let pieces = if let Some(lengths) = parts::lengths_of(&item) {
+            self.read_pieces(location, &lengths, &range)
+        } else {
+            let content = item.bytes(CONTENT).cloned().unwrap_or_default();
+            let part = content.slice(range.start as usize..range.end as usize);
+            stream::iter([Ok(part)]).boxed()
+        };
         Ok(GetResult {
-            payload: GetResultPayload::Stream(stream::iter([Ok(part)]).boxed()),
+            payload: GetResultPayload::Stream(pieces),
             meta,
             range,
             attributes: Default::default(),

@@ -37,6 +37,7 @@ mod content;
 mod copy;
 mod crc;
 mod errors;
+mod forward;
 pub mod fuzzing;
 mod get;
 mod handler;

@@ -28,6 +28,7 @@ use tower_service::Service;
 use crate::{
     access::{Access, Credentials, Functions, Hosts, Keys, is_for_s3, is_form, is_version_2},
     errors::Refusal,
+    forward::{Forwarded, Forwarding},
     handler::Handler,
     ingress::{Ingress, RequestBody},
     repair::Repair,
@@ -157,6 +158,7 @@ struct Endpoint {
 #[derive(Debug)]
 struct Shared {
     s3: S3Service,
+    forwarding: Forwarding,
     ids: Ids,
     forms: Semaphore,
     connections_max: usize,
@@ -164,6 +166,7 @@ struct Shared {
 
 impl Endpoint {
     fn new(config: Config, service: memory::Service) -> Self {
+        let forwarding = Forwarding::new(service.clone(), &config.credentials);
         let handler = Handler { service };
         let keys = Keys {
             own: config.credentials,
@@ -176,6 +179,7 @@ impl Endpoint {
         builder.set_route(Repair { verified, keys });
         let shared = Shared {
             s3: builder.build(),
+            forwarding,
             ids: Ids::new(),
             forms: Semaphore::new(FORMS_AT_ONCE),
             connections_max: config.connections_max,
@@ -190,6 +194,19 @@ impl Endpoint {
         Self {
             shared: Arc::clone(&self.shared),
             is_refusing: true,
+        }
+    }
+
+    /// Answers a request of a client, or has the owner of its key answer it.
+    async fn receive(self, request: Request<RequestBody>) -> Response<Body> {
+        if self.is_refusing {
+            return self.answer(request).await;
+        }
+        let about = about(&request, self.shared.ids.next());
+        match self.shared.forwarding.forward(request).await {
+            Forwarded::Answered(response) => response,
+            Forwarded::Lost(refusal) => response::refused(refusal, &about).await,
+            Forwarded::Here(request) => self.answer(request).await,
         }
     }
 
@@ -285,6 +302,6 @@ impl Service<Request<listener::RequestBody>> for Endpoint {
 
     fn call(&mut self, request: Request<listener::RequestBody>) -> Self::Future {
         let (endpoint, request) = (self.clone(), request.map(BodyExt::boxed_unsync));
-        Box::pin(async move { Ok(endpoint.answer(request).await) })
+        Box::pin(async move { Ok(endpoint.receive(request).await) })
     }
 }

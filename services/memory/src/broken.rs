@@ -21,6 +21,10 @@ pub enum Broken {
     TrustsUnits,
     /// M6: a read keeps nothing from being deleted.
     HoldsNothing,
+    /// M6: a replaced segment of a shared store is deleted at once, also under readers at other servers.
+    CollectsAtOnce,
+    /// M2: a server that was taken for gone still commits content that others collect.
+    CommitsAfterEnd,
     /// Degraded functions are warmed up as often as active ones.
     WarmsAllAlike,
     /// A fragment leaves the buffer although its copy has failed.

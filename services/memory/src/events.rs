@@ -29,10 +29,13 @@ use tokio::sync::Notify;
 
 use crate::{
     Error, Result,
-    storage::table::{Found, Table, Write},
+    storage::{
+        own::{self, MemberId},
+        table::{Found, Table, Write},
+    },
 };
 
-const PARTITION: &[u8] = b"memory/e";
+const PARTITION: &str = "memory/e";
 /// The most notes.
 const NOTES_MAX: usize = 100_000;
 /// The objects whose changes are delivered at a time. Each delivery waits for a sync.
@@ -93,8 +96,8 @@ pub(crate) struct Outbox {
     changed: Notify,
 }
 
-fn key(id: u128) -> Key {
-    Key::new(PARTITION, id.to_be_bytes())
+fn key(member: Option<MemberId>, id: u128) -> Key {
+    Key::new(own::partition(PARTITION, member), id.to_be_bytes())
 }
 
 impl Outbox {
@@ -121,7 +124,8 @@ impl Outbox {
         if self.notes.load(Ordering::Relaxed) >= NOTES_MAX {
             return Err(Error::Backlog(NOTES_MAX));
         }
-        Ok(Some(Write::replace(key(event.id), event)))
+        let key = key(self.table.member(), event.id);
+        Ok(Some(Write::replace(key, event)))
     }
 
     /// A note was written, or may have been.
@@ -134,7 +138,7 @@ impl Outbox {
     pub(crate) async fn run(&self) {
         let mut outage = LogThrottle::default();
         loop {
-            let passed = self.deliver_all().await;
+            let passed = self.deliver_all(self.table.member()).await;
             let now = self.table.clock.monotonic();
             match passed {
                 Ok(count) => {
@@ -153,15 +157,15 @@ impl Outbox {
         }
     }
 
-    /// Delivers each note, also behind one of another object that cannot be delivered yet. Returns
-    /// their number.
-    async fn deliver_all(&self) -> ports::Result<usize> {
+    /// Delivers each note of a server, also behind one of another object that cannot be delivered
+    /// yet. Returns their number.
+    pub(crate) async fn deliver_all(&self, member: Option<MemberId>) -> ports::Result<usize> {
         let Some(subscribers) = self.subscribers.get() else {
             return Ok(0);
         };
         let (mut count, mut left, mut failed) = (0, 0, None);
         let mut blocked = BTreeSet::new();
-        let mut scan = Table::page(PARTITION, Bytes::new());
+        let mut scan = Table::page(own::partition(PARTITION, member), Bytes::new());
         loop {
             let page = self.table.scan::<Event>(&scan, "an event").await?;
             self.table.externalize(page.point).await?;
@@ -183,7 +187,8 @@ impl Outbox {
             while let Some((object, events, delivered, error)) = turns.next().await {
                 count += delivered.len();
                 left += events - delivered.len();
-                removals.extend(delivered.into_iter().map(|id| Write::forget(key(id))));
+                let ids = delivered.into_iter();
+                removals.extend(ids.map(|id| Write::forget(key(member, id))));
                 if let Some(error) = error {
                     blocked.insert(object);
                     failed = Some(error);
@@ -193,7 +198,9 @@ impl Outbox {
             let Some(next) = page.next else { break };
             scan.from = next;
         }
-        self.notes.store(left, Ordering::Relaxed);
+        if member == self.table.member() {
+            self.notes.store(left, Ordering::Relaxed);
+        }
         failed.map_or(Ok(count), Err)
     }
 }

@@ -25,9 +25,13 @@
 //! - **M6** A read that began with a version ends with that version, or with an error.
 //! - **M7** Memory holds copies alone. The death of every instance at any moment loses nothing.
 //!
+//! Several servers may share the stores ([`mod@members`], [`mod@adoption`]). Each has its own function
+//! memory.
+//!
 //! From `infinistore.txt`. The durable copy of a fragment is one object with all of its chunks, so
 //! that a PUT costs one request and one sync.
 
+mod adoption;
 pub mod broken;
 mod buffer;
 mod buffers;
@@ -44,6 +48,7 @@ mod holds;
 pub mod instance;
 mod lost;
 pub mod md5_lanes;
+mod members;
 mod migration;
 pub mod model;
 mod reader;

@@ -56,7 +56,7 @@ impl Resumption {
             let changes = self.changes.take().into_iter();
             let writes = changes.map(|(name, present)| match present {
                 Some(fragment) => resident::put(&self.table, fragment),
-                None => resident::remove(name),
+                None => resident::remove(&self.table, name),
             });
             let writes: Vec<_> = writes.collect();
             if let Err(error) = self.table.write_all(&writes).await {
@@ -90,7 +90,7 @@ impl Resumption {
     async fn drop_garbage(&self, rows: &mut Vec<(Fragment, ResidentRow)>) -> Result<()> {
         let mut from = Some(Bytes::new());
         while let Some(start) = from.take() {
-            let (page, next) = pending::page(&self.table, start).await?;
+            let (page, next) = pending::page(&self.table, self.table.member(), start).await?;
             let segments = page.into_iter().flat_map(|(_, segments)| segments);
             let garbage: BTreeSet<_> = segments.map(|segment| segment.id).collect();
             let dropped = rows.extract_if(.., |row| garbage.contains(&row.0.name.segment));

@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc, time::Duration};
 
 use futures_util::{
     StreamExt as _,
-    future::{OptionFuture, join, join3},
+    future::{OptionFuture, join, join3, join4},
     stream,
 };
 use parking_lot::Mutex;
@@ -27,10 +27,11 @@ use self::abandoned::UploadLimit;
 pub use self::stored::Stored;
 use crate::{
     Error, Result,
+    adoption::Adoption,
     broken::Broken,
     buffer::{Buffer, BufferParts},
     buffers::Buffers,
-    collector::{Collector, Queue},
+    collector::{Collector, GRACE, Queue},
     durable::DurableFragments,
     erasure::Code,
     events::{Outbox, Subscribers},
@@ -39,6 +40,7 @@ use crate::{
     holds::{Hold, Holds},
     instance::InstanceOptions,
     md5_lanes::Md5Pool,
+    members::Members,
     migration::Migration,
     model::{
         Attributes, Body, Bucket, Conditions, Content, KEY_BYTES_MAX, List, Listing, Object,
@@ -50,7 +52,9 @@ use crate::{
     resumption::Resumption,
     sliding::Sliding,
     storage::{
-        buckets, objects, pending,
+        buckets, objects,
+        own::{MemberId, Own},
+        pending,
         rows::{ObjectRow, Place},
         table::{Found, Table},
     },
@@ -119,6 +123,8 @@ pub struct Config {
     pub mutant: Mutant<Broken>,
     /// How long an upload in parts may be open before it is aborted.
     pub upload_age_max: Duration,
+    /// Whether other servers share the stores. Then call [`Service::join`] before requests are served.
+    pub is_shared: bool,
 }
 
 impl Default for Config {
@@ -140,6 +146,7 @@ impl Default for Config {
             buffer_bytes_max: 4 << 30,
             mutant: Mutant::NONE,
             upload_age_max: Duration::from_hours(7 * 24),
+            is_shared: false,
         }
     }
 }
@@ -167,12 +174,15 @@ pub struct Service {
     groups: Arc<Groups>,
     outbox: Arc<Outbox>,
     upload_limit: Arc<UploadLimit>,
+    /// The servers of a shared store.
+    members: Option<Arc<Members>>,
     background: Arc<Mutex<Option<Background>>>,
 }
 
 /// The work of [`Service::run`].
 #[derive(Debug)]
 struct Background {
+    adoption: Option<Adoption>,
     collector: Collector,
     resumption: Resumption,
     migration: Migration,
@@ -186,12 +196,18 @@ struct Background {
 impl Service {
     /// Composes the service. It starts no instance before the first object.
     pub fn new(parts: Parts, config: &Config) -> Self {
-        let table = Table {
+        let mut table = Table {
             key_value: parts.key_value,
             clock: parts.clock,
             entropy: parts.entropy,
             mutant: config.mutant,
+            own: None,
         };
+        let members = config.is_shared.then(|| {
+            let own = Arc::new(Own::new(MemberId(table.unique())));
+            table.own = Some(Arc::clone(&own));
+            Arc::new(Members::new(table.clone(), own))
+        });
         let shape = Shape {
             data: config.data_units,
             parity: config.parity_units,
@@ -227,6 +243,7 @@ impl Service {
             garbage: Arc::default(),
             groups,
             upload_limit: UploadLimit::new(config.upload_age_max),
+            members,
             background: Arc::default(),
         };
         *service.background.lock() = Some(service.background(config, wanted));
@@ -268,7 +285,18 @@ impl Service {
                 meter: Arc::clone(&self.reader.residency.meter),
                 every: config.warm_ups,
             },
+            adoption: self.members.as_ref().map(|members| Adoption {
+                table: table.clone(),
+                members: Arc::clone(members),
+                garbage: Arc::clone(&self.garbage),
+                outbox: Arc::clone(&self.outbox),
+                mutant: config.mutant,
+            }),
             collector: Collector {
+                grace: match &self.members {
+                    Some(_) if !config.mutant.breaks(Broken::CollectsAtOnce) => GRACE,
+                    _ => Duration::ZERO,
+                },
                 table,
                 durable: self.reader.durable.clone(),
                 residency,
@@ -288,6 +316,7 @@ impl Service {
             return;
         };
         let Background {
+            adoption,
             collector,
             resumption,
             migration,
@@ -301,8 +330,36 @@ impl Service {
         let moves = join(migration.load_wanted(wanted), recovery.run());
         let window = join3(sliding.run(), warming.run(), resumption.run());
         let collect = join3(collector.run(), uploads, self.outbox.run());
+        let shared = async {
+            if let (Some(members), Some(adoption)) = (&self.members, adoption) {
+                join(members.run(), adoption.run()).await;
+            }
+        };
         let copies = OptionFuture::from(buffer.as_ref().map(|buffer| buffer.run()));
-        join(copies, join3(collect, moves, window)).await;
+        let shared = join(shared, copies);
+        join4(collect, moves, window, shared).await;
+    }
+
+    /// Becomes one of the servers of a shared store, which others reach at `address`. Call it before
+    /// requests are served and before [`Self::run`]. It does nothing if the store is not shared.
+    pub async fn join(&self, address: String) -> Result<()> {
+        match &self.members {
+            Some(members) => members.join(address).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The address of the server that owns the key. None: this one. Only its memory should hold the
+    /// object; any server may serve it.
+    pub fn owner(&self, bucket: &str, key: &str) -> Option<String> {
+        self.members.as_ref()?.owner(bucket, key)
+    }
+
+    /// Waits until the server at `address` owns no key any more.
+    pub async fn lapsed(&self, address: &str) {
+        if let Some(members) = &self.members {
+            members.lapsed(address).await;
+        }
     }
 
     /// Tells `subscribers` of changes from now on, once each is durable, at least once. Call it before
@@ -419,7 +476,8 @@ impl Service {
                 attributes,
                 place: stored.place(),
             };
-            let named = stored.pending().map(pending::remove);
+            let named = stored.pending();
+            let named = named.map(|id| pending::remove(&service.table, id));
             let put = service.put_row(&bucket, &key, (row, stored.kind()), named, &conditions);
             let object = put.await?;
             stored.set_committed();

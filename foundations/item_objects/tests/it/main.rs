@@ -79,7 +79,7 @@ impl contract::durability::Crashable for Crashing {
     }
 
     fn takes_parts(&self) -> bool {
-        false
+        true
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -151,6 +151,38 @@ fn an_object_that_a_create_found_is_durable() {
         );
         world.crash();
         objects.get(&path).await.expect("a create found it");
+    });
+}
+
+/// O2, O5: two uploads of one name never mix, and a deletion removes what a crash left of one.
+#[test]
+fn of_two_uploads_of_a_name_one_is_refused_until_its_pieces_are_deleted() {
+    simulated::run(async {
+        let world = World::new(1);
+        let (objects, path) = (ItemObjects::new(world.key_value()), ObjectPath::from("o/1"));
+        let mut left = objects.put_multipart(&path).await.expect("begun");
+        left.put_part("left".into()).await.expect("put");
+        std::mem::forget(left);
+        let mut second = objects.put_multipart(&path).await.expect("begun");
+        let refused = second.put_part("second".into()).await;
+        assert!(
+            matches!(refused, Err(ObjectError::AlreadyExists { .. })),
+            "{refused:?}"
+        );
+        second.abort().await.expect("aborted");
+        objects.delete(&path).await.expect("deleted");
+        let mut third = objects.put_multipart(&path).await.expect("begun");
+        third.put_part("third".into()).await.expect("put");
+        third.complete().await.expect("completed");
+        let found = objects.get(&path).await.expect("it is there");
+        assert_eq!(found.bytes().await.expect("read"), "third");
+        objects.delete(&path).await.expect("deleted");
+        assert!(objects.get(&path).await.is_err());
+        let mut fourth = objects.put_multipart(&path).await.expect("begun");
+        fourth
+            .put_part("fourth".into())
+            .await
+            .expect("no piece was left");
     });
 }
 

@@ -20,6 +20,8 @@ use crate::{
 
 /// The rows of parts that one change removes, with their pending rows.
 const PARTS_AT_ONCE: usize = 16;
+/// The pause in a shared store, where other servers begin uploads too.
+const LOOK_AGAIN: Duration = Duration::from_hours(1);
 /// The pause after a failure.
 const RETRY: Duration = Duration::from_mins(1);
 
@@ -86,11 +88,15 @@ impl Service {
     /// Removes what remains of ended uploads, and aborts abandoned ones, until it is dropped.
     pub(super) async fn collect_uploads(&self) {
         loop {
-            if self.upload_limit.is_none_open() {
+            if self.upload_limit.is_none_open() && self.members.is_none() {
                 self.upload_limit.changed.notified().await;
                 continue;
             }
             match self.collect_due_uploads().await {
+                Ok(pause) if self.members.is_some() => {
+                    let pause = pause.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
+                    self.table.clock.sleep(pause).await;
+                }
                 Ok(Some(pause)) => self.table.clock.sleep(pause).await,
                 Ok(None) => self.upload_limit.changed.notified().await,
                 Err(error) => {

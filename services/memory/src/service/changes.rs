@@ -10,7 +10,7 @@ use crate::{
     fragment::Segment,
     model::{Attributes, Conditions, Object, VersionId},
     storage::{
-        buckets, objects,
+        buckets, members, objects,
         pending::{self, PendingId},
         rows::ObjectRow,
         table::{Found, Table, Write},
@@ -92,14 +92,20 @@ impl Service {
     ) -> Result<bool> {
         let id = PendingId(self.table.unique());
         if !segments.is_empty() {
-            writes.push(pending::put(id, segments.to_vec()));
+            writes.push(pending::put(&self.table, id, segments.to_vec()));
         }
+        writes.extend(self.table.while_alive());
         let written = self.table.write(writes).await;
         // A change that failed may have been made. The collector waits until it is durable.
         if !segments.is_empty() && !matches!(written, Ok(None)) {
             self.garbage.add(id);
         }
         let Some(receipt) = written? else {
+            if let Some(member) = self.table.member()
+                && !members::lives(&self.table, member).await?
+            {
+                return Err(pending::taken_for_gone());
+            }
             return Ok(false);
         };
         self.table.externalize(receipt.point).await?;

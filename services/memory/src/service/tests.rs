@@ -8,6 +8,7 @@ mod races;
 mod random_calls;
 mod recovery;
 mod rules;
+mod shared;
 mod streaming;
 mod window;
 

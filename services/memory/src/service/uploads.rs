@@ -114,7 +114,8 @@ impl Service {
             };
             let part = uploads::put_part(known.id, (upload, number), &row, before.as_ref());
             let mut writes = vec![part, guard];
-            writes.extend(stored.pending().map(pending::remove));
+            let named = stored.pending();
+            writes.extend(named.map(|id| pending::remove(&self.table, id)));
             let replaced = before.map(|before| before.row.place.segments);
             let replaced = replaced.unwrap_or_default();
             if self.change_segments(&replaced, writes).await? {

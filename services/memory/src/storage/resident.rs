@@ -1,4 +1,5 @@
-//! The rows of fragments that were in function memory lately. They help the next start alone.
+//! The rows of fragments that were in function memory lately. They help the next start alone. In a
+//! shared store that is the next start at the same address.
 
 use bytes::Bytes;
 use ports::Key;
@@ -12,11 +13,19 @@ use crate::{
     fragment::{Fragment, FragmentName, SegmentId},
 };
 
-const PARTITION: &[u8] = b"memory/m";
+const PARTITION: &str = "memory/m";
 
-fn key(name: FragmentName) -> Key {
+fn partition(table: &Table) -> String {
+    let address = table.own.as_ref().and_then(|own| own.address.get());
+    address.map_or_else(
+        || PARTITION.to_owned(),
+        |address| format!("{PARTITION}/{address}"),
+    )
+}
+
+fn key(table: &Table, name: FragmentName) -> Key {
     let sort = [&name.segment.0.to_be_bytes()[..], &name.index.to_be_bytes()];
-    Key::new(PARTITION, sort.concat())
+    Key::new(partition(table), sort.concat())
 }
 
 /// Notes that a fragment is in memory now.
@@ -26,12 +35,12 @@ pub(crate) fn put(table: &Table, fragment: Fragment) -> Write {
         shape: fragment.shape,
         since: table.now(),
     };
-    Write::replace(key(fragment.name), &row)
+    Write::replace(key(table, fragment.name), &row)
 }
 
 /// Notes that a fragment is not in memory.
-pub(crate) fn remove(name: FragmentName) -> Write {
-    Write::forget(key(name))
+pub(crate) fn remove(table: &Table, name: FragmentName) -> Write {
+    Write::forget(key(table, name))
 }
 
 /// A page of the rows from `from` on, and the start of the next page.
@@ -39,7 +48,7 @@ pub(crate) async fn page(
     table: &Table,
     from: Bytes,
 ) -> Result<(Vec<(Fragment, ResidentRow)>, Option<Bytes>)> {
-    let scan = Table::page(PARTITION, from);
+    let scan = Table::page(partition(table), from);
     let page = table
         .scan::<ResidentRow>(&scan, "fragments in memory")
         .await?;

@@ -185,6 +185,15 @@ pub(crate) struct PendingRow {
     pub(crate) segments: Vec<Segment>,
 }
 
+/// A server of a shared store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MemberRow {
+    /// Where other servers reach its S3 listener.
+    pub(crate) address: String,
+    /// Differs after each renewal.
+    pub(crate) beat: u64,
+}
+
 /// A fragment that is in function memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "(u64, Shape, Timestamp)")]

@@ -1,16 +1,23 @@
 //! Typed rows over the key-value port.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
 
 use bytes::Bytes;
 use ports::{
-    Clock, DurabilityPoint, Entropy, Item, Key, KeyValue, Receipt, Result, Timestamp, Update,
-    key_value::{Condition, Name, OperationId, Outcome, Scan, Transacted, Value, Version},
+    Clock, DurabilityPoint, Entropy, Error, ErrorKind, Item, Key, KeyValue, Receipt, Result,
+    Timestamp, Update,
+    key_value::{Change, Condition, Name, OperationId, Outcome, Scan, Transacted, Value, Version},
 };
 use primitives::{Backoff, Mutant, retry_repeatable};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::rows::FORMAT;
+use super::{
+    own::{self, MemberId, Own},
+    rows::FORMAT,
+};
 use crate::{broken::Broken, fragment::SegmentId};
 
 /// The attribute of a row's record.
@@ -36,6 +43,8 @@ pub(crate) struct Table {
     pub(crate) entropy: Arc<dyn Entropy>,
     /// The rule that tests break.
     pub(crate) mutant: Mutant<Broken>,
+    /// This server, if others share the store.
+    pub(crate) own: Option<Arc<Own>>,
 }
 
 /// A page of rows.
@@ -87,6 +96,13 @@ impl Write {
         }
     }
 
+    /// Changes nothing, and holds only if the row is there.
+    pub(crate) fn check_present(key: Key) -> Self {
+        Self {
+            update: Update::check(key, Condition::Exists),
+        }
+    }
+
     /// Changes nothing, and holds only if the row is at `version`.
     pub(crate) fn check(key: Key, version: Version) -> Self {
         Self {
@@ -112,6 +128,18 @@ impl Write {
 impl Table {
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// This server's id, if others share the store.
+    pub(crate) fn member(&self) -> Option<MemberId> {
+        self.own.as_ref().map(|own| own.id())
+    }
+
+    /// The condition of each change that adds rows of this server alone: others have not taken it for
+    /// gone. None: no other server shares the store.
+    pub(crate) fn while_alive(&self) -> Option<Write> {
+        let member = self.member()?;
+        Some(Write::check_present(own::life(member)))
     }
 
     /// A number that was never drawn before: the time, then chance.
@@ -144,9 +172,11 @@ impl Table {
     }
 
     /// Makes all changes or none. `Some`: done. `None`: a row was not as expected.
+    ///
+    /// Errors: `OutcomeUnknown` if a row to be deleted is gone after an answer was lost.
     pub(crate) async fn write(&self, writes: Vec<Write>) -> Result<Option<Receipt>> {
         let first = self.unique();
-        let attempt = async || {
+        let updates = || {
             let is_new = self.mutant.breaks(Broken::ForgetsOperations);
             let id = OperationId(if is_new { self.unique() } else { first });
             let updates = writes.iter().map(|write| write.update.clone());
@@ -154,24 +184,38 @@ impl Table {
                 Some(operation) => update.as_operation(id, operation.known),
                 None => update,
             });
-            self.attempt(updates.collect()).await
+            updates.collect::<Vec<_>>()
         };
-        self.retried(attempt).await
+        let attempts = AtomicU32::new(0);
+        let attempt = async || {
+            attempts.fetch_add(1, Ordering::Relaxed);
+            self.try_write(&updates()).await
+        };
+        let written = self.retried(attempt).await?;
+        // A repeat does not recognise that the row was deleted by the first attempt.
+        let deletes = |one: &Update| {
+            one.change == Change::Delete
+                && one.operation.is_none()
+                && one.condition == Condition::Exists
+        };
+        let is_repeat = attempts.load(Ordering::Relaxed) > 1;
+        if written.is_none() && is_repeat && updates().iter().any(deletes) {
+            return Err(Error::new(ErrorKind::OutcomeUnknown, "change rows"));
+        }
+        Ok(written)
     }
 
-    async fn attempt(&self, updates: Vec<Update>) -> Result<Option<Receipt>> {
-        match <[Update; 1]>::try_from(updates) {
-            Ok([update]) => {
-                let updated = self.key_value.update(update).await?;
-                Ok(match updated.outcome {
-                    Outcome::Done(_) => Some(updated.receipt),
-                    Outcome::Conflict(_) => None,
-                })
-            }
-            Err(updates) => match self.key_value.transact(updates).await? {
-                Transacted::Done { receipt, .. } => Ok(Some(receipt)),
-                Transacted::Conflict { .. } => Ok(None),
-            },
+    async fn try_write(&self, updates: &[Update]) -> Result<Option<Receipt>> {
+        if let [update] = updates {
+            let updated = self.key_value.update(update.clone()).await?;
+            return Ok(match updated.outcome {
+                Outcome::Done(_) => Some(updated.receipt),
+                Outcome::Conflict(_) => None,
+            });
+        }
+        match self.key_value.transact(updates.to_vec()).await? {
+            Transacted::Done { receipt, .. } => Ok(Some(receipt)),
+            Transacted::Conflict { .. } => Ok(None),
         }
     }
 

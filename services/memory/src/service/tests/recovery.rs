@@ -193,6 +193,7 @@ fn hot_fragments_are_in_memory_again_after_a_restart() {
             clock: world.clock(),
             entropy: world.entropy(),
             mutant: Mutant::NONE,
+            own: None,
         };
         let rows = async || {
             let page = crate::storage::resident::page(&table, Bytes::new()).await;
