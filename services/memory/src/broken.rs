@@ -11,6 +11,10 @@ pub enum Broken {
     ForgetsRecords,
     /// M3: a reply of another epoch is delivered.
     AcceptsOtherEpochs,
+    /// Section 5.4: what a read misses is stored, not cached.
+    CachesAsStorage,
+    /// Section 5.4: the cached fragments used last are evicted first.
+    EvictsNewestFirst,
     /// Degraded functions are warmed up as often as active ones.
     WarmsAllAlike,
 }

@@ -38,6 +38,7 @@ pub mod function;
 mod groups;
 mod holds;
 pub mod instance;
+pub mod least_recently_used;
 mod lost;
 pub mod md5_lanes;
 mod migration;

@@ -1,6 +1,7 @@
 //! The service on simulated stores and instances.
 
 mod abandoned;
+mod cache;
 mod events;
 mod metering;
 mod races;

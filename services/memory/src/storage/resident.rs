@@ -10,6 +10,7 @@ use super::{
 use crate::{
     Result,
     fragment::{Fragment, FragmentName, SegmentId},
+    function::Partition,
 };
 
 const PARTITION: &[u8] = b"memory/m";
@@ -20,10 +21,11 @@ fn key(name: FragmentName) -> Key {
 }
 
 /// Notes that a fragment is in memory now.
-pub(crate) fn put(table: &Table, fragment: Fragment) -> Write {
+pub(crate) fn put(table: &Table, fragment: Fragment, partition: Partition) -> Write {
     let row = ResidentRow {
         bytes: fragment.bytes,
         shape: fragment.shape,
+        partition,
         since: table.now(),
     };
     Write::replace(key(fragment.name), &row)

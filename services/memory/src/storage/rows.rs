@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     fragment::{Segment, Shape},
+    function::Partition,
     model::{Attributes, ETags, Object, Upload, UploadId, UploadedPart, VersionId},
 };
 
@@ -190,5 +191,6 @@ pub(crate) struct PendingRow {
 pub(crate) struct ResidentRow {
     pub(crate) bytes: u64,
     pub(crate) shape: Shape,
+    pub(crate) partition: Partition,
     pub(crate) since: Timestamp,
 }
