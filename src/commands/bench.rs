@@ -11,6 +11,7 @@ use memory_replay::{
     picture,
     replay::{Cluster, Options, replay},
     report::Report,
+    scale_out,
     statistics::Statistics,
     trace::Trace,
     workload::{AZURE, IBM, Profile},
@@ -32,6 +33,9 @@ pub(crate) struct Arguments {
     /// Replay a trace: CSV with the columns time_ms,operation,key,size
     #[arg(long, value_name = "FILE", group = "source")]
     trace: Option<PathBuf>,
+    /// Let 10, 50 and 100 clients read objects of 10 MB until functions are overloaded
+    #[arg(long, group = "source")]
+    scale_out: bool,
     /// The hours to generate, or the first hours of the trace [default: all of the published run]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=8784))]
     hours: Option<u64>,
@@ -41,7 +45,7 @@ pub(crate) struct Arguments {
     /// The workload whose window and failures are the defaults of the replay
     #[arg(long, default_value = "ibm")]
     workload: Workload,
-    /// The functions: with a sliding window, without a cache for missed objects, or a static number
+    /// The functions: with a sliding window, without the cache partition, or a static number
     #[arg(long, default_value = "window")]
     functions: Functions,
     /// Failures of functions during the trace [default: the workload's, by hours]
@@ -114,8 +118,29 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match (&arguments.generate, &arguments.trace) {
         (Some(workload), _) => generate(workload.profile(), arguments),
         (None, Some(path)) => replay_file(path, arguments),
-        (None, None) => bail!("give --generate or --trace"),
+        (None, None) => scale_out(arguments),
     }
+}
+
+fn scale_out(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let mut runs = Vec::new();
+    for cluster in arguments.functions.clusters() {
+        let Cluster::Window { caches } = cluster else {
+            continue;
+        };
+        let options = scale_out::Options::published(arguments.seed, caches);
+        runs.push((Report::name(cluster), scale_out::run(&options)));
+    }
+    if runs.is_empty() {
+        bail!("--scale-out measures the sliding window: give --functions window, no-cache or all");
+    }
+    if arguments.json {
+        return super::print(&(serde_json::to_string(&runs)? + "\n"));
+    }
+    let rows = runs
+        .iter()
+        .map(|(name, steps)| scale_out::table(name, steps));
+    super::print(&(scale_out::HEADING.to_owned() + &rows.collect::<String>()))
 }
 
 fn generate(profile: &Profile, arguments: &Arguments) -> anyhow::Result<ExitCode> {

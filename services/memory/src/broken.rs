@@ -25,6 +25,10 @@ pub enum Broken {
     CollectsAtOnce,
     /// M2: a server that was taken for gone still commits content that others collect.
     CommitsAfterEnd,
+    /// Section 5.4: what a read misses is stored, not cached.
+    CachesAsStorage,
+    /// Section 5.4: the cached fragments used last are evicted first.
+    EvictsNewestFirst,
     /// Degraded functions are warmed up as often as active ones.
     WarmsAllAlike,
     /// A fragment leaves the buffer although its copy has failed.

@@ -29,6 +29,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     broken::Broken,
+    function::Partition,
     instance::{ChunkName, Epoch, Instance, InstanceId, InstanceOptions, ReserveError, Slot},
     lost::Lost,
     restarts::{QUICK_DEATHS_MAX, Restarts},
@@ -159,13 +160,14 @@ impl Groups {
         })
     }
 
-    /// Places `count` chunks of `bytes` bytes each. None: memory is full, or has ended.
+    /// Places `count` chunks of `bytes` bytes each in a partition. None: memory is full, or has ended.
     ///
     /// Also returns the groups that were released for them. The caller forgets their chunks.
     pub(crate) fn place(
         self: &Arc<Self>,
         count: usize,
         bytes: u64,
+        partition: Partition,
     ) -> (Option<Vec<Place>>, Vec<GroupId>) {
         let now = self.clock.monotonic();
         let mut state = self.state.lock();
@@ -181,7 +183,10 @@ impl Groups {
         let lingering_count = lingering.count();
         state.window.set_lingering(lingering_count);
         let chunks: Vec<_> = (0..count).map(|index| (index as u8, bytes)).collect();
-        let (placed, Changes { added, released }) = state.window.place(&chunks);
+        let (placed, Changes { added, released }) = match partition {
+            Partition::Storage => state.window.place(&chunks),
+            Partition::Cache => state.window.place_in_cache(&chunks),
+        };
         self.release(&mut state, &released);
         for id in added {
             let group = self.start(id);
@@ -189,6 +194,8 @@ impl Groups {
         }
         match &placed {
             Ok(_) => drop(state.refusals.ended(now)),
+            // The object store serves further reads.
+            Err(_) if partition == Partition::Cache => {}
             Err(why) => {
                 state.refused += 1;
                 self.report(&mut state, *why);
@@ -341,6 +348,11 @@ impl Groups {
         })
     }
 
+    /// Seals a group: the free space of an instance is too scattered for a chunk.
+    pub(crate) fn seal(&self, group: GroupId) {
+        self.state.lock().window.seal(group);
+    }
+
     /// Whether the group is neither released nor ended.
     pub(crate) fn has(&self, group: GroupId) -> bool {
         self.state.lock().running.contains_key(&group)
@@ -419,9 +431,15 @@ impl Groups {
     }
 
     /// Notes a read of a chunk.
-    pub(crate) fn accessed(&self, chunk: ChunkName, function: FunctionId) -> Accessed {
+    pub(crate) fn accessed(
+        &self,
+        partition: Partition,
+        chunk: ChunkName,
+        function: FunctionId,
+    ) -> Accessed {
         let now = self.clock.monotonic();
-        self.state.lock().window.accessed(chunk, function, now)
+        let window = &mut self.state.lock().window;
+        window.accessed_in(partition, chunk, function, now)
     }
 
     /// Notes that the move of a chunk has ended, with or without success.
@@ -522,25 +540,22 @@ impl Place {
         self.placement.function
     }
 
-    /// Reserves the space of the chunk.
+    /// Reserves the space of the chunk. It may be called again after an error.
     pub(crate) async fn reserve(&mut self, chunk: ChunkName) -> Result<Slot, ReserveError> {
-        let (function, bytes) = (self.placement.function, self.placement.bytes);
+        let Placement {
+            function,
+            bytes,
+            partition,
+            ..
+        } = self.placement;
         let instance = self.groups.instance(function).await;
         let instance = instance.ok_or(ReserveError::Dead)?;
-        let reserved = instance.reserve(chunk, bytes).await;
-        let mut state = self.groups.state.lock();
-        match &reserved {
-            Ok(_) => {
-                state
-                    .window
-                    .settled(self.placement, Some(instance.counts()));
-                self.is_settled = true;
-            }
-            Err(ReserveError::Full) => state.window.seal(function.group),
-            Err(ReserveError::Dead) => {}
-        }
-        drop(state);
-        reserved
+        let slot = instance.reserve_in(partition, chunk, bytes).await?;
+        let counts = Some(instance.counts());
+        let window = &mut self.groups.state.lock().window;
+        window.settled(self.placement, counts);
+        self.is_settled = true;
+        Ok(slot)
     }
 }
 
@@ -591,9 +606,14 @@ impl Returning {
         self.instance.is_dead()
     }
 
-    /// Reserves the space of the chunk.
-    pub(crate) async fn reserve(&self, chunk: ChunkName, bytes: u64) -> Result<Slot, ReserveError> {
-        self.instance.reserve(chunk, bytes).await
+    /// Reserves the space of the chunk in its partition.
+    pub(crate) async fn reserve(
+        &self,
+        partition: Partition,
+        chunk: ChunkName,
+        bytes: u64,
+    ) -> Result<Slot, ReserveError> {
+        self.instance.reserve_in(partition, chunk, bytes).await
     }
 }
 

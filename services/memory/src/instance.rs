@@ -192,9 +192,19 @@ impl Instance {
         region.write(offset, &[byte[0] ^ 1]).expect("inside");
     }
 
-    /// Reserves space for a chunk of `bytes` bytes. A dropped call reserves nothing.
+    /// Reserves space for a stored chunk of `bytes` bytes. A dropped call reserves nothing.
     pub async fn reserve(
         self: &Arc<Self>,
+        chunk: ChunkName,
+        bytes: u64,
+    ) -> Result<Slot, ReserveError> {
+        self.reserve_in(Partition::Storage, chunk, bytes).await
+    }
+
+    /// The same in either partition.
+    pub(crate) async fn reserve_in(
+        self: &Arc<Self>,
+        partition: Partition,
         chunk: ChunkName,
         bytes: u64,
     ) -> Result<Slot, ReserveError> {
@@ -204,10 +214,10 @@ impl Instance {
             id,
             name: chunk,
             bytes,
-            partition: Partition::Storage,
+            partition,
         };
         match self.link.call(piece.lane(), call).await? {
-            Outcome::Reserved { offset, .. } => Ok(piece.reserved(offset)),
+            Outcome::Reserved { offset } => Ok(piece.reserved(offset)),
             Outcome::Full => {
                 piece.refused();
                 Err(ReserveError::Full)

@@ -46,6 +46,7 @@ pub mod fuzzing;
 mod groups;
 mod holds;
 pub mod instance;
+pub mod least_recently_used;
 mod lost;
 pub mod md5_lanes;
 mod members;

@@ -1,5 +1,10 @@
 //! Fragments on their way from the object store into function memory: on-demand migration of those
 //! that were read, and compaction into the newest groups (`infinistore.txt`, section 5.3.3).
+//!
+//! What a read misses is *cached* ([`crate::residency`]). It is loaded after that read has its
+//! bytes, a few at a time. A fragment of an old group that is read moves as a *stored* one. In the
+//! paper a chunk of a released function goes to the latest bucket before its read is answered
+//! (section 5.3.3), and is cached there (section 5.4).
 
 use std::sync::Arc;
 
@@ -8,6 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     fragment::Fragment,
+    function::Partition,
     holds::Holds,
     reader::Reader,
     residency::{Residency, Wanted},
@@ -36,10 +42,10 @@ impl Migration {
     }
 
     /// Loads a fragment before it is read. Whether it is in memory then.
-    pub(crate) async fn load_early(&self, fragment: Fragment) -> bool {
+    pub(crate) async fn load_early(&self, fragment: Fragment, partition: Partition) -> bool {
         // Space for a fragment that is gone would start a group of instances.
         if self.reader.durable.has(fragment.name).await
-            && let Some(wanted) = self.residency.want_early(fragment)
+            && let Some(wanted) = self.residency.want_early(fragment, partition)
         {
             self.load(wanted).await;
         }
@@ -59,7 +65,9 @@ impl Migration {
         {
             return;
         }
-        let Some(mut slots) = self.residency.reserve(fragment).await else {
+        // The chunks themselves are not kept: cached ones may make room for their own fragment.
+        let replaced = present.map(|present| present.replaced());
+        let Some(mut slots) = self.residency.reserve_for(&wanted).await else {
             return;
         };
         for index in 0..fragment.stripes() {
@@ -73,8 +81,6 @@ impl Migration {
                 }
             }
         }
-        self.residency
-            .seal(fragment, slots, present.as_deref())
-            .await;
+        self.residency.seal(fragment, slots, replaced).await;
     }
 }

@@ -105,8 +105,8 @@ impl Reader {
             self.meter(&piece);
             return Ok((piece, Units::InMemory));
         }
-        self.residency.miss(piece.fragment, None);
         let units = self.read_store(&piece).await?;
+        self.residency.miss(piece.fragment, None);
         Ok((piece, units))
     }
 

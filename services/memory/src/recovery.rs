@@ -30,6 +30,7 @@ use crate::{
     lost::Recovering,
     reader::Reader,
     residency::{Chunks, Residency, chunk_pages},
+    window::FunctionId,
 };
 
 /// The workers (section 5.5.2: 20 recovery functions).
@@ -87,7 +88,8 @@ impl Recovery {
     async fn recover(self, recovering: Recovering) {
         let function = recovering.function;
         let lost = self.residency.lost(function);
-        let bytes = lost.iter().map(|chunks| chunk_pages(chunks.fragment)).sum();
+        // A cached chunk takes the space that is left.
+        let bytes = lost.iter().map(|chunks| chunks.storage_pages()).sum();
         let Some(restored) = self.groups.restore(function, bytes).await else {
             if !self.groups.has(function.group) {
                 return;
@@ -111,11 +113,11 @@ impl Recovery {
             while let Some(ended) = workers.try_join_next() {
                 has_failed |= ended.unwrap_or(false);
             }
-            let returning = restored.returning(chunk_pages(chunks.fragment));
-            let (recovery, index) = (self.clone(), usize::from(function.index));
+            let returning = restored.returning(chunks.storage_pages());
+            let recovery = self.clone();
             workers.spawn(async move {
                 let _worker = worker;
-                recovery.recover_chunk(&chunks, index, &returning).await
+                recovery.recover_chunk(&chunks, function, &returning).await
             });
         }
         while let Some(ended) = workers.join_next().await {
@@ -129,8 +131,13 @@ impl Recovery {
     }
 
     /// Whether the recovery of the chunk is to be tried again.
-    async fn recover_chunk(&self, lost: &Chunks, index: usize, returning: &Returning) -> bool {
-        let Err(error) = self.copy_chunk(lost, index, returning).await else {
+    async fn recover_chunk(
+        &self,
+        lost: &Chunks,
+        function: FunctionId,
+        returning: &Returning,
+    ) -> bool {
+        let Err(error) = self.copy_chunk(lost, function, returning).await else {
             return false;
         };
         tracing::debug!(%error, "a chunk of function memory is not recovered");
@@ -141,19 +148,45 @@ impl Recovery {
         matches!(error, Error::Unavailable(_)) && !returning.is_dead()
     }
 
-    async fn copy_chunk(&self, lost: &Chunks, index: usize, returning: &Returning) -> Result<()> {
-        let fragment = lost.fragment;
+    /// The space of a lost chunk. Cached chunks make room for a stored one.
+    async fn space(
+        &self,
+        lost: &Chunks,
+        function: FunctionId,
+        returning: &Returning,
+    ) -> Result<Slot> {
+        let (bytes, is_stored) = (chunk_pages(lost.fragment), lost.storage_pages() > 0);
+        let name = lost.name(function.index.into());
+        loop {
+            let slot = returning.reserve(lost.partition, name, lost.fragment.chunk_bytes());
+            match slot.await {
+                Ok(slot) => return Ok(slot),
+                Err(ReserveError::Full)
+                    if is_stored && self.residency.evict(&[function], bytes).await => {}
+                Err(ReserveError::Full) => {
+                    return Err(Error::NoRoom("function memory is full".into()));
+                }
+                Err(ReserveError::Dead) => {
+                    return Err(Error::Unavailable("the instance has died".into()));
+                }
+            }
+        }
+    }
+
+    async fn copy_chunk(
+        &self,
+        lost: &Chunks,
+        function: FunctionId,
+        returning: &Returning,
+    ) -> Result<()> {
+        let (fragment, index) = (lost.fragment, usize::from(function.index));
         let Some(_hold) = self.holds.hold(fragment.name.segment) else {
             return Ok(());
         };
         let bytes = fragment.chunk_bytes();
         let meter = &self.residency.meter;
         meter.invoked(Category::Recovery, 1, bytes);
-        let slot = returning.reserve(lost.name(index), bytes);
-        let slot = slot.await.map_err(|error| match error {
-            ReserveError::Full => Error::NoRoom("function memory is full".into()),
-            ReserveError::Dead => Error::Unavailable("the instance has died".into()),
-        })?;
+        let slot = self.space(lost, function, returning).await?;
         for first in (0..fragment.stripes()).step_by(BATCH_UNITS as usize) {
             let Some(present) = self.residency.chunks(fragment.name) else {
                 return Ok(());

@@ -1,8 +1,8 @@
 //! Fragments in function memory: which chunk lies on which function.
 //!
-//! The window counts reads and moves by chunks. A fragment is read, moved and released as a whole, so
-//! its chunk 0 stands for all of them there. Its function is the one in the oldest group, so that
-//! a fragment is moved before its first chunk is released.
+//! The window counts reads and moves by chunks. A fragment is read, moved and released as a whole,
+//! so its chunk 0 stands for all of them there. Its function is the one in the oldest group, so
+//! that a fragment is moved before its first chunk is released.
 //!
 //! Invariants
 //! - Two chunks of a fragment are never on one function: chunk `i` is on function `i` of its group.
@@ -10,6 +10,14 @@
 //! - Each missing chunk has its function queued for recovery ([`crate::lost`]), or its function was
 //!   dropped. A fragment whose chunk has no space there is forgotten.
 //! - A fragment is forgotten with the first of its groups that is released.
+//! - The space of an evicted chunk is used again only after its last reader has ended.
+//!
+//! A fragment is *cached* if a read missed it: its functions were released, or failed while they
+//! were degraded, or memory had no place for it. Cached fragments are evicted, the least recently
+//! used first, when a chunk finds no space in an instance. All else is *stored*: what was put, and
+//! what was cached or in an old group and was read again. In the paper the function evicts (section
+//! 5.4). Here the daemon does, because it reads the shared memory without a call, so that only it
+//! knows its readers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,9 +38,10 @@ use tokio::sync::mpsc;
 use crate::{
     broken::Broken,
     fragment::{Fragment, FragmentName, SegmentId, Stripe},
-    function::PAGE_BYTES,
+    function::{PAGE_BYTES, Partition},
     groups::{Groups, Place},
     instance::{ChunkName, HeldChunk, ReserveError, Slot},
+    least_recently_used::LeastRecentlyUsed,
     resident_changes::{Changes, ROWS_MAX},
     window::{Accessed, FunctionId, GroupId},
 };
@@ -47,6 +56,7 @@ const ATTEMPTS_MAX: usize = 3;
 #[derive(Debug)]
 pub(crate) struct Chunks {
     pub(crate) fragment: Fragment,
+    pub(crate) partition: Partition,
     /// The number of the load. No other load of any fragment has it.
     load: u64,
     /// By index.
@@ -99,6 +109,7 @@ impl Chunks {
         held[index] = chunk;
         Self {
             fragment: self.fragment,
+            partition: self.partition,
             load: self.load,
             functions: self.functions.clone(),
             held,
@@ -124,6 +135,21 @@ impl Chunks {
         live.count() >= usize::from(self.fragment.shape.data)
     }
 
+    /// The bytes of a chunk that count as storage.
+    pub(crate) fn storage_pages(&self) -> u64 {
+        match self.partition {
+            Partition::Storage => chunk_pages(self.fragment),
+            Partition::Cache => 0,
+        }
+    }
+
+    pub(crate) fn replaced(&self) -> Replaced {
+        Replaced {
+            load: self.load,
+            resident: Arc::clone(&self.resident),
+        }
+    }
+
     /// The name of its chunk `index`.
     pub(crate) fn name(&self, index: usize) -> ChunkName {
         chunk_name(self.fragment, index)
@@ -142,11 +168,19 @@ impl Chunks {
     }
 }
 
+/// Chunks that others take the place of.
+#[derive(Debug)]
+pub(crate) struct Replaced {
+    load: u64,
+    resident: Arc<Counted>,
+}
+
 /// Space for the chunks of a fragment. Dropping it frees the space.
 #[derive(Debug)]
 pub(crate) struct Slots {
+    partition: Partition,
     /// By index; none: the instance is dead. Enough of them live to decode the fragment.
-    slots: Vec<Option<Slot>>,
+    reserved: Vec<Option<Slot>>,
     /// Dropped after the slots.
     places: Vec<Place>,
 }
@@ -156,11 +190,11 @@ impl Slots {
     pub(crate) fn write(&mut self, stripe: &Stripe, cells: &[u8]) -> bool {
         let cells = cells.chunks_exact(stripe.cell_bytes());
         let start = stripe.in_chunk().start;
-        for (slot, cell) in self.slots.iter_mut().zip(cells) {
+        for (slot, cell) in self.reserved.iter_mut().zip(cells) {
             // The chunk is recovered with the rest of its function.
             slot.take_if(|slot| slot.write(start, cell).is_err());
         }
-        self.slots.iter().flatten().count() >= usize::from(stripe.shape.data)
+        self.reserved.iter().flatten().count() >= usize::from(stripe.shape.data)
     }
 }
 
@@ -169,6 +203,8 @@ impl Slots {
 enum Reason {
     /// It was read, and is not in memory.
     Missed,
+    /// It was in memory before the start.
+    Resumed,
     /// It is in an old group, and was read again.
     Moved,
 }
@@ -177,6 +213,7 @@ enum Reason {
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) fragment: Fragment,
+    pub(crate) partition: Partition,
     reason: Reason,
     /// The chunks that did not suffice for the read; none: there were none.
     seen: Weak<Chunks>,
@@ -184,6 +221,11 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    /// Whether cached fragments make room for it. At a start, the newest ones come first.
+    pub(crate) fn evicts(&self) -> bool {
+        self.reason != Reason::Resumed
+    }
+
     /// Whether the load takes the place of the chunks that are `present` now.
     pub(crate) fn is_for(&self, present: &Chunks) -> bool {
         self.reason == Reason::Moved
@@ -205,6 +247,11 @@ pub(crate) struct Residency {
     groups: Arc<Groups>,
     pub(crate) meter: Arc<FunctionMemoryMeter>,
     fragments: Mutex<BTreeMap<FragmentName, Arc<Chunks>>>,
+    /// Those of them that are cached. It is locked after `fragments`.
+    cached: Mutex<LeastRecentlyUsed<FragmentName>>,
+    /// One eviction at a time: a reservation that finds no space waits for the space that another
+    /// frees.
+    evicting: tokio::sync::Mutex<()>,
     /// The fragments that are being loaded, or wait for it.
     wanted: Mutex<BTreeSet<FragmentName>>,
     loads: mpsc::Sender<Wanted>,
@@ -223,6 +270,8 @@ impl Residency {
             groups,
             meter,
             fragments: Mutex::default(),
+            cached: Mutex::default(),
+            evicting: tokio::sync::Mutex::default(),
             wanted: Mutex::default(),
             loads,
             loads_begun: AtomicU64::new(0),
@@ -237,11 +286,16 @@ impl Residency {
     }
 
     /// Asks for a fragment to be loaded into memory, because the chunks that were `seen` there did
-    /// not suffice for a read.
+    /// not suffice for a read. It is cached, unless those were stored.
     pub(crate) fn miss(self: &Arc<Self>, fragment: Fragment, seen: Option<&Arc<Chunks>>) {
-        let seen = seen.map_or_else(Weak::new, Arc::downgrade);
-        if let Some(mut wanted) = self.want(fragment, Reason::Missed) {
-            wanted.seen = seen;
+        let partition = seen.map_or(Partition::Cache, |seen| seen.partition);
+        let partition = if self.groups.breaks(Broken::CachesAsStorage) {
+            Partition::Storage
+        } else {
+            partition
+        };
+        if let Some(mut wanted) = self.want(fragment, partition, Reason::Missed) {
+            wanted.seen = seen.map_or_else(Weak::new, Arc::downgrade);
             // If too many wait, a later read asks again.
             let _ = self.loads.try_send(wanted);
         }
@@ -250,9 +304,15 @@ impl Residency {
     /// Notes that a read of the fragment begins. It may be moved to the newest group.
     pub(crate) fn accessed(self: &Arc<Self>, chunks: &Chunks) {
         let (fragment, function) = (chunks.fragment, chunks.oldest());
-        let accessed = |function| self.groups.accessed(chunk_name(fragment, 0), function);
+        if chunks.partition == Partition::Cache {
+            self.cached.lock().touch(fragment.name);
+        }
+        let accessed = |function| {
+            let chunk = chunk_name(fragment, 0);
+            self.groups.accessed(chunks.partition, chunk, function)
+        };
         if function.map(accessed) == Some(Accessed::Move)
-            && let Some(wanted) = self.want(fragment, Reason::Moved)
+            && let Some(wanted) = self.want(fragment, Partition::Storage, Reason::Moved)
         {
             let _ = self.loads.try_send(wanted);
         }
@@ -268,20 +328,29 @@ impl Residency {
             self.groups.moved(chunk);
             return;
         };
-        if let Some(wanted) = self.want(chunks.fragment, Reason::Moved) {
+        if let Some(wanted) = self.want(chunks.fragment, Partition::Storage, Reason::Moved) {
             let _ = self.loads.send(wanted).await;
         }
     }
 
     /// A fragment that was not read yet, unless memory was full since the start. The load takes the
     /// place of no present one.
-    pub(crate) fn want_early(self: &Arc<Self>, fragment: Fragment) -> Option<Wanted> {
+    pub(crate) fn want_early(
+        self: &Arc<Self>,
+        fragment: Fragment,
+        partition: Partition,
+    ) -> Option<Wanted> {
         let has_room = self.groups.figures().released == 0;
-        has_room.then(|| self.want(fragment, Reason::Missed))?
+        has_room.then(|| self.want(fragment, partition, Reason::Resumed))?
     }
 
     /// None: it is being loaded already.
-    fn want(self: &Arc<Self>, fragment: Fragment, reason: Reason) -> Option<Wanted> {
+    fn want(
+        self: &Arc<Self>,
+        fragment: Fragment,
+        partition: Partition,
+        reason: Reason,
+    ) -> Option<Wanted> {
         if !self.wanted.lock().insert(fragment.name) {
             if reason == Reason::Moved {
                 self.groups.moved(chunk_name(fragment, 0));
@@ -290,57 +359,135 @@ impl Residency {
         }
         Some(Wanted {
             fragment,
+            partition,
             reason,
             seen: Weak::new(),
             residency: Arc::clone(self),
         })
     }
 
-    /// Space for a fragment. None: memory is full, or an instance is dead.
+    /// Space for a fragment that is put. None: memory is full, or an instance is dead.
     pub(crate) async fn reserve(&self, fragment: Fragment) -> Option<Slots> {
-        let bytes = chunk_pages(fragment);
+        self.reserve_in(Partition::Storage, fragment, true).await
+    }
+
+    /// Space for a fragment that is loaded.
+    pub(crate) async fn reserve_for(&self, wanted: &Wanted) -> Option<Slots> {
+        let (fragment, partition) = (wanted.fragment, wanted.partition);
+        self.reserve_in(partition, fragment, wanted.evicts()).await
+    }
+
+    async fn reserve_in(
+        &self,
+        partition: Partition,
+        fragment: Fragment,
+        evicts: bool,
+    ) -> Option<Slots> {
+        let (bytes, total) = (chunk_pages(fragment), fragment.shape.total());
         for _ in 0..ATTEMPTS_MAX {
-            let (places, released) = self.groups.place(fragment.shape.total(), bytes);
+            let (places, released) = self.groups.place(total, bytes, partition);
             self.forget_groups(&released);
-            let (places, count) = (places?, fragment.shape.total() as u64);
-            self.meter
-                .invoked(Category::Io, count, fragment.stored_bytes());
-            match reserve_at(places, fragment).await {
-                Ok(slots) => return Some(slots),
-                Err(ReserveError::Full) => {}
-                Err(ReserveError::Dead) => return None,
+            let mut reserving = Reserving::new(fragment, partition, places?);
+            let (io, bytes) = (Category::Io, fragment.stored_bytes());
+            self.meter.invoked(io, total as u64, bytes);
+            let mut full = reserving.reserve().await;
+            if !full.is_empty() && evicts {
+                full = self.evict_for(&mut reserving).await;
+            }
+            match (full.first(), partition) {
+                (None, _) => return reserving.slots(),
+                (Some(_), Partition::Cache) => return None,
+                (Some(full), Partition::Storage) => self.groups.seal(full.group),
             }
         }
         None
     }
 
+    /// Evicts cached fragments until all chunks have space. Returns the functions that are full all
+    /// the same.
+    async fn evict_for(&self, reserving: &mut Reserving) -> Vec<FunctionId> {
+        let _turn = self.evicting.lock().await;
+        loop {
+            let full = reserving.reserve().await;
+            if full.is_empty() || !self.evict(&full, chunk_pages(reserving.fragment)).await {
+                return full;
+            }
+        }
+    }
+
+    /// Evicts the least recently used fragments on the functions, with chunks of at least `bytes`
+    /// bytes together. Whether there were any. The space of those that are being read is free
+    /// later.
+    pub(crate) async fn evict(&self, functions: &[FunctionId], bytes: u64) -> bool {
+        let mut evicted = Vec::new();
+        {
+            let mut fragments = self.fragments.lock();
+            let mut names: Vec<_> = self.cached.lock().oldest().collect();
+            if self.groups.breaks(Broken::EvictsNewestFirst) {
+                names.reverse();
+            }
+            let mut rest = bytes;
+            for name in names {
+                let is_there = |chunks: &Arc<Chunks>| {
+                    let mut on = chunks.functions.iter();
+                    on.any(|function| functions.contains(function))
+                };
+                if rest > 0 && fragments.get(&name).is_some_and(is_there) {
+                    let gone = self.remove(&mut fragments, name);
+                    rest =
+                        rest.saturating_sub(gone.as_ref().map_or(0, |it| chunk_pages(it.fragment)));
+                    evicted.extend(gone);
+                }
+            }
+        }
+        let is_any = !evicted.is_empty();
+        let unread = evicted.into_iter().filter_map(Arc::into_inner);
+        let chunks = unread.flat_map(|chunks| chunks.held).flatten();
+        join_all(chunks.map(HeldChunk::removed)).await;
+        is_any
+    }
+
     /// Shows the fragment, whose chunks were written whole and are durable. They take the place of
     /// `replaced`, and of no other.
-    pub(crate) async fn seal(&self, fragment: Fragment, slots: Slots, replaced: Option<&Chunks>) {
-        let Slots { slots, places } = slots;
-        let sealed = slots.into_iter().map(async |slot| slot?.seal().await.ok());
+    pub(crate) async fn seal(&self, fragment: Fragment, slots: Slots, replaced: Option<Replaced>) {
+        let Slots {
+            partition,
+            reserved,
+            places,
+        } = slots;
+        let sealed = reserved
+            .into_iter()
+            .map(async |slot| slot?.seal().await.ok());
         let held = join_all(sealed).await;
         // An instance that dies after this is found by the recovery that its death starts.
         let mut fragments = self.fragments.lock();
+        let replaced_load = replaced.as_ref().map(|replaced| replaced.load);
         let chunks = Chunks {
             fragment,
+            partition,
             load: self.loads_begun.fetch_add(1, Ordering::Relaxed),
             functions: places.iter().map(Place::function).collect(),
             held: held.into_iter().map(|one| one.filter(is_alive)).collect(),
             resident: replaced.map_or_else(
                 || Arc::new(self.meter.resident(fragment.bytes)),
-                |replaced| Arc::clone(&replaced.resident),
+                |replaced| replaced.resident,
             ),
             mutant: self.groups.mutant(),
         };
         let present = fragments.get(&fragment.name).map(|chunks| chunks.load);
-        let replaces = present.is_none() || present == replaced.map(|chunks| chunks.load);
+        let replaces = present.is_none() || present == replaced_load;
         let mut missing = Vec::new();
         if replaces && chunks.is_whole() {
             missing = chunks.missing();
             fragments.insert(fragment.name, Arc::new(chunks));
+            let mut cached = self.cached.lock();
+            match partition {
+                Partition::Storage => cached.remove(fragment.name),
+                Partition::Cache => drop(cached.add(fragment.name, 0, 0)),
+            }
+            drop(cached);
             if fragments.len() <= ROWS_MAX {
-                self.changes.came(fragment);
+                self.changes.came(fragment, partition);
             }
         }
         drop(fragments);
@@ -404,10 +551,15 @@ impl Residency {
         }
     }
 
-    fn remove(&self, fragments: &mut BTreeMap<FragmentName, Arc<Chunks>>, name: FragmentName) {
-        if fragments.remove(&name).is_some() {
-            self.changes.left(name);
-        }
+    fn remove(
+        &self,
+        fragments: &mut BTreeMap<FragmentName, Arc<Chunks>>,
+        name: FragmentName,
+    ) -> Option<Arc<Chunks>> {
+        let removed = fragments.remove(&name)?;
+        self.cached.lock().remove(name);
+        self.changes.left(name);
+        Some(removed)
     }
 
     /// Forgets the fragments with a chunk in released groups.
@@ -454,6 +606,11 @@ impl Residency {
     pub(crate) fn count(&self) -> usize {
         self.fragments.lock().len()
     }
+
+    /// The number of those that are cached.
+    pub(crate) fn cached_count(&self) -> usize {
+        self.cached.lock().count()
+    }
 }
 
 /// The pages of one chunk of a fragment. An instance gives out whole pages.
@@ -473,20 +630,47 @@ fn chunk_name(fragment: Fragment, index: usize) -> ChunkName {
     }
 }
 
-async fn reserve_at(mut places: Vec<Place>, fragment: Fragment) -> Result<Slots, ReserveError> {
-    let reserved = (0..).zip(&mut places).map(|(index, place)| {
-        let name = chunk_name(fragment, index);
-        async move { place.reserve(name).await }
-    });
-    let mut slots = Vec::with_capacity(fragment.shape.total());
-    for reserved in join_all(reserved).await {
-        match reserved {
-            Err(ReserveError::Full) => return Err(ReserveError::Full),
-            reserved => slots.push(reserved.ok()),
+/// Space for the chunks of a fragment, as far as it is reserved.
+struct Reserving {
+    fragment: Fragment,
+    partition: Partition,
+    /// By index; none: the instance is full, or dead.
+    slots: Vec<Option<Slot>>,
+    places: Vec<Place>,
+}
+
+impl Reserving {
+    fn new(fragment: Fragment, partition: Partition, places: Vec<Place>) -> Self {
+        Self {
+            fragment,
+            partition,
+            slots: places.iter().map(|_| None).collect(),
+            places,
         }
     }
-    if slots.iter().flatten().count() < usize::from(fragment.shape.data) {
-        return Err(ReserveError::Dead);
+
+    /// Reserves what is missing. Returns the functions that are full.
+    async fn reserve(&mut self) -> Vec<FunctionId> {
+        let fragment = self.fragment;
+        let of = self.slots.iter_mut().zip(&mut self.places).enumerate();
+        let missing = of.filter(|(_, (slot, _))| slot.is_none());
+        let reserved = missing.map(async |(index, (slot, place))| {
+            let reserved = place.reserve(chunk_name(fragment, index)).await;
+            let is_full = matches!(reserved, Err(ReserveError::Full));
+            *slot = reserved.ok();
+            is_full.then(|| place.function())
+        });
+        join_all(reserved).await.into_iter().flatten().collect()
     }
-    Ok(Slots { slots, places })
+
+    /// None: too many instances are dead.
+    fn slots(self) -> Option<Slots> {
+        let is_enough =
+            self.slots.iter().flatten().count() >= usize::from(self.fragment.shape.data);
+        is_enough.then_some(Slots {
+            partition: self.partition,
+            reserved: self.slots,
+            places: self.places,
+        })
+    }
 }

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::fragment::{Fragment, FragmentName};
+use crate::{
+    fragment::{Fragment, FragmentName},
+    function::Partition,
+};
 
 /// The rows. Further fragments are loaded when they are read.
 pub(crate) const ROWS_MAX: usize = 100_000;
@@ -17,14 +20,14 @@ const PENDING_MAX: usize = 100_000;
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     /// None: the fragment is not in memory.
-    pending: Mutex<BTreeMap<FragmentName, Option<Fragment>>>,
+    pending: Mutex<BTreeMap<FragmentName, Option<(Fragment, Partition)>>>,
     changed: Notify,
 }
 
 impl Changes {
     /// Notes that a fragment came into memory.
-    pub(crate) fn came(&self, fragment: Fragment) {
-        self.note(fragment.name, Some(fragment));
+    pub(crate) fn came(&self, fragment: Fragment, partition: Partition) {
+        self.note(fragment.name, Some((fragment, partition)));
     }
 
     /// Notes that a fragment left memory.
@@ -38,11 +41,11 @@ impl Changes {
     }
 
     /// Takes all changes.
-    pub(crate) fn take(&self) -> BTreeMap<FragmentName, Option<Fragment>> {
+    pub(crate) fn take(&self) -> BTreeMap<FragmentName, Option<(Fragment, Partition)>> {
         std::mem::take(&mut *self.pending.lock())
     }
 
-    fn note(&self, name: FragmentName, present: Option<Fragment>) {
+    fn note(&self, name: FragmentName, present: Option<(Fragment, Partition)>) {
         let mut pending = self.pending.lock();
         if pending.len() < PENDING_MAX || pending.contains_key(&name) {
             pending.insert(name, present);

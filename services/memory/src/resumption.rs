@@ -55,7 +55,7 @@ impl Resumption {
             self.table.clock.sleep(WINDOW).await;
             let changes = self.changes.take().into_iter();
             let writes = changes.map(|(name, present)| match present {
-                Some(fragment) => resident::put(&self.table, fragment),
+                Some((fragment, partition)) => resident::put(&self.table, fragment, partition),
                 None => resident::remove(&self.table, name),
             });
             let writes: Vec<_> = writes.collect();
@@ -73,11 +73,15 @@ impl Resumption {
             from = next;
         }
         self.drop_garbage(&mut rows).await?;
-        rows.sort_by_key(|(_, row)| Reverse(row.since));
-        let newest = rows.first().map(|(_, row)| row.since);
-        for (fragment, ResidentRow { since, .. }) in rows {
+        let newest = rows.iter().map(|(_, row)| row.since).max();
+        // Cached ones take the space that is left (section 5.4).
+        rows.sort_by_key(|(_, row)| (row.partition, Reverse(row.since)));
+        for (fragment, row) in rows {
+            let ResidentRow {
+                partition, since, ..
+            } = row;
             let age = Duration::from_millis(newest.map_or(0, |newest| newest.ms_since(since)));
-            if age < self.hot && self.migration.load_early(fragment).await {
+            if age < self.hot && self.migration.load_early(fragment, partition).await {
                 let pause = fragment.bytes as f64 / BYTES_PER_SECOND as f64;
                 self.table.clock.sleep(Duration::from_secs_f64(pause)).await;
             } else if self.migration.residency.chunks(fragment.name).is_none() {

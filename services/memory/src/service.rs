@@ -100,6 +100,9 @@ pub struct Config {
     pub instance_bytes: u64,
     /// The bound on the memory of all instances together.
     pub memory_bytes_max: u64,
+    /// The percent of an instance's memory for chunks that stored objects never take, at most 90: the least
+    /// that is left for cached ones. The rest of it up to 100 is HARDCAP.
+    pub cache_percent: u8,
     /// The data units of a stripe.
     pub data_units: u8,
     /// The parity units of a stripe: the instances of a group that may be dead at a time.
@@ -128,13 +131,15 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// 10+2 units, GC each 10 minutes, M = 6 and N = 12, as in `infinistore.txt`, section 6.1.1.
+    /// 10+2 units, GC each 10 minutes, M = 6 and N = 12, as in `infinistore.txt`, section 6.1.1. The paper
+    /// gives no number for the fraction that HARDCAP excludes (section 5.3.1).
     fn default() -> Self {
         Self {
             command: Vec::new(),
             environment: BTreeMap::new(),
             instance_bytes: 512 << 20,
             memory_bytes_max: 6 << 30,
+            cache_percent: 5,
             data_units: 10,
             parity_units: 2,
             unit_bytes: UNIT_BYTES,
@@ -153,6 +158,8 @@ impl Default for Config {
 
 /// The memory of an instance that is not for chunks: its program (`infinistore.txt`, section 5.3.1).
 const OVERHEAD_BYTES: u64 = 16 << 20;
+/// The most of an instance's memory for chunks that is kept from stored objects.
+const CACHE_PERCENT_MAX: u8 = 90;
 /// The requests on their way to an instance. Further chunks go to another group.
 const REQUESTS_MAX: u32 = 256;
 /// The shortest GC interval.
@@ -554,6 +561,7 @@ impl Service {
         Figures {
             instances: self.groups.instances_count(),
             fragments: self.reader.residency.count(),
+            fragments_cached: self.reader.residency.cached_count(),
             groups_active: groups.active,
             groups_degraded: groups.degraded,
             groups_released: groups.released,
@@ -572,6 +580,8 @@ pub struct Figures {
     pub instances: usize,
     /// Fragments in memory.
     pub fragments: usize,
+    /// Those of them that are cached: they make room for others.
+    pub fragments_cached: usize,
     /// Groups of instances that are active.
     pub groups_active: usize,
     /// Groups that are degraded: they are released later, unless their fragments are read.
@@ -620,11 +630,13 @@ fn group_options(config: &Config, shape: Shape) -> GroupOptions {
     let group_bytes = config.instance_bytes * shape.total() as u64;
     let shared_bytes = config.instance_bytes.saturating_sub(OVERHEAD_BYTES);
     let gc_interval = config.gc_interval.max(GC_INTERVAL_MIN);
+    let storage_percent = 100 - u64::from(config.cache_percent.min(CACHE_PERCENT_MAX));
     GroupOptions {
         window: Options {
             total: shape.total() as u8,
             cap: Cap {
-                storage_bytes_max: shared_bytes,
+                storage_bytes_max: shared_bytes / 100 * storage_percent,
+                bytes_max: shared_bytes,
                 requests_max: REQUESTS_MAX,
             },
             gc_interval,

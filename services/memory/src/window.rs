@@ -10,16 +10,23 @@
 //! degraded for N, then released. Chunks that are read again are moved to the latest bucket, so
 //! that a released bucket holds cold chunks alone.
 //!
+//! A chunk that was read and is on no function of the window is *cached*: it goes to the cache
+//! partition of an open group ([`Window::place_in_cache`]). It uses the space that storage does not
+//! take, and makes room for stored chunks and for later cached ones, the least recently used first.
+//! A cached chunk that is read again moves like a chunk of an old bucket, and is stored then: only
+//! a chunk that stays in use takes storage.
+//!
 //! The window makes decisions only. Its caller starts and ends instances, and moves chunks.
 //!
 //! Invariants
 //! - No function holds two chunks of one object ([`group`]).
 //! - A group is in exactly one bucket. An open group is in the latest one.
 //! - A released group holds no chunk that is not persisted, and no request is on its way to it.
+//! - Cached chunks never count as storage: they seal no group.
 //!
-//! From `infinistore.txt`, section 5.3, figures 4 and 5. Unlike the paper, an open group that was
-//! idle for M + N intervals is not carried over. Without PUTs the memory is otherwise never
-//! released.
+//! From `infinistore.txt`, sections 5.3 and 5.4, figures 4 and 5. Unlike the paper, an open group
+//! that was idle for M + N intervals is not carried over. Without PUTs the memory is otherwise
+//! never released.
 
 mod compaction;
 mod group;
@@ -31,9 +38,9 @@ pub use compaction::{Move, Pace};
 use ports::{Entropy, Monotonic};
 
 pub use group::{Cap, FunctionId, GroupId};
-use group::{Function, Group, Tested};
+use group::{Function, Group, Room, Tested};
 
-use crate::function::{ChunkName, Counts};
+use crate::function::{ChunkName, Counts, Partition};
 
 /// How the window grows when no open group takes a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +90,8 @@ pub struct Placement {
     pub generation: u32,
     /// Its size.
     pub bytes: u64,
+    /// The partition that it counts against.
+    pub partition: Partition,
 }
 
 /// The groups that a decision added and released. The caller starts and ends their instances.
@@ -168,7 +177,9 @@ impl Window {
                 Ok(placement) => placed.push(placement),
                 Err(why) => {
                     for placement in placed {
-                        self.with(placement, |function| function.unplace(placement.bytes));
+                        self.with(placement, |function| {
+                            function.unplace(placement.bytes, placement.partition);
+                        });
                     }
                     return (Err(why), changes);
                 }
@@ -199,18 +210,77 @@ impl Window {
             }
             let group = &mut groups[at];
             if group.test_and_place(index, bytes, &cap) == Tested::Placed {
-                let function = &group.functions[usize::from(index)];
-                return Ok(Placement {
-                    function: FunctionId {
-                        group: group.id,
-                        index,
-                    },
-                    generation: function.generation(),
-                    bytes,
-                });
+                return Ok(placement(group, index, bytes, Partition::Storage));
             }
             at += 1;
         }
+    }
+
+    /// Places chunks that were read and are on no function in the cache partition of one open group
+    /// of the latest bucket: all or none. A group with free space comes first, then one whose
+    /// cached chunks make room. The caller evicts them. If there is neither, the window grows as
+    /// for a PUT.
+    pub fn place_in_cache(
+        &mut self,
+        chunks: &[(u8, u64)],
+    ) -> (Result<Vec<Placement>, Unplaced>, Changes) {
+        self.cache(chunks, &|_| false)
+    }
+
+    /// The same for further copies of chunks whose functions have all the requests that they take
+    /// (section 5.3.3). The groups that are busy take none, and no group is released for them.
+    pub fn place_copies(
+        &mut self,
+        chunks: &[(u8, u64)],
+        is_busy: impl Fn(GroupId) -> bool,
+    ) -> (Result<Vec<Placement>, Unplaced>, Changes) {
+        let is_full = self.groups_count() >= self.options.groups_max;
+        if is_full && self.cache_group(chunks, &is_busy).is_none() {
+            return (Err(Unplaced::Full), Changes::default());
+        }
+        self.cache(chunks, &is_busy)
+    }
+
+    fn cache(
+        &mut self,
+        chunks: &[(u8, u64)],
+        is_busy: &dyn Fn(GroupId) -> bool,
+    ) -> (Result<Vec<Placement>, Unplaced>, Changes) {
+        let (mut changes, options) = (Changes::default(), self.options);
+        let is_too_large = |&(index, bytes): &(u8, u64)| {
+            index >= options.total || bytes > options.cap.bytes_max || options.cap.requests_max == 0
+        };
+        if chunks.iter().any(is_too_large) {
+            return (Err(Unplaced::TooLarge), changes);
+        }
+        let mut at = self.cache_group(chunks, is_busy);
+        if at.is_none() {
+            if let Err(why) = self.scale_out(&mut changes) {
+                return (Err(why), changes);
+            }
+            at = self.cache_group(chunks, is_busy);
+        }
+        let Some(group) = at.and_then(|at| self.latest().groups.get_mut(at)) else {
+            return (Err(Unplaced::Full), changes);
+        };
+        group.cache(chunks);
+        let placed = chunks.iter();
+        let placed = placed.map(|&(index, bytes)| placement(group, index, bytes, Partition::Cache));
+        (Ok(placed.collect()), changes)
+    }
+
+    /// The number of the group in the latest bucket that caches the chunks.
+    fn cache_group(
+        &mut self,
+        chunks: &[(u8, u64)],
+        is_busy: &dyn Fn(GroupId) -> bool,
+    ) -> Option<usize> {
+        let cap = self.options.cap;
+        let groups = &self.latest().groups;
+        [Room::Free, Room::Evictable].into_iter().find_map(|room| {
+            let takes = |group: &Group| group.can_cache(chunks, &cap, room) && !is_busy(group.id);
+            groups.iter().position(takes)
+        })
     }
 
     fn latest(&mut self) -> &mut Bucket {
@@ -273,8 +343,8 @@ impl Window {
     /// instance does not have the chunk.
     pub fn settled(&mut self, placement: Placement, counts: Option<Counts>) {
         self.with(placement, |function| match counts {
-            Some(_) => function.settle(placement.bytes, counts),
-            None => function.unplace(placement.bytes),
+            Some(_) => function.settle(placement.bytes, placement.partition, counts),
+            None => function.unplace(placement.bytes, placement.partition),
         });
     }
 
@@ -283,17 +353,12 @@ impl Window {
         self.with(placement, Function::persisted);
     }
 
-    /// Counts chunks that a new instance of a function gets back. There is no test of the cap: the dead
-    /// instance had them. None: the function is not in the window.
+    /// Counts stored chunks that a new instance of a function gets back. There is no test of the
+    /// cap: the dead instance had them. None: the function is not in the window.
     pub fn expect(&mut self, function: FunctionId, bytes: u64) -> Option<Placement> {
         let (group, _) = self.find(function.group)?;
-        let expecting = &mut group.functions[usize::from(function.index)];
-        expecting.expect(bytes);
-        Some(Placement {
-            function,
-            generation: expecting.generation(),
-            bytes,
-        })
+        group.functions[usize::from(function.index)].expect(bytes);
+        Some(placement(group, function.index, bytes, Partition::Storage))
     }
 
     /// Notes that expected chunks have arrived, or never will.
@@ -340,8 +405,19 @@ impl Window {
         is_there.then(|| self.phase_at(age))
     }
 
-    /// Notes that a chunk was read.
+    /// Notes that a stored chunk was read.
     pub fn accessed(&mut self, chunk: ChunkName, function: FunctionId, now: Monotonic) -> Accessed {
+        self.accessed_in(Partition::Storage, chunk, function, now)
+    }
+
+    /// Notes that a chunk of either partition was read.
+    pub fn accessed_in(
+        &mut self,
+        partition: Partition,
+        chunk: ChunkName,
+        function: FunctionId,
+        now: Monotonic,
+    ) -> Accessed {
         let Some((group, age)) = self.find(function.group) else {
             return Accessed::Gone;
         };
@@ -351,7 +427,7 @@ impl Window {
         group.idle_intervals = 0;
         match self.phase_at(age) {
             // The newest memory is where it would be moved to.
-            Phase::Active if age == 0 => Accessed::Kept,
+            Phase::Active if age == 0 && partition == Partition::Storage => Accessed::Kept,
             Phase::Active => {
                 let pace = self.options.pace;
                 self.compaction.mark(chunk, function, now, &pace);
@@ -470,6 +546,18 @@ impl Window {
             let oldest = self.buckets.pop_front().expect("there are several");
             self.leaving.extend(oldest.groups);
         }
+    }
+}
+
+fn placement(group: &Group, index: u8, bytes: u64, partition: Partition) -> Placement {
+    Placement {
+        function: FunctionId {
+            group: group.id,
+            index,
+        },
+        generation: group.functions[usize::from(index)].generation(),
+        bytes,
+        partition,
     }
 }
 

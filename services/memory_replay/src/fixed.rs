@@ -3,61 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use memory::least_recently_used::LeastRecentlyUsed;
 use ports::Entropy as _;
 
 use crate::{
     chance::Chance,
     windowed::{CHUNKS, Fragment},
 };
-
-/// The order in which entries were used, and the bytes of all.
-#[derive(Debug, Default)]
-pub struct LeastRecentlyUsed {
-    order: BTreeMap<u64, Fragment>,
-    /// The place in the order, and the size.
-    entries: BTreeMap<Fragment, (u64, u64)>,
-    used: u64,
-    bytes: u64,
-}
-
-impl LeastRecentlyUsed {
-    /// Notes a use. Whether the entry is there.
-    pub fn touch(&mut self, fragment: Fragment) -> bool {
-        let Some((at, _)) = self.entries.get_mut(&fragment) else {
-            return false;
-        };
-        self.order.remove(at);
-        self.used += 1;
-        *at = self.used;
-        self.order.insert(self.used, fragment);
-        true
-    }
-
-    /// Adds an entry. Returns those that make room for it.
-    pub fn add(&mut self, fragment: Fragment, bytes: u64, bytes_max: u64) -> Vec<Fragment> {
-        self.remove(fragment);
-        let mut gone = Vec::new();
-        while self.bytes + bytes > bytes_max
-            && let Some((_, oldest)) = self.order.pop_first()
-        {
-            self.remove(oldest);
-            gone.push(oldest);
-        }
-        self.used += 1;
-        self.order.insert(self.used, fragment);
-        self.entries.insert(fragment, (self.used, bytes));
-        self.bytes += bytes;
-        gone
-    }
-
-    /// Removes an entry.
-    pub fn remove(&mut self, fragment: Fragment) {
-        if let Some((at, bytes)) = self.entries.remove(&fragment) {
-            self.order.remove(&at);
-            self.bytes -= bytes;
-        }
-    }
-}
 
 /// A function of a static cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,7 +36,7 @@ pub struct Fixed {
     recovers: bool,
     functions: u32,
     fragments: BTreeMap<Fragment, Resident>,
-    order: LeastRecentlyUsed,
+    order: LeastRecentlyUsed<Fragment>,
 }
 
 impl Fixed {

@@ -14,12 +14,10 @@ use crate::{
 pub struct Report {
     /// The functions that were replayed.
     pub name: String,
-    /// Objects that function memory served, from 0 to 1.
-    pub hit_ratio: f64,
-    /// Chunks that it served.
+    /// Chunks that function memory had, from 0 to 1: the paper's ratio.
     pub chunk_hit_ratio: f64,
-    /// Chunks that it had, also of fragments with too few of them: the paper's ratio.
-    pub chunks_there_ratio: f64,
+    /// Objects that it served.
+    pub hit_ratio: f64,
     /// (warm-up + recovery) / (I/O + object store), without charges for requests.
     pub overhead: f64,
     /// With them.
@@ -41,10 +39,9 @@ impl Report {
     pub fn new(cluster: Cluster, outcome: Outcome, prices: &Prices) -> Self {
         let cost = Cost::of(&outcome, prices);
         Self {
-            name: name(cluster),
-            hit_ratio: outcome.hit_ratio(),
+            name: Self::name(cluster),
             chunk_hit_ratio: outcome.chunk_hit_ratio(),
-            chunks_there_ratio: outcome.chunks_there_ratio(),
+            hit_ratio: outcome.hit_ratio(),
             overhead: cost.overhead(false),
             overhead_with_requests: cost.overhead(true),
             overhead_at_most: cost.overhead_at_most(&outcome, prices),
@@ -52,6 +49,21 @@ impl Report {
             correlation: outcome.correlation(),
             cost,
             outcome,
+        }
+    }
+
+    /// A cluster in words.
+    pub fn name(cluster: Cluster) -> String {
+        match cluster {
+            Cluster::Window { caches: true } => "sliding window".to_owned(),
+            Cluster::Window { caches: false } => "sliding window, no cache".to_owned(),
+            Cluster::Fixed {
+                functions,
+                recovers,
+            } => format!(
+                "static {functions}{}",
+                if recovers { "" } else { ", no recovery" }
+            ),
         }
     }
 
@@ -80,10 +92,9 @@ impl Report {
         line(
             "hits",
             format!(
-                "objects {}, chunks {}; chunks in memory, as the paper counts, {}",
-                percent(self.hit_ratio),
+                "chunks {}, as the paper counts; objects {}",
                 percent(self.chunk_hit_ratio),
-                percent(self.chunks_there_ratio)
+                percent(self.hit_ratio)
             ),
         );
         line(
@@ -130,7 +141,7 @@ impl Report {
 
     /// The heading of [`Self::row`].
     pub fn heading() -> &'static str {
-        "functions                        hits objects   chunks    there   functions   I/O $  warm-up $  recovery $  store $  total $  overhead\n"
+        "functions                        hits chunks    objects   functions   I/O $  warm-up $  recovery $  store $  total $  overhead\n"
     }
 
     /// The main figures in one line of a table, without charges for requests.
@@ -143,11 +154,10 @@ impl Report {
             ..
         } = self.cost;
         format!(
-            "{:<32} {:>10.2} % {:>6.2} % {:>6.2} % {:>11.0} {:>7.2} {:>10.2} {:>11.2} {:>8.2} {:>8.2} {:>7.1} %\n",
+            "{:<32} {:>9.2} % {:>8.2} % {:>11.0} {:>7.2} {:>10.2} {:>11.2} {:>8.2} {:>8.2} {:>7.1} %\n",
             self.name,
-            self.hit_ratio * 100.0,
             self.chunk_hit_ratio * 100.0,
-            self.chunks_there_ratio * 100.0,
+            self.hit_ratio * 100.0,
             self.functions.0,
             io.usage,
             warm_up.usage,
@@ -173,19 +183,4 @@ fn cost_text(cost: &Cost) -> String {
         cost.total(true),
         parts.join(", ")
     )
-}
-
-/// A cluster in words.
-fn name(cluster: Cluster) -> String {
-    match cluster {
-        Cluster::Window { caches: true } => "sliding window".to_owned(),
-        Cluster::Window { caches: false } => "sliding window, no cache".to_owned(),
-        Cluster::Fixed {
-            functions,
-            recovers,
-        } => format!(
-            "static {functions}{}",
-            if recovers { "" } else { ", no recovery" }
-        ),
-    }
 }

@@ -1,16 +1,24 @@
-//! Function memory as the service runs it: the window decides, and a table holds which fragments are
-//! in memory.
+//! Function memory as the service runs it: the window decides, and a table holds which fragments
+//! are in memory.
 //!
 //! [`Window`] is the service's own code. The table follows `residency.rs` of the service, which
-//! needs running instances. A fragment that lost more than its parity stays in the table, so that its
-//! last chunks can be counted. The service forgets it. As there, chunk 0 stands for a fragment in the window's marks, and a
-//! fragment is forgotten with the first of its groups that is released.
+//! needs running instances. A fragment that lost more than its parity stays in the table, so that
+//! its last chunks can be counted. The service forgets it. As there, chunk 0 stands for a fragment
+//! in the window's marks, and a fragment is forgotten with the first of its groups that is
+//! released.
+//!
+//! A missed fragment is cached: it makes room for what is stored and for what is cached later, the
+//! least recently used first.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use memory::{
-    function::{ChunkName, Counts, PAGE_BYTES},
-    window::{Accessed, Cap, Failed, FunctionId, GroupId, Options, Pace, Scaling, Window},
+    function::{ChunkName, Counts, PAGE_BYTES, Partition},
+    least_recently_used::LeastRecentlyUsed,
+    window::{
+        Accessed, Cap, Changes, Failed, FunctionId, GroupId, Options, Pace, Placement, Scaling,
+        Unplaced, Window,
+    },
 };
 use ports::Monotonic;
 
@@ -26,7 +34,7 @@ const REQUESTS_MAX: u32 = 256;
 pub(crate) const ROUNDS: u32 = 10;
 const MARKS_MAX: usize = 10_000;
 /// No workload of interest reaches it: 1.2 million functions.
-const GROUPS_MAX: usize = 100_000;
+pub(crate) const GROUPS_MAX: usize = 100_000;
 
 /// A fragment: its object, and its index there.
 pub type Fragment = (u32, u32);
@@ -40,8 +48,12 @@ pub struct Pacing {
     pub active_intervals: u32,
     /// N.
     pub degraded_intervals: u32,
-    /// The bytes of a function that hold chunks.
+    /// The bytes of a function for stored chunks (HARDCAP).
     pub storage_bytes: u64,
+    /// The bytes of a function that these never take, for cached chunks.
+    pub cache_bytes: u64,
+    /// The most groups.
+    pub groups_max: usize,
 }
 
 #[derive(Debug)]
@@ -50,6 +62,7 @@ struct Resident {
     /// A bit per chunk.
     present: u16,
     chunk_bytes: u64,
+    partition: Partition,
 }
 
 /// Function memory with a sliding window.
@@ -59,6 +72,10 @@ pub struct Windowed {
     /// What the instances of each group would report; none: the function is dropped.
     groups: BTreeMap<GroupId, Vec<Option<Counts>>>,
     fragments: BTreeMap<Fragment, Resident>,
+    cached: LeastRecentlyUsed<Fragment>,
+    function_bytes: u64,
+    /// Cached fragments that made room.
+    pub evicted: u64,
     /// Fragments that moved to the newest bucket.
     pub moved: u64,
     /// Their bytes, with parity.
@@ -77,6 +94,10 @@ fn first_chunk((object, index): Fragment) -> ChunkName {
     }
 }
 
+fn all_chunks(bytes: u64) -> Vec<(u8, u64)> {
+    (0..CHUNKS).map(|index| (index, bytes)).collect()
+}
+
 impl Windowed {
     /// Without any function.
     pub fn new(pacing: Pacing) -> Self {
@@ -85,13 +106,14 @@ impl Windowed {
             total: CHUNKS,
             cap: Cap {
                 storage_bytes_max: pacing.storage_bytes,
+                bytes_max: pacing.storage_bytes + pacing.cache_bytes,
                 requests_max: REQUESTS_MAX,
             },
             gc_interval,
             active_intervals: pacing.active_intervals,
             degraded_intervals: pacing.degraded_intervals,
             scaling: Scaling::Linear,
-            groups_max: GROUPS_MAX,
+            groups_max: pacing.groups_max,
             pace: Pace {
                 round: gc_interval / ROUNDS,
                 compaction_max: gc_interval / 2,
@@ -102,15 +124,47 @@ impl Windowed {
             window: Window::new(options, Monotonic::default()),
             groups: BTreeMap::new(),
             fragments: BTreeMap::new(),
+            cached: LeastRecentlyUsed::default(),
+            function_bytes: pacing.storage_bytes + pacing.cache_bytes,
+            evicted: 0,
             moved: 0,
             moved_bytes: 0,
         }
     }
 
-    /// Places the chunks of a fragment. They take the place of those that it had.
+    /// Stores a fragment. Its chunks take the place of those that it had.
     pub fn store(&mut self, fragment: Fragment, chunk_bytes: u64) {
-        let chunks: Vec<_> = (0..CHUNKS).map(|index| (index, chunk_bytes)).collect();
-        let (placed, changes) = self.window.place(&chunks);
+        let placed = self.window.place(&all_chunks(chunk_bytes));
+        self.keep(fragment, chunk_bytes, Partition::Storage, placed);
+    }
+
+    /// Caches a fragment that was missed.
+    pub fn cache(&mut self, fragment: Fragment, chunk_bytes: u64) {
+        let placed = self.window.place_in_cache(&all_chunks(chunk_bytes));
+        self.keep(fragment, chunk_bytes, Partition::Cache, placed);
+    }
+
+    /// Caches a further copy, which has a name of its own. Whether a group that is not busy has
+    /// room.
+    pub fn copy(
+        &mut self,
+        copy: Fragment,
+        chunk_bytes: u64,
+        is_busy: impl Fn(GroupId) -> bool,
+    ) -> bool {
+        let placed = self.window.place_copies(&all_chunks(chunk_bytes), is_busy);
+        let is_placed = placed.0.is_ok();
+        self.keep(copy, chunk_bytes, Partition::Cache, placed);
+        is_placed
+    }
+
+    fn keep(
+        &mut self,
+        fragment: Fragment,
+        chunk_bytes: u64,
+        partition: Partition,
+        (placed, changes): (Result<Vec<Placement>, Unplaced>, Changes),
+    ) {
         for group in changes.added {
             let counts = vec![Some(Counts::default()); CHUNKS.into()];
             self.groups.insert(group, counts);
@@ -119,7 +173,9 @@ impl Windowed {
         self.forget(fragment);
         let Ok(placements) = placed else { return };
         for placement in &placements {
-            let counts = self.count(placement.function, |bytes| bytes + pages(chunk_bytes));
+            self.make_room(placement.function, pages(chunk_bytes));
+            let bytes = pages(chunk_bytes) as i64;
+            let counts = self.count(placement.function, partition, bytes);
             self.window.settled(*placement, counts);
             self.window.persisted(*placement);
         }
@@ -127,16 +183,44 @@ impl Windowed {
             functions: placements.iter().map(|one| one.function).collect(),
             present: (1 << CHUNKS) - 1,
             chunk_bytes,
+            partition,
         };
         self.fragments.insert(fragment, resident);
+        if partition == Partition::Cache {
+            self.cached.add(fragment, 0, 0);
+        }
     }
 
-    /// Changes the stored bytes of a function. None: it is gone.
-    fn count(&mut self, function: FunctionId, change: impl Fn(u64) -> u64) -> Option<Counts> {
+    /// Evicts cached fragments, the least recently used first, until a function has space.
+    fn make_room(&mut self, function: FunctionId, bytes: u64) {
+        let index = usize::from(function.index);
+        let used = |groups: &BTreeMap<GroupId, Vec<Option<Counts>>>| {
+            let counts = groups.get(&function.group).and_then(|of| of[index]);
+            counts.map_or(0, |counts| counts.storage_bytes + counts.cache_bytes)
+        };
+        while used(&self.groups) + bytes > self.function_bytes {
+            let is_there = |name: &Fragment| {
+                let resident = self.fragments.get(name);
+                resident.is_some_and(|resident| resident.functions[index] == function)
+            };
+            let Some(oldest) = self.cached.oldest().find(is_there) else {
+                return;
+            };
+            self.forget(oldest);
+            self.evicted += 1;
+        }
+    }
+
+    /// Changes the bytes of a function. None: it is gone.
+    fn count(&mut self, function: FunctionId, partition: Partition, bytes: i64) -> Option<Counts> {
         let group = self.groups.get_mut(&function.group)?;
         let counts = group[usize::from(function.index)].as_mut()?;
         counts.changes += 1;
-        counts.storage_bytes = change(counts.storage_bytes);
+        let of = match partition {
+            Partition::Storage => &mut counts.storage_bytes,
+            Partition::Cache => &mut counts.cache_bytes,
+        };
+        *of = of.saturating_add_signed(bytes);
         Some(*counts)
     }
 
@@ -145,11 +229,11 @@ impl Windowed {
         let Some(gone) = self.fragments.remove(&fragment) else {
             return;
         };
+        self.cached.remove(fragment);
+        let bytes = pages(gone.chunk_bytes) as i64;
         for (index, function) in gone.functions.into_iter().enumerate() {
             if gone.present & (1 << index) != 0 {
-                self.count(function, |bytes| {
-                    bytes.saturating_sub(pages(gone.chunk_bytes))
-                });
+                self.count(function, gone.partition, -bytes);
             }
         }
     }
@@ -191,8 +275,14 @@ impl Windowed {
         let Some(oldest) = self.chunks(fragment).min() else {
             return;
         };
+        let partition = if self.cached.touch(fragment) {
+            Partition::Cache
+        } else {
+            Partition::Storage
+        };
         let chunk = first_chunk(fragment);
-        if self.window.accessed(chunk, oldest, now) == Accessed::Move {
+        let accessed = self.window.accessed_in(partition, chunk, oldest, now);
+        if accessed == Accessed::Move {
             self.move_to_newest(fragment);
         }
     }
@@ -230,7 +320,8 @@ impl Windowed {
         functions.get(at as usize).copied()
     }
 
-    fn functions(&self) -> impl Iterator<Item = FunctionId> {
+    /// The functions that run.
+    pub fn functions(&self) -> impl Iterator<Item = FunctionId> {
         self.groups.iter().flat_map(|(group, counts)| {
             let running = (0..).zip(counts).filter(|(_, counts)| counts.is_some());
             running.map(|(index, _)| FunctionId {

@@ -45,11 +45,11 @@ pub struct ChunkName {
 }
 
 /// The part of an instance's memory that a chunk counts against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Partition {
     /// Kept until it is removed.
     Storage,
-    /// Evicted to make room, unless it is locked.
+    /// Removed by the daemon when another chunk needs its space.
     Cache,
 }
 
@@ -110,10 +110,6 @@ pub enum Call {
     },
     /// Says that all bytes of a chunk are written.
     Seal(ChunkId),
-    /// Keeps a sealed chunk of the cache from being evicted.
-    Lock(ChunkId),
-    /// Takes one lock back.
-    Unlock(ChunkId),
     /// Removes up to [`CHUNKS_PER_REMOVAL_MAX`] chunks, whole or not. Unknown ones are ignored.
     Remove(Vec<ChunkId>),
 }
@@ -142,10 +138,8 @@ pub enum Outcome {
     Reserved {
         /// The place of the chunk in the region.
         offset: u64,
-        /// The chunks of the cache that were evicted for it.
-        evicted: Vec<ChunkId>,
     },
-    /// There is no space for the chunk. Nothing was evicted.
+    /// There is no space for the chunk.
     Full,
     /// The request is for an instance of another epoch, or with another log. It had no effect.
     Diverged,
@@ -201,8 +195,6 @@ mod tests {
             Call::Counts,
             reserve,
             Call::Seal(id),
-            Call::Lock(id),
-            Call::Unlock(id),
             Call::Remove(ids.collect()),
         ];
         let number = u64::MAX;
@@ -231,10 +223,7 @@ mod tests {
             epoch: Epoch(9),
             counts: Counts::default(),
             record: Record::default(),
-            outcome: Outcome::Reserved {
-                offset: 4096,
-                evicted: vec![ChunkId(1)],
-            },
+            outcome: Outcome::Reserved { offset: 4096 },
         };
         assert_eq!(Reply::decode(&reply.encode()).expect("whole"), reply);
     }

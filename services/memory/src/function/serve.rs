@@ -119,15 +119,7 @@ fn apply(memory: &mut Memory, log: &mut Log, call: &Call) -> Outcome {
             name,
             bytes,
             partition,
-        } => {
-            let outcome = memory.reserve(*id, *name, *bytes, *partition);
-            if let Outcome::Reserved { evicted, .. } = &outcome
-                && !evicted.is_empty()
-            {
-                log.remove(evicted);
-            }
-            outcome
-        }
+        } => memory.reserve(*id, *name, *bytes, *partition),
         Call::Seal(id) => {
             let outcome = memory.seal(*id);
             if let (Outcome::Done, Some(name)) = (&outcome, memory.name(*id)) {
@@ -135,8 +127,6 @@ fn apply(memory: &mut Memory, log: &mut Log, call: &Call) -> Outcome {
             }
             outcome
         }
-        Call::Lock(id) => memory.lock(*id),
-        Call::Unlock(id) => memory.unlock(*id),
         Call::Remove(ids) if ids.len() > CHUNKS_PER_REMOVAL_MAX => Outcome::Unknown,
         Call::Remove(ids) => {
             for id in ids {

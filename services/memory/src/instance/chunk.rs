@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use ports::{Error, Result};
+use tokio::sync::oneshot;
 
 use super::{
     Dead, Instance,
@@ -17,6 +18,8 @@ pub(super) struct Piece {
     id: ChunkId,
     bytes: u64,
     space: Space,
+    /// Dropped once its space is free.
+    waits: Option<oneshot::Sender<()>>,
 }
 
 enum Space {
@@ -34,6 +37,7 @@ impl Piece {
             id,
             bytes,
             space: Space::Expected,
+            waits: None,
         }
     }
 
@@ -75,7 +79,11 @@ impl Drop for Piece {
             Space::Refused => return,
             Space::At(offset) => pages.map(|bytes| (offset, bytes)),
         };
-        let freed = Freed { id: self.id, range };
+        let freed = Freed {
+            id: self.id,
+            range,
+            waits: self.waits.take(),
+        };
         self.instance.link.free(self.lane(), freed);
     }
 }
@@ -149,6 +157,17 @@ impl HeldChunk {
     /// The size of the chunk.
     pub fn bytes(&self) -> u64 {
         self.0.bytes
+    }
+
+    /// Drops this clone. If it is the last one, returns once the space is free.
+    pub(crate) async fn removed(self) {
+        if let Some(mut piece) = Arc::into_inner(self.0) {
+            let (sender, removed) = oneshot::channel();
+            piece.waits = Some(sender);
+            drop(piece);
+            // It is dropped, not sent.
+            let _ = removed.await;
+        }
     }
 }
 

@@ -64,6 +64,8 @@ pub(super) struct Freed {
     pub(super) id: ChunkId,
     /// The place and size of its pages; none: the reservation was never confirmed.
     pub(super) range: Option<(u64, u64)>,
+    /// Dropped once the instance may use the space again.
+    pub(super) waits: Option<oneshot::Sender<()>>,
 }
 
 /// The handles of an instance that lives.
@@ -242,11 +244,12 @@ impl Link {
             let freed = mem::take(&mut *queue.freed.lock());
             let mut freed = freed.into_iter().peekable();
             while freed.peek().is_some() {
-                let (mut ids, mut bytes) = (Vec::new(), 0);
+                let (mut ids, mut waiting, mut bytes) = (Vec::new(), Vec::new(), 0);
                 while ids.len() < CHUNKS_PER_REMOVAL_MAX && bytes < DISCARDED_BYTES_MAX {
-                    let Some(Freed { id, range }) = freed.next() else {
+                    let Some(Freed { id, range, waits }) = freed.next() else {
                         break;
                     };
+                    waiting.extend(waits);
                     bytes += range.map_or(0, |(_, bytes)| bytes);
                     if self.discard(region, range) {
                         ids.push(id);
@@ -256,6 +259,7 @@ impl Link {
                 if let Err(dead) = self.call(lane, Call::Remove(ids)).await {
                     return dead;
                 }
+                drop(waiting);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod abandoned;
 mod buffer;
+mod cache;
 mod events;
 mod metering;
 mod races;

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     Result,
     fragment::{Fragment, FragmentName, SegmentId},
+    function::Partition,
 };
 
 const PARTITION: &str = "memory/m";
@@ -29,10 +30,11 @@ fn key(table: &Table, name: FragmentName) -> Key {
 }
 
 /// Notes that a fragment is in memory now.
-pub(crate) fn put(table: &Table, fragment: Fragment) -> Write {
+pub(crate) fn put(table: &Table, fragment: Fragment, partition: Partition) -> Write {
     let row = ResidentRow {
         bytes: fragment.bytes,
         shape: fragment.shape,
+        partition,
         since: table.now(),
     };
     Write::replace(key(table, fragment.name), &row)

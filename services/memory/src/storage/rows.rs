@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     fragment::{Segment, Shape},
+    function::Partition,
     model::{Attributes, ETags, Object, Upload, UploadId, UploadedPart, VersionId},
 };
 
@@ -200,6 +201,7 @@ pub(crate) struct MemberRow {
 pub(crate) struct ResidentRow {
     pub(crate) bytes: u64,
     pub(crate) shape: Shape,
+    pub(crate) partition: Partition,
     pub(crate) since: Timestamp,
 }
 

@@ -6,8 +6,11 @@
 //!
 //! A chunk counts against its function from the moment it is placed, in the same step as the test.
 //! Concurrent PUTs can therefore not exceed the cap together.
+//!
+//! A cached chunk counts against the whole memory of its function, never against the storage
+//! partition. It is evicted when a stored chunk needs its space.
 
-use crate::function::Counts;
+use crate::function::{Counts, Partition};
 
 /// The number of a group. Groups are numbered in the order in which they were added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +30,9 @@ pub struct FunctionId {
 pub struct Cap {
     /// The bytes of the storage partition that seal its group (HARDCAP).
     pub storage_bytes_max: u64,
+    /// The bytes of both partitions. The cache takes what storage leaves free, and the rest above
+    /// HARDCAP.
+    pub bytes_max: u64,
     /// The requests on their way to it.
     pub requests_max: u32,
 }
@@ -42,12 +48,23 @@ pub(super) enum Tested {
     Busy,
 }
 
+/// The space that a test of the cache counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// Free space.
+    Free,
+    /// Free space, and that of cached chunks, which can be evicted.
+    Evictable,
+}
+
 #[derive(Debug, Clone, Default)]
 pub(super) struct Function {
     /// The bytes that the instance reported last.
     reported: Counts,
     /// The bytes of placed chunks without a reply.
     placed_bytes: u64,
+    /// The same in the cache partition.
+    placed_cache_bytes: u64,
     /// The bytes of chunks that are being recovered.
     expected_bytes: u64,
     /// The placed chunks without a reply.
@@ -62,6 +79,10 @@ pub(super) struct Function {
 impl Function {
     pub(super) fn used_bytes(&self) -> u64 {
         self.reported.storage_bytes + self.placed_bytes + self.expected_bytes
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.reported.cache_bytes + self.placed_cache_bytes
     }
 
     #[cfg(test)]
@@ -83,14 +104,18 @@ impl Function {
     }
 
     /// Takes back a placed chunk that no instance has. The PUT goes on elsewhere.
-    pub(super) fn unplace(&mut self, bytes: u64) {
-        self.settle(bytes, None);
+    pub(super) fn unplace(&mut self, bytes: u64, partition: Partition) {
+        self.settle(bytes, partition, None);
         self.persisted();
     }
 
     /// Notes the reply to a placed chunk. A late reply never replaces newer counts.
-    pub(super) fn settle(&mut self, bytes: u64, counts: Option<Counts>) {
-        self.placed_bytes = self.placed_bytes.saturating_sub(bytes);
+    pub(super) fn settle(&mut self, bytes: u64, partition: Partition, counts: Option<Counts>) {
+        let placed = match partition {
+            Partition::Storage => &mut self.placed_bytes,
+            Partition::Cache => &mut self.placed_cache_bytes,
+        };
+        *placed = placed.saturating_sub(bytes);
         self.requests = self.requests.saturating_sub(1);
         if let Some(counts) = counts {
             self.report(counts);
@@ -164,6 +189,35 @@ impl Group {
         function.unpersisted += 1;
         self.idle_intervals = 0;
         Tested::Placed
+    }
+
+    /// Whether each chunk has `room` in the cache partition of its function.
+    pub(super) fn can_cache(&self, chunks: &[(u8, u64)], cap: &Cap, room: Room) -> bool {
+        let fits = |&(index, bytes): &(u8, u64)| {
+            let Some(function) = self.functions.get(usize::from(index)) else {
+                return false;
+            };
+            let cached = match room {
+                Room::Free => function.cache_bytes(),
+                Room::Evictable => 0,
+            };
+            let used = function.used_bytes().saturating_add(cached);
+            !function.is_dropped
+                && function.requests < cap.requests_max
+                && used.saturating_add(bytes) <= cap.bytes_max
+        };
+        self.is_open && chunks.iter().all(fits)
+    }
+
+    /// Places chunks in the cache partition.
+    pub(super) fn cache(&mut self, chunks: &[(u8, u64)]) {
+        for &(index, bytes) in chunks {
+            let function = &mut self.functions[usize::from(index)];
+            function.placed_cache_bytes += bytes;
+            function.requests += 1;
+            function.unpersisted += 1;
+        }
+        self.idle_intervals = 0;
     }
 
     pub(super) fn is_releasable(&self) -> bool {

@@ -12,6 +12,7 @@ fn options() -> Options {
         total: 3,
         cap: Cap {
             storage_bytes_max: 100,
+            bytes_max: 120,
             requests_max: 4,
         },
         gc_interval: 10 * MINUTE,
@@ -205,6 +206,90 @@ fn chunks_that_come_back_count_before_they_have_arrived() {
     assert_eq!(window.failed(old.function), Failed::Restart);
     window.returned(expected, counts(9, 60));
     assert_eq!(window.used(old.function), 0);
+}
+
+fn thirds(bytes: u64) -> [(u8, u64); 3] {
+    [(0, bytes), (1, bytes), (2, bytes)]
+}
+
+impl Window {
+    /// Caches an object whose chunks are at once in memory.
+    fn cache_whole(&mut self, bytes: u64) -> (Vec<u64>, Changes) {
+        let (placed, changes) = self.place_in_cache(&thirds(bytes));
+        let placed = placed.expect("there is room");
+        for placement in &placed {
+            let storage_bytes = self.used(placement.function);
+            let counts = Counts {
+                cache_bytes: bytes,
+                ..counts(self.changes(placement.function) + 1, storage_bytes)
+            };
+            self.settled(*placement, Some(counts));
+            self.persisted(*placement);
+        }
+        (groups_of(&placed), changes)
+    }
+}
+
+/// Section 5.4.
+#[test]
+fn cached_chunks_seal_no_group_and_take_no_space_from_storage() {
+    let mut window = Window::new(options(), at(0));
+    window.put_whole(60);
+    assert_eq!(window.cache_whole(60).0, [0, 0, 0]);
+    assert_eq!(window.used(function(0, 0)), 60);
+    let (placed, _) = window.put(40);
+    assert_eq!(
+        groups_of(&placed),
+        [0, 0, 0],
+        "storage takes all up to HARDCAP"
+    );
+    assert_eq!(
+        window.cache_whole(20).0,
+        [0, 0, 0],
+        "the rest is for the cache"
+    );
+    let (placed, changes) = window.place_in_cache(&thirds(21));
+    assert_eq!(groups_of(&placed.expect("there is room")), [1, 1, 1]);
+    assert_eq!(changes.added, [GroupId(1)]);
+    let too_large = window.place_in_cache(&thirds(121)).0;
+    assert_eq!(too_large, Err(Unplaced::TooLarge));
+}
+
+/// Reads of cold objects replace each other. They release one group at most, and never add two.
+#[test]
+fn the_cache_stays_in_open_groups_and_grows_only_without_one() {
+    let mut window = Window::new(options(), at(0));
+    for _ in 0..8 {
+        window.put_whole(100);
+    }
+    // It seals the latest group.
+    window.put_whole(1);
+    for _ in 0..20 {
+        assert_eq!(window.cache_whole(100).1, Changes::default());
+    }
+    // Free space comes first, and a sealed group takes nothing.
+    window.seal(GroupId(8));
+    let (groups, changes) = window.cache_whole(100);
+    assert_eq!(
+        (groups, changes.released),
+        (vec![9, 9, 9], vec![GroupId(1)])
+    );
+}
+
+/// Section 5.3.3.
+#[test]
+fn further_copies_go_to_a_group_that_is_not_busy_and_release_none() {
+    let mut window = Window::new(options(), at(0));
+    window.put_whole(10);
+    let copies = window.place_copies(&thirds(10), |_| false).0;
+    assert_eq!(groups_of(&copies.expect("there is room")), [0, 0, 0]);
+    for group in 1..8 {
+        let (copies, changes) = window.place_copies(&thirds(10), |busy| busy.0 < group);
+        assert_eq!(groups_of(&copies.expect("there is room")), [group; 3]);
+        assert_eq!(changes.added, [GroupId(group)]);
+    }
+    let (copies, changes) = window.place_copies(&thirds(10), |_| true);
+    assert_eq!((copies, changes), (Err(Unplaced::Full), Changes::default()));
 }
 
 #[test]

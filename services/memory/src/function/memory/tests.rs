@@ -14,7 +14,7 @@ fn name(index: u8) -> ChunkName {
 
 fn offset(outcome: &Outcome) -> Option<u64> {
     match outcome {
-        Outcome::Reserved { offset, .. } => Some(*offset),
+        Outcome::Reserved { offset } => Some(*offset),
         _ => None,
     }
 }
@@ -103,47 +103,23 @@ fn a_refused_reservation_changes_nothing() {
     memory.check();
 }
 
+/// Section 5.4: the partitions are counted apart, and neither takes the space of the other.
 #[test]
-fn the_least_recently_used_chunks_of_the_cache_make_room() {
+fn chunks_of_both_partitions_share_the_free_space_and_are_counted_apart() {
     let mut memory = Memory::new(4 * PAGE_BYTES);
-    for id in 0..4 {
-        memory.take(id, 1, Partition::Cache);
-        memory.seal(ChunkId(id));
-    }
-    // Its lock counts as a use.
-    memory.lock(ChunkId(0));
-    memory.unlock(ChunkId(0));
-    let Outcome::Reserved { offset, evicted } = memory.take(9, 2, Partition::Storage) else {
-        panic!("there is room");
-    };
+    memory.take(1, 3, Partition::Cache);
+    assert_eq!(memory.take(2, 2, Partition::Storage), Outcome::Full);
     assert_eq!(
-        (offset, evicted),
-        (PAGE_BYTES, vec![ChunkId(1), ChunkId(2)])
+        offset(&memory.take(3, 1, Partition::Storage)),
+        Some(3 * PAGE_BYTES)
     );
-    assert_eq!(memory.counts().cache_bytes, 2 * PAGE_BYTES);
-    memory.check();
-}
-
-#[test]
-fn locked_and_unsealed_chunks_are_not_evicted() {
-    let mut memory = Memory::new(2 * PAGE_BYTES);
-    memory.take(1, 1, Partition::Cache);
+    let counts = memory.counts();
     assert_eq!(
-        memory.lock(ChunkId(1)),
-        Outcome::Unknown,
-        "it is not sealed"
+        (counts.storage_bytes, counts.cache_bytes),
+        (PAGE_BYTES, 3 * PAGE_BYTES)
     );
-    memory.take(2, 1, Partition::Cache);
-    memory.seal(ChunkId(2));
-    memory.lock(ChunkId(2));
-    assert_eq!(memory.take(3, 1, Partition::Storage), Outcome::Full);
-    memory.unlock(ChunkId(2));
-    assert_eq!(
-        memory.unlock(ChunkId(2)),
-        Outcome::Unknown,
-        "it is not locked"
-    );
-    assert!(offset(&memory.take(3, 1, Partition::Storage)).is_some());
+    memory.remove(ChunkId(1));
+    assert_eq!(offset(&memory.take(2, 3, Partition::Storage)), Some(0));
     memory.check();
 }
 
@@ -151,8 +127,6 @@ fn locked_and_unsealed_chunks_are_not_evicted() {
 enum Step {
     Reserve(u64, u64, bool),
     Seal(u64),
-    Lock(u64),
-    Unlock(u64),
     Remove(u64),
 }
 
@@ -161,16 +135,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (id(), 0..PAGES * PAGE_BYTES / 3, any::<bool>()).prop_map(|(id, bytes, cache)| Step::Reserve(id, bytes, cache)),
         3 => id().prop_map(Step::Seal),
-        1 => id().prop_map(Step::Lock),
-        1 => id().prop_map(Step::Unlock),
         2 => id().prop_map(Step::Remove),
     ];
     prop::collection::vec(step, 1..200)
 }
 
 proptest! {
-    /// No two chunks overlap, counts are exact, free space is used again, and only unlocked sealed
-    /// chunks of the cache are evicted.
+    /// No two chunks overlap, counts are exact, and free space is used again.
     #[test]
     fn the_invariants_hold_after_each_step(steps in steps()) {
         let mut memory = Memory::new(PAGES * PAGE_BYTES);
@@ -178,22 +149,15 @@ proptest! {
             match step {
                 Step::Reserve(id, bytes, is_cache) => {
                     let partition = if is_cache { Partition::Cache } else { Partition::Storage };
-                    let evictable: Vec<_> = memory.chunks.iter().filter(|(_, chunk)| chunk.is_evictable()).map(|(id, _)| *id).collect();
                     let before = memory.counts();
                     let is_known = memory.chunks.contains_key(&ChunkId(id));
                     match memory.reserve(ChunkId(id), name(0), bytes, partition) {
-                        Outcome::Reserved { offset, evicted } => {
-                            prop_assert!(offset + bytes <= PAGES * PAGE_BYTES);
-                            prop_assert!(evicted.iter().all(|id| evictable.contains(id)));
-                            prop_assert!(evicted.iter().all(|id| memory.name(*id).is_none()));
-                        }
-                        Outcome::Full => prop_assert!(before == memory.counts() && !memory.would_fit(bytes)),
+                        Outcome::Reserved { offset } => prop_assert!(offset + bytes <= PAGES * PAGE_BYTES),
+                        Outcome::Full => prop_assert!(before == memory.counts() && memory.free.values().all(|free| *free < bytes)),
                         outcome => prop_assert!(is_known, "{outcome:?}"),
                     }
                 }
                 Step::Seal(id) => drop(memory.seal(ChunkId(id))),
-                Step::Lock(id) => drop(memory.lock(ChunkId(id))),
-                Step::Unlock(id) => drop(memory.unlock(ChunkId(id))),
                 Step::Remove(id) => memory.remove(ChunkId(id)),
             }
             memory.check();

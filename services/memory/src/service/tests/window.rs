@@ -6,7 +6,7 @@ use ports::{Monotonic, Timestamp, metering::function_memory::Category};
 use super::*;
 use crate::window::GroupId;
 
-const MINUTE: Duration = Duration::from_mins(1);
+pub(super) const MINUTE: Duration = Duration::from_mins(1);
 
 /// A clock that counts its sleeps.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Clock for Counting {
 }
 
 /// Two active intervals of a minute, two degraded ones, and two objects to a group.
-fn by_minutes() -> Config {
+pub(super) fn by_minutes() -> Config {
     Config {
         gc_interval: MINUTE,
         active_intervals: 2,
@@ -45,13 +45,13 @@ pub(super) async fn started_with(world: &World, config: &Config) -> Started {
     started
 }
 
-async fn put_large(service: &Service, keys: std::ops::Range<u64>) {
+pub(super) async fn put_large(service: &Service, keys: std::ops::Range<u64>) {
     for key in keys {
         put(service, &key.to_string(), &content(key, LARGE)).await;
     }
 }
 
-async fn all_are_read(service: &Service, keys: std::ops::Range<u64>) {
+pub(super) async fn all_are_read(service: &Service, keys: std::ops::Range<u64>) {
     for key in keys {
         let read = get(service, &key.to_string()).await;
         assert!(
@@ -62,7 +62,7 @@ async fn all_are_read(service: &Service, keys: std::ops::Range<u64>) {
 }
 
 /// The oldest group that has a chunk of the object; none: it is not in memory.
-async fn group_of(service: &Service, key: &str) -> Option<GroupId> {
+pub(super) async fn group_of(service: &Service, key: &str) -> Option<GroupId> {
     let opened = service.open("b", key).await.expect("it is there");
     let fragment = opened.place.segments[0].fragments().next().expect("one");
     let chunks = service.reader.residency.chunks(fragment.name)?;
