@@ -194,7 +194,9 @@ fn change_rows_know_the_attempts_of_a_transaction() {
             ..blind(Slot(0), 1, Vec::new())
         };
         let mut check = LateCheck::new(&proposal);
-        rows.iter().for_each(|row| check.add(row));
+        for row in rows {
+            check.add(row);
+        }
         check.verdict()
     };
     let closed = row(3, Verdict::SnapshotTooOld);
