@@ -537,7 +537,7 @@ impl Bench<'_> {
 /// A connection for each of `clients`.
 fn connect(address: std::net::SocketAddr, clients: usize) -> Vec<Target> {
     (0..clients)
-        .map(|_| Target::Http(Http::to(address)))
+        .map(|_| Target::Http(Box::new(Http::to(address))))
         .collect()
 }
 

@@ -80,7 +80,7 @@ pub enum Target {
     /// In this process.
     Engine(Engine),
     /// Over HTTP.
-    Http(Connection),
+    Http(Box<Connection>),
 }
 
 /// A version as the store gave it.
@@ -98,7 +98,7 @@ impl Target {
 
     /// The server at `address`, over a connection of its own.
     pub fn http(address: SocketAddr) -> Self {
-        Self::Http(Connection::to(address))
+        Self::Http(Box::new(Connection::to(address)))
     }
 
     /// Writes `key`, if it has the version `seen`; returns the new version.

@@ -17,7 +17,7 @@ pub enum Target {
     /// The engine, called as a function.
     Engine(Engine, Option<Call>),
     /// A server.
-    Http(Http),
+    Http(Box<Http>),
     /// Redis, each write at once, as functions without transactions write.
     Plain(Plain),
 }

@@ -289,7 +289,7 @@ impl Residency {
     /// not suffice for a read. It is cached, unless those were stored.
     pub(crate) fn miss(self: &Arc<Self>, fragment: Fragment, seen: Option<&Arc<Chunks>>) {
         let partition = seen.map_or(Partition::Cache, |seen| seen.partition);
-        let partition = if self.groups.breaks(Broken::CachesAsStorage) {
+        let partition = if self.groups.mutant().breaks(Broken::CachesAsStorage) {
             Partition::Storage
         } else {
             partition
@@ -423,7 +423,7 @@ impl Residency {
         {
             let mut fragments = self.fragments.lock();
             let mut names: Vec<_> = self.cached.lock().oldest().collect();
-            if self.groups.breaks(Broken::EvictsNewestFirst) {
+            if self.groups.mutant().breaks(Broken::EvictsNewestFirst) {
                 names.reverse();
             }
             let mut rest = bytes;

@@ -55,6 +55,7 @@ fn corpus() -> Vec<Vec<u8>> {
     let resident = ResidentRow {
         bytes: 1 << 20,
         shape: SHAPE,
+        partition: Partition::Cache,
         since: modified,
     };
     let upload = UploadRow {
@@ -133,6 +134,7 @@ fn a_row_without_a_usable_erasure_code_is_refused() {
         let row = ResidentRow {
             bytes,
             shape: SHAPE,
+            partition: Partition::Storage,
             since: Timestamp(1),
         };
         let row = FORMAT.encode(&row, 0);
@@ -153,7 +155,7 @@ fn an_instance_takes_hostile_requests_and_keeps_its_bounds() {
 
 fn request(random: &mut Rng) -> Request {
     let id = ChunkId(random.u64(0..4));
-    let call = match random.u8(0..6) {
+    let call = match random.u8(0..4) {
         0 | 1 => Call::Reserve {
             id,
             name: ChunkName {
@@ -165,8 +167,6 @@ fn request(random: &mut Rng) -> Request {
             partition: [Partition::Storage, Partition::Cache][random.usize(0..2)],
         },
         2 => Call::Seal(id),
-        3 => Call::Lock(id),
-        4 => Call::Unlock(id),
         _ => Call::Remove(vec![id]),
     };
     Request {

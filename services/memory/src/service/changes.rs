@@ -96,8 +96,9 @@ impl Service {
         }
         writes.extend(self.table.while_alive());
         let written = self.table.write(writes).await;
-        // A change that failed may have been made. The collector waits until it is durable.
-        if !segments.is_empty() && !matches!(written, Ok(None)) {
+        // A change that failed may have been made, also one that was refused: by the first attempt, whose answer was lost. The
+        // collector waits until it is durable.
+        if !segments.is_empty() {
             self.garbage.add(id);
         }
         let Some(receipt) = written? else {

@@ -197,7 +197,7 @@ pub(crate) struct MemberRow {
 
 /// A fragment that is in function memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "(u64, Shape, Timestamp)")]
+#[serde(try_from = "(u64, Shape, Partition, Timestamp)")]
 pub(crate) struct ResidentRow {
     pub(crate) bytes: u64,
     pub(crate) shape: Shape,
@@ -205,13 +205,16 @@ pub(crate) struct ResidentRow {
     pub(crate) since: Timestamp,
 }
 
-impl TryFrom<(u64, Shape, Timestamp)> for ResidentRow {
+impl TryFrom<(u64, Shape, Partition, Timestamp)> for ResidentRow {
     type Error = &'static str;
 
-    fn try_from((bytes, shape, since): (u64, Shape, Timestamp)) -> Result<Self, Self::Error> {
+    fn try_from(
+        (bytes, shape, partition, since): (u64, Shape, Partition, Timestamp),
+    ) -> Result<Self, Self::Error> {
         let row = Self {
             bytes,
             shape,
+            partition,
             since,
         };
         let is_valid = (1..=shape.fragment_bytes()).contains(&bytes);

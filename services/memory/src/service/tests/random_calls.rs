@@ -330,8 +330,6 @@ fn random_calls_answer_as_a_model_does_under_faults() {
                         run.current.run.abort();
                         run.current.service.end();
                         world.crash();
-                        // A crash would end the tasks of this start, which go on here.
-                        world.clock().sleep(Duration::from_mins(1)).await;
                         run.current = start_with(&world, world.clock(), &config);
                     }
                     _ => {

@@ -216,7 +216,9 @@ fn an_object_of_another_erasure_code_is_read_and_repaired() {
                 assert!(read == whole);
                 world.clock().sleep(Duration::from_secs(5)).await;
             }
-            for index in 0..2 {
+            // A group with fewer functions than the fragment has chunks holds none of it.
+            let dead = if data_units + parity_units < 6 { 0 } else { 2 };
+            for index in 0..dead {
                 instance(&second.service, index).await.end();
             }
             let read = get(&second.service, "k").await.expect("it is there");
