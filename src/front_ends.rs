@@ -1,12 +1,12 @@
 //! The listeners that clients connect to: HTTP, routes, S3 and ZooKeeper. They start at different times
 //! of the server's start, and stop together.
 
-use std::{env, future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{env, future::Future, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use coordination::Gateway;
 use http_frontend::{Backend, Limits, Services};
-use ports::Instances;
+use sandbox::SharedFiles;
 use tokio::{sync::watch, task::JoinSet};
 use transactions::membership::Address;
 
@@ -194,7 +194,7 @@ impl FrontEnds {
         settings: &Settings,
         objects: &Arc<Objects>,
         credentials: s3_frontend::Credentials,
-        (service, instances): (memory::Service, Arc<dyn Instances>),
+        (service, files): (memory::Service, SharedFiles),
         overview: &Arc<Overview>,
     ) -> anyhow::Result<()> {
         let config = s3_frontend::Config {
@@ -202,7 +202,7 @@ impl FrontEnds {
             credentials,
             functions: Arc::clone(objects) as Arc<_>,
             connections_max: self.connections.s3,
-            instances,
+            files: Arc::new(FilesOfMemory(files)),
         };
         let bind = || s3_frontend::bind(config.clone(), service.clone());
         let server = bound("--s3", address, bind).await?;
@@ -249,6 +249,16 @@ fn s3_for_others(address: SocketAddr, advertise: Option<&str>) -> String {
     match host {
         Some((host, _)) if !address.ip().is_loopback() => format!("{host}:{}", address.port()),
         _ => reachable(address),
+    }
+}
+
+/// The files of function memory, as the listener of S3 asks for them.
+#[derive(Debug)]
+struct FilesOfMemory(SharedFiles);
+
+impl s3_frontend::FilesInMemory for FilesOfMemory {
+    fn file_of(&self, bytes: &[u8]) -> Option<(Arc<OwnedFd>, u64)> {
+        self.0.file_of(bytes)
     }
 }
 

@@ -114,7 +114,7 @@ impl RunningServer {
             objects: Arc::clone(&objects_inside),
         };
         let sandbox = sandbox(api, function_directory.path())?;
-        let instances = sandbox.instances();
+        let (instances, files) = (sandbox.instances(), sandbox.shared_files());
         let deployed = deployed(&provider, sandbox, keys.is_some());
         let packs = NamedObjects::open(settings).await?;
         let among = member.clone();
@@ -155,12 +155,12 @@ impl RunningServer {
             let service = memory_service::service(
                 &provider,
                 (objects, buffer),
-                instances.clone(),
+                instances,
                 &meters.memory,
                 limits,
             )?;
             service.subscribe(Arc::new(ToFunctions(deployed.clone())));
-            let served = (service.clone(), instances);
+            let served = (service.clone(), files);
             let inside = &objects_inside;
             let started = front_ends.start_s3(address, settings, inside, keys, served, overview);
             started.await?;

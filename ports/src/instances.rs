@@ -25,14 +25,12 @@
 //! - **X7** Bytes that [`Region::share`] returned are those of the region, and stay as they are
 //!   until the last clone is dropped. The death of the instance does not change them.
 //!
-//! - **X8** Bytes that the kernel sends from the file that [`Instances::file_of`] names arrive as they were when they were sent, even
-//!   if the region is discarded, and written anew after that, before the receiver takes them.
 //!
 //! Not promised: that an instance outlives its caller's process, which memory limit the pages of a
 //! shared region count against, that a message sent to an instance that dies was received, or X7 where
 //! the instance itself writes shared bytes.
 
-use std::{collections::BTreeMap, fmt::Debug, os::fd::OwnedFd, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -75,7 +73,7 @@ pub struct Limits {
     pub bounds_memory: bool,
 }
 
-/// Starts instances (X1 to X8).
+/// Starts instances (X1 to X7).
 #[async_trait]
 pub trait Instances: Debug + Send + Sync {
     /// Starts an instance.
@@ -86,21 +84,6 @@ pub trait Instances: Debug + Send + Sync {
 
     /// The provider's limits.
     fn limits(&self) -> &Limits;
-
-    /// The file that `shared` bytes of a region lie in ([`Region::share`]), so that the kernel sends them without a copy (X8).
-    /// None: they lie in no such file.
-    fn file_of(&self, _shared: &[u8]) -> Option<FilePart> {
-        None
-    }
-}
-
-/// A place in a file.
-#[derive(Debug, Clone)]
-pub struct FilePart {
-    /// The file's descriptor.
-    pub file: Arc<OwnedFd>,
-    /// The offset in it, in bytes.
-    pub offset: u64,
 }
 
 /// One instance. Dropping the last handle ends it (X5).

@@ -1,8 +1,6 @@
 //! The bounds of a listener in number, bytes and time.
 
-use std::{sync::Arc, time::Duration};
-
-use ports::Instances;
+use std::{fmt::Debug, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 /// The bounds of one listener.
 #[derive(Debug, Clone)]
@@ -14,8 +12,16 @@ pub struct Config {
     pub body_bytes_max: u64,
     /// How long connections may wait.
     pub timeouts: Timeouts,
-    /// Instances whose shared bytes the kernel sends from their files, without a copy.
-    pub instances: Option<Arc<dyn Instances>>,
+    /// Files that lie in memory. The kernel sends their bytes without a copy.
+    pub files: Option<Arc<dyn FilesInMemory>>,
+}
+
+/// Files whose bytes lie in the memory of this process.
+///
+/// A file's bytes never change between a send and their arrival, which may be long after the response.
+pub trait FilesInMemory: Debug + Send + Sync {
+    /// The file that `bytes` lie in, and their offset in it. None: they lie in no file.
+    fn file_of(&self, bytes: &[u8]) -> Option<(Arc<OwnedFd>, u64)>;
 }
 
 /// How long a connection may wait for its client.

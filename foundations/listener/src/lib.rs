@@ -38,7 +38,7 @@ mod server;
 mod socket;
 
 pub use body::{PROGRESS_BYTES, RequestBody};
-pub use config::{Config, Timeouts};
+pub use config::{Config, FilesInMemory, Timeouts};
 pub use connection::Peer;
 pub use places::REFUSALS_MAX;
 pub use server::serve;

@@ -3,13 +3,13 @@
 use std::{
     io,
     num::NonZeroUsize,
+    os::fd::OwnedFd,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use ports::{Instances, instances::FilePart};
 use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{
     body::PROGRESS_BYTES,
-    config::{Config, Timeouts},
+    config::{Config, FilesInMemory, Timeouts},
     exchange::Exchange,
     places::Place,
 };
@@ -51,7 +51,7 @@ pub(crate) struct Socket {
     /// Runs while the client takes nothing of a response.
     write_deadline: Option<Pin<Box<Sleep>>>,
     linger: Option<Linger>,
-    instances: Option<Arc<dyn Instances>>,
+    files: Option<Arc<dyn FilesInMemory>>,
     /// The bytes of the response so far.
     written: usize,
 }
@@ -95,7 +95,7 @@ impl Socket {
             deadline: Box::pin(sleep(timeouts.idle_when_full.min(timeouts.idle))),
             write_deadline: None,
             linger: None,
-            instances: config.instances.clone(),
+            files: config.files.clone(),
             written: 0,
         }
     }
@@ -166,19 +166,19 @@ impl Socket {
             .map(|()| Err(timed_out("the client took nothing of its response")))
     }
 
-    /// Writes the slices before the first one that an instance shares, or that one from its file.
+    /// Writes the slices before the first one that lies in a file, or that one from its file.
     fn poll_send(
         &mut self,
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let is_long = |slice: &io::IoSlice<'_>| slice.len() >= FILE_BYTES_MIN;
-        let instances = self.instances.as_ref();
-        let instances = instances.filter(|_| self.written >= COPIED_BYTES);
-        let found = instances.and_then(|instances| {
+        let files = self.files.as_ref();
+        let files = files.filter(|_| self.written >= COPIED_BYTES);
+        let found = files.and_then(|files| {
             let mut slices = slices.iter().enumerate();
             slices.find_map(|(index, slice)| {
-                let part = is_long(slice).then(|| instances.file_of(slice)).flatten();
+                let part = is_long(slice).then(|| files.file_of(slice)).flatten();
                 Some((index, part?))
             })
         });
@@ -287,14 +287,14 @@ impl AsyncWrite for Socket {
 fn poll_send_file(
     stream: &TcpStream,
     context: &mut Context<'_>,
-    from: &FilePart,
+    (file, offset): &(Arc<OwnedFd>, u64),
     bytes: usize,
 ) -> Poll<io::Result<usize>> {
-    let offset = usize::try_from(from.offset).map_err(io::Error::other)?;
+    let offset = usize::try_from(*offset).map_err(io::Error::other)?;
     loop {
         ready!(stream.poll_write_ready(context))?;
         let socket = SockRef::from(stream);
-        let send = || socket.sendfile(&*from.file, offset, NonZeroUsize::new(bytes));
+        let send = || socket.sendfile(&**file, offset, NonZeroUsize::new(bytes));
         match stream.try_io(Interest::WRITABLE, send) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             sent => return Poll::Ready(sent),

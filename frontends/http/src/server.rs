@@ -93,7 +93,7 @@ pub(crate) async fn listen(
         connections_max: limits.connections_max,
         body_bytes_max: (longest + DISCARD_BYTES_MAX) as u64,
         timeouts: Timeouts::default(),
-        instances: None,
+        files: None,
     };
     listener::serve(listener, config, router, refusal, shutdown).await;
 }

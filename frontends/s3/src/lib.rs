@@ -53,4 +53,5 @@ mod upload_lists;
 mod uploads;
 
 pub use access::{Credentials, Functions, Grant};
+pub use listener::FilesInMemory;
 pub use server::{Config, InProcess, Server, bind};

@@ -13,9 +13,8 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use listener::Timeouts;
+use listener::{FilesInMemory, Timeouts};
 use memory::model::SEGMENT_BYTES_MAX;
-use ports::Instances;
 use s3s::{
     Body,
     config::{S3Config, StaticConfigProvider},
@@ -55,8 +54,8 @@ pub struct Config {
     pub functions: Arc<dyn Functions>,
     /// Connections that are served at once. Past this limit new ones are refused.
     pub connections_max: usize,
-    /// The instances of function memory. The kernel sends what they share.
-    pub instances: Arc<dyn Instances>,
+    /// The files that function memory lies in.
+    pub files: Arc<dyn FilesInMemory>,
 }
 
 /// A bound listener: connections queue up until `run`.
@@ -65,7 +64,7 @@ pub struct Server {
     listener: TcpListener,
     local_address: SocketAddr,
     connections_max: usize,
-    instances: Arc<dyn Instances>,
+    files: Arc<dyn FilesInMemory>,
     endpoint: Endpoint,
 }
 
@@ -78,7 +77,7 @@ pub async fn bind(config: Config, service: memory::Service) -> io::Result<Server
         local_address: listener.local_addr()?,
         listener,
         connections_max: config.connections_max,
-        instances: Arc::clone(&config.instances),
+        files: Arc::clone(&config.files),
         endpoint: Endpoint::new(config, service),
     })
 }
@@ -101,7 +100,7 @@ impl Server {
             connections_max: self.connections_max,
             body_bytes_max: SEGMENT_BYTES_MAX + FRAMING_BYTES_MAX,
             timeouts: Timeouts::default(),
-            instances: Some(self.instances),
+            files: Some(self.files),
         };
         let refusal = self.endpoint.refusing();
         listener::serve(self.listener, config, self.endpoint, refusal, shutdown).await;

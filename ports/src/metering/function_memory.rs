@@ -16,7 +16,7 @@ use async_trait::async_trait;
 
 use crate::{
     Clock, Monotonic, Result,
-    instances::{Channel, Death, FilePart, Instance, Instances, Limits, Region, Spec},
+    instances::{Channel, Death, Instance, Instances, Limits, Region, Spec},
 };
 
 /// The reason for an invocation of a function of function memory.
@@ -255,10 +255,6 @@ impl Instances for MeteredInstances {
 
     fn limits(&self) -> &Limits {
         self.inner.limits()
-    }
-
-    fn file_of(&self, shared: &[u8]) -> Option<FilePart> {
-        self.inner.file_of(shared)
     }
 }
 

@@ -25,7 +25,7 @@ use async_trait::async_trait;
 use bytes::{Buf as _, Bytes, BytesMut};
 use ports::{
     Error, Instances, Result,
-    instances::{Channel, Death, FilePart, Instance, Limits, Region, Spec},
+    instances::{Channel, Death, Instance, Limits, Region, Spec},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, Interest},
@@ -36,7 +36,8 @@ use tokio::{
     sync::Mutex,
 };
 
-use self::region::{Regions, SharedMemory};
+pub(crate) use self::region::Regions;
+use self::region::SharedMemory;
 use crate::{
     order::{Launch, is_of_the_system},
     process::{Launcher, Running},
@@ -63,7 +64,7 @@ pub(crate) struct SandboxInstances {
 }
 
 impl SandboxInstances {
-    pub(crate) fn new(launcher: Arc<Launcher>, folder: PathBuf) -> Self {
+    pub(crate) fn new(launcher: Arc<Launcher>, folder: PathBuf, regions: Arc<Regions>) -> Self {
         let limits = Limits {
             message_bytes_max: MESSAGE_BYTES_MAX,
             shared_memory_bytes_max: SHARED_BYTES_MAX,
@@ -73,7 +74,7 @@ impl SandboxInstances {
             launcher,
             folder,
             limits,
-            regions: Arc::new(Regions::new()),
+            regions,
         }
     }
 
@@ -162,10 +163,6 @@ impl Instances for SandboxInstances {
 
     fn limits(&self) -> &Limits {
         &self.limits
-    }
-
-    fn file_of(&self, shared: &[u8]) -> Option<FilePart> {
-        self.regions.file_of(shared)
     }
 }
 

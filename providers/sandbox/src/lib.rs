@@ -50,4 +50,4 @@ pub use function::{
 };
 pub use guest::channels_of_instance;
 pub use handler_files::{HandlerFiles, handler_files};
-pub use runtime::{Config, Sandbox};
+pub use runtime::{Config, Sandbox, SharedFiles};

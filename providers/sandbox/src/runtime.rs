@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     fs, io,
+    os::fd::OwnedFd,
     path::PathBuf,
     sync::{
         Arc,
@@ -27,7 +28,7 @@ use crate::{
         bundled_clients, command, instance::Shared, interpreters::Interpreters,
         prewarmed::Prewarmed, runtime_api::Api,
     },
-    instances::SandboxInstances,
+    instances::{Regions, SandboxInstances},
     logs::Logs,
     machine::available_bytes,
     pool::{NotRun, Pool},
@@ -58,6 +59,21 @@ pub struct Sandbox {
     shared: Arc<Shared>,
     pools: Mutex<HashMap<String, Arc<Pool>>>,
     is_closed: AtomicBool,
+    regions: Arc<Regions>,
+}
+
+/// The files behind shared regions.
+#[derive(Debug, Clone)]
+pub struct SharedFiles(Arc<Regions>);
+
+impl SharedFiles {
+    /// The file that `shared` bytes of a region lie in, and their offset in it. None: they lie in no such file.
+    ///
+    /// Bytes that the kernel sends from it arrive as they were when they were sent, even if they are discarded, and written anew
+    /// after that, before the receiver takes them (X8).
+    pub fn file_of(&self, shared: &[u8]) -> Option<(Arc<OwnedFd>, u64)> {
+        self.0.file_of(shared)
+    }
 }
 
 impl Sandbox {
@@ -104,6 +120,7 @@ impl Sandbox {
             shared: Arc::new(shared),
             pools: Mutex::default(),
             is_closed: AtomicBool::new(false),
+            regions: Arc::new(Regions::new()),
         })
     }
 
@@ -121,7 +138,17 @@ impl Sandbox {
     /// these too.
     pub fn instances(&self) -> Arc<dyn Instances> {
         let launcher = Arc::clone(&self.shared.launcher);
-        Arc::new(SandboxInstances::new(launcher, self.shared.runtime.clone()))
+        let folder = self.shared.runtime.clone();
+        Arc::new(SandboxInstances::new(
+            launcher,
+            folder,
+            Arc::clone(&self.regions),
+        ))
+    }
+
+    /// The files behind the regions that [`Self::instances`] share, so that the kernel sends bytes of them without a copy.
+    pub fn shared_files(&self) -> SharedFiles {
+        SharedFiles(Arc::clone(&self.regions))
     }
 
     /// The pool of `function` at its current revision. A caller with an earlier revision looked it

@@ -8,16 +8,12 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use listener::{
-    Config, LINGER_MAX, PROGRESS_BYTES, Peer, REFUSALS_MAX, RequestBody, Timeouts, serve,
-};
-use ports::{
-    Instances,
-    instances::{FilePart, Instance, Limits, Spec},
+    Config, FilesInMemory, LINGER_MAX, PROGRESS_BYTES, Peer, REFUSALS_MAX, RequestBody, Timeouts,
+    serve,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -84,27 +80,11 @@ impl Service<Request<RequestBody>> for Answers {
 
 /// Claims that all long bytes lie in a file, which holds others.
 #[derive(Debug)]
-struct Elsewhere {
-    file: Arc<OwnedFd>,
-    limits: Limits,
-}
+struct Elsewhere(Arc<OwnedFd>);
 
-#[async_trait]
-impl Instances for Elsewhere {
-    async fn start(&self, _: &Spec) -> ports::Result<Arc<dyn Instance>> {
-        Err(ports::Error::unavailable("start an instance"))
-    }
-
-    fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    fn file_of(&self, shared: &[u8]) -> Option<FilePart> {
-        Some(FilePart {
-            file: Arc::clone(&self.file),
-            offset: 100,
-        })
-        .filter(|_| shared.len() > 1000)
+impl FilesInMemory for Elsewhere {
+    fn file_of(&self, bytes: &[u8]) -> Option<(Arc<OwnedFd>, u64)> {
+        (bytes.len() > 1000).then(|| (Arc::clone(&self.0), 100))
     }
 }
 
@@ -119,14 +99,14 @@ impl Fixture {
         Self::start_with(connections_max, None).await
     }
 
-    async fn start_with(connections_max: usize, instances: Option<Arc<dyn Instances>>) -> Self {
+    async fn start_with(connections_max: usize, files: Option<Arc<dyn FilesInMemory>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let config = Config {
             connections_max,
             body_bytes_max: BODY_BYTES_MAX,
             timeouts: Timeouts::default(),
-            instances,
+            files,
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::spawn(serve(
@@ -393,20 +373,11 @@ async fn a_stop_ends_idle_connections_at_once_and_others_within_the_drain() {
         .expect_err("nothing listens there any more");
 }
 
-/// X8 of the instances port is what makes this sound.
 #[tokio::test]
-async fn long_responses_that_an_instance_shares_are_sent_from_its_file() {
+async fn long_responses_that_lie_in_a_file_are_sent_from_it() {
     let mut file = tempfile::tempfile().expect("a file");
     file.write_all(&vec![b'y'; 65 << 20]).expect("written");
-    let limits = Limits {
-        message_bytes_max: 0,
-        shared_memory_bytes_max: 0,
-        bounds_memory: false,
-    };
-    let elsewhere = Elsewhere {
-        file: Arc::new(file.into()),
-        limits,
-    };
+    let elsewhere = Elsewhere(Arc::new(file.into()));
     let fixture = Fixture::start_with(1, Some(Arc::new(elsewhere))).await;
     let mut stream = fixture.connect().await;
     for last in ["", "Connection: close\r\n"] {

@@ -6,6 +6,8 @@
 //! Invariants
 //! - The file is sealed, so that its size never changes. No access to the mapping faults.
 //! - Of bytes in the mapping that are shared, this process changes none ([`Claims`]).
+//! - **X8** Bytes that the kernel sends from the file arrive as they were when they were sent, even if they are discarded, and
+//!   written anew after that, before the receiver takes them.
 
 // Why: a mapping of a file, and slices of it.
 #![allow(unsafe_code)]
@@ -31,10 +33,7 @@ use nix::{
     sys::memfd::{MFdFlags, memfd_create},
 };
 use parking_lot::{Mutex, RwLock};
-use ports::{
-    Error, Result,
-    instances::{FilePart, Region},
-};
+use ports::{Error, Result, instances::Region};
 
 use super::unavailable;
 
@@ -135,14 +134,14 @@ impl Drop for SharedMemory {
 
 /// The regions of this process, by where their mappings lie.
 #[derive(Debug)]
-pub(super) struct Regions {
+pub(crate) struct Regions {
     /// By the start: the end, and the file.
     mapped: RwLock<BTreeMap<usize, (usize, Arc<OwnedFd>)>>,
     has_small_pages: bool,
 }
 
 impl Regions {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             mapped: RwLock::default(),
             has_small_pages: has_small_pages(Path::new(HUGE_PAGES)),
@@ -159,16 +158,13 @@ impl Regions {
         self.mapped.write().remove(&mapping.start.as_ptr().addr());
     }
 
-    /// The file that `shared` bytes lie in (X8).
-    pub(super) fn file_of(&self, shared: &[u8]) -> Option<FilePart> {
+    /// The file of the region that `shared` bytes lie in, and their offset in it. None: they lie in none, or X8 would not hold.
+    pub(crate) fn file_of(&self, shared: &[u8]) -> Option<(Arc<OwnedFd>, u64)> {
         let from = shared.as_ptr().addr();
         let mapped = self.mapped.read();
         let (start, (end, file)) = mapped.range(..=from).next_back()?;
         let is_inside = from + shared.len() <= *end && self.has_small_pages;
-        is_inside.then(|| FilePart {
-            file: Arc::clone(file),
-            offset: (from - start) as u64,
-        })
+        is_inside.then(|| (Arc::clone(file), (from - start) as u64))
     }
 }
 
@@ -417,14 +413,14 @@ mod tests {
         region.write(4096, &vec![1; bytes]).expect("inside");
         let shared = Arc::clone(&region).share(4096, bytes).expect("inside");
         let found = region.regions.file_of(&shared[100..]).expect("it is known");
-        assert_eq!(found.offset, 4196);
+        assert_eq!(found.1, 4196);
         assert!(region.regions.file_of(&[0; 10]).is_none());
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
         let sender = TcpStream::connect(address).expect("connected");
         let (mut receiver, _) = listener.accept().expect("accepted");
         let length = NonZeroUsize::new(bytes);
-        let sent = SockRef::from(&sender).sendfile(&*found.file, 4096, length);
+        let sent = SockRef::from(&sender).sendfile(&*found.0, 4096, length);
         let sent = sent.expect("sent");
         drop((sender, shared));
         region.discard(4096, bytes as u64).expect("none is shared");

@@ -264,7 +264,7 @@ impl Link {
         }
     }
 
-    /// Discards the bytes of a chunk. Where that fails, their place is not used again: the kernel may still send them (X8).
+    /// Discards the bytes of a chunk. Where that fails, their place is not used again: the kernel may still send them.
     fn discard(&self, region: &dyn Region, range: Option<(u64, u64)>) -> bool {
         let Some((offset, bytes)) = range else {
             return true;
