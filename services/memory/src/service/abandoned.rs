@@ -6,8 +6,9 @@
 //!
 //! Invariant: each upload whose rows remain is in [`UploadLimit`], or another scan is due.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 
+use futures_util::future::select;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -35,6 +36,8 @@ pub(super) struct UploadLimit {
     age_max: Duration,
     /// There is something to look for.
     changed: Notify,
+    /// An upload may have ended, whose parts remain then: the next scan is due at once.
+    has_ended: Notify,
     open: Mutex<Open>,
 }
 
@@ -50,6 +53,7 @@ impl UploadLimit {
         Arc::new(Self {
             age_max,
             changed: Notify::new(),
+            has_ended: Notify::new(),
             // Those of earlier starts.
             open: Mutex::new(Open {
                 uploads: BTreeSet::new(),
@@ -58,10 +62,16 @@ impl UploadLimit {
         })
     }
 
-    /// An upload has begun, or may have begun or ended, or its rows could not be removed.
+    /// An upload has begun, or may have begun, or its rows could not be removed.
     pub(super) fn remains(&self, upload: UploadId) {
         self.add(upload);
         self.changed.notify_one();
+    }
+
+    /// An upload may have ended: the answer was lost.
+    pub(super) fn may_have_ended(&self, upload: UploadId) {
+        self.remains(upload);
+        self.has_ended.notify_one();
     }
 
     fn add(&self, upload: UploadId) {
@@ -97,7 +107,10 @@ impl Service {
                     let pause = pause.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
                     self.table.clock.sleep(pause).await;
                 }
-                Ok(Some(pause)) => self.table.clock.sleep(pause).await,
+                Ok(Some(pause)) => {
+                    let ended = pin!(self.upload_limit.has_ended.notified());
+                    select(ended, self.table.clock.sleep(pause)).await;
+                }
                 Ok(None) => self.upload_limit.changed.notified().await,
                 Err(error) => {
                     self.upload_limit.open.lock().has_forgotten = true;

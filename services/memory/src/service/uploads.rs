@@ -213,7 +213,7 @@ impl Service {
                     return Ok(object);
                 }
                 Err(error) => {
-                    self.upload_limit.remains(upload);
+                    self.upload_limit.may_have_ended(upload);
                     return Err(error);
                 }
             }
@@ -253,7 +253,7 @@ impl Service {
             let end = uploads::end(known.id, upload, &found, Vec::new());
             let ended = self.change(None, vec![end]).await;
             if ended.is_err() {
-                self.upload_limit.remains(upload);
+                self.upload_limit.may_have_ended(upload);
             }
             if ended? {
                 self.remove_parts_later(known.id, upload);
