@@ -7,6 +7,9 @@ use anyhow::ensure;
 use super::Options;
 use crate::machine;
 
+/// One group of the smallest instances: 12 of 64 MiB.
+const TOTAL_MB_MIN: u64 = 768;
+
 /// The settings of function memory; all but the first as in [`memory::Config`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
@@ -42,15 +45,21 @@ impl Options {
             upload_age.is_none_or(|days| (1..=3650).contains(&days)),
             "--memory-upload-age-days: 1 to 3650"
         );
+        ensure!(
+            self.memory_total_mb
+                .is_none_or(|mib| mib == 0 || mib >= TOTAL_MB_MIN),
+            "--memory-total-mb: at least {TOTAL_MB_MIN}, or 0 for no function memory"
+        );
         let buffer_mb = self.memory_buffer_mb;
         ensure!(
             buffer_mb.is_none_or(|mib| (1..=1 << 30).contains(&mib)),
             "--memory-buffer-mb: 1 to 1073741824"
         );
         Ok(Memory {
-            bytes_max: self
-                .memory_total_mb
-                .map_or_else(machine::memory_bytes_by_default, |mib| mib << 20),
+            bytes_max: self.memory_total_mb.map_or_else(
+                || machine::memory_bytes_by_default().max(TOTAL_MB_MIN << 20),
+                |mib| mib << 20,
+            ),
             gc_interval: gc_interval.unwrap_or(defaults.gc_interval),
             active_intervals: active.unwrap_or(defaults.active_intervals),
             degraded_intervals: degraded.unwrap_or(defaults.degraded_intervals),

@@ -553,8 +553,11 @@ def a_wrong_completion_is_refused_and_the_upload_stays(s3, bucket):
     ]
     for parts, code in wrong:
         assert s3_server.refusal(s3_server.complete, s3, bucket, "k", upload_id, parts) == (400, code), code
-    s3_server.complete(s3, bucket, "k", upload_id, done[1:])
+    first = s3_server.complete(s3, bucket, "k", upload_id, done[1:])
     assert s3_server.content(s3, bucket, "k") == b"last"
+    # A client that lost the answer asks again.
+    again = s3_server.complete(s3, bucket, "k", upload_id, done[1:])
+    assert again["ETag"] == first["ETag"]
 
 
 def an_unknown_upload_is_no_upload_for_every_call(s3, bucket):

@@ -42,6 +42,8 @@ impl fmt::Debug for Credentials {
     }
 }
 
+/// The longest life of a presigned URL, in seconds: a week.
+const EXPIRES_MAX: u32 = 604_800;
 /// The text before what a function's secret key is made of.
 const OF_FUNCTIONS: &str = "landfast function\0";
 
@@ -168,11 +170,17 @@ impl S3Access for Access {
     }
 }
 
-/// Errors: `AccessDenied` with the first header that is not signed, or for another owner's request.
+/// Errors: `AccessDenied` with the first header that is not signed, or for another owner's request;
+/// `AuthorizationQueryParametersError` for a URL that lives for more than a week.
 pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
     let owner = headers.get("x-amz-expected-bucket-owner");
     if owner.is_some_and(|owner| owner.as_bytes() != OWNER.as_bytes()) {
         return Err(denied("Access Denied. The bucket has another owner."));
+    }
+    let expires = Query::of(uri).value("X-Amz-Expires").map(str::parse);
+    if expires.is_some_and(|seconds| !seconds.is_ok_and(|seconds: u32| seconds <= EXPIRES_MAX)) {
+        let message = "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must be less than 604800 seconds";
+        return Err(Refusal::bad("AuthorizationQueryParametersError", message));
     }
     let Some(signed) = signed_headers(uri, headers) else {
         // A form, whose policy covers its fields, or a URL of version 2, which covers all headers.

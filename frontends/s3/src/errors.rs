@@ -192,9 +192,9 @@ fn of_trouble(error: &memory::Error) -> Refusal {
             )
         }
         memory::Error::Backlog(count) => {
-            tracing::warn!(
+            tracing::debug!(
                 count,
-                "s3: a change was refused: so many events of objects wait for functions; see the log for the function that cannot take them"
+                "s3: a change was refused: so many changes wait to become events"
             );
             Refusal::new(
                 "SlowDown",

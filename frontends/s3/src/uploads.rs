@@ -163,8 +163,12 @@ pub(crate) async fn complete(
     let completed = completed.unwrap_or_default();
     let named = named(&completed)?;
     let (bucket, key) = (input.bucket.as_str(), input.key.as_str());
-    let upload = find(service, bucket, key, id).await?;
-    let sums = sums(service, &input, &upload, &completed).await?;
+    let sums = match find(service, bucket, key, id).await {
+        Ok(upload) => sums(service, &input, &upload, &completed).await?,
+        // It may be a repeat, which the service recognises.
+        Err(error) if error.code().as_str() == "NoSuchUpload" => Sums::new(),
+        Err(error) => return Err(error),
+    };
     let conditions = of_write(input.if_match.as_ref(), input.if_none_match.as_ref());
     let object = service.complete_upload(bucket, key, id, &named, sums, &conditions);
     let object = object.await.map_err(from_conditional)?;

@@ -1,6 +1,9 @@
 //! The port on the client of `object_store`.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Once},
+    time::Duration,
+};
 
 use object_store::{
     BackoffConfig, ClientOptions, PutResult, RetryConfig,
@@ -34,6 +37,10 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// The creates of one object that meet another one under way.
 const CREATES_MAX: usize = 5;
 
+/// The first caller installs the cryptography of TLS, and others wait for it: the second installation of a race fails before the
+/// first is done.
+static CRYPTOGRAPHY: Once = Once::new();
+
 /// The client cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[error("the client for S3 cannot be made")]
@@ -41,8 +48,10 @@ pub struct OpenError(#[from] ObjectError);
 
 /// The objects of a bucket. Sends no request yet.
 pub fn open(config: &Config, keys: &Keys) -> Result<Arc<dyn ObjectStore>, OpenError> {
-    // Fails if another caller has installed one, which serves as well.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    CRYPTOGRAPHY.call_once(|| {
+        // Fails if another part of the process has installed one, which serves as well.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    });
     let region = config.region.as_ref().unwrap_or(&keys.region);
     let mut builder = AmazonS3Builder::new()
         .with_bucket_name(&config.bucket)

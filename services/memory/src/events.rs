@@ -195,13 +195,33 @@ impl Outbox {
                 }
             }
             self.table.write_all(&removals).await?;
+            if member == self.table.member() {
+                self.are_gone(removals.len());
+            }
             let Some(next) = page.next else { break };
             scan.from = next;
         }
         if member == self.table.member() {
-            self.notes.store(left, Ordering::Relaxed);
+            self.remain(left, count);
         }
         failed.map_or(Ok(count), Err)
+    }
+
+    /// Notes are removed.
+    fn are_gone(&self, removed: usize) {
+        let rest = |notes: usize| Some(notes.saturating_sub(removed));
+        let _ = self
+            .notes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+    }
+
+    /// A pass left `left` notes. Those of earlier starts were not counted yet, and some were counted that were not written.
+    fn remain(&self, left: usize, delivered: usize) {
+        if left == 0 && delivered == 0 {
+            self.notes.store(0, Ordering::Relaxed);
+        } else {
+            self.notes.fetch_max(left, Ordering::Relaxed);
+        }
     }
 }
 

@@ -166,7 +166,7 @@ impl Deployer {
             let has_objects = !table.objects.is_empty() || table.on_object.is_some();
             if has_objects && !self.context.parts.serves_objects {
                 return Err(Error::Invalid(format!(
-                    "functions.{name}: objects: this server serves no S3: start it without --s3 off, on the embedded store"
+                    "functions.{name}: objects: this server serves no S3: start it without --s3 off"
                 )));
             }
             let function = table.function(name, archive, "", 0);
