@@ -330,13 +330,13 @@ impl Session {
             }
         };
         match request.operation {
-            Operation::Forget { lookups } => self.handler.forget(header.inode, lookups),
+            Operation::Forget(lookups) => self.handler.forget(header.inode, lookups),
             Operation::BatchForget(forgets) => {
                 for (inode, lookups) in forgets.iter() {
                     self.handler.forget(inode, lookups);
                 }
             }
-            Operation::Interrupt { unique } => {
+            Operation::Interrupt(unique) => {
                 if self.connection.mark_interrupted(unique) {
                     self.handler.interrupt(unique);
                 } else {
@@ -355,3 +355,6 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,8 +22,8 @@ pub use reply::{
     OPEN_DIRECT_IO, OPEN_KEEP_CACHE, OPEN_PARALLEL_DIRECT_WRITES, Opened, Reply,
 };
 pub use request::{
-    FileLock, Forgets, Header, LockKind, LockRequest, LockStyle, Operation, Read, Release, Request,
-    SetAttr, SetTime, Time, Write,
+    CopyFileRange, FileLock, Forgets, Header, LockKind, LockRequest, LockStyle, Operation, Read,
+    Release, Request, SetAttr, SetTime, Time, Write,
 };
 
 /// The inode number of the root of a mount.

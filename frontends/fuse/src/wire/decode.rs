@@ -5,8 +5,8 @@ use super::{
     init::Init,
     reader::{Fault, Reader},
     request::{
-        FileLock, Forgets, Header, LockKind, LockRequest, LockStyle, Operation, Read, Release,
-        Request, SetAttr, SetTime, Time, Write,
+        CopyFileRange, FileLock, Forgets, Header, LockKind, LockRequest, LockStyle, Operation,
+        Read, Release, Request, SetAttr, SetTime, Time, Write,
     },
 };
 
@@ -20,11 +20,11 @@ const OPEN_KILL: u32 = 1;
 const FSYNC_DATA: u32 = 1;
 /// `FUSE_RELEASE_FLOCK_UNLOCK`
 const RELEASE_FLOCK: u32 = 1 << 1;
-/// `FUSE_READ_LOCKOWNER`
-const READ_LOCK_OWNER: u32 = 1 << 1;
-/// `FUSE_WRITE_CACHE`, `FUSE_WRITE_LOCKOWNER` and `FUSE_WRITE_KILL_SUIDGID`
+/// `FUSE_READ_LOCKOWNER` and `FUSE_WRITE_LOCKOWNER`
+const TRANSFER_LOCK_OWNER: u32 = 1 << 1;
+/// `FUSE_WRITE_CACHE`
 const WRITE_CACHE: u32 = 1;
-const WRITE_LOCK_OWNER: u32 = 1 << 1;
+/// `FUSE_WRITE_KILL_SUIDGID`
 const WRITE_KILL: u32 = 1 << 2;
 /// The highest time within a second.
 const NANOSECONDS_MAX: u32 = 999_999_999;
@@ -71,16 +71,12 @@ impl<'a> Request<'a> {
 
 fn operation<'a>(opcode: u32, from: &mut Reader<'a>) -> Result<Operation<'a>, Fault> {
     Ok(match opcode {
-        1 | 6 | 8..=13 | 35 | 45 | 51 => named(opcode, from)?,
-        14..=16 | 18 | 20 | 25 | 27..=30 | 43 | 44 | 46 | 47 => opened(opcode, from)?,
-        21..=24 => xattr(opcode, from)?,
-        2 => Operation::Forget {
-            lookups: from.u64()?,
-        },
+        1 | 6 | 8..=13 | 21..=24 | 35 | 45 | 51 => return named(opcode, from),
+        14..=16 | 18 | 20 | 25 | 27..=30 | 43 | 44 | 46 | 47 => return opened(opcode, from),
+        2 => Operation::Forget(from.u64()?),
         3 => {
-            let (flags, _, handle) = (from.u32()?, from.u32()?, from.u64()?);
-            let handle = (flags & GETATTR_HANDLE != 0).then_some(handle);
-            Operation::GetAttr { handle }
+            let (flags, handle) = (from.padded()?, from.u64()?);
+            Operation::GetAttr((flags & GETATTR_HANDLE != 0).then_some(handle))
         }
         4 => Operation::SetAttr(set_attr(from)?),
         5 => Operation::ReadLink,
@@ -89,157 +85,133 @@ fn operation<'a>(opcode: u32, from: &mut Reader<'a>) -> Result<Operation<'a>, Fa
         31 => Operation::GetLock(lock(from)?),
         32 => Operation::SetLock(lock(from)?),
         33 => Operation::SetLockWait(lock(from)?),
-        34 => {
-            let (mask, _) = (from.u32()?, from.u32()?);
-            Operation::Access { mask }
-        }
-        36 => Operation::Interrupt {
-            unique: from.u64()?,
-        },
+        34 => Operation::Access(from.padded()?),
+        36 => Operation::Interrupt(from.u64()?),
         38 => Operation::Destroy,
-        42 => batch_forget(from)?,
-        50 => {
-            from.u64()?;
-            Operation::SyncFs
+        42 => {
+            let count = from.padded()? as usize;
+            let bytes = count.checked_mul(16).ok_or(Fault::Truncated)?;
+            Operation::BatchForget(Forgets(from.bytes(bytes)?))
         }
+        50 => from.u64().map(|_| Operation::SyncFs)?,
         52 => {
-            let (flags, _, handle) = (from.u32()?, from.u32()?, from.u64()?);
-            let handle = (flags & GETATTR_HANDLE != 0).then_some(handle);
-            let (flags, mask) = (from.u32()?, from.u32()?);
+            let (getattr_flags, handle) = (from.padded()?, from.u64()?);
             Operation::StatX {
-                handle,
-                flags,
-                mask,
+                handle: (getattr_flags & GETATTR_HANDLE != 0).then_some(handle),
+                flags: from.u32()?,
+                mask: from.u32()?,
             }
-        }
-        41 => {
-            from.rest();
-            Operation::NotifyReply
         }
         _ => {
             from.rest();
-            Operation::Unsupported
+            let is_reply = opcode == 41;
+            return Ok(if is_reply {
+                Operation::NotifyReply
+            } else {
+                Operation::Unsupported
+            });
         }
     })
 }
 
-/// Operations on a directory and a name in it.
+/// Operations on a name: of an entry in a directory, or of an extended attribute. The fields are
+/// read in the order in which they are written here.
 fn named<'a>(opcode: u32, from: &mut Reader<'a>) -> Result<Operation<'a>, Fault> {
     Ok(match opcode {
-        1 => Operation::Lookup { name: from.name()? },
+        1 => Operation::Lookup(from.name()?),
         6 => Operation::Symlink {
             name: from.name()?,
             target: from.text()?,
         },
-        8 => {
-            let (mode, rdev, umask, _) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
-            Operation::MkNod {
-                name: from.name()?,
-                mode,
-                rdev,
-                umask,
-            }
-        }
-        9 => {
-            let (mode, umask) = (from.u32()?, from.u32()?);
-            Operation::MkDir {
-                name: from.name()?,
-                mode,
-                umask,
-            }
-        }
-        10 => Operation::Unlink { name: from.name()? },
-        11 => Operation::RmDir { name: from.name()? },
-        12 | 45 => {
-            let directory_new = from.u64()?;
-            let (flags, _) = if opcode == 45 {
-                (from.u32()?, from.u32()?)
-            } else {
-                (0, 0)
-            };
-            let (name, name_new) = (from.name()?, from.name()?);
-            Operation::Rename {
-                name,
-                directory_new,
-                name_new,
-                flags,
-            }
-        }
+        8 => Operation::MkNod {
+            mode: from.u32()?,
+            rdev: from.u32()?,
+            umask: from.padded()?,
+            name: from.name()?,
+        },
+        9 => Operation::MkDir {
+            mode: from.u32()?,
+            umask: from.u32()?,
+            name: from.name()?,
+        },
+        10 => Operation::Unlink(from.name()?),
+        11 => Operation::RmDir(from.name()?),
+        12 | 45 => Operation::Rename {
+            directory_new: from.u64()?,
+            flags: if opcode == 45 { from.padded()? } else { 0 },
+            name: from.name()?,
+            name_new: from.name()?,
+        },
         13 => Operation::Link {
             inode: from.u64()?,
             name: from.name()?,
         },
+        21 => {
+            let (size, flags) = (transfer(from.u32()?)?, from.u32()?);
+            let (name, value) = (from.text()?, from.bytes(size as usize)?);
+            Operation::SetXattr { name, value, flags }
+        }
+        22 => Operation::GetXattr {
+            size: transfer(from.padded()?)?,
+            name: from.text()?,
+        },
+        23 => Operation::ListXattr(transfer(from.padded()?)?),
+        24 => Operation::RemoveXattr(from.text()?),
+        35 => Operation::Create {
+            flags: from.u32()?,
+            mode: from.u32()?,
+            umask: from.u32()?,
+            kills_privileges: from.u32()? & OPEN_KILL != 0,
+            name: from.name()?,
+        },
         _ => {
-            let (flags, mode, umask) = (from.u32()?, from.u32()?, from.u32()?);
-            let kills_privileges = from.u32()? & OPEN_KILL != 0;
-            if opcode == 35 {
-                let name = from.name()?;
-                Operation::Create {
-                    name,
-                    flags,
-                    mode,
-                    umask,
-                    kills_privileges,
-                }
-            } else {
-                // The kernel sends "/" for the name that the file does not have.
-                from.text()?;
-                Operation::TmpFile { flags, mode, umask }
-            }
+            let (flags, mode, umask) = (from.u32()?, from.u32()?, from.padded()?);
+            // The kernel sends "/" for the name that the file does not have.
+            from.text()?;
+            Operation::TmpFile { flags, mode, umask }
         }
     })
 }
 
-/// Operations that open a file, or use an open one.
+/// Operations that open a file, or use an open one. The fields are read in the order in which they
+/// are written here.
 fn opened<'a>(opcode: u32, from: &mut Reader<'a>) -> Result<Operation<'a>, Fault> {
     Ok(match opcode {
-        14 | 27 => {
-            let (flags, open_flags) = (from.u32()?, from.u32()?);
-            match opcode {
-                14 => Operation::Open {
-                    flags,
-                    kills_privileges: open_flags & OPEN_KILL != 0,
-                },
-                _ => Operation::OpenDir { flags },
-            }
-        }
+        14 => Operation::Open {
+            flags: from.u32()?,
+            kills_privileges: from.u32()? & OPEN_KILL != 0,
+        },
         15 => Operation::Read(read(from)?),
         16 => Operation::Write(write(from)?),
         18 => Operation::Release(release(from)?),
-        20 | 30 => {
-            let (handle, flags, _) = (from.u64()?, from.u32()?, from.u32()?);
-            let data_only = flags & FSYNC_DATA != 0;
-            match opcode {
-                20 => Operation::FSync { handle, data_only },
-                _ => Operation::FSyncDir { handle, data_only },
-            }
-        }
-        25 => {
-            let (handle, _, lock_owner) = (from.u64()?, from.u64()?, from.u64()?);
-            Operation::Flush { handle, lock_owner }
-        }
+        20 => Operation::FSync {
+            handle: from.u64()?,
+            data_only: from.padded()? & FSYNC_DATA != 0,
+        },
+        25 => Operation::Flush {
+            handle: from.u64()?,
+            lock_owner: from.u64().and_then(|_| from.u64())?,
+        },
+        27 => Operation::OpenDir(from.padded()?),
         28 => Operation::ReadDir(read(from)?),
         29 => Operation::ReleaseDir(release(from)?),
-        43 => {
-            let (handle, offset, length) = (from.u64()?, from.u64()?, from.u64()?);
-            let (mode, _) = (from.u32()?, from.u32()?);
-            Operation::Fallocate {
-                handle,
-                offset,
-                length,
-                mode,
-            }
-        }
+        30 => Operation::FSyncDir {
+            handle: from.u64()?,
+            data_only: from.padded()? & FSYNC_DATA != 0,
+        },
+        43 => Operation::Fallocate {
+            handle: from.u64()?,
+            offset: from.u64()?,
+            length: from.u64()?,
+            mode: from.padded()?,
+        },
         44 => Operation::ReadDirPlus(read(from)?),
-        46 => {
-            let (handle, offset, whence, _) = (from.u64()?, from.u64()?, from.u32()?, from.u32()?);
-            Operation::LSeek {
-                handle,
-                offset,
-                whence,
-            }
-        }
-        _ => Operation::CopyFileRange {
+        46 => Operation::LSeek {
+            handle: from.u64()?,
+            offset: from.u64()?,
+            whence: from.padded()?,
+        },
+        _ => Operation::CopyFileRange(CopyFileRange {
             handle_in: from.u64()?,
             offset_in: from.u64()?,
             inode_out: from.u64()?,
@@ -247,55 +219,36 @@ fn opened<'a>(opcode: u32, from: &mut Reader<'a>) -> Result<Operation<'a>, Fault
             offset_out: from.u64()?,
             length: from.u64()?,
             flags: from.u64()?,
-        },
+        }),
     })
 }
 
-fn xattr<'a>(opcode: u32, from: &mut Reader<'a>) -> Result<Operation<'a>, Fault> {
-    Ok(match opcode {
-        21 => {
-            let (size, flags) = (transfer(from.u32()?)?, from.u32()?);
-            let (name, value) = (from.text()?, from.bytes(size as usize)?);
-            Operation::SetXattr { name, value, flags }
-        }
-        22 | 23 => {
-            let (size, _) = (transfer(from.u32()?)?, from.u32()?);
-            match opcode {
-                22 => Operation::GetXattr {
-                    name: from.text()?,
-                    size,
-                },
-                _ => Operation::ListXattr { size },
-            }
-        }
-        _ => Operation::RemoveXattr { name: from.text()? },
-    })
-}
-
-fn read(from: &mut Reader<'_>) -> Result<Read, Fault> {
+/// READ and WRITE begin alike: the operation's own flags, and the read that has the other fields.
+fn transfer_head(from: &mut Reader<'_>) -> Result<(u32, Read), Fault> {
     let (handle, offset, size) = (from.u64()?, from.u64()?, transfer(from.u32()?)?);
-    let (read_flags, lock_owner) = (from.u32()?, from.u64()?);
-    let (flags, _) = (from.u32()?, from.u32()?);
-    let lock_owner = (read_flags & READ_LOCK_OWNER != 0).then_some(lock_owner);
-    Ok(Read {
+    let (own_flags, owner, flags) = (from.u32()?, from.u64()?, from.padded()?);
+    let read = Read {
         handle,
         offset,
         size,
         flags,
-        lock_owner,
-    })
+        lock_owner: (own_flags & TRANSFER_LOCK_OWNER != 0).then_some(owner),
+    };
+    Ok((own_flags, read))
+}
+
+fn read(from: &mut Reader<'_>) -> Result<Read, Fault> {
+    transfer_head(from).map(|(_, read)| read)
 }
 
 fn write<'a>(from: &mut Reader<'a>) -> Result<Write<'a>, Fault> {
-    let (handle, offset, size) = (from.u64()?, from.u64()?, transfer(from.u32()?)?);
-    let (write_flags, lock_owner) = (from.u32()?, from.u64()?);
-    let (flags, _) = (from.u32()?, from.u32()?);
+    let (write_flags, head) = transfer_head(from)?;
     Ok(Write {
-        handle,
-        offset,
-        data: from.bytes(size as usize)?,
-        flags,
-        lock_owner: (write_flags & WRITE_LOCK_OWNER != 0).then_some(lock_owner),
+        handle: head.handle,
+        offset: head.offset,
+        data: from.bytes(head.size as usize)?,
+        flags: head.flags,
+        lock_owner: head.lock_owner,
         is_cached: write_flags & WRITE_CACHE != 0,
         kills_privileges: write_flags & WRITE_KILL != 0,
     })
@@ -339,7 +292,7 @@ fn lock(from: &mut Reader<'_>) -> Result<LockRequest, Fault> {
             });
         }
     };
-    let (pid, flags, _) = (from.u32()?, from.u32()?, from.u32()?);
+    let (pid, flags) = (from.u32()?, from.padded()?);
     let style = if flags & LOCK_FLOCK == 0 {
         LockStyle::Posix
     } else {
@@ -359,26 +312,14 @@ fn lock(from: &mut Reader<'_>) -> Result<LockRequest, Fault> {
     })
 }
 
-fn batch_forget<'a>(from: &mut Reader<'a>) -> Result<Operation<'a>, Fault> {
-    let (count, _) = (from.u32()? as usize, from.u32()?);
-    let bytes = count.checked_mul(16).ok_or(Fault::Truncated)?;
-    Ok(Operation::BatchForget(Forgets(from.bytes(bytes)?)))
-}
-
 /// The bits of `fuse_setattr_in.valid`, by their place: mode, uid, gid, size, atime, mtime, fh,
 /// atime now, mtime now, lock owner, ctime, kill privileges.
 fn set_attr(from: &mut Reader<'_>) -> Result<SetAttr, Fault> {
-    let (valid, _) = (from.u32()?, from.u32()?);
+    let valid = from.padded()?;
     let (handle, size, lock_owner) = (from.u64()?, from.u64()?, from.u64()?);
     let seconds = [from.u64()?, from.u64()?, from.u64()?];
     let nanoseconds = [from.u32()?, from.u32()?, from.u32()?];
-    let (mode, _, uid, gid, _) = (
-        from.u32()?,
-        from.u32()?,
-        from.u32()?,
-        from.u32()?,
-        from.u32()?,
-    );
+    let (mode, uid, gid) = (from.padded()?, from.u32()?, from.padded()?);
     let has = |bit: u32| valid & (1 << bit) != 0;
     let time = |index: usize, bit: u32| -> Result<Option<Time>, Fault> {
         if !has(bit) {

@@ -53,6 +53,12 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_ne_bytes)
     }
 
+    /// A number of 32 bits, and 32 bits that say nothing.
+    pub(super) fn padded(&mut self) -> Result<u32, Fault> {
+        let number = self.u32()?;
+        self.u32().map(|_| number)
+    }
+
     pub(super) fn u64(&mut self) -> Result<u64, Fault> {
         self.array().map(u64::from_ne_bytes)
     }

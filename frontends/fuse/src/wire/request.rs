@@ -34,18 +34,13 @@ pub struct Header {
 pub enum Operation<'a> {
     /// The first request of a connection.
     Init(super::init::Init),
-    Lookup {
-        name: &'a [u8],
-    },
-    /// The kernel drops `lookups` references to the inode. No reply.
-    Forget {
-        lookups: u64,
-    },
+    Lookup(&'a [u8]),
+    /// The kernel drops references to the inode: as many as lookups returned it. No reply.
+    Forget(u64),
     /// The same for several inodes. No reply.
     BatchForget(Forgets<'a>),
-    GetAttr {
-        handle: Option<u64>,
-    },
+    /// By the open file, if there is one.
+    GetAttr(Option<u64>),
     SetAttr(SetAttr),
     ReadLink,
     Symlink {
@@ -53,28 +48,24 @@ pub enum Operation<'a> {
         target: &'a [u8],
     },
     MkNod {
-        name: &'a [u8],
         mode: u32,
         rdev: u32,
         umask: u32,
+        name: &'a [u8],
     },
     MkDir {
-        name: &'a [u8],
         mode: u32,
         umask: u32,
-    },
-    Unlink {
         name: &'a [u8],
     },
-    RmDir {
-        name: &'a [u8],
-    },
+    Unlink(&'a [u8]),
+    RmDir(&'a [u8]),
     /// RENAME and RENAME2; `flags` are those of renameat2(2).
     Rename {
-        name: &'a [u8],
         directory_new: u64,
-        name_new: &'a [u8],
         flags: u32,
+        name: &'a [u8],
+        name_new: &'a [u8],
     },
     /// Gives `inode` another name in the directory of the header.
     Link {
@@ -86,9 +77,8 @@ pub enum Operation<'a> {
         flags: u32,
         kills_privileges: bool,
     },
-    OpenDir {
-        flags: u32,
-    },
+    /// The flags of open(2).
+    OpenDir(u32),
     Read(Read),
     ReadDir(Read),
     /// READDIR that also looks each entry up.
@@ -117,30 +107,25 @@ pub enum Operation<'a> {
     },
     /// Size 0 asks for the length alone.
     GetXattr {
-        name: &'a [u8],
         size: u32,
-    },
-    /// Size 0 asks for the length alone.
-    ListXattr {
-        size: u32,
-    },
-    RemoveXattr {
         name: &'a [u8],
     },
+    /// The most bytes to return. 0 asks for the length alone.
+    ListXattr(u32),
+    RemoveXattr(&'a [u8]),
     /// Which lock keeps this one from being granted?
     GetLock(LockRequest),
     SetLock(LockRequest),
     /// Waits until the lock is granted, or the request is interrupted.
     SetLockWait(LockRequest),
-    Access {
-        mask: u32,
-    },
+    /// The mask of access(2).
+    Access(u32),
     Create {
-        name: &'a [u8],
         flags: u32,
         mode: u32,
         umask: u32,
         kills_privileges: bool,
+        name: &'a [u8],
     },
     /// An open file without a name.
     TmpFile {
@@ -148,10 +133,8 @@ pub enum Operation<'a> {
         mode: u32,
         umask: u32,
     },
-    /// The caller of the request `unique` got a signal.
-    Interrupt {
-        unique: u64,
-    },
+    /// The caller of this request, by its `unique`, got a signal.
+    Interrupt(u64),
     Destroy,
     Fallocate {
         handle: u64,
@@ -164,15 +147,7 @@ pub enum Operation<'a> {
         offset: u64,
         whence: u32,
     },
-    CopyFileRange {
-        handle_in: u64,
-        offset_in: u64,
-        inode_out: u64,
-        handle_out: u64,
-        offset_out: u64,
-        length: u64,
-        flags: u64,
-    },
+    CopyFileRange(CopyFileRange),
     SyncFs,
     StatX {
         handle: Option<u64>,
@@ -278,6 +253,25 @@ pub struct Write<'a> {
     pub is_cached: bool,
     /// Whether the set-user-ID and set-group-ID bits go.
     pub kills_privileges: bool,
+}
+
+/// A copy from the inode of the header to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyFileRange {
+    /// The open file to read.
+    pub handle_in: u64,
+    /// The position to read from, in bytes.
+    pub offset_in: u64,
+    /// The inode to write.
+    pub inode_out: u64,
+    /// The open file to write.
+    pub handle_out: u64,
+    /// The position to write to, in bytes.
+    pub offset_out: u64,
+    /// Bytes to copy.
+    pub length: u64,
+    /// The flags of copy_file_range(2): 0 today.
+    pub flags: u64,
 }
 
 /// The last close of an open file.

@@ -37,10 +37,10 @@ pub(crate) fn drive_raw(bytes: &[u8]) {
 fn check(operation: &Operation<'_>, body: &[u8]) {
     let is_name = |name: &[u8]| !name.is_empty() && !name.contains(&0) && !name.contains(&b'/');
     match *operation {
-        Operation::Lookup { name }
+        Operation::Lookup(name)
         | Operation::MkDir { name, .. }
         | Operation::Create { name, .. }
-        | Operation::Unlink { name } => assert!(is_name(name)),
+        | Operation::Unlink(name) => assert!(is_name(name)),
         Operation::Rename { name, name_new, .. } => assert!(is_name(name) && is_name(name_new)),
         Operation::Write(Write { data, .. }) => assert!(data.len() < body.len()),
         Operation::Read(read) => assert!(read.size <= TRANSFER_BYTES_MAX),

@@ -143,7 +143,7 @@ impl State {
     fn answer(&mut self, request: &Request<'_>, operation: Operation<'_>) -> Answer {
         let (header, inode) = (request.header, request.header.inode);
         match operation {
-            Operation::Lookup { name } => {
+            Operation::Lookup(name) => {
                 let found = self
                     .node(inode)?
                     .entries
@@ -152,7 +152,7 @@ impl State {
                     .ok_or(Errno::ENOENT)?;
                 Ok(Reply::Entry(self.entry(found)?))
             }
-            Operation::GetAttr { .. } => Ok(Reply::Attributes(
+            Operation::GetAttr(_) => Ok(Reply::Attributes(
                 self.entry(inode)?.attributes,
                 Duration::ZERO,
             )),
@@ -185,6 +185,17 @@ impl State {
                 };
                 Ok(Reply::Created(self.make(inode, name, node)?, opened()))
             }
+            Operation::Unlink(name) | Operation::RmDir(name) => {
+                let directory = self.nodes.get_mut(&inode).ok_or(Errno::ENOENT)?;
+                directory.entries.remove(name).ok_or(Errno::ENOENT)?;
+                Ok(Reply::Done)
+            }
+            other => self.answer_content(inode, other),
+        }
+    }
+
+    fn answer_content(&mut self, inode: u64, operation: Operation<'_>) -> Answer {
+        match operation {
             Operation::Open { flags, .. } => {
                 if flags & nix::libc::O_TRUNC as u32 != 0 {
                     self.nodes
@@ -195,7 +206,7 @@ impl State {
                 }
                 Ok(Reply::Opened(opened()))
             }
-            Operation::OpenDir { .. } => Ok(Reply::Opened(Opened::default())),
+            Operation::OpenDir(_) => Ok(Reply::Opened(Opened::default())),
             Operation::Write(write) => {
                 let data = &mut self.nodes.get_mut(&inode).ok_or(Errno::ENOENT)?.data;
                 let is_append = write.flags & nix::libc::O_APPEND as u32 != 0;
@@ -207,11 +218,6 @@ impl State {
                 data.resize(data.len().max(from + write.data.len()), 0);
                 data[from..from + write.data.len()].copy_from_slice(write.data);
                 Ok(Reply::Written(write.data.len() as u32))
-            }
-            Operation::Unlink { name } | Operation::RmDir { name } => {
-                let directory = self.nodes.get_mut(&inode).ok_or(Errno::ENOENT)?;
-                directory.entries.remove(name).ok_or(Errno::ENOENT)?;
-                Ok(Reply::Done)
             }
             Operation::StatFs => Ok(Reply::Usage(FileSystemUsage {
                 block_bytes: 4096,
