@@ -128,6 +128,7 @@ impl Handler for Memory {
 
     fn ended(&self) {
         self.state.lock().has_ended = true;
+        self.changed.notify_all();
     }
 }
 

@@ -80,8 +80,9 @@ fn programs_make_write_list_and_remove_files() {
     );
     assert_eq!(text(at, "rm d/b; rmdir d; ls"), "a\n");
     assert!(!sh(at, "cat missing").status.success());
+    memory.wait_until(|state| state.forgotten > 0);
     assert_eq!(mount.unmount().expect("it unmounts"), Unmounted::Now);
-    assert!(memory.of(|state| state.has_ended && state.forgotten > 0));
+    assert!(memory.of(|state| state.has_ended));
     let terms = memory
         .of(|state| state.terms)
         .expect("the handler has started");
