@@ -120,10 +120,15 @@ pub fn mount(
         .write(true)
         .open(DEVICE)
         .map_err(MountError::Device)?;
-    attach(path, options, &device)?;
+    // Relative to no directory, and without links: the same path unmounts later.
+    let path = fs::canonicalize(path).map_err(|source| MountError::Point {
+        path: path.to_owned(),
+        source,
+    })?;
+    attach(&path, options, &device)?;
     let connection = Connection::new(device);
     let mut mount = Mount {
-        path: path.to_owned(),
+        path,
         notifier: Notifier(Arc::clone(&connection)),
         threads: Vec::new(),
         running: Arc::default(),
@@ -258,8 +263,9 @@ impl Mount {
                 umount2(&self.path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
                 Ok(Unmounted::WhenUnused)
             }
-            // EINVAL: it is unmounted already.
-            Ok(()) | Err(OsError::EINVAL) => Ok(Unmounted::Now),
+            Ok(()) => Ok(Unmounted::Now),
+            // It is unmounted already, and ends soon or with the last close.
+            Err(OsError::EINVAL) => Ok(Unmounted::WhenUnused),
             Err(error) => Err(error.into()),
         }
     }

@@ -83,19 +83,11 @@ impl<'a> Notification<'a> {
                     .u64(offset.cast_unsigned())
                     .u64(length.cast_unsigned());
             }
-            Self::InvalidateEntry { directory, name } => {
-                to.u64(directory)
-                    .u32(name.len() as u32)
-                    .u32(0)
-                    .bytes(name)
-                    .zeros(1);
-            }
-            Self::ExpireEntry { directory, name } => {
-                to.u64(directory)
-                    .u32(name.len() as u32)
-                    .u32(1)
-                    .bytes(name)
-                    .zeros(1);
+            Self::InvalidateEntry { directory, name } | Self::ExpireEntry { directory, name } => {
+                let is_expiry = matches!(self, Self::ExpireEntry { .. });
+                let (bytes, flags) = (name.len() as u32, u32::from(is_expiry));
+                to.u64(directory).u32(bytes).u32(flags);
+                to.bytes(name).zeros(1);
             }
             Self::Delete {
                 directory,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     init::InitReply,
-    request::{FileLock, LockKind, Time},
+    request::{FileLock, Time},
     writer::{Writer, message},
 };
 
@@ -159,7 +159,7 @@ pub enum Reply<'a> {
     Length(u32),
     /// To STATFS.
     Usage(FileSystemUsage),
-    /// To GETLK: the lock in the way, or one that is [`LockKind::Unlocked`].
+    /// To GETLK: the lock in the way, or one that is [`super::LockKind::Unlocked`].
     Lock(FileLock),
     /// To LSEEK.
     Offset(u64),
@@ -205,12 +205,10 @@ impl<'a> Reply<'a> {
             }
             Self::Usage(usage) => write_usage(to, usage),
             Self::Lock(lock) => {
-                let kind = match lock.kind {
-                    LockKind::Shared => 0,
-                    LockKind::Exclusive => 1,
-                    LockKind::Unlocked => 2,
-                };
-                to.u64(lock.start).u64(lock.end).u32(kind).u32(lock.pid);
+                to.u64(lock.start)
+                    .u64(lock.end)
+                    .u32(lock.kind as u32)
+                    .u32(lock.pid);
             }
             Self::Offset(offset) => {
                 to.u64(*offset);

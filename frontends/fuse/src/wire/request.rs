@@ -324,9 +324,9 @@ pub struct FileLock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockKind {
     /// Others may read: `F_RDLCK`.
-    Shared,
+    Shared = 0,
     /// No others: `F_WRLCK`.
-    Exclusive,
+    Exclusive = 1,
     /// No lock: `F_UNLCK`.
-    Unlocked,
+    Unlocked = 2,
 }

@@ -5,14 +5,19 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use fuse_frontend::{
     Handler, Responder,
     wire::{
-        Attributes, DirectoryEntry, DirectoryList, Entry, Errno, FileLock, FileSystemUsage,
-        LockKind, LockRequest, LockStyle, OPEN_DIRECT_IO, Opened, Operation, ROOT_INODE, Reply,
-        Request, init::InitReply,
+        Attributes, DirectoryEntry, DirectoryList, Entry, Errno, ExtendedAttributes, FileLock,
+        FileSystemUsage, LockKind, LockRequest, LockStyle, OPEN_DIRECT_IO, Opened, Operation,
+        ROOT_INODE, Reply, Request, Time, init::InitReply,
     },
 };
 use parking_lot::{Condvar, Mutex};
 
 const DIRECTORY: u32 = 0o040_000;
+/// The time of creation of every inode.
+const BORN: Time = Time {
+    seconds: 1_234_567,
+    nanoseconds: 89,
+};
 
 #[derive(Default)]
 pub(crate) struct Memory {
@@ -29,6 +34,8 @@ pub(crate) struct State {
     pub(crate) interrupts: usize,
     pub(crate) forgotten: u64,
     pub(crate) has_ended: bool,
+    /// Requests that were answered with EOPNOTSUPP.
+    pub(crate) unsupported: Vec<String>,
 }
 
 #[derive(Default)]
@@ -260,7 +267,18 @@ impl State {
             Operation::ReleaseDir(_) | Operation::FSync { .. } | Operation::FSyncDir { .. } => {
                 Ok(Reply::Done)
             }
-            _ => Err(Errno::ENOSYS),
+            Operation::StatX { .. } => {
+                let extended = ExtendedAttributes {
+                    basic: self.entry(inode)?.attributes,
+                    mask: 0xfff,
+                    btime: BORN,
+                };
+                Ok(Reply::ExtendedAttributes(extended, Duration::ZERO))
+            }
+            other => {
+                self.unsupported.push(format!("{inode} {other:?}"));
+                Err(Errno::EOPNOTSUPP)
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{
     ffi::OsStr,
     fs,
-    os::unix::process::ExitStatusExt as _,
+    os::unix::{self, process::ExitStatusExt as _},
     path::Path,
     process::{Command, Output},
     sync::Arc,
@@ -18,8 +18,9 @@ use fuse_frontend::{
     },
 };
 use nix::{
-    fcntl::{FcntlArg, Flock, FlockArg, fcntl},
+    fcntl::{AT_FDCWD, FallocateFlags, FcntlArg, Flock, FlockArg, OFlag, fcntl},
     libc,
+    sys::stat::Mode,
 };
 
 use crate::memory::{Memory, State};
@@ -27,10 +28,15 @@ use crate::memory::{Memory, State};
 /// Mounts a file system in memory for `test`, which is skipped if this user may not mount.
 fn mounted(test: &str) -> Option<(tempfile::TempDir, Arc<Memory>, Mount)> {
     let directory = tempfile::tempdir().expect("a directory");
+    let (memory, mount) = mounted_on(directory.path(), test)?;
+    Some((directory, memory, mount))
+}
+
+fn mounted_on(path: &Path, test: &str) -> Option<(Arc<Memory>, Mount)> {
     let memory = Memory::new();
     let handler: Arc<dyn Handler> = Arc::<Memory>::clone(&memory);
-    match mount(directory.path(), &options(), &handler) {
-        Ok(mount) => Some((directory, memory, mount)),
+    match mount(path, &options(), &handler) {
+        Ok(mount) => Some((memory, mount)),
         Err(error @ (MountError::Device(_) | MountError::Mount { .. })) => {
             eprintln!("skipped: mounts::{test}: this machine does not let the test mount: {error}");
             None
@@ -188,6 +194,76 @@ fn a_process_that_waits_for_a_lock_can_be_killed() {
         "the released lock wakes the waiter"
     );
     mount.unmount().expect("it unmounts");
+}
+
+/// What no program above asks for, as the kernel sends it.
+#[test]
+fn every_other_request_of_the_kernel_decodes() {
+    let Some((directory, memory, mount)) = mounted("every_other_request_of_the_kernel_decodes")
+    else {
+        return;
+    };
+    let at = |name: &str| directory.path().join(name);
+    assert_eq!(
+        text(directory.path(), "echo hello > f; stat -c '%W %s' f"),
+        "1234567 6\n"
+    );
+    assert_eq!(text(directory.path(), "stat -f -c '%s %l' f"), "4096 255\n");
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(at("f"))
+        .expect("it opens");
+    unix::fs::symlink("target", at("s")).expect_err("unsupported");
+    fs::hard_link(at("f"), at("g")).expect_err("unsupported");
+    fs::rename(at("f"), at("h")).expect_err("unsupported");
+    nix::unistd::mkfifo(&at("p"), Mode::S_IRUSR).expect_err("unsupported");
+    nix::fcntl::openat(
+        AT_FDCWD,
+        directory.path(),
+        OFlag::O_TMPFILE | OFlag::O_RDWR,
+        Mode::S_IRUSR,
+    )
+    .expect_err("unsupported");
+    let keep = FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    nix::fcntl::fallocate(&file, keep, 3, 5).expect_err("unsupported");
+    nix::unistd::lseek(&file, 2, nix::unistd::Whence::SeekHole).expect_err("unsupported");
+    sh(
+        directory.path(),
+        "mv --no-clobber f h; mv -T --exchange f h; getfattr -n user.a f",
+    );
+    let unsupported = memory.of(|state| state.unsupported.join("\n"));
+    for expected in [
+        "1 Symlink { name: [115], target: [116, 97, 114, 103, 101, 116] }",
+        "1 Link { inode: 2, name: [103] }",
+        "1 Rename { directory_new: 1, flags: 0, name: [102], name_new: [104] }",
+        "1 Rename { directory_new: 1, flags: 1, name: [102], name_new: [104] }",
+        "1 MkNod { mode: 4352, rdev: 0, umask:",
+        "1 TmpFile { flags:",
+        "2 Fallocate { handle: 1, offset: 3, length: 5, mode: 1 }",
+        "2 LSeek { handle: 1, offset: 2, whence: 4 }",
+    ] {
+        assert!(
+            unsupported.contains(expected),
+            "{expected} is not in\n{unsupported}"
+        );
+    }
+    drop(file);
+    mount.unmount().expect("it unmounts");
+}
+
+#[test]
+fn a_mount_point_may_be_named_by_a_link() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (real, link) = (directory.path().join("real"), directory.path().join("link"));
+    fs::create_dir(&real).expect("a directory");
+    unix::fs::symlink(&real, &link).expect("a link");
+    let Some((memory, mount)) = mounted_on(&link, "a_mount_point_may_be_named_by_a_link") else {
+        return;
+    };
+    text(&real, "echo hello > a");
+    assert_eq!(mount.unmount().expect("it unmounts"), Unmounted::Now);
+    assert!(memory.of(|state| state.has_ended));
 }
 
 #[test]
