@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, fs,
+    fs,
     io::{self, IoSlice, Write as _},
     sync::{
         Arc,
@@ -44,6 +44,7 @@ pub trait Handler: Send + Sync + 'static {
 }
 
 /// The device of one mount, and the requests that were not answered yet.
+#[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) device: fs::File,
     in_flight: Mutex<BTreeMap<u64, Arc<AtomicBool>>>,
@@ -106,6 +107,7 @@ fn is_gone(error: &io::Error) -> bool {
 
 /// The duty to answer one request. If it is dropped, the request is answered with
 /// [`Errno::EIO`], so that no caller waits forever.
+#[derive(Debug)]
 pub struct Responder {
     connection: Arc<Connection>,
     unique: u64,
@@ -150,16 +152,8 @@ impl Drop for Responder {
     }
 }
 
-impl fmt::Debug for Responder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Responder")
-            .field("unique", &self.unique)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Changes the kernel's caches for one mount.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Notifier(pub(crate) Arc<Connection>);
 
 impl Notifier {
@@ -175,11 +169,5 @@ impl Notifier {
             Err(error) if !is_gone(&error) => Err(error),
             _ => Ok(()),
         }
-    }
-}
-
-impl fmt::Debug for Notifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Notifier")
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{self, Read as _},
-    os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
+    os::fd::AsRawFd as _,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -22,7 +22,7 @@ use crate::{
     handler::{Connection, Handler, Notifier},
     wire::{
         Errno, Fault, Operation, Reply, Request,
-        init::{Init, InitReply, Negotiation, Wishes, negotiate},
+        init::{Init, InitReply, Negotiation, Refusal, Wishes, negotiate},
     },
 };
 
@@ -33,16 +33,13 @@ const BUFFER_BYTES_BEYOND_WRITE: usize = 72 * 1024;
 /// Most threads of one mount, each with a buffer.
 pub const THREADS_MAX: usize = 64;
 
-/// How to mount.
+/// How to mount. The kernel checks the permission bits of files, and lets all users in.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What `df` and /proc/mounts show as the device.
     pub source: String,
     /// Threads that read requests, from 1 to [`THREADS_MAX`]. Each has a buffer of one write.
     pub threads: usize,
-    /// Whether users other than the one that mounts may use the mount. The kernel checks the
-    /// permission bits in any case.
-    pub allow_other: bool,
     /// What to ask of the kernel.
     pub wishes: Wishes,
 }
@@ -55,33 +52,15 @@ pub enum MountError {
         "cannot open /dev/fuse: {0}; load the kernel module fuse, or give this user access to the device"
     )]
     Device(#[source] io::Error),
-    /// The mount point is not a directory that can be read.
-    #[error("cannot mount on {}: it must be an existing directory ({source})", path.display())]
-    Point {
-        /// The mount point.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// mount(2) failed.
-    #[error("cannot mount on {}: {source}; mounting needs root, or a user and mount namespace (unshare -Ur --mount)", path.display())]
-    Mount {
-        /// The mount point.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The kernel speaks no protocol that we speak.
-    #[error("the kernel speaks FUSE {major}.{minor}; 7.31 (Linux 5.4) or newer is needed")]
-    TooOld {
-        /// The kernel's major version.
-        major: u32,
-        /// The kernel's minor version.
-        minor: u32,
-    },
-    /// The kernel lacks flags without which locks would not hold.
-    #[error("the kernel's FUSE lacks the flags {0:#x} of INIT; use Linux 5.4 or newer")]
-    Lacks(u64),
+    /// The mount point is missing, or mount(2) failed.
+    #[error(
+        "cannot mount on {0:?}: {1}; it must be a directory, and mounting needs root, or a user \
+         and mount namespace (unshare -Ur --mount)"
+    )]
+    Point(PathBuf, #[source] io::Error),
+    /// The kernel cannot serve us.
+    #[error(transparent)]
+    Kernel(#[from] Refusal),
     /// The first messages failed.
     #[error("the kernel did not establish the mount: {0}")]
     Handshake(#[source] io::Error),
@@ -120,12 +99,8 @@ pub fn mount(
         .write(true)
         .open(DEVICE)
         .map_err(MountError::Device)?;
-    // Relative to no directory, and without links: the same path unmounts later.
-    let path = fs::canonicalize(path).map_err(|source| MountError::Point {
-        path: path.to_owned(),
-        source,
-    })?;
-    attach(&path, options, &device)?;
+    let path = attach(path, options, &device)
+        .map_err(|error| MountError::Point(path.to_owned(), error))?;
     let connection = Connection::new(device);
     let mut mount = Mount {
         path,
@@ -153,37 +128,17 @@ pub fn mount(
     Ok(mount)
 }
 
-fn attach(path: &Path, options: &Options, device: &fs::File) -> Result<(), MountError> {
-    let at = |source: io::Error| MountError::Point {
-        path: path.to_owned(),
-        source,
-    };
-    let metadata = fs::metadata(path).map_err(at)?;
-    if !metadata.is_dir() {
-        return Err(at(OsError::ENOTDIR.into()));
-    }
-    let (fd, root_mode) = (device.as_raw_fd(), metadata.mode() & 0o170_000);
-    let (uid, gid) = (getuid(), getgid());
-    let others = if options.allow_other {
-        ",allow_other"
-    } else {
-        ""
-    };
+/// Calls mount(2). Returns the path without links, by which umount(2) later finds the mount.
+fn attach(path: &Path, options: &Options, device: &fs::File) -> io::Result<PathBuf> {
+    let path = fs::canonicalize(path)?;
+    let (fd, uid, gid) = (device.as_raw_fd(), getuid(), getgid());
     let data = format!(
-        "fd={fd},rootmode={root_mode:o},user_id={uid},group_id={gid},default_permissions{others}"
+        "fd={fd},rootmode=40000,user_id={uid},group_id={gid},default_permissions,allow_other"
     );
+    let (source, kind) = (Some(options.source.as_str()), Some("fuse.landfast"));
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    let mounted = nix::mount::mount(
-        Some(options.source.as_str()),
-        path,
-        Some("fuse.landfast"),
-        flags,
-        Some(data.as_str()),
-    );
-    mounted.map_err(|error| MountError::Mount {
-        path: path.to_owned(),
-        source: error.into(),
-    })
+    nix::mount::mount(source, &path, kind, flags, Some(data.as_str()))?;
+    Ok(path)
 }
 
 /// Answers INIT. The kernel has queued it when mount(2) returns.
@@ -194,20 +149,16 @@ fn handshake(connection: &Connection, wishes: Wishes) -> Result<InitReply, Mount
             .read(&mut buffer)
             .map_err(MountError::Handshake)?;
         let (unique, init) = init_of(&buffer[..length]).map_err(MountError::Handshake)?;
-        let refuse = |error: MountError| {
-            connection.reply(unique, &Reply::Error(Errno::EPROTO));
-            Err(error)
-        };
         match negotiate(&init, wishes) {
             Negotiation::Agreed(terms) => {
                 connection.reply(unique, &Reply::Init(terms));
                 return Ok(terms);
             }
             Negotiation::Again(ours) => connection.reply(unique, &Reply::Init(ours)),
-            Negotiation::TooOld { major, minor } => {
-                return refuse(MountError::TooOld { major, minor });
+            Negotiation::Refused(refusal) => {
+                connection.reply(unique, &Reply::Error(Errno::EPROTO));
+                return Err(refusal.into());
             }
-            Negotiation::Lacks { flags } => return refuse(MountError::Lacks(flags)),
         }
     }
 }

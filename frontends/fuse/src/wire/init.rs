@@ -161,18 +161,19 @@ pub enum Negotiation {
     Agreed(InitReply),
     /// The kernel's major version is newer. It sends INIT again after this reply.
     Again(InitReply),
-    /// The kernel is older than 7.31. Answer EPROTO.
-    TooOld {
-        /// The kernel's major version.
-        major: u32,
-        /// The kernel's minor version.
-        minor: u32,
-    },
-    /// The kernel does not offer flags that the mount needs. Answer EPROTO.
-    Lacks {
-        /// Bits of [`REQUIRED`].
-        flags: u64,
-    },
+    /// The kernel cannot serve us. Answer EPROTO.
+    Refused(Refusal),
+}
+
+/// Why a kernel is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Its protocol, a major and a minor version, is too old.
+    #[error("the kernel speaks FUSE {0}.{1}; 7.31 (Linux 5.4) or newer is needed")]
+    TooOld(u32, u32),
+    /// It does not offer flags of [`REQUIRED`].
+    #[error("the kernel's FUSE lacks the flags {0:#x} of INIT, so locks or data would be lost")]
+    Lacks(u64),
 }
 
 /// Decides the version and the flags of a connection.
@@ -188,14 +189,11 @@ pub fn negotiate(init: &Init, wishes: Wishes) -> Negotiation {
         return Negotiation::Again(reply);
     }
     if init.major < MAJOR || init.minor < MINOR_MIN {
-        return Negotiation::TooOld {
-            major: init.major,
-            minor: init.minor,
-        };
+        return Negotiation::Refused(Refusal::TooOld(init.major, init.minor));
     }
     let lacking = REQUIRED & !init.flags;
     if lacking != 0 {
-        return Negotiation::Lacks { flags: lacking };
+        return Negotiation::Refused(Refusal::Lacks(lacking));
     }
     reply.minor = init.minor.min(MINOR_MAX);
     reply.flags = init.flags & (REQUIRED | WANTED | wishes.flags);

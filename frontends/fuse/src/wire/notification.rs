@@ -18,20 +18,10 @@ pub enum Notification<'a> {
         /// Bytes.
         length: i64,
     },
-    /// Drops a name, unless it is in use.
-    InvalidateEntry {
-        /// The directory.
-        directory: u64,
-        /// The name in it.
-        name: &'a [u8],
-    },
-    /// Lets the kernel ask again before it next uses a name (protocol 7.38).
-    ExpireEntry {
-        /// The directory.
-        directory: u64,
-        /// The name in it.
-        name: &'a [u8],
-    },
+    /// Drops a name of a directory, unless it is in use.
+    InvalidateEntry(u64, &'a [u8]),
+    /// Lets the kernel ask again before it next uses a name of a directory (protocol 7.38).
+    ExpireEntry(u64, &'a [u8]),
     /// Drops the name of a file that was removed, and tells inotify.
     Delete {
         /// The directory.
@@ -63,7 +53,7 @@ impl<'a> Notification<'a> {
         };
         let code = match self {
             Self::InvalidateInode { .. } => 2,
-            Self::InvalidateEntry { .. } | Self::ExpireEntry { .. } => 3,
+            Self::InvalidateEntry(..) | Self::ExpireEntry(..) => 3,
             Self::Store { .. } => 4,
             Self::Delete { .. } => 6,
             Self::IncrementEpoch => 8,
@@ -83,8 +73,8 @@ impl<'a> Notification<'a> {
                     .u64(offset.cast_unsigned())
                     .u64(length.cast_unsigned());
             }
-            Self::InvalidateEntry { directory, name } | Self::ExpireEntry { directory, name } => {
-                let is_expiry = matches!(self, Self::ExpireEntry { .. });
+            Self::InvalidateEntry(directory, name) | Self::ExpireEntry(directory, name) => {
+                let is_expiry = matches!(self, Self::ExpireEntry(..));
                 let (bytes, flags) = (name.len() as u32, u32::from(is_expiry));
                 to.u64(directory).u32(bytes).u32(flags);
                 to.bytes(name).zeros(1);

@@ -2,7 +2,7 @@
 
 use fuse_frontend::wire::init::{
     AUTO_INVAL_DATA, DIRECT_IO_ALLOW_MMAP, INIT_EXT, Init, InitReply, MAX_PAGES, Negotiation,
-    REQUIRED, WANTED, Wishes, negotiate,
+    REQUIRED, Refusal, WANTED, Wishes, negotiate,
 };
 
 /// Linux 6.18 offers this and more.
@@ -73,7 +73,7 @@ fn an_old_kernel_is_refused() {
         };
         assert_eq!(
             negotiate(&init, Wishes::default()),
-            Negotiation::TooOld { major, minor }
+            Negotiation::Refused(Refusal::TooOld(major, minor))
         );
     }
 }
@@ -90,7 +90,7 @@ fn a_kernel_that_would_keep_locks_to_itself_is_refused() {
         if lacks == 0 {
             assert!(matches!(negotiation, Negotiation::Agreed(_)), "bit {bit}");
         } else {
-            assert_eq!(negotiation, Negotiation::Lacks { flags: lacks });
+            assert_eq!(negotiation, Negotiation::Refused(Refusal::Lacks(lacks)));
         }
     }
 }

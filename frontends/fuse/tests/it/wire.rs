@@ -439,16 +439,8 @@ fn notifications_have_their_numbers_and_layouts() {
             2,
             body().u64(&[5, u64::MAX, 0]),
         ),
-        (
-            Notification::InvalidateEntry { directory: 1, name },
-            3,
-            named(0),
-        ),
-        (
-            Notification::ExpireEntry { directory: 1, name },
-            3,
-            named(1),
-        ),
+        (Notification::InvalidateEntry(1, name), 3, named(0)),
+        (Notification::ExpireEntry(1, name), 3, named(1)),
         (
             Notification::Delete {
                 directory: 1,
