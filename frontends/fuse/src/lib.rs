@@ -9,7 +9,7 @@
 //!
 //! - [`wire`] is the codec: bytes to values and back, no I/O.
 //! - [`handler`] is the interface to a file system, and the owner of each reply.
-//! - [`mount`] is the thin shell: mount(2), the threads that read, the unmount.
+//! - [`mod@mount`] is the thin shell: mount(2), the threads that read, the unmount.
 //!
 //! Invariants
 //! - Each request that expects a reply gets exactly one, even if the handler drops its responder.
