@@ -1,0 +1,317 @@
+//! Mounts: mount(2), the threads that read the device, the unmount.
+
+use std::{
+    fs,
+    io::{self, Read as _},
+    os::fd::AsRawFd as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::{Builder, JoinHandle},
+};
+
+use nix::{
+    errno::Errno as OsError,
+    mount::{MntFlags, MsFlags, umount2},
+    unistd::{getgid, getuid},
+};
+
+use crate::{
+    handler::{Connection, Handler, Notifier},
+    wire::{
+        Errno, Fault, Operation, Reply, Request,
+        init::{Init, InitReply, Negotiation, Refusal, Wishes, negotiate},
+    },
+};
+
+const DEVICE: &str = "/dev/fuse";
+/// Bytes of a buffer beyond the largest write: headers and names, and the value of an extended
+/// attribute (64 KiB). The kernel refuses to fill a buffer of less than 8 KiB.
+const BUFFER_BYTES_BEYOND_WRITE: usize = 72 * 1024;
+/// Most threads of one mount, each with a buffer.
+pub const THREADS_MAX: usize = 64;
+
+/// How to mount. The kernel checks the permission bits of files, and lets all users in.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What `df` and /proc/mounts show as the device.
+    pub source: String,
+    /// Threads that read requests, from 1 to [`THREADS_MAX`]. Each has a buffer of one write.
+    pub threads: usize,
+    /// What to ask of the kernel.
+    pub wishes: Wishes,
+}
+
+/// Why a mount failed.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The device does not open.
+    #[error(
+        "cannot open /dev/fuse: {0}; load the kernel module fuse, or give this user access to the device"
+    )]
+    Device(#[source] io::Error),
+    /// The mount point is missing, or mount(2) failed.
+    #[error(
+        "cannot mount on {0:?}: {1}; it must be a directory, and mounting needs root, or a user \
+         and mount namespace (unshare -Ur --mount)"
+    )]
+    Point(PathBuf, #[source] io::Error),
+    /// The kernel cannot serve us.
+    #[error(transparent)]
+    Kernel(#[from] Refusal),
+    /// The first messages failed.
+    #[error("the kernel did not establish the mount: {0}")]
+    Handshake(#[source] io::Error),
+}
+
+/// A mounted file system. Dropping it unmounts, but does not wait.
+#[derive(Debug)]
+pub struct Mount {
+    path: PathBuf,
+    notifier: Notifier,
+    threads: Vec<JoinHandle<()>>,
+    running: Arc<AtomicUsize>,
+    is_mounted: bool,
+}
+
+/// When an unmounted file system ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmounted {
+    /// It has ended, and the handler is not called again.
+    Now,
+    /// Files are open on it. The name is gone, and it ends with the last close.
+    WhenUnused,
+}
+
+/// Mounts `handler` on the directory `path`. It returns once the kernel can send requests.
+///
+/// # Errors
+/// See [`MountError`]. Nothing stays mounted.
+pub fn mount(
+    path: &Path,
+    options: &Options,
+    handler: &Arc<dyn Handler>,
+) -> Result<Mount, MountError> {
+    let device = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(DEVICE)
+        .map_err(MountError::Device)?;
+    let path = attach(path, options, &device)
+        .map_err(|error| MountError::Point(path.to_owned(), error))?;
+    let connection = Connection::new(device);
+    let mut mount = Mount {
+        path,
+        notifier: Notifier(Arc::clone(&connection)),
+        threads: Vec::new(),
+        running: Arc::default(),
+        is_mounted: true,
+    };
+    // From here on, an error drops `mount`, which unmounts.
+    let terms = handshake(&connection, options.wishes)?;
+    handler.started(terms);
+    let threads = options.threads.clamp(1, THREADS_MAX);
+    mount.running.store(threads, Ordering::SeqCst);
+    for number in 0..threads {
+        let session = Session {
+            connection: Arc::clone(&connection),
+            handler: Arc::clone(handler),
+            running: Arc::clone(&mount.running),
+            buffer_bytes: terms.max_write as usize + BUFFER_BYTES_BEYOND_WRITE,
+        };
+        let thread = Builder::new().name(format!("fuse-{number}"));
+        let started = thread.spawn(move || session.run());
+        mount.threads.push(started.map_err(MountError::Handshake)?);
+    }
+    Ok(mount)
+}
+
+/// Calls mount(2). Returns the path without links, by which umount(2) later finds the mount.
+fn attach(path: &Path, options: &Options, device: &fs::File) -> io::Result<PathBuf> {
+    let path = fs::canonicalize(path)?;
+    let (fd, uid, gid) = (device.as_raw_fd(), getuid(), getgid());
+    let data = format!(
+        "fd={fd},rootmode=40000,user_id={uid},group_id={gid},default_permissions,allow_other"
+    );
+    let (source, kind) = (Some(options.source.as_str()), Some("fuse.landfast"));
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    nix::mount::mount(source, &path, kind, flags, Some(data.as_str()))?;
+    Ok(path)
+}
+
+/// Answers INIT. The kernel has queued it when mount(2) returns.
+fn handshake(connection: &Connection, wishes: Wishes) -> Result<InitReply, MountError> {
+    let mut buffer = vec![0; BUFFER_BYTES_BEYOND_WRITE];
+    loop {
+        let length = (&connection.device)
+            .read(&mut buffer)
+            .map_err(MountError::Handshake)?;
+        let (unique, init) = init_of(&buffer[..length]).map_err(MountError::Handshake)?;
+        match negotiate(&init, wishes) {
+            Negotiation::Agreed(terms) => {
+                connection.reply(unique, &Reply::Init(terms));
+                return Ok(terms);
+            }
+            Negotiation::Again(ours) => connection.reply(unique, &Reply::Init(ours)),
+            Negotiation::Refused(refusal) => {
+                connection.reply(unique, &Reply::Error(Errno::EPROTO));
+                return Err(refusal.into());
+            }
+        }
+    }
+}
+
+fn init_of(message: &[u8]) -> io::Result<(u64, Init)> {
+    let invalid = |fault: Fault| io::Error::new(io::ErrorKind::InvalidData, fault);
+    let (header, request) = Request::decode(message).map_err(invalid)?;
+    match request.map_err(invalid)?.operation {
+        Operation::Init(init) => Ok((header.unique, init)),
+        other => Err(io::Error::other(format!("expected INIT, got {other:?}"))),
+    }
+}
+
+impl Mount {
+    /// What changes the kernel's caches.
+    pub fn notifier(&self) -> Notifier {
+        self.notifier.clone()
+    }
+
+    /// Whether the mount is gone, by [`Mount::unmount`] or by umount(8).
+    pub fn has_ended(&self) -> bool {
+        self.running.load(Ordering::SeqCst) == 0
+    }
+
+    /// Unmounts. Where files are open on the mount, it goes from the tree of names at once, and
+    /// ends with the last close.
+    ///
+    /// # Errors
+    /// The system refuses the unmount; the file system stays mounted until the value is dropped.
+    pub fn unmount(mut self) -> io::Result<Unmounted> {
+        let unmounted = self.detach()?;
+        self.is_mounted = false;
+        let threads = std::mem::take(&mut self.threads);
+        if unmounted == Unmounted::Now {
+            join(threads);
+        }
+        Ok(unmounted)
+    }
+
+    /// Waits until the mount is gone.
+    pub fn wait(mut self) {
+        join(std::mem::take(&mut self.threads));
+        self.is_mounted = false;
+    }
+
+    fn detach(&self) -> io::Result<Unmounted> {
+        // Another file system may have been mounted there since ours was unmounted.
+        if !self.threads.is_empty() && self.has_ended() {
+            return Ok(Unmounted::Now);
+        }
+        match umount2(&self.path, MntFlags::UMOUNT_NOFOLLOW) {
+            Err(OsError::EBUSY) => {
+                umount2(&self.path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
+                Ok(Unmounted::WhenUnused)
+            }
+            Ok(()) => Ok(Unmounted::Now),
+            // It is unmounted already, and ends soon or with the last close.
+            Err(OsError::EINVAL) => Ok(Unmounted::WhenUnused),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.is_mounted
+            && let Err(error) = self.detach()
+        {
+            tracing::warn!(path = %self.path.display(), %error, "cannot unmount");
+        }
+    }
+}
+
+fn join(threads: Vec<JoinHandle<()>>) {
+    for thread in threads {
+        if thread.join().is_err() {
+            tracing::error!("a thread of the mount panicked");
+        }
+    }
+}
+
+/// One thread of a mount.
+struct Session {
+    connection: Arc<Connection>,
+    handler: Arc<dyn Handler>,
+    running: Arc<AtomicUsize>,
+    buffer_bytes: usize,
+}
+
+impl Session {
+    fn run(self) {
+        let mut buffer = vec![0; self.buffer_bytes];
+        loop {
+            match (&self.connection.device).read(&mut buffer) {
+                Ok(length) => self.serve(&buffer[..length]),
+                Err(error) => match error.raw_os_error() {
+                    // ENOENT: the request was interrupted before it was read.
+                    Some(nix::libc::ENOENT | nix::libc::EINTR | nix::libc::EAGAIN) => {}
+                    Some(nix::libc::ENODEV) => break,
+                    _ => {
+                        tracing::error!(%error, "cannot read from /dev/fuse; the mount ends");
+                        break;
+                    }
+                },
+            }
+        }
+        if self.running.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.handler.ended();
+        }
+    }
+
+    fn serve(&self, message: &[u8]) {
+        let (header, request) = match Request::decode(message) {
+            Ok(decoded) => decoded,
+            Err(fault) => {
+                tracing::error!(%fault, "a message of the kernel has no readable header");
+                return;
+            }
+        };
+        let refuse = |errno| self.connection.reply(header.unique, &Reply::Error(errno));
+        let request = match request {
+            Ok(request) => request,
+            Err(fault) => {
+                tracing::error!(%fault, opcode = header.opcode, "a request of the kernel is malformed");
+                return refuse(Errno::EIO);
+            }
+        };
+        match request.operation {
+            Operation::Forget(lookups) => self.handler.forget(header.inode, lookups),
+            Operation::BatchForget(forgets) => {
+                for (inode, lookups) in forgets.iter() {
+                    self.handler.forget(inode, lookups);
+                }
+            }
+            Operation::Interrupt(unique) => {
+                if self.connection.mark_interrupted(unique) {
+                    self.handler.interrupt(unique);
+                } else {
+                    // Another thread has read the request, and has not registered it yet. The
+                    // kernel sends the interrupt again, unless the request was answered meanwhile.
+                    refuse(Errno::EAGAIN);
+                }
+            }
+            Operation::NotifyReply => {}
+            Operation::Destroy => self.connection.reply(header.unique, &Reply::Done),
+            Operation::Init(_) => refuse(Errno::EPROTO),
+            Operation::Unsupported => refuse(Errno::ENOSYS),
+            _ => self
+                .handler
+                .handle(request, self.connection.responder(header.unique)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
