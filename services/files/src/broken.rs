@@ -1,0 +1,16 @@
+//! Mutants: deliberately broken variants, one per rule, which the tests must catch.
+//!
+//! Never set outside tests. The shipped program contains none of their branches.
+
+/// A rule that is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Broken {
+    /// A directory moves without reading the parents of its new place.
+    RenameForgetsAncestors,
+    /// A directory is removed without a predicate on its entries.
+    RmdirForgetsEntries,
+    /// Data are written without reading that the inode exists.
+    WritesWithoutInode,
+    /// Unlinked files are deleted although a session has them open.
+    ReapsHeld,
+}

@@ -1,0 +1,285 @@
+//! A client's view of a volume: each call is one transaction, which runs again after a conflict.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::{BoxFuture, FutureExt as _};
+use parking_lot::Mutex;
+use ports::{Clock, DurabilityPoint, Entropy};
+use primitives::Mutant;
+use transactions::serializable::{
+    VolumeStore,
+    model::{Key, SessionId},
+};
+
+use crate::{
+    broken::Broken,
+    error::{Errno, Result},
+    inode::{self, Field},
+    model::{
+        Access, Allocation, Attributes, DirectoryEntry, Follow, Found, Ino, Privileges, RenameMode,
+        Seek, SetAttributes, SetMode, Space,
+    },
+    transaction::{Context, Listing, Outcome, Transaction},
+};
+
+/// The time for which a call runs again after conflicts, or waits for a volume that does not
+/// answer. Then it fails with `EIO`.
+const CALL_TIME_MAX: Duration = Duration::from_secs(30);
+/// The longest pause after a conflict, in milliseconds. Pauses are random and become longer.
+const PAUSE_MS_MAX: u64 = 64;
+
+/// A file system on a volume, for one session. Its calls are those of [`Transaction`], each of
+/// them a transaction of its own and so linearizable. They wait for no disk; [`fsync`] does.
+///
+/// Errors of all calls: `EIO` if the volume does not answer or conflicts do not end within 30 s.
+///
+/// [`fsync`]: Self::fsync
+#[derive(Debug)]
+pub struct FileSystem {
+    context: Arc<Context>,
+    session: SessionId,
+    /// How often each inode is open. The lock is held during the calls that hold and release, so
+    /// that they reach the volume in their order.
+    opened: tokio::sync::Mutex<BTreeMap<Ino, u64>>,
+    seen: Mutex<Seen>,
+}
+
+/// What [`FileSystem::fsync`] waits for.
+#[derive(Debug, Default)]
+struct Seen {
+    point: DurabilityPoint,
+    /// The volume's server has started again since, so unsynced calls may be lost.
+    is_restarted: bool,
+}
+
+impl FileSystem {
+    /// Opens the file system on `store`, and makes its root directory with `root` if it is missing.
+    pub async fn open(
+        store: Arc<dyn VolumeStore>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        session: SessionId,
+        root: Access,
+    ) -> Result<Self> {
+        Self::broken(store, clock, entropy, session, root, Mutant::NONE).await
+    }
+
+    /// As [`open`](Self::open), with a rule dropped; only for tests.
+    #[doc(hidden)]
+    pub async fn broken(
+        store: Arc<dyn VolumeStore>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        session: SessionId,
+        root: Access,
+        mutant: Mutant<Broken>,
+    ) -> Result<Self> {
+        let files = Self {
+            context: Arc::new(Context::new(store, clock, entropy, mutant)),
+            session,
+            opened: tokio::sync::Mutex::default(),
+            seen: Mutex::default(),
+        };
+        files
+            .transact(move |transaction| transaction.make_root(root).boxed())
+            .await?;
+        Ok(files)
+    }
+
+    /// Begins a transaction of many calls. Its end is [`Transaction::commit`].
+    pub fn begin(&self) -> Transaction {
+        Transaction::new(self.context.clone(), None)
+    }
+
+    /// Runs `work` as one transaction, again after each conflict. Errors: those of `work`, and
+    /// those of [`Transaction::commit`].
+    pub async fn transact<T, F>(&self, work: F) -> Result<T>
+    where
+        F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,
+    {
+        let clock = &self.context.clock;
+        let deadline = clock.monotonic() + CALL_TIME_MAX;
+        let is_late = || clock.monotonic() >= deadline;
+        let mut pause_ms_max = 1;
+        loop {
+            let mut transaction = self.begin();
+            let result = work(&mut transaction).await;
+            self.saw(transaction.point());
+            let errno = match result {
+                Ok(value) => match transaction.commit(None, is_late).await? {
+                    Outcome::Committed { point } => {
+                        self.saw(point);
+                        return Ok(value);
+                    }
+                    Outcome::Conflict { .. } => Errno::EIO,
+                },
+                Err(errno) if transaction.is_final() => return Err(errno),
+                Err(_) => Errno::EIO,
+            };
+            if is_late() {
+                return Err(errno);
+            }
+            let pause_ms = self.context.entropy.below(pause_ms_max + 1);
+            clock.sleep(Duration::from_millis(pause_ms)).await;
+            pause_ms_max = (pause_ms_max * 2).min(PAUSE_MS_MAX);
+        }
+    }
+
+    /// Up to `count` entries after position `cookie`. All pages of a listing are of one moment,
+    /// while that can be read; then it continues at a newer one. Errors: `ENOTDIR`, `ENOENT`.
+    pub async fn list(
+        &self,
+        listing: &mut Listing,
+        cookie: u64,
+        count: usize,
+    ) -> Result<Vec<DirectoryEntry>> {
+        loop {
+            let mut transaction = Transaction::new(self.context.clone(), listing.at);
+            let found = transaction.list(listing, cookie, count).await;
+            self.saw(transaction.point());
+            match found {
+                Err(Errno::ESTALE) if listing.at.is_some() => listing.at = None,
+                found => {
+                    listing.at = transaction.overlay.at();
+                    return found;
+                }
+            }
+        }
+    }
+
+    /// Notes that the inode is open: its data stay when its last name goes, until as many calls of
+    /// [`close`](Self::close). Errors: `ENOENT` if it is gone.
+    pub async fn hold(&self, ino: Ino) -> Result<()> {
+        let mut opened = self.opened.lock().await;
+        let is_first = !opened.contains_key(&ino);
+        if is_first {
+            let held = self.context.store.hold(self.session, hold_key(ino)).await;
+            held.map_err(|_| Errno::EIO)?;
+        }
+        // After the hold: the reaper marks an inode first, and looks for holds then.
+        let found = self
+            .transact(move |transaction| transaction.must_live(ino).boxed())
+            .await;
+        if found.is_ok() {
+            *opened.entry(ino).or_default() += 1;
+        } else if is_first {
+            self.release(ino).await?;
+        }
+        found
+    }
+
+    /// Ends one [`hold`](Self::hold).
+    pub async fn close(&self, ino: Ino) -> Result<()> {
+        let mut opened = self.opened.lock().await;
+        let Some(count) = opened.get_mut(&ino) else {
+            return Ok(());
+        };
+        *count -= 1;
+        if *count == 0 {
+            opened.remove(&ino);
+            self.release(ino).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all that this client has written or read survives a crash. Errors: `EIO`, once
+    /// also if the server has started again, since unsynced calls before may be lost.
+    pub async fn fsync(&self) -> Result<()> {
+        let point = {
+            let seen = &mut *self.seen.lock();
+            if std::mem::take(&mut seen.is_restarted) {
+                return Err(Errno::EIO);
+            }
+            seen.point
+        };
+        let externalized = self.context.store.externalize(point).await;
+        externalized.map_err(|_| Errno::EIO)
+    }
+
+    /// The space that the volume takes, as of a second ago.
+    pub async fn statfs(&self) -> Result<Space> {
+        let usage = self.context.store.usage().await.map_err(|_| Errno::EIO)?;
+        let block_bytes = self.context.store.block_bytes().get();
+        let bytes = usage.quota_bytes.unwrap_or(Space::BYTES_WITHOUT_QUOTA);
+        let blocks = |bytes: u64| bytes / u64::from(block_bytes);
+        Ok(Space {
+            block_bytes,
+            blocks: blocks(bytes),
+            blocks_free: blocks(bytes.saturating_sub(usage.bytes)),
+            keys: usage.keys,
+        })
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    async fn release(&self, ino: Ino) -> Result<()> {
+        let key = hold_key(ino);
+        let released = self.context.store.release(self.session, &key).await;
+        released.map_err(|_| Errno::EIO)
+    }
+
+    fn saw(&self, point: DurabilityPoint) {
+        let seen = &mut *self.seen.lock();
+        let is_known = seen.point != DurabilityPoint::DURABLE;
+        seen.is_restarted |= is_known && point.incarnation > seen.point.incarnation;
+        seen.point = seen.point.max(point);
+    }
+}
+
+/// The key that sessions hold while an inode is open.
+pub(crate) fn hold_key(ino: Ino) -> Key {
+    inode::field(ino, Field::Existence)
+}
+
+/// Defines calls that are one transaction each: arguments by value, then ones by reference.
+macro_rules! calls {
+    ($($name:ident($($value:ident: $type:ty),*; $($reference:ident),*) -> $answer:ty;)*) => {
+        impl FileSystem {
+            $(
+                #[doc = concat!("As [`Transaction::", stringify!($name), "`].")]
+                pub async fn $name(
+                    &self,
+                    $($value: $type,)*
+                    $($reference: &Bytes,)*
+                ) -> Result<$answer> {
+                    $(let $reference = $reference.clone();)*
+                    self.transact(move |transaction| {
+                        $(let $reference = $reference.clone();)*
+                        async move { transaction.$name($($value,)* $(&$reference),*).await }.boxed()
+                    })
+                    .await
+                }
+            )*
+        }
+    };
+}
+
+calls! {
+    lookup(parent: Ino; name) -> Found;
+    stat(parent: Ino; name) -> Attributes;
+    resolve(start: Ino, follow: Follow; path) -> Found;
+    getattr(ino: Ino;) -> Attributes;
+    setattr(ino: Ino, set: SetAttributes;) -> ();
+    create(parent: Ino, access: Access; name) -> Ino;
+    mknod(parent: Ino, access: Access; name) -> Ino;
+    mkdir(parent: Ino, access: Access; name) -> Ino;
+    symlink(parent: Ino, access: Access; name, target) -> Ino;
+    readlink(ino: Ino;) -> Bytes;
+    link(ino: Ino, parent: Ino; name) -> ();
+    unlink(parent: Ino; name) -> ();
+    rmdir(parent: Ino; name) -> ();
+    rename(from: Ino, to: Ino, mode: RenameMode; from_name, to_name) -> ();
+    read(ino: Ino, offset: u64, count: u64;) -> Bytes;
+    write(ino: Ino, offset: u64, privileges: Privileges; data) -> ();
+    append(ino: Ino, privileges: Privileges; data) -> ();
+    truncate(ino: Ino, size: u64;) -> ();
+    fallocate(ino: Ino, allocation: Allocation, offset: u64, count: u64;) -> ();
+    seek(ino: Ino, seek: Seek, offset: u64;) -> u64;
+    getxattr(ino: Ino; name) -> Bytes;
+    setxattr(ino: Ino, mode: SetMode; name, value) -> ();
+    removexattr(ino: Ino; name) -> ();
+    listxattr(ino: Ino;) -> Vec<Bytes>;
+}

@@ -1,0 +1,130 @@
+//! The end of files that have no name any more: their data go when no session has them open.
+//!
+//! Each `unlink` notes a candidate. The reaper marks a candidate without links, looks for holds, and
+//! then deletes the inode. A session holds an inode first, and looks for the mark then. So either
+//! the session finds the mark, or the reaper finds the hold. A crash in between leaves a candidate,
+//! and the next run continues with it.
+
+use futures_util::future::FutureExt as _;
+use transactions::serializable::model::{At, PageLimits};
+
+use crate::{
+    broken::Broken,
+    error::{Errno, Result},
+    file_system::{FileSystem, hold_key},
+    inode::{self, Field, ORPHAN_SHARDS},
+    model::Ino,
+    transaction::Transaction,
+};
+
+/// How many blocks of a file are deleted in one transaction, of those that its length does not tell.
+const BLOCKS_IN_BATCH: usize = 1_000;
+
+/// Deletes the unlinked files that no session has open, and returns how many. The server runs it
+/// for each volume, but not within 30 s of a take-over: sessions come back first and repeat their
+/// holds.
+pub async fn reap(files: &FileSystem) -> Result<usize> {
+    let mut reaped = 0;
+    for shard in 0..ORPHAN_SHARDS {
+        let mut rest = Some(inode::orphans(shard));
+        while let Some(range) = rest {
+            let store = &files.context().store;
+            let page = store.scan(At::Tail, &range, PageLimits::default()).await;
+            let page = page.map_err(|_| Errno::EIO)?.value;
+            for entry in page.entries {
+                let ino = Ino(inode::number_of(&entry.name)?);
+                reaped += usize::from(reap_one(files, ino).await?);
+            }
+            let following = page.next.map(|next| range.starting_at(next));
+            rest = following.transpose().map_err(|_| Errno::EIO)?;
+        }
+    }
+    Ok(reaped)
+}
+
+/// Whether the inode is deleted.
+async fn reap_one(files: &FileSystem, ino: Ino) -> Result<bool> {
+    if is_held(files, ino).await? {
+        return Ok(false);
+    }
+    let is_marked = files.transact(move |transaction| mark(transaction, ino).boxed());
+    if !is_marked.await? {
+        return Ok(false);
+    }
+    if is_held(files, ino).await? {
+        let unmark = files.transact(move |transaction| {
+            transaction
+                .overlay
+                .put(inode::orphan(ino), inode::CANDIDATE);
+            async { Ok(()) }.boxed()
+        });
+        unmark.await?;
+        return Ok(false);
+    }
+    // From here on writes are refused, so that no block comes after the last one is deleted.
+    files
+        .transact(move |transaction| delete_existence(transaction, ino).boxed())
+        .await?;
+    files
+        .transact(move |transaction| delete_data(transaction, ino).boxed())
+        .await?;
+    let is_more = || files.transact(move |transaction| delete_batch(transaction, ino).boxed());
+    while is_more().await? {}
+    files
+        .transact(move |transaction| delete_rest(transaction, ino).boxed())
+        .await?;
+    Ok(true)
+}
+
+async fn is_held(files: &FileSystem, ino: Ino) -> Result<bool> {
+    if files.context().mutant.breaks(Broken::ReapsHeld) {
+        return Ok(false);
+    }
+    let key = hold_key(ino);
+    let held = files.context().store.is_held(&key).await;
+    held.map_err(|_| Errno::EIO)
+}
+
+/// Marks a candidate without links; removes one that has a name.
+async fn mark(transaction: &mut Transaction, ino: Ino) -> Result<bool> {
+    let overlay = &mut transaction.overlay;
+    let links = overlay.number(inode::field(ino, Field::Links)).await?;
+    if links > 0 {
+        overlay.delete(inode::orphan(ino));
+    } else {
+        overlay.put(inode::orphan(ino), inode::DYING);
+    }
+    Ok(links == 0)
+}
+
+async fn delete_existence(transaction: &mut Transaction, ino: Ino) -> Result<()> {
+    let overlay = &mut transaction.overlay;
+    overlay.get(inode::orphan(ino)).await?;
+    overlay.delete(inode::field(ino, Field::Existence));
+    Ok(())
+}
+
+async fn delete_data(transaction: &mut Transaction, ino: Ino) -> Result<()> {
+    let size = inode::field(ino, Field::Size);
+    let size = transaction.overlay.number(size).await?;
+    let block_bytes = transaction.overlay.block_bytes();
+    let end = size.next_multiple_of(block_bytes);
+    transaction.clear(ino, 0, end).await
+}
+
+/// Deletes blocks after the length, which a hole punched there leaves. Whether it found one.
+async fn delete_batch(transaction: &mut Transaction, ino: Ino) -> Result<bool> {
+    let range = inode::block_range(ino, 0, None);
+    let (found, _) = transaction.overlay.scan(&range, BLOCKS_IN_BATCH).await?;
+    for entry in &found {
+        let number = inode::number_of(&entry.name)?;
+        transaction.overlay.delete(inode::block(ino, number));
+    }
+    Ok(!found.is_empty())
+}
+
+async fn delete_rest(transaction: &mut Transaction, ino: Ino) -> Result<()> {
+    transaction.delete_fields(ino).await?;
+    transaction.overlay.delete(inode::orphan(ino));
+    Ok(())
+}

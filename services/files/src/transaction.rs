@@ -1,0 +1,249 @@
+//! One transaction: calls in program order over one snapshot, committed as one proposal.
+//!
+//! The mapping checks no permissions: a mount asks the kernel to (`default_permissions`). It records
+//! the permissions that such a check rests on: a lookup depends on those of the inode, and a call
+//! that changes a directory on the directory's.
+
+mod attributes;
+mod data;
+mod directory;
+mod rename;
+mod xattrs;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use ports::{Clock, DurabilityPoint, Entropy};
+use primitives::Mutant;
+use transactions::serializable::{
+    VolumeStore,
+    model::{Key, ProposalId, Refusal, Slot, StageId, Verdict},
+};
+
+use crate::{
+    broken::Broken,
+    error::{Errno, Result},
+    inode::{self, Field},
+    model::{Ino, Kind, Time},
+    overlay::Overlay,
+};
+
+pub use self::{
+    data::{FILE_BYTES_MAX, READ_BYTES_MAX},
+    directory::Listing,
+    xattrs::XATTR_BYTES_MAX,
+};
+
+/// The pause before a proposal is sent again to a volume that did not answer.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What all transactions of one client share.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) store: Arc<dyn VolumeStore>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) mutant: Mutant<Broken>,
+    /// Reserved inode numbers that are not used yet.
+    numbers: Mutex<std::ops::Range<u64>>,
+}
+
+/// Calls on a volume that take effect together. It takes place at its commit, and reads as of its
+/// begin. Dropping it forgets it.
+///
+/// Errors of all calls: `EIO` if the volume does not answer or a value is damaged, `ESTALE` if the
+/// snapshot is too old, `ENOENT` for an inode that is gone.
+#[derive(Debug)]
+pub struct Transaction {
+    pub(crate) context: Arc<Context>,
+    pub(crate) overlay: Overlay,
+}
+
+/// The end of a transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It takes effect. After `point` is externalized it survives any crash.
+    Committed {
+        /// The point.
+        point: DurabilityPoint,
+    },
+    /// Another transaction wrote what it read, or its snapshot is too old; then without a key.
+    /// Nothing took effect. Begin again.
+    Conflict {
+        /// The key that conflicted.
+        key: Option<Key>,
+    },
+}
+
+impl Context {
+    pub(crate) fn new(
+        store: Arc<dyn VolumeStore>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        mutant: Mutant<Broken>,
+    ) -> Self {
+        Self {
+            store,
+            clock,
+            entropy,
+            mutant,
+            numbers: Mutex::new(0..0),
+        }
+    }
+
+    fn random_bytes(&self) -> [u8; 16] {
+        let (high, low) = (self.entropy.next_u64(), self.entropy.next_u64());
+        (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
+    }
+}
+
+impl Transaction {
+    /// A transaction at `at`; `None`: at its first read.
+    pub(crate) fn new(context: Arc<Context>, at: Option<Slot>) -> Self {
+        let overlay = Overlay::new(context.store.clone(), at);
+        Self { context, overlay }
+    }
+
+    /// The point that its answers so far depend on.
+    pub fn point(&self) -> DurabilityPoint {
+        self.overlay.point()
+    }
+
+    /// Commits it. `id` identifies the transaction in repeats; `None`: a random one. While the
+    /// volume does not answer, the same proposal is repeated until `is_late` says otherwise.
+    /// Errors: `EDQUOT`, `ENOSPC`, `EMLINK`, `EFBIG`, and `EIO`, after which the outcome is not
+    /// known.
+    pub async fn commit(
+        mut self,
+        id: Option<ProposalId>,
+        is_late: impl Fn() -> bool + Send,
+    ) -> Result<Outcome> {
+        if self.overlay.is_read_only() {
+            let point = self.overlay.point();
+            return Ok(Outcome::Committed { point });
+        }
+        let id = match id {
+            Some(id) => id,
+            None => {
+                ProposalId::new(self.context.random_bytes().to_vec(), 0).map_err(|_| Errno::EIO)?
+            }
+        };
+        let stage = StageId(self.context.random_bytes());
+        let proposal = match self.overlay.propose(id, stage).await {
+            Err(Errno::ESTALE) => return Ok(Outcome::Conflict { key: None }),
+            proposal => proposal?,
+        };
+        let verdict = loop {
+            let answer = self.context.store.commit(proposal.clone()).await;
+            let is_unavailable = matches!(answer, Err(transactions::Error::Unavailable(_)));
+            if !is_unavailable || is_late() {
+                break self.overlay.note(answer)?;
+            }
+            self.context.clock.sleep(PAUSE).await;
+        };
+        match verdict {
+            Verdict::Committed { .. } => {
+                let point = self.overlay.point();
+                Ok(Outcome::Committed { point })
+            }
+            Verdict::Conflict { key } => Ok(Outcome::Conflict { key: Some(key) }),
+            Verdict::SnapshotTooOld => Ok(Outcome::Conflict { key: None }),
+            Verdict::Refused(refusal) => Err(match refusal {
+                Refusal::Quota => Errno::EDQUOT,
+                Refusal::NoRoom => Errno::ENOSPC,
+                Refusal::OutOfRange(key) if key.name() == "n" => Errno::EMLINK,
+                Refusal::OutOfRange(_) | Refusal::TooManyNumbers => Errno::EFBIG,
+                Refusal::NoNumber(_) | Refusal::Superseded | Refusal::Stage => Errno::EIO,
+            }),
+        }
+    }
+
+    /// The time of a call.
+    fn now(&self) -> Time {
+        let ms = self.context.clock.now().0;
+        Time {
+            seconds: (ms / 1_000) as i64,
+            nanoseconds: (ms % 1_000) as u32 * 1_000_000,
+        }
+    }
+
+    /// The type of an inode. Errors: `ENOENT` if it is gone.
+    async fn kind(&mut self, ino: Ino) -> Result<Kind> {
+        let found = self
+            .overlay
+            .get(inode::field(ino, Field::Existence))
+            .await?;
+        inode::kind_in(&found.ok_or(Errno::ENOENT)?)
+    }
+
+    /// Sets the times of a change: `ctime`, and for `Mtime` also that.
+    fn touch(&mut self, ino: Ino, fields: &[Field]) {
+        let now = inode::time_bytes(self.now());
+        for field in fields {
+            self.overlay.put(inode::field(ino, *field), now.clone());
+        }
+    }
+
+    /// A number that no inode has had.
+    async fn new_ino(&mut self) -> Result<Ino> {
+        if let Some(number) = self.context.numbers.lock().next() {
+            return Ok(Ino(number));
+        }
+        let reserved = self.context.store.reserve_numbers().await;
+        let reserved = reserved.map(ports::Read::durable);
+        let mut reserved = self.overlay.note(reserved)?;
+        let number = reserved.next().ok_or(Errno::EIO)?;
+        // Of two calls at once, the range of the first is lost, which costs nothing.
+        *self.context.numbers.lock() = reserved;
+        Ok(Ino(number))
+    }
+
+    /// Whether a refusal is the answer of a state, and not of a volume that another try may reach.
+    pub(crate) fn is_final(&self) -> bool {
+        use transactions::Error;
+        !matches!(
+            self.overlay.failure(),
+            Some(Error::Unavailable(_) | Error::SnapshotTooOld)
+        )
+    }
+
+    /// Errors: `ENOENT` if the inode is gone, or about to be deleted.
+    pub(crate) async fn must_live(&mut self, ino: Ino) -> Result<()> {
+        let keys = [inode::field(ino, Field::Existence), inode::orphan(ino)];
+        let [kind, orphan] = self.overlay.get_many(keys).await?;
+        if kind.is_none() || orphan == Some(inode::DYING) {
+            return Err(Errno::ENOENT);
+        }
+        Ok(())
+    }
+
+    /// Deletes all that an inode consists of, but blocks, entries and the orphan candidate.
+    pub(crate) async fn delete_fields(&mut self, ino: Ino) -> Result<()> {
+        for name in self.xattr_names(ino).await? {
+            self.overlay.delete(inode::xattr(ino, &name));
+        }
+        for field in Field::ALL {
+            self.overlay.delete(inode::field(ino, field));
+        }
+        Ok(())
+    }
+
+    /// Takes a name from an inode that is not a directory.
+    fn drop_link(&mut self, ino: Ino) {
+        self.overlay.add(inode::field(ino, Field::Links), -1);
+        self.overlay.put(inode::orphan(ino), inode::CANDIDATE);
+        self.touch(ino, &[Field::Ctime]);
+    }
+
+    async fn xattr_names(&mut self, ino: Ino) -> Result<Vec<Bytes>> {
+        let (mut names, mut rest) = (Vec::new(), Some(inode::xattrs(ino)));
+        while let Some(range) = rest {
+            let (found, next) = self.overlay.scan(&range, 1_000).await?;
+            names.extend(found.into_iter().map(|entry| entry.name.slice(1..)));
+            let following = next.map(|next| range.starting_at(next));
+            rest = following.transpose().map_err(|_| Errno::EIO)?;
+        }
+        Ok(names)
+    }
+}

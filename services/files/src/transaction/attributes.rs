@@ -1,0 +1,93 @@
+//! `stat`, `chmod`, `chown` and `utimensat`.
+
+use super::Transaction;
+use crate::{
+    error::{Errno, Result},
+    inode::{self, Field},
+    model::{Access, Attributes, Ino, Kind, Privileges, SetAttributes, SetTime},
+};
+
+impl Transaction {
+    /// All attributes. The transaction then depends on each of them.
+    pub async fn getattr(&mut self, ino: Ino) -> Result<Attributes> {
+        self.settle_append(ino).await?;
+        let fields = [
+            Field::Existence,
+            Field::Access,
+            Field::Mtime,
+            Field::Ctime,
+            Field::Atime,
+        ];
+        let fields = fields.map(|field| inode::field(ino, field));
+        let [kind, access, mtime, ctime, atime] = self.overlay.get_many(fields).await?;
+        let kind = inode::kind_in(&kind.ok_or(Errno::ENOENT)?)?;
+        Ok(Attributes {
+            ino,
+            kind,
+            access: inode::access_in(&access.ok_or(Errno::EIO)?)?,
+            links: self.overlay.number(inode::field(ino, Field::Links)).await?,
+            size: self.overlay.number(inode::field(ino, Field::Size)).await?,
+            mtime: inode::time_in(&mtime.ok_or(Errno::EIO)?)?,
+            ctime: inode::time_in(&ctime.ok_or(Errno::EIO)?)?,
+            atime: inode::time_in(&atime.ok_or(Errno::EIO)?)?,
+        })
+    }
+
+    /// Changes attributes. A new owner takes the set-user-ID bit from a file, and the set-group-ID
+    /// bit if its group may execute it. Errors: `EISDIR` and `EINVAL` for the size of what is no
+    /// file, `EFBIG`, `EINVAL` for a second of 1,000,000,000 nanoseconds or more.
+    pub async fn setattr(&mut self, ino: Ino, set: SetAttributes) -> Result<()> {
+        let times = [(Field::Atime, set.atime), (Field::Mtime, set.mtime)];
+        let is_wrong = |set: Option<SetTime>| matches!(set, Some(SetTime::To(time)) if time.nanoseconds >= 1_000_000_000);
+        if times.iter().any(|(_, time)| is_wrong(*time)) {
+            return Err(Errno::EINVAL);
+        }
+        let kind = self.kind(ino).await?;
+        if let Some(size) = set.size {
+            self.truncate(ino, size).await?;
+        }
+        let before = self.access(ino).await?;
+        let mut access = before;
+        if set.uid.is_some() || set.gid.is_some() {
+            access.uid = set.uid.unwrap_or(access.uid);
+            access.gid = set.gid.unwrap_or(access.gid);
+            if kind != Kind::Directory {
+                access = access.without_privileges();
+            }
+        }
+        if set.privileges == Privileges::Clear {
+            access = access.without_privileges();
+        }
+        access.mode = set.mode.map_or(access.mode, |mode| mode & 0o7777);
+        if access != before || set.mode.is_some() {
+            self.put_access(ino, access);
+        }
+        let now = self.now();
+        for (field, time) in times {
+            let time = match time {
+                Some(SetTime::To(time)) => time,
+                Some(SetTime::Now) => now,
+                None => continue,
+            };
+            let value = inode::time_bytes(time);
+            self.overlay.put(inode::field(ino, field), value);
+        }
+        if set != SetAttributes::default() {
+            self.touch(ino, &[Field::Ctime]);
+        }
+        Ok(())
+    }
+
+    /// The permissions and the owner. Errors: `ENOENT` if the inode is gone.
+    pub(super) async fn access(&mut self, ino: Ino) -> Result<Access> {
+        let fields = [Field::Existence, Field::Access].map(|field| inode::field(ino, field));
+        let [kind, access] = self.overlay.get_many(fields).await?;
+        kind.ok_or(Errno::ENOENT)?;
+        inode::access_in(&access.ok_or(Errno::EIO)?)
+    }
+
+    pub(super) fn put_access(&mut self, ino: Ino, access: Access) {
+        let value = inode::access_bytes(access);
+        self.overlay.put(inode::field(ino, Field::Access), value);
+    }
+}

@@ -1,0 +1,366 @@
+//! Names: lookups, and the calls that bind and unbind them.
+
+use bytes::Bytes;
+
+use super::Transaction;
+use crate::{
+    broken::Broken,
+    error::{Errno, Result},
+    inode::{self, Field},
+    model::{Access, Attributes, DirectoryEntry, Follow, Found, Ino, Kind},
+    path_rules::{self, SYMLINKS_MAX},
+};
+
+/// The type bits of a mode, and those of a regular file.
+const TYPE_BITS: u32 = 0o170_000;
+const REGULAR: u32 = 0o100_000;
+/// The positions that `.` and `..` take in a listing.
+const DOTS: u64 = 2;
+
+/// The listing of a directory: the entries that were returned, in the order of their names. A
+/// cookie is a position in it, so deleting while listing skips nothing. It grows with the directory.
+#[derive(Debug)]
+pub struct Listing {
+    pub(crate) directory: Ino,
+    pub(crate) seen: Vec<(Bytes, Ino, Kind)>,
+    pub(crate) is_complete: bool,
+    pub(crate) at: Option<transactions::serializable::model::Slot>,
+}
+
+impl Listing {
+    /// A listing from the begin. A rewind takes a new one.
+    pub fn new(directory: Ino) -> Self {
+        Self {
+            directory,
+            seen: Vec::new(),
+            is_complete: false,
+            at: None,
+        }
+    }
+
+    fn rest(&self) -> Bytes {
+        match self.seen.last() {
+            // The next name in the order of bytes.
+            Some((name, ..)) => [name, &b"\0"[..]].concat().into(),
+            None => Bytes::new(),
+        }
+    }
+}
+
+impl Transaction {
+    /// The inode that `name` is bound to in `parent`; also `.` and `..`. Errors: `ENOENT`,
+    /// `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
+    pub async fn lookup(&mut self, parent: Ino, name: &[u8]) -> Result<Found> {
+        path_rules::check_name(name)?;
+        self.directory(parent).await?;
+        let (ino, kind) = match name {
+            b"." => (parent, Kind::Directory),
+            b".." => (self.parent(parent).await?, Kind::Directory),
+            name => self.entry(parent, name).await?.ok_or(Errno::ENOENT)?,
+        };
+        let access = self.access(ino).await?;
+        Ok(Found { ino, kind, access })
+    }
+
+    /// The attributes of what `name` is bound to. Errors: as [`lookup`](Self::lookup).
+    pub async fn stat(&mut self, parent: Ino, name: &[u8]) -> Result<Attributes> {
+        let found = self.lookup(parent, name).await?;
+        self.getattr(found.ino).await
+    }
+
+    /// The inode that a path leads to, from `start` or from the root. Errors: as [`lookup`], and
+    /// `ELOOP`.
+    ///
+    /// [`lookup`]: Self::lookup
+    pub async fn resolve(&mut self, start: Ino, follow: Follow, path: &Bytes) -> Result<Found> {
+        path_rules::check_path(path)?;
+        let from = |path: &Bytes, here| if path[0] == b'/' { Ino::ROOT } else { here };
+        // The components that are left, the next one last.
+        let mut left = path_rules::components(path);
+        left.reverse();
+        let mut links = 0;
+        let mut found = self.lookup(from(path, start), b".").await?;
+        while let Some(name) = left.pop() {
+            let parent = found.ino;
+            found = self.lookup(parent, &name).await?;
+            let is_followed = !left.is_empty() || follow == Follow::Yes;
+            if found.kind == Kind::Symlink && is_followed {
+                links += 1;
+                if links > SYMLINKS_MAX {
+                    return Err(Errno::ELOOP);
+                }
+                let target = self.readlink(found.ino).await?;
+                let components = path_rules::components(&target);
+                left.extend(components.into_iter().rev());
+                found = self.lookup(from(&target, parent), b".").await?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Creates a regular file. It has the group of a directory with the set-group-ID bit. Errors:
+    /// `EEXIST`, `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
+    pub async fn create(&mut self, parent: Ino, access: Access, name: &[u8]) -> Result<Ino> {
+        self.bind_new(parent, name, Kind::File, access, None).await
+    }
+
+    /// Creates a regular file, by `mknod`; `access` has the type bits of its mode. Errors: as
+    /// [`create`](Self::create), and `EPERM` for FIFOs, sockets and devices, which are refused.
+    pub async fn mknod(&mut self, parent: Ino, access: Access, name: &[u8]) -> Result<Ino> {
+        if matches!(access.mode & TYPE_BITS, 0 | REGULAR) {
+            self.create(parent, access, name).await
+        } else {
+            Err(Errno::EPERM)
+        }
+    }
+
+    /// Creates a directory. Errors: as [`create`](Self::create).
+    pub async fn mkdir(&mut self, parent: Ino, access: Access, name: &[u8]) -> Result<Ino> {
+        let kind = Kind::Directory;
+        let ino = self.bind_new(parent, name, kind, access, None).await?;
+        let value = parent.0.to_be_bytes().to_vec();
+        self.overlay
+            .put(inode::field(ino, Field::Parent), value.into());
+        self.overlay.add(inode::field(parent, Field::Links), 1);
+        Ok(ino)
+    }
+
+    /// Creates a symbolic link. Errors: as [`create`](Self::create); `ENOENT` for an empty target,
+    /// `ENAMETOOLONG` for one of 4,096 bytes or more.
+    pub async fn symlink(
+        &mut self,
+        parent: Ino,
+        access: Access,
+        name: &[u8],
+        target: &Bytes,
+    ) -> Result<Ino> {
+        path_rules::check_path(target)?;
+        let access = Access {
+            mode: 0o777,
+            ..access
+        };
+        let kind = Kind::Symlink;
+        self.bind_new(parent, name, kind, access, Some(target))
+            .await
+    }
+
+    /// The target of a symbolic link. Errors: `EINVAL` if it is none.
+    pub async fn readlink(&mut self, ino: Ino) -> Result<Bytes> {
+        if self.kind(ino).await? != Kind::Symlink {
+            return Err(Errno::EINVAL);
+        }
+        let target = self.overlay.get(inode::field(ino, Field::Target)).await?;
+        target.filter(|target| !target.is_empty()).ok_or(Errno::EIO)
+    }
+
+    /// Gives an inode another name. Errors: `EPERM` for a directory, `ENOENT` also for a file that
+    /// has no name any more, `EEXIST`, `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
+    pub async fn link(&mut self, ino: Ino, parent: Ino, name: &[u8]) -> Result<()> {
+        path_rules::check_entry_name(name, Errno::EEXIST)?;
+        let kind = self.kind(ino).await?;
+        if kind == Kind::Directory {
+            return Err(Errno::EPERM);
+        }
+        self.must_be_absent(parent, name).await?;
+        let links = inode::field(ino, Field::Links);
+        if !self.overlay.is_at_least(links.clone(), 1).await? {
+            return Err(Errno::ENOENT);
+        }
+        self.overlay.add(links, 1);
+        self.touch(ino, &[Field::Ctime]);
+        self.bind(parent, name, ino, kind);
+        self.touch_directory(parent);
+        Ok(())
+    }
+
+    /// Removes a name. The inode stays while a session has it open. Errors: `EISDIR`, `ENOENT`,
+    /// `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
+    pub async fn unlink(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
+        path_rules::check_entry_name(name, Errno::EISDIR)?;
+        self.directory(parent).await?;
+        let (ino, kind) = self.entry(parent, name).await?.ok_or(Errno::ENOENT)?;
+        if kind == Kind::Directory {
+            return Err(Errno::EISDIR);
+        }
+        self.overlay.delete(inode::entry(parent, name));
+        self.drop_link(ino);
+        self.touch_directory(parent);
+        Ok(())
+    }
+
+    /// Removes an empty directory; it is gone also for sessions that have it open. Errors:
+    /// `ENOTEMPTY`, also for `..`; `EINVAL` for `.`; `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`.
+    pub async fn rmdir(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
+        let refusal = if name == b"." {
+            Errno::EINVAL
+        } else {
+            Errno::ENOTEMPTY
+        };
+        path_rules::check_entry_name(name, refusal)?;
+        self.directory(parent).await?;
+        let (ino, kind) = self.entry(parent, name).await?.ok_or(Errno::ENOENT)?;
+        if kind != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        self.remove_directory(ino).await?;
+        self.overlay.delete(inode::entry(parent, name));
+        self.overlay.add(inode::field(parent, Field::Links), -1);
+        self.touch_directory(parent);
+        Ok(())
+    }
+
+    /// Up to `count` entries of a listing after position `cookie`, which is 0 or was returned
+    /// before. Errors: `ENOTDIR`, `ENOENT`.
+    pub async fn list(
+        &mut self,
+        listing: &mut Listing,
+        cookie: u64,
+        count: usize,
+    ) -> Result<Vec<DirectoryEntry>> {
+        let directory = listing.directory;
+        self.directory(directory).await?;
+        let mut found = Vec::new();
+        for position in (cookie..DOTS).take(count) {
+            let (name, ino) = match position {
+                0 => (&b"."[..], directory),
+                _ => (&b".."[..], self.parent(directory).await?),
+            };
+            found.push(DirectoryEntry {
+                cookie: position + 1,
+                name: Bytes::from_static(name),
+                ino,
+                kind: Kind::Directory,
+            });
+        }
+        let first = cookie.saturating_sub(DOTS) as usize;
+        let last = first.saturating_add(count - found.len());
+        while listing.seen.len() < last && !listing.is_complete {
+            let range = inode::entries(directory, listing.rest());
+            let missing = last - listing.seen.len();
+            let (entries, next) = self.overlay.scan(&range, missing).await?;
+            for entry in entries {
+                let (ino, kind) = inode::entry_in(&entry.value)?;
+                listing.seen.push((entry.name, ino, kind));
+            }
+            listing.is_complete = next.is_none();
+        }
+        let seen = listing.seen.iter().enumerate();
+        let page = seen.skip(first).take(last.saturating_sub(first));
+        found.extend(page.map(|(index, (name, ino, kind))| DirectoryEntry {
+            cookie: index as u64 + DOTS + 1,
+            name: name.clone(),
+            ino: *ino,
+            kind: *kind,
+        }));
+        Ok(found)
+    }
+
+    /// Makes the root directory, if it is missing.
+    pub(crate) async fn make_root(&mut self, access: Access) -> Result<()> {
+        match self.kind(Ino::ROOT).await {
+            Err(Errno::ENOENT) => {}
+            kind => return kind.map(|_| ()),
+        }
+        self.put_inode(Ino::ROOT, Kind::Directory, access, None);
+        let value = Ino::ROOT.0.to_be_bytes().to_vec();
+        let parent = inode::field(Ino::ROOT, Field::Parent);
+        self.overlay.put(parent, value.into());
+        Ok(())
+    }
+
+    /// The access of a directory that a call needs. Errors: `ENOTDIR`, `ENOENT`.
+    pub(super) async fn directory(&mut self, ino: Ino) -> Result<Access> {
+        let fields = [Field::Existence, Field::Access].map(|field| inode::field(ino, field));
+        let [kind, access] = self.overlay.get_many(fields).await?;
+        if inode::kind_in(&kind.ok_or(Errno::ENOENT)?)? != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        inode::access_in(&access.ok_or(Errno::EIO)?)
+    }
+
+    /// The directory that holds a directory.
+    pub(super) async fn parent(&mut self, directory: Ino) -> Result<Ino> {
+        let parent = inode::field(directory, Field::Parent);
+        let parent = self.overlay.get(parent).await?.ok_or(Errno::EIO)?;
+        Ok(Ino(inode::number_of(&parent)?))
+    }
+
+    pub(super) async fn entry(&mut self, parent: Ino, name: &[u8]) -> Result<Option<(Ino, Kind)>> {
+        let found = self.overlay.get(inode::entry(parent, name)).await?;
+        found.map(|value| inode::entry_in(&value)).transpose()
+    }
+
+    pub(super) fn bind(&mut self, parent: Ino, name: &[u8], ino: Ino, kind: Kind) {
+        let value = inode::entry_bytes(ino, kind);
+        self.overlay.put(inode::entry(parent, name), value);
+    }
+
+    pub(super) fn touch_directory(&mut self, ino: Ino) {
+        self.touch(ino, &[Field::Mtime, Field::Ctime]);
+    }
+
+    /// Deletes an empty directory, but not its entry. Errors: `ENOTEMPTY`.
+    pub(super) async fn remove_directory(&mut self, ino: Ino) -> Result<()> {
+        if !self.context.mutant.breaks(Broken::RmdirForgetsEntries) {
+            let entries = inode::entries(ino, Bytes::new());
+            let (found, _) = self.overlay.scan(&entries, 1).await?;
+            if !found.is_empty() {
+                return Err(Errno::ENOTEMPTY);
+            }
+        }
+        self.delete_fields(ino).await
+    }
+
+    /// The parent's access. Errors: `EEXIST` if `name` is bound.
+    async fn must_be_absent(&mut self, parent: Ino, name: &[u8]) -> Result<Access> {
+        let access = self.directory(parent).await?;
+        match self.entry(parent, name).await? {
+            Some(_) => Err(Errno::EEXIST),
+            None => Ok(access),
+        }
+    }
+
+    async fn bind_new(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+        kind: Kind,
+        access: Access,
+        target: Option<&Bytes>,
+    ) -> Result<Ino> {
+        path_rules::check_entry_name(name, Errno::EEXIST)?;
+        let above = self.must_be_absent(parent, name).await?;
+        let mut access = Access {
+            mode: access.mode & 0o7777,
+            ..access
+        };
+        if above.mode & Access::SETGID != 0 {
+            access.gid = above.gid;
+            if kind == Kind::Directory {
+                access.mode |= Access::SETGID;
+            }
+        }
+        let ino = self.new_ino().await?;
+        self.put_inode(ino, kind, access, target);
+        self.bind(parent, name, ino, kind);
+        self.touch_directory(parent);
+        Ok(ino)
+    }
+
+    fn put_inode(&mut self, ino: Ino, kind: Kind, access: Access, target: Option<&Bytes>) {
+        let links = if kind == Kind::Directory { 2 } else { 1 };
+        let existence = inode::field(ino, Field::Existence);
+        self.overlay.put(existence, inode::kind_bytes(kind));
+        let value = inode::access_bytes(access);
+        self.overlay.put(inode::field(ino, Field::Access), value);
+        self.overlay
+            .put_number(inode::field(ino, Field::Links), links);
+        self.touch(ino, &[Field::Mtime, Field::Ctime, Field::Atime]);
+        if let Some(target) = target {
+            let size = inode::field(ino, Field::Size);
+            self.overlay.put_number(size, target.len() as u64);
+            self.overlay
+                .put(inode::field(ino, Field::Target), target.clone());
+        }
+    }
+}
