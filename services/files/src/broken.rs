@@ -5,7 +5,7 @@
 /// A rule that is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
-    /// A directory moves without reading the parents of its new place.
+    /// A directory moves without depending on the parents of its new place.
     RenameForgetsAncestors,
     /// A directory is removed without a predicate on its entries.
     RmdirForgetsEntries,

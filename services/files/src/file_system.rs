@@ -49,7 +49,9 @@ pub struct FileSystem {
 #[derive(Debug, Default)]
 struct Seen {
     point: DurabilityPoint,
-    /// The volume's server has started again since, so unsynced calls may be lost.
+    /// The part of it that is known to survive.
+    durable: DurabilityPoint,
+    /// The server has started again before the rest was durable, so calls may be lost.
     is_restarted: bool,
 }
 
@@ -134,16 +136,20 @@ impl FileSystem {
         cookie: u64,
         count: usize,
     ) -> Result<Vec<DirectoryEntry>> {
+        let clock = &self.context.clock;
+        let deadline = clock.monotonic() + CALL_TIME_MAX;
         loop {
             let mut transaction = Transaction::new(self.context.clone(), listing.at);
             let found = transaction.list(listing, cookie, count).await;
             self.saw(transaction.point());
-            match found {
-                Err(Errno::ESTALE) if listing.at.is_some() => listing.at = None,
-                found => {
-                    listing.at = transaction.overlay.at();
-                    return found;
-                }
+            if found.is_ok() || transaction.is_final() || clock.monotonic() >= deadline {
+                listing.at = transaction.overlay.at();
+                return found;
+            }
+            if found == Err(Errno::ESTALE) {
+                listing.at = None;
+            } else {
+                clock.sleep(Duration::from_millis(PAUSE_MS_MAX)).await;
             }
         }
     }
@@ -184,7 +190,7 @@ impl FileSystem {
     }
 
     /// Waits until all that this client has written or read survives a crash. Errors: `EIO`, once
-    /// also if the server has started again, since unsynced calls before may be lost.
+    /// also if the server has started again since, as calls that were not synced may be lost.
     pub async fn fsync(&self) -> Result<()> {
         let point = {
             let seen = &mut *self.seen.lock();
@@ -194,7 +200,10 @@ impl FileSystem {
             seen.point
         };
         let externalized = self.context.store.externalize(point).await;
-        externalized.map_err(|_| Errno::EIO)
+        externalized.map_err(|_| Errno::EIO)?;
+        let seen = &mut *self.seen.lock();
+        seen.durable = seen.durable.max(point);
+        Ok(())
     }
 
     /// The space that the volume takes, as of a second ago.
@@ -223,8 +232,8 @@ impl FileSystem {
 
     fn saw(&self, point: DurabilityPoint) {
         let seen = &mut *self.seen.lock();
-        let is_known = seen.point != DurabilityPoint::DURABLE;
-        seen.is_restarted |= is_known && point.incarnation > seen.point.incarnation;
+        let is_at_risk = seen.point > seen.durable;
+        seen.is_restarted |= is_at_risk && point.incarnation > seen.point.incarnation;
         seen.point = seen.point.max(point);
     }
 }

@@ -78,6 +78,11 @@ pub(crate) fn field(ino: Ino, field: Field) -> Key {
     key(group(b'i', ino), field.name())
 }
 
+/// All keys of an inode but its blocks and entries.
+pub(crate) fn fields(ino: Ino) -> KeyRange {
+    range(group(b'i', ino), Bytes::new(), None)
+}
+
 pub(crate) fn xattr(ino: Ino, name: &[u8]) -> Key {
     let mut whole = BytesMut::with_capacity(1 + name.len());
     whole.put_u8(b'x');

@@ -20,7 +20,7 @@ use transactions::serializable::{
     model::{
         At, Entry, Is, KEYS_MAX, Key, KeyRange, PAGE_BYTES_MAX, PageLimits, Patch, Predicate,
         Proposal, ProposalId, Slot, StageId, Write, Writes, encode_part, number_bytes, number_in,
-        proposal::{INLINE_BYTES_MAX, PART_BYTES_MAX},
+        proposal::{INLINE_BYTES_MAX, PART_BYTES_MAX, STAGED_BYTES_MAX},
     },
 };
 
@@ -46,6 +46,8 @@ pub(crate) struct Overlay {
     /// What the transaction knows of numbers of the volume: the least and the most.
     bounds: BTreeMap<Key, (u64, u64)>,
     changes: BTreeMap<Key, Change>,
+    /// Bytes of data that were written, overwritten ones included.
+    written_bytes: u64,
     /// By the key of the length: the blocks, and data whose position nothing has asked for.
     appends: BTreeMap<Key, (Key, BytesMut)>,
 }
@@ -77,6 +79,7 @@ impl Overlay {
             ranges: BTreeSet::new(),
             bounds: BTreeMap::new(),
             changes: BTreeMap::new(),
+            written_bytes: 0,
             appends: BTreeMap::new(),
         }
     }
@@ -97,6 +100,17 @@ impl Overlay {
 
     pub(crate) fn block_bytes(&self) -> u64 {
         u64::from(self.store.block_bytes().get())
+    }
+
+    /// Counts data that a call is about to write. Errors: `EFBIG` if the transaction would write
+    /// more than a proposal holds.
+    pub(crate) fn count_data(&mut self, data: &[u8]) -> Result<()> {
+        let sum = self.written_bytes + data.len() as u64;
+        if sum > STAGED_BYTES_MAX {
+            return Err(Errno::EFBIG);
+        }
+        self.written_bytes = sum;
+        Ok(())
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -220,6 +234,12 @@ impl Overlay {
         }
     }
 
+    /// Drops what the transaction depends on in a range. Only mutants do.
+    pub(crate) fn forget(&mut self, range: &KeyRange) {
+        self.reads.retain(|key| !range.contains(key));
+        self.ranges.retain(|other| other.group() != range.group());
+    }
+
     pub(crate) fn put(&mut self, key: Key, value: Bytes) {
         self.changes.insert(key, Change::Whole(Some(value)));
     }
@@ -272,19 +292,17 @@ impl Overlay {
         }
     }
 
-    /// Appends after the length, wherever it will be. `None`: the transaction has changed
-    /// or read it; the caller writes there instead.
-    pub(crate) fn append(&mut self, length: &Key, blocks: &Key, data: &[u8]) -> Option<()> {
-        let is_exact = |(least, most): &(u64, u64)| least == most;
-        if self.changes.contains_key(length) || self.bounds.get(length).is_some_and(is_exact) {
-            return None;
-        }
-        let (_, pending) = self
-            .appends
-            .entry(length.clone())
-            .or_insert_with(|| (blocks.clone(), BytesMut::new()));
+    /// Whether the transaction knows the length already, as it has changed or read it.
+    pub(crate) fn is_exact(&self, length: &Key) -> bool {
+        let is_one = |(least, most): &(u64, u64)| least == most;
+        self.changes.contains_key(length) || self.bounds.get(length).is_some_and(is_one)
+    }
+
+    /// Appends after a length that is not known, wherever it will be.
+    pub(crate) fn append(&mut self, length: Key, blocks: Key, data: &[u8]) {
+        let pending = self.appends.entry(length);
+        let (_, pending) = pending.or_insert_with(|| (blocks, BytesMut::new()));
         pending.extend_from_slice(data);
-        Some(())
     }
 
     /// Takes back the data that were appended after the length: the position is asked for.

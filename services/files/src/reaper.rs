@@ -62,9 +62,10 @@ async fn reap_one(files: &FileSystem, ino: Ino) -> Result<bool> {
         return Ok(false);
     }
     // From here on writes are refused, so that no block comes after the last one is deleted.
-    files
-        .transact(move |transaction| delete_existence(transaction, ino).boxed())
-        .await?;
+    let is_dying = files.transact(move |transaction| delete_existence(transaction, ino).boxed());
+    if !is_dying.await? {
+        return Ok(false);
+    }
     files
         .transact(move |transaction| delete_data(transaction, ino).boxed())
         .await?;
@@ -97,11 +98,14 @@ async fn mark(transaction: &mut Transaction, ino: Ino) -> Result<bool> {
     Ok(links == 0)
 }
 
-async fn delete_existence(transaction: &mut Transaction, ino: Ino) -> Result<()> {
+/// Whether the mark is still there. Then the inode is gone.
+async fn delete_existence(transaction: &mut Transaction, ino: Ino) -> Result<bool> {
     let overlay = &mut transaction.overlay;
-    overlay.get(inode::orphan(ino)).await?;
-    overlay.delete(inode::field(ino, Field::Existence));
-    Ok(())
+    let is_dying = overlay.get(inode::orphan(ino)).await? == Some(inode::DYING);
+    if is_dying {
+        overlay.delete(hold_key(ino));
+    }
+    Ok(is_dying)
 }
 
 async fn delete_data(transaction: &mut Transaction, ino: Ino) -> Result<()> {

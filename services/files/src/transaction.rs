@@ -68,8 +68,8 @@ pub enum Outcome {
         /// The point.
         point: DurabilityPoint,
     },
-    /// Another transaction wrote what it read, or its snapshot is too old; then without a key.
-    /// Nothing took effect. Begin again.
+    /// Another transaction wrote what it read. Without a key: its snapshot is too old, its stage is
+    /// lost, or the volume did not answer one of its calls. Nothing took effect. Begin again.
     Conflict {
         /// The key that conflicted.
         key: Option<Key>,
@@ -123,6 +123,10 @@ impl Transaction {
             let point = self.overlay.point();
             return Ok(Outcome::Committed { point });
         }
+        if self.overlay.failure().is_some() {
+            // A call has failed half way.
+            return Ok(Outcome::Conflict { key: None });
+        }
         let id = match id {
             Some(id) => id,
             None => {
@@ -148,7 +152,10 @@ impl Transaction {
                 Ok(Outcome::Committed { point })
             }
             Verdict::Conflict { key } => Ok(Outcome::Conflict { key: Some(key) }),
-            Verdict::SnapshotTooOld => Ok(Outcome::Conflict { key: None }),
+            // A stage is lost if the server has started again.
+            Verdict::SnapshotTooOld | Verdict::Refused(Refusal::Stage) => {
+                Ok(Outcome::Conflict { key: None })
+            }
             Verdict::Refused(refusal) => Err(match refusal {
                 Refusal::Quota => Errno::EDQUOT,
                 Refusal::NoRoom => Errno::ENOSPC,

@@ -116,3 +116,21 @@ fn nothing_is_left_of_a_deleted_inode() {
         assert_eq!(reap(&files).await, Ok(0));
     });
 }
+
+/// The reaper has marked the file and looks for holds next: a session that comes later is refused.
+#[test]
+fn a_file_that_is_about_to_go_is_not_opened() {
+    simulated::run(async {
+        let volume = volume();
+        let files = client(&volume, 1, Mutant::NONE).await;
+        let f = files.create(ROOT, ACCESS, &name("f")).await.expect("made");
+        files.unlink(ROOT, &name("f")).await.expect("unlinked");
+        let mut reaper = files.begin();
+        reaper.overlay.put(inode::orphan(f), inode::DYING);
+        reaper.commit(None, || true).await.expect("marked");
+        refused(files.hold(f).await, Errno::ENOENT);
+        let key = crate::file_system::hold_key(f);
+        assert_eq!(volume.is_held(&key).await, Ok(false));
+        assert_eq!(reap(&files).await, Ok(1));
+    });
+}

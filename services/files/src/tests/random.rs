@@ -306,3 +306,67 @@ fn random_calls_have_the_results_of_the_model() {
         simulated::run(run_calls(seed));
     }
 }
+
+/// The calls of a transaction, and their answers.
+type History = Vec<(Call, Result<Answer>)>;
+
+/// Three transactions at the same time. Those that commit have the results that they would have
+/// had one after the other, in the order of their commits.
+async fn run_transactions(seed: u64, mutant: Mutant<Broken>) -> usize {
+    let volume = volume();
+    let files = client(&volume, seed, mutant).await;
+    let mut tree = Tree::new();
+    let mut generator = Generator {
+        random: Rng::with_seed(seed),
+        known: vec![Ino::ROOT],
+    };
+    let mut committed = 0;
+    for _ in 0..40 {
+        let mut open: Vec<(Transaction, History)> =
+            (0..3).map(|_| (files.begin(), Vec::new())).collect();
+        for _ in 0..generator.random.usize(3..12) {
+            let which = generator.random.usize(..3);
+            let (transaction, history) = &mut open[which];
+            let call = generator.call();
+            let answer = apply(transaction, &call).await;
+            history.push((call, answer));
+        }
+        while !open.is_empty() {
+            let which = generator.random.usize(..open.len());
+            let (transaction, history) = open.swap_remove(which);
+            // One without writes takes place at its begin.
+            let is_read_only = transaction.overlay.is_read_only();
+            let ended = transaction.commit(None, || true).await.expect("a verdict");
+            if is_read_only || matches!(ended, Outcome::Conflict { .. }) {
+                continue;
+            }
+            committed += 1;
+            for (call, answer) in history {
+                let made = compare(&mut tree, &call, &answer, seed);
+                generator.known.extend(made);
+            }
+        }
+        if generator.random.u8(..10) == 0 {
+            let reaped = reap(&files).await.expect("reaped");
+            assert_eq!(reaped, tree.reap(), "seed {seed}");
+        }
+    }
+    committed
+}
+
+#[test]
+fn transactions_at_the_same_time_are_serializable() {
+    let run = |seed| simulated::run(run_transactions(seed, Mutant::NONE));
+    let committed: usize = simulated::seeds(200).map(run).sum();
+    assert!(committed > 0);
+}
+
+#[test]
+fn a_transaction_that_reads_too_little_is_noticed() {
+    must_fail(|| {
+        for seed in 0..200 {
+            let mutant = Mutant::of(Broken::RmdirForgetsEntries);
+            simulated::run(run_transactions(seed, mutant));
+        }
+    });
+}

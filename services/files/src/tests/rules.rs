@@ -443,3 +443,18 @@ fn fsync_keeps_and_a_loss_is_told_once() {
         files.lookup(ROOT, &name("kept")).await.expect("kept");
     });
 }
+
+/// Front ends spawn calls.
+#[test]
+fn calls_may_move_between_threads() {
+    fn is_send<T: Send>(_: &T) {}
+    simulated::run(async {
+        let (files, name) = (fresh().await, name("a"));
+        is_send(&files.rename(ROOT, ROOT, RenameMode::Replace, &name, &name));
+        is_send(&files.hold(ROOT));
+        is_send(&files.list(&mut Listing::new(ROOT), 0, 1));
+        is_send(&files.fsync());
+        is_send(&crate::reaper::reap(&files));
+        is_send(&files.begin().commit(None, || true));
+    });
+}

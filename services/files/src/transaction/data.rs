@@ -55,7 +55,8 @@ impl Transaction {
     }
 
     /// Writes `data` at `offset`, and lengthens the file if it ends before. It does not depend on
-    /// the contents or the length. Errors: `EISDIR`, `EINVAL` for a symbolic link, `EFBIG`.
+    /// the contents or the length. Errors: `EISDIR`, `EINVAL` for a symbolic link, `EFBIG`
+    /// also for more than 1 GiB in one transaction.
     pub async fn write(
         &mut self,
         ino: Ino,
@@ -70,6 +71,7 @@ impl Transaction {
             return Ok(());
         }
         let end = end_of(offset, data.len() as u64)?;
+        self.overlay.count_data(data)?;
         self.settle_append(ino).await?;
         self.clear_privileges(ino, privileges).await?;
         self.put_data(ino, offset, data);
@@ -85,12 +87,14 @@ impl Transaction {
         if data.is_empty() {
             return Ok(());
         }
-        let (length, blocks) = (inode::field(ino, Field::Size), inode::blocks(ino));
-        if self.overlay.append(&length, &blocks, data).is_none() {
+        let length = inode::field(ino, Field::Size);
+        if self.overlay.is_exact(&length) {
             let offset = self.overlay.number(length).await?;
             return self.write(ino, offset, privileges, data).await;
         }
+        self.overlay.count_data(data)?;
         self.clear_privileges(ino, privileges).await?;
+        self.overlay.append(length, inode::blocks(ino), data);
         self.touch(ino, &[Field::Mtime, Field::Ctime]);
         Ok(())
     }

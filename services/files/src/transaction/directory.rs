@@ -301,12 +301,13 @@ impl Transaction {
 
     /// Deletes an empty directory, but not its entry. Errors: `ENOTEMPTY`.
     pub(super) async fn remove_directory(&mut self, ino: Ino) -> Result<()> {
-        if !self.context.mutant.breaks(Broken::RmdirForgetsEntries) {
-            let entries = inode::entries(ino, Bytes::new());
-            let (found, _) = self.overlay.scan(&entries, 1).await?;
-            if !found.is_empty() {
-                return Err(Errno::ENOTEMPTY);
-            }
+        let entries = inode::entries(ino, Bytes::new());
+        let (found, _) = self.overlay.scan(&entries, 1).await?;
+        if self.context.mutant.breaks(Broken::RmdirForgetsEntries) {
+            self.overlay.forget(&entries);
+        }
+        if !found.is_empty() {
+            return Err(Errno::ENOTEMPTY);
         }
         self.delete_fields(ino).await
     }

@@ -116,9 +116,6 @@ impl Transaction {
     /// Whether `directory` is `ancestor` or below it. The parent of each directory on the way to
     /// the root is read, so of two moves that would form a circle one conflicts.
     async fn is_within(&mut self, directory: Ino, ancestor: Ino) -> Result<bool> {
-        if self.context.mutant.breaks(Broken::RenameForgetsAncestors) {
-            return Ok(directory == ancestor);
-        }
         let mut here = directory;
         for _ in 0..DEPTH_MAX {
             if here == ancestor {
@@ -127,7 +124,11 @@ impl Transaction {
             if here == Ino::ROOT {
                 return Ok(false);
             }
-            here = self.parent(here).await?;
+            let above = self.parent(here).await?;
+            if self.context.mutant.breaks(Broken::RenameForgetsAncestors) {
+                self.overlay.forget(&inode::fields(here));
+            }
+            here = above;
         }
         Err(Errno::EINVAL)
     }
