@@ -44,6 +44,17 @@ impl Field {
         Self::Target,
     ];
 
+    /// Those that `stat` reads.
+    pub(crate) const STAT: [Self; 7] = [
+        Self::Existence,
+        Self::Access,
+        Self::Size,
+        Self::Links,
+        Self::Mtime,
+        Self::Ctime,
+        Self::Atime,
+    ];
+
     const fn name(self) -> &'static [u8] {
         match self {
             Self::Existence => b"e",

@@ -430,8 +430,9 @@ impl Overlay {
         self.at.map_or(At::Tail, At::Slot)
     }
 
-    /// Brings the volume's values of `keys` into the cache.
-    async fn fetch(&mut self, keys: &[Key]) -> Result<()> {
+    /// Brings the volume's values of `keys` into the cache, in one call. The transaction does not
+    /// depend on them yet.
+    pub(crate) async fn fetch(&mut self, keys: &[Key]) -> Result<()> {
         if self.cached_bytes > CACHED_BYTES_MAX {
             self.cached.clear();
             self.cached_bytes = 0;

@@ -1,6 +1,7 @@
 //! Tests on the reference volume: each call's rules, random calls beside a model, conflicts.
 
 mod conflicts;
+mod costs;
 mod orphans;
 mod random;
 mod rules;

@@ -175,6 +175,13 @@ impl Transaction {
         }
     }
 
+    /// Reads ahead what the next calls of this transaction read, in one call of the volume.
+    async fn prefetch(&mut self, ino: Ino, fields: &[Field]) -> Result<()> {
+        let keys = fields.iter().map(|field| inode::field(ino, *field));
+        let keys: Vec<Key> = keys.collect();
+        self.overlay.fetch(&keys).await
+    }
+
     /// The type of an inode. Errors: `ENOENT` if it is gone.
     async fn kind(&mut self, ino: Ino) -> Result<Kind> {
         let found = self

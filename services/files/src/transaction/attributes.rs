@@ -10,6 +10,7 @@ use crate::{
 impl Transaction {
     /// All attributes. The transaction then depends on each of them.
     pub async fn getattr(&mut self, ino: Ino) -> Result<Attributes> {
+        self.prefetch(ino, &Field::STAT).await?;
         self.settle_append(ino).await?;
         let fields = [
             Field::Existence,
@@ -42,6 +43,7 @@ impl Transaction {
         if times.iter().any(|(_, time)| is_wrong(*time)) {
             return Err(Errno::EINVAL);
         }
+        self.prefetch(ino, &Field::STAT).await?;
         let kind = self.kind(ino).await?;
         if let Some(size) = set.size {
             self.truncate(ino, size).await?;

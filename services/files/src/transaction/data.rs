@@ -25,19 +25,19 @@ impl Transaction {
     /// Up to `count` bytes from `offset` on, at most [`READ_BYTES_MAX`]; fewer at the end of the
     /// file. Errors: `EISDIR`, `EINVAL` for a symbolic link.
     pub async fn read(&mut self, ino: Ino, offset: u64, count: u64) -> Result<Bytes> {
+        let (size, block_bytes) = (inode::field(ino, Field::Size), self.overlay.block_bytes());
+        let count = count.min(READ_BYTES_MAX);
+        let (first, end) = (offset / block_bytes, offset.saturating_add(count));
+        let numbers = first..end.div_ceil(block_bytes);
+        let mut keys: Vec<_> = numbers.map(|number| inode::block(ino, number)).collect();
+        let fields = [inode::field(ino, Field::Existence), size.clone()];
+        let all: Vec<_> = fields.iter().chain(&keys).cloned().collect();
+        self.overlay.fetch(&all).await?;
         self.file(ino).await?;
         self.settle_append(ino).await?;
-        let size = inode::field(ino, Field::Size);
-        let count = count.min(READ_BYTES_MAX);
         let count = self.overlay.clamp(size, offset, count).await?;
-        if count == 0 {
-            return Ok(Bytes::new());
-        }
-        let block_bytes = self.overlay.block_bytes();
-        let (first, last) = (offset / block_bytes, (offset + count - 1) / block_bytes);
-        let keys: Vec<_> = (first..=last)
-            .map(|number| inode::block(ino, number))
-            .collect();
+        let blocks = (offset.saturating_add(count)).div_ceil(block_bytes) - first;
+        keys.truncate(if count == 0 { 0 } else { blocks as usize });
         let blocks = self.overlay.get_all(&keys).await?;
         let mut data = BytesMut::zeroed(count as usize);
         for (number, block) in (first..).zip(blocks) {
@@ -101,6 +101,7 @@ impl Transaction {
 
     /// Sets the length. Errors: `EISDIR`, `EINVAL` for a symbolic link, `EFBIG`.
     pub async fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
+        self.prefetch(ino, &[Field::Existence, Field::Size]).await?;
         self.file(ino).await?;
         end_of(size, 0)?;
         self.settle_append(ino).await?;

@@ -1,6 +1,7 @@
 //! Names: lookups, and the calls that bind and unbind them.
 
 use bytes::Bytes;
+use transactions::serializable::model::{Key, Slot};
 
 use super::Transaction;
 use crate::{
@@ -24,7 +25,7 @@ pub struct Listing {
     pub(crate) directory: Ino,
     pub(crate) seen: Vec<(Bytes, Ino, Kind)>,
     pub(crate) is_complete: bool,
-    pub(crate) at: Option<transactions::serializable::model::Slot>,
+    pub(crate) at: Option<Slot>,
 }
 
 impl Listing {
@@ -51,21 +52,15 @@ impl Transaction {
     /// The inode that `name` is bound to in `parent`; also `.` and `..`. Errors: `ENOENT`,
     /// `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
     pub async fn lookup(&mut self, parent: Ino, name: &[u8]) -> Result<Found> {
-        path_rules::check_name(name)?;
-        self.directory(parent).await?;
-        let (ino, kind) = match name {
-            b"." => (parent, Kind::Directory),
-            b".." => (self.parent(parent).await?, Kind::Directory),
-            name => self.entry(parent, name).await?.ok_or(Errno::ENOENT)?,
-        };
+        let (ino, kind) = self.find(parent, name).await?;
         let access = self.access(ino).await?;
         Ok(Found { ino, kind, access })
     }
 
     /// The attributes of what `name` is bound to. Errors: as [`lookup`](Self::lookup).
     pub async fn stat(&mut self, parent: Ino, name: &[u8]) -> Result<Attributes> {
-        let found = self.lookup(parent, name).await?;
-        self.getattr(found.ino).await
+        let (ino, _) = self.find(parent, name).await?;
+        self.getattr(ino).await
     }
 
     /// The inode that a path leads to, from `start` or from the root. Errors: as [`lookup`], and
@@ -146,10 +141,11 @@ impl Transaction {
 
     /// The target of a symbolic link. Errors: `EINVAL` if it is none.
     pub async fn readlink(&mut self, ino: Ino) -> Result<Bytes> {
-        if self.kind(ino).await? != Kind::Symlink {
+        let fields = [Field::Existence, Field::Target].map(|field| inode::field(ino, field));
+        let [kind, target] = self.overlay.get_many(fields).await?;
+        if inode::kind_in(&kind.ok_or(Errno::ENOENT)?)? != Kind::Symlink {
             return Err(Errno::EINVAL);
         }
-        let target = self.overlay.get(inode::field(ino, Field::Target)).await?;
         target.filter(|target| !target.is_empty()).ok_or(Errno::EIO)
     }
 
@@ -157,6 +153,8 @@ impl Transaction {
     /// has no name any more, `EEXIST`, `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
     pub async fn link(&mut self, ino: Ino, parent: Ino, name: &[u8]) -> Result<()> {
         path_rules::check_entry_name(name, Errno::EEXIST)?;
+        self.prefetch(ino, &[Field::Existence, Field::Links])
+            .await?;
         let kind = self.kind(ino).await?;
         if kind == Kind::Directory {
             return Err(Errno::EPERM);
@@ -177,8 +175,8 @@ impl Transaction {
     /// `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
     pub async fn unlink(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
         path_rules::check_entry_name(name, Errno::EISDIR)?;
-        self.directory(parent).await?;
-        let (ino, kind) = self.entry(parent, name).await?.ok_or(Errno::ENOENT)?;
+        let (_, entry) = self.look(parent, name).await?;
+        let (ino, kind) = entry.ok_or(Errno::ENOENT)?;
         if kind == Kind::Directory {
             return Err(Errno::EISDIR);
         }
@@ -197,8 +195,8 @@ impl Transaction {
             Errno::ENOTEMPTY
         };
         path_rules::check_entry_name(name, refusal)?;
-        self.directory(parent).await?;
-        let (ino, kind) = self.entry(parent, name).await?.ok_or(Errno::ENOENT)?;
+        let (_, entry) = self.look(parent, name).await?;
+        let (ino, kind) = entry.ok_or(Errno::ENOENT)?;
         if kind != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
@@ -269,13 +267,24 @@ impl Transaction {
     }
 
     /// The access of a directory that a call needs. Errors: `ENOTDIR`, `ENOENT`.
-    pub(super) async fn directory(&mut self, ino: Ino) -> Result<Access> {
-        let fields = [Field::Existence, Field::Access].map(|field| inode::field(ino, field));
-        let [kind, access] = self.overlay.get_many(fields).await?;
-        if inode::kind_in(&kind.ok_or(Errno::ENOENT)?)? != Kind::Directory {
-            return Err(Errno::ENOTDIR);
-        }
-        inode::access_in(&access.ok_or(Errno::EIO)?)
+    async fn directory(&mut self, ino: Ino) -> Result<Access> {
+        let [kind, access] = self.overlay.get_many(directory_keys(ino)).await?;
+        directory_in(kind, access)
+    }
+
+    /// The access of a directory, and what `name` is bound to in it. Errors: `ENOTDIR`, `ENOENT` for
+    /// the directory.
+    pub(super) async fn look(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+    ) -> Result<(Access, Option<(Ino, Kind)>)> {
+        let [kind, access] = directory_keys(parent);
+        let keys = [kind, access, inode::entry(parent, name)];
+        let [kind, access, entry] = self.overlay.get_many(keys).await?;
+        let access = directory_in(kind, access)?;
+        let entry = entry.map(|value| inode::entry_in(&value)).transpose()?;
+        Ok((access, entry))
     }
 
     /// The directory that holds a directory.
@@ -283,11 +292,6 @@ impl Transaction {
         let parent = inode::field(directory, Field::Parent);
         let parent = self.overlay.get(parent).await?.ok_or(Errno::EIO)?;
         Ok(Ino(inode::number_of(&parent)?))
-    }
-
-    pub(super) async fn entry(&mut self, parent: Ino, name: &[u8]) -> Result<Option<(Ino, Kind)>> {
-        let found = self.overlay.get(inode::entry(parent, name)).await?;
-        found.map(|value| inode::entry_in(&value)).transpose()
     }
 
     pub(super) fn bind(&mut self, parent: Ino, name: &[u8], ino: Ino, kind: Kind) {
@@ -312,12 +316,22 @@ impl Transaction {
         self.delete_fields(ino).await
     }
 
+    /// What `name` is bound to; also `.` and `..`. Errors: those of [`lookup`](Self::lookup).
+    async fn find(&mut self, parent: Ino, name: &[u8]) -> Result<(Ino, Kind)> {
+        path_rules::check_name(name)?;
+        let (_, entry) = self.look(parent, name).await?;
+        match name {
+            b"." => Ok((parent, Kind::Directory)),
+            b".." => Ok((self.parent(parent).await?, Kind::Directory)),
+            _ => entry.ok_or(Errno::ENOENT),
+        }
+    }
+
     /// The parent's access. Errors: `EEXIST` if `name` is bound.
     async fn must_be_absent(&mut self, parent: Ino, name: &[u8]) -> Result<Access> {
-        let access = self.directory(parent).await?;
-        match self.entry(parent, name).await? {
-            Some(_) => Err(Errno::EEXIST),
-            None => Ok(access),
+        match self.look(parent, name).await? {
+            (_, Some(_)) => Err(Errno::EEXIST),
+            (access, None) => Ok(access),
         }
     }
 
@@ -364,4 +378,16 @@ impl Transaction {
                 .put(inode::field(ino, Field::Target), target.clone());
         }
     }
+}
+
+fn directory_keys(ino: Ino) -> [Key; 2] {
+    [Field::Existence, Field::Access].map(|field| inode::field(ino, field))
+}
+
+/// The access of a directory, from its keys.
+fn directory_in(kind: Option<Bytes>, access: Option<Bytes>) -> Result<Access> {
+    if inode::kind_in(&kind.ok_or(Errno::ENOENT)?)? != Kind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    inode::access_in(&access.ok_or(Errno::EIO)?)
 }

@@ -38,10 +38,9 @@ impl Transaction {
             _ => Errno::EBUSY,
         };
         path_rules::check_entry_name(to_name, refusal)?;
-        self.directory(from).await?;
-        self.directory(to).await?;
-        let source = self.entry(from, from_name).await?.ok_or(Errno::ENOENT)?;
-        let target = self.entry(to, to_name).await?;
+        let (_, source) = self.look(from, from_name).await?;
+        let (_, target) = self.look(to, to_name).await?;
+        let source = source.ok_or(Errno::ENOENT)?;
         match (mode, target) {
             (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST),
             (RenameMode::Exchange, None) => return Err(Errno::ENOENT),

@@ -18,8 +18,9 @@ impl Transaction {
     /// longer than 255 bytes.
     pub async fn getxattr(&mut self, ino: Ino, name: &[u8]) -> Result<Bytes> {
         check(name)?;
-        self.kind(ino).await?;
-        let found = self.overlay.get(inode::xattr(ino, name)).await?;
+        let keys = [inode::field(ino, Field::Existence), inode::xattr(ino, name)];
+        let [kind, found] = self.overlay.get_many(keys).await?;
+        kind.ok_or(Errno::ENOENT)?;
         found.ok_or(Errno::ENODATA)
     }
 

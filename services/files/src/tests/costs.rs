@@ -1,0 +1,121 @@
+//! How often a call asks the volume, because each time is a round trip.
+
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use futures_util::future::BoxFuture;
+use ports::{DurabilityPoint, Read};
+use transactions::serializable::{
+    VolumeStore,
+    model::{
+        At, Changed, Granted, Groups, Key, KeyRange, Lock, Owner, Page, PageLimits, PinName,
+        Proposal, Slot, Snapshot, StageId, Usage, Values, Verdict,
+    },
+};
+
+use super::*;
+use crate::{
+    Ino,
+    model::{Privileges, RenameMode},
+};
+
+/// A volume that counts its calls.
+#[derive(Debug)]
+struct Counted {
+    volume: Arc<ModelVolume>,
+    calls: AtomicUsize,
+}
+
+macro_rules! forward {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
+        // Some arguments have the lifetime.
+        #[allow(clippy::elidable_lifetime_names, clippy::needless_lifetimes)]
+        impl VolumeStore for Counted {
+            fn block_bytes(&self) -> BlockBytes {
+                self.volume.block_bytes()
+            }
+
+            $(
+                fn $name<'a>(
+                    &'a self,
+                    $($argument: $type),*
+                ) -> BoxFuture<'a, transactions::Result<$answer>> {
+                    self.calls.fetch_add(1, Ordering::Relaxed);
+                    self.volume.$name($($argument),*)
+                }
+            )*
+        }
+    };
+}
+
+forward! {
+    snapshot() -> Read<Snapshot>;
+    get_many(at: At, keys: &'a [Key]) -> Read<Values>;
+    scan(at: At, range: &'a KeyRange, limits: PageLimits) -> Read<Page>;
+    changed_since(slot: Slot, groups: &'a Groups) -> Read<Changed>;
+    stage(stage: StageId, part: u32, writes: Bytes) -> DurabilityPoint;
+    commit(proposal: Proposal) -> Read<Verdict>;
+    externalize(point: DurabilityPoint) -> ();
+    pin(name: PinName, slot: Slot) -> ();
+    unpin(name: &'a PinName) -> ();
+    lock(owner: Owner, lock: Lock) -> Granted;
+    hold(session: SessionId, key: Key) -> ();
+    release(session: SessionId, key: &'a Key) -> ();
+    is_held(key: &'a Key) -> bool;
+    end_session(session: SessionId) -> ();
+    reserve_numbers() -> Range<u64>;
+    usage() -> Usage;
+}
+
+#[test]
+fn calls_take_few_round_trips() {
+    simulated::run(async {
+        let counted = Arc::new(Counted {
+            volume: volume(),
+            calls: AtomicUsize::new(0),
+        });
+        let world = World::new(1);
+        let (clock, entropy) = (world.clock(), world.entropy());
+        let files = FileSystem::open(counted.clone(), clock, entropy, SessionId(1), ACCESS);
+        let files = files.await.expect("opened");
+        let root = Ino::ROOT;
+        let (a, b) = (name("a"), name("b"));
+        // This one also reserves numbers.
+        let f = files.create(root, ACCESS, &a).await.expect("created");
+        let mut before = counted.calls.load(Ordering::Relaxed);
+        let mut took = |what: &str, expected: usize| {
+            let now = counted.calls.load(Ordering::Relaxed);
+            assert_eq!(now - before, expected, "{what}");
+            before = now;
+        };
+        files.create(root, ACCESS, &b).await.expect("created");
+        took("create", 2);
+        files.stat(root, &a).await.expect("found");
+        took("stat", 2);
+        files.getattr(f).await.expect("there");
+        took("getattr", 1);
+        let keep = Privileges::Keep;
+        files.write(f, 9, keep, &a).await.expect("written");
+        took("write", 2);
+        files.append(f, keep, &a).await.expect("appended");
+        took("append", 2);
+        files.read(f, 0, 1 << 20).await.expect("read");
+        took("read", 1);
+        files.truncate(f, 1).await.expect("cut");
+        took("truncate", 2);
+        files.hold(f).await.expect("open");
+        took("hold", 2);
+        let replace = RenameMode::Replace;
+        files
+            .rename(root, root, replace, &b, &a)
+            .await
+            .expect("renamed");
+        took("rename", 3);
+        files.unlink(root, &a).await.expect("unlinked");
+        took("unlink", 2);
+        files.fsync().await.expect("durable");
+        took("fsync", 1);
+    });
+}
