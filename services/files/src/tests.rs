@@ -1,9 +1,9 @@
 //! Tests on the reference volume: each call's rules, random calls beside a model, conflicts.
 
 mod conflicts;
-mod costs;
 mod orphans;
 mod random;
+mod round_trips;
 mod rules;
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How often a call asks the volume, because each time is a round trip.
+//! How often a call asks the volume, and what it does when answers are lost.
 
 use std::{
     ops::Range,
@@ -21,11 +21,13 @@ use crate::{
     model::{Privileges, RenameMode},
 };
 
-/// A volume that counts its calls.
+/// A volume that counts its calls, and loses the answers of some.
 #[derive(Debug)]
 struct Counted {
     volume: Arc<ModelVolume>,
     calls: AtomicUsize,
+    /// Each call whose number this divides has no answer, although it took effect.
+    lost_every: AtomicUsize,
 }
 
 macro_rules! forward {
@@ -42,8 +44,15 @@ macro_rules! forward {
                     &'a self,
                     $($argument: $type),*
                 ) -> BoxFuture<'a, transactions::Result<$answer>> {
-                    self.calls.fetch_add(1, Ordering::Relaxed);
-                    self.volume.$name($($argument),*)
+                    let call = self.calls.fetch_add(1, Ordering::Relaxed);
+                    let answer = self.volume.$name($($argument),*);
+                    if call % self.lost_every.load(Ordering::Relaxed) != 0 {
+                        return answer;
+                    }
+                    Box::pin(async move {
+                        drop(answer.await);
+                        Err(transactions::Error::Unavailable("no answer".into()))
+                    })
                 }
             )*
         }
@@ -69,17 +78,64 @@ forward! {
     usage() -> Usage;
 }
 
-#[test]
-fn calls_take_few_round_trips() {
-    simulated::run(async {
-        let counted = Arc::new(Counted {
+impl Counted {
+    /// One that answers always, and its files.
+    async fn open(world: &World) -> (Arc<Self>, FileSystem) {
+        let counted = Arc::new(Self {
             volume: volume(),
-            calls: AtomicUsize::new(0),
+            calls: AtomicUsize::new(1),
+            lost_every: AtomicUsize::new(usize::MAX),
         });
-        let world = World::new(1);
         let (clock, entropy) = (world.clock(), world.entropy());
         let files = FileSystem::open(counted.clone(), clock, entropy, SessionId(1), ACCESS);
         let files = files.await.expect("opened");
+        (counted, files)
+    }
+}
+
+#[test]
+fn a_call_whose_answers_are_lost_takes_effect_once() {
+    simulated::run(async {
+        let (volume, files) = Counted::open(&World::new(1)).await;
+        let f = files.create(Ino::ROOT, ACCESS, &name("f")).await;
+        let f = f.expect("created");
+        for lost_every in [2, 3, 4] {
+            volume.lost_every.store(lost_every, Ordering::Relaxed);
+            for text in ["a", "b", "c", "d"] {
+                let appended = files.append(f, Privileges::Keep, &name(text)).await;
+                appended.expect("appended");
+            }
+        }
+        assert_eq!(files.read(f, 0, 99).await, Ok(name("abcdabcdabcd")));
+        for _ in 0..4 {
+            let mut listing = crate::Listing::new(Ino::ROOT);
+            let listed = files.list(&mut listing, 2, 9).await;
+            assert_eq!(listed.expect("listed").len(), 1);
+        }
+    });
+}
+
+#[test]
+fn a_volume_that_does_not_answer_gives_eio_after_the_time_of_a_call() {
+    simulated::run(async {
+        let world = World::new(1);
+        let (volume, files) = Counted::open(&world).await;
+        volume.lost_every.store(1, Ordering::Relaxed);
+        let clock = world.clock();
+        let before = clock.monotonic();
+        refused(files.getattr(Ino::ROOT).await, crate::Errno::EIO);
+        let seconds = clock.monotonic().since(before).as_secs();
+        assert!((30..32).contains(&seconds), "{seconds}");
+        refused(files.fsync().await, crate::Errno::EIO);
+        refused(files.hold(Ino::ROOT).await, crate::Errno::EIO);
+        refused(files.statfs().await, crate::Errno::EIO);
+    });
+}
+
+#[test]
+fn calls_take_few_round_trips() {
+    simulated::run(async {
+        let (counted, files) = Counted::open(&World::new(1)).await;
         let root = Ino::ROOT;
         let (a, b) = (name("a"), name("b"));
         // This one also reserves numbers.
