@@ -33,11 +33,9 @@ pub const LINGER_BYTES_MAX: usize = 128 << 20;
 /// steadily but slowly would seem to make no progress.
 const UNSENT_BYTES_MAX: u32 = 2 * PROGRESS_BYTES as u32;
 const LINGER_CHUNK_BYTES: usize = 64 * 1024;
-/// The first bytes of a response, which are copied. Short responses are in the processor's cache, where copies cost less than the
+/// Shorter slices are copied. They belong to short responses, which lie in the processor's cache: a copy costs less there than the
 /// handling of pages.
-const COPIED_BYTES: usize = 2 << 20;
-/// Shorter slices are copied: that costs less than a call of its own.
-const FILE_BYTES_MIN: usize = 16 << 10;
+const FILE_BYTES_MIN: usize = 128 << 10;
 
 pub(crate) struct Socket {
     stream: TcpStream,
@@ -52,8 +50,6 @@ pub(crate) struct Socket {
     write_deadline: Option<Pin<Box<Sleep>>>,
     linger: Option<Linger>,
     files: Option<Arc<dyn FilesInMemory>>,
-    /// The bytes of the response so far.
-    written: usize,
 }
 
 /// The meaning of the client's next bytes, unless an exchange is in progress.
@@ -96,7 +92,6 @@ impl Socket {
             write_deadline: None,
             linger: None,
             files: config.files.clone(),
-            written: 0,
         }
     }
 
@@ -140,14 +135,13 @@ impl Socket {
         let is_first = matches!(self.waits_for, WaitsFor::Request { .. });
         if bytes > 0 && is_first && !self.exchange.is_in_progress() {
             self.waits_for = WaitsFor::Head;
-            self.written = 0;
             let ends = Instant::now() + self.timeouts.head;
             self.deadline.as_mut().reset(ends);
         }
     }
 
     /// Passes a write's result on. An error once the client has taken nothing for too long.
-    fn passed_on(
+    fn written(
         &mut self,
         context: &mut Context<'_>,
         written: Poll<io::Result<usize>>,
@@ -173,9 +167,7 @@ impl Socket {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let is_long = |slice: &io::IoSlice<'_>| slice.len() >= FILE_BYTES_MIN;
-        let files = self.files.as_ref();
-        let files = files.filter(|_| self.written >= COPIED_BYTES);
-        let found = files.and_then(|files| {
+        let found = self.files.as_ref().and_then(|files| {
             let mut slices = slices.iter().enumerate();
             slices.find_map(|(index, slice)| {
                 let part = is_long(slice).then(|| files.file_of(slice)).flatten();
@@ -223,7 +215,7 @@ impl AsyncWrite for Socket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.passed_on(context, written)
+        self.written(context, written)
     }
 
     /// hyper flushes after the last byte of a response, and need not read again then. So the clock
@@ -272,10 +264,7 @@ impl AsyncWrite for Socket {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = self.poll_send(context, slices);
-        if let Poll::Ready(Ok(bytes)) = &written {
-            self.written += bytes;
-        }
-        self.passed_on(context, written)
+        self.written(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -84,7 +84,8 @@ struct Elsewhere(Arc<OwnedFd>);
 
 impl FilesInMemory for Elsewhere {
     fn file_of(&self, bytes: &[u8]) -> Option<(Arc<OwnedFd>, u64)> {
-        (bytes.len() > 1000).then(|| (Arc::clone(&self.0), 100))
+        assert!(bytes.len() > 1000, "short slices are copied");
+        Some((Arc::clone(&self.0), 100))
     }
 }
 
@@ -391,10 +392,6 @@ async fn long_responses_that_lie_in_a_file_are_sent_from_it() {
             seen.push(head[0]);
         }
         stream.read_exact(&mut body).await.expect("a body");
-        let copied = body.iter().position(|byte| *byte == b'y');
-        let copied = copied.expect("the rest comes from the file");
-        assert!((2 << 20..16 << 20).contains(&copied), "{copied}");
-        assert!(body[..copied].iter().all(|byte| *byte == b'x'));
-        assert!(body[copied..].iter().all(|byte| *byte == b'y'));
+        assert!(body.iter().all(|byte| *byte == b'y'));
     }
 }
