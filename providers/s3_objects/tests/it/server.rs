@@ -11,7 +11,7 @@ use std::{
 
 use http::{Method, Uri};
 use object_store::{aws::AmazonS3Builder, path::Path, signer::Signer as _};
-use s3_objects::Keys;
+use s3_objects::{Config, Keys};
 use tempfile::TempDir;
 
 const ACCESS_KEY: &str = "landfast-test";
@@ -103,6 +103,10 @@ impl Server {
 
     /// The client of `object_store` makes no buckets, but signs the request.
     pub(crate) async fn create_bucket(&self, bucket: &str) {
+        // It installs the cryptography that the client below needs, too.
+        let url = format!("s3://{bucket}?endpoint={}", self.url);
+        let config = Config::from_url(&url).expect("it is right");
+        s3_objects::open(&config, &self.keys()).expect("a client");
         let signer = AmazonS3Builder::new()
             .with_bucket_name(bucket)
             .with_endpoint(&self.url)
