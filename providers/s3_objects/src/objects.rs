@@ -20,11 +20,11 @@ use ports::{
 
 use crate::config::{Config, Keys};
 
-/// The limits of S3: an object put at once has up to 5 GiB. The client reads pieces of up to 400 KiB.
+/// The limits of S3: an object put at once has up to 5 GiB. hyper reads pieces of up to twice its buffer of 408 KiB.
 pub const LIMITS: ObjectLimits = ObjectLimits {
     object_bytes_max: 5 << 30,
     takes_parts: true,
-    piece_bytes_max: 512 << 10,
+    piece_bytes_max: 1 << 20,
 };
 
 /// The time for a connection. Callers serve clients meanwhile.
