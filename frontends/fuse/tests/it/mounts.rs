@@ -6,7 +6,7 @@ use std::{
     io::ErrorKind,
     os::unix::{self, process::ExitStatusExt as _},
     path::Path,
-    process::{Command, Output},
+    process::{Child, Command, Output},
     sync::Arc,
 };
 
@@ -164,6 +164,13 @@ fn locks_of_flock_and_fcntl_reach_the_handler_apart() {
     mount.unmount().expect("it unmounts");
 }
 
+/// A process that waits for the lock of the file `f`.
+fn waiter_for_a_lock(folder: &Path) -> Child {
+    let mut command = Command::new("flock");
+    command.args(["f", "true"]).current_dir(folder);
+    command.spawn().expect("it starts")
+}
+
 /// The fault of a front end that answers interrupts with ENOSYS: nothing could kill the process.
 #[test]
 fn a_process_that_waits_for_a_lock_can_be_killed() {
@@ -175,12 +182,7 @@ fn a_process_that_waits_for_a_lock_can_be_killed() {
     let file = fs::File::create(at.join("f")).expect("a file");
     let held = Flock::lock(file, FlockArg::LockExclusiveNonblock).expect("it is free");
     for round in 1..=3 {
-        let mut waiter = Command::new("flock");
-        let mut waiter = waiter
-            .args(["f", "true"])
-            .current_dir(at)
-            .spawn()
-            .expect("it starts");
+        let mut waiter = waiter_for_a_lock(at);
         memory.wait_until(|state| state.waiting() == 1);
         waiter.kill().expect("the signal is sent");
         memory.wait_until(|state| state.interrupts == round && state.waiting() == 0);
@@ -189,12 +191,7 @@ fn a_process_that_waits_for_a_lock_can_be_killed() {
             Some(libc::SIGKILL)
         );
     }
-    let mut waiter = Command::new("flock");
-    let mut waiter = waiter
-        .args(["f", "true"])
-        .current_dir(at)
-        .spawn()
-        .expect("it starts");
+    let mut waiter = waiter_for_a_lock(at);
     memory.wait_until(|state| state.waiting() == 1);
     drop(held);
     assert!(

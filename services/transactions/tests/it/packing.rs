@@ -224,12 +224,12 @@ fn packs_stay_bounded_under_overwrites() {
             for written in join_all(all.collect::<Vec<_>>()).await {
                 written.expect("written");
             }
-            tokio::time::sleep(MOMENT).await;
+            world.clock().sleep(MOMENT).await;
             most = most.max(packs(&world).await.0);
         }
         assert!(most < 5, "{most} packs");
         assert!(node.engine.figures().packed > 180);
-        tokio::time::sleep(Duration::from_mins(5)).await;
+        world.clock().sleep(Duration::from_mins(5)).await;
         let (count, bytes) = packs(&world).await;
         assert!(count <= 2 && bytes < 60_000, "{count} packs, {bytes} bytes");
         assert_eq!(
@@ -257,7 +257,7 @@ async fn packs_of_lone_values(world: &World, config: Config, values: u64) -> (us
             .await;
         written.expect("written");
     }
-    tokio::time::sleep(Duration::from_mins(5)).await;
+    world.clock().sleep(Duration::from_mins(5)).await;
     for number in 0..values {
         assert_eq!(
             shown(&node, &format!("k{number}")).await,
@@ -326,14 +326,14 @@ fn a_value_that_moves_is_found_in_its_new_pack() {
                 .await
                 .expect("deleted");
         }
-        tokio::time::sleep(MOMENT).await;
+        world.clock().sleep(MOMENT).await;
         assert_eq!(
             node.engine.figures().compacted,
             0,
             "the reader may need all of it"
         );
         node.commit(&reader).await;
-        tokio::time::sleep(MOMENT).await;
+        world.clock().sleep(MOMENT).await;
         assert_eq!(node.engine.figures().compacted, 1);
         assert_eq!(
             (
@@ -347,7 +347,7 @@ fn a_value_that_moves_is_found_in_its_new_pack() {
             .put_now(key("k1-3"), None)
             .await
             .expect("deleted");
-        tokio::time::sleep(Duration::from_mins(5)).await;
+        world.clock().sleep(Duration::from_mins(5)).await;
         assert_eq!(packs(&world).await, (0, 0));
     });
 }
@@ -394,7 +394,7 @@ async fn read_after_its_item_was_late(
     assert_eq!(packs(world).await.0, 1, "both are in it");
     node.engine.abort(&aborted).await.expect("aborted");
     assert_eq!(commit.await.expect("no panic"), Err(Error::OutcomeUnknown));
-    tokio::time::sleep(Duration::from_mins(3)).await;
+    world.clock().sleep(Duration::from_mins(3)).await;
     gate.open();
     node.engine.commit(&late).await.expect("it goes on");
     Ok(node.engine.get_now(&key("k")).await?.value)
@@ -443,7 +443,7 @@ fn what_an_aborted_transaction_packed_goes() {
         }
         assert!(node.engine.figures().packed > 0, "some values were spilled");
         node.engine.abort(&call).await.expect("aborted");
-        tokio::time::sleep(Duration::from_mins(5)).await;
+        world.clock().sleep(Duration::from_mins(5)).await;
         assert_eq!(packs(&world).await, (0, 0));
         assert_eq!(versions_at_rest(&*world.key_value(), "k").await, 0);
     });
