@@ -231,6 +231,13 @@ impl Buffer {
         !state.is_listed || state.fragments.contains_key(&name)
     }
 
+    /// Whether the fragment is known to be here or behind.
+    pub(crate) async fn has(&self, name: FragmentName) -> bool {
+        let path = path(name);
+        let is_here = self.may_have(name) && self.parts.files.head(&path).await.is_ok();
+        is_here || self.parts.behind.head(&path).await.is_ok()
+    }
+
     /// Ranges of a fragment that a row names. Reads again while the store behind does not have it
     /// yet.
     pub(crate) async fn read(

@@ -83,7 +83,10 @@ impl DurableFragments {
 
     /// Whether the fragment is known to be stored.
     pub(crate) async fn has(&self, name: FragmentName) -> bool {
-        self.objects.head(&path(name)).await.is_ok()
+        match &self.buffer {
+            Some(buffer) => buffer.has(name).await,
+            None => self.objects.head(&path(name)).await.is_ok(),
+        }
     }
 
     /// The bytes `range` of the stored object.

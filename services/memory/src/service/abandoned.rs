@@ -103,14 +103,8 @@ impl Service {
                 continue;
             }
             match self.collect_due_uploads().await {
-                Ok(pause) if self.members.is_some() => {
-                    let pause = pause.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
-                    self.table.clock.sleep(pause).await;
-                }
-                Ok(Some(pause)) => {
-                    let ended = pin!(self.upload_limit.has_ended.notified());
-                    select(ended, self.table.clock.sleep(pause)).await;
-                }
+                Ok(Some(pause)) => self.sleep_until_due(pause).await,
+                Ok(None) if self.members.is_some() => self.sleep_until_due(LOOK_AGAIN).await,
                 Ok(None) => self.upload_limit.changed.notified().await,
                 Err(error) => {
                     self.upload_limit.open.lock().has_forgotten = true;
@@ -119,6 +113,17 @@ impl Service {
                 }
             }
         }
+    }
+
+    /// Sleeps until an upload is due, or one has ended.
+    async fn sleep_until_due(&self, pause: Duration) {
+        let pause = if self.members.is_some() {
+            pause.min(LOOK_AGAIN)
+        } else {
+            pause
+        };
+        let ended = pin!(self.upload_limit.has_ended.notified());
+        select(ended, self.table.clock.sleep(pause)).await;
     }
 
     /// The time until the oldest open upload is due; none: no upload is open.

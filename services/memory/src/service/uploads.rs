@@ -213,7 +213,10 @@ impl Service {
                     return Ok(object);
                 }
                 Err(error) => {
-                    self.upload_limit.may_have_ended(upload);
+                    let is_refused = matches!(error, Error::ConditionFailed | Error::Backlog(_));
+                    if !is_refused {
+                        self.upload_limit.may_have_ended(upload);
+                    }
                     return Err(error);
                 }
             }

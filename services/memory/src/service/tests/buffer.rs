@@ -101,6 +101,26 @@ fn puts_and_gets_go_on_while_the_object_store_is_away() {
     });
 }
 
+/// A fragment that left the buffer is looked for behind.
+#[test]
+fn hot_fragments_come_back_to_memory_from_the_store_behind() {
+    run(async {
+        let mut worlds = Worlds::new(1, None);
+        worlds.config.memory_bytes_max = config().memory_bytes_max;
+        let started = worlds.start();
+        bucket(&started).await;
+        put(&started.service, "k", &content(1, LARGE)).await;
+        worlds.drained(&started).await;
+        worlds.sleep(Duration::from_secs(30)).await;
+        drop(started);
+        let started = worlds.start();
+        until(&worlds.near, || async {
+            started.service.figures().fragments == 1
+        })
+        .await;
+    });
+}
+
 /// A fragment that is copied in parts.
 #[test]
 fn a_large_fragment_is_copied_in_parts() {
