@@ -37,6 +37,15 @@ pub enum Error {
     /// There is no function of this name that clients may invoke.
     #[error("no such function")]
     NoSuchFunction,
+    /// There is no volume of this name.
+    #[error("no such volume")]
+    NoSuchVolume,
+    /// There is a volume of this name already.
+    #[error("the volume exists already")]
+    VolumeExists,
+    /// Another volume is a clone that still reads from it.
+    #[error("a clone still reads from the volume")]
+    VolumeInUse,
     /// It has ended, or this attempt of it has.
     #[error("the transaction is finished: {0}")]
     TransactionFinished(Outcome),

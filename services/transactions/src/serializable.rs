@@ -12,7 +12,8 @@
 //! number. The engine knows keys, numbers and ranges, never inodes: POSIX is a library in the
 //! client process. `docs/design/0007-files.md` has the reasons and the failure of each step.
 //!
-//! - [`model`] has the types. [`volume_store`] is the interface that clients use.
+//! - [`model`] has the types. [`volume_store`] is the interface of one volume, and [`volumes`] that
+//!   of all volumes of a store.
 //! - [`model_volume`] is the reference in memory: the oracle for tests of the engine, and a volume
 //!   for tests of its users.
 //! - [`validate`] decides proposals and drafts the slot that does. [`apply`] computes the changes of
@@ -32,10 +33,11 @@ pub mod rows;
 pub mod slots;
 pub mod validate;
 pub mod volume_store;
+pub mod volumes;
 
 use primitives::RecordFormat;
 
-pub use self::{model_volume::ModelVolume, volume_store::VolumeStore};
+pub use self::{model_volume::ModelVolume, volume_store::VolumeStore, volumes::Volumes};
 
 /// The format of all records of volumes: slots, rows, and parts of stages.
 const FORMAT: RecordFormat = RecordFormat::new(1);

@@ -51,7 +51,7 @@ pub(crate) enum Refused {
 const INVALID: &str = "the node of the transaction refuses it";
 
 /// New ones are appended, because nodes of two builds can work side by side.
-const WITHOUT_TEXT: [Error; 13] = [
+const WITHOUT_TEXT: [Error; 16] = [
     Error::Invalid(INVALID),
     Error::TooLarge(INVALID),
     Error::TooManyOpen,
@@ -65,6 +65,9 @@ const WITHOUT_TEXT: [Error; 13] = [
     Error::Expired,
     Error::OutcomeUnknown,
     Error::NoRoom,
+    Error::NoSuchVolume,
+    Error::VolumeExists,
+    Error::VolumeInUse,
 ];
 
 pub(crate) fn not_understood() -> Error {

@@ -92,6 +92,30 @@ impl ModelVolume {
         }
     }
 
+    /// A volume with the content of this one at `at` (`None`: now), and no history. Errors:
+    /// `SnapshotTooOld`.
+    pub(super) fn cloned_at(&self, at: Option<Slot>) -> Result<Self> {
+        let state = &*self.state.lock();
+        let slot = state.slot_of(at.map_or(At::Tail, At::Slot))?;
+        let present = state.versions.keys().filter_map(|key| {
+            let value = state.get(key, slot)?.clone();
+            Some((key.clone(), BTreeMap::from([(slot, Some(value))])))
+        });
+        let content = State {
+            slot,
+            durable: slot,
+            horizon: slot,
+            versions: present.collect(),
+            ranges_reserved: state.ranges_reserved,
+            ..State::default()
+        };
+        Ok(Self {
+            block_bytes: self.block_bytes,
+            state: Mutex::new(content),
+            freed: Notify::new(),
+        })
+    }
+
     /// Loses all that no call of `externalize` has made durable, and all sessions.
     pub fn crash(&self) {
         let state = &mut *self.state.lock();
