@@ -9,7 +9,7 @@ use ports::{Clock, DurabilityPoint, Entropy};
 use primitives::Mutant;
 use transactions::serializable::{
     VolumeStore,
-    model::{Key, SessionId},
+    model::{Key, SessionId, Slot},
 };
 
 use crate::{
@@ -92,6 +92,12 @@ impl FileSystem {
     /// Begins a transaction of many calls. Its end is [`Transaction::commit`].
     pub fn begin(&self) -> Transaction {
         Transaction::new(self.context.clone(), None)
+    }
+
+    /// Begins a transaction that reads the state at `at`. Errors of its calls: `ESTALE` once that is
+    /// too old.
+    pub fn begin_at(&self, at: Slot) -> Transaction {
+        Transaction::new(self.context.clone(), Some(at))
     }
 
     /// Runs `work` as one transaction, again after each conflict. Errors: those of `work`, and

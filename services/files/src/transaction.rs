@@ -110,6 +110,11 @@ impl Transaction {
         self.overlay.point()
     }
 
+    /// The slot that its reads are at; `None` before the first.
+    pub fn slot(&self) -> Option<Slot> {
+        self.overlay.at()
+    }
+
     /// Commits it. `id` identifies the transaction in repeats; `None`: a random one. While the
     /// volume does not answer, the same proposal is repeated until `is_late` says otherwise.
     /// Errors: `EDQUOT`, `ENOSPC`, `EMLINK`, `EFBIG`, and `EIO`, after which the outcome is not

@@ -389,6 +389,29 @@ fn a_listing_skips_nothing_while_names_go() {
     });
 }
 
+/// Pages of a client that has only a name and a slot are one state.
+#[test]
+fn a_listing_continues_after_any_name_at_its_slot() {
+    simulated::run(async {
+        let files = fresh().await;
+        for text in ["a", "b", "d"] {
+            file(&files, text).await;
+        }
+        let mut first = files.begin();
+        first.getattr(ROOT).await.expect("there");
+        let slot = first.slot().expect("it has read");
+        file(&files, "e").await;
+        for (after, expected) in [("a", &["b", "d"][..]), ("c", &["d"]), ("d", &[])] {
+            let (mut listing, cookie) = Listing::after(ROOT, name(after));
+            let mut transaction = files.begin_at(slot);
+            let page = transaction.list(&mut listing, cookie, 9).await;
+            let page = page.expect("a page").into_iter();
+            let names: Vec<Bytes> = page.map(|entry| entry.name).collect();
+            assert_eq!(names, expected);
+        }
+    });
+}
+
 #[test]
 fn a_listing_outlives_its_snapshot() {
     simulated::run(async {

@@ -39,6 +39,16 @@ impl Listing {
         }
     }
 
+    /// A listing that continues after `name`, whether or not that is there, and the cookie of its
+    /// place. It is complete if the transaction reads the slot of the former pages.
+    pub fn after(directory: Ino, name: Bytes) -> (Self, u64) {
+        let listing = Self {
+            seen: vec![(name, directory, Kind::Directory)],
+            ..Self::new(directory)
+        };
+        (listing, DOTS + 1)
+    }
+
     fn rest(&self) -> Bytes {
         match self.seen.last() {
             // The next name in the order of bytes.

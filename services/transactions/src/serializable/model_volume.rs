@@ -327,6 +327,11 @@ impl VolumeStore for ModelVolume {
         now(Ok(()))
     }
 
+    fn pins(&self) -> BoxFuture<'_, Result<Vec<(PinName, Slot)>>> {
+        let pins = self.state.lock().pins.clone();
+        now(Ok(pins.into_iter().collect()))
+    }
+
     fn lock(&self, owner: Owner, lock: Lock) -> BoxFuture<'_, Result<Granted>> {
         Box::pin(async move {
             loop {

@@ -3,11 +3,11 @@
 use std::{fmt, ops::Range};
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt as _, ready};
 use ports::{DurabilityPoint, Read};
 
 use crate::{
-    Result,
+    Error, Result,
     serializable::model::{
         At, BlockBytes, Changed, Granted, Groups, Key, KeyRange, Lock, Owner, Page, PageLimits,
         PinName, Proposal, SessionId, Slot, Snapshot, StageId, Usage, Values, Verdict,
@@ -80,6 +80,12 @@ pub trait VolumeStore: fmt::Debug + Send + Sync {
 
     /// Removes a pin, if it exists.
     fn unpin<'a>(&'a self, name: &'a PinName) -> BoxFuture<'a, Result<()>>;
+
+    /// All pins with their slots, in the order of their names.
+    fn pins(&self) -> BoxFuture<'_, Result<Vec<(PinName, Slot)>>> {
+        let error = Error::Invalid("this store does not list the pins of a volume");
+        ready(Err(error)).boxed()
+    }
 
     /// Takes, tests or frees a lock.
     fn lock(&self, owner: Owner, lock: Lock) -> BoxFuture<'_, Result<Granted>>;

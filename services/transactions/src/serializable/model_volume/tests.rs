@@ -53,6 +53,12 @@ fn collection_keeps_pins_and_what_is_newer_than_its_horizon() {
     simulated::run(async move {
         let open = move || -> Arc<dyn VolumeStore> { shared.clone() };
         conformance::a_pinned_state_stays_readable(&open).await;
+        let pins = volume.pins().await.expect("pins");
+        let pins: Vec<_> = pins
+            .iter()
+            .map(|(name, slot)| (name.as_str(), *slot))
+            .collect();
+        assert_eq!(pins, [("run", Slot(1))]);
         let read = |slot| {
             let keys = [key("d", "a")];
             let found = volume.get_many(At::Slot(Slot(slot)), &keys);
