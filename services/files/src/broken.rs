@@ -11,6 +11,10 @@ pub enum Broken {
     RmdirForgetsEntries,
     /// Data are written without reading that the inode exists.
     WritesWithoutInode,
+    /// The cache keeps values that others changed.
+    KeepsChanged,
+    /// The cache keeps values that were read at an earlier slot than it knows.
+    KeepsOldReads,
     /// Unlinked files are deleted although a session has them open.
     ReapsHeld,
 }

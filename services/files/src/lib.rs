@@ -14,11 +14,13 @@
 //! reads is in `docs/design/0007-files.md`, section 3.2.
 //!
 //! - [`file_system`] is for one call at a time, [`transaction`] for many that take effect together.
+//! - [`cache`] keeps what a client has read of a volume, for later transactions.
 //! - `overlay` knows what a transaction has read and will write. It knows keys, and no inodes.
 //! - `inode` has the keys and their values, [`path_rules`] the limits of names.
 //! - [`reaper`] deletes unlinked files that no session has open any more.
 
 pub mod broken;
+pub mod cache;
 pub mod error;
 pub mod file_system;
 mod inode;

@@ -50,7 +50,7 @@ fn name(text: &str) -> Bytes {
 }
 
 /// Runs `scenario`, which must panic.
-fn must_fail(scenario: impl FnOnce() + std::panic::UnwindSafe) {
+pub(crate) fn must_fail(scenario: impl FnOnce() + std::panic::UnwindSafe) {
     assert!(
         std::panic::catch_unwind(scenario).is_err(),
         "no test notices the mutant"
