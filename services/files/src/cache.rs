@@ -96,6 +96,10 @@ struct Entry {
     is_used: bool,
 }
 
+/// A value, or that there is none.
+#[derive(Debug)]
+struct Found(Option<Bytes>);
+
 /// Counts since the cache was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheFigures {
@@ -123,12 +127,12 @@ impl State {
     }
 
     /// The value of `key` at `at`, if the cache has it.
-    fn hit(&mut self, key: &Key, at: Slot) -> Option<Option<Bytes>> {
+    fn hit(&mut self, key: &Key, at: Slot) -> Option<Found> {
         let is_known = self.known(key.group()).is_some_and(|known| at <= known);
         let entry = self.entries.get_mut(key)?;
         (is_known && entry.from <= at).then(|| {
             entry.is_used = true;
-            entry.value.clone()
+            Found(entry.value.clone())
         })
     }
 
@@ -275,12 +279,11 @@ impl CachedVolume {
         if state.generation != generation {
             return (to, Vec::new());
         }
-        let hot = match keys {
-            Some(keys) => self.drop_changed(state, keys),
-            None => {
-                state.clear();
-                Vec::new()
-            }
+        let hot = if let Some(keys) = keys {
+            self.drop_changed(state, keys)
+        } else {
+            state.clear();
+            Vec::new()
         };
         match groups {
             Groups::All => state.known = state.known.max(Some(to)),
@@ -338,7 +341,7 @@ impl CachedVolume {
     }
 
     /// What the cache has of `keys` at `at`, in their order.
-    fn look_up(&self, keys: &[Key], at: Slot) -> Vec<Option<Option<Bytes>>> {
+    fn look_up(&self, keys: &[Key], at: Slot) -> Vec<Option<Found>> {
         let state = &mut *self.state.lock();
         let found: Vec<_> = keys.iter().map(|key| state.hit(key, at)).collect();
         let hits = found.iter().flatten().count() as u64;
@@ -361,11 +364,12 @@ impl CachedVolume {
             let mut values = answer.value.found.into_iter();
             let gaps = found.iter_mut().filter(|found| found.is_none());
             for (gap, value) in gaps.zip(&mut values) {
-                *gap = Some(value);
+                *gap = Some(Found(value));
             }
         }
         // The volume may have answered fewer.
-        let found = found.into_iter().map_while(|found| found).collect();
+        let found = found.into_iter().map_while(|found| Some(found?.0));
+        let found = found.collect();
         Ok(self.answer(Values { slot: at, found }))
     }
 
