@@ -9,6 +9,7 @@
 //!
 //! - [`wire`] is the codec: bytes to values and back, no I/O.
 //! - [`handler`] is the interface to a file system, and the owner of each reply.
+//! - [`files`] answers requests from a volume: each call a transaction, or all calls in one.
 //! - [`mod@mount`] is the thin shell: mount(2), the threads that read, the unmount.
 //!
 //! Invariants
@@ -23,9 +24,11 @@
 // The device blocks its readers, and this front end is outside the part that a seed replays.
 #![allow(clippy::disallowed_methods)]
 
+pub mod files;
 pub mod handler;
 pub mod mount;
 pub mod wire;
 
+pub use self::files::FileHandler;
 pub use handler::{Handler, Notifier, Responder};
 pub use mount::{Mount, MountError, Unmounted, mount};

@@ -33,7 +33,7 @@ const BUFFER_BYTES_BEYOND_WRITE: usize = 72 * 1024;
 /// Most threads of one mount, each with a buffer.
 pub const THREADS_MAX: usize = 64;
 
-/// How to mount. The kernel checks the permission bits of files, and lets all users in.
+/// How to mount. The kernel checks the permission bits of files.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What `df` and /proc/mounts show as the device.
@@ -42,6 +42,10 @@ pub struct Options {
     pub threads: usize,
     /// What to ask of the kernel.
     pub wishes: Wishes,
+    /// Whether the kernel refuses changes.
+    pub is_read_only: bool,
+    /// Whether other users than the one that mounts may use it.
+    pub allow_other: bool,
 }
 
 /// Why a mount failed.
@@ -112,19 +116,20 @@ pub fn mount(
     // From here on, an error drops `mount`, which unmounts.
     let terms = handshake(&connection, options.wishes)?;
     handler.started(terms);
-    let threads = options.threads.clamp(1, THREADS_MAX);
-    mount.running.store(threads, Ordering::SeqCst);
-    for number in 0..threads {
+    let alive = || Alive::new(&mount.running, handler);
+    // Until all threads run, so that the first ones are not taken for the last ones.
+    let starting = alive();
+    for number in 0..options.threads.clamp(1, THREADS_MAX) {
         let session = Session {
             connection: Arc::clone(&connection),
-            handler: Arc::clone(handler),
-            running: Arc::clone(&mount.running),
+            alive: alive(),
             buffer_bytes: terms.max_write as usize + BUFFER_BYTES_BEYOND_WRITE,
         };
         let thread = Builder::new().name(format!("fuse-{number}"));
         let started = thread.spawn(move || session.run());
         mount.threads.push(started.map_err(MountError::Handshake)?);
     }
+    drop(starting);
     Ok(mount)
 }
 
@@ -132,11 +137,14 @@ pub fn mount(
 fn attach(path: &Path, options: &Options, device: &fs::File) -> io::Result<PathBuf> {
     let path = fs::canonicalize(path)?;
     let (fd, uid, gid) = (device.as_raw_fd(), getuid(), getgid());
-    let data = format!(
-        "fd={fd},rootmode=40000,user_id={uid},group_id={gid},default_permissions,allow_other"
-    );
+    let mut data =
+        format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},default_permissions");
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
     let (source, kind) = (Some(options.source.as_str()), Some("fuse.landfast"));
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let mut flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    flags.set(MsFlags::MS_RDONLY, options.is_read_only);
     nix::mount::mount(source, &path, kind, flags, Some(data.as_str()))?;
     Ok(path)
 }
@@ -240,11 +248,34 @@ fn join(threads: Vec<JoinHandle<()>>) {
     }
 }
 
+/// Counts as a thread that runs. The end of the last one tells the handler.
+struct Alive {
+    running: Arc<AtomicUsize>,
+    handler: Arc<dyn Handler>,
+}
+
+impl Alive {
+    fn new(running: &Arc<AtomicUsize>, handler: &Arc<dyn Handler>) -> Self {
+        running.fetch_add(1, Ordering::SeqCst);
+        Self {
+            running: Arc::clone(running),
+            handler: Arc::clone(handler),
+        }
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if self.running.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.handler.ended();
+        }
+    }
+}
+
 /// One thread of a mount.
 struct Session {
     connection: Arc<Connection>,
-    handler: Arc<dyn Handler>,
-    running: Arc<AtomicUsize>,
+    alive: Alive,
     buffer_bytes: usize,
 }
 
@@ -265,9 +296,6 @@ impl Session {
                 },
             }
         }
-        if self.running.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.handler.ended();
-        }
     }
 
     fn serve(&self, message: &[u8]) {
@@ -279,6 +307,7 @@ impl Session {
             }
         };
         let refuse = |errno| self.connection.reply(header.unique, &Reply::Error(errno));
+        let handler = &self.alive.handler;
         let request = match request {
             Ok(request) => request,
             Err(fault) => {
@@ -287,15 +316,15 @@ impl Session {
             }
         };
         match request.operation {
-            Operation::Forget(lookups) => self.handler.forget(header.inode, lookups),
+            Operation::Forget(lookups) => handler.forget(header.inode, lookups),
             Operation::BatchForget(forgets) => {
                 for (inode, lookups) in forgets.iter() {
-                    self.handler.forget(inode, lookups);
+                    handler.forget(inode, lookups);
                 }
             }
             Operation::Interrupt(unique) => {
                 if self.connection.mark_interrupted(unique) {
-                    self.handler.interrupt(unique);
+                    handler.interrupt(unique);
                 } else {
                     // Another thread has read the request, and has not registered it yet. The
                     // kernel sends the interrupt again, unless the request was answered meanwhile.
@@ -306,9 +335,7 @@ impl Session {
             Operation::Destroy => self.connection.reply(header.unique, &Reply::Done),
             Operation::Init(_) => refuse(Errno::EPROTO),
             Operation::Unsupported => refuse(Errno::ENOSYS),
-            _ => self
-                .handler
-                .handle(request, self.connection.responder(header.unique)),
+            _ => handler.handle(request, self.connection.responder(header.unique)),
         }
     }
 }

@@ -9,7 +9,7 @@ use ports::{Clock, DurabilityPoint, Entropy};
 use primitives::Mutant;
 use transactions::serializable::{
     VolumeStore,
-    model::{Key, SessionId, Slot},
+    model::{Granted, Key, Lock, Owner, SessionId, Slot},
 };
 
 use crate::{
@@ -226,6 +226,25 @@ impl FileSystem {
         })
     }
 
+    /// Takes, tests or frees a lock on the [`lock_key`] of an inode. `owner` is one of this session.
+    pub async fn lock(&self, owner: u64, lock: Lock) -> Result<Granted> {
+        let session = self.session;
+        let owner = Owner { session, id: owner };
+        let granted = self.context.store.lock(owner, lock).await;
+        granted.map_err(|_| Errno::EIO)
+    }
+
+    /// Ends all locks and holds of this session. No call may follow.
+    pub async fn end_session(&self) -> Result<()> {
+        let ended = self.context.store.end_session(self.session).await;
+        ended.map_err(|_| Errno::EIO)
+    }
+
+    /// The size of the volume's blocks.
+    pub fn block_bytes(&self) -> u32 {
+        self.context.store.block_bytes().get()
+    }
+
     pub(crate) fn context(&self) -> &Context {
         &self.context
     }
@@ -247,6 +266,11 @@ impl FileSystem {
 /// The key that sessions hold while an inode is open.
 pub(crate) fn hold_key(ino: Ino) -> Key {
     inode::field(ino, Field::Existence)
+}
+
+/// The key that locks of an inode are on.
+pub fn lock_key(ino: Ino) -> Key {
+    hold_key(ino)
 }
 
 /// Defines calls that are one transaction each: arguments by value, then ones by reference.

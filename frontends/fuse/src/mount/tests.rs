@@ -43,10 +43,10 @@ impl Fixture {
         let (kernel, device) = UnixStream::pair().expect("two sockets");
         kernel.set_nonblocking(true).expect("a socket");
         let keeper = Arc::<Keeper>::default();
+        let handler: Arc<dyn Handler> = Arc::<Keeper>::clone(&keeper);
         let session = Session {
             connection: Connection::new(fs::File::from(OwnedFd::from(device))),
-            handler: Arc::<Keeper>::clone(&keeper),
-            running: Arc::new(AtomicUsize::new(1)),
+            alive: Alive::new(&Arc::default(), &handler),
             buffer_bytes: 0,
         };
         let fixture = Self {

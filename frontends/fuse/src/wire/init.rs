@@ -115,6 +115,8 @@ pub struct Wishes {
     pub max_write: u32,
     /// Flags beyond [`REQUIRED`] and [`WANTED`], as [`AUTO_INVAL_DATA`].
     pub flags: u64,
+    /// Flags of [`WANTED`] that are not asked for.
+    pub declined: u64,
 }
 
 impl Default for Wishes {
@@ -123,6 +125,7 @@ impl Default for Wishes {
         Self {
             max_write: 1 << 20,
             flags: 0,
+            declined: 0,
         }
     }
 }
@@ -196,7 +199,7 @@ pub fn negotiate(init: &Init, wishes: Wishes) -> Negotiation {
         return Negotiation::Refused(Refusal::Lacks(lacking));
     }
     reply.minor = init.minor.min(MINOR_MAX);
-    reply.flags = init.flags & (REQUIRED | WANTED | wishes.flags);
+    reply.flags = init.flags & (REQUIRED | WANTED & !wishes.declined | wishes.flags);
     let write_max = match init.flags & MAX_PAGES {
         0 => WRITE_BYTES_WITHOUT_MAX_PAGES,
         _ => TRANSFER_BYTES_MAX,

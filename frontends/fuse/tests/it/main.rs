@@ -8,4 +8,6 @@ mod fuzz;
 mod memory;
 mod mounts;
 mod negotiation;
+mod programs;
+mod volume;
 mod wire;

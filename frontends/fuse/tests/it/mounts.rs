@@ -59,6 +59,8 @@ fn options() -> Options {
         source: "memory".to_owned(),
         threads: 2,
         wishes: Wishes::default(),
+        is_read_only: false,
+        allow_other: true,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use fuse_frontend::wire::init::{
     AUTO_INVAL_DATA, DIRECT_IO_ALLOW_MMAP, INIT_EXT, Init, InitReply, MAX_PAGES, Negotiation,
-    REQUIRED, Refusal, WANTED, Wishes, negotiate,
+    READDIRPLUS, REQUIRED, Refusal, WANTED, Wishes, negotiate,
 };
 
 /// Linux 6.18 offers this and more.
@@ -33,6 +33,12 @@ fn a_modern_kernel_gets_what_we_want_and_no_more() {
     assert_eq!(reply.max_readahead, 131_072);
     // FUSE_WRITEBACK_CACHE would give the sizes of files to the kernel.
     assert_eq!(reply.flags & (1 << 16), 0);
+    let without_plus = Wishes {
+        declined: READDIRPLUS,
+        ..Wishes::default()
+    };
+    let reply = agreed(&modern(), without_plus);
+    assert_eq!(reply.flags, (REQUIRED | WANTED) & !READDIRPLUS);
     let with_leases = Wishes {
         flags: AUTO_INVAL_DATA,
         ..Wishes::default()
@@ -133,6 +139,7 @@ fn the_largest_write_has_bounds() {
             Wishes {
                 max_write: wish,
                 flags: 0,
+                declined: 0,
             },
         );
         assert_eq!(reply.max_write, is);

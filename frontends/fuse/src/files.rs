@@ -1,0 +1,310 @@
+//! The file service behind a mount.
+//!
+//! ```text
+//! Handler::handle ─▶ Node::work   copies what outlives the request
+//!                 ─▶ in_flight    polls it once on the reader's thread; if it must wait, a task
+//!                                 ends it, and an interrupt finds it there
+//!                 ─▶ calls        each call a transaction, or all calls in one
+//! ```
+//!
+//! - [`FileHandler::each`] is for mounts that several machines share. The kernel caches nothing: each
+//!   call is linearizable, except mapped memory, which is coherent within one mount.
+//! - [`FileHandler::transaction`] is for a private mount whose calls take effect together. The kernel
+//!   caches without end, because all changes come from this mount.
+//!
+//! Invariants
+//! - Open files are held until their release, so their data outlive their last name. Lookups hold
+//!   nothing: numbers of inodes are never used again, so a late call finds no other file.
+//! - An interrupt ends a wait for a lock at once. Other calls get a second more, since programs do
+//!   not expect that a timer's signal ends a write. After `EINTR` a change may still have happened.
+
+mod answer;
+mod calls;
+mod data;
+mod directories;
+mod in_flight;
+mod locks;
+mod names;
+mod xattrs;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use files::{FileSystem, Ino, Transaction};
+use tokio::runtime::Handle;
+
+use self::{
+    answer::{Answer, Outcome},
+    calls::Calls,
+    directories::Directories,
+    in_flight::{InFlight, Patience, Work},
+    locks::Locks,
+};
+use crate::{
+    handler::{Handler, Responder},
+    wire::{
+        Errno, Header, LockKind, OPEN_DIRECT_IO, OPEN_KEEP_CACHE, OPEN_PARALLEL_DIRECT_WRITES,
+        Operation, Request,
+        init::{READDIRPLUS, Wishes},
+    },
+};
+
+/// How long the kernel may cache names and attributes where all changes come from one mount.
+const ENDLESS: Duration = Duration::from_hours(365 * 24);
+
+/// Serves the requests of one mount from a volume.
+#[derive(Debug)]
+pub struct FileHandler {
+    runtime: Handle,
+    node: Arc<Node>,
+    in_flight: Arc<InFlight>,
+}
+
+/// What the calls of a mount share.
+#[derive(Debug)]
+struct Node {
+    calls: Calls,
+    caching: Caching,
+    block_bytes: u32,
+    directories: Directories,
+    locks: Locks,
+}
+
+/// What the kernel may cache.
+#[derive(Debug, Clone, Copy)]
+struct Caching {
+    ttl: Duration,
+    /// The flags of the reply to OPEN.
+    open_flags: u32,
+}
+
+impl Caching {
+    const NONE: Self = Self {
+        ttl: Duration::ZERO,
+        open_flags: OPEN_DIRECT_IO | OPEN_PARALLEL_DIRECT_WRITES,
+    };
+    const ALL: Self = Self {
+        ttl: ENDLESS,
+        open_flags: OPEN_KEEP_CACHE,
+    };
+}
+
+impl FileHandler {
+    /// A mount whose calls are transactions of their own. Calls that wait are tasks of `runtime`,
+    /// which needs its timers.
+    pub fn each(files: Arc<FileSystem>, runtime: Handle) -> Arc<Self> {
+        Self::new(Calls::each(files), Caching::NONE, runtime)
+    }
+
+    /// A private mount whose calls are one transaction, which begins now. After the unmount,
+    /// [`take`](Self::take) returns it for its commit.
+    pub fn transaction(files: Arc<FileSystem>, runtime: Handle) -> Arc<Self> {
+        Self::new(Calls::together(files), Caching::ALL, runtime)
+    }
+
+    fn new(calls: Calls, caching: Caching, runtime: Handle) -> Arc<Self> {
+        let block_bytes = calls.files().block_bytes();
+        Arc::new(Self {
+            runtime,
+            node: Arc::new(Node {
+                calls,
+                caching,
+                block_bytes,
+                directories: Directories::default(),
+                locks: Locks::default(),
+            }),
+            in_flight: Arc::default(),
+        })
+    }
+
+    /// What such a mount asks of the kernel. It does not look names up while it lists them: the
+    /// kernel could not keep the attributes, and a transaction would depend on all of them.
+    pub fn wishes() -> Wishes {
+        Wishes {
+            declined: READDIRPLUS,
+            ..Wishes::default()
+        }
+    }
+
+    /// Takes the transaction of a mount that is made by [`transaction`](Self::transaction). It waits
+    /// for a call that runs; later calls fail with `EIO`. `None` if it is taken, or if the mount has
+    /// none.
+    pub async fn take(&self) -> Option<Transaction> {
+        self.node.calls.take().await
+    }
+}
+
+impl Handler for FileHandler {
+    fn handle(&self, request: Request<'_>, responder: Responder) {
+        match self.node.work(request) {
+            Work::Done(outcome) => answer::send(outcome, responder),
+            Work::Later(patience, work) => {
+                self.in_flight.run(&self.runtime, patience, work, responder);
+            }
+        }
+    }
+
+    fn forget(&self, _inode: u64, _lookups: u64) {}
+
+    fn interrupt(&self, unique: u64) {
+        self.in_flight.interrupt(unique);
+    }
+
+    fn ended(&self) {
+        let node = Arc::clone(&self.node);
+        self.runtime.spawn(async move {
+            if let Err(error) = node.calls.files().end_session().await {
+                tracing::info!(%error, "the server ends the locks of this mount by itself");
+            }
+        });
+    }
+}
+
+impl Node {
+    /// Starts a request about names or attributes; passes others on.
+    fn work(self: &Arc<Self>, request: Request<'_>) -> Work {
+        let Header { inode, .. } = request.header;
+        let (ino, node) = (Ino(inode), Arc::clone(self));
+        let by = Creator::of(&request.header);
+        match request.operation {
+            Operation::Lookup(name) => self.later(node.lookup(ino, copied(name))),
+            Operation::GetAttr(_) => self.later(node.get_attributes(ino)),
+            Operation::SetAttr(set) => self.later(node.set_attributes(ino, set)),
+            Operation::ReadLink => self.later(node.read_link(ino)),
+            Operation::Symlink { name, target } => {
+                self.later(node.symlink(ino, by, copied(name), copied(target)))
+            }
+            Operation::MkNod {
+                mode, umask, name, ..
+            } => self.later(node.make_node(ino, by.with(mode & !umask), copied(name))),
+            Operation::MkDir { mode, umask, name } => {
+                self.later(node.make_directory(ino, by.with(mode & !umask), copied(name)))
+            }
+            Operation::Create {
+                flags,
+                mode,
+                umask,
+                name,
+                ..
+            } => self.later(node.create(ino, by.with(mode & !umask), flags, copied(name))),
+            Operation::Unlink(name) => self.later(node.unlink(ino, copied(name))),
+            Operation::RmDir(name) => self.later(node.remove_directory(ino, copied(name))),
+            Operation::Rename {
+                directory_new,
+                flags,
+                name,
+                name_new,
+            } => {
+                let to = Ino(directory_new);
+                self.later(node.rename(ino, to, flags, copied(name), copied(name_new)))
+            }
+            Operation::Link { inode, name } => self.later(node.link(Ino(inode), ino, copied(name))),
+            _ => self.work_on_files(request),
+        }
+    }
+
+    /// Starts a request about the content of a file or a directory; passes others on.
+    fn work_on_files(self: &Arc<Self>, request: Request<'_>) -> Work {
+        let (ino, node) = (Ino(request.header.inode), Arc::clone(self));
+        match request.operation {
+            Operation::Open {
+                flags,
+                kills_privileges,
+            } => self.later(node.open(ino, flags, kills_privileges)),
+            Operation::Read(read) => self.later(node.read(ino, read.offset, read.size)),
+            Operation::Write(write) => {
+                let target = data::Target::of(&write);
+                self.later(node.write(ino, target, copied(write.data)))
+            }
+            Operation::Fallocate {
+                offset,
+                length,
+                mode,
+                ..
+            } => self.later(node.allocate(ino, mode, offset, length)),
+            Operation::LSeek { offset, whence, .. } => self.later(node.seek(ino, whence, offset)),
+            Operation::FSync { .. } | Operation::FSyncDir { .. } | Operation::SyncFs => {
+                self.later(node.sync())
+            }
+            Operation::Flush { lock_owner, .. } => {
+                if self.locks.has(ino, lock_owner) {
+                    self.later(node.unlock_process(ino, lock_owner))
+                } else {
+                    Work::Done(Ok(Answer::Done))
+                }
+            }
+            Operation::Release(release) => self.later(node.release(ino, release.flock_owner)),
+            Operation::OpenDir(_) => Work::Done(Ok(self.open_directory(ino))),
+            Operation::ReadDir(read) => self.later(node.list(read)),
+            Operation::ReadDirPlus(read) => self.later(node.list_with_attributes(read)),
+            Operation::ReleaseDir(release) => {
+                self.directories.close(release.handle);
+                Work::Done(Ok(Answer::Done))
+            }
+            _ => self.work_on_rest(request),
+        }
+    }
+
+    /// Starts a request about locks, extended attributes or the volume.
+    fn work_on_rest(self: &Arc<Self>, request: Request<'_>) -> Work {
+        let (ino, node) = (Ino(request.header.inode), Arc::clone(self));
+        match request.operation {
+            Operation::StatFs => self.later(node.usage()),
+            Operation::GetXattr { size, name } => match xattrs::check(name) {
+                Ok(()) => self.later(node.get_xattr(ino, size, copied(name))),
+                Err(errno) => Work::Done(Err(errno)),
+            },
+            Operation::SetXattr { name, value, flags } => match xattrs::check(name) {
+                Ok(()) => self.later(node.set_xattr(ino, flags, copied(name), copied(value))),
+                Err(errno) => Work::Done(Err(errno)),
+            },
+            Operation::ListXattr(size) => self.later(node.list_xattrs(ino, size)),
+            Operation::RemoveXattr(name) => self.later(node.remove_xattr(ino, copied(name))),
+            Operation::GetLock(lock) => self.later(node.get_lock(ino, lock)),
+            Operation::SetLock(lock) => self.later(node.set_lock(ino, lock)),
+            Operation::SetLockWait(lock) if lock.lock.kind == LockKind::Unlocked => {
+                self.later(node.set_lock(ino, lock))
+            }
+            Operation::SetLockWait(lock) => {
+                Work::Later(Patience::None, Box::pin(node.wait_for_lock(ino, lock)))
+            }
+            // The kernel checks permissions itself, has stat for statx, reads and writes for
+            // copy_file_range, and refuses O_TMPFILE.
+            _ => Work::Done(Err(Errno::ENOSYS)),
+        }
+    }
+
+    /// A call that may wait for the volume.
+    fn later(&self, work: impl Future<Output = Outcome> + Send + 'static) -> Work {
+        let patience = match self.calls {
+            Calls::Each(_) => Patience::Short,
+            // A call that ends half way would leave a part of it in the transaction.
+            Calls::Together(_) => Patience::Endless,
+        };
+        Work::Later(patience, Box::pin(work))
+    }
+}
+
+/// Who creates an inode.
+#[derive(Debug, Clone, Copy)]
+struct Creator {
+    uid: u32,
+    gid: u32,
+}
+
+impl Creator {
+    fn of(header: &Header) -> Self {
+        let Header { uid, gid, .. } = *header;
+        Self { uid, gid }
+    }
+
+    /// The access of the inode, with the type bits of its mode.
+    fn with(self, mode: u32) -> files::model::Access {
+        let Self { uid, gid } = self;
+        files::model::Access { mode, uid, gid }
+    }
+}
+
+fn copied(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}

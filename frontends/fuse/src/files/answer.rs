@@ -1,0 +1,108 @@
+//! Answers of the file service as replies to the kernel.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use files::model::{Attributes, Kind, Space, Time};
+
+use crate::{
+    handler::Responder,
+    wire::{self, DirectoryList, Entry, Errno, FileSystemUsage, Opened, Reply},
+};
+
+/// The type bits of modes.
+const DIRECTORY: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+const SYMLINK: u32 = 0o120_000;
+/// The bytes of a block in `st_blocks`.
+const STAT_BLOCK_BYTES: u64 = 512;
+/// What `df -i` shows as the size: numbers of inodes do not run out.
+const INODES: u64 = 1 << 40;
+
+/// The end of a call.
+pub(super) type Outcome = Result<Answer, Errno>;
+
+/// A reply that owns its data.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Done,
+    Reply(Reply<'static>),
+    Data(Bytes),
+    List(DirectoryList),
+}
+
+pub(super) fn send(outcome: Outcome, responder: Responder) {
+    match outcome {
+        Ok(Answer::Done) => responder.send(&Reply::Done),
+        Ok(Answer::Reply(reply)) => responder.send(&reply),
+        Ok(Answer::Data(data)) => responder.send(&Reply::Data(&data)),
+        Ok(Answer::List(list)) => responder.send(&list.reply()),
+        Err(errno) => responder.fail(errno),
+    }
+}
+
+impl From<files::Errno> for Errno {
+    fn from(errno: files::Errno) -> Self {
+        Self::new(errno as i32)
+    }
+}
+
+/// The type bits of a mode.
+pub(super) fn type_bits(kind: Kind) -> u32 {
+    match kind {
+        Kind::File => REGULAR,
+        Kind::Directory => DIRECTORY,
+        Kind::Symlink => SYMLINK,
+    }
+}
+
+fn time(time: Time) -> wire::Time {
+    wire::Time {
+        seconds: time.seconds,
+        nanoseconds: time.nanoseconds,
+    }
+}
+
+pub(super) fn attributes(of: &Attributes, block_bytes: u32) -> wire::Attributes {
+    wire::Attributes {
+        inode: of.ino.0,
+        size: of.size,
+        // Holes count, since their number would cost a scan.
+        blocks: of.size.div_ceil(STAT_BLOCK_BYTES),
+        atime: time(of.atime),
+        mtime: time(of.mtime),
+        ctime: time(of.ctime),
+        mode: type_bits(of.kind) | of.access.mode,
+        links: u32::try_from(of.links).unwrap_or(u32::MAX),
+        uid: of.access.uid,
+        gid: of.access.gid,
+        rdev: 0,
+        block_bytes,
+    }
+}
+
+pub(super) fn entry(of: &Attributes, block_bytes: u32, ttl: Duration) -> Entry {
+    Entry {
+        attributes: attributes(of, block_bytes),
+        // Numbers are never used again.
+        generation: 0,
+        name_ttl: ttl,
+        attributes_ttl: ttl,
+    }
+}
+
+pub(super) fn opened(handle: u64, flags: u32) -> Answer {
+    Answer::Reply(Reply::Opened(Opened { handle, flags }))
+}
+
+pub(super) fn usage(space: Space) -> Answer {
+    Answer::Reply(Reply::Usage(FileSystemUsage {
+        blocks: space.blocks,
+        blocks_free: space.blocks_free,
+        blocks_available: space.blocks_free,
+        inodes: INODES,
+        inodes_free: INODES.saturating_sub(space.keys),
+        block_bytes: space.block_bytes,
+        name_bytes_max: files::path_rules::NAME_BYTES_MAX as u32,
+    }))
+}

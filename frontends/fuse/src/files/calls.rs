@@ -1,0 +1,148 @@
+//! Calls as transactions: each its own, or all together.
+
+use std::sync::Arc;
+
+use files::{Errno, FileSystem, Listing, Result, Transaction, model::DirectoryEntry};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use transactions::serializable::{
+    lock_table::LockTable,
+    model::{Granted, Lock, Owner, SessionId, Slot, Wait},
+};
+
+/// How calls become transactions.
+#[derive(Debug)]
+pub(super) enum Calls {
+    /// Each is one.
+    Each(Arc<FileSystem>),
+    /// All are one.
+    Together(Box<Together>),
+}
+
+/// One transaction for all calls, and the locks among its processes.
+#[derive(Debug)]
+pub(super) struct Together {
+    files: Arc<FileSystem>,
+    /// `None` once it is taken.
+    transaction: tokio::sync::Mutex<Option<Transaction>>,
+    locks: Mutex<LockTable>,
+    /// Locks were freed.
+    freed: Notify,
+}
+
+impl Calls {
+    pub(super) fn each(files: Arc<FileSystem>) -> Self {
+        Self::Each(files)
+    }
+
+    pub(super) fn together(files: Arc<FileSystem>) -> Self {
+        let transaction = files.begin();
+        Self::Together(Box::new(Together {
+            files,
+            transaction: tokio::sync::Mutex::new(Some(transaction)),
+            locks: Mutex::default(),
+            freed: Notify::new(),
+        }))
+    }
+
+    pub(super) fn files(&self) -> &Arc<FileSystem> {
+        match self {
+            Self::Each(files) => files,
+            Self::Together(together) => &together.files,
+        }
+    }
+
+    pub(super) async fn take(&self) -> Option<Transaction> {
+        match self {
+            Self::Each(_) => None,
+            Self::Together(together) => together.transaction.lock().await.take(),
+        }
+    }
+
+    /// Runs `work` as a transaction, perhaps several times; or once, as a part of the one.
+    pub(super) async fn run<T, F>(&self, work: F) -> Result<T>
+    where
+        F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,
+    {
+        match self {
+            Self::Each(files) => files.transact(work).await,
+            Self::Together(together) => {
+                let transaction = &mut *together.transaction.lock().await;
+                work(transaction.as_mut().ok_or(Errno::EIO)?).await
+            }
+        }
+    }
+
+    pub(super) async fn list(
+        &self,
+        listing: &mut Listing,
+        cookie: u64,
+        count: usize,
+    ) -> Result<Vec<DirectoryEntry>> {
+        match self {
+            Self::Each(files) => files.list(listing, cookie, count).await,
+            Self::Together(together) => {
+                let transaction = &mut *together.transaction.lock().await;
+                let transaction = transaction.as_mut().ok_or(Errno::EIO)?;
+                transaction.list(listing, cookie, count).await
+            }
+        }
+    }
+
+    /// Keeps the data of an open file. A transaction reads versions, which stay without a hold.
+    pub(super) async fn hold(&self, ino: files::Ino) -> Result<()> {
+        match self {
+            Self::Each(files) => files.hold(ino).await,
+            Self::Together(_) => Ok(()),
+        }
+    }
+
+    pub(super) async fn close(&self, ino: files::Ino) -> Result<()> {
+        match self {
+            Self::Each(files) => files.close(ino).await,
+            Self::Together(_) => Ok(()),
+        }
+    }
+
+    /// Waits for the disk. Of a transaction nothing survives before its commit.
+    pub(super) async fn sync(&self) -> Result<()> {
+        match self {
+            Self::Each(files) => files.fsync().await,
+            Self::Together(_) => Ok(()),
+        }
+    }
+
+    pub(super) async fn lock(&self, owner: u64, lock: Lock) -> Result<Granted> {
+        match self {
+            Self::Each(files) => files.lock(owner, lock).await,
+            Self::Together(together) => Ok(together.lock(owner, lock).await),
+        }
+    }
+}
+
+impl Together {
+    async fn lock(&self, id: u64, lock: Lock) -> Granted {
+        // The table is of this mount alone, so the session does not matter.
+        let session = SessionId(0);
+        let owner = Owner { session, id };
+        loop {
+            let freed = self.freed.notified();
+            let mut freed = std::pin::pin!(freed);
+            freed.as_mut().enable();
+            let granted = {
+                let mut locks = self.locks.lock();
+                match lock.wait {
+                    Wait::Test => locks.test(owner, &lock),
+                    _ => locks.take(owner, &lock, Slot::default()),
+                }
+            };
+            if granted == Granted::Yes || lock.wait != Wait::UntilGranted {
+                // An unlock frees bytes, and so does an exclusive lock that becomes shared.
+                self.freed.notify_waiters();
+                return granted;
+            }
+            freed.await;
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Calls on open files.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use files::{
+    Ino,
+    model::{Allocation, Privileges, Seek, SetAttributes},
+};
+use futures_util::future::FutureExt as _;
+use nix::libc;
+
+use super::{
+    Node,
+    answer::{self, Answer, Outcome},
+    names::privileges,
+};
+use crate::wire::{Errno, Reply, Write};
+
+const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
+const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
+const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
+
+/// Where a write goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    /// `None`: to the end, as O_APPEND asks. The kernel's offset may be from an old length.
+    offset: Option<u64>,
+    privileges: Privileges,
+}
+
+impl Target {
+    pub(super) fn of(write: &Write<'_>) -> Self {
+        let is_append = write.flags & libc::O_APPEND as u32 != 0 && !write.is_cached;
+        Self {
+            offset: (!is_append).then_some(write.offset),
+            privileges: privileges(write.kills_privileges),
+        }
+    }
+}
+
+impl Node {
+    /// Opens a file. Handles carry nothing: each request names its inode.
+    pub(super) async fn open(
+        self: Arc<Self>,
+        ino: Ino,
+        flags: u32,
+        kills_privileges: bool,
+    ) -> Outcome {
+        self.calls.hold(ino).await?;
+        if flags & libc::O_TRUNC as u32 != 0 {
+            let set = SetAttributes {
+                size: Some(0),
+                privileges: privileges(kills_privileges),
+                ..SetAttributes::default()
+            };
+            let truncated = self
+                .calls
+                .run(move |transaction| transaction.setattr(ino, set).boxed());
+            if let Err(errno) = truncated.await {
+                self.calls.close(ino).await?;
+                return Err(errno.into());
+            }
+        }
+        Ok(answer::opened(0, self.caching.open_flags))
+    }
+
+    pub(super) async fn release(self: Arc<Self>, ino: Ino, flock_owner: Option<u64>) -> Outcome {
+        if let Some(owner) = flock_owner {
+            self.unlock_file(ino, owner).await?;
+        }
+        self.calls.close(ino).await?;
+        Ok(Answer::Done)
+    }
+
+    pub(super) async fn read(self: Arc<Self>, ino: Ino, offset: u64, size: u32) -> Outcome {
+        let count = u64::from(size);
+        let data = self
+            .calls
+            .run(move |transaction| transaction.read(ino, offset, count).boxed());
+        Ok(Answer::Data(data.await?))
+    }
+
+    pub(super) async fn write(self: Arc<Self>, ino: Ino, target: Target, data: Bytes) -> Outcome {
+        let Target { offset, privileges } = target;
+        let count = data.len() as u32;
+        let written = self.calls.run(move |transaction| {
+            let data = data.clone();
+            async move {
+                match offset {
+                    Some(offset) => transaction.write(ino, offset, privileges, &data).await,
+                    None => transaction.append(ino, privileges, &data).await,
+                }
+            }
+            .boxed()
+        });
+        written.await?;
+        Ok(Answer::Reply(Reply::Written(count)))
+    }
+
+    pub(super) async fn allocate(
+        self: Arc<Self>,
+        ino: Ino,
+        mode: u32,
+        offset: u64,
+        length: u64,
+    ) -> Outcome {
+        const PUNCH_WITHIN: u32 = PUNCH_HOLE | KEEP_SIZE;
+        const ZERO_WITHIN: u32 = ZERO_RANGE | KEEP_SIZE;
+        let allocation = match mode {
+            0 => Allocation::Extend,
+            KEEP_SIZE => Allocation::KeepSize,
+            // A hole reads as zeros.
+            PUNCH_WITHIN | ZERO_WITHIN => Allocation::PunchHole,
+            ZERO_RANGE => Allocation::ZeroRange,
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        let allocated = self.calls.run(move |transaction| {
+            transaction
+                .fallocate(ino, allocation, offset, length)
+                .boxed()
+        });
+        allocated.await?;
+        Ok(Answer::Done)
+    }
+
+    pub(super) async fn seek(self: Arc<Self>, ino: Ino, whence: u32, offset: u64) -> Outcome {
+        let seek = match whence.cast_signed() {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return Err(Errno::EINVAL),
+        };
+        let found = self
+            .calls
+            .run(move |transaction| transaction.seek(ino, seek, offset).boxed());
+        Ok(Answer::Reply(Reply::Offset(found.await?)))
+    }
+
+    pub(super) async fn sync(self: Arc<Self>) -> Outcome {
+        self.calls.sync().await?;
+        Ok(Answer::Done)
+    }
+
+    pub(super) async fn usage(self: Arc<Self>) -> Outcome {
+        Ok(answer::usage(self.calls.files().statfs().await?))
+    }
+}

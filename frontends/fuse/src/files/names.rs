@@ -1,0 +1,238 @@
+//! Calls on names and attributes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use files::{
+    Ino,
+    model::{Access, Attributes, Privileges, RenameMode, SetAttributes, SetTime, Time},
+};
+use futures_util::future::FutureExt as _;
+use nix::libc;
+
+use super::{
+    Creator, Node,
+    answer::{self, Answer, Outcome},
+};
+use crate::wire::{self, Entry, Errno, Opened, Reply, SetAttr};
+
+/// Defines calls that make a name: they run `$make` and return the attributes of the new inode.
+macro_rules! makers {
+    ($($(#[$doc:meta])* $name:ident: $make:ident;)*) => {
+        impl Node {
+            $(
+                $(#[$doc])*
+                pub(super) async fn $name(
+                    self: Arc<Self>,
+                    parent: Ino,
+                    access: Access,
+                    name: Bytes,
+                ) -> Outcome {
+                    let made = self.calls.run(move |transaction| {
+                        let name = name.clone();
+                        async move {
+                            let ino = transaction.$make(parent, access, &name).await?;
+                            transaction.getattr(ino).await
+                        }
+                        .boxed()
+                    });
+                    Ok(self.found(&made.await?))
+                }
+            )*
+        }
+    };
+}
+
+makers! {
+    make_node: mknod;
+    make_directory: mkdir;
+}
+
+impl Node {
+    pub(super) async fn lookup(self: Arc<Self>, parent: Ino, name: Bytes) -> Outcome {
+        let found = self.calls.run(move |transaction| {
+            let name = name.clone();
+            async move { transaction.stat(parent, &name).await }.boxed()
+        });
+        match found.await {
+            Ok(attributes) => Ok(self.found(&attributes)),
+            // An entry without an inode lets the kernel remember that the name is free.
+            Err(files::Errno::ENOENT) if !self.caching.ttl.is_zero() => {
+                let entry = Entry {
+                    name_ttl: self.caching.ttl,
+                    ..Entry::default()
+                };
+                Ok(Answer::Reply(Reply::Entry(entry)))
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    pub(super) async fn get_attributes(self: Arc<Self>, ino: Ino) -> Outcome {
+        let found = self
+            .calls
+            .run(move |transaction| transaction.getattr(ino).boxed());
+        Ok(self.attributes(&found.await?))
+    }
+
+    pub(super) async fn set_attributes(self: Arc<Self>, ino: Ino, set: SetAttr) -> Outcome {
+        let set = set_attributes(set);
+        let changed = self.calls.run(move |transaction| {
+            async move {
+                transaction.setattr(ino, set).await?;
+                transaction.getattr(ino).await
+            }
+            .boxed()
+        });
+        Ok(self.attributes(&changed.await?))
+    }
+
+    /// Creates and opens a file.
+    pub(super) async fn create(
+        self: Arc<Self>,
+        parent: Ino,
+        access: Access,
+        flags: u32,
+        name: Bytes,
+    ) -> Outcome {
+        let made = self.calls.run(move |transaction| {
+            let name = name.clone();
+            async move {
+                let ino = transaction.create(parent, access, &name).await?;
+                transaction.getattr(ino).await
+            }
+            .boxed()
+        });
+        let attributes = match made.await {
+            // The name was free when the kernel looked. ESTALE lets it look again, and check whether
+            // the caller may open that file.
+            Err(files::Errno::EEXIST) if flags & libc::O_EXCL as u32 == 0 => {
+                return Err(Errno::new(libc::ESTALE));
+            }
+            made => made?,
+        };
+        self.calls.hold(attributes.ino).await?;
+        let entry = answer::entry(&attributes, self.block_bytes, self.caching.ttl);
+        let opened = Opened {
+            handle: 0,
+            flags: self.caching.open_flags,
+        };
+        Ok(Answer::Reply(Reply::Created(entry, opened)))
+    }
+
+    pub(super) async fn symlink(
+        self: Arc<Self>,
+        parent: Ino,
+        by: Creator,
+        name: Bytes,
+        target: Bytes,
+    ) -> Outcome {
+        let access = by.with(0o777);
+        let made = self.calls.run(move |transaction| {
+            let (name, target) = (name.clone(), target.clone());
+            async move {
+                let ino = transaction.symlink(parent, access, &name, &target).await?;
+                transaction.getattr(ino).await
+            }
+            .boxed()
+        });
+        Ok(self.found(&made.await?))
+    }
+
+    pub(super) async fn read_link(self: Arc<Self>, ino: Ino) -> Outcome {
+        let target = self
+            .calls
+            .run(move |transaction| transaction.readlink(ino).boxed());
+        Ok(Answer::Data(target.await?))
+    }
+
+    pub(super) async fn link(self: Arc<Self>, ino: Ino, parent: Ino, name: Bytes) -> Outcome {
+        let linked = self.calls.run(move |transaction| {
+            let name = name.clone();
+            async move {
+                transaction.link(ino, parent, &name).await?;
+                transaction.getattr(ino).await
+            }
+            .boxed()
+        });
+        Ok(self.found(&linked.await?))
+    }
+
+    pub(super) async fn unlink(self: Arc<Self>, parent: Ino, name: Bytes) -> Outcome {
+        let unlinked = self.calls.run(move |transaction| {
+            let name = name.clone();
+            async move { transaction.unlink(parent, &name).await }.boxed()
+        });
+        unlinked.await?;
+        Ok(Answer::Done)
+    }
+
+    pub(super) async fn remove_directory(self: Arc<Self>, parent: Ino, name: Bytes) -> Outcome {
+        let removed = self.calls.run(move |transaction| {
+            let name = name.clone();
+            async move { transaction.rmdir(parent, &name).await }.boxed()
+        });
+        removed.await?;
+        Ok(Answer::Done)
+    }
+
+    pub(super) async fn rename(
+        self: Arc<Self>,
+        from: Ino,
+        to: Ino,
+        flags: u32,
+        name: Bytes,
+        name_new: Bytes,
+    ) -> Outcome {
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno::EINVAL),
+        };
+        let renamed = self.calls.run(move |transaction| {
+            let (name, name_new) = (name.clone(), name_new.clone());
+            async move { transaction.rename(from, to, mode, &name, &name_new).await }.boxed()
+        });
+        renamed.await?;
+        Ok(Answer::Done)
+    }
+
+    fn found(&self, attributes: &Attributes) -> Answer {
+        let entry = answer::entry(attributes, self.block_bytes, self.caching.ttl);
+        Answer::Reply(Reply::Entry(entry))
+    }
+
+    fn attributes(&self, attributes: &Attributes) -> Answer {
+        let attributes = answer::attributes(attributes, self.block_bytes);
+        Answer::Reply(Reply::Attributes(attributes, self.caching.ttl))
+    }
+}
+
+fn set_attributes(set: SetAttr) -> SetAttributes {
+    let time = |time: wire::SetTime| match time {
+        wire::SetTime::Now => SetTime::Now,
+        wire::SetTime::At(time) => SetTime::To(Time {
+            seconds: time.seconds,
+            nanoseconds: time.nanoseconds,
+        }),
+    };
+    SetAttributes {
+        mode: set.mode,
+        uid: set.uid,
+        gid: set.gid,
+        size: set.size,
+        atime: set.atime.map(time),
+        mtime: set.mtime.map(time),
+        privileges: privileges(set.kills_privileges),
+    }
+}
+
+/// What a request does to set-user-ID bits.
+pub(super) fn privileges(kills: bool) -> Privileges {
+    if kills {
+        Privileges::Clear
+    } else {
+        Privileges::Keep
+    }
+}
