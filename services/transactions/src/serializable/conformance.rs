@@ -378,7 +378,10 @@ pub(crate) async fn a_proposal_commits_at_most_once(open: Open<'_>) {
     };
     let first = commit(&*volume, add(1, 0, Slot(0))).await;
     assert_eq!(commit(&*volume, add(1, 0, Slot(0))).await, first);
-    assert_eq!(commit(&*volume, add(1, 1, Slot(1))).await, first);
+    let Verdict::Committed { slot, .. } = first else {
+        panic!("{first:?}");
+    };
+    assert_eq!(commit(&*volume, add(1, 1, slot)).await, first);
     assert_eq!(
         value(&*volume, &counter).await.as_deref(),
         Some(&1u64.to_be_bytes()[..])
@@ -389,13 +392,13 @@ pub(crate) async fn a_proposal_commits_at_most_once(open: Open<'_>) {
             key: key("i", "n"),
             is: Is::AtLeast(2),
         }],
-        ..add(2, attempt, Slot(1))
+        ..add(2, attempt, slot)
     };
     let conflict = Verdict::Conflict {
         key: counter.clone(),
     };
     assert_eq!(commit(&*volume, compared(1)).await, conflict);
-    committed(&*volume, add(3, 0, Slot(1))).await;
+    committed(&*volume, add(3, 0, slot)).await;
     assert_eq!(commit(&*volume, compared(1)).await, conflict);
     let superseded = Verdict::Refused(Refusal::Superseded);
     assert_eq!(commit(&*volume, compared(0)).await, superseded);
@@ -410,18 +413,18 @@ pub(crate) async fn a_proposal_commits_at_most_once(open: Open<'_>) {
 pub(crate) async fn numbers_have_their_range(open: Open<'_>) {
     let volume = open();
     let (text, number) = (key("d", "a"), key("i", "n"));
-    committed(&*volume, blind(Slot(0), 1, vec![put(&text, "text")])).await;
+    let (at, _) = committed(&*volume, blind(Slot(0), 1, vec![put(&text, "text")])).await;
     let add = |key: &Key, delta| Write::Add {
         key: key.clone(),
         delta,
     };
-    let verdict = commit(&*volume, blind(Slot(1), 2, vec![add(&text, 1)])).await;
+    let verdict = commit(&*volume, blind(at, 2, vec![add(&text, 1)])).await;
     assert_eq!(verdict, Verdict::Refused(Refusal::NoNumber(text.clone())));
-    let verdict = commit(&*volume, blind(Slot(1), 3, vec![add(&number, -1)])).await;
+    let verdict = commit(&*volume, blind(at, 3, vec![add(&number, -1)])).await;
     let refused = Verdict::Refused(Refusal::OutOfRange(number.clone()));
     assert_eq!(verdict, refused);
     let writes = vec![add(&number, i64::MAX), add(&number, -3), add(&number, 1)];
-    committed(&*volume, blind(Slot(1), 4, writes)).await;
+    committed(&*volume, blind(at, 4, writes)).await;
     let sum = value(&*volume, &number).await;
     assert_eq!(number_in(sum.as_ref()), Some(i64::MAX as u64 - 2));
     let is_text = Proposal {
@@ -429,7 +432,7 @@ pub(crate) async fn numbers_have_their_range(open: Open<'_>) {
             key: text.clone(),
             is: Is::AtLeast(0),
         }],
-        ..blind(Slot(1), 5, vec![put(&text, "")])
+        ..blind(at, 5, vec![put(&text, "")])
     };
     let verdict = commit(&*volume, is_text).await;
     assert_eq!(verdict, Verdict::Conflict { key: text });
