@@ -175,8 +175,8 @@ pub fn versions_in(keyspace: KeyspaceId, range: &KeyRange, items_max: usize) -> 
 
 /// The key and the slot of the version with this sort key.
 pub fn version_of(sort: &[u8]) -> Option<(Key, Slot)> {
-    let (group, rest) = unescape(sort)?;
-    let (name, slot) = unescape(rest)?;
+    let (group, rest) = up_to_end(sort)?;
+    let (name, slot) = up_to_end(rest)?;
     let slot = u64::from_be_bytes(slot.try_into().ok()?);
     Some((Key::new(group, name).ok()?, Slot(!slot)))
 }
@@ -218,22 +218,9 @@ fn prefix(key: &Key, end: [u8; 2]) -> BytesMut {
 }
 
 /// The bytes up to the first end, and the rest after it.
-fn unescape(escaped: &[u8]) -> Option<(Bytes, &[u8])> {
-    let (mut bytes, mut rest) = (BytesMut::new(), escaped);
-    loop {
-        match rest {
-            [0, 0xff, after @ ..] => {
-                bytes.put_u8(0);
-                rest = after;
-            }
-            [0, 1, after @ ..] => return Some((bytes.freeze(), after)),
-            [0, ..] | [] => return None,
-            [byte, after @ ..] => {
-                bytes.put_u8(*byte);
-                rest = after;
-            }
-        }
-    }
+fn up_to_end(escaped: &[u8]) -> Option<(Bytes, &[u8])> {
+    let (bytes, rest) = layout::unescape(escaped);
+    Some((bytes, rest.strip_prefix(&END)?))
 }
 
 /// A version of a key.
