@@ -25,8 +25,9 @@
 //!   and [`deletion`] deletes their data.
 
 pub mod apply;
-#[cfg(test)]
-mod conformance;
+#[cfg(any(test, feature = "contract"))]
+#[doc(hidden)]
+pub mod conformance;
 pub(crate) mod deletion;
 pub mod lock_table;
 pub mod model;
