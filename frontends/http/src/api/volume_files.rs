@@ -291,7 +291,7 @@ fn text(text: String) -> HeaderValue {
 
 fn to_hex(bytes: &[u8]) -> String {
     let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-    digits.collect()
+    digits.collect::<Vec<_>>().concat()
 }
 
 fn from_hex(digits: &str) -> Option<Vec<u8>> {
