@@ -15,12 +15,14 @@
 //!
 //! - [`file_system`] is for one call at a time, [`transaction`] for many that take effect together.
 //! - [`cache`] keeps what a client has read of a volume, for later transactions.
+//! - [`check`] verifies the rules of a whole volume, and repairs what breaks them.
 //! - `overlay` knows what a transaction has read and will write. It knows keys, and no inodes.
 //! - `inode` has the keys and their values, [`path_rules`] the limits of names.
 //! - [`reaper`] deletes unlinked files that no session has open any more.
 
 pub mod broken;
 pub mod cache;
+pub mod check;
 pub mod error;
 pub mod file_system;
 mod inode;

@@ -190,7 +190,7 @@ impl Transaction {
     }
 
     /// The type of an inode. Errors: `ENOENT` if it is gone.
-    async fn kind(&mut self, ino: Ino) -> Result<Kind> {
+    pub(crate) async fn kind(&mut self, ino: Ino) -> Result<Kind> {
         let found = self
             .overlay
             .get(inode::field(ino, Field::Existence))

@@ -1,6 +1,7 @@
 //! A volume that counts its calls, and loses the answers of some.
 
 use std::{
+    collections::BTreeSet,
     ops::Range,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
@@ -27,6 +28,8 @@ pub(super) struct Counted {
     pub(super) lost_every: AtomicUsize,
     /// So many of the next calls of this name get lost on their way.
     pub(super) lost: Mutex<(&'static str, usize)>,
+    /// Reads of these keys fail, as their stored values do not decode.
+    pub(super) damaged: Mutex<BTreeSet<Key>>,
     /// The most bytes of writes that one proposal had so far.
     pub(super) written_max: AtomicU64,
 }
@@ -48,6 +51,29 @@ macro_rules! forward {
                 self.forward("commit", || self.volume.commit(proposal))
             }
 
+            fn get_many<'a>(
+                &'a self,
+                at: At,
+                keys: &'a [Key],
+            ) -> BoxFuture<'a, transactions::Result<Read<Values>>> {
+                self.forward("get_many", || match self.damaged_in(|key| keys.contains(key)) {
+                    true => corrupt(),
+                    false => self.volume.get_many(at, keys),
+                })
+            }
+
+            fn scan<'a>(
+                &'a self,
+                at: At,
+                range: &'a KeyRange,
+                limits: PageLimits,
+            ) -> BoxFuture<'a, transactions::Result<Read<Page>>> {
+                self.forward("scan", || match self.damaged_in(|key| range.contains(key)) {
+                    true => corrupt(),
+                    false => self.volume.scan(at, range, limits),
+                })
+            }
+
             $(
                 fn $name<'a>(
                     &'a self,
@@ -62,8 +88,6 @@ macro_rules! forward {
 
 forward! {
     snapshot() -> Read<Snapshot>;
-    get_many(at: At, keys: &'a [Key]) -> Read<Values>;
-    scan(at: At, range: &'a KeyRange, limits: PageLimits) -> Read<Page>;
     changed_since(slot: Slot, groups: &'a Groups) -> Read<Changed>;
     stage(stage: StageId, part: u32, writes: Bytes) -> DurabilityPoint;
     externalize(point: DurabilityPoint) -> ();
@@ -86,6 +110,10 @@ impl Counted {
             Writes::Staged { bytes, .. } => *bytes,
         };
         self.written_max.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    fn damaged_in(&self, is_read: impl Fn(&Key) -> bool) -> bool {
+        self.damaged.lock().iter().any(is_read)
     }
 
     fn forward<'a, T: Send + 'a>(
@@ -117,6 +145,7 @@ impl Counted {
             calls: AtomicUsize::new(1),
             lost_every: AtomicUsize::new(usize::MAX),
             lost: Mutex::new(("", 0)),
+            damaged: Mutex::default(),
             written_max: AtomicU64::new(0),
         });
         let (clock, entropy) = (world.clock(), world.entropy());
@@ -124,4 +153,8 @@ impl Counted {
         let files = files.await.expect("opened");
         (counted, files)
     }
+}
+
+fn corrupt<'a, T: Send + 'a>() -> BoxFuture<'a, transactions::Result<T>> {
+    Box::pin(async { Err(transactions::Error::Corrupt("a test damaged it".into())) })
 }

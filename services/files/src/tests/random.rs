@@ -298,6 +298,8 @@ async fn run_calls(seed: u64) {
             compare(&mut tree, &call, &answer, seed);
         }
     }
+    let report = super::check::checked(volume, crate::check::Options::default()).await;
+    assert!(report.is_clean(), "seed {seed}: {report:?}");
 }
 
 #[test]

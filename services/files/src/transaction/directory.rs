@@ -304,12 +304,12 @@ impl Transaction {
         Ok(Ino(inode::number_of(&parent)?))
     }
 
-    pub(super) fn bind(&mut self, parent: Ino, name: &[u8], ino: Ino, kind: Kind) {
+    pub(crate) fn bind(&mut self, parent: Ino, name: &[u8], ino: Ino, kind: Kind) {
         let value = inode::entry_bytes(ino, kind);
         self.overlay.put(inode::entry(parent, name), value);
     }
 
-    pub(super) fn touch_directory(&mut self, ino: Ino) {
+    pub(crate) fn touch_directory(&mut self, ino: Ino) {
         self.touch(ino, &[Field::Mtime, Field::Ctime]);
     }
 
