@@ -219,7 +219,8 @@ fn files_may_have_holes_and_any_length() {
             assert_eq!(seek(far + 3, Whence::SeekData), Err(Errno::ENXIO));
             file.set_len(10).expect("shorter");
             file.set_len(100_000).expect("longer");
-            file.write_all_at(&vec![7; 50_000], 20_000).expect("written");
+            file.write_all_at(&vec![7; 50_000], 20_000)
+                .expect("written");
             let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
             fallocate(&file, punch, 30_000, 20_000).expect("a hole");
             let mut expected = vec![0; 100_000];
