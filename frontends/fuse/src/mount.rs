@@ -33,6 +33,9 @@ const BUFFER_BYTES_BEYOND_WRITE: usize = 72 * 1024;
 /// Most threads of one mount, each with a buffer.
 pub const THREADS_MAX: usize = 64;
 
+/// How many dead mounts on one directory are detached.
+const STALE_MOUNTS_MAX: usize = 100;
+
 /// How to mount. The kernel checks the permission bits of files.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -89,7 +92,8 @@ pub enum Unmounted {
     WhenUnused,
 }
 
-/// Mounts `handler` on the directory `path`. It returns once the kernel can send requests.
+/// Mounts `handler` on the directory `path`. It returns once the kernel can send requests. Mounts
+/// there whose process has died are detached first.
 ///
 /// # Errors
 /// See [`MountError`]. Nothing stays mounted.
@@ -135,6 +139,16 @@ pub fn mount(
 
 /// Calls mount(2). Returns the path without links, by which umount(2) later finds the mount.
 fn attach(path: &Path, options: &Options, device: &fs::File) -> io::Result<PathBuf> {
+    for _ in 0..STALE_MOUNTS_MAX {
+        // Only a mount without a process answers so.
+        match fs::metadata(path) {
+            Err(error) if error.raw_os_error() == Some(nix::libc::ENOTCONN) => {
+                umount2(path, MntFlags::MNT_DETACH)?;
+                tracing::info!(path = %path.display(), "detached a mount whose process had died");
+            }
+            _ => break,
+        }
+    }
     let path = fs::canonicalize(path)?;
     let (fd, uid, gid) = (device.as_raw_fd(), getuid(), getgid());
     let mut data =

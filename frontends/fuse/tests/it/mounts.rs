@@ -3,7 +3,7 @@
 use std::{
     ffi::OsStr,
     fs,
-    io::ErrorKind,
+    io::{self, BufRead as _, ErrorKind},
     os::unix::{self, process::ExitStatusExt as _},
     path::Path,
     process::{Child, Command, Output},
@@ -366,4 +366,46 @@ fn a_mount_point_must_be_a_directory() {
         }
         other => panic!("{other}"),
     }
+}
+
+/// Tells the test below that it is the process that dies.
+const MOUNT_POINT: &str = "LANDFAST_TEST_MOUNT_POINT";
+
+#[test]
+fn a_mount_whose_process_was_killed_is_replaced() {
+    let test = "a_mount_whose_process_was_killed_is_replaced";
+    if let Some(point) = std::env::var_os(MOUNT_POINT) {
+        let mounted = mounted_on(Path::new(&point), test);
+        // It must not use its own mount: a process that dies cannot answer the close of its files.
+        println!("mounted");
+        // It dies by the signal of its parent. Its end of the pipe tells it if the parent is gone.
+        io::stdin().read_line(&mut String::new()).expect("a pipe");
+        drop(mounted);
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    if mounted_on(directory.path(), test).is_none() {
+        return;
+    }
+    for _ in 0..2 {
+        let mut process = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", &format!("mounts::{test}"), "--nocapture"])
+            .env(MOUNT_POINT, directory.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let printed = io::BufReader::new(process.stdout.take().expect("a pipe"));
+        let mut lines = printed.lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.ends_with("mounted")), "it mounts");
+        process.kill().expect("it runs");
+        process.wait().expect("it ends");
+        let error = fs::read_dir(directory.path()).expect_err("the mount is dead");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
+    }
+    let (_memory, mount) = mounted_on(directory.path(), test).expect("as before");
+    assert_eq!(text(directory.path(), "echo hello > a; cat a"), "hello\n");
+    assert_eq!(mount.unmount().expect("it unmounts"), Unmounted::Now);
+    let left = fs::read_dir(directory.path()).expect("nothing is mounted");
+    assert_eq!(left.count(), 0);
 }
