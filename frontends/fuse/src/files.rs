@@ -45,7 +45,7 @@ use crate::{
     wire::{
         Errno, Header, LockKind, OPEN_DIRECT_IO, OPEN_KEEP_CACHE, OPEN_PARALLEL_DIRECT_WRITES,
         Operation, Request,
-        init::{READDIRPLUS, Wishes},
+        init::{HANDLE_KILLPRIV_V2, READDIRPLUS, Wishes},
     },
 };
 
@@ -119,9 +119,15 @@ impl FileHandler {
 
     /// What such a mount asks of the kernel. It does not look names up while it lists them: the
     /// kernel could not keep the attributes, and a transaction would depend on all of them.
-    pub fn wishes() -> Wishes {
+    pub fn wishes(&self) -> Wishes {
+        let declined = match self.node.calls {
+            Calls::Each(_) => READDIRPLUS,
+            // The kernel would go on to show set-user-ID bits that a write has taken from a mode
+            // that it caches. Without the flag it sets the new mode itself.
+            Calls::Together(_) => READDIRPLUS | HANDLE_KILLPRIV_V2,
+        };
         Wishes {
-            declined: READDIRPLUS,
+            declined,
             ..Wishes::default()
         }
     }

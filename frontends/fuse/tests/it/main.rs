@@ -8,6 +8,7 @@ mod fuzz;
 mod memory;
 mod mounts;
 mod negotiation;
+mod posix;
 mod programs;
 mod volume;
 mod wire;

@@ -20,6 +20,7 @@ use transactions::serializable::{
 /// A mount of a volume; it is unmounted at the end.
 pub(crate) struct Mounted {
     pub(crate) directory: tempfile::TempDir,
+    pub(crate) files: Arc<FileSystem>,
     pub(crate) handler: Arc<FileHandler>,
     pub(crate) runtime: Runtime,
     mount: Option<Mount>,
@@ -63,11 +64,11 @@ pub(crate) fn mounted(
         Calls::Each => FileHandler::each,
         Calls::Together => FileHandler::transaction,
     };
-    let handler = make(files, runtime.handle().clone());
+    let handler = make(Arc::clone(&files), runtime.handle().clone());
     let options = Options {
         source: "test".to_owned(),
         threads: 4,
-        wishes: FileHandler::wishes(),
+        wishes: handler.wishes(),
         is_read_only: false,
         allow_other: true,
     };
@@ -78,6 +79,7 @@ pub(crate) fn mounted(
             fs::set_permissions(directory.path(), mode).expect("the root is ours");
             Some(Mounted {
                 directory,
+                files,
                 handler,
                 runtime,
                 mount: Some(mount),
