@@ -1,6 +1,7 @@
 //! `landfast files`: volumes of files.
 
 pub(crate) mod exec;
+mod server;
 
 use std::process::ExitCode;
 

@@ -42,7 +42,9 @@ use self::{
     guard::{BY_SIGNAL, FAILED},
     program::{Ended, Program, Signals},
     spool::Held,
+    transaction::Attempts,
 };
+use super::server::Server;
 use crate::{commands::instant::age, startup_error};
 
 /// The exit code of a command that ran out of time, as of `timeout`.
@@ -83,7 +85,7 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
     output_bytes_max: u64,
     #[command(flatten)]
-    server: transaction::Server,
+    server: Server,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -92,7 +94,10 @@ pub(crate) struct Exec {
 pub(crate) fn run(arguments: &Exec) -> ExitCode {
     // Everything but a committed success has an exit code that no command's success has.
     let code = arguments.run().unwrap_or_else(|error| {
-        say(&format!("{}; nothing was changed", startup_error::of(&error)));
+        say(&format!(
+            "{}; nothing was changed",
+            startup_error::of(&error)
+        ));
         FAILED
     });
     ExitCode::from(code as u8)
@@ -105,15 +110,23 @@ fn say(what: &str) {
 impl Exec {
     fn run(&self) -> anyhow::Result<i32> {
         let present = env::current_dir().context("the working directory")?;
-        let stdin = self.stdin.then(|| spool::spooled_input(io::stdin().lock(), self.output_bytes_max));
+        let stdin = self
+            .stdin
+            .then(|| spool::spooled_input(io::stdin().lock(), self.output_bytes_max));
         let stdin = stdin.transpose()?;
         // While this process has one thread.
         let right = namespace::enter()?;
         let point = namespace::mount_point(self.at.as_deref(), self.volume.as_str())?;
         let directory = match &self.chdir {
             Some(inside) => {
-                let is_inside = inside.components().all(|part| part != std::path::Component::ParentDir);
-                ensure!(is_inside, "--chdir {}: it must not leave the volume", inside.display());
+                let is_inside = inside
+                    .components()
+                    .all(|part| part != std::path::Component::ParentDir);
+                ensure!(
+                    is_inside,
+                    "--chdir {}: it must not leave the volume",
+                    inside.display()
+                );
                 point.join(inside.strip_prefix("/").unwrap_or(inside))
             }
             None => present,
@@ -127,13 +140,16 @@ impl Exec {
             let mut program = Program {
                 right,
                 directory,
+                point: point.clone(),
                 command: self.command.clone(),
                 stdin,
                 time_max: self.time_max,
                 output_bytes_max: self.output_bytes_max,
                 signals: Signals::new()?,
             };
-            let mut volume = transaction::open(self, point).await?;
+            let store = self.server.volume(&self.volume).await?;
+            let name = self.volume.as_str();
+            let mut volume = Attempts::new(name, store, point, self.read_only, self.time_max)?;
             let outcome = attempt(&mut volume, &mut program, self.attempts, say).await?;
             Ok(self.report(outcome))
         })
@@ -150,25 +166,31 @@ impl Exec {
                     Ended::Exited(code) => (format!("the command ended with {code}"), code),
                     Ended::TimeUp => {
                         let seconds = self.time_max.as_secs();
-                        (format!("the command took longer than {seconds} s (--time-max)"), TIME_UP)
+                        (
+                            format!("the command took longer than {seconds} s (--time-max)"),
+                            TIME_UP,
+                        )
                     }
-                    Ended::Signalled(signal) => {
-                        (format!("{signal} ended the command"), BY_SIGNAL + signal as i32)
-                    }
+                    Ended::Signalled(signal) => (
+                        format!("{signal} ended the command"),
+                        BY_SIGNAL + signal as i32,
+                    ),
                 };
                 say(&format!("{why}; nothing was changed"));
                 code
             }
-            Outcome::Conflict(name) => {
+            Outcome::Conflict(cause) => {
                 let attempts = self.attempts;
                 say(&format!(
-                    "conflict: other transactions changed what the command read in each of {attempts} \
-                     attempts, the last time {name}; nothing was changed. Run it again, or with more --attempts"
+                    "conflict in each of {attempts} attempts, the last time because {cause}; nothing was changed; \
+                     run it again, or with more --attempts"
                 ));
                 CONFLICT
             }
             Outcome::Unknown => {
-                say("the volume did not answer the commit: all of the changes took effect, or none");
+                say(
+                    "the volume did not answer the commit: all of the changes took effect, or none",
+                );
                 UNKNOWN
             }
         }
@@ -181,7 +203,10 @@ fn print_all(mut held: Held) -> i32 {
         .and_then(|()| held.copy_stderr(&mut io::stderr().lock()));
     match printed {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            let _ = writeln!(io::stderr(), "landfast: the transaction has committed, but its output cannot be written: {error}");
+            let _ = writeln!(
+                io::stderr(),
+                "landfast: the transaction has committed, but its output cannot be written: {error}"
+            );
             UNKNOWN
         }
         _ => 0,

@@ -1,6 +1,7 @@
 //! The attempts of a transaction: one run of the command each, again after a conflict.
 
 use async_trait::async_trait;
+use transactions::serializable::model::Key;
 
 use super::{
     program::{Ended, Program},
@@ -19,6 +20,9 @@ pub(super) trait Volume: Send {
 
     /// Unmounts and forgets it. Once this returns, all that it read survives any crash.
     async fn abort(&mut self) -> anyhow::Result<()>;
+
+    /// What a conflict on `key` was about, as a sentence.
+    async fn cause(&self, key: Option<Key>) -> String;
 }
 
 /// The end of a transaction.
@@ -26,8 +30,8 @@ pub(super) trait Volume: Send {
 pub(super) enum Decision {
     /// It took effect.
     Committed,
-    /// Another transaction changed what it read: this name. Nothing took effect.
-    Conflict(String),
+    /// Another transaction wrote what it read. `None`: as of [`files::Outcome`]. Nothing took effect.
+    Conflict(Option<Key>),
     /// The volume did not answer. It may have taken effect.
     Unknown,
 }
@@ -53,7 +57,7 @@ pub(super) enum Outcome {
     Committed(Held),
     /// The command did not succeed. Nothing took effect.
     Aborted(Ended, Held),
-    /// The last attempt conflicted on this name. Nothing took effect.
+    /// The last attempt conflicted, for this cause. Nothing took effect.
     Conflict(String),
     /// The volume did not answer. The transaction may have taken effect.
     Unknown,
@@ -84,11 +88,13 @@ pub(super) async fn attempt(
         match volume.commit().await? {
             Decision::Committed => return Ok(Outcome::Committed(held)),
             Decision::Unknown => return Ok(Outcome::Unknown),
-            Decision::Conflict(name) if count >= attempts => return Ok(Outcome::Conflict(name)),
-            Decision::Conflict(name) => {
+            Decision::Conflict(key) if count >= attempts => {
+                return Ok(Outcome::Conflict(volume.cause(key).await));
+            }
+            Decision::Conflict(_) => {
                 count += 1;
                 reports(&format!(
-                    "another transaction changed {name} meanwhile; attempt {count} of {attempts} begins"
+                    "conflict with another transaction; attempt {count} of {attempts} begins"
                 ));
             }
         }
@@ -126,6 +132,10 @@ mod tests {
         async fn abort(&mut self) -> anyhow::Result<()> {
             self.calls.push("abort");
             Ok(())
+        }
+
+        async fn cause(&self, key: Option<Key>) -> String {
+            format!("{:?}", key.expect("a key").name())
         }
     }
 
@@ -173,7 +183,7 @@ mod tests {
     const GOOD: Option<Ended> = Some(Ended::Exited(0));
 
     fn conflict(name: &str) -> Decision {
-        Decision::Conflict(name.to_owned())
+        Decision::Conflict(Some(Key::new("d", name.to_owned()).expect("a key")))
     }
 
     #[test]
@@ -184,10 +194,13 @@ mod tests {
     }
 
     #[test]
-    fn attempts_are_bounded_and_the_last_name_is_told() {
+    fn attempts_are_bounded_and_the_last_cause_is_told() {
         let conflicts = [conflict("a"), conflict("b"), conflict("c")];
         let (said, calls, reports) = run(&conflicts, &[GOOD; 3]);
-        assert_eq!((said.as_str(), calls.len(), reports), ("conflict c", 6, 2));
+        assert_eq!(
+            (said.as_str(), calls.len(), reports),
+            ("conflict b\"c\"", 6, 2)
+        );
     }
 
     #[test]

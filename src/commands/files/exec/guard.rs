@@ -20,10 +20,7 @@ use std::{
     env,
     ffi::{OsStr, OsString},
     io::{self, Write as _},
-    os::{
-        fd::AsFd as _,
-        unix::process::ExitStatusExt as _,
-    },
+    os::{fd::AsFd as _, unix::process::ExitStatusExt as _},
     path::Path,
     process::{Command, ExitStatus, exit},
 };

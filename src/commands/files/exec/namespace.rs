@@ -112,19 +112,3 @@ pub(super) fn mount_point(at: Option<&Path>, volume: &str) -> anyhow::Result<Pat
     fs::create_dir(&point).with_context(|| point.display().to_string())?;
     Ok(point)
 }
-
-/// Makes the mount at `point` read-only in this namespace.
-pub(super) fn make_read_only(point: &Path) -> io::Result<()> {
-    let flags = MsFlags::MS_REMOUNT
-        | MsFlags::MS_BIND
-        | MsFlags::MS_RDONLY
-        | MsFlags::MS_NOSUID
-        | MsFlags::MS_NODEV;
-    Ok(mount(
-        None::<&str>,
-        point,
-        None::<&str>,
-        flags,
-        None::<&str>,
-    )?)
-}

@@ -4,13 +4,14 @@ use std::{
     ffi::OsString,
     fs::File,
     io::Seek as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
 };
 
 use anyhow::Context as _;
 use nix::{
+    mount::{MntFlags, umount2},
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
@@ -26,8 +27,9 @@ use super::{
     spool::{Held, Spool},
 };
 
-/// The time for the guard to end a namespace. Then the guard is killed, and the kernel ends it.
-const KILL_WAIT: Duration = Duration::from_secs(10);
+/// The time for the guard to end a namespace. A process in it may wait for a volume that does not
+/// answer; then the mount is aborted, which ends the wait.
+const KILL_WAIT: Duration = Duration::from_secs(2);
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub(super) struct Program {
     pub(super) right: Right,
     /// The working directory, as a path that may lead into the volume.
     pub(super) directory: PathBuf,
+    /// The mount point of the volume.
+    pub(super) point: PathBuf,
     pub(super) command: Vec<OsString>,
     /// The content of stdin. `None`: it is empty.
     pub(super) stdin: Option<File>,
@@ -73,7 +77,9 @@ impl Program {
             .stdout(pipes.stdout)
             .stderr(pipes.stderr)
             .kill_on_drop(true);
-        let mut guard = guard.spawn().context("this program cannot be started again")?;
+        let mut guard = guard
+            .spawn()
+            .context("this program cannot be started again")?;
         let ended = tokio::select! {
             biased;
             signal = self.signals.next() => Ended::Signalled(signal),
@@ -84,19 +90,21 @@ impl Program {
                 Ended::Exited(code.unwrap_or(guard::FAILED))
             }
         };
-        end(&mut guard).await?;
+        end(&mut guard, &self.point).await?;
         let held = tokio::task::spawn_blocking(|| spool.finish()).await??;
         Ok((ended, held))
     }
 }
 
-/// Ends a guard with its namespace, unless it has ended.
-async fn end(guard: &mut Child) -> anyhow::Result<()> {
-    if let Some(process) = guard.id() {
-        kill(Pid::from_raw(process as i32), Signal::SIGTERM)?;
-        if timeout(KILL_WAIT, guard.wait()).await.is_err() {
-            guard.kill().await?;
-        }
+/// Ends a guard with its namespace, unless it has ended. The processes use the mount at `point`.
+async fn end(guard: &mut Child, point: &Path) -> anyhow::Result<()> {
+    let Some(process) = guard.id() else {
+        return Ok(());
+    };
+    kill(Pid::from_raw(process as i32), Signal::SIGTERM)?;
+    if timeout(KILL_WAIT, guard.wait()).await.is_err() {
+        umount2(point, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH)?;
+        guard.wait().await?;
     }
     Ok(())
 }

@@ -172,12 +172,12 @@ fn read_all(streams: &mut [Stream; 2], ended: &PipeReader, bytes_max: u64) -> io
 }
 
 /// Which of the streams can be read, and whether the end was announced.
-fn ready(
-    streams: &[Stream; 2],
-    ended: &PipeReader,
-    wait: PollTimeout,
-) -> io::Result<[bool; 3]> {
-    let pipes = [streams[0].pipe.as_ref(), streams[1].pipe.as_ref(), Some(ended)];
+fn ready(streams: &[Stream; 2], ended: &PipeReader, wait: PollTimeout) -> io::Result<[bool; 3]> {
+    let pipes = [
+        streams[0].pipe.as_ref(),
+        streams[1].pipe.as_ref(),
+        Some(ended),
+    ];
     let opened = pipes.iter().flatten();
     let mut polled: Vec<_> = opened
         .map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN))
@@ -193,7 +193,10 @@ fn ready(
     }
     let mut polled = polled.iter();
     Ok(pipes.map(|pipe| {
-        pipe.is_some() && polled.next().is_some_and(|polled| polled.any() == Some(true))
+        pipe.is_some()
+            && polled
+                .next()
+                .is_some_and(|polled| polled.any() == Some(true))
     }))
 }
 
