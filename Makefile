@@ -1,7 +1,7 @@
 # Each target installs what it needs by itself; see scripts/requirements.bash.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-differential simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure bench-memory bench-validation
+.PHONY: help run test test-differential simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure bench-memory bench-validation bench-files
 
 help: ## Lists these targets
 	@grep -E '^[a-z-]+:.* ## ' Makefile | sed 's/:.* ## /\t/' | expand -t 20
@@ -47,3 +47,6 @@ bench-memory: ## Measures objects over S3 beside Redis and other S3 servers
 
 bench-validation: ## Measures validation of proposals to a volume on one core, without I/O
 	@scripts/bench-validation $(ARGUMENTS)
+
+bench-files: ## Measures files on mounts beside ext4 and GlusterFS
+	@scripts/bench-files $(ARGUMENTS)

@@ -33,6 +33,8 @@ packages_for() {
       c++) command -v c++ >/dev/null || echo g++ ;;
       node) command -v node >/dev/null || echo nodejs ;;
       npm) command -v npm >/dev/null || echo npm ;;
+      glusterfs) command -v glusterfs >/dev/null || echo glusterfs-client ;;
+      glusterfsd) command -v glusterfsd >/dev/null || echo glusterfs-server ;;
       redis-server) command -v redis-server >/dev/null || echo redis-server ;;
       *) fail "no package is known for the program '$program'" ;;
     esac

@@ -9,13 +9,14 @@
 //! Reading order: [`wire`] (requests as bytes), [`load`] (connections and their measurements),
 //! [`server`] (the processes under test), [`figures`] (results), then [`table`] and [`chart`]
 //! (presentation). Apart from them are [`latency`], which measures inside one process,
-//! [`transactions`], [`workflows`] and [`memory`](crate::memory).
+//! [`transactions`], [`workflows`], [`memory`](crate::memory) and [`files`].
 
 #![allow(clippy::disallowed_methods)] // a benchmark is about real time; no seed replays it
 
 pub mod chart;
 mod drawing;
 pub mod figures;
+pub mod files;
 pub mod http;
 pub mod latency;
 pub mod load;

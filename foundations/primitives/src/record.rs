@@ -31,10 +31,18 @@ impl RecordFormat {
     pub fn encode_after<T: Serialize>(self, head: &[u8], record: &T, bytes_len: usize) -> Bytes {
         let mut buffer = BytesMut::with_capacity(bytes_len);
         buffer.put_slice(head);
+        self.encode_at_end(&mut buffer, record);
+        buffer.freeze()
+    }
+
+    /// Encodes `record` after the bytes that `buffer` has.
+    ///
+    /// # Panics
+    /// If `record` holds a value that postcard cannot encode.
+    pub fn encode_at_end<T: Serialize>(self, buffer: &mut BytesMut, record: &T) {
         buffer.put_u8(self.version);
-        let writer = postcard::to_io(record, buffer.writer())
+        postcard::to_io(record, buffer.writer())
             .expect("records hold only values that postcard encodes");
-        writer.into_inner().freeze()
     }
 
     /// Decodes a record that [`RecordFormat::encode`] made. `what` names it in errors.

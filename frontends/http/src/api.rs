@@ -8,4 +8,6 @@ pub(crate) mod queues;
 pub(crate) mod state;
 pub(crate) mod steps;
 pub(crate) mod transactions;
+pub(crate) mod volume_files;
+pub(crate) mod volumes;
 pub(crate) mod workflows;

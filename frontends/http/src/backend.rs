@@ -17,6 +17,7 @@ use transactions::{Engine, peers::more_time_for};
 
 use crate::{
     body::Budget,
+    open_volumes::OpenVolumes,
     problem::{Kind, Problem},
     services::Services,
 };
@@ -113,6 +114,11 @@ impl Backend {
         running(&self.services.workflows)
     }
 
+    /// The volumes. Errors: [`Kind::Unavailable`] until they are served.
+    pub(crate) fn volumes(&self) -> Result<&OpenVolumes, Problem> {
+        running(&self.services.volumes)
+    }
+
     /// The result of a read, once everything it depends on is durable.
     pub(crate) async fn durable<T>(
         &self,
@@ -135,9 +141,20 @@ impl Backend {
         late: Kind,
         call: impl Future<Output = transactions::Result<T>>,
     ) -> Result<T, Problem> {
+        let call = async { call.await.map_err(Problem::from) };
+        self.within(bytes, late, call).await
+    }
+
+    /// The same for a call with refusals of its own.
+    pub(crate) async fn within<T>(
+        &self,
+        bytes: usize,
+        late: Kind,
+        call: impl Future<Output = Result<T, Problem>>,
+    ) -> Result<T, Problem> {
         let limit = self.answer_timeout + more_time_for(bytes);
         match Box::pin(timeout(limit, call)).await {
-            Ok(ended) => ended.map_err(Problem::from),
+            Ok(ended) => ended,
             Err(_elapsed) => Err(Problem::new(late, "the store does not answer in time")),
         }
     }

@@ -174,6 +174,7 @@ impl Rules {
             {
                 EFFECT_BYTES_MAX
             }
+            Method::POST if path.starts_with("/v1/volumes/") => self.value_bytes_max,
             Method::POST if path.ends_with("/commit") => COMMIT_BYTES_MAX,
             _ => BODY_BYTES_MAX,
         };

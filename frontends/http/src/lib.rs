@@ -30,6 +30,7 @@ mod headers;
 mod in_process;
 mod lambda;
 mod metrics;
+mod open_volumes;
 mod openapi;
 mod peers;
 mod problem;

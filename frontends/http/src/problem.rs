@@ -7,6 +7,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use files::Errno;
 use serde::Serialize;
 use transactions::model::Outcome;
 
@@ -35,6 +36,14 @@ pub(crate) enum Kind {
     NoSuchFunction,
     NoSuchApplication,
     NoSuchDeadLetter,
+    NoSuchVolume,
+    VolumeExists,
+    VolumeInUse,
+    NoSuchSnapshot,
+    NoSuchFile,
+    FileConflict,
+    RangeNotSatisfiable,
+    QuotaExceeded,
     FunctionFailed,
     FunctionTimedOut,
     NoSuchWorkflow,
@@ -79,6 +88,14 @@ impl Kind {
             Self::NoSuchFunction => (404, "There is no function of this name"),
             Self::NoSuchApplication => (404, "No application has this name"),
             Self::NoSuchDeadLetter => (404, "There is no such dead letter"),
+            Self::NoSuchVolume => (404, "There is no volume of this name"),
+            Self::VolumeExists => (409, "There is a volume of this name already"),
+            Self::VolumeInUse => (409, "A clone still reads from the volume"),
+            Self::NoSuchSnapshot => (404, "The volume has no snapshot of this name"),
+            Self::NoSuchFile => (404, "There is no file or directory at this path"),
+            Self::FileConflict => (409, "The files at this path do not allow this"),
+            Self::RangeNotSatisfiable => (416, "The file does not have these bytes"),
+            Self::QuotaExceeded => (507, "The quota of the volume is used up"),
             Self::FunctionFailed => (500, "The function failed"),
             Self::FunctionTimedOut => (504, "The function did not end in time"),
             Self::NoSuchWorkflow => (404, "There is no workflow of this name"),
@@ -116,6 +133,8 @@ pub(crate) struct Problem {
     outcome: Option<Outcome>,
     /// The run that it is about.
     id: Option<String>,
+    /// The error in POSIX's terms, of a call on files.
+    code: Option<Errno>,
     /// The methods that the path takes, if it does not take the request's.
     allow: Option<HeaderValue>,
 }
@@ -128,6 +147,7 @@ impl Problem {
             detail: detail.into(),
             outcome: None,
             id: None,
+            code: None,
             allow: None,
         }
     }
@@ -145,6 +165,11 @@ impl Problem {
     /// A refusal of a malformed request.
     pub(crate) fn invalid(detail: impl Into<String>) -> Self {
         Self::new(Kind::InvalidRequest, detail)
+    }
+
+    /// The same refusal of another kind.
+    pub(crate) fn but(self, kind: Kind) -> Self {
+        Self { kind, ..self }
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -168,6 +193,7 @@ impl Problem {
             message,
             outcome: self.outcome.map(|outcome| outcome.to_string()),
             id: self.id.as_deref(),
+            code: self.code.map(|errno| format!("{errno:?}")),
         });
         let mut response = (self.kind.status(), document).into_response();
         let headers = response.headers_mut();
@@ -196,6 +222,8 @@ struct Document<'a> {
     outcome: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<String>,
 }
 
 impl IntoResponse for Problem {
@@ -301,6 +329,9 @@ mod tests {
             (Error::Expired, 409, "expired"),
             (Error::OutcomeUnknown, 503, "outcome-unknown"),
             (Error::Unavailable("x".into()), 503, "unavailable"),
+            (Error::NoSuchVolume, 404, "no-such-volume"),
+            (Error::VolumeExists, 409, "volume-exists"),
+            (Error::VolumeInUse, 409, "volume-in-use"),
             (Error::NoRoom, 507, "no-room"),
             (Error::Corrupt("x".into()), 500, "corrupt"),
         ] {

@@ -35,6 +35,7 @@ pub(crate) fn router(snapshot: Shared, backend: Arc<Backend>, rules: Rules) -> R
         .merge(api::applications::routes())
         .merge(api::queues::routes())
         .merge(api::open_transactions::routes())
+        .merge(api::volumes::routes())
         .merge(gateway::below_prefix())
         .with_state(backend);
     Router::new()
@@ -59,6 +60,7 @@ pub(crate) fn for_all() -> Router<Arc<Backend>> {
         .merge(api::state::routes())
         .merge(api::workflows::routes())
         .merge(api::steps::routes())
+        .merge(api::volume_files::routes())
         .merge(lambda::routes())
 }
 

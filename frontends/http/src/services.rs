@@ -8,11 +8,14 @@
 //! still serves those, and refuses only requests of clients that run a function.
 
 use std::sync::{
-    OnceLock,
+    Arc, OnceLock,
     atomic::{AtomicBool, Ordering},
 };
 
-use transactions::Engine;
+use ports::{Clock, Entropy};
+use transactions::{Engine, serializable::Volumes};
+
+use crate::open_volumes::OpenVolumes;
 
 /// Holds the services once they run.
 #[derive(Debug, Default)]
@@ -20,6 +23,7 @@ pub struct Services {
     pub(crate) transactions: OnceLock<Engine>,
     pub(crate) functions: OnceLock<functions::Service>,
     pub(crate) workflows: OnceLock<workflows::Service>,
+    pub(crate) volumes: OnceLock<OpenVolumes>,
     is_stopping: AtomicBool,
 }
 
@@ -39,6 +43,17 @@ impl Services {
     /// Runs workflows with `service` from now on. Call it once.
     pub fn provide_workflows(&self, service: workflows::Service) {
         self.workflows.set(service).expect(ONCE);
+    }
+
+    /// Serves volumes and their files from now on. Call it once.
+    pub fn provide_volumes(
+        &self,
+        volumes: Arc<dyn Volumes>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) {
+        let open = OpenVolumes::new(volumes, clock, entropy);
+        self.volumes.set(open).expect(ONCE);
     }
 
     /// Refuses, from now on, requests of clients that run a function.

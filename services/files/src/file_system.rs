@@ -1,6 +1,9 @@
 //! A client's view of a volume: each call is one transaction, which runs again after a conflict.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+mod large;
+mod open_inodes;
+
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -12,13 +15,14 @@ use transactions::serializable::{
     model::{Granted, Key, Lock, Owner, SessionId, Slot},
 };
 
+use self::open_inodes::OpenInodes;
 use crate::{
     broken::Broken,
     error::{Errno, Result},
     inode::{self, Field},
     model::{
-        Access, Allocation, Attributes, DirectoryEntry, Follow, Found, Ino, Privileges, RenameMode,
-        Seek, SetAttributes, SetMode, Space,
+        Access, Attributes, DirectoryEntry, Follow, Found, Ino, Privileges, RenameMode, Seek,
+        SetMode, Space,
     },
     transaction::{Context, Listing, Outcome, Transaction},
 };
@@ -39,9 +43,7 @@ const PAUSE_MS_MAX: u64 = 64;
 pub struct FileSystem {
     context: Arc<Context>,
     session: SessionId,
-    /// How often each inode is open. The lock is held during the calls that hold and release, so
-    /// that they reach the volume in their order.
-    opened: tokio::sync::Mutex<BTreeMap<Ino, u64>>,
+    opened: OpenInodes,
     seen: Mutex<Seen>,
 }
 
@@ -80,7 +82,7 @@ impl FileSystem {
         let files = Self {
             context: Arc::new(Context::new(store, clock, entropy, mutant)),
             session,
-            opened: tokio::sync::Mutex::default(),
+            opened: OpenInodes::default(),
             seen: Mutex::default(),
         };
         files
@@ -160,41 +162,6 @@ impl FileSystem {
         }
     }
 
-    /// Notes that the inode is open: its data stay when its last name goes, until as many calls of
-    /// [`close`](Self::close). Errors: `ENOENT` if it is gone.
-    pub async fn hold(&self, ino: Ino) -> Result<()> {
-        let mut opened = self.opened.lock().await;
-        let is_first = !opened.contains_key(&ino);
-        if is_first {
-            let held = self.context.store.hold(self.session, hold_key(ino)).await;
-            held.map_err(|_| Errno::EIO)?;
-        }
-        // After the hold: the reaper marks an inode first, and looks for holds then.
-        let found = self
-            .transact(move |transaction| transaction.must_live(ino).boxed())
-            .await;
-        if found.is_ok() {
-            *opened.entry(ino).or_default() += 1;
-        } else if is_first {
-            self.release(ino).await?;
-        }
-        found
-    }
-
-    /// Ends one [`hold`](Self::hold).
-    pub async fn close(&self, ino: Ino) -> Result<()> {
-        let mut opened = self.opened.lock().await;
-        let Some(count) = opened.get_mut(&ino) else {
-            return Ok(());
-        };
-        *count -= 1;
-        if *count == 0 {
-            opened.remove(&ino);
-            self.release(ino).await?;
-        }
-        Ok(())
-    }
-
     /// Waits until all that this client has written or read survives a crash. Errors: `EIO`, once
     /// also if the server has started again since, as calls that were not synced may be lost.
     pub async fn fsync(&self) -> Result<()> {
@@ -249,12 +216,6 @@ impl FileSystem {
         &self.context
     }
 
-    async fn release(&self, ino: Ino) -> Result<()> {
-        let key = hold_key(ino);
-        let released = self.context.store.release(self.session, &key).await;
-        released.map_err(|_| Errno::EIO)
-    }
-
     fn saw(&self, point: DurabilityPoint) {
         let seen = &mut *self.seen.lock();
         let is_at_risk = seen.point > seen.durable;
@@ -301,7 +262,6 @@ calls! {
     stat(parent: Ino; name) -> Attributes;
     resolve(start: Ino, follow: Follow; path) -> Found;
     getattr(ino: Ino;) -> Attributes;
-    setattr(ino: Ino, set: SetAttributes;) -> ();
     create(parent: Ino, access: Access; name) -> Ino;
     mknod(parent: Ino, access: Access; name) -> Ino;
     mkdir(parent: Ino, access: Access; name) -> Ino;
@@ -314,8 +274,6 @@ calls! {
     read(ino: Ino, offset: u64, count: u64;) -> Bytes;
     write(ino: Ino, offset: u64, privileges: Privileges; data) -> ();
     append(ino: Ino, privileges: Privileges; data) -> ();
-    truncate(ino: Ino, size: u64;) -> ();
-    fallocate(ino: Ino, allocation: Allocation, offset: u64, count: u64;) -> ();
     seek(ino: Ino, seek: Seek, offset: u64;) -> u64;
     getxattr(ino: Ino; name) -> Bytes;
     setxattr(ino: Ino, mode: SetMode; name, value) -> ();

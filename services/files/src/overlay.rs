@@ -17,6 +17,7 @@ use bytes::{Bytes, BytesMut};
 use ports::{DurabilityPoint, Read};
 use transactions::serializable::{
     VolumeStore,
+    apply::{Piece, patched},
     model::{
         At, Entry, Is, KEYS_MAX, Key, KeyRange, PAGE_BYTES_MAX, PageLimits, Patch, Predicate,
         Proposal, ProposalId, Slot, StageId, Write, Writes, encode_part, number_bytes, number_in,
@@ -58,7 +59,7 @@ enum Change {
     /// Its new value; `None`: it is deleted.
     Whole(Option<Bytes>),
     /// Changes of a value that was not read.
-    Patches(Vec<(u32, Patch)>),
+    Patches(Vec<Piece>),
     /// An addition to a number that was not read.
     Add(i64),
     /// The least that a number becomes.
@@ -254,12 +255,12 @@ impl Overlay {
 
     /// Replaces a part of a value, without reading the rest.
     pub(crate) fn patch(&mut self, key: Key, offset: u32, data: Patch) {
+        let piece = Piece { offset, data };
         match self.changes.get_mut(&key) {
-            Some(Change::Whole(value)) => *value = Some(patched(value.as_ref(), offset, &data)),
-            Some(Change::Patches(patches)) => patches.push((offset, data)),
+            Some(Change::Whole(value)) => *value = Some(patched(value.as_ref(), &[piece])),
+            Some(Change::Patches(pieces)) => pieces.push(piece),
             _ => {
-                self.changes
-                    .insert(key, Change::Patches(vec![(offset, data)]));
+                self.changes.insert(key, Change::Patches(vec![piece]));
             }
         }
     }
@@ -375,13 +376,13 @@ impl Overlay {
                     value: value.clone(),
                 }),
                 Change::Whole(None) => writes.push(Write::Delete { key }),
-                Change::Patches(patches) => {
-                    let patch = |(offset, data): &(u32, Patch)| Write::Patch {
+                Change::Patches(pieces) => {
+                    let patch = |piece: &Piece| Write::Patch {
                         key: key.clone(),
-                        offset: *offset,
-                        data: data.clone(),
+                        offset: piece.offset,
+                        data: piece.data.clone(),
                     };
-                    writes.extend(patches.iter().map(patch));
+                    writes.extend(pieces.iter().map(patch));
                 }
                 Change::Add(delta) => writes.push(Write::Add { key, delta: *delta }),
                 Change::Max(value) => writes.push(Write::Max { key, value: *value }),
@@ -489,29 +490,11 @@ impl Change {
         let number = number_in(base).unwrap_or_default();
         match self {
             Self::Whole(value) => value.clone(),
-            Self::Patches(patches) => {
-                let apply = |value: Option<Bytes>, (offset, data): &(u32, Patch)| {
-                    Some(patched(value.as_ref(), *offset, data))
-                };
-                patches.iter().fold(base.cloned(), apply)
-            }
+            Self::Patches(pieces) => Some(patched(base, pieces)),
             Self::Add(delta) => Some(number_bytes(number.saturating_add_signed(*delta))),
             Self::Max(least) => Some(number_bytes(number.max(*least))),
         }
     }
-}
-
-fn patched(value: Option<&Bytes>, offset: u32, data: &Patch) -> Bytes {
-    let mut whole = BytesMut::from(value.map_or(&[][..], |value| &value[..]));
-    let (offset, end) = (offset as usize, offset as usize + data.len());
-    if whole.len() < end {
-        whole.resize(end, 0);
-    }
-    match data {
-        Patch::Bytes(bytes) => whole[offset..end].copy_from_slice(bytes),
-        Patch::Zeros(_) => whole[offset..end].fill(0),
-    }
-    whole.freeze()
 }
 
 fn errno_of(error: &transactions::Error) -> Errno {

@@ -17,14 +17,12 @@ use crate::{
     transaction::Transaction,
 };
 
-/// How many blocks of a file are deleted in one transaction, of those that its length does not tell.
-const BLOCKS_IN_BATCH: usize = 1_000;
-
 /// Deletes the unlinked files that no session has open, and returns how many. The server runs it
 /// for each volume, but not within 30 s of a take-over: sessions come back first and repeat their
-/// holds.
+/// holds. It goes on after an inode that it can not delete. Errors: the first of theirs, after all
+/// others are deleted; `EIO` if the candidates can not be read.
 pub async fn reap(files: &FileSystem) -> Result<usize> {
-    let mut reaped = 0;
+    let (mut reaped, mut failed) = (0, None);
     for shard in 0..ORPHAN_SHARDS {
         let mut rest = Some(inode::orphans(shard));
         while let Some(range) = rest {
@@ -32,18 +30,21 @@ pub async fn reap(files: &FileSystem) -> Result<usize> {
             let page = store.scan(At::Tail, &range, PageLimits::default()).await;
             let page = page.map_err(|_| Errno::EIO)?.value;
             for entry in page.entries {
-                let ino = Ino(inode::number_of(&entry.name)?);
-                reaped += usize::from(reap_one(files, ino).await?);
+                match reap_one(files, &entry.name).await {
+                    Ok(is_reaped) => reaped += usize::from(is_reaped),
+                    Err(errno) => failed = failed.or(Some(errno)),
+                }
             }
             let following = page.next.map(|next| range.starting_at(next));
             rest = following.transpose().map_err(|_| Errno::EIO)?;
         }
     }
-    Ok(reaped)
+    failed.map_or(Ok(reaped), Err)
 }
 
 /// Whether the inode is deleted.
-async fn reap_one(files: &FileSystem, ino: Ino) -> Result<bool> {
+async fn reap_one(files: &FileSystem, name: &[u8]) -> Result<bool> {
+    let ino = Ino(inode::number_of(name)?);
     if is_held(files, ino).await? {
         return Ok(false);
     }
@@ -66,11 +67,8 @@ async fn reap_one(files: &FileSystem, ino: Ino) -> Result<bool> {
     if !is_dying.await? {
         return Ok(false);
     }
-    files
-        .transact(move |transaction| delete_data(transaction, ino).boxed())
-        .await?;
-    let is_more = || files.transact(move |transaction| delete_batch(transaction, ino).boxed());
-    while is_more().await? {}
+    // All of them, also those after the length: a hole that was punched there leaves one.
+    files.clear_ahead(ino, 0, None).await?;
     files
         .transact(move |transaction| delete_rest(transaction, ino).boxed())
         .await?;
@@ -106,25 +104,6 @@ async fn delete_existence(transaction: &mut Transaction, ino: Ino) -> Result<boo
         overlay.delete(hold_key(ino));
     }
     Ok(is_dying)
-}
-
-async fn delete_data(transaction: &mut Transaction, ino: Ino) -> Result<()> {
-    let size = inode::field(ino, Field::Size);
-    let size = transaction.overlay.number(size).await?;
-    let block_bytes = transaction.overlay.block_bytes();
-    let end = size.next_multiple_of(block_bytes);
-    transaction.clear(ino, 0, end).await
-}
-
-/// Deletes blocks after the length, which a hole punched there leaves. Whether it found one.
-async fn delete_batch(transaction: &mut Transaction, ino: Ino) -> Result<bool> {
-    let range = inode::block_range(ino, 0, None);
-    let (found, _) = transaction.overlay.scan(&range, BLOCKS_IN_BATCH).await?;
-    for entry in &found {
-        let number = inode::number_of(&entry.name)?;
-        transaction.overlay.delete(inode::block(ino, number));
-    }
-    Ok(!found.is_empty())
 }
 
 async fn delete_rest(transaction: &mut Transaction, ino: Ino) -> Result<()> {

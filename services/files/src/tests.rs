@@ -1,6 +1,8 @@
 //! Tests on the reference volume: each call's rules, random calls beside a model, conflicts.
 
 mod conflicts;
+mod large;
+mod lossy;
 mod orphans;
 mod random;
 mod round_trips;

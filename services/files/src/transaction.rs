@@ -140,8 +140,10 @@ impl Transaction {
         };
         let stage = StageId(self.context.random_bytes());
         let proposal = match self.overlay.propose(id, stage).await {
-            Err(Errno::ESTALE) => return Ok(Outcome::Conflict { key: None }),
-            proposal => proposal?,
+            Ok(proposal) => proposal,
+            // Nothing was proposed yet, so the calls may run again.
+            Err(_) if !self.is_final() => return Ok(Outcome::Conflict { key: None }),
+            Err(errno) => return Err(errno),
         };
         let verdict = loop {
             let answer = self.context.store.commit(proposal.clone()).await;

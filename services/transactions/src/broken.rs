@@ -158,6 +158,12 @@ pub enum Broken {
     ForgetsRanges,
     /// V1: numbers are compared as of the snapshot, and not when the proposal is ordered.
     ComparesNumbersAtSnapshot,
+    /// V3: a slot names a stage whose parts are not all stored.
+    SlotBeforeStage,
+    /// V6: the log of a volume is trimmed before its slots are installed.
+    TrimsBeforeInstalling,
+    /// V2: reads use version rows of slots that are not installed as a whole.
+    ReadsAboveInstalled,
     /// V3: a proposal that is sent again is decided again.
     ForgetsProposalIds,
 }

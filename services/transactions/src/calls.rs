@@ -11,6 +11,7 @@ mod peer_server;
 pub(crate) mod read;
 pub(crate) mod spill;
 pub(crate) mod status;
+pub(crate) mod volumes;
 pub(crate) mod write;
 
 use std::sync::Arc;

@@ -21,6 +21,7 @@ use crate::{
         conditional::Expected,
         list::{Listing, Page},
         open::OpenAttempt,
+        volumes::EngineVolumes,
     },
     cluster::{
         Cluster,
@@ -39,6 +40,7 @@ use crate::{
     packing::{Packing, SharedObjects},
     recovery::Recovery,
     sequencing::{Sequencing, keyspace::Keyspaces},
+    serializable::Volumes,
     serving::Serving,
     storage::node_registry,
 };
@@ -60,7 +62,7 @@ pub struct Parts {
 pub struct Engine {
     pub(crate) calls: Arc<Calls>,
     pub(crate) recovery: Arc<Recovery>,
-    _tasks: Arc<Tasks>,
+    tasks: Arc<Tasks>,
 }
 
 impl Engine {
@@ -97,8 +99,16 @@ impl Engine {
                 calls: Arc::clone(&calls),
             }),
             calls,
-            _tasks: tasks,
+            tasks,
         }
+    }
+
+    /// The volumes of its store. Their handles are clones of the engine, too.
+    pub fn volumes(&self) -> Arc<dyn Volumes> {
+        Arc::new(EngineVolumes {
+            calls: Arc::clone(&self.calls),
+            _tasks: Arc::clone(&self.tasks),
+        })
     }
 
     /// Begins a transaction, or another attempt of it. Earlier attempts of the same client id end

@@ -22,6 +22,7 @@ use crate::{
     model::{Attempt, NodeId},
     packs::Packs,
     sequencer::{Followed, Sequencer},
+    serializable::open_volumes::OpenVolumes,
     storage::{node_log::NodeLog, node_registry::NodeRow, secret::Secret, store::Store},
 };
 
@@ -47,6 +48,8 @@ pub(crate) struct Node {
     begun: AtomicU64,
     /// Set once this node orders the commits of sequenced keyspaces.
     sequencer: OnceLock<Sequencer>,
+    /// The volumes whose logs it writes.
+    pub(crate) volumes: OpenVolumes,
     /// Its progress in the sequencer's log, whichever node writes that.
     pub(crate) followed: Followed,
     /// Shared by writers; taken permanently by the shutdown.
@@ -81,6 +84,7 @@ impl Node {
             secret,
             begun: AtomicU64::new(0),
             sequencer: OnceLock::new(),
+            volumes: OpenVolumes::default(),
             followed: Followed::default(),
             at_work: Arc::default(),
             is_leaving: AtomicBool::new(false),

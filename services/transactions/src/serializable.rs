@@ -20,18 +20,25 @@
 //!   a proposal, and folds changes into values. [`slots`] encodes the slots of the log, and [`rows`]
 //!   has the keys and records that slots are installed into. All of them are pure.
 //! - [`lock_table`] grants locks, for all implementations.
-//!
-//! Not here yet: the shell that writes logs and rows. Nothing in the program uses these modules.
+//! - [`volume`] writes the log and the rows of a volume. [`overlay`] holds its uninstalled slots,
+//!   [`registry`] has the rows that name volumes, [`open_volumes`] those of one start of the node,
+//!   and [`deletion`] deletes their data.
 
 pub mod apply;
-#[cfg(test)]
-mod conformance;
+#[cfg(any(test, feature = "contract"))]
+#[doc(hidden)]
+pub mod conformance;
+pub(crate) mod deletion;
 pub mod lock_table;
 pub mod model;
 pub mod model_volume;
+pub(crate) mod open_volumes;
+mod overlay;
+pub(crate) mod registry;
 pub mod rows;
 pub mod slots;
 pub mod validate;
+pub(crate) mod volume;
 pub mod volume_store;
 pub mod volumes;
 

@@ -214,9 +214,10 @@ fn features_exist_in_the_program_alone() {
     assert_tidy(&complaints);
 }
 
-/// The features that compile deliberately broken variants, each with its crate.
-const TEST_FEATURES: [(&str, &str); 2] = [
+/// The features that compile suites and deliberately broken variants, each with its crate.
+const TEST_FEATURES: [(&str, &str); 3] = [
     ("landfast-ports", "contract"),
+    ("landfast-transactions", "contract"),
     ("landfast-primitives", "mutants"),
 ];
 

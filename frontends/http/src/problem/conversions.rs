@@ -1,5 +1,7 @@
 //! The problem for each error of a service.
 
+use files::Errno;
+
 use super::{Kind, Problem};
 
 impl From<transactions::Error> for Problem {
@@ -20,6 +22,9 @@ impl From<transactions::Error> for Problem {
             E::NoValidVersion => Kind::NoValidVersion,
             E::Expired => Kind::Expired,
             E::OutcomeUnknown => Kind::OutcomeUnknown,
+            E::NoSuchVolume => Kind::NoSuchVolume,
+            E::VolumeExists => Kind::VolumeExists,
+            E::VolumeInUse => Kind::VolumeInUse,
             E::NoRoom => Kind::NoRoom,
             E::Corrupt(why) => {
                 tracing::error!(%why, "http: a call found damage in the store");
@@ -35,6 +40,27 @@ impl From<transactions::Error> for Problem {
         Self {
             outcome,
             ..Self::new(kind, error.to_string())
+        }
+    }
+}
+
+impl From<Errno> for Problem {
+    fn from(errno: Errno) -> Self {
+        use Errno as E;
+
+        let kind = match errno {
+            E::ENOENT => Kind::NoSuchFile,
+            E::EINVAL | E::ENAMETOOLONG | E::ERANGE => Kind::InvalidRequest,
+            E::EFBIG | E::E2BIG => Kind::TooLarge,
+            E::ENOSPC => Kind::NoRoom,
+            E::EDQUOT => Kind::QuotaExceeded,
+            E::ESTALE => Kind::SnapshotTooOld,
+            E::EIO => Kind::Unavailable,
+            _ => Kind::FileConflict,
+        };
+        Self {
+            code: Some(errno),
+            ..Self::new(kind, errno.to_string())
         }
     }
 }

@@ -19,6 +19,7 @@ mod routes;
 mod routes_listener;
 mod state;
 mod transactions;
+mod volumes;
 
 use std::{net::SocketAddr, sync::Arc};
 

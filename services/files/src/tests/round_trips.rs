@@ -1,97 +1,14 @@
 //! How often a call asks the volume, and what it does when answers are lost.
 
-use std::{
-    ops::Range,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::Ordering;
 
-use futures_util::future::BoxFuture;
-use ports::{DurabilityPoint, Read};
-use transactions::serializable::{
-    VolumeStore,
-    model::{
-        At, Changed, Granted, Groups, Key, KeyRange, Lock, Owner, Page, PageLimits, PinName,
-        Proposal, Slot, Snapshot, StageId, Usage, Values, Verdict,
-    },
-};
+use transactions::serializable::VolumeStore as _;
 
-use super::*;
+use super::{lossy::Counted, *};
 use crate::{
     Ino,
     model::{Privileges, RenameMode},
 };
-
-/// A volume that counts its calls, and loses the answers of some.
-#[derive(Debug)]
-struct Counted {
-    volume: Arc<ModelVolume>,
-    calls: AtomicUsize,
-    /// Each call whose number this divides has no answer, although it took effect.
-    lost_every: AtomicUsize,
-}
-
-macro_rules! forward {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
-        // Some arguments have the lifetime.
-        #[allow(clippy::elidable_lifetime_names, clippy::needless_lifetimes)]
-        impl VolumeStore for Counted {
-            fn block_bytes(&self) -> BlockBytes {
-                self.volume.block_bytes()
-            }
-
-            $(
-                fn $name<'a>(
-                    &'a self,
-                    $($argument: $type),*
-                ) -> BoxFuture<'a, transactions::Result<$answer>> {
-                    let call = self.calls.fetch_add(1, Ordering::Relaxed);
-                    let answer = self.volume.$name($($argument),*);
-                    if call % self.lost_every.load(Ordering::Relaxed) != 0 {
-                        return answer;
-                    }
-                    Box::pin(async move {
-                        drop(answer.await);
-                        Err(transactions::Error::Unavailable("no answer".into()))
-                    })
-                }
-            )*
-        }
-    };
-}
-
-forward! {
-    snapshot() -> Read<Snapshot>;
-    get_many(at: At, keys: &'a [Key]) -> Read<Values>;
-    scan(at: At, range: &'a KeyRange, limits: PageLimits) -> Read<Page>;
-    changed_since(slot: Slot, groups: &'a Groups) -> Read<Changed>;
-    stage(stage: StageId, part: u32, writes: Bytes) -> DurabilityPoint;
-    commit(proposal: Proposal) -> Read<Verdict>;
-    externalize(point: DurabilityPoint) -> ();
-    pin(name: PinName, slot: Slot) -> ();
-    unpin(name: &'a PinName) -> ();
-    lock(owner: Owner, lock: Lock) -> Granted;
-    hold(session: SessionId, key: Key) -> ();
-    release(session: SessionId, key: &'a Key) -> ();
-    is_held(key: &'a Key) -> bool;
-    end_session(session: SessionId) -> ();
-    reserve_numbers() -> Range<u64>;
-    usage() -> Usage;
-}
-
-impl Counted {
-    /// One that answers always, and its files.
-    async fn open(world: &World) -> (Arc<Self>, FileSystem) {
-        let counted = Arc::new(Self {
-            volume: volume(),
-            calls: AtomicUsize::new(1),
-            lost_every: AtomicUsize::new(usize::MAX),
-        });
-        let (clock, entropy) = (world.clock(), world.entropy());
-        let files = FileSystem::open(counted.clone(), clock, entropy, SessionId(1), ACCESS);
-        let files = files.await.expect("opened");
-        (counted, files)
-    }
-}
 
 #[test]
 fn a_call_whose_answers_are_lost_takes_effect_once() {
@@ -173,5 +90,68 @@ fn calls_take_few_round_trips() {
         took("unlink", 2);
         files.fsync().await.expect("durable");
         took("fsync", 1);
+    });
+}
+
+/// An answer that is lost before anything is proposed makes the call run again.
+#[test]
+fn a_large_write_goes_on_after_a_lost_answer() {
+    simulated::run(async {
+        let (volume, files) = Counted::open(&World::new(1)).await;
+        let f = files.create(Ino::ROOT, ACCESS, &name("f")).await;
+        let f = f.expect("created");
+        let large: Bytes = (0..300_000_u32).map(|byte| byte as u8).collect();
+        for call in ["stage", "snapshot", "commit", "get_many"] {
+            *volume.lost.lock() = (call, 1);
+            let written = files.write(f, 7, Privileges::Keep, &large).await;
+            assert_eq!(written, Ok(()), "{call}");
+        }
+        assert_eq!(files.read(f, 7, 300_000).await, Ok(large));
+    });
+}
+
+/// A close whose release has no answer sends it again, so that the reaper does not wait for ever.
+#[test]
+fn a_release_without_an_answer_is_sent_again() {
+    simulated::run(async {
+        let (volume, files) = Counted::open(&World::new(1)).await;
+        let f = files.create(Ino::ROOT, ACCESS, &name("f")).await;
+        let f = f.expect("created");
+        let key = crate::file_system::hold_key(f);
+        let is_held = async || volume.volume.is_held(&key).await.expect("an answer");
+        files.hold(f).await.expect("open");
+        *volume.lost.lock() = ("release", 1);
+        files.close(f).await.expect("sent again");
+        assert!(!is_held().await);
+        files.hold(f).await.expect("open");
+        *volume.lost.lock() = ("release", usize::MAX);
+        refused(files.close(f).await, crate::Errno::EIO);
+        assert!(is_held().await, "the release was lost on its way");
+        *volume.lost.lock() = ("", 0);
+        files.close(f).await.expect("the release is sent again");
+        assert!(!is_held().await);
+    });
+}
+
+/// An inode that waits for the volume does not hold up others.
+#[test]
+fn opens_of_different_inodes_do_not_wait_for_each_other() {
+    simulated::run(async {
+        let (volume, files) = Counted::open(&World::new(1)).await;
+        let f = files.create(Ino::ROOT, ACCESS, &name("f")).await;
+        let f = f.expect("created");
+        *volume.lost.lock() = ("hold", 1);
+        let waiting = files.hold(f);
+        let other = async {
+            files.hold(Ino::ROOT).await.expect("open");
+            "other"
+        };
+        let waiting = async {
+            waiting.await.expect("open");
+            "waiting"
+        };
+        futures_util::pin_mut!(waiting, other);
+        let first = futures_util::future::select(waiting, other).await;
+        assert_eq!(first.factor_first().0, "other");
     });
 }

@@ -18,8 +18,12 @@ use crate::{
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// The most bytes that one call reads. A read of more returns fewer.
 pub const READ_BYTES_MAX: u64 = 1 << 20;
-/// The most blocks that are deleted without looking which of them exist.
-const BLOCKS_DELETED_BLINDLY_MAX: u64 = 65_536;
+/// The most blocks that one call deletes. Of a longer range, only the blocks that exist count.
+const BLOCKS_DELETED_MAX: u64 = 65_536;
+/// How many blocks of a long range one step deletes.
+const STEP_BLOCKS: u64 = 1_024;
+/// So many blocks in a row tell that those after them are likely to exist too.
+const ROW_BLOCKS: usize = 64;
 
 impl Transaction {
     /// Up to `count` bytes from `offset` on, at most [`READ_BYTES_MAX`]; fewer at the end of the
@@ -99,7 +103,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Sets the length. Errors: `EISDIR`, `EINVAL` for a symbolic link, `EFBIG`.
+    /// Sets the length. Errors: `EISDIR`, `EINVAL` for a symbolic link, `EFBIG` also if more than
+    /// 65,536 blocks would go.
     pub async fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
         self.prefetch(ino, &[Field::Existence, Field::Size]).await?;
         self.file(ino).await?;
@@ -118,7 +123,8 @@ impl Transaction {
     }
 
     /// Allocates, clears or punches `count` bytes from `offset` on. Space is never reserved, so a
-    /// later write may still meet `ENOSPC`. Errors: `EINVAL` for no bytes, `EFBIG`, `EISDIR`.
+    /// later write may still meet `ENOSPC`. Errors: `EINVAL` for no bytes, `EISDIR`, `EFBIG` also if
+    /// more than 65,536 blocks would go.
     pub async fn fallocate(
         &mut self,
         ino: Ino,
@@ -228,8 +234,8 @@ impl Transaction {
     }
 
     /// Makes the bytes from `from` to `until` zeros: it deletes whole blocks, without looking if
-    /// they are few, and patches the edges.
-    pub(crate) async fn clear(&mut self, ino: Ino, from: u64, until: u64) -> Result<()> {
+    /// they are few, and patches the edges. Errors: `EFBIG` for more than [`BLOCKS_DELETED_MAX`].
+    async fn clear(&mut self, ino: Ino, from: u64, until: u64) -> Result<()> {
         let block_bytes = self.overlay.block_bytes();
         let (first, last) = (from.div_ceil(block_bytes), until / block_bytes);
         if first > last {
@@ -238,15 +244,19 @@ impl Transaction {
         }
         self.clear_within(ino, from, first * block_bytes);
         self.clear_within(ino, last * block_bytes, until);
-        if last - first <= BLOCKS_DELETED_BLINDLY_MAX {
+        if last - first <= BLOCKS_DELETED_MAX {
             for number in first..last {
                 self.overlay.delete(inode::block(ino, number));
             }
             return Ok(());
         }
-        let mut rest = Some(inode::block_range(ino, first, Some(last)));
+        let (mut rest, mut count) = (Some(inode::block_range(ino, first, Some(last))), 0);
         while let Some(range) = rest {
             let (found, next) = self.overlay.scan(&range, 1_000).await?;
+            count += found.len() as u64;
+            if count > BLOCKS_DELETED_MAX {
+                return Err(Errno::EFBIG);
+            }
             for entry in found {
                 let number = inode::number_of(&entry.name)?;
                 self.overlay.delete(inode::block(ino, number));
@@ -255,6 +265,61 @@ impl Transaction {
             rest = following.transpose().map_err(|_| Errno::EIO)?;
         }
         Ok(())
+    }
+
+    /// Whether the bytes from `from` to `until` (`None`: to the end) have more blocks than one call
+    /// deletes, and more than a few of them exist. Errors: as [`truncate`](Self::truncate).
+    pub(crate) async fn is_long(
+        &mut self,
+        ino: Ino,
+        from: u64,
+        until: Option<u64>,
+    ) -> Result<bool> {
+        self.prefetch(ino, &[Field::Existence, Field::Size]).await?;
+        self.file(ino).await?;
+        let until = match until {
+            Some(until) => until,
+            None => self.overlay.number(inode::field(ino, Field::Size)).await?,
+        };
+        let block_bytes = self.overlay.block_bytes();
+        let (first, end) = (from.div_ceil(block_bytes), until.div_ceil(block_bytes));
+        if end.saturating_sub(first) <= BLOCKS_DELETED_MAX {
+            return Ok(false);
+        }
+        let range = inode::block_range(ino, first, Some(end));
+        let (_, next) = self.overlay.scan(&range, ROW_BLOCKS).await?;
+        Ok(next.is_some())
+    }
+
+    /// Deletes the first blocks of a range that is too long for one transaction. Returns the number
+    /// at which to go on, or `None` if the range has none.
+    pub(crate) async fn clear_step(
+        &mut self,
+        ino: Ino,
+        first: u64,
+        end: Option<u64>,
+    ) -> Result<Option<u64>> {
+        let range = inode::block_range(ino, first, end);
+        let (found, _) = self.overlay.scan(&range, ROW_BLOCKS).await?;
+        let numbers = found.iter().map(|entry| inode::number_of(&entry.name));
+        let numbers: Vec<u64> = numbers.collect::<Result<_>>()?;
+        let (Some(&least), Some(&most)) = (numbers.first(), numbers.last()) else {
+            return Ok(None);
+        };
+        let is_row = most - least == numbers.len() as u64 - 1;
+        if is_row && numbers.len() >= ROW_BLOCKS {
+            // It does not read the rest: a block that does not exist is deleted without harm.
+            let next = least.saturating_add(STEP_BLOCKS);
+            let next = next.min(end.unwrap_or(u64::MAX));
+            for number in least..next {
+                self.overlay.delete(inode::block(ino, number));
+            }
+            return Ok(Some(next));
+        }
+        for number in numbers {
+            self.overlay.delete(inode::block(ino, number));
+        }
+        Ok(Some(most.saturating_add(1)))
     }
 
     /// Clears bytes of one block.

@@ -104,7 +104,9 @@ impl Piece {
     }
 }
 
-fn patched(base: Option<&Bytes>, pieces: &[Piece]) -> Bytes {
+/// The value `base` with its parts replaced, in their order. A missing value is empty, and gaps are
+/// zeros.
+pub fn patched(base: Option<&Bytes>, pieces: &[Piece]) -> Bytes {
     let base = base.map_or(&[][..], |base| base);
     let end = pieces.iter().map(Piece::end).max().unwrap_or_default();
     let mut value = BytesMut::with_capacity(end.max(base.len()));

@@ -2,6 +2,8 @@
 //!
 //! Clients of a random history interleave. Afterwards a sequential oracle, a map of keys to bytes,
 //! executes the committed proposals in the order of their slots, and must see what they saw.
+//!
+//! Other crates reach it with the feature `contract`, in their tests alone.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -22,17 +24,20 @@ const BLOCK_BYTES: u32 = 4;
 type Names = Vec<(Bytes, Vec<u8>)>;
 
 /// An empty volume for each call.
-pub(crate) type Open<'a> = &'a dyn Fn() -> Arc<dyn VolumeStore>;
+pub type Open<'a> = &'a dyn Fn() -> Arc<dyn VolumeStore>;
 
-pub(crate) fn key(group: &'static str, name: &'static str) -> Key {
+/// A key.
+pub fn key(group: &'static str, name: &'static str) -> Key {
     Key::new(group, name).expect("short")
 }
 
-pub(crate) fn id(number: u64, attempt: u64) -> ProposalId {
+/// The id of attempt `attempt` of transaction `number`.
+pub fn id(number: u64, attempt: u64) -> ProposalId {
     ProposalId::new(number.to_be_bytes().to_vec(), attempt).expect("short")
 }
 
-pub(crate) fn put(key: &Key, value: impl Into<Bytes>) -> Write {
+/// Puts `value` at `key`.
+pub fn put(key: &Key, value: impl Into<Bytes>) -> Write {
     Write::Put {
         key: key.clone(),
         value: value.into(),
@@ -40,7 +45,7 @@ pub(crate) fn put(key: &Key, value: impl Into<Bytes>) -> Write {
 }
 
 /// A proposal that read nothing.
-pub(crate) fn blind(at: Slot, number: u64, writes: Vec<Write>) -> Proposal {
+pub fn blind(at: Slot, number: u64, writes: Vec<Write>) -> Proposal {
     Proposal {
         at,
         id: id(number, 0),
@@ -51,12 +56,12 @@ pub(crate) fn blind(at: Slot, number: u64, writes: Vec<Write>) -> Proposal {
 }
 
 /// Commits at the tail, and returns the verdict.
-pub(crate) async fn commit(volume: &dyn VolumeStore, proposal: Proposal) -> Verdict {
+pub async fn commit(volume: &dyn VolumeStore, proposal: Proposal) -> Verdict {
     volume.commit(proposal).await.expect("a verdict").value
 }
 
 /// Commits, and returns the slot and the positions.
-pub(crate) async fn committed(volume: &dyn VolumeStore, proposal: Proposal) -> (Slot, Vec<u64>) {
+pub async fn committed(volume: &dyn VolumeStore, proposal: Proposal) -> (Slot, Vec<u64>) {
     match commit(volume, proposal).await {
         Verdict::Committed { slot, appended_at } => (slot, appended_at),
         other => panic!("{other:?}"),
@@ -64,14 +69,17 @@ pub(crate) async fn committed(volume: &dyn VolumeStore, proposal: Proposal) -> (
 }
 
 /// The value at the tail.
-pub(crate) async fn value(volume: &dyn VolumeStore, key: &Key) -> Option<Bytes> {
+pub async fn value(volume: &dyn VolumeStore, key: &Key) -> Option<Bytes> {
     let found = volume.get_many(At::Tail, std::slice::from_ref(key)).await;
     found.expect("a read").value.found.remove(0)
 }
 
 /// The oracle: executes one proposal after the other.
 #[derive(Debug, Default)]
-pub(crate) struct Oracle(pub(crate) BTreeMap<Key, Vec<u8>>);
+pub struct Oracle(
+    /// The values.
+    pub BTreeMap<Key, Vec<u8>>,
+);
 
 impl Oracle {
     fn number(&self, key: &Key) -> Option<u64> {
@@ -86,7 +94,7 @@ impl Oracle {
     }
 
     /// Executes a write; returns where an append went.
-    pub(crate) fn write(&mut self, write: &Write) -> Option<u64> {
+    pub fn write(&mut self, write: &Write) -> Option<u64> {
         match write.clone() {
             Write::Put { key, value } => drop(self.0.insert(key, value.to_vec())),
             Write::Delete { key } => drop(self.0.remove(&key)),
@@ -151,7 +159,7 @@ struct Client {
 }
 
 /// The keys of random histories: numbers, values, and the blocks of an append.
-pub(crate) fn some_key(random: &mut fastrand::Rng) -> Key {
+pub fn some_key(random: &mut fastrand::Rng) -> Key {
     match random.u8(..4) {
         0 => some_number(random),
         1 => {
@@ -162,12 +170,13 @@ pub(crate) fn some_key(random: &mut fastrand::Rng) -> Key {
     }
 }
 
-pub(crate) fn some_number(random: &mut fastrand::Rng) -> Key {
+/// A key of a number.
+pub fn some_number(random: &mut fastrand::Rng) -> Key {
     key("i", ["n", "s"][random.usize(..2)])
 }
 
 /// A write that no state refuses.
-pub(crate) fn some_write(random: &mut fastrand::Rng) -> Write {
+pub fn some_write(random: &mut fastrand::Rng) -> Write {
     let bytes = |random: &mut fastrand::Rng| {
         let count = random.usize(0..7);
         std::iter::repeat_with(|| random.u8(1..))
@@ -210,7 +219,8 @@ pub(crate) fn some_write(random: &mut fastrand::Rng) -> Write {
     }
 }
 
-pub(crate) fn some_range(random: &mut fastrand::Rng) -> KeyRange {
+/// A range of values.
+pub fn some_range(random: &mut fastrand::Rng) -> KeyRange {
     let names = ["", "a", "b", "c"];
     let (from, until) = (random.usize(..4), random.usize(..4));
     let until = random.bool().then(|| Bytes::from(names[until]));
@@ -219,7 +229,7 @@ pub(crate) fn some_range(random: &mut fastrand::Rng) -> KeyRange {
 
 /// V1, V4, V5: what committed is equivalent to a sequential execution in the order of slots, and
 /// no transaction is before one that had ended when it began.
-pub(crate) async fn histories_are_strictly_serializable(open: Open<'_>, seeds: u64) {
+pub async fn histories_are_strictly_serializable(open: Open<'_>, seeds: u64) {
     let mut counts = [0; 2];
     for seed in 0..seeds {
         let (volume, random) = (open(), &mut fastrand::Rng::with_seed(seed));
@@ -363,7 +373,7 @@ fn check(seed: u64, mut ended: Vec<Client>) -> Oracle {
 }
 
 /// V3: a proposal commits once, and its late copies never do.
-pub(crate) async fn a_proposal_commits_at_most_once(open: Open<'_>) {
+pub async fn a_proposal_commits_at_most_once(open: Open<'_>) {
     let (volume, counter) = (open(), key("i", "n"));
     let add = |number, attempt, at| Proposal {
         id: id(number, attempt),
@@ -378,7 +388,10 @@ pub(crate) async fn a_proposal_commits_at_most_once(open: Open<'_>) {
     };
     let first = commit(&*volume, add(1, 0, Slot(0))).await;
     assert_eq!(commit(&*volume, add(1, 0, Slot(0))).await, first);
-    assert_eq!(commit(&*volume, add(1, 1, Slot(1))).await, first);
+    let Verdict::Committed { slot, .. } = first else {
+        panic!("{first:?}");
+    };
+    assert_eq!(commit(&*volume, add(1, 1, slot)).await, first);
     assert_eq!(
         value(&*volume, &counter).await.as_deref(),
         Some(&1u64.to_be_bytes()[..])
@@ -389,13 +402,13 @@ pub(crate) async fn a_proposal_commits_at_most_once(open: Open<'_>) {
             key: key("i", "n"),
             is: Is::AtLeast(2),
         }],
-        ..add(2, attempt, Slot(1))
+        ..add(2, attempt, slot)
     };
     let conflict = Verdict::Conflict {
         key: counter.clone(),
     };
     assert_eq!(commit(&*volume, compared(1)).await, conflict);
-    committed(&*volume, add(3, 0, Slot(1))).await;
+    committed(&*volume, add(3, 0, slot)).await;
     assert_eq!(commit(&*volume, compared(1)).await, conflict);
     let superseded = Verdict::Refused(Refusal::Superseded);
     assert_eq!(commit(&*volume, compared(0)).await, superseded);
@@ -407,21 +420,21 @@ pub(crate) async fn a_proposal_commits_at_most_once(open: Open<'_>) {
 }
 
 /// Numbers that do not exist are zero, and what is no number is refused.
-pub(crate) async fn numbers_have_their_range(open: Open<'_>) {
+pub async fn numbers_have_their_range(open: Open<'_>) {
     let volume = open();
     let (text, number) = (key("d", "a"), key("i", "n"));
-    committed(&*volume, blind(Slot(0), 1, vec![put(&text, "text")])).await;
+    let (at, _) = committed(&*volume, blind(Slot(0), 1, vec![put(&text, "text")])).await;
     let add = |key: &Key, delta| Write::Add {
         key: key.clone(),
         delta,
     };
-    let verdict = commit(&*volume, blind(Slot(1), 2, vec![add(&text, 1)])).await;
+    let verdict = commit(&*volume, blind(at, 2, vec![add(&text, 1)])).await;
     assert_eq!(verdict, Verdict::Refused(Refusal::NoNumber(text.clone())));
-    let verdict = commit(&*volume, blind(Slot(1), 3, vec![add(&number, -1)])).await;
+    let verdict = commit(&*volume, blind(at, 3, vec![add(&number, -1)])).await;
     let refused = Verdict::Refused(Refusal::OutOfRange(number.clone()));
     assert_eq!(verdict, refused);
     let writes = vec![add(&number, i64::MAX), add(&number, -3), add(&number, 1)];
-    committed(&*volume, blind(Slot(1), 4, writes)).await;
+    committed(&*volume, blind(at, 4, writes)).await;
     let sum = value(&*volume, &number).await;
     assert_eq!(number_in(sum.as_ref()), Some(i64::MAX as u64 - 2));
     let is_text = Proposal {
@@ -429,14 +442,14 @@ pub(crate) async fn numbers_have_their_range(open: Open<'_>) {
             key: text.clone(),
             is: Is::AtLeast(0),
         }],
-        ..blind(Slot(1), 5, vec![put(&text, "")])
+        ..blind(at, 5, vec![put(&text, "")])
     };
     let verdict = commit(&*volume, is_text).await;
     assert_eq!(verdict, Verdict::Conflict { key: text });
 }
 
 /// A large write set takes effect as a whole, and only if it is complete.
-pub(crate) async fn a_stage_takes_effect_as_a_whole(open: Open<'_>) {
+pub async fn a_stage_takes_effect_as_a_whole(open: Open<'_>) {
     let (volume, stage) = (open(), StageId([7; 16]));
     let blocks: Vec<Key> = (0..3)
         .map(|number| key("b", "").block(number).expect("short"))
@@ -472,7 +485,7 @@ pub(crate) async fn a_stage_takes_effect_as_a_whole(open: Open<'_>) {
 }
 
 /// V2: every page of a scan names one state, in order, however small the pages are.
-pub(crate) async fn pages_at_one_slot_are_one_state(open: Open<'_>) {
+pub async fn pages_at_one_slot_are_one_state(open: Open<'_>) {
     let volume = open();
     let names = ["a", "b", "c", "d"];
     let all = names.map(|name| put(&key("d", name), name));
@@ -498,7 +511,7 @@ pub(crate) async fn pages_at_one_slot_are_one_state(open: Open<'_>) {
 }
 
 /// A client that asks again from the returned slot misses no key.
-pub(crate) async fn changes_are_listed_once(open: Open<'_>) {
+pub async fn changes_are_listed_once(open: Open<'_>) {
     let volume = open();
     let (first, second) = (key("d", "a"), key("i", "n"));
     let (slot, _) = committed(&*volume, blind(Slot(0), 1, vec![put(&first, "1")])).await;
@@ -520,7 +533,7 @@ pub(crate) async fn changes_are_listed_once(open: Open<'_>) {
 }
 
 /// Pins keep a state, and other names do not end them.
-pub(crate) async fn a_pinned_state_stays_readable(open: Open<'_>) -> Arc<dyn VolumeStore> {
+pub async fn a_pinned_state_stays_readable(open: Open<'_>) -> Arc<dyn VolumeStore> {
     let (volume, key) = (open(), key("d", "a"));
     let (old, _) = committed(&*volume, blind(Slot(0), 1, vec![put(&key, "old")])).await;
     let name = |text: &str| PinName::new(text).expect("short");

@@ -6,25 +6,29 @@
 //!
 //! Invariants
 //! - Locks of two owners on one byte, of one family, are both shared.
+//! - `free` has exactly the keys without locks, so forgetting one costs no search.
 //! - A key that the table has forgotten counts as locked up to the slot at which it was forgotten.
 //!   So elision may fail needlessly, never the other way.
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::serializable::model::{
     Granted, Key, Lock, LockBytes, LockFamily, LockMode, Owner, SessionId, Slot,
 };
 
-/// The most keys in the table that are not locked. Beyond it, keys are forgotten in their order.
+/// The most keys in the table. Beyond it, keys without locks are forgotten, those first that were
+/// freed first. Locked keys stay: they are as many as the locks of clients.
 pub const KEYS_MAX: usize = 100_000;
 
 /// The locks of one volume.
 #[derive(Debug, Default)]
 pub struct LockTable {
     keys: BTreeMap<Key, Locked>,
+    /// The keys without locks, by the slots at which they were last locked.
+    free: BTreeSet<(Slot, Key)>,
     /// A key that is not in the table counts as locked up to this slot.
     unknown_until: Slot,
 }
@@ -50,8 +54,8 @@ impl LockTable {
     /// An empty table. Every key counts as locked up to `slot`: an earlier table may have known.
     pub fn starting_at(slot: Slot) -> Self {
         Self {
-            keys: BTreeMap::new(),
             unknown_until: slot,
+            ..Self::default()
         }
     }
 
@@ -85,7 +89,9 @@ impl LockTable {
             held: Vec::new(),
             until: unknown_until,
         });
-        if !key.held.is_empty() {
+        if key.held.is_empty() {
+            self.free.remove(&(key.until, lock.key.clone()));
+        } else {
             key.until = key.until.max(now);
         }
         let is_own = |held: &Held| held.owner == owner && held.family == lock.family;
@@ -102,17 +108,23 @@ impl LockTable {
         }
         held.sort_unstable();
         key.held = held;
+        if key.held.is_empty() {
+            self.free.insert((key.until, lock.key.clone()));
+        }
         self.forget();
         granted
     }
 
     /// Frees all locks of `session`; `now` is the last slot.
     pub fn end_session(&mut self, session: SessionId, now: Slot) {
-        for key in self.keys.values_mut() {
-            let before = key.held.len();
-            key.held.retain(|held| held.owner.session != session);
-            if key.held.len() < before {
-                key.until = key.until.max(now);
+        for (key, locked) in &mut self.keys {
+            let before = locked.held.len();
+            locked.held.retain(|held| held.owner.session != session);
+            if locked.held.len() < before {
+                locked.until = locked.until.max(now);
+                if locked.held.is_empty() {
+                    self.free.insert((locked.until, key.clone()));
+                }
             }
         }
         self.forget();
@@ -128,12 +140,10 @@ impl LockTable {
 
     fn forget(&mut self) {
         while self.keys.len() > KEYS_MAX {
-            let mut keys = self.keys.iter();
-            let Some((key, locked)) = keys.find(|(_, locked)| locked.held.is_empty()) else {
+            let Some((until, key)) = self.free.pop_first() else {
                 return;
             };
-            self.unknown_until = self.unknown_until.max(locked.until);
-            let key = key.clone();
+            self.unknown_until = self.unknown_until.max(until);
             self.keys.remove(&key);
         }
     }

@@ -61,6 +61,11 @@ pub fn volume(name: &str) -> ItemKey {
     ItemKey::new(VOLUMES, name)
 }
 
+/// The row that counts the keyspaces of volumes.
+pub fn keyspaces() -> ItemKey {
+    ItemKey::new(b"t/counter", b"volumes")
+}
+
 /// The row that gives out a volume's numbers.
 pub fn numbers(keyspace: KeyspaceId) -> ItemKey {
     ItemKey::new(
@@ -74,9 +79,14 @@ pub fn installed(keyspace: KeyspaceId) -> ItemKey {
     ItemKey::new(of_keyspace(INSTALLED, keyspace), b"state")
 }
 
+/// The partition of a volume's pins.
+pub fn pins(keyspace: KeyspaceId) -> Bytes {
+    of_keyspace(PINS, keyspace)
+}
+
 /// The row of a pin.
 pub fn pin(keyspace: KeyspaceId, name: &PinName) -> ItemKey {
-    ItemKey::new(of_keyspace(PINS, keyspace), name.as_str())
+    ItemKey::new(pins(keyspace), name.as_str())
 }
 
 /// The row of the outcome of a client's id.
@@ -98,19 +108,31 @@ pub fn stage_part(keyspace: KeyspaceId, id: StageId, part: u32) -> ItemKey {
     ItemKey::new(stage(keyspace, id), part.to_be_bytes())
 }
 
+/// The partition that lists a volume's stages.
+pub fn stages(keyspace: KeyspaceId) -> Bytes {
+    of_keyspace(STAGES, keyspace)
+}
+
+/// The row that lists a stage, with the time at which it began.
+pub fn stage_listed(keyspace: KeyspaceId, id: StageId) -> ItemKey {
+    ItemKey::new(stages(keyspace), id.0)
+}
+
 /// The partition of a volume's changes.
 pub fn changes(keyspace: KeyspaceId) -> Bytes {
     of_keyspace(CHANGES, keyspace)
 }
 
-/// The changes of one slot.
-pub fn change(keyspace: KeyspaceId, slot: Slot) -> ItemKey {
-    ItemKey::new(changes(keyspace), slot.0.to_be_bytes())
+/// A row of the changes of one slot. A slot with many keys has several rows, from part 0.
+pub fn change(keyspace: KeyspaceId, slot: Slot, part: u32) -> ItemKey {
+    let sort = [&slot.0.to_be_bytes()[..], &part.to_be_bytes()].concat();
+    ItemKey::new(changes(keyspace), sort)
 }
 
 /// The slot of the change row with this sort key.
 pub fn change_slot(sort: &[u8]) -> Option<Slot> {
-    Some(Slot(u64::from_be_bytes(sort.try_into().ok()?)))
+    let (slot, part) = sort.split_first_chunk()?;
+    (part.len() == 4).then_some(Slot(u64::from_be_bytes(*slot)))
 }
 
 /// The version of `key` that `slot` wrote.
@@ -153,8 +175,8 @@ pub fn versions_in(keyspace: KeyspaceId, range: &KeyRange, items_max: usize) -> 
 
 /// The key and the slot of the version with this sort key.
 pub fn version_of(sort: &[u8]) -> Option<(Key, Slot)> {
-    let (group, rest) = unescape(sort)?;
-    let (name, slot) = unescape(rest)?;
+    let (group, rest) = up_to_end(sort)?;
+    let (name, slot) = up_to_end(rest)?;
     let slot = u64::from_be_bytes(slot.try_into().ok()?);
     Some((Key::new(group, name).ok()?, Slot(!slot)))
 }
@@ -165,6 +187,16 @@ pub fn shard(keyspace: KeyspaceId, group: &[u8]) -> Bytes {
     [VERSIONS, &keyspace.0.to_be_bytes(), &[shard]]
         .concat()
         .into()
+}
+
+/// All partitions that hold the rows of a volume, except those of its stages.
+pub fn partitions(keyspace: KeyspaceId) -> Vec<Bytes> {
+    let each = |prefix: &[u8]| {
+        let whole = [prefix, &keyspace.0.to_be_bytes()].concat();
+        (0..=u8::MAX).map(move |shard| Bytes::from([&whole[..], &[shard]].concat()))
+    };
+    let single = [CHANGES, INSTALLED, PINS].map(|prefix| of_keyspace(prefix, keyspace));
+    each(VERSIONS).chain(each(OUTCOMES)).chain(single).collect()
 }
 
 fn of_keyspace(prefix: &[u8], keyspace: KeyspaceId) -> Bytes {
@@ -186,22 +218,9 @@ fn prefix(key: &Key, end: [u8; 2]) -> BytesMut {
 }
 
 /// The bytes up to the first end, and the rest after it.
-fn unescape(escaped: &[u8]) -> Option<(Bytes, &[u8])> {
-    let (mut bytes, mut rest) = (BytesMut::new(), escaped);
-    loop {
-        match rest {
-            [0, 0xff, after @ ..] => {
-                bytes.put_u8(0);
-                rest = after;
-            }
-            [0, 1, after @ ..] => return Some((bytes.freeze(), after)),
-            [0, ..] | [] => return None,
-            [byte, after @ ..] => {
-                bytes.put_u8(*byte);
-                rest = after;
-            }
-        }
-    }
+fn up_to_end(escaped: &[u8]) -> Option<(Bytes, &[u8])> {
+    let (bytes, rest) = layout::unescape(escaped);
+    Some((bytes, rest.strip_prefix(&END)?))
 }
 
 /// A version of a key.
@@ -278,6 +297,64 @@ impl ChangeRow {
             return Err(Error::Corrupt(why.into()));
         }
         Ok(row)
+    }
+}
+
+/// How far a volume's log is installed, and what its rows hold.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct InstalledState {
+    /// The last installed slot. Rows of later slots do not count.
+    pub slot: Slot,
+    /// Reads before it are too old, except at pins.
+    pub horizon: Slot,
+    /// Every change row after this slot exists.
+    pub changes_from: Slot,
+    /// Bytes of names and newest values.
+    pub bytes: u64,
+    /// Present keys.
+    pub keys: u64,
+    /// For each take-over, the last slot before it and its seal. Slots between the two were lost
+    /// with an end of the store.
+    pub gaps: Vec<(Slot, Slot)>,
+}
+
+impl InstalledState {
+    /// Encodes it.
+    pub fn encode(&self) -> Bytes {
+        FORMAT.encode(self, 64 + 20 * self.gaps.len())
+    }
+
+    /// Decodes what [`InstalledState::encode`] made. Errors: `Corrupt`.
+    pub fn decode(row: &[u8]) -> Result<Self> {
+        Ok(FORMAT.decode(row, "the installed state of a volume")?)
+    }
+}
+
+/// The outcome of a client's id, which a repeat days later finds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutcomeRow {
+    /// The latest attempt that was decided.
+    pub id: ProposalId,
+    /// Its verdict.
+    pub verdict: Verdict,
+    /// When the slot was written, by its writer's wall clock, in milliseconds.
+    pub written_ms: u64,
+}
+
+impl OutcomeRow {
+    /// The verdict on the proposal `asked`, if the row tells it.
+    pub fn verdict_on(&self, asked: &ProposalId) -> Option<Verdict> {
+        verdict_of(&self.id, &self.verdict, asked)
+    }
+
+    /// Encodes it.
+    pub fn encode(&self) -> Bytes {
+        FORMAT.encode(self, 64 + self.id.id().len())
+    }
+
+    /// Decodes what [`OutcomeRow::encode`] made. Errors: `Corrupt`.
+    pub fn decode(row: &[u8]) -> Result<Self> {
+        Ok(FORMAT.decode(row, "the outcome of a proposal")?)
     }
 }
 

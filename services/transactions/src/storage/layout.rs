@@ -332,7 +332,11 @@ pub fn version_of(item: &ItemKey, long: Option<&Bytes>) -> Option<(Key, Attempt)
     let key = match long {
         None => {
             let escaped = place.strip_prefix(&[PLACE])?.strip_suffix(&END)?;
-            Key::in_keyspace(keyspace, unescape(escaped)?).ok()?
+            let (name, rest) = unescape(escaped);
+            if !rest.is_empty() {
+                return None;
+            }
+            Key::in_keyspace(keyspace, name).ok()?
         }
         Some(long) => {
             let key = Key::in_keyspace(keyspace, long.clone()).ok()?;
@@ -396,18 +400,24 @@ fn digest(name: &[u8]) -> [u8; DIGEST_BYTES] {
     Sha256::digest(name).into()
 }
 
-fn unescape(escaped: &[u8]) -> Option<Bytes> {
+/// The name that [`escape`] wrote, and the rest from its end on: a zero that is not escaped.
+pub(crate) fn unescape(escaped: &[u8]) -> (Bytes, &[u8]) {
     let mut name = BytesMut::with_capacity(escaped.len());
     let mut rest = escaped;
-    while let Some((&byte, behind)) = rest.split_first() {
-        name.put_u8(byte);
-        rest = if byte == 0 {
-            behind.strip_prefix(&[0xff])?
+    loop {
+        if let Some(after) = rest.strip_prefix(&ESCAPED_ZERO) {
+            name.put_u8(0);
+            rest = after;
         } else {
-            behind
-        };
+            match rest {
+                [] | [0, ..] => return (name.freeze(), rest),
+                [byte, after @ ..] => {
+                    name.put_u8(*byte);
+                    rest = after;
+                }
+            }
+        }
     }
-    Some(name.freeze())
 }
 
 #[cfg(test)]

@@ -116,6 +116,22 @@ fn many_patches_of_one_value_are_applied_once() {
         offset,
         data: Patch::Zeros(1),
     }));
+    let mut drafts = Drafts {
+        base: |_: &Key| Base::Long,
+        keys: BTreeMap::new(),
+    };
+    let whole = Bytes::from(vec![1; VALUE_BYTES_MAX]);
+    drafts.replace(&block, Change::Put(whole.clone()));
+    for offset in 0..1_000 {
+        let data = Patch::Zeros(1);
+        drafts.patch(block.clone(), Piece { offset, data });
+    }
+    let draft = &drafts.keys[&block];
+    assert_eq!(draft.pieces.len(), 1_000, "none is applied yet");
+    let Some(Change::Put(kept)) = &draft.whole else {
+        panic!("a whole value");
+    };
+    assert_eq!(kept.as_ptr(), whole.as_ptr(), "the value is not copied");
     let resolved = resolve(&writes, |_| Base::Long).expect("no numbers");
     let Change::Put(value) = &resolved.changes[&block] else {
         panic!("a whole value");

@@ -109,3 +109,35 @@ fn a_forgotten_key_counts_as_locked_until_then() {
     assert!(!table.is_free_since(&key(9), Slot(4)), "as unknown");
     assert!(table.is_free_since(&key(9), Slot(5)));
 }
+
+/// Many locked keys make no operation on others slow, and the keys freed first are forgotten first.
+#[test]
+fn a_full_table_forgets_what_was_freed_first() {
+    let mut table = LockTable::default();
+    let numbered =
+        |number: usize| Key::new(vec![b'i'], number.to_be_bytes().to_vec()).expect("short");
+    for number in 0..KEYS_MAX {
+        let lock = asked(numbered(number), 0, 0, LockMode::Exclusive);
+        table.take(owner(0), &lock, Slot(1));
+    }
+    // A search for a key without locks would look at all of the others, 10,000 times.
+    for turn in 0..5_000 {
+        let key = numbered(usize::MAX - turn);
+        for mode in [LockMode::Exclusive, LockMode::Unlocked] {
+            table.take(owner(1), &asked(key.clone(), 0, 0, mode), Slot(2));
+        }
+    }
+    assert_eq!(table.keys.len(), KEYS_MAX);
+    assert!(table.is_free_since(&key(9), Slot(2)), "unknown up to 2");
+    table.end_session(SessionId(0), Slot(3));
+    assert_eq!(table.free.len(), KEYS_MAX);
+    let (first, last) = (numbered(0), numbered(KEYS_MAX - 1));
+    for mode in [LockMode::Exclusive, LockMode::Unlocked] {
+        table.take(owner(1), &asked(first.clone(), 0, 0, mode), Slot(9));
+    }
+    let another = asked(numbered(KEYS_MAX), 0, 0, LockMode::Exclusive);
+    table.take(owner(1), &another, Slot(9));
+    assert!(table.keys.contains_key(&first), "it was freed last");
+    assert!(table.keys.contains_key(&last));
+    assert!(table.is_free_since(&key(9), Slot(3)), "not up to 9");
+}

@@ -89,8 +89,9 @@ impl State {
                 let Predicate::Untouched(range) = predicate else {
                     return None;
                 };
-                let mut keys = self.versions.keys();
-                keys.find(|key| range.contains(key) && is_written(key))
+                let keys = self.versions.range(range.first()..).map(|(key, _)| key);
+                let mut keys = keys.take_while(|key| !range.is_before(key));
+                keys.find(|key| is_written(key))
             })
         });
         let key = read?.clone();

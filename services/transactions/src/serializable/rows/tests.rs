@@ -89,7 +89,7 @@ fn what_is_no_version_is_not_taken_for_one() {
     }
     assert_eq!(change_slot(b"1234567"), None);
     assert_eq!(
-        change_slot(&change(KEYSPACE, Slot(7)).sort()),
+        change_slot(&change(KEYSPACE, Slot(7), 0).sort()),
         Some(Slot(7))
     );
 }
@@ -102,7 +102,7 @@ fn rows_of_two_kinds_or_volumes_lie_apart() {
         [
             version(keyspace, &key, Slot(1)),
             stage_part(keyspace, StageId([0; 16]), 0),
-            change(keyspace, Slot(1)),
+            change(keyspace, Slot(1), 0),
             installed(keyspace),
             pin(keyspace, &name),
             outcome(keyspace, &id),

@@ -1,0 +1,81 @@
+//! The volumes of the store, and the file systems that requests have opened on them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use files::{FileSystem, Result, model::Access};
+use parking_lot::Mutex;
+use ports::{Clock, Entropy};
+use transactions::serializable::{VolumeStore, Volumes, model::SessionId, volumes::VolumeName};
+
+use crate::problem::Problem;
+
+/// The most file systems that stay open between requests. Beyond it one is closed, and the next
+/// request for its volume opens it again, which costs a read.
+const OPEN_MAX: usize = 64;
+/// The root directory of a volume, unless its creator gives it another owner.
+pub(crate) const ROOT: Access = Access {
+    mode: 0o755,
+    uid: 0,
+    gid: 0,
+};
+/// The session of requests. They hold no file and take no lock, so one is enough for all.
+const SESSION: SessionId = SessionId(0);
+
+/// The volumes of the store.
+#[derive(Debug)]
+pub(crate) struct OpenVolumes {
+    pub(crate) all: Arc<dyn Volumes>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    open: Mutex<BTreeMap<VolumeName, Arc<OpenVolume>>>,
+}
+
+/// A volume with its file system.
+#[derive(Debug)]
+pub(crate) struct OpenVolume {
+    pub(crate) store: Arc<dyn VolumeStore>,
+    pub(crate) files: FileSystem,
+}
+
+impl OpenVolumes {
+    pub(crate) fn new(
+        all: Arc<dyn Volumes>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        Self {
+            all,
+            clock,
+            entropy,
+            open: Mutex::default(),
+        }
+    }
+
+    /// The volume `name`. Its root directory is made if it is missing.
+    pub(crate) async fn open(&self, name: &VolumeName) -> Result<Arc<OpenVolume>, Problem> {
+        self.open_with(name, ROOT).await
+    }
+
+    /// The same with the access of a root directory that is missing.
+    pub(crate) async fn open_with(
+        &self,
+        name: &VolumeName,
+        root: Access,
+    ) -> Result<Arc<OpenVolume>, Problem> {
+        // The store is asked each time, as the volume may have been deleted, and made anew.
+        let store = self.all.open(name).await?;
+        let found = self.open.lock().get(name).cloned();
+        if let Some(found) = found.filter(|found| Arc::ptr_eq(&found.store, &store)) {
+            return Ok(found);
+        }
+        let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
+        let files = FileSystem::open(store.clone(), clock, entropy, SESSION, root).await?;
+        let opened = Arc::new(OpenVolume { store, files });
+        let open = &mut *self.open.lock();
+        if open.len() >= OPEN_MAX {
+            open.pop_first();
+        }
+        open.insert(name.clone(), opened.clone());
+        Ok(opened)
+    }
+}

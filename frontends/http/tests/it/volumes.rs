@@ -1,0 +1,405 @@
+//! Volumes and their files, on volumes in memory.
+
+use std::sync::Arc;
+
+use http_frontend::{Config, Limits, Services, Status};
+use in_process::{SystemClock, SystemEntropy};
+use serde_json::{Value, json};
+use transactions::serializable::volumes::ModelVolumes;
+
+use crate::{Fixture, body, code, document, problem};
+
+const DEMO: &str = "/v1/volumes/demo";
+
+async fn serving() -> Fixture {
+    let services = Arc::<Services>::default();
+    services.provide_volumes(
+        Arc::<ModelVolumes>::default(),
+        Arc::new(SystemClock),
+        Arc::new(SystemEntropy::default()),
+    );
+    let config = Config {
+        address: "127.0.0.1:0".parse().expect("a literal address"),
+        token: None,
+        limits: Limits::default(),
+    };
+    Fixture::with(config, Status::default(), services).await
+}
+
+/// With an empty volume `demo`.
+async fn with_demo() -> Fixture {
+    let server = serving().await;
+    assert_eq!(code(&server.send("PUT", DEMO, "", "").await), 201);
+    server
+}
+
+fn file(path: &str) -> String {
+    format!("{DEMO}/files/{path}")
+}
+
+/// A header of an answer.
+fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+    let (head, _) = answer.split_once("\r\n\r\n")?;
+    let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+    lines.find_map(|(found, value)| (found == name).then_some(value))
+}
+
+/// The status, the name and POSIX's code of a refusal.
+fn refusal(answer: &str) -> (u16, String, String) {
+    let (status, name) = problem(answer);
+    let code = document(answer)["code"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    (status, name, code)
+}
+
+fn names(listing: &Value) -> Vec<&str> {
+    let entries = listing["entries"].as_array().expect("entries").iter();
+    entries
+        .map(|entry| entry["name"].as_str().expect("a name"))
+        .collect()
+}
+
+impl Fixture {
+    async fn put(&self, path: &str, content: &str) -> String {
+        self.send("PUT", &file(path), "", content).await
+    }
+
+    async fn content(&self, path: &str) -> String {
+        let answer = self.get(&file(path)).await;
+        assert_eq!(code(&answer), 200, "{answer}");
+        body(&answer).to_owned()
+    }
+}
+
+#[tokio::test]
+async fn volumes_are_made_listed_bounded_and_deleted() {
+    let server = serving().await;
+    let settings = r#"{"block_bytes": 4096, "quota_bytes": 1000000}"#;
+    assert_eq!(code(&server.send("PUT", DEMO, "", settings).await), 201);
+    let again = server.send("PUT", DEMO, "", "").await;
+    assert_eq!(problem(&again), (409, "volume-exists".into()));
+    assert_eq!(
+        code(&server.send("PUT", "/v1/volumes/a.b", "", "").await),
+        201
+    );
+    let listed = document(&server.get("/v1/volumes").await);
+    let volumes = listed["volumes"].as_array().expect("volumes");
+    assert_eq!([&volumes[0]["name"], &volumes[1]["name"]], ["a.b", "demo"]);
+    assert_eq!(volumes[0]["block_bytes"], 16384);
+    let quota = |bytes| format!(r#"{{"quota_bytes": {bytes}}}"#);
+    let set = server.send("PATCH", DEMO, "", &quota("null")).await;
+    assert_eq!(code(&set), 204, "{set}");
+    let shown = document(&server.get(DEMO).await);
+    assert_eq!(
+        (&shown["block_bytes"], &shown["quota_bytes"]),
+        (&json!(4096), &Value::Null)
+    );
+    assert!(
+        shown["keys"].as_u64() > Some(3),
+        "its root directory: {shown}"
+    );
+    assert_eq!(code(&server.send("DELETE", DEMO, "", "").await), 204);
+    for (method, path, sent) in [
+        ("GET", DEMO.to_owned(), ""),
+        ("DELETE", DEMO.to_owned(), ""),
+        ("PATCH", DEMO.to_owned(), r#"{"quota_bytes": 1}"#),
+        ("GET", file("a"), ""),
+        ("PUT", file("a"), "content"),
+    ] {
+        let answer = server.send(method, &path, "", sent).await;
+        assert_eq!(
+            problem(&answer),
+            (404, "no-such-volume".into()),
+            "{method} {path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn malformed_requests_for_volumes_are_refused() {
+    let server = with_demo().await;
+    for (method, path, sent) in [
+        ("PUT", "/v1/volumes/UPPER", ""),
+        ("PUT", "/v1/volumes/-x", ""),
+        ("PUT", "/v1/volumes/b", r#"{"block_bytes": 5000}"#),
+        ("PUT", "/v1/volumes/b", r#"{"blocks": 1}"#),
+        ("PUT", "/v1/volumes/b?x", ""),
+        ("PATCH", DEMO, "{}"),
+        ("PATCH", DEMO, ""),
+        ("POST", "/v1/volumes/demo/clones", "{}"),
+        ("DELETE", DEMO, "body"),
+    ] {
+        let answer = server.send(method, path, "", sent).await;
+        assert_eq!(
+            problem(&answer),
+            (400, "invalid-request".into()),
+            "{method} {path} {sent}"
+        );
+    }
+}
+
+/// A snapshot is the volume as it was, for reading and for clones.
+#[tokio::test]
+async fn snapshots_keep_the_past_and_clones_start_from_it() {
+    let server = with_demo().await;
+    server.put("a", "old").await;
+    let snapshot = format!("{DEMO}/snapshots/monday");
+    assert_eq!(code(&server.send("PUT", &snapshot, "", "").await), 204);
+    server.put("a", "new").await;
+    server.put("b", "new").await;
+    let listed = document(&server.get(&format!("{DEMO}/snapshots")).await);
+    assert_eq!(listed["snapshots"][0]["name"], "monday");
+    assert_eq!(server.content("a?snapshot=monday").await, "old");
+    let listing = document(&server.get(&file("?list&snapshot=monday")).await);
+    assert_eq!(names(&listing), ["a"]);
+    let unknown = server.get(&file("a?snapshot=friday")).await;
+    assert_eq!(problem(&unknown), (404, "no-such-snapshot".into()));
+    let clones = format!("{DEMO}/clones");
+    let clone = |form: &str| {
+        let form = form.to_owned();
+        let (server, clones) = (&server, &clones);
+        async move { server.send("POST", clones, "", &form).await }
+    };
+    let cloned = clone(r#"{"to": "past", "snapshot": "monday"}"#).await;
+    assert_eq!(code(&cloned), 201, "{cloned}");
+    assert_eq!(code(&clone(r#"{"to": "present"}"#).await), 201);
+    assert_eq!(
+        problem(&clone(r#"{"to": "past"}"#).await).1,
+        "volume-exists"
+    );
+    let unknown = clone(r#"{"to": "other", "snapshot": "friday"}"#).await;
+    assert_eq!(problem(&unknown), (404, "no-such-snapshot".into()));
+    for (volume, content) in [("past", "old"), ("present", "new")] {
+        let answer = server.get(&format!("/v1/volumes/{volume}/files/a")).await;
+        assert_eq!(body(&answer), content, "{volume}");
+    }
+    assert_eq!(code(&server.send("DELETE", &snapshot, "", "").await), 204);
+    let listed = document(&server.get(&format!("{DEMO}/snapshots")).await);
+    assert_eq!(listed["snapshots"], json!([]));
+}
+
+#[tokio::test]
+async fn a_file_is_put_read_in_parts_and_removed() {
+    let server = with_demo().await;
+    let made = server.put("data.bin", "0123456789").await;
+    assert_eq!(code(&made), 201, "{made}");
+    let etag = header(&made, "etag").expect("an ETag").to_owned();
+    let whole = server.get(&file("data.bin")).await;
+    assert_eq!((code(&whole), body(&whole)), (200, "0123456789"));
+    assert_eq!(header(&whole, "etag"), Some(&*etag));
+    assert_eq!(header(&whole, "content-length"), Some("10"));
+    assert!(
+        header(&whole, "last-modified")
+            .expect("a date")
+            .ends_with(" GMT")
+    );
+    let head = server.send("HEAD", &file("data.bin"), "", "").await;
+    assert_eq!(
+        (header(&head, "content-length"), body(&head)),
+        (Some("10"), "")
+    );
+    let part = |range: &str| {
+        let headers = format!("Range: bytes={range}\r\n");
+        let server = &server;
+        async move { server.send("GET", &file("data.bin"), &headers, "").await }
+    };
+    let middle = part("2-4").await;
+    assert_eq!((code(&middle), body(&middle)), (206, "234"));
+    assert_eq!(header(&middle, "content-range"), Some("bytes 2-4/10"));
+    assert_eq!(body(&part("-3").await), "789");
+    assert_eq!(
+        problem(&part("10-").await),
+        (416, "range-not-satisfiable".into())
+    );
+    // A part is written in place, and the file grows.
+    for (method, query, content) in [
+        ("PUT", "?offset=8", "abc"),
+        ("POST", "?append", "def"),
+        (
+            "PATCH",
+            "",
+            r#"{"size": 13, "mode": 384, "mtime_ns": 1500000000000000001}"#,
+        ),
+    ] {
+        let changed = server
+            .send(method, &file(&format!("data.bin{query}")), "", content)
+            .await;
+        assert_eq!(code(&changed), 204, "{changed}");
+    }
+    assert_eq!(server.content("data.bin").await, "01234567abcde");
+    let shown = document(&server.get(&file("data.bin?stat")).await);
+    assert_eq!(shown["type"], "file");
+    assert_eq!(
+        (&shown["size"], &shown["mode"]),
+        (&json!(13), &json!(0o600))
+    );
+    assert_eq!(shown["mtime_ns"], 1_500_000_000_000_000_001_i64);
+    let replaced = server.put("data.bin", "new").await;
+    assert_eq!(code(&replaced), 204);
+    assert_eq!(server.content("data.bin").await, "new");
+    assert_eq!(
+        code(&server.send("DELETE", &file("data.bin"), "", "").await),
+        204
+    );
+    let gone = refusal(&server.get(&file("data.bin")).await);
+    assert_eq!(gone, (404, "no-such-file".into(), "ENOENT".into()));
+}
+
+/// One of two clients that read the same content writes it.
+#[tokio::test]
+async fn conditions_are_checked_in_the_transaction_of_the_change() {
+    let server = with_demo().await;
+    let with = |method: &'static str, headers: String, content: &'static str| {
+        let server = &server;
+        async move { server.send(method, &file("a"), &headers, content).await }
+    };
+    let absent = || "If-None-Match: *\r\n".to_owned();
+    let matches = |etag: &str| format!("If-Match: {etag}\r\n");
+    assert_eq!(code(&with("PUT", matches("*"), "x").await), 412);
+    let made = with("PUT", absent(), "one").await;
+    assert_eq!(code(&made), 201);
+    assert_eq!(
+        problem(&with("PUT", absent(), "two").await).1,
+        "condition-not-met"
+    );
+    let etag = header(&made, "etag").expect("an ETag").to_owned();
+    let unchanged = with("GET", format!("If-None-Match: {etag}\r\n"), "").await;
+    assert_eq!((code(&unchanged), body(&unchanged)), (304, ""));
+    assert_eq!(code(&with("PUT", matches(&etag), "three").await), 204);
+    for (method, content) in [("PUT", "four"), ("DELETE", ""), ("GET", "")] {
+        assert_eq!(
+            code(&with(method, matches(&etag), content).await),
+            412,
+            "{method}"
+        );
+    }
+    assert_eq!(server.content("a").await, "three");
+    // The rest of another content is no rest.
+    let rest = format!("Range: bytes=2-\r\nIf-Range: {etag}\r\n");
+    let whole = with("GET", rest, "").await;
+    assert_eq!((code(&whole), body(&whole)), (200, "three"));
+    assert_eq!(code(&with("DELETE", matches("*"), "").await), 204);
+}
+
+#[tokio::test]
+async fn directories_are_made_listed_in_pages_of_one_moment_and_renamed() {
+    let server = with_demo().await;
+    let post = |path: &str| {
+        let (path, server) = (file(path), &server);
+        async move { server.send("POST", &path, "", "").await }
+    };
+    assert_eq!(code(&post("logs?mkdir&mode=750").await), 201);
+    let again = refusal(&post("logs?mkdir").await);
+    assert_eq!(again, (409, "file-conflict".into(), "EEXIST".into()));
+    assert_eq!(code(&post("logs?mkdir&parents").await), 204);
+    for name in ["a", "b%20c", "%ff", "d"] {
+        assert_eq!(code(&server.put(&format!("logs/{name}"), name).await), 201);
+    }
+    let first = document(&server.get(&file("logs?list&limit=2")).await);
+    assert_eq!(names(&first), ["a", "b%20c"]);
+    assert_eq!(first["entries"][0]["size"], 1);
+    server.put("logs/c", "later").await;
+    let next = first["next"].as_str().expect("more");
+    let second = document(&server.get(&file(&format!("logs?list&page={next}"))).await);
+    assert_eq!(
+        (names(&second), &second["next"]),
+        (vec!["d", "%FF"], &Value::Null)
+    );
+    assert_eq!(code(&post("logs/d?rename-to=/logs/%ff").await), 204);
+    assert_eq!(server.content("logs/%ff").await, "d");
+    let taken = refusal(&post("logs/a?rename-to=logs/c&noreplace").await);
+    assert_eq!(taken.2, "EEXIST");
+    assert_eq!(code(&server.put("x/y/z?parents", "deep").await), 201);
+    assert_eq!(server.content("x/y/z").await, "deep");
+    for (method, path, code) in [
+        ("GET", "logs", "EISDIR"),
+        ("PUT", "logs", "EISDIR"),
+        ("PUT", "", "EISDIR"),
+        ("GET", "logs/a/b", "ENOTDIR"),
+        ("DELETE", "x/y", "ENOTEMPTY"),
+        ("DELETE", "", "EBUSY"),
+    ] {
+        let answer = refusal(&server.send(method, &file(path), "", "").await);
+        assert_eq!(
+            answer,
+            (409, "file-conflict".into(), code.into()),
+            "{method} {path}"
+        );
+    }
+    assert_eq!(refusal(&server.put("none/a", "").await).2, "ENOENT");
+    assert_eq!(
+        code(&server.send("DELETE", &file("x/y/z"), "", "").await),
+        204
+    );
+    assert_eq!(
+        code(&server.send("DELETE", &file("x/y"), "", "").await),
+        204
+    );
+    let root = document(&server.get(&format!("{DEMO}/files?list")).await);
+    assert_eq!(names(&root), ["logs", "x"]);
+}
+
+#[tokio::test]
+async fn hostile_paths_and_parameters_are_refused() {
+    let server = with_demo().await;
+    let long = "n".repeat(256);
+    for (method, path) in [
+        ("GET", "../secret"),
+        ("PUT", "a/%2e%2e/b"),
+        ("PUT", "a%2Fb"),
+        ("PUT", "a%00"),
+        ("PUT", &*long),
+        ("GET", "a%zz"),
+        ("PUT", "a?offset=x"),
+        ("PUT", "a?mode=888"),
+        ("PUT", "a?mode=77777"),
+        ("PUT", "a?append"),
+        ("POST", "a"),
+        ("POST", "a?append&mkdir"),
+        ("POST", "a?rename-to=../b"),
+        ("PATCH", "a"),
+        ("GET", "?list&limit=0"),
+        ("GET", "?list&page=x"),
+        ("DELETE", "a?recursive"),
+    ] {
+        let answer = server.send(method, &file(path), "", "").await;
+        assert_eq!(
+            problem(&answer),
+            (400, "invalid-request".into()),
+            "{method} {path}"
+        );
+    }
+    let beyond = refusal(&server.put("a?offset=9223372036854775807", "x").await);
+    assert_eq!(beyond, (413, "too-large".into(), "EFBIG".into()));
+}
+
+/// A long file is sent piece by piece, and is that of one moment however it changes meanwhile.
+#[tokio::test]
+async fn a_long_file_streams_from_one_moment() {
+    let server = with_demo().await;
+    let content = (0..300_000)
+        .map(|n| n.to_string())
+        .collect::<Vec<_>>()
+        .join(",");
+    assert_eq!(code(&server.put("long", &content).await), 201);
+    let long = file("long");
+    let (answer, replaced) = tokio::join!(server.get(&long), server.put("long", "short"));
+    assert_eq!(code(&replaced), 204);
+    let answer = body(&answer);
+    assert!(answer == content || answer == "short", "{}", answer.len());
+}
+
+#[tokio::test]
+async fn a_quota_is_refused_by_its_name_and_deletes_pass() {
+    let server = serving().await;
+    let settings = r#"{"quota_bytes": 100000}"#;
+    assert_eq!(code(&server.send("PUT", DEMO, "", settings).await), 201);
+    assert_eq!(code(&server.put("a", "small").await), 201);
+    let large = "x".repeat(200_000);
+    let refused = refusal(&server.put("b", &large).await);
+    assert_eq!(refused, (507, "quota-exceeded".into(), "EDQUOT".into()));
+    assert_eq!(refusal(&server.get(&file("b")).await).2, "ENOENT");
+    assert_eq!(code(&server.send("DELETE", &file("a"), "", "").await), 204);
+}

@@ -1,0 +1,259 @@
+//! Listens on a Unix socket, and serves the volumes to processes of the same user.
+//!
+//! Invariants
+//! - Only processes of the server's user, and of root, are served.
+//! - At most `connections_max` connections are open. Each has bounded requests and bytes in flight:
+//!   beyond the bounds the server does not read on.
+//! - A socket file that is left at the start means that sessions had locks when the former server
+//!   ended. For [`Config::reclaim_grace`] only such locks are granted then.
+
+mod calls;
+mod connection;
+mod sessions;
+
+use std::{
+    fs::{self, Permissions},
+    future::Future,
+    io,
+    os::unix::{
+        fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+        net::UnixStream as StdStream,
+    },
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use ports::Entropy;
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+use transactions::serializable::Volumes;
+
+use self::sessions::Sessions;
+use crate::{
+    socket_path::SocketPath,
+    wire::{Refusal, Welcome},
+};
+
+/// How long to wait before accepting again when the process has no descriptors left.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// The bounds of a server.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The socket's path.
+    pub path: PathBuf,
+    /// The most open connections.
+    pub connections_max: usize,
+    /// The most unanswered requests of a connection. Locks that wait do not count.
+    pub requests_in_flight_max: usize,
+    /// The most bytes of unanswered requests of a connection, and of its unsent answers.
+    pub bytes_in_flight_max: usize,
+    /// How long a session without a connection keeps its locks and holds.
+    pub session_grace: Duration,
+    /// How long only locks of earlier clients are granted after a start.
+    pub reclaim_grace: Duration,
+    /// How long calls at work may take when the server stops.
+    pub stop_timeout: Duration,
+}
+
+impl Config {
+    /// The usual bounds, for a socket at `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            connections_max: 256,
+            requests_in_flight_max: 1_024,
+            bytes_in_flight_max: 32 << 20,
+            session_grace: Duration::from_secs(5),
+            reclaim_grace: Duration::from_secs(5),
+            stop_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What all connections share.
+#[derive(Debug)]
+struct Shared {
+    config: Config,
+    volumes: Arc<dyn Volumes>,
+    sessions: Sessions,
+    /// This start of the server.
+    server: u128,
+    /// Until when only locks of earlier clients are granted.
+    reclaim_until: Option<Instant>,
+}
+
+impl Shared {
+    /// The moment from which all locks are granted, if it is not reached yet.
+    fn reclaim_until(&self) -> Option<Instant> {
+        self.reclaim_until.filter(|until| Instant::now() < *until)
+    }
+}
+
+/// A server that listens. [`Server::run`] serves.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    uid: u32,
+    shared: Arc<Shared>,
+}
+
+/// Listens at the configured path, with mode 0600. A socket that no process listens on is replaced.
+///
+/// Errors: `AddrInUse` if another server listens there; `AlreadyExists` if the path is no socket;
+/// or the directory does not permit it.
+pub fn bind(
+    config: Config,
+    volumes: Arc<dyn Volumes>,
+    entropy: &dyn Entropy,
+) -> io::Result<Server> {
+    let short = SocketPath::of(&config.path)?;
+    let has_predecessor = remove_stale(&config.path, short.get())?;
+    let listener = UnixListener::bind(short.get())?;
+    fs::set_permissions(&config.path, Permissions::from_mode(0o600))?;
+    let uid = fs::metadata(&config.path)?.uid();
+    let reclaim_until = has_predecessor.then(|| Instant::now() + config.reclaim_grace);
+    let server = u128::from(entropy.next_u64()) << 64 | u128::from(entropy.next_u64());
+    let shared = Arc::new(Shared {
+        sessions: Sessions::new(config.connections_max),
+        config,
+        volumes,
+        server,
+        reclaim_until,
+    });
+    Ok(Server {
+        listener,
+        uid,
+        shared,
+    })
+}
+
+/// Removes the socket of a server that has ended. Whether there was one.
+fn remove_stale(path: &Path, short: &Path) -> io::Result<bool> {
+    let file_type = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        found => found?.file_type(),
+    };
+    if !file_type.is_socket() {
+        let message = format!("{} exists and is no socket; move it away", path.display());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+    }
+    match StdStream::connect(short) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path)?;
+            Ok(true)
+        }
+        // A full backlog is a sign of life too.
+        Ok(_) | Err(_) => {
+            let message = format!("another server listens on {}", path.display());
+            Err(io::Error::new(io::ErrorKind::AddrInUse, message))
+        }
+    }
+}
+
+impl Server {
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        &self.shared.config.path
+    }
+
+    /// Serves until `shutdown` resolves, then ends the connections. Calls at work may finish for up
+    /// to `stop_timeout`. The socket's file stays if sessions have locks or holds, so that the next
+    /// server lets them reclaim those.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let Self {
+            listener,
+            uid,
+            shared,
+        } = self;
+        let mut shutdown = pin!(shutdown);
+        let (stop, stopped) = watch::channel(false);
+        let places = Arc::new(Semaphore::new(shared.config.connections_max));
+        let mut accepting = Accepting {
+            listener,
+            is_failing: false,
+        };
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                Some(_) = connections.join_next() => {}
+                stream = accepting.next() => {
+                    let Some(place) = place(&stream, uid, &places) else {
+                        continue;
+                    };
+                    let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
+                    connections.spawn(connection::serve(shared, stream, stopped, place));
+                }
+            }
+        }
+        drop(accepting);
+        stop.send_replace(true);
+        let all_ended = async { while connections.join_next().await.is_some() {} };
+        if timeout(shared.config.stop_timeout, all_ended)
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                open = connections.len(),
+                "calls of volumes did not end in time"
+            );
+            connections.shutdown().await;
+        }
+        if !shared.sessions.have_any_use() {
+            // Without the file the next server need not wait for clients.
+            let _ = fs::remove_file(&shared.config.path);
+        }
+    }
+}
+
+/// The place of a new connection; `None`: it is refused.
+fn place(stream: &UnixStream, uid: u32, places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    let peer = stream.peer_cred().ok()?.uid();
+    if peer != uid && peer != 0 {
+        tracing::warn!(
+            peer,
+            "a process of another user asked for volumes and was refused"
+        );
+        return None;
+    }
+    let place = Arc::clone(places).try_acquire_owned().ok();
+    if place.is_none() {
+        // The client tries again, and tells its user the reason if that does not help.
+        let _ = stream.try_write(&Welcome::encode(Err(Refusal::TooManyConnections)));
+    }
+    place
+}
+
+/// A listener, and whether its last accept failed.
+struct Accepting {
+    listener: UnixListener,
+    is_failing: bool,
+}
+
+impl Accepting {
+    /// The next connection. Waits while the system cannot provide one. Cancellation safe.
+    async fn next(&mut self) -> UnixStream {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    self.is_failing = false;
+                    return stream;
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut self.is_failing, true) {
+                        tracing::warn!(%error, "cannot accept connections to volumes; open ones are still served");
+                    }
+                    sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    }
+}

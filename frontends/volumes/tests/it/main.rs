@@ -1,0 +1,9 @@
+//! The protocol of volumes, tested from the outside: over real sockets, in real time.
+
+#![allow(clippy::disallowed_methods)]
+
+mod conformance;
+mod drive;
+mod latency;
+mod locks;
+mod world;

@@ -1,0 +1,302 @@
+//! Volumes: their calls, each on the node that serves now.
+//!
+//! A handle of a volume outlives restarts of the node. Its next call takes the volume's log over.
+
+use std::{fmt, ops::Range, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use ports::{DurabilityPoint, ErrorKind, Read};
+
+use crate::{
+    Error, Result,
+    calls::Calls,
+    context::Tasks,
+    model::KeyspaceId,
+    node::Node,
+    serializable::{
+        VolumeStore, Volumes, deletion,
+        model::{
+            At, BlockBytes, Changed, Granted, Groups, Key, KeyRange, Lock, Owner, Page, PageLimits,
+            PinName, Proposal, SessionId, Slot, Snapshot, StageId, Usage, Values, Verdict,
+        },
+        registry::{self, VolumeRow},
+        volume::{Volume, read_installed},
+        volumes::{VolumeInfo, VolumeName, VolumeSettings},
+    },
+};
+
+/// The volumes of an engine.
+#[derive(Clone)]
+pub(crate) struct EngineVolumes {
+    pub(crate) calls: Arc<Calls>,
+    /// Slots are installed by tasks of the engine.
+    pub(crate) _tasks: Arc<Tasks>,
+}
+
+/// A volume of an engine.
+struct Handle {
+    volumes: EngineVolumes,
+    name: VolumeName,
+    row: VolumeRow,
+}
+
+impl fmt::Debug for EngineVolumes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineVolumes").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Handle").field(&self.name).finish()
+    }
+}
+
+impl EngineVolumes {
+    /// The node that serves. Errors: `Unavailable`.
+    fn node(&self) -> Result<Arc<Node>> {
+        if !self.calls.context.is_alone() {
+            return Err(Error::unavailable(
+                "volumes need a single node on their store, and this store has several",
+            ));
+        }
+        let node = self.calls.serving.node()?;
+        self.calls.cluster.may_answer(&node)?;
+        Ok(node)
+    }
+
+    /// Deletes the data of deleted volumes in the background.
+    fn delete_data(&self, node: &Arc<Node>, deleted: Vec<KeyspaceId>) {
+        for keyspace in deleted {
+            if !node.volumes.begins_to_delete(keyspace) {
+                continue;
+            }
+            let of_task = Arc::clone(node);
+            node.spawn(&self.calls.context, async move {
+                if let Err(error) = deletion::delete_data(&of_task.store, keyspace).await {
+                    tracing::warn!(
+                        %error,
+                        keyspace = keyspace.0,
+                        "the data of a deleted volume stay until volumes are listed again"
+                    );
+                }
+                of_task.volumes.ends_to_delete(keyspace);
+            });
+        }
+    }
+
+    async fn delete_volume(&self, name: &VolumeName) -> Result<()> {
+        let node = self.node()?;
+        let row = registry::delete(&node.store, name).await?;
+        if let Some(volume) = node.volumes.remove(row.keyspace) {
+            volume.delete().await;
+        }
+        self.delete_data(&node, vec![row.keyspace]);
+        Ok(())
+    }
+
+    async fn list_volumes(&self) -> Result<Vec<VolumeInfo>> {
+        let node = self.node()?;
+        let (volumes, deleted, point) = registry::list(&node.store).await?;
+        self.delete_data(&node, deleted);
+        let mut found = Vec::with_capacity(volumes.len());
+        for (name, row) in volumes {
+            let usage = if let Some(volume) = node.volumes.get(row.keyspace) {
+                volume.usage()
+            } else {
+                let installed = read_installed(&node.store, row.keyspace).await?;
+                Usage {
+                    bytes: installed.bytes,
+                    keys: installed.keys,
+                    quota_bytes: row.quota_bytes,
+                }
+            };
+            found.push(VolumeInfo {
+                name,
+                block_bytes: row.block_bytes,
+                created_ms: row.created_ms,
+                usage,
+            });
+        }
+        node.store.externalize(point).await?;
+        Ok(found)
+    }
+}
+
+impl Volumes for EngineVolumes {
+    fn create(&self, name: VolumeName, settings: VolumeSettings) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let node = self.node()?;
+            self.calls.context.check_room()?;
+            let now = self.calls.context.clock.now().0;
+            registry::create(&node.store, &name, settings, now).await
+        })
+    }
+
+    fn open<'a>(&'a self, name: &'a VolumeName) -> BoxFuture<'a, Result<Arc<dyn VolumeStore>>> {
+        Box::pin(async move {
+            let node = self.node()?;
+            let row = registry::find(&node.store, name).await?;
+            let handle = Handle {
+                volumes: self.clone(),
+                name: name.clone(),
+                row,
+            };
+            Ok(Arc::new(handle) as Arc<dyn VolumeStore>)
+        })
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<VolumeInfo>>> {
+        Box::pin(self.list_volumes())
+    }
+
+    fn set_quota<'a>(
+        &'a self,
+        name: &'a VolumeName,
+        quota_bytes: Option<u64>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let node = self.node()?;
+            let row = registry::set_quota(&node.store, name, quota_bytes).await?;
+            if let Some(volume) = node.volumes.get(row.keyspace) {
+                volume.set_quota(row.quota_bytes);
+            }
+            Ok(())
+        })
+    }
+
+    fn clone_volume<'a>(
+        &'a self,
+        _from: &'a VolumeName,
+        _at: Option<Slot>,
+        _to: VolumeName,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async { Err(Error::Invalid("volumes cannot be cloned yet")) })
+    }
+
+    fn delete<'a>(&'a self, name: &'a VolumeName) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.delete_volume(name))
+    }
+}
+
+impl Handle {
+    /// The volume on the node that serves now.
+    async fn volume(&self) -> Result<Arc<Volume>> {
+        let node = self.volumes.node()?;
+        if let Some(volume) = node.volumes.get(self.row.keyspace) {
+            return Ok(volume);
+        }
+        let find = async {
+            let row = registry::find(&node.store, &self.name).await?;
+            // Another volume may have the name now.
+            let is_it = row.keyspace == self.row.keyspace;
+            is_it.then_some(row).ok_or(Error::NoSuchVolume)
+        };
+        let context = &self.volumes.calls.context;
+        node.volumes.open(context, &node.store, node.id, find).await
+    }
+
+    /// Waits until `point` is durable. A point of an earlier incarnation that the store has lost
+    /// does not end the node.
+    async fn wait_until_durable(&self, point: DurabilityPoint) -> Result<()> {
+        let key_value = &self.volumes.calls.context.key_value;
+        if key_value.is_durable(point) {
+            return Ok(());
+        }
+        let node = self.volumes.node()?;
+        if point.incarnation == node.store.incarnation() {
+            return node.store.externalize(point).await;
+        }
+        key_value.externalize(point).await.map_err(|error| {
+            if error.kind() == ErrorKind::Lost {
+                return Error::unavailable("the store has lost this point");
+            }
+            error.into()
+        })
+    }
+}
+
+impl VolumeStore for Handle {
+    fn block_bytes(&self) -> BlockBytes {
+        self.row.block_bytes
+    }
+
+    fn snapshot(&self) -> BoxFuture<'_, Result<Read<Snapshot>>> {
+        Box::pin(async move { self.volume().await?.snapshot() })
+    }
+
+    fn get_many<'a>(&'a self, at: At, keys: &'a [Key]) -> BoxFuture<'a, Result<Read<Values>>> {
+        Box::pin(async move { self.volume().await?.get_many(at, keys).await })
+    }
+
+    fn scan<'a>(
+        &'a self,
+        at: At,
+        range: &'a KeyRange,
+        limits: PageLimits,
+    ) -> BoxFuture<'a, Result<Read<Page>>> {
+        Box::pin(async move { self.volume().await?.scan(at, range, limits).await })
+    }
+
+    fn changed_since<'a>(
+        &'a self,
+        slot: Slot,
+        groups: &'a Groups,
+    ) -> BoxFuture<'a, Result<Read<Changed>>> {
+        Box::pin(async move { self.volume().await?.changed_since(slot, groups).await })
+    }
+
+    fn stage(
+        &self,
+        stage: StageId,
+        part: u32,
+        writes: Bytes,
+    ) -> BoxFuture<'_, Result<DurabilityPoint>> {
+        Box::pin(async move { self.volume().await?.stage(stage, part, writes).await })
+    }
+
+    fn commit(&self, proposal: Proposal) -> BoxFuture<'_, Result<Read<Verdict>>> {
+        Box::pin(async move { self.volume().await?.commit(proposal).await })
+    }
+
+    fn externalize(&self, point: DurabilityPoint) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.wait_until_durable(point))
+    }
+
+    fn pin(&self, name: PinName, slot: Slot) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.volume().await?.pin(name, slot).await })
+    }
+
+    fn unpin<'a>(&'a self, name: &'a PinName) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.volume().await?.unpin(name).await })
+    }
+
+    fn lock(&self, owner: Owner, lock: Lock) -> BoxFuture<'_, Result<Granted>> {
+        Box::pin(async move { self.volume().await?.lock(owner, lock).await })
+    }
+
+    fn hold(&self, session: SessionId, key: Key) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.volume().await?.hold(session, key) })
+    }
+
+    fn release<'a>(&'a self, session: SessionId, key: &'a Key) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.volume().await?.release(session, key) })
+    }
+
+    fn is_held<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move { self.volume().await?.is_held(key) })
+    }
+
+    fn end_session(&self, session: SessionId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.volume().await?.end_session(session) })
+    }
+
+    fn reserve_numbers(&self) -> BoxFuture<'_, Result<Range<u64>>> {
+        Box::pin(async move { self.volume().await?.reserve_numbers().await })
+    }
+
+    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
+        Box::pin(async move { Ok(self.volume().await?.usage()) })
+    }
+}

@@ -1,0 +1,68 @@
+//! Locks and holds of sessions, which are in memory only. A take-over ends them.
+
+use super::Volume;
+use crate::{
+    Result,
+    serializable::model::{Granted, Key, Lock, Owner, SessionId, Wait},
+};
+
+impl Volume {
+    /// Takes, tests or frees a lock.
+    pub(crate) async fn lock(&self, owner: Owner, lock: Lock) -> Result<Granted> {
+        loop {
+            let mut freed = std::pin::pin!(self.freed.notified());
+            // From here on no wake-up is missed.
+            freed.as_mut().enable();
+            self.check()?;
+            let granted = {
+                let state = &mut *self.state();
+                match lock.wait {
+                    Wait::Test => state.locks.test(owner, &lock),
+                    _ => state.locks.take(owner, &lock, state.visible),
+                }
+            };
+            if granted != Granted::Yes && lock.wait == Wait::UntilGranted {
+                freed.await;
+                continue;
+            }
+            if granted == Granted::Yes && lock.wait != Wait::Test {
+                // An unlock frees bytes, and so does an exclusive lock that becomes shared.
+                self.freed.notify_waiters();
+            }
+            return Ok(granted);
+        }
+    }
+
+    /// Notes that `session` uses `key`.
+    pub(crate) fn hold(&self, session: SessionId, key: Key) -> Result<()> {
+        self.check()?;
+        self.state().holds.insert((key, session));
+        Ok(())
+    }
+
+    /// Ends a hold.
+    pub(crate) fn release(&self, session: SessionId, key: &Key) -> Result<()> {
+        self.check()?;
+        self.state().holds.remove(&(key.clone(), session));
+        Ok(())
+    }
+
+    /// Whether any session holds `key`.
+    pub(crate) fn is_held(&self, key: &Key) -> Result<bool> {
+        self.check()?;
+        let first = (key.clone(), SessionId(0));
+        let state = self.state();
+        let held = state.holds.range(first..).next();
+        Ok(held.is_some_and(|(held, _)| held == key))
+    }
+
+    /// Ends all locks and holds of `session`.
+    pub(crate) fn end_session(&self, session: SessionId) -> Result<()> {
+        self.check()?;
+        let state = &mut *self.state();
+        state.locks.end_session(session, state.visible);
+        state.holds.retain(|(_, holder)| *holder != session);
+        self.freed.notify_waiters();
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! How a start of the node begins to write a volume's log.
+//!
+//! It seals the log, reads the installed state, and replays the later slots. What was written and
+//! decided before that is in change rows ([`late`](super::late)).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use ports::key_value::Scan;
+use primitives::{Cursor, FencedLog};
+use tokio::sync::{self, Notify};
+
+use super::{State, Volume, number, order::Ordering, stage};
+use crate::{
+    Error, Result,
+    context::Context,
+    model::{KeyspaceId, NodeId},
+    serializable::{
+        lock_table::LockTable,
+        model::{PinName, Slot},
+        overlay::{LoggedSlot, Overlay},
+        registry::{VolumeRow, put, record},
+        rows::{self, InstalledState},
+        slots::VolumeSlot,
+        validate::{Limits, Noted, Validator},
+    },
+    storage::{layout, node_registry, store::Store},
+};
+
+/// The most take-overs that the installed state remembers. Proposals from before are too old.
+const GAPS_MAX: usize = 64;
+/// Pins in one page.
+const PAGE_PINS: usize = 1_000;
+
+impl Volume {
+    /// Takes the log of the volume `row` over, for node `by`. Errors: `Unavailable`, also if there
+    /// is a later start of the node.
+    pub(crate) async fn take_over(
+        context: &Arc<Context>,
+        store: &Arc<Store>,
+        by: NodeId,
+        row: VolumeRow,
+    ) -> Result<Self> {
+        let keyspace = row.keyspace;
+        let log = FencedLog::new(store.key_value().clone(), layout::sequencer_log(keyspace));
+        let (writer, slots) = store.again(|| log.take_over(Cursor::START)).await?;
+        store.seen(writer.point())?;
+        let is_last = node_registry::list_from(store, NodeId(by.0 + 1)).await?;
+        if !is_last.is_empty() {
+            store.fence();
+            store.check_fence()?;
+        }
+        let mut installed = read_installed(store, keyspace).await?;
+        let (epoch, sealed) = (writer.epoch(), writer.sealed());
+        let visible = number(epoch, sealed);
+        let mut validator =
+            Validator::broken(installed.slot, Limits::default(), context.config.mutant);
+        let mut overlay = Overlay::default();
+        let mut last = installed.gaps.last().map_or(Slot(0), |(_, seal)| *seal);
+        last = last.max(installed.slot);
+        for slot in slots {
+            let at = number(slot.epoch, slot.index);
+            last = last.max(at);
+            if at > installed.slot {
+                let decoded = VolumeSlot::decode(&slot.payload)?;
+                let staged = stage::of_slot(store, keyspace, &decoded).await?;
+                let written = LoggedSlot {
+                    slot: at,
+                    index: slot.index,
+                    epoch: slot.epoch,
+                    written_ms: decoded.written_ms,
+                    changes: decoded.folded(&staged)?,
+                    decided: decoded.decided(at).collect(),
+                    stages: decoded.stages(),
+                };
+                let noted = Noted {
+                    written: written.changes.keys().cloned().collect(),
+                    numbers: BTreeMap::new(),
+                };
+                validator.note(at, &decoded, noted);
+                overlay.push(Arc::new(written));
+            }
+        }
+        // The seal is a slot that writes nothing.
+        validator.note(visible, &empty(by), Noted::default());
+        installed.gaps.push((last, visible));
+        if installed.gaps.len() > GAPS_MAX {
+            let (_, seal) = installed.gaps.remove(0);
+            installed.changes_from = installed.changes_from.max(seal);
+        }
+        let noted = put(rows::installed(keyspace), installed.encode());
+        let (_, point) = store.finish(&noted).await?;
+        tracing::info!(
+            keyspace = keyspace.0,
+            epoch = epoch.0,
+            "the log of a volume is taken over"
+        );
+        let state = State {
+            visible,
+            point,
+            installed,
+            overlay,
+            installs: false,
+            pins: read_pins(store, keyspace).await?,
+            locks: LockTable::starting_at(visible),
+            holds: BTreeSet::new(),
+            quota_bytes: row.quota_bytes,
+            is_deleted: false,
+        };
+        Ok(Self {
+            context: Arc::clone(context),
+            store: Arc::clone(store),
+            by,
+            keyspace,
+            log,
+            epoch,
+            sealed,
+            waiting: Mutex::default(),
+            ordering: sync::Mutex::new(Ordering::new(writer, validator)),
+            installing: sync::Mutex::default(),
+            much_waits: Notify::new(),
+            freed: Notify::new(),
+            state: Mutex::new(state),
+        })
+    }
+}
+
+/// The installed state of a volume; that of an empty one if there is none.
+pub(crate) async fn read_installed(store: &Store, keyspace: KeyspaceId) -> Result<InstalledState> {
+    match store.get(&rows::installed(keyspace)).await?.value {
+        Some(item) => InstalledState::decode(record(&item)?),
+        None => Ok(InstalledState::default()),
+    }
+}
+
+async fn read_pins(store: &Store, keyspace: KeyspaceId) -> Result<BTreeMap<PinName, Slot>> {
+    let scan = Scan::partition(rows::pins(keyspace), PAGE_PINS);
+    let (items, _) = store.scan_all(scan).await?;
+    let corrupt = || Error::Corrupt("a pin of a volume".into());
+    let pins = items.into_iter().map(|(sort, item)| {
+        let name = std::str::from_utf8(&sort).map_err(|_| corrupt())?;
+        let slot = <[u8; 8]>::try_from(&record(&item)?[..]).map_err(|_| corrupt())?;
+        Ok((PinName::new(name)?, Slot(u64::from_be_bytes(slot))))
+    });
+    pins.collect()
+}
+
+fn empty(by: NodeId) -> VolumeSlot {
+    VolumeSlot {
+        written_ms: 0,
+        by,
+        may_lease: false,
+        commits: Vec::new(),
+        closed: Vec::new(),
+    }
+}

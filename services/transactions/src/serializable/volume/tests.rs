@@ -1,0 +1,323 @@
+//! The engine under the suite of all volumes, on the simulated and the embedded store.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests run on the runtime's clock, which virtual time moves"
+)]
+
+mod crashes;
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use ports::KeyValue;
+use simulated::World;
+use tokio::task::JoinHandle;
+
+use crate::{
+    Config, Engine, Parts, Service,
+    serializable::{
+        VolumeStore,
+        conformance::{self, blind, committed, key, put, value},
+        model::{At, BlockBytes, PageLimits, Slot, StageId, Verdict, Write},
+        volumes::{VolumeName, VolumeSettings},
+    },
+};
+
+fn settings() -> VolumeSettings {
+    VolumeSettings {
+        block_bytes: BlockBytes::new(4096).expect("a power of two"),
+        quota_bytes: None,
+    }
+}
+
+/// A live node. Dropping it stops all its tasks where they are.
+struct Node {
+    engine: Engine,
+    running: JoinHandle<()>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+impl Node {
+    async fn start(parts: Parts, config: Config) -> Self {
+        let service = Arc::new(Service::new(parts, config));
+        service.start().await.expect("the node starts");
+        let engine = service.engine();
+        Self {
+            engine,
+            running: tokio::spawn(async move { service.run().await }),
+        }
+    }
+
+    async fn on(world: &World, key_value: Arc<dyn KeyValue>, config: Config) -> Self {
+        let parts = Parts {
+            key_value,
+            clock: world.clock(),
+            entropy: world.entropy(),
+        };
+        Self::start(parts, config).await
+    }
+
+    async fn create(&self, name: &str) -> Arc<dyn VolumeStore> {
+        let volumes = self.engine.volumes();
+        volumes
+            .create(named(name), settings())
+            .await
+            .expect("created");
+        volumes.open(&named(name)).await.expect("it exists")
+    }
+
+    async fn open(&self, name: &str) -> Arc<dyn VolumeStore> {
+        let volumes = self.engine.volumes();
+        volumes.open(&named(name)).await.expect("it exists")
+    }
+}
+
+fn named(name: &str) -> VolumeName {
+    VolumeName::new(name).expect("a name")
+}
+
+/// Runs the suite on volumes of `node`.
+async fn conforms(node: &Node, seeds: u64) {
+    let fresh = Mutex::new(Vec::new());
+    for number in 0..seeds + 8 {
+        let volume = node.create(&format!("v{number}")).await;
+        fresh.lock().push(volume);
+    }
+    let open = || fresh.lock().pop().expect("enough volumes");
+    conformance::histories_are_strictly_serializable(&open, seeds).await;
+    conformance::a_proposal_commits_at_most_once(&open).await;
+    conformance::numbers_have_their_range(&open).await;
+    conformance::a_stage_takes_effect_as_a_whole(&open).await;
+    conformance::pages_at_one_slot_are_one_state(&open).await;
+    conformance::changes_are_listed_once(&open).await;
+    conformance::a_pinned_state_stays_readable(&open).await;
+}
+
+/// V1 to V5.
+#[test]
+fn the_engine_conforms_on_the_simulated_store() {
+    simulated::run(async {
+        let world = World::new(7);
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        conforms(&node, 40).await;
+    });
+}
+
+/// V1 to V5.
+#[test]
+fn the_engine_conforms_on_the_embedded_store() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    runtime.expect("a runtime starts").block_on(async {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let config = embedded::Config::new(directory.path());
+        let store = embedded::Embedded::open(config).await.expect("it opens");
+        let parts = Parts {
+            key_value: store.key_value(),
+            clock: Arc::new(in_process::SystemClock),
+            entropy: Arc::new(in_process::SystemEntropy::default()),
+        };
+        let node = Node::start(parts, Config::default()).await;
+        conforms(&node, 20).await;
+        drop(node);
+        store.close().await;
+    });
+}
+
+/// Volumes have names, a quota, and an end.
+#[test]
+fn volumes_are_created_listed_and_deleted() {
+    simulated::run(async {
+        let world = World::new(7);
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        let volumes = node.engine.volumes();
+        let volume = node.create("demo").await;
+        let exists = volumes.create(named("demo"), settings()).await;
+        assert_eq!(exists, Err(crate::Error::VolumeExists));
+        volumes
+            .set_quota(&named("demo"), Some(1 << 20))
+            .await
+            .expect("set");
+        let key = key("d", "a");
+        committed(&*volume, blind(Slot(0), 1, vec![put(&key, "1234")])).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let found = volumes.list().await.expect("a list");
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].name, named("demo"));
+        let usage = found[0].usage;
+        assert_eq!(
+            (usage.bytes, usage.keys, usage.quota_bytes),
+            (5, 1, Some(1 << 20))
+        );
+        volumes.delete(&named("demo")).await.expect("deleted");
+        let read = volume.get_many(At::Tail, &[key]).await;
+        assert_eq!(read.map(drop), Err(crate::Error::NoSuchVolume));
+        assert_eq!(volumes.list().await, Ok(Vec::new()));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let rows = ports::key_value::Scan::partition(crate::serializable::rows::VOLUMES, 10);
+        let rows = world.key_value().scan(&rows).await.expect("a page");
+        assert_eq!(rows.value.items.len(), 0, "no trace is left");
+        let again = node.create("demo").await;
+        assert_eq!(value(&*again, &conformance::key("d", "a")).await, None);
+    });
+}
+
+/// A value is the same before and after its slots are installed, and after a restart.
+#[test]
+fn installation_changes_no_answer() {
+    simulated::run(async {
+        let world = World::new(7);
+        let mut node = Node::on(&world, world.key_value(), Config::default()).await;
+        let mut volume = node.create("demo").await;
+        let key = key("b", "0");
+        committed(&*volume, blind(Slot(0), 1, vec![put(&key, vec![0; 4096])])).await;
+        let mut expected = vec![0; 4096];
+        let mut slots = Vec::new();
+        for round in 0..40_usize {
+            let patch = Write::Patch {
+                key: key.clone(),
+                offset: round as u32 * 10,
+                data: crate::serializable::model::Patch::Bytes(vec![round as u8; 15].into()),
+            };
+            expected[round * 10..round * 10 + 15].fill(round as u8);
+            let at = volume.snapshot().await.expect("a snapshot").value.slot;
+            let (slot, _) = committed(&*volume, blind(at, 10 + round as u64, vec![patch])).await;
+            slots.push((slot, expected.clone()));
+            if round % 3 == 0 {
+                tokio::time::sleep(Duration::from_millis(400)).await;
+            }
+            if round % 10 == 9 {
+                drop(volume);
+                drop(node);
+                node = Node::on(&world, world.key_value(), Config::default()).await;
+                volume = node.open("demo").await;
+            }
+            for (slot, expected) in &slots {
+                let found = volume
+                    .get_many(At::Slot(*slot), std::slice::from_ref(&key))
+                    .await;
+                let found = found.expect("a snapshot").value.found.remove(0);
+                assert_eq!(found.as_deref(), Some(&expected[..]), "{round} {slot:?}");
+            }
+        }
+        let range = crate::serializable::model::KeyRange::all("b").expect("short");
+        let page = volume.scan(At::Tail, &range, PageLimits::default()).await;
+        let entries = page.expect("a page").value.entries;
+        assert_eq!(entries.len(), 1);
+        assert_eq!(entries[0].value[..], expected[..]);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(volume.usage().await.expect("usage").bytes, 4096 + 1);
+    });
+}
+
+/// Proposals that wait together share a slot.
+#[test]
+fn waiting_proposals_share_a_slot() {
+    simulated::run(async {
+        let options = simulated::Options {
+            latency: Some(Duration::from_millis(1)..=Duration::from_millis(1)),
+            ..simulated::Options::default()
+        };
+        let world = World::with_options(7, options);
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        let volume = node.create("demo").await;
+        let at = volume.snapshot().await.expect("a snapshot").value.slot;
+        let commits = (0..50_u64).map(|number| {
+            let volume = Arc::clone(&volume);
+            tokio::spawn(async move {
+                let id = [&number.to_be_bytes()[..], &[0; 8]].concat();
+                let mut proposal = blind(at, number, vec![put(&key("d", "a"), "1")]);
+                proposal.id = crate::serializable::model::ProposalId::new(id, 0).expect("short");
+                match volume.commit(proposal).await.expect("a verdict").value {
+                    Verdict::Committed { slot, .. } => slot,
+                    other => panic!("{other:?}"),
+                }
+            })
+        });
+        let commits: Vec<_> = commits.collect();
+        let mut slots = std::collections::BTreeSet::new();
+        for commit in commits {
+            slots.insert(commit.await.expect("it ends"));
+        }
+        assert!(slots.len() <= 3, "{slots:?}");
+    });
+}
+
+/// A caller that gives up leaves its slot to the next one.
+#[test]
+fn a_commit_that_is_dropped_holds_up_no_other() {
+    simulated::run(async {
+        let options = simulated::Options {
+            latency: Some(Duration::from_millis(5)..=Duration::from_millis(5)),
+            ..simulated::Options::default()
+        };
+        let world = World::with_options(7, options);
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        let volume = node.create("demo").await;
+        let at = volume.snapshot().await.expect("a snapshot").value.slot;
+        for number in 0..20_u64 {
+            let dropped = volume.commit(blind(at, 2 * number, vec![put(&key("d", "a"), "1")]));
+            tokio::select! {
+                biased;
+                _ = dropped => {}
+                () = tokio::time::sleep(Duration::from_millis(number)) => {}
+            }
+            let text = number.to_string();
+            let write = put(&key("d", "b"), text.clone());
+            committed(&*volume, blind(at, 2 * number + 1, vec![write])).await;
+            assert_eq!(
+                value(&*volume, &key("d", "b")).await,
+                Some(text.into_bytes().into())
+            );
+        }
+    });
+}
+
+/// A stage of many parts is read the same before and after its installation.
+#[test]
+fn a_large_stage_is_installed_as_rows() {
+    simulated::run(async {
+        let world = World::new(7);
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        let volume = node.create("demo").await;
+        let block = |number| key("b", "").block(number).expect("short");
+        let parts: Vec<_> = (0..20_u64)
+            .map(|number| {
+                let value = vec![number as u8; 200 << 10];
+                crate::serializable::model::encode_part(&[put(&block(number), value)])
+            })
+            .collect();
+        let whole = parts.concat();
+        let stage = StageId([7; 16]);
+        for (number, part) in (0..).zip(&parts) {
+            volume
+                .stage(stage, number, part.clone())
+                .await
+                .expect("room");
+        }
+        let mut proposal = blind(Slot(0), 1, Vec::new());
+        proposal.writes = crate::serializable::model::Writes::Staged {
+            stage,
+            parts: 20,
+            bytes: whole.len() as u64,
+            crc: crc32fast::hash(&whole),
+        };
+        let (_, _) = committed(&*volume, proposal).await;
+        for round in 0..3 {
+            let read = node.open("demo").await;
+            for number in 0..20 {
+                let found = value(&*read, &block(number)).await.expect("present");
+                assert_eq!(found, vec![number as u8; 200 << 10], "{round}");
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+}
