@@ -133,7 +133,7 @@ fn main() -> ExitCode {
         Command::Workflows(command) => commands::workflows::run(&command),
         Command::State(command) => commands::state::run(&command),
         Command::Queues(command) => commands::queues::run(&command),
-        Command::Files(command) => commands::files::run(&command),
+        Command::Files(command) => Ok(commands::files::run(&command)),
         Command::Transactions(command) => commands::transactions::run(&command),
         Command::Bench(command) => commands::bench::run(&command),
         Command::MemoryFunction => commands::memory_function::run(),

@@ -18,8 +18,8 @@ pub(crate) enum Command {
     Exec(exec::Exec),
 }
 
-pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: &Command) -> ExitCode {
     match command {
-        Command::Exec(exec) => Ok(exec::run(exec)),
+        Command::Exec(exec) => exec::run(exec),
     }
 }

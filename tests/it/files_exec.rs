@@ -14,7 +14,10 @@ use crate::process::{landfast, run, text};
 /// Starts the guard as `files exec` of a user that may mount does.
 fn guarded(directory: &Path, command: &[&str]) -> Command {
     let at = directory.to_str().expect("a text");
-    landfast(directory, &[&["files-exec-guard", "same", at], command].concat())
+    landfast(
+        directory,
+        &[&["files-exec-guard", "same", at], command].concat(),
+    )
 }
 
 /// Whether this machine lets the tests make namespaces; says so if not.
@@ -68,7 +71,10 @@ fn the_command_has_its_arguments_environment_and_directory() {
     }
     let directory = tempfile::tempdir().expect("a directory");
     let script = r#"printf '%s|' "$@" "$VARIABLE" "$(pwd)"; cat"#;
-    let mut command = guarded(directory.path(), &["sh", "-c", script, "sh", "a b", "", "--"]);
+    let mut command = guarded(
+        directory.path(),
+        &["sh", "-c", script, "sh", "a b", "", "--"],
+    );
     let output = run(command.env("VARIABLE", "value"));
     let directory = directory.path().canonicalize().expect("a path");
     assert_eq!(
@@ -101,12 +107,19 @@ fn processes_see_only_those_of_their_namespace() {
     // Init, the shell, its subshell for `ls`, and `wc`; a shell may start these itself.
     let said = text(&output.stdout);
     let (count, parent) = said.trim().split_once('\n').expect("two lines");
-    assert!(count.trim().parse::<u32>().expect("a number") <= 5, "{said}");
+    assert!(
+        count.trim().parse::<u32>().expect("a number") <= 5,
+        "{said}"
+    );
     assert_eq!(parent, "1");
 }
 
 /// A command that writes a line, ignores signals, and never ends.
-const STUBBORN: [&str; 3] = ["sh", "-c", "trap '' INT TERM HUP; echo up; sleep 1000; sleep 1000"];
+const STUBBORN: [&str; 3] = [
+    "sh",
+    "-c",
+    "trap '' INT TERM HUP; echo up; sleep 1000; sleep 1000",
+];
 
 fn started(command: &mut Command) -> Child {
     let mut child = command.stdout(Stdio::piped()).spawn().expect("a start");

@@ -114,6 +114,7 @@ impl Exec {
             .stdin
             .then(|| spool::spooled_input(io::stdin().lock(), self.output_bytes_max));
         let stdin = stdin.transpose()?;
+        let server = self.server.place()?;
         // While this process has one thread.
         let right = namespace::enter()?;
         let point = namespace::mount_point(self.at.as_deref(), self.volume.as_str())?;
@@ -147,7 +148,7 @@ impl Exec {
                 output_bytes_max: self.output_bytes_max,
                 signals: Signals::new()?,
             };
-            let store = self.server.volume(&self.volume).await?;
+            let store = server.volume(&self.volume).await?;
             let name = self.volume.as_str();
             let mut volume = Attempts::new(name, store, point, self.read_only, self.time_max)?;
             let outcome = attempt(&mut volume, &mut program, self.attempts, say).await?;

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     path::{Path, PathBuf},
+    slice,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -224,6 +225,6 @@ async fn keep(store: Arc<dyn VolumeStore>, slot: Slot) {
     loop {
         sleep(READ_PERIOD).await;
         // If this fails, the next call of the command finds out.
-        let _ = store.get_many(At::Slot(slot), &[key.clone()]).await;
+        let _ = store.get_many(At::Slot(slot), slice::from_ref(&key)).await;
     }
 }
