@@ -74,6 +74,9 @@ enum Command {
     /// List the queues that start functions, look into them, send to them, empty them
     #[command(subcommand)]
     Queues(commands::queues::Command),
+    /// Run programs as transactions on volumes of files
+    #[command(subcommand)]
+    Files(commands::files::Command),
     /// List the open transactions of a running server
     #[command(subcommand)]
     Transactions(commands::transactions::Command),
@@ -120,6 +123,7 @@ fn main() -> ExitCode {
     {
         launcher_main();
     }
+    commands::files::exec::guard::run_if_asked();
     let ended = match Cli::arguments().command {
         Command::Serve(options) => commands::serve::run(options),
         Command::Status(arguments) => commands::status::run(&arguments),
@@ -129,6 +133,7 @@ fn main() -> ExitCode {
         Command::Workflows(command) => commands::workflows::run(&command),
         Command::State(command) => commands::state::run(&command),
         Command::Queues(command) => commands::queues::run(&command),
+        Command::Files(command) => Ok(commands::files::run(&command)),
         Command::Transactions(command) => commands::transactions::run(&command),
         Command::Bench(command) => commands::bench::run(&command),
         Command::MemoryFunction => commands::memory_function::run(),

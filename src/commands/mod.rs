@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod cost;
 pub(crate) mod doctor;
+pub(crate) mod files;
 pub(crate) mod functions;
 mod instant;
 pub(crate) mod memory_function;

@@ -7,6 +7,7 @@ mod commands;
 mod configuration;
 mod doctor_journal;
 mod effects;
+mod files_exec;
 mod handed_on;
 mod memory_function;
 mod mutants;

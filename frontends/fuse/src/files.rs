@@ -99,7 +99,13 @@ impl FileHandler {
     /// A private mount whose calls are one transaction, which begins now. After the unmount,
     /// [`take`](Self::take) returns it for its commit.
     pub fn transaction(files: Arc<FileSystem>, runtime: Handle) -> Arc<Self> {
-        Self::new(Calls::together(files), Caching::ALL, runtime)
+        let transaction = files.begin();
+        Self::part_of(files, transaction, runtime)
+    }
+
+    /// As [`transaction`](Self::transaction), but the calls are a part of `transaction` of `files`.
+    pub fn part_of(files: Arc<FileSystem>, transaction: Transaction, runtime: Handle) -> Arc<Self> {
+        Self::new(Calls::together(files, transaction), Caching::ALL, runtime)
     }
 
     fn new(calls: Calls, caching: Caching, runtime: Handle) -> Arc<Self> {

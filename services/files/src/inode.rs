@@ -135,6 +135,19 @@ pub(crate) fn number_of(name: &[u8]) -> Result<u64> {
     Ok(u64::from_be_bytes(name.try_into().map_err(damaged)?))
 }
 
+/// The inode that a key belongs to, with the name if it is an entry of a directory. `None`: it is
+/// no key of a file.
+pub(crate) fn owner_of(key: &Key) -> Option<(Ino, Option<Bytes>)> {
+    let (letter, rest) = key.group().split_first()?;
+    let number = |bytes: &[u8]| Some(Ino(number_of(bytes).ok()?));
+    match letter {
+        b'i' | b'b' => Some((number(rest)?, None)),
+        b'd' => Some((number(rest)?, Some(key.name().clone()))),
+        b'o' => Some((number(key.name())?, None)),
+        _ => None,
+    }
+}
+
 fn orphan_group(shard: u8) -> Bytes {
     Bytes::copy_from_slice(&[b'o', shard])
 }

@@ -18,6 +18,7 @@
 //! - [`check`] verifies the rules of a whole volume, and repairs what breaks them.
 //! - `overlay` knows what a transaction has read and will write. It knows keys, and no inodes.
 //! - `inode` has the keys and their values, [`path_rules`] the limits of names.
+//! - `names` finds the path that a conflict was about.
 //! - [`reaper`] deletes unlinked files that no session has open any more.
 
 pub mod broken;
@@ -27,6 +28,7 @@ pub mod error;
 pub mod file_system;
 mod inode;
 pub mod model;
+mod names;
 mod overlay;
 pub mod path_rules;
 pub mod reaper;

@@ -36,8 +36,7 @@ impl Calls {
         Self::Each(files)
     }
 
-    pub(super) fn together(files: Arc<FileSystem>) -> Self {
-        let transaction = files.begin();
+    pub(super) fn together(files: Arc<FileSystem>, transaction: Transaction) -> Self {
         Self::Together(Box::new(Together {
             files,
             transaction: tokio::sync::Mutex::new(Some(transaction)),

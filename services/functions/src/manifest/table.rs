@@ -4,13 +4,14 @@ use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf, sync::Arc, 
 
 use ports::runtime::{Function, Language};
 use serde::Deserialize;
+use transactions::serializable::volumes::VolumeName;
 
 use super::{
     OnlyTable, check_name,
     object_rule::ObjectRule,
     runtime_name::{Kind, RuntimeName},
     timer_rule::TimerRule,
-    within,
+    volumes, within,
 };
 
 const MEMORY_MB: RangeInclusive<u64> = 16..=65_536;
@@ -92,6 +93,9 @@ pub struct Table {
     /// The buckets of objects that it reaches over S3.
     #[serde(default)]
     pub objects: Vec<String>,
+    /// The volumes of files that it sees, by their directories.
+    #[serde(default)]
+    pub volumes: BTreeMap<String, VolumeName>,
     /// The objects whose changes start it.
     #[serde(default, deserialize_with = "super::optional_table")]
     pub on_object: Option<ObjectRule>,
@@ -223,6 +227,7 @@ impl Table {
         self.check_handler()?;
         self.check_environment()?;
         self.check_objects()?;
+        volumes::check(&self.volumes)?;
         if let Some(notified) = &self.on_failure {
             check_name("on_failure", notified)?;
         }

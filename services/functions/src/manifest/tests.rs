@@ -198,6 +198,42 @@ fn objects_are_named_by_buckets_and_leave_the_keys_to_the_server() {
 }
 
 #[test]
+fn volumes_have_directories_below_mnt() {
+    let with = |table: &str| {
+        let line = format!("retries = 0\n    volumes = {table}");
+        Manifest::parse(&WHOLE.replace("retries = 0", &line))
+    };
+    let manifest = with(r#"{ "/mnt/data" = "demo", "/mnt/a/b" = "logs" }"#).expect("volumes");
+    let volumes = manifest.functions["resize"].volumes.iter();
+    let volumes: Vec<_> = volumes
+        .map(|(path, name)| (&**path, name.as_str()))
+        .collect();
+    assert_eq!(volumes, [("/mnt/a/b", "logs"), ("/mnt/data", "demo")]);
+    for (table, said) in [
+        (r#"{ "/mnt" = "demo" }"#, "a path below /mnt"),
+        (r#"{ "/mnt/" = "demo" }"#, "a path below /mnt"),
+        (r#"{ "/data" = "demo" }"#, "a path below /mnt"),
+        (r#"{ "mnt/data" = "demo" }"#, "a path below /mnt"),
+        (r#"{ "/mnt/a/../b" = "demo" }"#, "a path below /mnt"),
+        (r#"{ "/mnt/a//b" = "demo" }"#, "a path below /mnt"),
+        (r#"{ "/mnt/a\u0000" = "demo" }"#, "a path below /mnt"),
+        (r#"{ "/mnt/a" = "a", "/mnt/a/b" = "b" }"#, "lies below"),
+        (
+            r#"{ "/mnt/a" = "demo", "/mnt/b" = "demo" }"#,
+            "occurs twice",
+        ),
+        (r#"{ "/mnt/data" = "Demo" }"#, "the name of a volume"),
+        (
+            r#"{ "/mnt/1" = "1", "/mnt/2" = "2", "/mnt/3" = "3", "/mnt/4" = "4", "/mnt/5" = "5" }"#,
+            "4 at most",
+        ),
+    ] {
+        let refused = with(table).expect_err(table);
+        assert!(refused.contains(said), "{table}: {refused}");
+    }
+}
+
+#[test]
 fn manifests_that_cannot_run_are_refused() {
     let refusal = |of: &str, instead: &str| {
         assert!(WHOLE.contains(of), "{of}");

@@ -1,0 +1,212 @@
+//! The processes between `exec` and its command, which are this program, started again:
+//!
+//! ```text
+//!  exec      has the mount, the transaction and many threads
+//!   guard    enters a PID namespace; ends it when exec asks or ends
+//!    init    first process of that namespace: /proc, working directory; reaps
+//!     command
+//! ```
+//!
+//! A process that has entered a PID namespace can start no more threads, so `exec` itself cannot.
+//! The command cannot be the first process, because that one has no default actions of signals,
+//! and must reap the orphans of the namespace.
+//!
+//! Invariants
+//! - Each death causes the next: the guard dies with `exec`, init with the guard, and everything in
+//!   the namespace with init.
+//! - When the guard has ended by itself, no process of the namespace is left.
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    io::{self, Write as _},
+    os::{fd::AsFd as _, unix::process::ExitStatusExt as _},
+    path::Path,
+    process::{Command, ExitStatus, exit},
+};
+
+use nix::{
+    errno::Errno,
+    mount::{MsFlags, mount},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sched::{CloneFlags, unshare},
+    sys::{
+        prctl,
+        signal::{SigSet, Signal, kill},
+        wait::{WaitStatus, waitpid},
+    },
+    unistd::{Gid, Pid, Uid, setsid},
+};
+
+use super::namespace::{Identity, Right, enter_user_namespace};
+
+/// The first argument of the guard.
+const GUARD: &str = "files-exec-guard";
+/// The first argument of init.
+const INIT: &str = "files-exec-init";
+/// What init is told if the command keeps init's identity.
+const SAME: &str = "same";
+const OF_USER: &str = "user-namespace";
+
+/// The exit code of `exec` and its processes when they, and not the command, failed.
+pub(super) const FAILED: i32 = 125;
+/// The exit code of a command that exists and cannot be run.
+const NOT_RUNNABLE: i32 = 126;
+/// The exit code of a command that does not exist.
+const NOT_FOUND: i32 = 127;
+/// A command that ended by a signal has an exit code of this and the signal's number.
+pub(super) const BY_SIGNAL: i32 = 128;
+
+/// The guard of `command`, to be spawned by a thread that lives as long as the command, because the
+/// guard dies with it. SIGTERM ends the namespace. The exit code is the command's.
+pub(super) fn guard(right: Right, directory: &Path, command: &[OsString]) -> Command {
+    let mut guard = Command::new("/proc/self/exe");
+    let right = match right {
+        Right::Own => SAME,
+        Right::UserNamespace => OF_USER,
+    };
+    guard.args([GUARD, right]).arg(directory).args(command);
+    guard
+}
+
+/// Runs the guard or init and never returns, if the arguments of this process ask for one of them.
+/// Nothing else may have run in this process.
+pub(crate) fn run_if_asked() {
+    let mut arguments = env::args_os().skip(1);
+    let Some(role) = arguments.next() else {
+        return;
+    };
+    let ended = if role == GUARD {
+        run_guard(arguments)
+    } else if role == INIT {
+        run_init(arguments)
+    } else {
+        return;
+    };
+    exit(ended.unwrap_or_else(|error| {
+        say(&format!("the command could not be started: {error}"));
+        FAILED
+    }))
+}
+
+fn say(what: &str) {
+    // If this fails, the exit code remains.
+    let _ = io::stderr().write_all(format!("landfast: {what}\n").as_bytes());
+}
+
+fn about<E: Into<io::Error>>(what: impl std::fmt::Display) -> impl FnOnce(E) -> io::Error {
+    move |error| {
+        let error = error.into();
+        io::Error::new(error.kind(), format!("{what}: {error}"))
+    }
+}
+
+fn run_guard(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> {
+    let right = arguments.next().unwrap_or_default();
+    let namespaces = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS;
+    let identity = if right == OF_USER {
+        // Init needs the rights of root there, to mount /proc, and an execution leaves these rights
+        // to root alone.
+        let outside = Identity::current();
+        enter_user_namespace(namespaces, Identity::ROOT, outside)
+            .map_err(about("a user namespace"))?;
+        format!("{}:{}", outside.user, outside.group)
+    } else {
+        unshare(namespaces).map_err(about("a PID namespace"))?;
+        SAME.to_owned()
+    };
+    // Ctrl-C at the terminal is for `exec` alone, which then ends the namespace. It fails only for
+    // the leader of a process group, which a new process is not, unless it was started by hand.
+    let _ = setsid();
+    die_with_parent()?;
+    let mut expected = SigSet::empty();
+    expected.add(Signal::SIGCHLD);
+    expected.add(Signal::SIGTERM);
+    expected.thread_block()?;
+    let mut init = Command::new("/proc/self/exe");
+    let mut init = init.args([INIT, &identity]).args(arguments).spawn()?;
+    loop {
+        if let Some(status) = init.try_wait()? {
+            return Ok(code_of(status));
+        }
+        if expected.wait()? == Signal::SIGTERM {
+            init.kill()?;
+        }
+    }
+}
+
+/// Asks the kernel to kill this process when its parent dies.
+fn die_with_parent() -> io::Result<()> {
+    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    // The parent may be dead already. Its number is 0 in another PID namespace, dead or not, so we
+    // look at stdout: the other end is open in `exec` alone.
+    let stdout = io::stdout();
+    let mut polled = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    poll(&mut polled, PollTimeout::ZERO)?;
+    let events = polled[0].revents().unwrap_or(PollFlags::empty());
+    if events.contains(PollFlags::POLLERR) {
+        return Err(io::Error::other("exec has ended"));
+    }
+    Ok(())
+}
+
+fn code_of(status: ExitStatus) -> i32 {
+    let by_signal = || status.signal().map_or(FAILED, |signal| BY_SIGNAL + signal);
+    status.code().unwrap_or_else(by_signal)
+}
+
+fn run_init(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> {
+    let identity = arguments.next().unwrap_or_default();
+    let directory = arguments.next().unwrap_or_default();
+    let program = arguments.next().unwrap_or_default();
+    die_with_parent()?;
+    SigSet::empty().thread_set_mask()?;
+    // The /proc of outside shows other numbers of processes. Some containers refuse to mount
+    // another one, and few programs need it.
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let _ = mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>);
+    // The path leads into the volume where the volume covers it.
+    env::set_current_dir(&directory).map_err(about(format!(
+        "the working directory {}",
+        directory.display()
+    )))?;
+    if let Some(identity) = identity_in(&identity) {
+        enter_user_namespace(CloneFlags::empty(), identity, Identity::ROOT)
+            .map_err(about("a user namespace"))?;
+    }
+    match Command::new(&program).args(arguments).spawn() {
+        Ok(command) => Ok(reap_until(Pid::from_raw(command.id() as i32))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            say(&format!("{}: no such command", program.display()));
+            Ok(NOT_FOUND)
+        }
+        Err(error) => {
+            say(&format!("{}: {error}", program.display()));
+            Ok(NOT_RUNNABLE)
+        }
+    }
+}
+
+fn identity_in(text: &OsStr) -> Option<Identity> {
+    let (user, group) = text.to_str()?.split_once(':')?;
+    Some(Identity {
+        user: Uid::from_raw(user.parse().ok()?),
+        group: Gid::from_raw(group.parse().ok()?),
+    })
+}
+
+/// Reaps the processes of the namespace until `command` has ended. Returns its exit code.
+fn reap_until(command: Pid) -> i32 {
+    loop {
+        match waitpid(None, None) {
+            Ok(WaitStatus::Exited(ended, code)) if ended == command => return code,
+            Ok(WaitStatus::Signaled(ended, signal, _)) if ended == command => {
+                return BY_SIGNAL + signal as i32;
+            }
+            Ok(_) | Err(Errno::EINTR) => {}
+            // A process ended by a real-time signal, for which `nix` has no name.
+            Err(_) if kill(command, None) == Err(Errno::ESRCH) => return BY_SIGNAL,
+            Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The transaction of one attempt: a snapshot, its private mount, one proposal.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    slice,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use async_trait::async_trait;
+use files::{Errno, FileSystem, Transaction, model::Access};
+use fuse_frontend::{
+    files::FileHandler,
+    handler::Handler,
+    mount::{Mount, Options, Unmounted, mount},
+    wire::init::Wishes,
+};
+use in_process::{SystemClock, SystemEntropy};
+use nix::unistd::{getegid, geteuid, syncfs};
+use ports::Entropy as _;
+use tokio::{
+    runtime,
+    task::{JoinHandle, spawn_blocking},
+    time::sleep,
+};
+use transactions::serializable::{
+    VolumeStore,
+    model::{At, Key, PinName, SessionId, Slot},
+};
+
+use super::attempts::{Decision, Volume};
+
+/// Threads that read requests of a mount. A transaction runs one call at a time, and a second
+/// thread decodes the next.
+const THREADS: usize = 2;
+/// How often a snapshot is read, so that it stays readable: a third of the time for which it does.
+const READ_PERIOD: Duration = Duration::from_secs(20);
+/// The longest life of a snapshot without a pin.
+const UNPINNED_MAX: Duration = Duration::from_mins(15);
+/// The time for which a commit is repeated while the volume does not answer.
+const COMMIT_MAX: Duration = Duration::from_secs(30);
+/// The permissions of the root directory of a volume that has none yet.
+const ROOT_MODE: u32 = 0o755;
+
+/// The attempts of one `exec`.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    store: Arc<dyn VolumeStore>,
+    entropy: Arc<SystemEntropy>,
+    options: Options,
+    point: PathBuf,
+    /// The pin of each attempt's snapshot, if an attempt may outlive a snapshot without one.
+    pin: Option<PinName>,
+    open: Option<Open>,
+}
+
+/// A transaction that is mounted.
+#[derive(Debug)]
+struct Open {
+    mount: Mount,
+    handler: Arc<FileHandler>,
+    _keeps: Keeps,
+}
+
+/// Reads a snapshot from time to time, until it is dropped.
+#[derive(Debug)]
+struct Keeps(JoinHandle<()>);
+
+impl Drop for Keeps {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Attempts {
+    /// Attempts on the volume `name`, mounted on `point`, of at most `time_max` each.
+    pub(super) fn new(
+        name: &str,
+        store: Arc<dyn VolumeStore>,
+        point: PathBuf,
+        is_read_only: bool,
+        time_max: Duration,
+    ) -> anyhow::Result<Self> {
+        let entropy = Arc::new(SystemEntropy::default());
+        // With room for the commit.
+        let needs_pin = time_max + COMMIT_MAX * 2 > UNPINNED_MAX;
+        let pin_name = || PinName::new(format!("exec-{:016x}", entropy.next_u64()));
+        let pin = needs_pin.then(pin_name).transpose()?;
+        Ok(Self {
+            store,
+            entropy,
+            options: Options {
+                source: format!("landfast:{name}"),
+                threads: THREADS,
+                wishes: Wishes::default(),
+                is_read_only,
+                allow_other: true,
+            },
+            point,
+            pin,
+            open: None,
+        })
+    }
+
+    /// The files of the volume, for a session of their own.
+    async fn files(&self) -> anyhow::Result<Arc<FileSystem>> {
+        let root = Access {
+            mode: ROOT_MODE,
+            uid: geteuid().as_raw(),
+            gid: getegid().as_raw(),
+        };
+        let session = SessionId(self.entropy.next_u64());
+        let (store, clock) = (Arc::clone(&self.store), Arc::new(SystemClock));
+        let opened = FileSystem::open(store, clock, self.entropy.clone(), session, root).await;
+        Ok(Arc::new(opened.context("the volume cannot be opened")?))
+    }
+
+    async fn begun(&self) -> anyhow::Result<Open> {
+        let files = self.files().await?;
+        let slot = self.store.snapshot().await?.value.slot;
+        if let Some(name) = &self.pin {
+            self.store.pin(name.clone(), slot).await?;
+        }
+        let transaction = files.begin_at(slot);
+        let handler = FileHandler::part_of(files, transaction, runtime::Handle::current());
+        let (point, mut options) = (self.point.clone(), self.options.clone());
+        options.wishes = handler.wishes();
+        let served: Arc<dyn Handler> = handler.clone();
+        let mounted = spawn_blocking(move || mount(&point, &options, &served)).await?;
+        Ok(Open {
+            mount: mounted?,
+            handler,
+            _keeps: Keeps(tokio::spawn(keep(Arc::clone(&self.store), slot))),
+        })
+    }
+
+    /// Unmounts. Returns the transaction, without anything that could still change it.
+    async fn closed(&mut self, open: Open) -> anyhow::Result<Transaction> {
+        let Open { mount, handler, .. } = open;
+        let unmounted = spawn_blocking(|| mount.unmount()).await?;
+        let transaction = handler.take().await;
+        let transaction = transaction.ok_or_else(|| anyhow!("the transaction is gone"))?;
+        match unmounted.context("the volume cannot be unmounted")? {
+            Unmounted::Now => Ok(transaction),
+            Unmounted::WhenUnused => bail!("a process outside of the command uses the mount"),
+        }
+    }
+
+    /// Lets versions of the last snapshot go. If that fails, they stay until the pin is removed.
+    async fn unpin(&self) {
+        let Some(name) = &self.pin else { return };
+        if let Err(error) = self.store.unpin(name).await {
+            let name = name.as_str();
+            tracing::warn!(name, %error, "the pin of a snapshot stays; remove it by its name");
+        }
+    }
+}
+
+#[async_trait]
+impl Volume for Attempts {
+    async fn begin(&mut self) -> anyhow::Result<()> {
+        let begun = self.begun().await;
+        if begun.is_err() {
+            self.unpin().await;
+        }
+        self.open = Some(begun?);
+        Ok(())
+    }
+
+    async fn commit(&mut self) -> anyhow::Result<Decision> {
+        let open = self.open.take().context("no transaction is open")?;
+        // Writes to mapped memory may still be in the kernel.
+        let point = self.point.clone();
+        spawn_blocking(move || synced(&point)).await??;
+        let transaction = self.closed(open).await?;
+        let late = Instant::now() + COMMIT_MAX;
+        let outcome = transaction
+            .commit(None, move || Instant::now() >= late)
+            .await;
+        self.unpin().await;
+        match outcome {
+            Ok(files::Outcome::Committed { point }) => {
+                let externalized = self.store.externalize(point).await;
+                Ok(externalized.map_or(Decision::Unknown, |()| Decision::Committed))
+            }
+            Ok(files::Outcome::Conflict { key }) => Ok(Decision::Conflict(key)),
+            Err(Errno::EIO) => Ok(Decision::Unknown),
+            Err(refusal) => Err(refusal).context("the volume refuses the changes"),
+        }
+    }
+
+    async fn abort(&mut self) -> anyhow::Result<()> {
+        let open = self.open.take().context("no transaction is open")?;
+        let closed = self.closed(open).await;
+        self.unpin().await;
+        if let Ok(transaction) = closed {
+            // The failure of the command is told either way.
+            let _ = self.store.externalize(transaction.point()).await;
+        }
+        Ok(())
+    }
+
+    async fn cause(&self, key: Option<Key>) -> String {
+        let Some(key) = key else {
+            return "its snapshot became too old, or the volume did not answer a call".to_owned();
+        };
+        let name = match self.files().await {
+            Ok(files) => files.name_of(&key).await,
+            Err(_) => "what it read".to_owned(),
+        };
+        format!("another transaction changed {name}")
+    }
+}
+
+fn synced(point: &Path) -> anyhow::Result<()> {
+    let root = File::open(point).with_context(|| point.display().to_string())?;
+    syncfs(&root).context("the changes of mapped memory cannot be written")
+}
+
+/// Reads the snapshot at `slot` again and again.
+async fn keep(store: Arc<dyn VolumeStore>, slot: Slot) {
+    let key = Key::new("x", "").expect("a short name");
+    loop {
+        sleep(READ_PERIOD).await;
+        // If this fails, the next call of the command finds out.
+        let _ = store.get_many(At::Slot(slot), slice::from_ref(&key)).await;
+    }
+}
