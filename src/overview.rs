@@ -197,6 +197,7 @@ fn functions(figures: &functions::Figures) -> Functions {
         ("not-started", failed.not_started),
         ("not-answered", failed.not_answered),
         ("too-long", failed.too_long),
+        ("not-committed", failed.not_committed),
     ];
     Functions {
         deployed: figures.deployed,

@@ -27,6 +27,7 @@ pub mod metering;
 pub mod objects;
 pub mod queue;
 pub mod runtime;
+pub mod volume_mounts;
 
 pub use clock::{Clock, Entropy, Monotonic, Timestamp};
 pub use code_store::CodeStore;
@@ -39,3 +40,4 @@ pub use log_throttle::LogThrottle;
 pub use logs::Logs;
 pub use queue::{Queue, QueueAdmin};
 pub use runtime::Runtime;
+pub use volume_mounts::{VolumeMount, VolumeMounts};

@@ -26,7 +26,7 @@ use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, sync::Arc, time::Dur
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::functions::Permit;
+use crate::{functions::Permit, volume_mounts::VolumeAt};
 
 /// The shortest bound on a start: the time until an instance asks for its first invocation. A
 /// function with a longer timeout has that timeout as its bound. Lambda ends the start after this
@@ -75,6 +75,8 @@ pub struct Function {
     pub environment: BTreeMap<String, String>,
     /// The buckets of objects that it reaches through the server.
     pub buckets: Vec<String>,
+    /// The volume that it sees, each invocation in a transaction.
+    pub volume: Option<VolumeAt>,
     /// Differs between two functions of a name, one of which was removed before the other was
     /// deployed. Its keys to [buckets](Self::buckets) derive from it.
     pub incarnation: u64,
@@ -194,6 +196,8 @@ pub struct Failures {
     pub not_answered: u64,
     /// Its result was longer than the bound.
     pub too_long: u64,
+    /// The transaction on its volume could not begin or commit.
+    pub not_committed: u64,
 }
 
 /// Runs functions (U1 to U5).

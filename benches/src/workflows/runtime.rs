@@ -76,7 +76,7 @@ async fn invoked(
     pressure: Pressure,
 ) -> Result<Took> {
     let launcher = Launcher::new(landfast.clone(), Enforcement::probe(&landfast))?;
-    let api = Arc::new(Nothing);
+    let (api, volumes) = (Arc::new(Nothing), Arc::new(Nothing));
     let idle_max = Duration::from_mins(10);
     let sandbox = Sandbox::open(Config {
         directory,
@@ -84,6 +84,7 @@ async fn invoked(
         api,
         bundled: &[],
         idle_max,
+        volumes,
     })?;
     sandbox
         .code_store()
@@ -152,6 +153,7 @@ fn empty(language: Language) -> Function {
         environment: BTreeMap::new(),
         network: false,
         buckets: Vec::new(),
+        volume: None,
         incarnation: 0,
     }
 }

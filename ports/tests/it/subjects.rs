@@ -78,6 +78,7 @@ pub(crate) fn runtime(world: &World) -> runtime::Subject {
         environment: BTreeMap::new(),
         network: false,
         buckets: Vec::new(),
+        volume: None,
         incarnation: 0,
     };
     let simulated = SimulatedRuntime::obedient(world.clock());

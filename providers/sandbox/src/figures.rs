@@ -17,6 +17,8 @@ pub(crate) enum Failed {
     ExitedAtStart,
     NotAnswered,
     TooLong,
+    /// The transaction on its volume could not begin or commit.
+    NotCommitted,
 }
 
 impl Failed {
@@ -30,7 +32,7 @@ impl Failed {
     /// Whether the instance may be reused. After any other failure its state is unknown, and
     /// another invocation would suffer from it.
     pub(crate) fn leaves_it_fit(self) -> bool {
-        matches!(self, Self::ByFunction | Self::TooLong)
+        matches!(self, Self::ByFunction | Self::TooLong | Self::NotCommitted)
     }
 }
 
@@ -67,6 +69,7 @@ impl Counters {
             not_started,
             not_answered,
             too_long,
+            not_committed,
         } = &mut self.0.lock().failed;
         *match how {
             Failed::ByFunction => by_function,
@@ -76,6 +79,7 @@ impl Counters {
             Failed::NotStarted | Failed::ExitedAtStart => not_started,
             Failed::NotAnswered => not_answered,
             Failed::TooLong => too_long,
+            Failed::NotCommitted => not_committed,
         } += 1;
     }
 

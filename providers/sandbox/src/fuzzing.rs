@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::{future::join_all, join};
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, Response, StatusCode, header::HeaderValue};
-use ports::runtime::Invocation;
+use ports::{VolumeMount, VolumeMounts, runtime::Invocation, volume_mounts::VolumeAt};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     task::yield_now,
@@ -40,9 +40,16 @@ pub struct Conversation {
     pub failed_start: Option<Bytes>,
 }
 
-/// An API without resources: each call gets 404.
+/// An API without resources: each call gets 404. There are no volumes either.
 #[derive(Debug)]
 pub struct Nothing;
+
+#[async_trait]
+impl VolumeMounts for Nothing {
+    async fn mount(&self, _: &VolumeAt) -> Result<Arc<dyn VolumeMount>, String> {
+        Err("this server has no volumes".to_owned())
+    }
+}
 
 #[async_trait]
 impl Api for Nothing {

@@ -185,6 +185,7 @@ pub(crate) mod tests {
             environment: BTreeMap::new(),
             network: false,
             buckets: Vec::new(),
+            volume: None,
             incarnation: 0,
         }
     }

@@ -49,6 +49,8 @@ pub(crate) struct Launch {
     pub(crate) code: PathBuf,
     /// Appears read-only at `/var/runtime`.
     pub(crate) runtime: PathBuf,
+    /// A mount of the host, and the folder in which it appears inside, writable.
+    pub(crate) volume: Option<(PathBuf, PathBuf)>,
     pub(crate) memory_bytes: u64,
     pub(crate) processes_max: u32,
     /// The size of its `/tmp`, in bytes.

@@ -10,6 +10,7 @@
 
 mod places;
 mod report;
+mod transaction;
 
 use std::{
     mem,
@@ -32,6 +33,7 @@ use tokio::{sync::Notify, time::Instant};
 use self::{
     places::{Place, Places},
     report::Report,
+    transaction::{Begun, copy_of},
 };
 use crate::{
     figures::Failed,
@@ -168,10 +170,18 @@ impl Pool {
         let (start_time, begun, own) = (asked.elapsed(), Instant::now(), self.function.timeout);
         let timeout = invocation.timeout.map_or(own, |most| most.min(own));
         let deadline = begun + timeout;
-        let requests_before = *instance.channel.requests().borrow();
-        let mut outcome = match started {
-            Ok(()) => self.work(instance, invocation, timeout, deadline).await,
-            Err(failed) => Err(failed),
+        let mut requests_before = *instance.channel.requests().borrow();
+        let mut outcome = match (started, &instance.volume) {
+            (Ok(()), None) => self.work(instance, invocation, timeout, deadline).await,
+            (Ok(()), Some(volume)) => {
+                let channel = &instance.channel;
+                let mut begun = Begun::new(&**volume, channel, &id, deadline);
+                let work = || self.work(instance, copy_of(&invocation), timeout, deadline);
+                let outcome = begun.run(work).await;
+                requests_before = begun.requests_before();
+                outcome
+            }
+            (Err(failed), _) => Err(failed),
         };
         // A child that the kernel ended for lack of memory fails the function, whatever the
         // function made of it (U2).
@@ -240,7 +250,8 @@ impl Pool {
         deadline: Instant,
     ) -> Outcome {
         let id = invocation.id.clone();
-        let deadline_ms = now_ms() + timeout.as_millis() as u64;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let deadline_ms = now_ms() + left.as_millis() as u64;
         let answer = instance.channel.assign(Task {
             invocation,
             deadline_ms,

@@ -15,7 +15,7 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use ports::{
-    CodeStore, Instances, Runtime,
+    CodeStore, Instances, Runtime, VolumeMounts,
     functions::Permit,
     runtime::{Figures, Function, Invocation, Language, Ran, Refused},
 };
@@ -51,6 +51,8 @@ pub struct Config {
     pub bundled: &'static [(&'static str, &'static str)],
     /// How long an idle instance lives.
     pub idle_max: Duration,
+    /// Mounts the volumes of functions.
+    pub volumes: Arc<dyn VolumeMounts>,
 }
 
 /// Runs functions as isolated processes of this machine.
@@ -115,6 +117,7 @@ impl Sandbox {
             prewarmed,
             counters: Counters::default(),
             idle_max: config.idle_max,
+            volumes: config.volumes,
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -295,6 +298,7 @@ mod tests {
             api: Arc::new(Nothing),
             bundled: &[],
             idle_max: Duration::from_secs(1),
+            volumes: Arc::new(Nothing),
         };
         let sandbox = Sandbox::open(config).expect("opened");
         let logs = &sandbox.shared.logs;

@@ -129,3 +129,17 @@ pub(crate) fn not_answered(id: &str) -> Bytes {
     );
     payload("Runtime.NoAnswer", &message)
 }
+
+/// Its transaction met conflicts in each of its `attempts`. `what` names the last one.
+pub(crate) fn conflicted(id: &str, attempts: u32, what: &str) -> Bytes {
+    let message = format!(
+        "RequestId: {id} Error: other transactions wrote what it read on its volume, in each of {attempts} attempts; \
+         the last conflict was over {what}"
+    );
+    payload("Volume.Conflict", &message)
+}
+
+pub(crate) fn volume_failed(id: &str, why: &str) -> Bytes {
+    let message = format!("RequestId: {id} Error: its volume: {why}");
+    payload("Volume.Unavailable", &message)
+}

@@ -58,6 +58,7 @@ mod tests {
         Function {
             network,
             buckets: Vec::new(),
+            volume: None,
             incarnation: 0,
             ..handler_files::tests::function(language, "index.handler")
         }

@@ -8,7 +8,7 @@ use std::{path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::{Either, select};
 use hyper::header::HeaderValue;
-use ports::runtime::Function;
+use ports::{VolumeMount, VolumeMounts, runtime::Function};
 use tokio::sync::Mutex;
 
 use super::{
@@ -39,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) logs: Arc<Logs>,
     pub(crate) prewarmed: Arc<Prewarmed>,
     pub(crate) counters: Counters,
+    pub(crate) volumes: Arc<dyn VolumeMounts>,
     /// How long an idle instance lives.
     pub(crate) idle_max: Duration,
 }
@@ -52,6 +53,8 @@ pub(crate) struct Instance {
     pub(crate) kind: Option<Kind>,
     pub(crate) is_adopted: bool,
     pub(crate) running: Running,
+    /// Its volume. It is unmounted with the instance.
+    pub(crate) volume: Option<Arc<dyn VolumeMount>>,
 }
 
 impl Shared {
@@ -81,6 +84,20 @@ impl Shared {
             ..Launch::default()
         })
     }
+
+    /// Mounts the volume of `function`, if it has one. Errors: why it cannot be mounted.
+    async fn mount(&self, function: &Function) -> Result<Option<Arc<dyn VolumeMount>>, String> {
+        let Some(volume) = &function.volume else {
+            return Ok(None);
+        };
+        if !self.launcher.enforcement.has_namespaces() {
+            return Err(format!(
+                "{}: it has a volume, and volumes need isolated functions: `landfast doctor` says what this machine lacks",
+                function.name
+            ));
+        }
+        self.volumes.mount(volume).await.map(Some)
+    }
 }
 
 impl Instance {
@@ -91,7 +108,11 @@ impl Instance {
         allowance: Allowance,
     ) -> Result<Arc<Self>, String> {
         let hold = shared.archives.hold(&function.archive);
-        let launch = shared.launch(function).await?;
+        let mut launch = shared.launch(function).await?;
+        let volume = shared.mount(function).await?;
+        if let (Some(mounted), Some(at)) = (&volume, &function.volume) {
+            launch.volume = Some((mounted.path().to_owned(), at.folder.clone().into()));
+        }
         let kind = Kind::of(function, &launch);
         let spare = match &kind {
             Some(kind) => shared.prewarmed.adopt(kind, &launch).await,
@@ -139,6 +160,7 @@ impl Instance {
             kind,
             is_adopted,
             running: Running::watch(process.control, process.exit, serving, on_death),
+            volume,
         }))
     }
 }

@@ -55,6 +55,8 @@ impl Kind {
     pub(crate) fn of(function: &Function, launch: &Launch) -> Option<Self> {
         let is_fit = matches!(function.language, Language::Python(_))
             && function.memory_bytes >= MEMORY_BYTES
+            // A mount cannot enter the namespace of a process that runs.
+            && function.volume.is_none()
             && starts_alike(function)
             && !launch.code.join(OTHER_CLIENT).exists();
         let (_handler, command) = launch.command.split_last()?;

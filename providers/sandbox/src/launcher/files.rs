@@ -67,6 +67,7 @@ struct Shown {
 pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
     private()?;
     let shown = open_all(order)?;
+    let volume = open_volume(order)?;
     let devices = open_devices()?;
     mount_memory(ROOT, "size=16m,nr_inodes=100k,mode=755")?;
     let root = Path::new(ROOT);
@@ -86,6 +87,11 @@ pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
         let target = inside(root, to);
         make_place(&target, *is_folder)?;
         bind(from, &target).map_err(about(to.display()))?;
+    }
+    if let Some((from, to)) = &volume {
+        let target = inside(root, to);
+        make_place(&target, true)?;
+        appear(from, &target).map_err(about(to.display()))?;
     }
     if order.role == Role::Spare {
         fs::set_permissions(
@@ -186,6 +192,14 @@ fn open_all(order: &Order) -> io::Result<Vec<Shown>> {
         ])
         .map(|(from, to)| shown(from, to))
         .collect()
+}
+
+/// The mount of its volume, and its folder inside.
+fn open_volume(order: &Order) -> io::Result<Option<(OwnedFd, &Path)>> {
+    let volume = order.launch.volume.as_ref();
+    volume
+        .map(|(from, to)| Ok((opened(from)?, to.as_path())))
+        .transpose()
 }
 
 fn opened(path: &Path) -> io::Result<OwnedFd> {

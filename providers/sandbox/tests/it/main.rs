@@ -16,4 +16,5 @@ mod retired;
 mod runtime_api;
 mod spares;
 mod starts;
+mod volumes;
 mod world;

@@ -14,11 +14,13 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use ports::{
-    Runtime as _,
+    Runtime as _, VolumeMount, VolumeMounts,
     runtime::{Function, Invocation, Language, Ran},
+    volume_mounts::{VolumeAt, VolumeCommit},
 };
 use sandbox::{
     Config, Sandbox,
@@ -35,6 +37,44 @@ pub(crate) const LOOK: &str = include_str!("look.py");
 pub(crate) const BUNDLED: &[(&str, &str)] = &[("landfast/__init__.py", "WHOSE = 'bundled'\n")];
 /// An interpreter that every user of the machine can run.
 pub(crate) const PYTHON: &str = "/usr/bin/python3";
+
+/// Volumes that are folders of the host. Their transactions always commit.
+#[derive(Debug)]
+pub(crate) struct Folders(PathBuf);
+
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+#[async_trait]
+impl VolumeMounts for Folders {
+    async fn mount(&self, volume: &VolumeAt) -> Result<Arc<dyn VolumeMount>, String> {
+        let folder = self.0.join(&volume.volume);
+        fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+        // Each function has a user of its own.
+        let all = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(&folder, all).map_err(|error| error.to_string())?;
+        Ok(Arc::new(Folder(folder)))
+    }
+}
+
+#[async_trait]
+impl VolumeMount for Folder {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    async fn begin(&self) -> Result<(), String> {
+        fs::write(self.0.join("begun"), "").map_err(|error| error.to_string())
+    }
+
+    async fn commit(&self) -> Result<VolumeCommit, String> {
+        fs::rename(self.0.join("begun"), self.0.join("committed"))
+            .map(|()| VolumeCommit::Committed)
+            .map_err(|error| error.to_string())
+    }
+
+    async fn abort(&self) {}
+}
 
 pub(crate) struct World {
     /// Dropped with it.
@@ -107,6 +147,7 @@ impl World {
             api: Arc::new(Nothing),
             bundled,
             idle_max,
+            volumes: Arc::new(Folders(folder.join("volumes"))),
         };
         let sandbox = Arc::new(Sandbox::open(config).expect("opened"));
         Self {
@@ -165,6 +206,7 @@ impl World {
             environment: BTreeMap::new(),
             network: false,
             buckets: Vec::new(),
+            volume: None,
             incarnation: 0,
         };
         change(&mut function);

@@ -340,6 +340,7 @@ impl Table {
             scratch_bytes: self.scratch_mb << 20,
             environment: self.environment.clone(),
             buckets: self.objects.clone(),
+            volume: None,
             incarnation,
             network: self.network,
         })
