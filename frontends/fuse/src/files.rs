@@ -23,6 +23,7 @@ mod calls;
 mod data;
 mod directories;
 mod in_flight;
+mod invocations;
 mod locks;
 mod names;
 mod xattrs;
@@ -30,7 +31,7 @@ mod xattrs;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use files::{FileSystem, Ino, Transaction};
+use files::{FileSystem, Ino, Transaction, model::Attributes};
 use tokio::runtime::Handle;
 
 use self::{
@@ -38,13 +39,14 @@ use self::{
     calls::Calls,
     directories::Directories,
     in_flight::{InFlight, Patience, Work},
+    invocations::{Invocations, OWNER},
     locks::Locks,
 };
 use crate::{
     handler::{Handler, Responder},
     wire::{
-        Errno, Header, LockKind, OPEN_DIRECT_IO, OPEN_KEEP_CACHE, OPEN_PARALLEL_DIRECT_WRITES,
-        Operation, Request,
+        self, Entry, Errno, Header, LockKind, OPEN_DIRECT_IO, OPEN_KEEP_CACHE,
+        OPEN_PARALLEL_DIRECT_WRITES, Operation, Request,
         init::{HANDLE_KILLPRIV_V2, READDIRPLUS, Wishes},
     },
 };
@@ -68,12 +70,16 @@ struct Node {
     block_bytes: u32,
     directories: Directories,
     locks: Locks,
+    /// Of a mount whose transactions are invocations.
+    invocations: Option<Invocations>,
 }
 
 /// What the kernel may cache.
 #[derive(Debug, Clone, Copy)]
 struct Caching {
+    /// Of attributes.
     ttl: Duration,
+    name_ttl: Duration,
     /// The flags of the reply to OPEN.
     open_flags: u32,
 }
@@ -81,11 +87,18 @@ struct Caching {
 impl Caching {
     const NONE: Self = Self {
         ttl: Duration::ZERO,
+        name_ttl: Duration::ZERO,
         open_flags: OPEN_DIRECT_IO | OPEN_PARALLEL_DIRECT_WRITES,
     };
     const ALL: Self = Self {
         ttl: ENDLESS,
+        name_ttl: ENDLESS,
         open_flags: OPEN_KEEP_CACHE,
+    };
+    /// For transactions that follow each other: names are few, so each is looked up.
+    const INODES: Self = Self {
+        name_ttl: Duration::ZERO,
+        ..Self::ALL
     };
 }
 
@@ -93,7 +106,7 @@ impl FileHandler {
     /// A mount whose calls are transactions of their own. Calls that wait are tasks of `runtime`,
     /// which needs its timers.
     pub fn each(files: Arc<FileSystem>, runtime: Handle) -> Arc<Self> {
-        Self::new(Calls::each(files), Caching::NONE, runtime)
+        Self::new(Calls::each(files), Caching::NONE, None, runtime)
     }
 
     /// A private mount whose calls are one transaction, which begins now. After the unmount,
@@ -105,10 +118,25 @@ impl FileHandler {
 
     /// As [`transaction`](Self::transaction), but the calls are a part of `transaction` of `files`.
     pub fn part_of(files: Arc<FileSystem>, transaction: Transaction, runtime: Handle) -> Arc<Self> {
-        Self::new(Calls::together(files, transaction), Caching::ALL, runtime)
+        Self::new(Calls::together(files, transaction), Caching::ALL, None, runtime)
     }
 
-    fn new(calls: Calls, caching: Caching, runtime: Handle) -> Arc<Self> {
+    /// A private mount for transactions that follow each other. The first one begins now. After
+    /// [`take`](Self::take), calls fail with `EIO` until [`begin`](Self::begin). All files appear as
+    /// the caller's own, so mount it without checks of permissions.
+    pub fn invocations(files: Arc<FileSystem>, runtime: Handle) -> Arc<Self> {
+        let invocations = Some(Invocations::default());
+        let transaction = files.begin();
+        let calls = Calls::together(files, transaction);
+        Self::new(calls, Caching::INODES, invocations, runtime)
+    }
+
+    fn new(
+        calls: Calls,
+        caching: Caching,
+        invocations: Option<Invocations>,
+        runtime: Handle,
+    ) -> Arc<Self> {
         let block_bytes = calls.files().block_bytes();
         Arc::new(Self {
             runtime,
@@ -118,6 +146,7 @@ impl FileHandler {
                 block_bytes,
                 directories: Directories::default(),
                 locks: Locks::default(),
+                invocations,
             }),
             in_flight: Arc::default(),
         })
@@ -143,6 +172,19 @@ impl FileHandler {
     /// none.
     pub async fn take(&self) -> Option<Transaction> {
         self.node.calls.take().await
+    }
+
+    /// Begins the next transaction of a mount that is made by [`invocations`](Self::invocations),
+    /// unless the last one was not taken.
+    pub async fn begin(&self) {
+        self.node.calls.begin().await;
+    }
+
+    /// The inodes of which the kernel may have attributes or pages of earlier transactions. Tell it
+    /// to drop them before the next one begins.
+    pub fn stale(&self) -> Vec<Ino> {
+        let invocations = self.node.invocations.as_ref();
+        invocations.map(Invocations::take_given).unwrap_or_default()
     }
 }
 
@@ -177,7 +219,7 @@ impl Node {
     fn work(self: &Arc<Self>, request: Request<'_>) -> Work {
         let Header { inode, .. } = request.header;
         let (ino, node) = (Ino(inode), Arc::clone(self));
-        let by = Creator::of(&request.header);
+        let by = self.creator(&request.header);
         match request.operation {
             Operation::Lookup(name) => self.later(node.lookup(ino, copied(name))),
             Operation::GetAttr(_) => self.later(node.get_attributes(ino)),
@@ -286,6 +328,39 @@ impl Node {
         }
     }
 
+    /// The owner of what a request creates.
+    fn creator(&self, header: &Header) -> Creator {
+        let Header { uid, gid, .. } = *header;
+        let (uid, gid) = match &self.invocations {
+            None => (uid, gid),
+            Some(invocations) => {
+                invocations.called_by(header);
+                OWNER
+            }
+        };
+        Creator { uid, gid }
+    }
+
+    /// Attributes for the kernel.
+    fn given(&self, attributes: &Attributes) -> wire::Attributes {
+        let mut given = answer::attributes(attributes, self.block_bytes);
+        if let Some(invocations) = &self.invocations {
+            invocations.give(&mut given);
+        }
+        given
+    }
+
+    /// A name for the kernel, with the attributes of its inode.
+    fn entry(&self, attributes: &Attributes) -> Entry {
+        Entry {
+            attributes: self.given(attributes),
+            // Numbers are never used again.
+            generation: 0,
+            name_ttl: self.caching.name_ttl,
+            attributes_ttl: self.caching.ttl,
+        }
+    }
+
     /// A call that may wait for the volume.
     fn later(&self, work: impl Future<Output = Outcome> + Send + 'static) -> Work {
         let patience = match self.calls {
@@ -305,11 +380,6 @@ struct Creator {
 }
 
 impl Creator {
-    fn of(header: &Header) -> Self {
-        let Header { uid, gid, .. } = *header;
-        Self { uid, gid }
-    }
-
     /// The access of the inode, with the type bits of its mode.
     fn with(self, mode: u32) -> files::model::Access {
         let Self { uid, gid } = self;

@@ -36,7 +36,7 @@ pub const THREADS_MAX: usize = 64;
 /// How many dead mounts on one directory are detached.
 const STALE_MOUNTS_MAX: usize = 100;
 
-/// How to mount. The kernel checks the permission bits of files.
+/// How to mount.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What `df` and /proc/mounts show as the device.
@@ -47,6 +47,8 @@ pub struct Options {
     pub wishes: Wishes,
     /// Whether the kernel refuses changes.
     pub is_read_only: bool,
+    /// Whether the kernel checks the permission bits of files.
+    pub checks_permissions: bool,
     /// Whether other users than the one that mounts may use it.
     pub allow_other: bool,
 }
@@ -151,8 +153,10 @@ fn attach(path: &Path, options: &Options, device: &fs::File) -> io::Result<PathB
     }
     let path = fs::canonicalize(path)?;
     let (fd, uid, gid) = (device.as_raw_fd(), getuid(), getgid());
-    let mut data =
-        format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},default_permissions");
+    let mut data = format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid}");
+    if options.checks_permissions {
+        data.push_str(",default_permissions");
+    }
     if options.allow_other {
         data.push_str(",allow_other");
     }

@@ -1,13 +1,11 @@
 //! Answers of the file service as replies to the kernel.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use files::model::{Attributes, Kind, Space, Time};
 
 use crate::{
     handler::Responder,
-    wire::{self, DirectoryList, Entry, Errno, FileSystemUsage, Opened, Reply},
+    wire::{self, DirectoryList, Errno, FileSystemUsage, Opened, Reply},
 };
 
 /// The type bits of modes.
@@ -78,16 +76,6 @@ pub(super) fn attributes(of: &Attributes, block_bytes: u32) -> wire::Attributes 
         gid: of.access.gid,
         rdev: 0,
         block_bytes,
-    }
-}
-
-pub(super) fn entry(of: &Attributes, block_bytes: u32, ttl: Duration) -> Entry {
-    Entry {
-        attributes: attributes(of, block_bytes),
-        // Numbers are never used again.
-        generation: 0,
-        name_ttl: ttl,
-        attributes_ttl: ttl,
     }
 }
 

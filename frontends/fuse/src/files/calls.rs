@@ -59,6 +59,14 @@ impl Calls {
         }
     }
 
+    /// Begins the next transaction, unless the present one is not taken yet.
+    pub(super) async fn begin(&self) {
+        if let Self::Together(together) = self {
+            let transaction = &mut *together.transaction.lock().await;
+            transaction.get_or_insert_with(|| together.files.begin());
+        }
+    }
+
     /// Runs `work` as a transaction, perhaps several times; or once, as a part of the one.
     pub(super) async fn run<T, F>(&self, work: F) -> Result<T>
     where

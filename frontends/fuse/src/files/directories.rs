@@ -84,7 +84,7 @@ impl Node {
                 }
             };
             let found = match found {
-                Ok(attributes) => answer::entry(&attributes, self.block_bytes, self.caching.ttl),
+                Ok(attributes) => self.entry(&attributes),
                 Err(_) => Entry::default(),
             };
             if !list.push_with(&found, listed(&entry)) {

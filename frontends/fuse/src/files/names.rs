@@ -12,7 +12,7 @@ use nix::libc;
 
 use super::{
     Creator, Node,
-    answer::{self, Answer, Outcome},
+    answer::{Answer, Outcome},
 };
 use crate::wire::{self, Entry, Errno, Opened, Reply, SetAttr};
 
@@ -57,9 +57,9 @@ impl Node {
         match found.await {
             Ok(attributes) => Ok(self.found(&attributes)),
             // An entry without an inode lets the kernel remember that the name is free.
-            Err(files::Errno::ENOENT) if !self.caching.ttl.is_zero() => {
+            Err(files::Errno::ENOENT) if !self.caching.name_ttl.is_zero() => {
                 let entry = Entry {
-                    name_ttl: self.caching.ttl,
+                    name_ttl: self.caching.name_ttl,
                     ..Entry::default()
                 };
                 Ok(Answer::Reply(Reply::Entry(entry)))
@@ -112,7 +112,7 @@ impl Node {
             made => made?,
         };
         self.calls.hold(attributes.ino).await?;
-        let entry = answer::entry(&attributes, self.block_bytes, self.caching.ttl);
+        let entry = self.entry(&attributes);
         let opened = Opened {
             handle: 0,
             flags: self.caching.open_flags,
@@ -199,13 +199,11 @@ impl Node {
     }
 
     fn found(&self, attributes: &Attributes) -> Answer {
-        let entry = answer::entry(attributes, self.block_bytes, self.caching.ttl);
-        Answer::Reply(Reply::Entry(entry))
+        Answer::Reply(Reply::Entry(self.entry(attributes)))
     }
 
     fn attributes(&self, attributes: &Attributes) -> Answer {
-        let attributes = answer::attributes(attributes, self.block_bytes);
-        Answer::Reply(Reply::Attributes(attributes, self.caching.ttl))
+        Answer::Reply(Reply::Attributes(self.given(attributes), self.caching.ttl))
     }
 }
 

@@ -70,6 +70,7 @@ pub(crate) fn mounted(
         threads: 4,
         wishes: handler.wishes(),
         is_read_only: false,
+        checks_permissions: true,
         allow_other: true,
     };
     let shared: Arc<dyn Handler> = Arc::<FileHandler>::clone(&handler);

@@ -96,6 +96,7 @@ impl Attempts {
                 threads: THREADS,
                 wishes: Wishes::default(),
                 is_read_only,
+                checks_permissions: true,
                 allow_other: true,
             },
             point,
