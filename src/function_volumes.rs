@@ -1,0 +1,220 @@
+//! Volumes of functions: each instance has a mount of its own, and each of its invocations is a
+//! transaction on it.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use files::{FileSystem, Outcome, cache::CachedVolume, model::Access};
+use fuse_frontend::{
+    Handler, Mount, Notifier, files::FileHandler, mount, mount::Options, wire::Notification,
+};
+use in_process::{SystemClock, SystemEntropy};
+use nix::mount::{MntFlags, umount2};
+use parking_lot::Mutex;
+use ports::{
+    Entropy as _, VolumeMount, VolumeMounts,
+    volume_mounts::{VolumeAt, VolumeCommit},
+};
+use tokio::{runtime::Handle, task::spawn_blocking};
+use transactions::serializable::{VolumeStore, Volumes, model::SessionId, volumes::VolumeName};
+
+/// Threads that read the requests of one mount.
+const THREADS: usize = 2;
+/// The cache of one volume, which all instances share, in bytes.
+const CACHE_BYTES_MAX: usize = 64 << 20;
+/// The access of the root directory, if a function is the first to use a volume.
+const ROOT: Access = Access {
+    mode: 0o777,
+    uid: 0,
+    gid: 0,
+};
+
+/// Mounts the volumes of this server for functions.
+#[derive(Debug)]
+pub(crate) struct FunctionVolumes {
+    /// Has a mount point for each instance.
+    directory: PathBuf,
+    volumes: OnceLock<Arc<dyn Volumes>>,
+    cached: Mutex<BTreeMap<VolumeName, Weak<CachedVolume>>>,
+    mounted: AtomicU64,
+}
+
+/// The mount of one instance.
+#[derive(Debug)]
+struct InstanceMount {
+    path: PathBuf,
+    store: Arc<CachedVolume>,
+    handler: Arc<FileHandler>,
+    notifier: Notifier,
+    /// The root of the mount, for syncfs(2).
+    root: Arc<File>,
+    mount: Option<Mount>,
+}
+
+impl FunctionVolumes {
+    /// Mounts that a killed server left in `directory` are detached.
+    pub(crate) fn new(directory: PathBuf) -> anyhow::Result<Self> {
+        let about = || format!("{}: the mounts of functions", directory.display());
+        fs::create_dir_all(&directory).with_context(about)?;
+        for left in fs::read_dir(&directory).with_context(about)? {
+            let left = left.with_context(about)?.path();
+            // It is a plain folder if its server unmounted it.
+            let _ = umount2(&left, MntFlags::MNT_DETACH);
+            fs::remove_dir(&left).with_context(about)?;
+        }
+        Ok(Self {
+            directory,
+            volumes: OnceLock::new(),
+            cached: Mutex::default(),
+            mounted: AtomicU64::new(0),
+        })
+    }
+
+    /// From now on volumes can be mounted.
+    pub(crate) fn provide(&self, volumes: Arc<dyn Volumes>) {
+        // It is called once, when the server starts.
+        let _ = self.volumes.set(volumes);
+    }
+
+    async fn open(&self, name: &str) -> Result<Arc<CachedVolume>, String> {
+        let about = |error: transactions::Error| format!("the volume {name}: {error}");
+        let volumes = self.volumes.get().ok_or("the server starts; try again")?;
+        let name = VolumeName::new(name).map_err(about)?;
+        let volume = volumes.open(&name).await.map_err(about)?;
+        let cached = &mut *self.cached.lock();
+        if let Some(known) = cached.get(&name).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        let new = CachedVolume::new(volume, files::cache::Policy::Eager, CACHE_BYTES_MAX);
+        let new = Arc::new(new);
+        cached.retain(|_, volume| volume.strong_count() > 0);
+        cached.insert(name, Arc::downgrade(&new));
+        Ok(new)
+    }
+}
+
+#[async_trait]
+impl VolumeMounts for FunctionVolumes {
+    async fn mount(&self, volume: &VolumeAt) -> Result<Arc<dyn VolumeMount>, String> {
+        let store = self.open(&volume.volume).await?;
+        let (clock, entropy) = (SystemClock::default(), SystemEntropy::default());
+        let session = SessionId(entropy.next_u64());
+        let (clock, entropy) = (Arc::new(clock), Arc::new(entropy));
+        let shared = Arc::<CachedVolume>::clone(&store) as Arc<dyn VolumeStore>;
+        let opened = FileSystem::open(shared, clock, entropy, session, ROOT).await;
+        let opened = opened.map_err(|errno| format!("the volume {}: {errno}", volume.volume))?;
+        let handler = FileHandler::invocations(Arc::new(opened), Handle::current());
+        let number = self.mounted.fetch_add(1, Ordering::Relaxed);
+        let path = self.directory.join(number.to_string());
+        let options = Options {
+            source: volume.volume.clone(),
+            threads: THREADS,
+            wishes: FileHandler::wishes(),
+            is_read_only: volume.is_read_only,
+            checks_permissions: false,
+            allow_other: true,
+        };
+        let (at, answers) = (path.clone(), Arc::clone(&handler));
+        let mounted = spawn_blocking(move || mount_at(&at, &options, answers)).await;
+        let mounted = mounted.map_err(|error| error.to_string())?;
+        let (mount, root) =
+            mounted.map_err(|error| format!("the volume {}: {error:#}", volume.volume))?;
+        Ok(Arc::new(InstanceMount {
+            path,
+            store,
+            handler,
+            notifier: mount.notifier(),
+            root: Arc::new(root),
+            mount: Some(mount),
+        }))
+    }
+}
+
+fn mount_at(
+    path: &Path,
+    options: &Options,
+    handler: Arc<FileHandler>,
+) -> anyhow::Result<(Mount, File)> {
+    fs::create_dir(path).with_context(|| path.display().to_string())?;
+    let mounted = mount::mount(path, options, &(handler as Arc<dyn Handler>))?;
+    let root = File::open(path).with_context(|| path.display().to_string())?;
+    Ok((mounted, root))
+}
+
+impl InstanceMount {
+    /// Runs a call that waits for the kernel, which may wait for our own answers.
+    async fn blocking<T: Send + 'static>(
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, String> {
+        let done = spawn_blocking(work).await;
+        let done = done.map_err(|error| error.to_string())?;
+        done.map_err(|error| error.to_string())
+    }
+}
+
+#[async_trait]
+impl VolumeMount for InstanceMount {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    async fn begin(&self) -> Result<(), String> {
+        let (stale, notifier) = (self.handler.stale(), self.notifier.clone());
+        Self::blocking(move || {
+            stale.into_iter().try_for_each(|ino| {
+                notifier.send(&Notification::InvalidateInode {
+                    inode: ino.0,
+                    offset: 0,
+                    length: 0,
+                })
+            })
+        })
+        .await?;
+        self.handler.begin().await;
+        Ok(())
+    }
+
+    async fn commit(&self) -> Result<VolumeCommit, String> {
+        let root = Arc::clone(&self.root);
+        // Mapped pages that were written are still in the kernel.
+        Self::blocking(move || Ok(nix::unistd::syncfs(&*root)?)).await?;
+        let Some(transaction) = self.handler.take().await else {
+            return Err("the transaction has ended already".to_owned());
+        };
+        match transaction.commit(None, || false).await {
+            Ok(Outcome::Committed { point }) => {
+                let durable = self.store.externalize(point).await;
+                durable.map_err(|error| error.to_string())?;
+                Ok(VolumeCommit::Committed)
+            }
+            Ok(Outcome::Conflict { key }) => Ok(VolumeCommit::Conflict(match key {
+                Some(key) => format!("{key:?}"),
+                None => "a snapshot that is too old".to_owned(),
+            })),
+            Err(errno) => Err(errno.to_string()),
+        }
+    }
+
+    async fn abort(&self) {
+        drop(self.handler.take().await);
+    }
+}
+
+impl Drop for InstanceMount {
+    fn drop(&mut self) {
+        drop(self.mount.take());
+        if let Err(error) = fs::remove_dir(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "the mount point of an instance stays");
+        }
+    }
+}
