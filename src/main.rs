@@ -13,6 +13,7 @@ mod far_stores;
 mod from_functions;
 mod front_ends;
 mod function_directory;
+mod function_volumes;
 mod log;
 mod machine;
 mod memory_service;

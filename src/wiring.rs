@@ -35,6 +35,7 @@ use crate::{
     from_functions::{FromFunctions, Objects},
     front_ends::{self, FrontEnds},
     function_directory::FunctionDirectory,
+    function_volumes::FunctionVolumes,
     memory_service,
     object_events::ToFunctions,
     overview::{Meters, Overview, Sources},
@@ -113,7 +114,9 @@ impl RunningServer {
             inside,
             objects: Arc::clone(&objects_inside),
         };
-        let sandbox = sandbox(api, function_directory.path())?;
+        let function_volumes = FunctionVolumes::new(function_directory.path().join("volumes"))?;
+        let function_volumes = Arc::new(function_volumes);
+        let sandbox = sandbox(api, &function_volumes, function_directory.path())?;
         let (instances, files) = (sandbox.instances(), sandbox.shared_files());
         let deployed = deployed(&provider, sandbox, keys.is_some());
         let packs = NamedObjects::open(settings).await?;
@@ -131,6 +134,7 @@ impl RunningServer {
         services.provide_transactions(engine.clone());
 
         let serving = start_transactions(&provider, &transactions, member).await?;
+        function_volumes.provide(engine.volumes());
         let started = deployed.start().await;
         started.context("the deployed functions could not be put in place")?;
         services.provide_functions(deployed.clone());
@@ -387,7 +391,11 @@ fn transactions(
 }
 
 /// Processes of this machine, which run functions and serve as function memory.
-fn sandbox(api: FromFunctions, directory: &Path) -> anyhow::Result<Sandbox> {
+fn sandbox(
+    api: FromFunctions,
+    volumes: &Arc<FunctionVolumes>,
+    directory: &Path,
+) -> anyhow::Result<Sandbox> {
     let program = env::current_exe().context("the path of this program, which starts functions")?;
     let enforcement = Enforcement::probe(&program);
     if let Some(why) = enforcement.lacks_isolation() {
@@ -403,6 +411,7 @@ fn sandbox(api: FromFunctions, directory: &Path) -> anyhow::Result<Sandbox> {
         api: Arc::new(api),
         bundled: &PYTHON_CLIENT,
         idle_max: INSTANCE_IDLE_MAX,
+        volumes: Arc::<FunctionVolumes>::clone(volumes),
     };
     Sandbox::open(config).with_context(|| format!("{}: functions", directory.display()))
 }
