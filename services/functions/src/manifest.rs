@@ -15,7 +15,7 @@
 //! on_failure = "tell"              # the function that gets a notice of each permanently failed event
 //! environment = { SIZE = "64" }
 //! objects = ["photos"]             # the buckets that it reaches over S3
-//! volumes = { "/mnt/data" = "demo" } # the volumes of files that it sees, by their directories
+//! volumes = { "/mnt/data" = "demo" } # the volume of files that it sees, in this directory
 //! on_object = { bucket = "photos", prefix = "in/", suffix = ".jpg", events = ["created", "removed"] }
 //! triggers = [{ queue = "pictures", batch = 10 }, { every_s = 60 }, { http = "/pictures/{id}", methods = ["GET"] }]
 //!

@@ -169,11 +169,6 @@ impl Deployer {
                     "functions.{name}: objects: this server serves no S3: start it without --s3 off"
                 )));
             }
-            if !table.volumes.is_empty() {
-                return Err(Error::Invalid(format!(
-                    "functions.{name}: volumes: this version mounts no volumes for functions; leave the line out"
-                )));
-            }
             let function = table.function(name, archive, "", 0);
             let checked = self.context.parts.runtime.check(&function).await;
             checked.map_err(|why| Error::Invalid(format!("functions.{name}: {why}")))?;

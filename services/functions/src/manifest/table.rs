@@ -4,14 +4,13 @@ use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf, sync::Arc, 
 
 use ports::runtime::{Function, Language};
 use serde::Deserialize;
-use transactions::serializable::volumes::VolumeName;
 
 use super::{
     OnlyTable, check_name,
     object_rule::ObjectRule,
     runtime_name::{Kind, RuntimeName},
     timer_rule::TimerRule,
-    volumes, within,
+    volumes::{self, Volume}, within,
 };
 
 const MEMORY_MB: RangeInclusive<u64> = 16..=65_536;
@@ -93,9 +92,9 @@ pub struct Table {
     /// The buckets of objects that it reaches over S3.
     #[serde(default)]
     pub objects: Vec<String>,
-    /// The volumes of files that it sees, by their directories.
+    /// The volume of files that it sees, by its directory.
     #[serde(default)]
-    pub volumes: BTreeMap<String, VolumeName>,
+    pub volumes: BTreeMap<String, Volume>,
     /// The objects whose changes start it.
     #[serde(default, deserialize_with = "super::optional_table")]
     pub on_object: Option<ObjectRule>,
@@ -340,7 +339,7 @@ impl Table {
             scratch_bytes: self.scratch_mb << 20,
             environment: self.environment.clone(),
             buckets: self.objects.clone(),
-            volume: None,
+            volume: volumes::for_runtime(&self.volumes),
             incarnation,
             network: self.network,
         })

@@ -595,19 +595,6 @@ fn events_of_a_removed_function_wait_until_it_is_deployed_again() {
     });
 }
 
-/// A function would see an empty directory, and lose what it writes there.
-#[test]
-fn a_deployment_with_volumes_is_refused_until_they_are_mounted() {
-    run(async {
-        let (service, _) = service(&World::new(1));
-        let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"";
-        let manifest = format!("[functions.f]\n{table}\nvolumes = {{ \"/mnt/data\" = \"demo\" }}");
-        let refused = service.deploy("shop", manifest.into()).await;
-        let refused = refused.expect_err("volumes").to_string();
-        assert!(refused.contains("functions.f: volumes"), "{refused}");
-    });
-}
-
 /// A3: the transactions of each of the two functions are identified by its own id.
 #[test]
 fn a_failure_notice_has_its_own_request_id_at_every_attempt() {
