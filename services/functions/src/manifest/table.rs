@@ -10,7 +10,8 @@ use super::{
     object_rule::ObjectRule,
     runtime_name::{Kind, RuntimeName},
     timer_rule::TimerRule,
-    volumes::{self, Volume}, within,
+    volumes::{self, Volume},
+    within,
 };
 
 const MEMORY_MB: RangeInclusive<u64> = 16..=65_536;
