@@ -1,21 +1,22 @@
-//! The listeners that clients connect to: HTTP, routes, S3 and ZooKeeper. They start at different times
-//! of the server's start, and stop together.
+//! The listeners that clients connect to: HTTP, routes, S3, ZooKeeper and volumes. They start at
+//! different times of the server's start, and stop together.
 
 use std::{env, future::Future, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use coordination::Gateway;
 use http_frontend::{Backend, Limits, Services};
+use in_process::SystemEntropy;
 use sandbox::SharedFiles;
 use tokio::{sync::watch, task::JoinSet};
-use transactions::membership::Address;
+use transactions::{membership::Address, serializable::Volumes};
 
 use crate::{
     bind::bound,
     from_functions::Objects,
     open_files::Connections,
     overview::Overview,
-    settings::{HostName, Listen, Settings},
+    settings::{HostName, Listen, Settings, VolumesSocket},
 };
 
 /// The time for ZooKeeper connections to finish when the server stops.
@@ -215,6 +216,46 @@ impl FrontEnds {
         self.running.spawn(async {
             server.run(stopped).await;
             "s3"
+        });
+        Ok(())
+    }
+
+    /// Listens for client processes of volumes. A data directory that holds no sockets is no reason
+    /// to serve nothing else.
+    pub(crate) fn start_volumes(
+        &mut self,
+        settings: &Settings,
+        volumes: Arc<dyn Volumes>,
+        overview: &Overview,
+    ) -> anyhow::Result<()> {
+        let (VolumesSocket::Usual(path) | VolumesSocket::At(path)) = &settings.volumes_socket
+        else {
+            return Ok(());
+        };
+        let config = volumes_frontend::server::Config {
+            connections_max: self.connections.volumes,
+            ..volumes_frontend::server::Config::new(path)
+        };
+        let named = || {
+            format!(
+                "--volumes-socket {}: it cannot listen there",
+                path.display()
+            )
+        };
+        let bound = volumes_frontend::bind(config, volumes, &SystemEntropy::default());
+        let server = match bound.with_context(named) {
+            Ok(server) => server,
+            Err(error) if matches!(settings.volumes_socket, VolumesSocket::Usual(_)) => {
+                tracing::warn!("{error:#}; volumes cannot be mounted: give another path");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        overview.listens("volumes", path.display());
+        let stopped = self.stopped();
+        self.running.spawn(async {
+            server.run(stopped).await;
+            "volumes"
         });
         Ok(())
     }

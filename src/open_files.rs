@@ -14,6 +14,7 @@ const ZOOKEEPER_MAX: usize = 10_000;
 const HTTP_MAX: usize = 256;
 const ROUTES_MAX: usize = 256;
 const S3_MAX: usize = 256;
+const VOLUMES_MAX: usize = 256;
 
 /// The connections that each front end may have open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,7 @@ pub(crate) struct Connections {
     pub(crate) http: usize,
     pub(crate) routes: usize,
     pub(crate) s3: usize,
+    pub(crate) volumes: usize,
 }
 
 impl Connections {
@@ -34,26 +36,29 @@ impl Connections {
                 http = allowed.http,
                 routes = allowed.routes,
                 s3 = allowed.s3,
+                volumes = allowed.volumes,
                 "the limit of open files allows only so many connections: raise it with `ulimit -n`"
             );
         }
         allowed
     }
 
-    /// HTTP gets up to a quarter of what the store leaves, routes and S3 an eighth each, ZooKeeper the rest. If
-    /// there are too few for the store, the front ends get half.
+    /// HTTP gets up to a quarter of what the store leaves, routes and S3 an eighth each, volumes a sixteenth,
+    /// ZooKeeper the rest. If there are too few for the store, the front ends get half.
     fn under(limit: usize) -> Self {
         let left = limit - OWN.min(limit / 2);
         let http = (left / 4).clamp(1, HTTP_MAX);
         let routes = (left / 8).clamp(1, ROUTES_MAX);
         let s3 = (left / 8).clamp(1, S3_MAX);
+        let volumes = (left / 16).clamp(1, VOLUMES_MAX);
         Self {
             zookeeper: left
-                .saturating_sub(http + routes + s3)
+                .saturating_sub(http + routes + s3 + volumes)
                 .clamp(1, ZOOKEEPER_MAX),
             http,
             routes,
             s3,
+            volumes,
         }
     }
 }
@@ -90,9 +95,16 @@ mod tests {
 
     #[test]
     fn connections_leave_the_store_its_own() {
-        for limit in [8, 256, 1024, 4096, 20_000, usize::MAX] {
+        for limit in [16, 256, 1024, 4096, 20_000, usize::MAX] {
             let allowed = Connections::under(limit);
-            let all = [allowed.zookeeper, allowed.http, allowed.routes, allowed.s3];
+            let Connections {
+                zookeeper,
+                http,
+                routes,
+                s3,
+                volumes,
+            } = allowed;
+            let all = [zookeeper, http, routes, s3, volumes];
             assert!(all.iter().all(|count| *count > 0), "{limit}");
             let sum: usize = all.iter().sum();
             assert!(sum + OWN.min(limit / 2) <= limit, "{limit}");
@@ -102,6 +114,6 @@ mod tests {
             (allowed.zookeeper, allowed.http, allowed.routes, allowed.s3)
         };
         assert_eq!(under(20_000), (ZOOKEEPER_MAX, HTTP_MAX, ROUTES_MAX, S3_MAX));
-        assert_eq!(under(1024), (448, 224, 112, 112));
+        assert_eq!(under(1024), (392, 224, 112, 112));
     }
 }

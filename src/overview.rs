@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    fmt,
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock,
@@ -106,7 +106,7 @@ impl Overview {
         self.progress().phase = phase;
     }
 
-    pub(crate) fn listens(&self, front_end: &str, address: SocketAddr) {
+    pub(crate) fn listens(&self, front_end: &str, address: impl fmt::Display) {
         self.progress()
             .listeners
             .insert(front_end.to_owned(), address.to_string());

@@ -28,12 +28,16 @@ use serde::Deserialize;
 use self::store::Provider;
 pub(crate) use self::{
     function_memory::Memory,
-    listen::{HostName, Listen},
+    listen::{HostName, Listen, VolumesSocket},
     store::{ObjectSettings, StoreSettings, UserStore},
 };
 
 /// The file that is read if it exists and `--config` names no other.
 const DEFAULT_FILE: &str = "landfast.toml";
+/// Where everything is kept if no option says otherwise.
+const DEFAULT_DATA_DIR: &str = "landfast-data";
+/// The socket of volumes in the data directory.
+pub(crate) const VOLUMES_SOCKET: &str = "volumes.sock";
 /// The longest configuration file that is read.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The most worker threads.
@@ -99,6 +103,10 @@ pub(crate) struct Options {
         value_delimiter = ','
     )]
     routes_hosts: Option<Vec<HostName>>,
+    /// The socket over which mounts and `landfast files exec` reach volumes, for this user alone, or `off`
+    /// [default: volumes.sock in the data directory; off with a shared store]
+    #[arg(long, env = "LANDFAST_VOLUMES_SOCKET", value_name = "PATH")]
+    volumes_socket: Option<PathBuf>,
     /// Where the other processes on a shared store reach the HTTP listener [default: where it is bound to; by the machine's name,
     /// if that is everywhere]
     #[arg(long, env = "LANDFAST_ADVERTISE", value_name = "HOST:PORT")]
@@ -162,6 +170,7 @@ pub(crate) struct Settings {
     pub(crate) routes: Listen,
     /// The names that `Host` may have there, beside those of this machine.
     pub(crate) routes_hosts: Vec<HostName>,
+    pub(crate) volumes_socket: VolumesSocket,
     /// The address for other processes, if it differs from the bound one.
     pub(crate) advertise: Option<String>,
     pub(crate) threads: usize,
@@ -184,7 +193,7 @@ impl Options {
             data_dir: options
                 .data_dir
                 .clone()
-                .unwrap_or_else(|| PathBuf::from("landfast-data")),
+                .unwrap_or_else(|| PathBuf::from(DEFAULT_DATA_DIR)),
             store: options.store_settings()?,
             objects: options.object_settings()?,
             zookeeper: options.zookeeper.unwrap_or(Listen::loopback(2181)),
@@ -199,6 +208,7 @@ impl Options {
             memory: options.memory()?,
             routes: options.routes.unwrap_or(Listen::loopback(7602)),
             routes_hosts: options.routes_hosts.clone().unwrap_or_default(),
+            volumes_socket: options.volumes_socket_setting(),
             advertise: options.advertised()?,
             threads: options.threads.unwrap_or_else(workers),
             user_store: options.user_store.unwrap_or_default(),
@@ -247,9 +257,21 @@ impl Options {
         first_set! {
             data_dir provider store objects
             zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
-            s3 http routes routes_hosts advertise tls_cert tls_key insecure threads user_store
+            s3 http routes routes_hosts volumes_socket advertise tls_cert tls_key insecure threads user_store
             memory_total_mb memory_gc_interval_s memory_active_intervals memory_degraded_intervals
             memory_upload_age_days memory_buffer_mb stop_wait_s
+        }
+    }
+
+    /// The socket of `--volumes-socket`. A shared store has no volumes yet.
+    fn volumes_socket_setting(&self) -> VolumesSocket {
+        let data_dir = self.data_dir.as_deref();
+        let data_dir = data_dir.unwrap_or(Path::new(DEFAULT_DATA_DIR));
+        match &self.volumes_socket {
+            Some(path) if path == Path::new("off") => VolumesSocket::Off,
+            Some(path) => VolumesSocket::At(path.clone()),
+            None if self.store.is_some() => VolumesSocket::Off,
+            None => VolumesSocket::Usual(data_dir.join(VOLUMES_SOCKET)),
         }
     }
 

@@ -148,6 +148,7 @@ impl RunningServer {
             let started = front_ends.start_zookeeper(address, settings, gateway, overview);
             started.await?;
         }
+        front_ends.start_volumes(settings, engine.volumes(), overview)?;
         let objects = packs.as_ref().map_or_else(
             || Arc::clone(&provider.memory_objects),
             NamedObjects::objects,

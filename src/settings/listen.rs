@@ -3,6 +3,7 @@
 use std::{
     fmt,
     net::{SocketAddr, ToSocketAddrs as _},
+    path::PathBuf,
     str::FromStr,
 };
 
@@ -18,6 +19,17 @@ pub(crate) enum Listen {
     Off,
     /// At this address; port 0 picks a free one.
     At(SocketAddr),
+}
+
+/// The Unix socket for client processes of volumes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum VolumesSocket {
+    /// None.
+    Off,
+    /// In the data directory. If that holds no sockets, the server goes on without one.
+    Usual(PathBuf),
+    /// At a path that was asked for.
+    At(PathBuf),
 }
 
 /// A host without a port, in lower case, or `*`.

@@ -15,3 +15,4 @@ mod objects;
 mod process;
 mod serve;
 mod tidy;
+mod volumes;

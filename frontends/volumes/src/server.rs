@@ -21,11 +21,15 @@ use std::{
     },
     path::{Path, PathBuf},
     pin::pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use ports::Entropy;
+use parking_lot::Mutex;
+use ports::{DurabilityPoint, Entropy};
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
@@ -83,16 +87,69 @@ struct Shared {
     config: Config,
     volumes: Arc<dyn Volumes>,
     sessions: Sessions,
-    /// This start of the server.
+    epoch: Mutex<Epoch>,
+    /// The latest start of the store that an answer named.
+    incarnation: AtomicU64,
+    /// How many times volumes lost their locks and holds. A change ends all connections.
+    losses: watch::Sender<u64>,
+}
+
+/// A time in which volumes remember their locks and holds.
+#[derive(Debug, Clone, Copy)]
+struct Epoch {
+    /// Its random name. Clients call a change of it a restart.
     server: u128,
     /// Until when only locks of earlier clients are granted.
     reclaim_until: Option<Instant>,
 }
 
 impl Shared {
+    fn epoch(&self) -> Epoch {
+        *self.epoch.lock()
+    }
+
     /// The moment from which all locks are granted, if it is not reached yet.
     fn reclaim_until(&self) -> Option<Instant> {
-        self.reclaim_until.filter(|until| Instant::now() < *until)
+        self.epoch().reclaim_until.filter(|until| Instant::now() < *until)
+    }
+
+    /// Notes the store's start in the point of an answer. If the store has started again within
+    /// this process, volumes have forgotten their locks and holds: all clients then reconnect, and
+    /// restore theirs as after a restart of the server.
+    fn saw(self: &Arc<Self>, point: DurabilityPoint) {
+        let now = point.incarnation.0;
+        if now <= self.incarnation.load(Ordering::SeqCst) {
+            return;
+        }
+        let uses = {
+            // Another connection that saw it, too, answers nothing before all learn of it.
+            let _epoch = self.epoch.lock();
+            let before = self.incarnation.load(Ordering::SeqCst);
+            if now <= before {
+                return;
+            }
+            let uses = (before > 0).then(|| self.sessions.begin_loss());
+            if uses.is_some() {
+                self.losses.send_modify(|losses| *losses += 1);
+            }
+            self.incarnation.store(now, Ordering::SeqCst);
+            uses
+        };
+        let Some(uses) = uses else {
+            return;
+        };
+        tracing::warn!("the store went back to an earlier state: clients of volumes reconnect");
+        let shared = Arc::clone(self);
+        tokio::spawn(async move {
+            // What sessions took since then, unseen.
+            sessions::end_all(uses).await;
+            {
+                let epoch = &mut *shared.epoch.lock();
+                epoch.server = epoch.server.wrapping_add(1);
+                epoch.reclaim_until = Some(Instant::now() + shared.config.reclaim_grace);
+            }
+            shared.sessions.end_loss();
+        });
     }
 }
 
@@ -124,8 +181,12 @@ pub fn bind(
         sessions: Sessions::new(config.connections_max),
         config,
         volumes,
-        server,
-        reclaim_until,
+        epoch: Mutex::new(Epoch {
+            server,
+            reclaim_until,
+        }),
+        incarnation: AtomicU64::new(0),
+        losses: watch::Sender::default(),
     });
     Ok(Server {
         listener,

@@ -148,8 +148,15 @@ pub(crate) fn owner_of(key: &Key) -> Option<(Ino, Option<Bytes>)> {
     }
 }
 
+/// The first byte of the groups of orphan candidates.
+const ORPHANS: u8 = b'o';
+
 fn orphan_group(shard: u8) -> Bytes {
-    Bytes::copy_from_slice(&[b'o', shard])
+    Bytes::copy_from_slice(&[ORPHANS, shard])
+}
+
+pub(crate) fn is_of_orphan(key: &Key) -> bool {
+    key.group().first() == Some(&ORPHANS)
 }
 
 pub(crate) fn orphan(ino: Ino) -> Key {

@@ -6,7 +6,10 @@
 //! and the next run continues with it.
 
 use futures_util::future::FutureExt as _;
-use transactions::serializable::model::{At, PageLimits};
+use transactions::serializable::{
+    VolumeStore,
+    model::{At, PageLimits, Write, Writes},
+};
 
 use crate::{
     broken::Broken,
@@ -16,6 +19,32 @@ use crate::{
     model::Ino,
     transaction::Transaction,
 };
+
+/// Whether a proposal with these writes may leave a file without a name. Those of a stage are not
+/// looked at.
+pub fn may_unlink(writes: &Writes) -> bool {
+    match writes {
+        Writes::Staged { .. } => true,
+        Writes::Inline(writes) => writes.iter().any(
+            |write| matches!(write, Write::Put { key, .. } if inode::is_of_orphan(key)),
+        ),
+    }
+}
+
+/// Whether a file without a name may wait for its end. Errors: those of the volume.
+pub async fn has_candidates(store: &dyn VolumeStore) -> transactions::Result<bool> {
+    let first = PageLimits {
+        keys_max: 1,
+        ..PageLimits::default()
+    };
+    for shard in 0..ORPHAN_SHARDS {
+        let page = store.scan(At::Tail, &inode::orphans(shard), first).await?;
+        if !page.value.entries.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
 
 /// Deletes the unlinked files that no session has open, and returns how many. The server runs it
 /// for each volume, but not within 30 s of a take-over: sessions come back first and repeat their

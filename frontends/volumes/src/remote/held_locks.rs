@@ -170,3 +170,117 @@ pub(super) fn gaps(bytes: LockBytes, pieces: &[Piece]) -> Vec<LockBytes> {
     }
     gaps.into_iter().map(|gap| gap.bytes).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use transactions::serializable::{
+        lock_table::LockTable,
+        model::{Granted, Slot},
+    };
+
+    use super::*;
+
+    fn ticket(owner: u64, bytes: LockBytes, mode: LockMode) -> Ticket {
+        Ticket {
+            volume: VolumeNumber(1),
+            owner: Owner {
+                session: SessionId(1),
+                id: owner,
+            },
+            lock: Lock {
+                key: Key::new("g", "n").expect("short"),
+                family: LockFamily::Posix,
+                bytes,
+                mode,
+                pid: 1,
+                wait: Wait::Never,
+            },
+        }
+    }
+
+    fn some(random: &mut fastrand::Rng) -> Ticket {
+        let modes = [LockMode::Shared, LockMode::Exclusive, LockMode::Unlocked];
+        let first = random.u64(..8);
+        let last = if random.u8(..8) == 0 {
+            u64::MAX
+        } else {
+            random.u64(..8)
+        };
+        let bytes = LockBytes { first, last };
+        ticket(random.u64(..2), bytes, modes[random.usize(..3)])
+    }
+
+    /// Whether each byte could be locked by another owner.
+    fn seen(table: &LockTable) -> Vec<bool> {
+        let places = (0..9).chain([u64::MAX]);
+        let tests = places.flat_map(|place| {
+            [LockMode::Shared, LockMode::Exclusive].map(|mode| {
+                let bytes = LockBytes {
+                    first: place,
+                    last: place,
+                };
+                let other = ticket(9, bytes, mode);
+                table.test(other.owner, &other.lock) == Granted::Yes
+            })
+        });
+        tests.collect()
+    }
+
+    fn reclaimed(held: &HeldLocks) -> LockTable {
+        let mut table = LockTable::default();
+        for ticket in held.all() {
+            let granted = table.take(ticket.owner, &ticket.lock, Slot(0));
+            assert_eq!(granted, Granted::Yes, "{ticket:?}");
+        }
+        table
+    }
+
+    #[test]
+    fn what_is_reclaimed_is_what_the_server_had_granted() {
+        for seed in 0..300 {
+            let random = &mut fastrand::Rng::with_seed(seed);
+            let (mut table, mut held) = (LockTable::default(), HeldLocks::default());
+            for _ in 0..20 {
+                let ticket = some(random);
+                if table.take(ticket.owner, &ticket.lock, Slot(0)) == Granted::Yes {
+                    held.take(&ticket);
+                }
+                assert_eq!(
+                    seen(&reclaimed(&held)),
+                    seen(&table),
+                    "seed {seed}: {ticket:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_grant_that_is_undone_leaves_what_was_before() {
+        for seed in 0..300 {
+            let random = &mut fastrand::Rng::with_seed(seed);
+            let (mut table, mut held) = (LockTable::default(), HeldLocks::default());
+            for _ in 0..20 {
+                let (ticket, before) = (some(random), seen(&table));
+                if table.take(ticket.owner, &ticket.lock, Slot(0)) != Granted::Yes {
+                    continue;
+                }
+                let kept = held.take(&ticket);
+                if ticket.lock.bytes.first > ticket.lock.bytes.last || random.bool() {
+                    continue;
+                }
+                let gaps = gaps(ticket.lock.bytes, &kept);
+                let freed = gaps.into_iter().map(|bytes| ticket.unlocking(bytes));
+                for back in kept
+                    .into_iter()
+                    .map(|piece| ticket.with(piece))
+                    .chain(freed)
+                {
+                    table.take(back.owner, &back.lock, Slot(0));
+                    held.take(&back);
+                }
+                assert_eq!(seen(&table), before, "seed {seed}: {ticket:?}");
+                assert_eq!(seen(&reclaimed(&held)), before, "seed {seed}: {ticket:?}");
+            }
+        }
+    }
+}

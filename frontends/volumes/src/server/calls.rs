@@ -116,7 +116,12 @@ async fn of_session(sender: Sender, opened: Opened, call: Call) -> Answer {
                 sleep_until(until).await;
             }
             let noted = note(owner(from).session);
-            Answer::of(take(noted, volume, owner(from), lock).await, |it| it)
+            let answer = Answer::of(take(noted, volume, owner(from), lock).await, |it| it);
+            // The answer has no point of its own. This is in memory.
+            if let Ok(snapshot) = volume.snapshot().await {
+                sender.shared.saw(snapshot.point);
+            }
+            answer
         }
         Call::Reclaim(from, lock) => {
             let noted = match sender.shared.reclaim_until() {

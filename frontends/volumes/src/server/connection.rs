@@ -93,7 +93,7 @@ async fn introduce(shared: &Shared, stream: &mut UnixStream) -> io::Result<Optio
         Err(Refusal::Version(VERSION))
     };
     let welcome = entered.map(|is_resumed| Welcome {
-        server: shared.server,
+        server: shared.epoch().server,
         is_resumed,
         may_reclaim: shared.reclaim_until().is_some(),
     });
@@ -150,11 +150,13 @@ impl Conversation {
     ) -> Result<(), frames::Fault> {
         let (mut reader, writer) = stream.split();
         let mut stopped = pin!(stop(stopped));
+        let mut losses = self.sender.shared.losses.subscribe();
         loop {
             let (has_room, is_unsent) = (self.has_room(), !self.unsent.is_empty());
             tokio::select! {
                 biased;
                 () = &mut stopped => return Ok(()),
+                _ = losses.changed() => return Ok(()),
                 Some(finished) = self.running.next() => {
                     self.finished(finished);
                     while let Some(Some(finished)) = self.running.next().now_or_never() {
@@ -178,7 +180,9 @@ impl Conversation {
                 };
                 self.start(&frame);
             }
-            if self.send(&writer).is_err() {
+            // A lock may be one that the volume granted after it forgot the others.
+            let is_lost = losses.has_changed().unwrap_or(true);
+            if is_lost || self.send(&writer).is_err() {
                 return Ok(());
             }
         }
@@ -280,6 +284,9 @@ impl Conversation {
         self.locks.remove(&finished.number);
         if let Some((number, opened)) = finished.opened {
             self.volumes.insert(number, opened);
+        }
+        if let Some(point) = finished.answer.point() {
+            self.sender.shared.saw(point);
         }
         self.answer(finished.number, &finished.answer);
     }

@@ -6,7 +6,14 @@
 //!
 //! [`Config::session_grace`]: super::Config::session_grace
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::time::sleep;
@@ -24,12 +31,15 @@ const ENDS_MAX: u32 = 25;
 /// The pause between two attempts.
 const END_AGAIN: Duration = Duration::from_millis(200);
 
-type Uses = BTreeMap<(VolumeName, SessionId), Arc<dyn VolumeStore>>;
+/// Where sessions may have locks or holds.
+pub(super) type Uses = BTreeMap<(VolumeName, SessionId), Arc<dyn VolumeStore>>;
 
 /// All sessions of a server.
 #[derive(Debug)]
 pub(super) struct Sessions {
     known: Mutex<BTreeMap<SessionKey, Session>>,
+    /// Volumes have lost their locks and holds, and no session may begin yet.
+    is_losing: AtomicBool,
     sessions_max: usize,
 }
 
@@ -39,6 +49,8 @@ struct Session {
     /// How many connections have ended.
     ended: u64,
     is_ending: bool,
+    /// Volumes have lost its locks and holds since its last connection began.
+    is_lost: bool,
     /// Where it may have locks or holds.
     uses: Uses,
 }
@@ -48,6 +60,7 @@ impl Sessions {
     pub(super) fn new(connections_max: usize) -> Self {
         Self {
             known: Mutex::default(),
+            is_losing: AtomicBool::new(false),
             sessions_max: connections_max.saturating_mul(4),
         }
     }
@@ -55,6 +68,9 @@ impl Sessions {
     /// A connection of the session begins. Whether the session was known.
     pub(super) fn enter(&self, key: SessionKey) -> Result<bool, Refusal> {
         let mut known = self.known.lock();
+        if self.is_losing.load(Ordering::SeqCst) {
+            return Err(Refusal::Ending);
+        }
         let is_known = known.contains_key(&key);
         if !is_known && known.len() >= self.sessions_max {
             return Err(Refusal::TooManyConnections);
@@ -64,7 +80,8 @@ impl Sessions {
             return Err(Refusal::Ending);
         }
         session.connections += 1;
-        Ok(is_known)
+        let is_lost = std::mem::take(&mut session.is_lost);
+        Ok(is_known && !is_lost)
     }
 
     /// Notes that `session` may have locks or holds of `volume`. Errors: `TooLarge`.
@@ -128,6 +145,23 @@ impl Sessions {
         end_all(uses.unwrap_or_default()).await;
     }
 
+    /// Volumes have lost their locks and holds. No session begins until [`Self::end_loss`].
+    pub(super) fn begin_loss(&self) -> Uses {
+        let mut known = self.known.lock();
+        self.is_losing.store(true, Ordering::SeqCst);
+        let mut uses = Uses::new();
+        for session in known.values_mut() {
+            session.is_lost = true;
+            uses.append(&mut session.uses);
+        }
+        uses
+    }
+
+    /// Sessions may begin again, and restore what they had.
+    pub(super) fn end_loss(&self) {
+        self.is_losing.store(false, Ordering::SeqCst);
+    }
+
     /// Whether any session may have locks or holds.
     pub(super) fn have_any_use(&self) -> bool {
         let known = self.known.lock();
@@ -135,7 +169,8 @@ impl Sessions {
     }
 }
 
-async fn end_all(uses: Uses) {
+/// Ends the locks and holds.
+pub(super) async fn end_all(uses: Uses) {
     for ((name, session), volume) in uses {
         for attempt in 1.. {
             match volume.end_session(session).await {

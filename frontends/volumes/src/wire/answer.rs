@@ -62,6 +62,19 @@ impl Answer {
         Self::Failed(error.into())
     }
 
+    /// The point of its call, if it has one.
+    pub fn point(&self) -> Option<DurabilityPoint> {
+        match self {
+            Self::Snapshot(_, point)
+            | Self::Values(_, point)
+            | Self::Page(_, point)
+            | Self::Changed(_, point)
+            | Self::Verdict(_, point)
+            | Self::Point(point) => Some(*point),
+            _ => None,
+        }
+    }
+
     /// The answer to a read, which `of` names.
     pub fn read<T>(read: Result<Read<T>>, of: fn(T, DurabilityPoint) -> Self) -> Self {
         Self::of(read, |read| of(read.value, read.point))

@@ -4,6 +4,10 @@
 
 mod conformance;
 mod drive;
+mod fuzz;
 mod latency;
 mod locks;
+mod peers;
+mod restarts;
+mod wire;
 mod world;

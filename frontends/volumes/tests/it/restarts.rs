@@ -1,0 +1,246 @@
+//! The server goes away under its clients, and comes back.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::{BoxFuture, FutureExt as _, ready};
+use tokio::time::{Instant, sleep};
+use transactions::{
+    Error, Result,
+    serializable::{
+        ModelVolume, VolumeStore, Volumes,
+        model::{At, LockMode, SessionId, Slot, Verdict, Wait, Write, Writes, number_in},
+        volumes::{VolumeInfo, VolumeName, VolumeSettings},
+    },
+};
+
+use crate::world::{
+    GRACE, World, connected, demo, key, lock, open, put, settings, soon, takes, value,
+};
+
+/// One volume whose memory a test can end.
+#[derive(Debug)]
+struct One(Arc<ModelVolume>);
+
+impl Volumes for One {
+    fn create(&self, _: VolumeName, _: VolumeSettings) -> BoxFuture<'_, Result<()>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn open<'a>(&'a self, name: &'a VolumeName) -> BoxFuture<'a, Result<Arc<dyn VolumeStore>>> {
+        let found = (*name == demo()).then(|| Arc::clone(&self.0) as Arc<_>);
+        ready(found.ok_or(Error::NoSuchVolume)).boxed()
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<VolumeInfo>>> {
+        ready(Ok(Vec::new())).boxed()
+    }
+
+    fn set_quota<'a>(&'a self, _: &'a VolumeName, _: Option<u64>) -> BoxFuture<'a, Result<()>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn clone_volume<'a>(
+        &'a self,
+        _: &'a VolumeName,
+        _: Option<Slot>,
+        _: VolumeName,
+    ) -> BoxFuture<'a, Result<()>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn delete<'a>(&'a self, _: &'a VolumeName) -> BoxFuture<'a, Result<()>> {
+        ready(Ok(())).boxed()
+    }
+}
+
+async fn one() -> (World, Arc<ModelVolume>) {
+    let volume = Arc::new(ModelVolume::new(settings().block_bytes));
+    let world = World::around(Arc::new(One(Arc::clone(&volume)))).await;
+    (world, volume)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_proposal_commits_once_while_the_server_is_killed() {
+    const EACH: u64 = 400;
+    let mut world = World::new().await;
+    let client = world.client().await;
+    let volume = open(&client).await;
+    let writers = (0..4).map(|writer| {
+        let volume = Arc::clone(&volume);
+        tokio::spawn(async move {
+            for number in 0..EACH {
+                let mut proposal = put(writer * EACH + number, "n", b"");
+                proposal.writes = Writes::Inline(vec![Write::Add {
+                    key: key("n"),
+                    delta: 1,
+                }]);
+                let decided = volume.commit(proposal).await.expect("a verdict");
+                assert!(matches!(decided.value, Verdict::Committed { .. }));
+            }
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let mut kills = 0;
+    while !writers.iter().all(tokio::task::JoinHandle::is_finished) {
+        sleep(Duration::from_millis(15)).await;
+        world.kill().await;
+        kills += 1;
+        world.start();
+    }
+    for writer in writers {
+        soon(writer).await.expect("no verdict is lost");
+    }
+    let sum = value(&*volume, "n").await.map(Into::into);
+    assert_eq!(
+        number_in(sum.as_ref()),
+        Some(4 * EACH),
+        "after {kills} kills"
+    );
+    assert!(kills > 2, "only {kills} kills");
+}
+
+#[tokio::test]
+async fn a_server_that_lost_its_memory_learns_of_holds_and_locks() {
+    let (mut world, model) = one().await;
+    let (one, two) = (world.client().await, world.client().await);
+    let (first, second) = (open(&one).await, open(&two).await);
+    let exclusive = |wait| lock("a", LockMode::Exclusive, wait);
+    first.hold(SessionId(1), key("b")).await.expect("held");
+    first.hold(SessionId(1), key("c")).await.expect("held");
+    first
+        .release(SessionId(1), &key("c"))
+        .await
+        .expect("released");
+    assert!(takes(&*first, 1, exclusive(Wait::Never)).await);
+    assert!(takes(&*first, 1, lock("b", LockMode::Shared, Wait::Never)).await);
+    assert!(takes(&*first, 1, lock("b", LockMode::Unlocked, Wait::Never)).await);
+    let before = first.snapshot().await.expect("a state").point;
+    world.kill().await;
+    model.crash();
+    world.start();
+    let restarted = Instant::now();
+    // The second client comes first, and is not granted what the first one has.
+    let taken = takes(&*second, 1, exclusive(Wait::Never)).await;
+    assert!(!taken && restarted.elapsed() >= GRACE, "{taken}");
+    let state = connected(&one, |state| state.is_connected && state.restarts == 1).await;
+    assert_eq!(state.locks_lost, 0);
+    assert_eq!(second.is_held(&key("b")).await, Ok(true));
+    assert_eq!(
+        second.is_held(&key("c")).await,
+        Ok(false),
+        "it was released"
+    );
+    assert!(takes(&*second, 1, lock("b", LockMode::Exclusive, Wait::Never)).await);
+    let after = first.snapshot().await.expect("a state").point;
+    assert!(after.incarnation > before.incarnation);
+    let lost = first.externalize(before).await;
+    assert!(matches!(lost, Err(Error::Unavailable(_))), "{lost:?}");
+    assert!(takes(&*first, 1, lock("a", LockMode::Unlocked, Wait::Never)).await);
+    assert!(takes(&*second, 1, exclusive(Wait::Never)).await);
+}
+
+#[tokio::test]
+async fn a_store_that_starts_again_within_the_server_is_as_a_restart() {
+    let (world, model) = one().await;
+    // The model counts from zero, and a store from one.
+    model.crash();
+    let (one, two) = (world.client().await, world.client().await);
+    let (first, second) = (open(&one).await, open(&two).await);
+    let exclusive = |wait| lock("a", LockMode::Exclusive, wait);
+    first.hold(SessionId(1), key("b")).await.expect("held");
+    assert!(takes(&*first, 1, exclusive(Wait::Never)).await);
+    assert_eq!(value(&*first, "a").await, None);
+    model.crash();
+    // It is granted in the new memory, but not answered.
+    assert!(!takes(&*second, 1, exclusive(Wait::Never)).await);
+    for client in [&one, &two] {
+        let state = connected(client, |state| state.is_connected && state.restarts == 1).await;
+        assert_eq!(state.locks_lost, 0);
+    }
+    assert_eq!(second.is_held(&key("b")).await, Ok(true));
+}
+
+#[tokio::test]
+async fn a_lock_that_another_client_may_have_had_is_lost() {
+    let (mut world, model) = one().await;
+    let client = world.client().await;
+    let volume = open(&client).await;
+    assert!(takes(&*volume, 1, lock("a", LockMode::Exclusive, Wait::Never)).await);
+    world.kill().await;
+    model.crash();
+    // As if the client had come after the time to reclaim.
+    std::fs::remove_file(world.path()).expect("a socket");
+    world.start();
+    let state = connected(&client, |state| state.locks_lost == 1).await;
+    assert_eq!(state.restarts, 1);
+    assert!(takes(&*volume, 2, lock("a", LockMode::Exclusive, Wait::Never)).await);
+}
+
+#[tokio::test]
+async fn a_lock_that_waits_is_granted_after_a_restart() {
+    let (mut world, model) = one().await;
+    let (one, two) = (world.client().await, world.client().await);
+    let (first, second) = (open(&one).await, open(&two).await);
+    assert!(takes(&*first, 1, lock("a", LockMode::Exclusive, Wait::Never)).await);
+    let waits = tokio::spawn(async move {
+        takes(
+            &*second,
+            1,
+            lock("a", LockMode::Exclusive, Wait::UntilGranted),
+        )
+        .await
+    });
+    sleep(Duration::from_millis(20)).await;
+    world.kill().await;
+    model.crash();
+    world.start();
+    sleep(GRACE * 2).await;
+    assert!(!waits.is_finished(), "the first client has reclaimed it");
+    assert!(takes(&*first, 1, lock("a", LockMode::Unlocked, Wait::Never)).await);
+    assert!(soon(waits).await.expect("granted"));
+}
+
+#[tokio::test]
+async fn a_server_that_stops_in_order_keeps_its_socket_for_locks_alone() {
+    let mut world = World::new().await;
+    let client = world.client().await;
+    let volume = open(&client).await;
+    world.stop().await;
+    assert!(!world.path().exists());
+    world.start();
+    assert!(takes(&*volume, 1, lock("a", LockMode::Exclusive, Wait::Never)).await);
+    world.stop().await;
+    assert!(world.path().exists());
+    world.start();
+    let state = connected(&client, |state| state.is_connected && state.restarts == 2).await;
+    assert_eq!(state.locks_lost, 0);
+}
+
+#[tokio::test]
+async fn calls_without_a_server_end_in_time_with_the_reason() {
+    let mut world = World::new().await;
+    let wait_max = Duration::from_millis(300);
+    let client = world.client_that_waits(wait_max).await;
+    let volume = open(&client).await;
+    world.kill().await;
+    let began = Instant::now();
+    let read = volume.get_many(At::Tail, &[key("a")]).await;
+    let Err(Error::Unavailable(why)) = &read else {
+        panic!("{read:?}");
+    };
+    assert!(why.contains("volumes.sock: cannot reach a server"), "{why}");
+    assert!((wait_max..wait_max * 10).contains(&began.elapsed()));
+    world.start();
+    assert_eq!(value(&*volume, "a").await, None);
+}
+
+#[tokio::test]
+async fn a_deleted_volume_fails_its_calls_after_a_restart_too() {
+    let mut world = World::new().await;
+    let client = world.client().await;
+    let volume = open(&client).await;
+    world.kill().await;
+    world.volumes.delete(&demo()).await.expect("deleted");
+    world.start();
+    assert_eq!(volume.snapshot().await, Err(Error::NoSuchVolume));
+}
