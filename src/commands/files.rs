@@ -1,6 +1,7 @@
 //! `landfast files`: volumes of files.
 
 pub(crate) mod exec;
+mod mount;
 mod server;
 
 use std::process::ExitCode;
@@ -16,10 +17,16 @@ pub(crate) enum Command {
     /// exit code 0, all of its changes take effect at once, and then its output is printed. Otherwise nothing of it takes effect,
     /// its stderr is printed, and its exit code is the exit code here. If another transaction changed what it read, it runs again.
     Exec(exec::Exec),
+    /// Mount a volume on a directory of this machine, until Ctrl-C or an unmount
+    ///
+    /// Several mounts of a volume see each other's changes at once, and locks hold across them. Memory that is mapped shared is
+    /// coherent within one mount only.
+    Mount(mount::Mount),
 }
 
-pub(crate) fn run(command: &Command) -> ExitCode {
+pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Exec(exec) => exec::run(exec),
+        Command::Exec(exec) => Ok(exec::run(exec)),
+        Command::Mount(mount) => mount.run(),
     }
 }

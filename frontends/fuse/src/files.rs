@@ -32,7 +32,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use files::{FileSystem, Ino, Transaction, model::Attributes};
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::watch};
 
 use self::{
     answer::{Answer, Outcome},
@@ -60,6 +60,7 @@ pub struct FileHandler {
     runtime: Handle,
     node: Arc<Node>,
     in_flight: Arc<InFlight>,
+    is_unmounted: watch::Sender<bool>,
 }
 
 /// What the calls of a mount share.
@@ -149,6 +150,7 @@ impl FileHandler {
                 invocations,
             }),
             in_flight: Arc::default(),
+            is_unmounted: watch::Sender::default(),
         })
     }
 
@@ -165,6 +167,13 @@ impl FileHandler {
             declined,
             ..Wishes::default()
         }
+    }
+
+    /// Waits until the mount is gone.
+    pub async fn unmounted(&self) {
+        let mut is_unmounted = self.is_unmounted.subscribe();
+        // The sender is here, so this ends with the right answer only.
+        let _ = is_unmounted.wait_for(|is| *is).await;
     }
 
     /// Takes the transaction of a mount that is made by [`transaction`](Self::transaction). It waits
@@ -205,6 +214,7 @@ impl Handler for FileHandler {
     }
 
     fn ended(&self) {
+        self.is_unmounted.send_replace(true);
         let node = Arc::clone(&self.node);
         self.runtime.spawn(async move {
             if let Err(error) = node.calls.files().end_session().await {

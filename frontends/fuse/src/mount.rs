@@ -204,6 +204,11 @@ impl Mount {
         self.notifier.clone()
     }
 
+    /// The directory, without links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Whether the mount is gone, by [`Mount::unmount`] or by umount(8).
     pub fn has_ended(&self) -> bool {
         self.running.load(Ordering::SeqCst) == 0

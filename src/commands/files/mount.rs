@@ -1,0 +1,149 @@
+//! `landfast files mount`: a volume as a directory, until a signal or an unmount.
+//!
+//! A signal takes the directory's name away at once. While programs still have files open on it, the
+//! process goes on to serve them, until the last close or a second signal.
+
+use std::{io, path::PathBuf, process::ExitCode, sync::Arc, thread::available_parallelism};
+
+use anyhow::Context as _;
+use clap::Args;
+use files::{FileSystem, model::Access};
+use fuse_frontend::{
+    FileHandler, Handler, Unmounted,
+    mount::{Options, mount},
+};
+use in_process::{SystemClock, SystemEntropy};
+use nix::unistd::{getgid, getuid};
+use ports::Entropy as _;
+use serde_json::json;
+use tokio::{
+    runtime::{self, Handle},
+    signal::unix::{Signal, SignalKind, signal},
+    task::spawn_blocking,
+};
+use tracing_subscriber::filter::LevelFilter;
+use transactions::serializable::{model::SessionId, volumes::VolumeName};
+
+use super::server::Server;
+
+/// Threads that read requests. They do not wait for the server, so few are enough.
+const READERS_MAX: usize = 4;
+/// The permissions of the root directory of a volume that has none yet.
+const ROOT_MODE: u32 = 0o755;
+
+/// What to mount, and where.
+#[derive(Debug, Args)]
+pub(crate) struct Mount {
+    /// The volume
+    #[arg(value_parser = |name: &str| VolumeName::new(name))]
+    volume: VolumeName,
+    /// The directory on which the volume appears
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Refuse all changes
+    #[arg(long)]
+    read_only: bool,
+    /// Let other users in, as the permissions of the files allow
+    #[arg(long)]
+    allow_other: bool,
+    /// Print one JSON object when it is mounted
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Mount {
+    pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
+        tracing_subscriber::fmt()
+            .with_writer(io::stderr)
+            .with_max_level(LevelFilter::INFO)
+            .with_target(false)
+            .init();
+        let runtime = runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .context("the runtime could not be started")?;
+        runtime.block_on(self.serve())
+    }
+
+    async fn serve(&self) -> anyhow::Result<ExitCode> {
+        let mut stop = Stop::listen().context("signals")?;
+        let files = self.open().await?;
+        let handler = FileHandler::each(Arc::clone(&files), Handle::current());
+        let (served, options): (Arc<dyn Handler>, _) = (handler.clone(), self.options(&handler));
+        let directory = self.directory.clone();
+        let mounted = spawn_blocking(move || mount(&directory, &options, &served)).await??;
+        super::super::print(&self.mounted_line(mounted.path()))?;
+        tokio::select! {
+            () = handler.unmounted() => {}
+            () = stop.asked() => match spawn_blocking(|| mounted.unmount()).await?? {
+                Unmounted::Now => {}
+                Unmounted::WhenUnused => {
+                    tracing::info!("programs have files open; they can go on until their last close or a second signal");
+                    tokio::select! {
+                        () = handler.unmounted() => {}
+                        () = stop.asked() => {}
+                    }
+                }
+            },
+        }
+        let synced = files.fsync().await;
+        synced.context("the last changes may be lost: the server did not confirm them")?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn open(&self) -> anyhow::Result<Arc<FileSystem>> {
+        let store = self.server.volume(&self.volume).await?;
+        let root = Access {
+            mode: ROOT_MODE,
+            uid: getuid().as_raw(),
+            gid: getgid().as_raw(),
+        };
+        let (clock, entropy) = (Arc::new(SystemClock), Arc::<SystemEntropy>::default());
+        let session = SessionId(entropy.next_u64());
+        let opened = FileSystem::open(store, clock, entropy, session, root).await;
+        let opened = opened.with_context(|| format!("the volume {} cannot be read", self.volume));
+        Ok(Arc::new(opened?))
+    }
+
+    fn options(&self, handler: &FileHandler) -> Options {
+        let readers = available_parallelism().map_or(READERS_MAX, usize::from);
+        Options {
+            source: format!("landfast:{}", self.volume),
+            threads: readers.clamp(2, READERS_MAX),
+            wishes: handler.wishes(),
+            is_read_only: self.read_only,
+            allow_other: self.allow_other,
+        }
+    }
+
+    fn mounted_line(&self, directory: &std::path::Path) -> String {
+        let directory = directory.display().to_string();
+        if self.json {
+            let line = json!({"volume": self.volume.as_str(), "directory": directory});
+            format!("{line}\n")
+        } else {
+            format!("mounted {} on {directory}\n", self.volume)
+        }
+    }
+}
+
+/// The signals that end a mount.
+struct Stop([Signal; 2]);
+
+impl Stop {
+    fn listen() -> io::Result<Self> {
+        let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
+        Ok(Self([signal(terminate)?, signal(interrupt)?]))
+    }
+
+    /// Returns when the next signal arrives.
+    async fn asked(&mut self) {
+        let [terminate, interrupt] = &mut self.0;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    }
+}
