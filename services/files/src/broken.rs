@@ -15,6 +15,8 @@ pub enum Broken {
     KeepsChanged,
     /// The cache keeps values that were read at an earlier slot than it knows.
     KeepsOldReads,
+    /// F-1: a lock of another session does not end the elision of locks.
+    ElidesHeldLocks,
     /// Unlinked files are deleted although a session has them open.
     ReapsHeld,
 }

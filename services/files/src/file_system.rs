@@ -1,6 +1,5 @@
 //! A client's view of a volume: each call is one transaction, which runs again after a conflict.
 
-mod large;
 mod open_inodes;
 
 use std::{sync::Arc, time::Duration};
@@ -21,10 +20,10 @@ use crate::{
     error::{Errno, Result},
     inode::{self, Field},
     model::{
-        Access, Attributes, DirectoryEntry, Follow, Found, Ino, Privileges, RenameMode, Seek,
-        SetMode, Space,
+        Access, Allocation, Attributes, DirectoryEntry, Follow, Found, Ino, Privileges, RenameMode,
+        Seek, SetAttributes, SetMode, Space,
     },
-    transaction::{Context, Listing, Outcome, Transaction},
+    transaction::{Context, Listing, Outcome, Steps, Transaction},
 };
 
 /// The time for which a call runs again after conflicts, or waits for a volume that does not
@@ -108,14 +107,37 @@ impl FileSystem {
     where
         F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,
     {
+        self.run(Steps::None, work).await
+    }
+
+    /// As [`transact`](Self::transact). Blocks that `work` clears may be deleted before, if they are
+    /// too many for one transaction: other clients then read zeros in their place for a while, and a
+    /// crash may leave that.
+    pub async fn transact_in_steps<T, F>(&self, work: F) -> Result<T>
+    where
+        F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,
+    {
+        self.run(Steps::Ahead, work).await
+    }
+
+    async fn run<T, F>(&self, steps: Steps, work: F) -> Result<T>
+    where
+        F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,
+    {
         let clock = &self.context.clock;
-        let deadline = clock.monotonic() + CALL_TIME_MAX;
-        let is_late = || clock.monotonic() >= deadline;
+        let mut deadline = clock.monotonic() + CALL_TIME_MAX;
         let mut pause_ms_max = 1;
         loop {
+            let is_late = || clock.monotonic() >= deadline;
             let mut transaction = self.begin();
+            transaction.steps = steps;
             let result = work(&mut transaction).await;
             self.saw(transaction.point());
+            if let (Steps::Ahead, Some((ino, first, end))) = (steps, transaction.too_long) {
+                self.clear_ahead(ino, first, Some(end)).await?;
+                deadline = clock.monotonic() + CALL_TIME_MAX;
+                continue;
+            }
             let errno = match result {
                 Ok(value) => match transaction.commit(None, is_late).await? {
                     Outcome::Committed { point } => {
@@ -134,6 +156,26 @@ impl FileSystem {
             clock.sleep(Duration::from_millis(pause_ms)).await;
             pause_ms_max = (pause_ms_max * 2).min(PAUSE_MS_MAX);
         }
+    }
+
+    /// Deletes the blocks of a range, as many as there are. Blocks that are written meanwhile may
+    /// stay.
+    pub(crate) fn clear_ahead(
+        &self,
+        ino: Ino,
+        first: u64,
+        end: Option<u64>,
+    ) -> BoxFuture<'_, Result<()>> {
+        async move {
+            let mut rest = Some(first);
+            while let Some(next) = rest {
+                let step = self
+                    .transact(move |transaction| transaction.clear_step(ino, next, end).boxed());
+                rest = step.await?;
+            }
+            Ok(())
+        }
+        .boxed()
     }
 
     /// Up to `count` entries after position `cookie`. All pages of a listing are of one moment,
@@ -229,10 +271,7 @@ pub(crate) fn hold_key(ino: Ino) -> Key {
     inode::field(ino, Field::Existence)
 }
 
-/// The key that locks of an inode are on.
-pub fn lock_key(ino: Ino) -> Key {
-    hold_key(ino)
-}
+pub use crate::inode::lock_key;
 
 /// Defines calls that are one transaction each: arguments by value, then ones by reference.
 macro_rules! calls {
@@ -246,7 +285,7 @@ macro_rules! calls {
                     $($reference: &Bytes,)*
                 ) -> Result<$answer> {
                     $(let $reference = $reference.clone();)*
-                    self.transact(move |transaction| {
+                    self.transact_in_steps(move |transaction| {
                         $(let $reference = $reference.clone();)*
                         async move { transaction.$name($($value,)* $(&$reference),*).await }.boxed()
                     })
@@ -262,6 +301,7 @@ calls! {
     stat(parent: Ino; name) -> Attributes;
     resolve(start: Ino, follow: Follow; path) -> Found;
     getattr(ino: Ino;) -> Attributes;
+    setattr(ino: Ino, set: SetAttributes;) -> ();
     create(parent: Ino, access: Access; name) -> Ino;
     mknod(parent: Ino, access: Access; name) -> Ino;
     mkdir(parent: Ino, access: Access; name) -> Ino;
@@ -274,6 +314,10 @@ calls! {
     read(ino: Ino, offset: u64, count: u64;) -> Bytes;
     write(ino: Ino, offset: u64, privileges: Privileges; data) -> ();
     append(ino: Ino, privileges: Privileges; data) -> ();
+    copy(from: Ino, from_offset: u64, to: Ino, to_offset: u64, count: u64, privileges: Privileges;) -> u64;
+    note_access(ino: Ino;) -> ();
+    truncate(ino: Ino, size: u64;) -> ();
+    fallocate(ino: Ino, allocation: Allocation, offset: u64, count: u64;) -> ();
     seek(ino: Ino, seek: Seek, offset: u64;) -> u64;
     getxattr(ino: Ino; name) -> Bytes;
     setxattr(ino: Ino, mode: SetMode; name, value) -> ();

@@ -89,6 +89,11 @@ pub(crate) fn field(ino: Ino, field: Field) -> Key {
     key(group(b'i', ino), field.name())
 }
 
+/// The key that locks of an inode are on.
+pub fn lock_key(ino: Ino) -> Key {
+    field(ino, Field::Existence)
+}
+
 /// All keys of an inode but its blocks and entries.
 pub(crate) fn fields(ino: Ino) -> KeyRange {
     range(group(b'i', ino), Bytes::new(), None)
@@ -170,6 +175,8 @@ pub(crate) fn orphans(shard: u8) -> KeyRange {
 
 /// The value of an orphan candidate that a session may still open.
 pub(crate) const CANDIDATE: Bytes = Bytes::from_static(b"");
+/// The value of one that never had a name, and may still be given one.
+pub(crate) const UNNAMED: Bytes = Bytes::from_static(b"unnamed");
 /// The value of one that the reaper is about to delete.
 pub(crate) const DYING: Bytes = Bytes::from_static(b"dying");
 

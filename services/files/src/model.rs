@@ -57,6 +57,21 @@ impl Access {
     /// Set-group-ID; on a directory: what is created in it takes its group.
     pub const SETGID: u32 = 0o2000;
 
+    /// That of a new inode, in a directory with the access `above`.
+    pub(crate) fn created_in(self, above: Self, kind: Kind) -> Self {
+        let mut access = Self {
+            mode: self.mode & 0o7777,
+            ..self
+        };
+        if above.mode & Self::SETGID != 0 {
+            access.gid = above.gid;
+            if kind == Kind::Directory {
+                access.mode |= Self::SETGID;
+            }
+        }
+        access
+    }
+
     /// Without the bits that a write or a new owner takes away.
     pub(crate) fn without_privileges(self) -> Self {
         let is_group_executable = self.mode & 0o010 != 0;
@@ -98,6 +113,15 @@ pub struct Attributes {
     pub ctime: Time,
     /// The last access, as far as it was recorded.
     pub atime: Time,
+}
+
+impl Attributes {
+    /// The allocated space in units of 512 bytes: `st_blocks`. It is that of a file without holes,
+    /// because counting the blocks of each file would cost a scan for each `stat`. So `du` counts
+    /// holes, and a program must look for holes with `lseek`, as `cp` and `tar` do.
+    pub fn blocks(&self) -> u64 {
+        self.size.div_ceil(512)
+    }
 }
 
 /// The changes of `chmod`, `chown` and `utimensat`, in one call. Absent ones change nothing.

@@ -46,6 +46,8 @@ pub(crate) struct Overlay {
     ranges: BTreeSet<KeyRange>,
     /// What the transaction knows of numbers of the volume: the least and the most.
     bounds: BTreeMap<Key, (u64, u64)>,
+    /// Keys that no other session may lock.
+    unlocked: BTreeSet<Key>,
     changes: BTreeMap<Key, Change>,
     /// Bytes of data that were written, overwritten ones included.
     written_bytes: u64,
@@ -79,6 +81,7 @@ impl Overlay {
             reads: BTreeSet::new(),
             ranges: BTreeSet::new(),
             bounds: BTreeMap::new(),
+            unlocked: BTreeSet::new(),
             changes: BTreeMap::new(),
             written_bytes: 0,
             appends: BTreeMap::new(),
@@ -116,6 +119,25 @@ impl Overlay {
 
     pub(crate) fn is_read_only(&self) -> bool {
         self.changes.is_empty() && self.appends.is_empty()
+    }
+
+    /// Whether the end of the transaction is no question to the volume.
+    pub(crate) fn needs_no_verdict(&self) -> bool {
+        self.is_read_only() && self.unlocked.is_empty()
+    }
+
+    /// Requires that no session has a lock on `key` until the commit.
+    pub(crate) fn require_unlocked(&mut self, key: Key) {
+        self.unlocked.insert(key);
+    }
+
+    /// Values that the transaction does not depend on.
+    pub(crate) async fn glance<const N: usize>(
+        &mut self,
+        keys: [Key; N],
+    ) -> Result<[Option<Bytes>; N]> {
+        self.fetch(&keys).await?;
+        Ok(keys.map(|key| self.current(&key)))
     }
 
     /// Reads values. All of them are part of what the transaction depends on.
@@ -330,6 +352,7 @@ impl Overlay {
             self.stage(stage, &writes).await?
         };
         let untouched = self.ranges.iter().cloned().map(Predicate::Untouched);
+        let unlocked = self.unlocked.iter().cloned().map(Predicate::LockFree);
         let numbers = self.bounds.iter().flat_map(|(key, bounds)| {
             let of = |is| Predicate::Number {
                 key: key.clone(),
@@ -346,7 +369,7 @@ impl Overlay {
             at,
             id,
             reads: self.reads.iter().cloned().collect(),
-            predicates: untouched.chain(numbers).collect(),
+            predicates: untouched.chain(numbers).chain(unlocked).collect(),
             writes,
         })
     }

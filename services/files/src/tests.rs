@@ -3,6 +3,7 @@
 mod check;
 mod conflicts;
 mod large;
+mod locks;
 mod lossy;
 mod orphans;
 mod random;

@@ -24,7 +24,7 @@ use transactions::serializable::{
 use crate::{
     broken::Broken,
     error::{Errno, Result},
-    inode::{self, Field},
+    inode::{self, Field, lock_key},
     model::{Ino, Kind, Time},
     overlay::Overlay,
 };
@@ -58,6 +58,18 @@ pub(crate) struct Context {
 pub struct Transaction {
     pub(crate) context: Arc<Context>,
     pub(crate) overlay: Overlay,
+    pub(crate) steps: Steps,
+    /// The blocks that a call failed to clear, as they are too many for one transaction.
+    pub(crate) too_long: Option<(Ino, u64, u64)>,
+}
+
+/// What a transaction does with a range of more blocks than it can delete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Steps {
+    /// It deletes those that exist, unless they are too many.
+    None,
+    /// It asks for transactions before it that delete most of them.
+    Ahead,
 }
 
 /// The end of a transaction.
@@ -102,7 +114,12 @@ impl Transaction {
     /// A transaction at `at`; `None`: at its first read.
     pub(crate) fn new(context: Arc<Context>, at: Option<Slot>) -> Self {
         let overlay = Overlay::new(context.store.clone(), at);
-        Self { context, overlay }
+        Self {
+            context,
+            overlay,
+            steps: Steps::None,
+            too_long: None,
+        }
     }
 
     /// The point that its answers so far depend on.
@@ -115,6 +132,15 @@ impl Transaction {
         self.overlay.at()
     }
 
+    /// Takes a lock on the inode without asking for it (F-1): the transaction conflicts if another
+    /// session has a lock on it at the commit, or has had one since the begin. Processes of one
+    /// transaction need a table of locks of their own.
+    pub fn elide_lock(&mut self, ino: Ino) {
+        if !self.context.mutant.breaks(Broken::ElidesHeldLocks) {
+            self.overlay.require_unlocked(lock_key(ino));
+        }
+    }
+
     /// Commits it. `id` identifies the transaction in repeats; `None`: a random one. While the
     /// volume does not answer, the same proposal is repeated until `is_late` says otherwise.
     /// Errors: `EDQUOT`, `ENOSPC`, `EMLINK`, `EFBIG`, and `EIO`, after which the outcome is not
@@ -124,7 +150,7 @@ impl Transaction {
         id: Option<ProposalId>,
         is_late: impl Fn() -> bool + Send,
     ) -> Result<Outcome> {
-        if self.overlay.is_read_only() {
+        if self.overlay.needs_no_verdict() {
             let point = self.overlay.point();
             return Ok(Outcome::Committed { point });
         }
@@ -207,7 +233,7 @@ impl Transaction {
     }
 
     /// A number that no inode has had.
-    async fn new_ino(&mut self) -> Result<Ino> {
+    pub(crate) async fn new_ino(&mut self) -> Result<Ino> {
         if let Some(number) = self.context.numbers.lock().next() {
             return Ok(Ino(number));
         }

@@ -73,7 +73,7 @@ impl Calls {
         F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,
     {
         match self {
-            Self::Each(files) => files.transact(work).await,
+            Self::Each(files) => files.transact_in_steps(work).await,
             Self::Together(together) => {
                 let transaction = &mut *together.transaction.lock().await;
                 work(transaction.as_mut().ok_or(Errno::EIO)?).await

@@ -212,7 +212,8 @@ impl Check<'_> {
                     break;
                 };
                 for entry in entries {
-                    let is_value = entry.value == inode::CANDIDATE || entry.value == inode::DYING;
+                    let values = [inode::CANDIDATE, inode::UNNAMED, inode::DYING];
+                    let is_value = values.contains(&entry.value);
                     let number = inode::number_of(&entry.name);
                     if !is_value || number.is_err() {
                         let ino = Ino(number.unwrap_or_default());

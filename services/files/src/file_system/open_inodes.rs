@@ -13,7 +13,7 @@ use transactions::Error;
 use super::{CALL_TIME_MAX, FileSystem, PAUSE_MS_MAX, hold_key};
 use crate::{
     error::{Errno, Result},
-    model::Ino,
+    model::{Access, Ino},
 };
 
 /// How often each inode is open.
@@ -59,6 +59,34 @@ impl FileSystem {
         let closed = self.close_one(ino).await;
         self.opened.tidy(ino);
         closed
+    }
+
+    /// Creates a regular file without a name, and holds it. Errors: as
+    /// [`Transaction::create_unnamed`](crate::Transaction::create_unnamed).
+    pub async fn open_unnamed(&self, parent: Ino, access: Access) -> Result<Ino> {
+        let number = self.transact(|transaction| transaction.new_ino().boxed());
+        let ino = number.await?;
+        // Held before it exists, so that the reaper does not take it.
+        let made = self.open_new(ino, parent, access).await;
+        self.opened.tidy(ino);
+        made.map(|()| ino)
+    }
+
+    async fn open_new(&self, ino: Ino, parent: Ino, access: Access) -> Result<()> {
+        let opened = self.opened.of(ino);
+        let opened = &mut *opened.lock().await;
+        opened.is_held = true;
+        let store = &self.context.store;
+        self.answered(|| store.hold(self.session, hold_key(ino)))
+            .await?;
+        let made = self
+            .transact(move |transaction| transaction.put_unnamed(ino, parent, access).boxed())
+            .await;
+        match made {
+            Ok(()) => opened.count = 1,
+            Err(_) => self.release(ino, opened).await?,
+        }
+        made
     }
 
     async fn hold_one(&self, ino: Ino) -> Result<()> {

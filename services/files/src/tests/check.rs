@@ -54,10 +54,11 @@ async fn small(files: &FileSystem) -> Small {
 }
 
 type Damage = fn(&mut Transaction, Small);
+type Expected = Vec<(Option<&'static str>, Problem)>;
 
 /// Damages a small tree, and expects exactly these problems at these paths. Then it repairs them,
 /// and expects none, if they can be repaired.
-fn is_named(damage: Damage, expected: fn(Small) -> Vec<(Option<&'static str>, Problem)>) {
+fn is_named(damage: Damage, expected: fn(Small) -> Expected) {
     simulated::run(async {
         let volume = volume();
         let files = client(&volume, 1, Mutant::NONE).await;

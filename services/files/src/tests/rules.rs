@@ -431,6 +431,108 @@ fn a_listing_outlives_its_snapshot() {
     });
 }
 
+/// `O_TMPFILE`: a file without a name lives while it is open, or once it has one.
+#[test]
+fn a_file_without_a_name_may_get_one() {
+    simulated::run(async {
+        let volume = volume();
+        let files = client(&volume, 1, Mutant::NONE).await;
+        let server = client(&volume, 2, Mutant::NONE).await;
+        let reap = async || crate::reaper::reap(&server).await.expect("reaped");
+        let f = files.open_unnamed(ROOT, ACCESS).await.expect("made");
+        let keep = Privileges::Keep;
+        files.write(f, 0, keep, &name("x")).await.expect("written");
+        assert_eq!(files.getattr(f).await.expect("there").links, 0);
+        assert_eq!(reap().await, 0, "it is open");
+        files.link(f, ROOT, &name("f")).await.expect("linked");
+        assert_eq!(files.getattr(f).await.expect("there").links, 1);
+        files.close(f).await.expect("closed");
+        assert_eq!(reap().await, 0, "it has a name");
+        files.hold(f).await.expect("open");
+        files.unlink(ROOT, &name("f")).await.expect("unlinked");
+        refused(files.link(f, ROOT, &name("f")).await, ENOENT);
+        files.close(f).await.expect("closed");
+        assert_eq!(reap().await, 1);
+        let g = files.open_unnamed(ROOT, ACCESS).await.expect("made");
+        files.close(g).await.expect("closed");
+        assert_eq!(reap().await, 1);
+        refused(files.link(g, ROOT, &name("g")).await, ENOENT);
+        refused(files.open_unnamed(g, ACCESS).await, ENOENT);
+        let mut transaction = files.begin();
+        let h = transaction
+            .create_unnamed(ROOT, ACCESS)
+            .await
+            .expect("made");
+        transaction.link(h, ROOT, b"h").await.expect("linked");
+        transaction.commit(None, || true).await.expect("committed");
+        assert_eq!(files.getattr(h).await.expect("there").links, 1);
+        assert_eq!(reap().await, 0);
+    });
+}
+
+/// The rules of `relatime`: an access is noted after a change, and once a day.
+#[test]
+fn accesses_are_noted_after_changes_and_once_a_day() {
+    simulated::run(async {
+        let world = World::new(1);
+        let clock = world.clock();
+        let opened = FileSystem::open(
+            volume(),
+            clock.clone(),
+            world.entropy(),
+            SessionId(1),
+            ACCESS,
+        );
+        let files = opened.await.expect("opened");
+        let f = file(&files, "f").await;
+        let atime = async || files.getattr(f).await.expect("there").atime;
+        let wait = async |seconds| clock.sleep(std::time::Duration::from_secs(seconds)).await;
+        let made = atime().await;
+        wait(2).await;
+        files.note_access(f).await.expect("noted");
+        let first = atime().await;
+        assert!(first > made, "it was not read since it was made");
+        wait(2).await;
+        files.note_access(f).await.expect("not noted");
+        assert_eq!(atime().await, first);
+        files
+            .write(f, 0, Privileges::Keep, &name("x"))
+            .await
+            .expect("written");
+        wait(2).await;
+        files.note_access(f).await.expect("noted");
+        let second = atime().await;
+        assert!(second > first);
+        wait(24 * 60 * 60).await;
+        files.note_access(f).await.expect("noted");
+        assert!(atime().await > second);
+        refused(files.note_access(Ino(9)).await, ENOENT);
+    });
+}
+
+#[test]
+fn data_are_copied_between_files() {
+    simulated::run(async {
+        let files = fresh().await;
+        let (f, g, keep) = (
+            file(&files, "f").await,
+            file(&files, "g").await,
+            Privileges::Keep,
+        );
+        files
+            .write(f, 0, keep, &name("0123456789"))
+            .await
+            .expect("written");
+        assert_eq!(files.copy(f, 6, g, BLOCK, 99, keep).await, Ok(4));
+        assert_eq!(files.read(g, BLOCK - 1, 9).await, Ok(name("\x006789")));
+        assert_eq!(files.copy(f, 0, f, 5, 5, keep).await, Ok(5));
+        assert_eq!(files.read(f, 0, 99).await, Ok(name("0123401234")));
+        refused(files.copy(f, 0, f, 4, 5, keep).await, EINVAL);
+        refused(files.copy(f, 0, ROOT, 0, 5, keep).await, EISDIR);
+        assert_eq!(files.getattr(f).await.expect("there").blocks(), 1);
+    });
+}
+
 #[test]
 fn a_full_volume_refuses_data_and_lets_them_go() {
     simulated::run(async {

@@ -7,6 +7,9 @@ use crate::{
     model::{Access, Attributes, Ino, Kind, Privileges, SetAttributes, SetTime},
 };
 
+/// The age from which an access is noted in any case, in seconds.
+const ATIME_SECONDS_MAX: i64 = 24 * 60 * 60;
+
 impl Transaction {
     /// All attributes. The transaction then depends on each of them.
     pub async fn getattr(&mut self, ino: Ino) -> Result<Attributes> {
@@ -76,6 +79,28 @@ impl Transaction {
         }
         if set != SetAttributes::default() {
             self.touch(ino, &[Field::Ctime]);
+        }
+        Ok(())
+    }
+
+    /// Notes that the data were read now, by the rules of `relatime`: only if the last access is not
+    /// after the last change, or a day old. It depends on nothing, and a read within a transaction
+    /// never calls it, because all readers would then write. Errors: `ENOENT`.
+    pub async fn note_access(&mut self, ino: Ino) -> Result<()> {
+        let fields = [Field::Existence, Field::Atime, Field::Mtime, Field::Ctime];
+        let fields = fields.map(|field| inode::field(ino, field));
+        let [kind, atime, mtime, ctime] = self.overlay.glance(fields).await?;
+        kind.ok_or(Errno::ENOENT)?;
+        let [atime, mtime, ctime] = [atime, mtime, ctime].map(|value| {
+            let value = value.ok_or(Errno::EIO)?;
+            inode::time_in(&value)
+        });
+        let (atime, now) = (atime?, self.now());
+        let is_old = now.seconds.saturating_sub(atime.seconds) >= ATIME_SECONDS_MAX;
+        if atime <= mtime? || atime <= ctime? || is_old {
+            // Without the inode, this would leave a value of a dead one.
+            self.kind(ino).await?;
+            self.touch(ino, &[Field::Atime]);
         }
         Ok(())
     }

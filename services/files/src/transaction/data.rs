@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use transactions::serializable::model::Patch;
 
-use super::Transaction;
+use super::{Steps, Transaction};
 use crate::{
     broken::Broken,
     error::{Errno, Result},
@@ -101,6 +101,26 @@ impl Transaction {
         self.overlay.append(length, inode::blocks(ino), data);
         self.touch(ino, &[Field::Mtime, Field::Ctime]);
         Ok(())
+    }
+
+    /// Copies up to `count` bytes between files, at most [`READ_BYTES_MAX`], and returns how many;
+    /// fewer at the end of the source. Holes become zeros. Errors: as [`read`](Self::read) and
+    /// [`write`](Self::write), and `EINVAL` for ranges of one file that overlap.
+    pub async fn copy(
+        &mut self,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        count: u64,
+        privileges: Privileges,
+    ) -> Result<u64> {
+        if from == to && from_offset.abs_diff(to_offset) < count {
+            return Err(Errno::EINVAL);
+        }
+        let data = self.read(from, from_offset, count).await?;
+        self.write(to, to_offset, privileges, &data).await?;
+        Ok(data.len() as u64)
     }
 
     /// Sets the length. Errors: `EISDIR`, `EINVAL` for a symbolic link, `EFBIG` also if more than
@@ -251,10 +271,16 @@ impl Transaction {
             return Ok(());
         }
         let (mut rest, mut count) = (Some(inode::block_range(ino, first, Some(last))), 0);
+        let count_max = match self.steps {
+            Steps::None => BLOCKS_DELETED_MAX as usize,
+            Steps::Ahead => ROW_BLOCKS,
+        };
         while let Some(range) = rest {
-            let (found, next) = self.overlay.scan(&range, 1_000).await?;
-            count += found.len() as u64;
-            if count > BLOCKS_DELETED_MAX {
+            let keys_max = count_max.min(1_000);
+            let (found, next) = self.overlay.scan(&range, keys_max).await?;
+            count += found.len();
+            if count > count_max || count == count_max && next.is_some() {
+                self.too_long = Some((ino, first, last));
                 return Err(Errno::EFBIG);
             }
             for entry in found {
@@ -265,30 +291,6 @@ impl Transaction {
             rest = following.transpose().map_err(|_| Errno::EIO)?;
         }
         Ok(())
-    }
-
-    /// Whether the bytes from `from` to `until` (`None`: to the end) have more blocks than one call
-    /// deletes, and more than a few of them exist. Errors: as [`truncate`](Self::truncate).
-    pub(crate) async fn is_long(
-        &mut self,
-        ino: Ino,
-        from: u64,
-        until: Option<u64>,
-    ) -> Result<bool> {
-        self.prefetch(ino, &[Field::Existence, Field::Size]).await?;
-        self.file(ino).await?;
-        let until = match until {
-            Some(until) => until,
-            None => self.overlay.number(inode::field(ino, Field::Size)).await?,
-        };
-        let block_bytes = self.overlay.block_bytes();
-        let (first, end) = (from.div_ceil(block_bytes), until.div_ceil(block_bytes));
-        if end.saturating_sub(first) <= BLOCKS_DELETED_MAX {
-            return Ok(false);
-        }
-        let range = inode::block_range(ino, first, Some(end));
-        let (_, next) = self.overlay.scan(&range, ROW_BLOCKS).await?;
-        Ok(next.is_some())
     }
 
     /// Deletes the first blocks of a range that is too long for one transaction. Returns the number

@@ -119,6 +119,32 @@ impl Transaction {
         }
     }
 
+    /// Creates a regular file without a name, as by `O_TMPFILE`; [`link`](Self::link) may give it one.
+    /// The reaper deletes it unless a session holds it, so [`FileSystem::open_unnamed`] holds it
+    /// before. Errors: `ENOENT`, `ENOTDIR`.
+    ///
+    /// [`FileSystem::open_unnamed`]: crate::FileSystem::open_unnamed
+    pub async fn create_unnamed(&mut self, parent: Ino, access: Access) -> Result<Ino> {
+        let ino = self.new_ino().await?;
+        self.put_unnamed(ino, parent, access).await?;
+        Ok(ino)
+    }
+
+    /// As [`create_unnamed`](Self::create_unnamed), with a number from [`new_ino`](Self::new_ino).
+    pub(crate) async fn put_unnamed(
+        &mut self,
+        ino: Ino,
+        parent: Ino,
+        access: Access,
+    ) -> Result<()> {
+        let above = self.directory(parent).await?;
+        let access = access.created_in(above, Kind::File);
+        self.put_inode(ino, Kind::File, access, None);
+        self.overlay.put_number(inode::field(ino, Field::Links), 0);
+        self.overlay.put(inode::orphan(ino), inode::UNNAMED);
+        Ok(())
+    }
+
     /// Creates a directory. Errors: as [`create`](Self::create).
     pub async fn mkdir(&mut self, parent: Ino, access: Access, name: &[u8]) -> Result<Ino> {
         let kind = Kind::Directory;
@@ -159,8 +185,8 @@ impl Transaction {
         target.filter(|target| !target.is_empty()).ok_or(Errno::EIO)
     }
 
-    /// Gives an inode another name. Errors: `EPERM` for a directory, `ENOENT` also for a file that
-    /// has no name any more, `EEXIST`, `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
+    /// Gives an inode a name, or another one. Errors: `EPERM` for a directory, `ENOENT` also for a
+    /// file that had a name and has none any more, `EEXIST`, `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
     pub async fn link(&mut self, ino: Ino, parent: Ino, name: &[u8]) -> Result<()> {
         path_rules::check_entry_name(name, Errno::EEXIST)?;
         self.prefetch(ino, &[Field::Existence, Field::Links])
@@ -172,7 +198,11 @@ impl Transaction {
         self.must_be_absent(parent, name).await?;
         let links = inode::field(ino, Field::Links);
         if !self.overlay.is_at_least(links.clone(), 1).await? {
-            return Err(Errno::ENOENT);
+            let orphan = inode::orphan(ino);
+            if self.overlay.get(orphan.clone()).await? != Some(inode::UNNAMED) {
+                return Err(Errno::ENOENT);
+            }
+            self.overlay.delete(orphan);
         }
         self.overlay.add(links, 1);
         self.touch(ino, &[Field::Ctime]);
@@ -355,16 +385,7 @@ impl Transaction {
     ) -> Result<Ino> {
         path_rules::check_entry_name(name, Errno::EEXIST)?;
         let above = self.must_be_absent(parent, name).await?;
-        let mut access = Access {
-            mode: access.mode & 0o7777,
-            ..access
-        };
-        if above.mode & Access::SETGID != 0 {
-            access.gid = above.gid;
-            if kind == Kind::Directory {
-                access.mode |= Access::SETGID;
-            }
-        }
+        let access = access.created_in(above, kind);
         let ino = self.new_ino().await?;
         self.put_inode(ino, kind, access, target);
         self.bind(parent, name, ino, kind);
