@@ -126,6 +126,8 @@ fn may_import(from: (&str, &str), to: (&str, &str)) -> bool {
         (("" | "simulation" | "benches" | "fuzz" | "examples", _), _)
         | (("providers" | "foundations" | "services" | "frontends", _), ("ports", _))
         | (("foundations", "synchrony"), ("foundations", "primitives"))
+        // Both sides of one protocol: the library is loaded into other programs.
+        | (("frontends", "preload/library"), ("frontends", "preload"))
         | (("services", _), ("foundations", _))
         | (("frontends", _), ("foundations" | "services", _)) => true,
         _ => false,
@@ -172,6 +174,7 @@ fn the_rule_itself_refuses_what_points_up_or_sideways() {
         (("services", "files"), ("services", "memory")),
         (("services", "coordination"), ("providers", "simulated")),
         (("frontends", "http"), ("frontends", "zookeeper")),
+        (("frontends", "http"), ("frontends", "preload/library")),
         (("foundations", "listener"), ("services", "transactions")),
         (("foundations", "http_client"), ("foundations", "listener")),
         (("frontends", "http"), ("providers", "embedded")),

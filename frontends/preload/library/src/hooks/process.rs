@@ -1,0 +1,313 @@
+//! The working directory, and programs that a process starts.
+
+use std::{
+    ffi::{c_char, c_int, c_void},
+    ptr,
+};
+
+use libc::{pid_t, size_t};
+use preload_frontend::wire::{Place, Request};
+
+use super::{hooks, open::failed, pass};
+use crate::{
+    client::{self, Failure},
+    route::{self, on_path},
+    start,
+    sys::{self, PathBuffer, Result, complain, next, syscall},
+    table,
+};
+
+/// The path of a directory in the volume, without links. Errors: `ENOTDIR`.
+fn directory_path(place: Place<'_>) -> Result<PathBuffer, Failure> {
+    let status = client::status(place, true)?;
+    if status.mode & libc::S_IFMT != libc::S_IFDIR {
+        return Err(Failure::Errno(libc::ENOTDIR));
+    }
+    client::request(&Request::Canonical { place }, |reply| {
+        let mut path = PathBuffer::new();
+        path.push(reply.rest()).ok()?;
+        Some(path)
+    })
+}
+
+fn working_directory(to: *mut c_char, count: size_t) -> Result<*mut c_char> {
+    let mut path = PathBuffer::new();
+    route::absolute_cwd(&mut path)?;
+    let bytes = path.as_bytes();
+    let mut to = to;
+    if to.is_null() {
+        let room = if count == 0 { bytes.len() + 1 } else { count };
+        if room <= bytes.len() {
+            return Err(libc::ERANGE);
+        }
+        // SAFETY: as the C library does; the caller frees it.
+        to = unsafe { libc::malloc(room) }.cast();
+        if to.is_null() {
+            return Err(libc::ENOMEM);
+        }
+    } else if count == 0 {
+        return Err(libc::EINVAL);
+    } else if count <= bytes.len() {
+        return Err(libc::ERANGE);
+    }
+    // SAFETY: the memory has room for the path and its NUL.
+    unsafe { ptr::copy_nonoverlapping(path.as_ptr(), to, bytes.len() + 1) };
+    Ok(to)
+}
+
+fn canonical(path: *const c_char, to: *mut c_char) -> Result<*mut c_char> {
+    let found = on_path(
+        libc::AT_FDCWD,
+        path,
+        |place| {
+            client::status(place, true)?;
+            let at = start::get().map_or(&b""[..], |start| start.at.as_bytes());
+            client::request(&Request::Canonical { place }, |reply| {
+                let mut path = PathBuffer::new();
+                path.push(at).ok()?;
+                path.push(reply.rest()).ok()?;
+                Some(path)
+            })
+        },
+        |_, path| {
+            let realpath = next!(realpath: fn(*const c_char, *mut c_char) -> *mut c_char);
+            let realpath = realpath.ok_or(libc::ENOSYS)?;
+            let mut room = [0_u8; libc::PATH_MAX as usize];
+            // SAFETY: the memory has the size that the function demands.
+            let found = unsafe { realpath(path, room.as_mut_ptr().cast()) };
+            if found.is_null() {
+                return Err(sys::errno());
+            }
+            let mut path = PathBuffer::new();
+            // SAFETY: the function has written a string.
+            path.push(unsafe { sys::bytes(found) })?;
+            Ok(path)
+        },
+    )?;
+    let bytes = found.as_bytes().len() + 1;
+    if bytes > libc::PATH_MAX as usize {
+        return Err(libc::ENAMETOOLONG);
+    }
+    // SAFETY: a path of the caller's has `PATH_MAX` bytes; a new one belongs to the caller.
+    unsafe {
+        let to = if to.is_null() {
+            libc::malloc(bytes).cast()
+        } else {
+            to
+        };
+        if to.is_null() {
+            return Err(libc::ENOMEM);
+        }
+        ptr::copy_nonoverlapping(found.as_ptr(), to, bytes);
+        Ok(to)
+    }
+}
+
+/// Checks a program that the kernel will start. Errors: `ENOEXEC` for a static one, and `EPERM` for
+/// one that the dynamic linker would not preload into, because it changes the user.
+fn check_program(path: *const c_char) -> Result<()> {
+    if start::get().is_none() {
+        return Ok(());
+    }
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let Ok(file) = syscall!(SYS_openat, libc::AT_FDCWD, path, flags, 0) else {
+        // The kernel says why, or may start it all the same.
+        return Ok(());
+    };
+    let mut head = [0_u8; 4_096];
+    let read = syscall!(SYS_pread64, file, head.as_mut_ptr(), head.len(), 0).unwrap_or(0);
+    let looked = syscall!(SYS_fstat, file, stat.as_mut_ptr());
+    let _ = syscall!(SYS_close, file);
+    // SAFETY: all bytes zero are valid, and else the kernel has written it.
+    let stat = unsafe { stat.assume_init() };
+    // SAFETY: the caller has the contract of `execve`.
+    let name = unsafe { sys::bytes(path) };
+    let uid = syscall!(SYS_getuid).unwrap_or_default() as u32;
+    let changes_user = stat.st_mode & libc::S_ISUID != 0 && stat.st_uid != uid;
+    if looked.is_ok() && changes_user {
+        complain(&[
+            name,
+            b" runs as another user, so it cannot see the volume: run it outside",
+        ]);
+        return Err(libc::EPERM);
+    }
+    if is_static(&head[..read]) {
+        complain(&[
+            name,
+            b" is a static program, which cannot see the volume: use a mount, or run it outside",
+        ]);
+        return Err(libc::ENOEXEC);
+    }
+    Ok(())
+}
+
+/// Whether these first bytes are those of an ELF file without an interpreter. A file whose program
+/// headers are not among them counts as dynamic.
+fn is_static(head: &[u8]) -> bool {
+    /// `PT_INTERP`
+    const INTERPRETER: u32 = 3;
+    let number = |at: usize, len: usize| {
+        let bytes = head.get(at..at + len)?;
+        let number = bytes
+            .iter()
+            .rev()
+            .fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+        usize::try_from(number).ok()
+    };
+    let is_elf = head.starts_with(b"\x7fELF\x02\x01");
+    let (Some(at), Some(bytes), Some(count)) = (number(32, 8), number(54, 2), number(56, 2)) else {
+        return false;
+    };
+    let kind = |index: usize| number(at.checked_add(index * bytes)?, 4);
+    let mut kinds = (0..count).map(kind);
+    is_elf && kinds.all(|kind| kind.is_some_and(|kind| kind as u32 != INTERPRETER))
+}
+
+/// The variables that a program needs, if `environment` lacks them: a longer list of variables, in a
+/// mapping that the exec ends.
+fn completed(environment: *const *const c_char) -> Result<*const *const c_char> {
+    if start::get().is_none() {
+        return Ok(environment);
+    }
+    let mut count = 0;
+    let mut has = [false; 3];
+    // SAFETY: the caller has the contract of `execve`: a list that ends with null.
+    let list = |index: usize| unsafe {
+        if environment.is_null() {
+            ptr::null()
+        } else {
+            *environment.add(index)
+        }
+    };
+    while !list(count).is_null() {
+        // SAFETY: as above.
+        let variable = unsafe { sys::bytes(list(count)) };
+        for (has, name) in has.iter_mut().zip(start::VARIABLES) {
+            let rest = variable.strip_prefix(name.as_bytes());
+            *has |= matches!(rest, Some([b'=', ..]));
+        }
+        count += 1;
+    }
+    if has == [true; 3] {
+        return Ok(environment);
+    }
+    let bytes = (count + 4) * size_of::<*const c_char>();
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let new =
+        syscall!(SYS_mmap, 0, bytes, protection, kind, sys::NO_FILE, 0)? as *mut *const c_char;
+    // SAFETY: the mapping has room for all variables, three more and null, which it ends with.
+    unsafe {
+        ptr::copy_nonoverlapping(environment, new, count);
+        for (_, kept) in has.iter().zip(start::variables()).filter(|(has, _)| !**has) {
+            new.add(count).write(kept);
+            count += 1;
+        }
+    }
+    Ok(new)
+}
+
+type Strings = *const *const c_char;
+
+hooks! {
+    chdir(path: *const c_char) -> c_int {
+        let result = on_path(
+            libc::AT_FDCWD,
+            path,
+            |place| {
+                route::enter(directory_path(place)?.as_bytes())?;
+                Ok(0)
+            },
+            |_, path| {
+                let changed = syscall!(SYS_chdir, path)?;
+                route::note_cwd();
+                Ok(changed as c_int)
+            },
+        );
+        result
+    }
+    fchdir(fd: c_int) -> c_int {
+        match table::get(fd) {
+            Some(open) if open.is_directory() => {
+                let path = directory_path(Place::new(open.ino(), b"."));
+                route::enter(path.map_err(Failure::errno)?.as_bytes())?;
+                Ok(0)
+            }
+            Some(_) => Err(libc::ENOTDIR),
+            None => {
+                let changed = syscall!(SYS_fchdir, fd)?;
+                route::note_cwd();
+                Ok(changed as c_int)
+            }
+        }
+    }
+    getcwd(to: *mut c_char, count: size_t) -> *mut c_char {
+        if route::is_cwd_inside() {
+            return working_directory(to, count);
+        }
+        pass!(getcwd(to => *mut c_char, count => size_t) -> *mut c_char)
+    }
+    __getcwd_chk(to: *mut c_char, count: size_t, bytes: size_t) -> *mut c_char {
+        if route::is_cwd_inside() {
+            return working_directory(to, count.min(bytes));
+        }
+        pass!(getcwd(to => *mut c_char, count => size_t) -> *mut c_char)
+    }
+    get_current_dir_name() -> *mut c_char {
+        if route::is_cwd_inside() {
+            return working_directory(ptr::null_mut(), 0);
+        }
+        pass!(get_current_dir_name() -> *mut c_char)
+    }
+    realpath(path: *const c_char, to: *mut c_char) -> *mut c_char {
+        if route::is_inside(libc::AT_FDCWD, path) {
+            return canonical(path, to);
+        }
+        pass!(realpath(path => *const c_char, to => *mut c_char) -> *mut c_char)
+    }
+    __realpath_chk(path: *const c_char, to: *mut c_char, _bytes: size_t) -> *mut c_char {
+        if route::is_inside(libc::AT_FDCWD, path) {
+            return canonical(path, to);
+        }
+        pass!(realpath(path => *const c_char, to => *mut c_char) -> *mut c_char)
+    }
+    canonicalize_file_name(path: *const c_char) -> *mut c_char {
+        if route::is_inside(libc::AT_FDCWD, path) {
+            return canonical(path, ptr::null_mut());
+        }
+        pass!(canonicalize_file_name(path => *const c_char) -> *mut c_char)
+    }
+    execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+        check_program(path)?;
+        let environment = completed(environment)?;
+        pass!(execve(path => *const c_char, arguments => Strings, environment => Strings) -> c_int)
+    }
+    execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+        let environment = completed(environment)?;
+        pass!(execvpe(file => *const c_char, arguments => Strings, environment => Strings) -> c_int)
+    }
+    posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void,
+        attributes: *const c_void, arguments: Strings, environment: Strings) -> c_int {
+        if let Err(errno) = check_program(path) {
+            return Ok(errno);
+        }
+        let environment = completed(environment)?;
+        pass!(posix_spawn(pid => *mut pid_t, path => *const c_char, actions => *const c_void,
+            attributes => *const c_void, arguments => Strings, environment => Strings) -> c_int)
+    }
+    posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void,
+        attributes: *const c_void, arguments: Strings, environment: Strings) -> c_int {
+        let environment = completed(environment)?;
+        pass!(posix_spawnp(pid => *mut pid_t, file => *const c_char, actions => *const c_void,
+            attributes => *const c_void, arguments => Strings, environment => Strings) -> c_int)
+    }
+    vfork() -> pid_t {
+        // The child of a vfork would change this process's table when it moves its descriptors.
+        match next!(fork: fn() -> pid_t) {
+            // SAFETY: a fork is allowed wherever a vfork is.
+            Some(fork) => failed(unsafe { fork() }),
+            None => Err(libc::ENOSYS),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Real programs on a volume, with the library loaded.
+
+use std::{
+    path::PathBuf,
+    process::{Command, Output},
+    sync::Arc,
+};
+
+use files::{
+    FileSystem, Outcome, Transaction,
+    model::{Access, Ino},
+};
+use in_process::{SystemClock, SystemEntropy};
+use preload_frontend::{Backing, Options, Server, shared::Buffers};
+use transactions::serializable::{
+    ModelVolume,
+    model::{BlockBytes, SessionId},
+};
+
+mod programs;
+
+/// Where programs see the volume. The path does not exist.
+const AT: &str = "/landfast-test/demo";
+
+/// A volume, and a file system on it.
+struct World {
+    runtime: tokio::runtime::Runtime,
+    files: Arc<FileSystem>,
+}
+
+impl World {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = { runtime }.worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let block_bytes = BlockBytes::new(16 << 10).expect("a power of two");
+        let volume = Arc::new(ModelVolume::new(block_bytes));
+        let root = Access {
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+        };
+        let clock = Arc::new(SystemClock);
+        let entropy = Arc::new(SystemEntropy::default());
+        let opened = FileSystem::open(volume, clock, entropy, SessionId(1), root);
+        let files = Arc::new(runtime.block_on(opened).expect("opened"));
+        Self { runtime, files }
+    }
+
+    /// A server whose calls are one transaction.
+    fn transaction(&self) -> Server {
+        self.server(Backing::Transaction(Box::new(self.files.begin())))
+    }
+
+    /// A server each of whose calls is a transaction.
+    fn calls(&self) -> Server {
+        self.server(Backing::FileSystem(self.files.clone()))
+    }
+
+    fn server(&self, backing: Backing) -> Server {
+        let options = Options {
+            at: AT.into(),
+            buffers: Buffers::default(),
+            library: Some(library()),
+        };
+        Server::start(backing, &options, self.runtime.handle().clone()).expect("started")
+    }
+
+    fn commit(&self, transaction: Transaction) -> bool {
+        let committed = self.runtime.block_on(transaction.commit(None, || true));
+        matches!(committed, Ok(Outcome::Committed { .. }))
+    }
+
+    /// The contents of a file in the root.
+    fn read(&self, name: &str) -> Option<String> {
+        self.runtime.block_on(async {
+            let name = bytes::Bytes::copy_from_slice(name.as_bytes());
+            let found = self.files.lookup(Ino::ROOT, &name).await.ok()?;
+            let read = self.files.read(found.ino, 0, 1 << 20).await.ok()?;
+            Some(String::from_utf8_lossy(&read).into_owned())
+        })
+    }
+}
+
+/// The library that cargo has built for this test, which is beside it.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("this program");
+    let folder = test.parent().expect("a folder");
+    let places = [folder, folder.parent().expect("a folder")];
+    let mut places = places
+        .map(|folder| folder.join("liblandfast_preload.so"))
+        .into_iter();
+    let found = places.find(|path| path.is_file());
+    found.expect("cargo builds the library before its tests")
+}
+
+/// A command with the library.
+fn command(server: &Server, program: &str) -> Command {
+    // It ends hanging programs, and what they started.
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", "60", program]);
+    command.envs(server.environment().iter().cloned());
+    command.env("AT", AT).env("LC_ALL", "C");
+    command
+}
+
+/// Runs a shell script in which `$AT` is the volume.
+fn sh(server: &Server, script: &str) -> Output {
+    let output = command(server, "sh").args(["-ec", script]).output();
+    output.expect("the shell starts")
+}
+
+/// The output of a script that succeeds.
+#[track_caller]
+fn output(server: &Server, script: &str) -> String {
+    let output = sh(server, script);
+    assert!(
+        output.status.success(),
+        "{}: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -1,0 +1,452 @@
+//! What each request means: a system call, as calls of the mapping.
+//!
+//! A reply that is an `errno` of the call itself is no failure of the transaction.
+
+use bytes::Bytes;
+use files::{
+    Errno, Ino, Result, Transaction,
+    model::{
+        Access, Allocation, Attributes, Found, Kind, Privileges, RenameMode, Seek, SetAttributes,
+        SetMode, SetTime, Time,
+    },
+};
+
+use crate::{
+    walk::{Last, Walk, Way},
+    wire::{Changes, OUTSIDE, Place, Request, Status, set},
+};
+
+/// A reply: a status, and the payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: i32,
+    pub(crate) payload: Bytes,
+}
+
+impl Answer {
+    pub(crate) const DONE: Self = Self {
+        status: 0,
+        payload: Bytes::new(),
+    };
+
+    pub(crate) fn of(payload: impl Into<Bytes>) -> Self {
+        Self {
+            status: 0,
+            payload: payload.into(),
+        }
+    }
+
+    pub(crate) fn refused(errno: i32) -> Self {
+        Self {
+            status: errno,
+            payload: Bytes::new(),
+        }
+    }
+
+    fn outside(path: Bytes) -> Self {
+        Self {
+            status: OUTSIDE,
+            payload: path,
+        }
+    }
+}
+
+/// Answers a request for which a server needs no state of its own. Errors: those of the mapping.
+pub(crate) async fn answer(
+    transaction: &mut Transaction,
+    at: &[u8],
+    message: &Bytes,
+) -> Result<Answer> {
+    let Some(request) = Request::decode(message) else {
+        return Ok(Answer::refused(libc::EPROTO));
+    };
+    let trail = Vec::new();
+    let walk = Walk {
+        transaction,
+        at,
+        trail,
+    };
+    let mut call = Call { walk, message };
+    match request {
+        Request::Open { .. } => call.open(request).await,
+        Request::Stat { place, follows } => call.stat(place, follows != 0).await,
+        Request::Read { .. }
+        | Request::Write { .. }
+        | Request::Append { .. }
+        | Request::Allocate { .. }
+        | Request::Seek { .. } => call.data(request).await,
+        Request::Change {
+            place,
+            follows,
+            changes,
+        } => call.change(place, follows != 0, changes).await,
+        Request::Readlink { place } => call.readlink(place).await,
+        Request::Canonical { place } => call.canonical(place).await,
+        Request::GetXattr { .. }
+        | Request::SetXattr { .. }
+        | Request::RemoveXattr { .. }
+        | Request::ListXattr { .. } => call.xattr(request).await,
+        Request::Mkdir { .. }
+        | Request::Rmdir { .. }
+        | Request::Unlink { .. }
+        | Request::Rename { .. }
+        | Request::Link { .. }
+        | Request::Symlink { .. } => call.names(request).await,
+        // The server answers these itself.
+        Request::Closed { .. } | Request::List { .. } | Request::Sync {} | Request::Space {} => {
+            Ok(Answer::refused(libc::EPROTO))
+        }
+    }
+}
+
+struct Call<'t> {
+    walk: Walk<'t>,
+    message: &'t Bytes,
+}
+
+/// Continues with what a path leads to, or answers.
+macro_rules! found {
+    ($way:expr) => {
+        match $way {
+            Way::Found(found) => found,
+            Way::Missing { .. } => return Err(Errno::ENOENT),
+            Way::Outside(path) => return Ok(Answer::outside(path)),
+        }
+    };
+}
+
+/// Continues with a name in a directory, or answers.
+macro_rules! last {
+    ($last:expr) => {
+        match $last {
+            Last::Name { parent, name } => (parent, name),
+            Last::Outside(path) => return Ok(Answer::outside(path)),
+        }
+    };
+}
+
+impl Call<'_> {
+    async fn open(&mut self, request: Request<'_>) -> Result<Answer> {
+        let Request::Open {
+            place,
+            flags,
+            mode,
+            uid,
+            gid,
+        } = request
+        else {
+            return Ok(Answer::refused(libc::EPROTO));
+        };
+        let flags = flags.cast_signed();
+        let has = |flag| flags & flag == flag;
+        let is_exclusive = has(libc::O_CREAT | libc::O_EXCL);
+        let follows = !has(libc::O_NOFOLLOW) && !is_exclusive;
+        let found = match self.walk.resolve(place, follows).await? {
+            Way::Outside(path) => return Ok(Answer::outside(path)),
+            Way::Missing { .. } if !has(libc::O_CREAT) => return Err(Errno::ENOENT),
+            Way::Missing { .. } if place.path.ends_with(b"/") => return Err(Errno::EISDIR),
+            Way::Missing { parent, name } => {
+                let mode = mode & 0o7777;
+                let access = Access { mode, uid, gid };
+                let ino = self.walk.transaction.create(parent, access, &name).await?;
+                return Ok(opened(ino, Kind::File));
+            }
+            Way::Found(_) if is_exclusive => return Err(Errno::EEXIST),
+            Way::Found(found) => found,
+        };
+        match found.kind {
+            Kind::Symlink if has(libc::O_PATH) => return Ok(Answer::refused(libc::EOPNOTSUPP)),
+            Kind::Symlink => return Err(Errno::ELOOP),
+            Kind::Directory if flags & libc::O_ACCMODE != libc::O_RDONLY || has(libc::O_CREAT) => {
+                return Err(Errno::EISDIR);
+            }
+            Kind::File if has(libc::O_DIRECTORY) => return Err(Errno::ENOTDIR),
+            Kind::File if has(libc::O_TRUNC) => {
+                self.walk.transaction.truncate(found.ino, 0).await?;
+            }
+            _ => {}
+        }
+        Ok(opened(found.ino, found.kind))
+    }
+
+    async fn stat(&mut self, place: Place<'_>, follows: bool) -> Result<Answer> {
+        let ino = if place.path.is_empty() {
+            Ino(place.start)
+        } else {
+            found!(self.walk.resolve(place, follows).await?).ino
+        };
+        let attributes = self.walk.transaction.getattr(ino).await?;
+        Ok(Answer::of(encoded(&status(&attributes))))
+    }
+
+    async fn data(&mut self, request: Request<'_>) -> Result<Answer> {
+        let message = self.message;
+        let transaction = &mut *self.walk.transaction;
+        let keep = Privileges::Keep;
+        match request {
+            Request::Read { ino, offset, count } => {
+                let read = transaction.read(Ino(ino), offset, count.into()).await?;
+                return Ok(Answer::of(read));
+            }
+            Request::Write { ino, offset, data } => {
+                let data = message.slice_ref(data);
+                transaction.write(Ino(ino), offset, keep, &data).await?;
+            }
+            Request::Append { ino, data } => {
+                let data = message.slice_ref(data);
+                transaction.append(Ino(ino), keep, &data).await?;
+            }
+            Request::Allocate {
+                ino,
+                mode,
+                offset,
+                count,
+            } => {
+                let allocation = match mode.cast_signed() {
+                    0 => Allocation::Extend,
+                    libc::FALLOC_FL_KEEP_SIZE => Allocation::KeepSize,
+                    libc::FALLOC_FL_ZERO_RANGE => Allocation::ZeroRange,
+                    mode if mode == libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE => {
+                        Allocation::PunchHole
+                    }
+                    _ => return Ok(Answer::refused(libc::EOPNOTSUPP)),
+                };
+                let allocated = transaction.fallocate(Ino(ino), allocation, offset, count);
+                allocated.await?;
+            }
+            Request::Seek {
+                ino,
+                offset,
+                whence,
+            } => {
+                let seek = if whence.cast_signed() == libc::SEEK_DATA {
+                    Seek::Data
+                } else {
+                    Seek::Hole
+                };
+                let found = transaction.seek(Ino(ino), seek, offset).await?;
+                return Ok(Answer::of(encoded(&found)));
+            }
+            _ => return Ok(Answer::refused(libc::EPROTO)),
+        }
+        Ok(Answer::DONE)
+    }
+
+    async fn change(
+        &mut self,
+        place: Place<'_>,
+        follows: bool,
+        changes: Changes,
+    ) -> Result<Answer> {
+        let found = found!(self.target(place, follows).await?);
+        if found.kind == Kind::Symlink && changes.set & set::MODE != 0 {
+            return Ok(Answer::refused(libc::EOPNOTSUPP));
+        }
+        let changed = self
+            .walk
+            .transaction
+            .setattr(found.ino, attributes(changes));
+        changed.await?;
+        Ok(Answer::DONE)
+    }
+
+    async fn readlink(&mut self, place: Place<'_>) -> Result<Answer> {
+        let found = found!(self.walk.resolve(place, false).await?);
+        let target = self.walk.transaction.readlink(found.ino).await?;
+        Ok(Answer::of(target))
+    }
+
+    async fn canonical(&mut self, place: Place<'_>) -> Result<Answer> {
+        found!(self.walk.resolve(place, true).await?);
+        let mut path = Vec::new();
+        if place.start != Ino::ROOT.0 {
+            path = self.walk.path_of(Ino(place.start)).await?;
+        }
+        for name in &self.walk.trail {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        Ok(Answer::of(path))
+    }
+
+    async fn names(&mut self, request: Request<'_>) -> Result<Answer> {
+        let access = |mode: u32, uid, gid| Access {
+            mode: mode & 0o7777,
+            uid,
+            gid,
+        };
+        match request {
+            Request::Mkdir {
+                place,
+                mode,
+                uid,
+                gid,
+            } => {
+                let (parent, name) = last!(self.walk.last(place).await?);
+                let access = access(mode, uid, gid);
+                self.walk.transaction.mkdir(parent, access, &name).await?;
+            }
+            Request::Rmdir { place } => {
+                let (parent, name) = last!(self.walk.last(place).await.map_err(busy)?);
+                self.walk.transaction.rmdir(parent, &name).await?;
+            }
+            Request::Unlink { place } => {
+                let (parent, name) = last!(self.walk.last(place).await.map_err(|_| Errno::EISDIR)?);
+                if place.path.ends_with(b"/") {
+                    return Err(Errno::ENOTDIR);
+                }
+                self.walk.transaction.unlink(parent, &name).await?;
+            }
+            Request::Rename { from, to, flags } => {
+                let mode = match flags {
+                    0 => RenameMode::Replace,
+                    libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+                    libc::RENAME_EXCHANGE => RenameMode::Exchange,
+                    _ => return Err(Errno::EINVAL),
+                };
+                let (from, from_name) = last!(self.walk.last(from).await.map_err(busy)?);
+                let (to, to_name) = last!(self.walk.last(to).await.map_err(busy)?);
+                let transaction = &mut *self.walk.transaction;
+                let renamed = transaction.rename(from, to, mode, &from_name, &to_name);
+                renamed.await?;
+            }
+            Request::Link { from, follows, to } => {
+                let found = found!(self.walk.resolve(from, follows != 0).await?);
+                let (parent, name) = last!(self.walk.last(to).await?);
+                self.walk.transaction.link(found.ino, parent, &name).await?;
+            }
+            Request::Symlink {
+                target,
+                place,
+                uid,
+                gid,
+            } => {
+                let (parent, name) = last!(self.walk.last(place).await?);
+                let (access, target) = (access(0o777, uid, gid), self.message.slice_ref(target));
+                let transaction = &mut *self.walk.transaction;
+                let made = transaction.symlink(parent, access, &name, &target);
+                made.await?;
+            }
+            _ => return Ok(Answer::refused(libc::EPROTO)),
+        }
+        Ok(Answer::DONE)
+    }
+
+    async fn xattr(&mut self, request: Request<'_>) -> Result<Answer> {
+        let (place, follows) = match request {
+            Request::GetXattr { place, follows, .. }
+            | Request::SetXattr { place, follows, .. }
+            | Request::RemoveXattr { place, follows, .. }
+            | Request::ListXattr { place, follows } => (place, follows != 0),
+            _ => return Ok(Answer::refused(libc::EPROTO)),
+        };
+        let ino = found!(self.target(place, follows).await?).ino;
+        let transaction = &mut *self.walk.transaction;
+        match request {
+            Request::GetXattr { name, .. } => {
+                return transaction.getxattr(ino, name).await.map(Answer::of);
+            }
+            Request::SetXattr {
+                name, value, flags, ..
+            } => {
+                let mode = match flags.cast_signed() {
+                    libc::XATTR_CREATE => SetMode::Create,
+                    libc::XATTR_REPLACE => SetMode::Replace,
+                    _ => SetMode::Any,
+                };
+                let value = self.message.slice_ref(value);
+                transaction.setxattr(ino, mode, name, &value).await?;
+            }
+            Request::RemoveXattr { name, .. } => transaction.removexattr(ino, name).await?,
+            _ => {
+                let names = transaction.listxattr(ino).await?;
+                let names = names.iter().flat_map(|name| [name, &b"\0"[..]]);
+                return Ok(Answer::of(names.collect::<Vec<_>>().concat()));
+            }
+        }
+        Ok(Answer::DONE)
+    }
+
+    /// What a path leads to; an empty one to the inode itself.
+    async fn target(&mut self, place: Place<'_>, follows: bool) -> Result<Way> {
+        if !place.path.is_empty() {
+            return self.walk.resolve(place, follows).await;
+        }
+        let Attributes {
+            ino, kind, access, ..
+        } = self.walk.transaction.getattr(Ino(place.start)).await?;
+        Ok(Way::Found(Found { ino, kind, access }))
+    }
+}
+
+/// The refusal for the root, which has no name to remove.
+fn busy(errno: Errno) -> Errno {
+    if errno == Errno::EEXIST {
+        Errno::EBUSY
+    } else {
+        errno
+    }
+}
+
+fn opened(ino: Ino, kind: Kind) -> Answer {
+    let mut payload = encoded(&ino.0);
+    payload.extend(kind_bits(kind).to_le_bytes());
+    Answer::of(payload)
+}
+
+/// The type bits of a mode.
+pub(crate) fn kind_bits(kind: Kind) -> u32 {
+    match kind {
+        Kind::File => libc::S_IFREG,
+        Kind::Directory => libc::S_IFDIR,
+        Kind::Symlink => libc::S_IFLNK,
+    }
+}
+
+/// A field as bytes.
+pub(crate) fn encoded<'a>(field: &impl crate::wire::Field<'a>) -> Vec<u8> {
+    let mut bytes = [0; 128];
+    let mut writer = crate::wire::Writer::new(&mut bytes);
+    field.put(&mut writer).expect("a number or a status fits");
+    let len = writer.len();
+    bytes[..len].to_vec()
+}
+
+fn status(attributes: &Attributes) -> Status {
+    let access = attributes.access;
+    Status {
+        ino: attributes.ino.0,
+        mode: kind_bits(attributes.kind) | access.mode,
+        uid: access.uid,
+        gid: access.gid,
+        links: attributes.links,
+        size: attributes.size,
+        atime: attributes.atime.seconds,
+        atime_ns: attributes.atime.nanoseconds,
+        mtime: attributes.mtime.seconds,
+        mtime_ns: attributes.mtime.nanoseconds,
+        ctime: attributes.ctime.seconds,
+        ctime_ns: attributes.ctime.nanoseconds,
+    }
+}
+
+fn attributes(changes: Changes) -> SetAttributes {
+    let has = |bit| changes.set & bit != 0;
+    let time = |to, now, seconds, nanoseconds| {
+        let time = Time {
+            seconds,
+            nanoseconds,
+        };
+        let set = has(to).then_some(SetTime::To(time));
+        set.or(has(now).then_some(SetTime::Now))
+    };
+    SetAttributes {
+        mode: has(set::MODE).then_some(changes.mode & 0o7777),
+        uid: has(set::UID).then_some(changes.uid),
+        gid: has(set::GID).then_some(changes.gid),
+        size: has(set::SIZE).then_some(changes.size),
+        atime: time(set::ATIME, set::ATIME_NOW, changes.atime, changes.atime_ns),
+        mtime: time(set::MTIME, set::MTIME_NOW, changes.mtime, changes.mtime_ns),
+        privileges: Privileges::Keep,
+    }
+}
