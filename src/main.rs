@@ -74,7 +74,7 @@ enum Command {
     /// List the queues that start functions, look into them, send to them, empty them
     #[command(subcommand)]
     Queues(commands::queues::Command),
-    /// Run programs as transactions on volumes of files
+    /// Create volumes of files, copy files in and out, run programs as transactions on them
     #[command(subcommand)]
     Files(commands::files::Command),
     /// List the open transactions of a running server
@@ -133,7 +133,7 @@ fn main() -> ExitCode {
         Command::Workflows(command) => commands::workflows::run(&command),
         Command::State(command) => commands::state::run(&command),
         Command::Queues(command) => commands::queues::run(&command),
-        Command::Files(command) => Ok(commands::files::run(&command)),
+        Command::Files(command) => commands::files::run(&command),
         Command::Transactions(command) => commands::transactions::run(&command),
         Command::Bench(command) => commands::bench::run(&command),
         Command::MemoryFunction => commands::memory_function::run(),
