@@ -11,13 +11,14 @@ macro_rules! bundled {
 }
 
 /// The files of the client by their import paths.
-pub(crate) const PYTHON_CLIENT: [(&str, &str); 24] = bundled! {
+pub(crate) const PYTHON_CLIENT: [(&str, &str); 27] = bundled! {
     "__init__.py"
     "_after.py"
     "_attempt.py"
     "_attempts.py"
     "_client.py"
     "_connection.py"
+    "_fsspec.py"
     "_ids.py"
     "_nodes.py"
     "_pace.py"
@@ -27,6 +28,7 @@ pub(crate) const PYTHON_CLIENT: [(&str, &str); 24] = bundled! {
     "_state.py"
     "_transact.py"
     "_transaction.py"
+    "_volumes.py"
     "_workflow.py"
     "aio/__init__.py"
     "aio/_client.py"
@@ -34,6 +36,7 @@ pub(crate) const PYTHON_CLIENT: [(&str, &str); 24] = bundled! {
     "aio/_places.py"
     "aio/_state.py"
     "aio/_transaction.py"
+    "aio/_volumes.py"
     "aio/_workflow.py"
     "py.typed"
 };

@@ -75,7 +75,7 @@ enum Command {
     /// List the queues that start functions, look into them, send to them, empty them
     #[command(subcommand)]
     Queues(commands::queues::Command),
-    /// Mount volumes of files, and run programs as transactions on them
+    /// Create and mount volumes of files, copy files in and out, run programs as transactions on them
     #[command(subcommand)]
     Files(commands::files::Command),
     /// List the open transactions of a running server

@@ -135,6 +135,8 @@ impl RunningServer {
 
         let serving = start_transactions(&provider, &transactions, member).await?;
         function_volumes.provide(engine.volumes());
+        let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy::default()));
+        services.provide_volumes(engine.volumes(), clock, entropy);
         let started = deployed.start().await;
         started.context("the deployed functions could not be put in place")?;
         services.provide_functions(deployed.clone());

@@ -59,9 +59,11 @@ fn the_exit_code_is_the_commands() {
     let (ended, said) = code_of(directory.path(), &["./plain"]);
     assert_eq!(ended, Some(126));
     assert!(said.contains("ermission denied"), "{said}");
-    let (ended, said) = code_of(&directory.path().join("missing"), &["true"]);
-    assert_eq!(ended, Some(125));
-    assert!(said.contains("missing"), "{said}");
+    let words = ["files-exec-guard", "same", "/landfast/missing", "true"];
+    let output = run(&mut landfast(directory.path(), &words));
+    assert_eq!(output.status.code(), Some(125));
+    let said = text(&output.stderr);
+    assert!(said.contains("/landfast/missing"), "{said}");
 }
 
 #[test]

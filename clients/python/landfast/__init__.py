@@ -28,17 +28,22 @@ from ._problems import (
     Corrupt,
     Error,
     Expired,
+    FileConflict,
     FunctionFailed,
     InvalidRequest,
     NoRoom,
+    NoSuchFile,
     NoSuchFunction,
     NoSuchQueue,
     NoSuchRun,
+    NoSuchSnapshot,
     NoSuchTransaction,
+    NoSuchVolume,
     NoSuchWorkflow,
     NoValidVersion,
     OutcomeUnknown,
     OutsideOfRun,
+    QuotaExceeded,
     Refused,
     RunInterrupted,
     SeveralSequencers,
@@ -51,11 +56,14 @@ from ._problems import (
     TransactionFinished,
     Unavailable,
     UnexpectedAnswer,
+    VolumeExists,
+    VolumeInUse,
 )
 from ._requests import Value
 from ._state import Page, State, Versioned
 from ._transact import RUNS_MAX
 from ._transaction import Transaction
+from ._volumes import Entry, EntryPage, Files, Part, Volume, Volumes
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
@@ -75,20 +83,29 @@ __all__ = [
     "ConditionNotMet",
     "Conflict",
     "Corrupt",
+    "Entry",
+    "EntryPage",
     "Error",
     "Expired",
+    "FileConflict",
+    "Files",
     "FunctionFailed",
     "InvalidRequest",
     "NoRoom",
+    "NoSuchFile",
     "NoSuchFunction",
     "NoSuchQueue",
     "NoSuchRun",
+    "NoSuchSnapshot",
     "NoSuchTransaction",
+    "NoSuchVolume",
     "NoSuchWorkflow",
     "NoValidVersion",
     "OutcomeUnknown",
     "OutsideOfRun",
     "Page",
+    "Part",
+    "QuotaExceeded",
     "Refused",
     "Run",
     "RunInterrupted",
@@ -105,10 +122,15 @@ __all__ = [
     "Unavailable",
     "UnexpectedAnswer",
     "Versioned",
+    "Volume",
+    "VolumeExists",
+    "VolumeInUse",
+    "Volumes",
     "Workflow",
     "call",
     "connect",
     "externalize",
+    "files",
     "invoke",
     "request",
     "runs",
@@ -118,6 +140,7 @@ __all__ = [
     "transact",
     "transaction",
     "transactional",
+    "volumes",
     "workflow",
 ]
 
@@ -165,6 +188,16 @@ def transactional(
 def state() -> State:
     """Plain state: one key at a time, or a page of them, outside any transaction."""
     return default().state()
+
+
+def volumes() -> Volumes:
+    """The volumes of files: their list, quotas, snapshots and clones."""
+    return default().volumes()
+
+
+def files(volume: str) -> Files:
+    """The files of a volume."""
+    return default().files(volume)
 
 
 def runs(workflow: str) -> Workflow:

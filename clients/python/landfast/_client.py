@@ -21,6 +21,7 @@ from ._state import State, StateCalls
 from ._workflow import OneByOne, Workflow, WorkflowCalls, run_call, run_step
 from ._transact import RUNS_MAX, Runs, id_of_call, refuse_unfinished
 from ._transaction import Transaction
+from ._volumes import FileCalls, Files, VolumeCalls, Volumes
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, Literal, ParamSpec
@@ -65,6 +66,9 @@ class Settings:
 
     def state_calls(self) -> StateCalls:
         return StateCalls(self.route, self.limits, self.after)
+
+    def volume_calls(self) -> VolumeCalls:
+        return VolumeCalls(self.route, self.limits)
 
     def workflow_calls(self) -> WorkflowCalls:
         return WorkflowCalls(self.route, self.limits, self.one_by_one)
@@ -158,6 +162,14 @@ class Client:
     def state(self) -> State:
         """Plain state: one key at a time, or a page of them, outside any transaction."""
         return State(self._settings.state_calls(), self._connections)
+
+    def volumes(self) -> Volumes:
+        """The volumes of files: their list, quotas, snapshots and clones."""
+        return Volumes(self._settings.volume_calls(), self._connections)
+
+    def files(self, volume: str) -> Files:
+        """The files of a volume."""
+        return Files(FileCalls(self._settings.volume_calls(), volume), self._connections)
 
     def runs(self, workflow: str) -> Workflow:
         """A deployed workflow, with methods to begin, await, list and cancel its runs."""

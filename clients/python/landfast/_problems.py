@@ -48,6 +48,7 @@ class Error(Exception):
         transaction: Optional[str] = None,
         outcome: Optional[str] = None,
         run: Optional[str] = None,
+        code: Optional[str] = None,
     ) -> None:
         # Pickle passes only `args` to a copy; the other fields travel as attributes.
         super().__init__(what, detail)
@@ -59,6 +60,8 @@ class Error(Exception):
         self.transaction = transaction
         self.outcome = outcome
         self.run = run
+        self.code = code
+        """Of a call on files: the error in POSIX's terms, such as `ENOENT`."""
         self.may_have_happened = False
         """Whether the call may have taken effect despite the error, now or a moment later."""
         self.body_may_run_again = self._lets_the_body_run_again()
@@ -235,6 +238,50 @@ class SeveralSequencers(Error):
     advice = "Use one transaction per group of keyspaces."
 
 
+class NoSuchVolume(Error):
+    """There is no volume of this name."""
+
+    advice = "`landfast files list` shows the volumes."
+
+
+class VolumeExists(Error):
+    """There is a volume of this name already. Nothing changed."""
+
+    advice = "Choose another name, or use the volume that is there."
+
+
+class VolumeInUse(Error):
+    """A clone still reads from the volume. Nothing changed."""
+
+    advice = "Delete its clones first."
+
+
+class NoSuchSnapshot(Error):
+    """The volume has no snapshot of this name."""
+
+    advice = "`landfast files snapshot list` shows the snapshots of a volume."
+
+
+class NoSuchFile(Error):
+    """There is no file or directory at this path. Nothing changed."""
+
+    advice = "Check the path and the directories in it."
+
+
+class FileConflict(Error):
+    """The files at the path do not allow this; `code` is POSIX's error, such as EEXIST or EISDIR.
+    Nothing changed.
+    """
+
+    advice = "Look at what is there; the same will be refused until that changes."
+
+
+class QuotaExceeded(Error):
+    """The volume has used up its quota. Nothing was written."""
+
+    advice = "Remove files, or raise the quota with `landfast files quota`."
+
+
 class Refused(Error):
     """The server does not accept this request from here: token, host, origin or path."""
 
@@ -373,6 +420,14 @@ MEANINGS: Mapping[str, Meaning] = {
     "no-valid-version": Meaning(NoValidVersion),
     "snapshot-too-old": Meaning(SnapshotTooOld),
     "transaction-finished": Meaning(TransactionFinished),
+    "no-such-volume": Meaning(NoSuchVolume),
+    "volume-exists": Meaning(VolumeExists),
+    "volume-in-use": Meaning(VolumeInUse),
+    "no-such-snapshot": Meaning(NoSuchSnapshot),
+    "no-such-file": Meaning(NoSuchFile),
+    "file-conflict": Meaning(FileConflict),
+    "range-not-satisfiable": Meaning(InvalidRequest),
+    "quota-exceeded": Meaning(QuotaExceeded),
     "outcome-unknown": Meaning(OutcomeUnknown, Repeat.ELSEWHERE, is_certain=False),
     "unavailable": Meaning(Unavailable, Repeat.ELSEWHERE, is_certain=False),
     "server-stopped": Meaning(Unavailable, is_certain=False),
@@ -455,7 +510,7 @@ def error_from(
     found = document(body)
     problem = problem_type(body, code)
     detail = found.get("detail") or found.get("title") or found.get("Message")
-    outcome, run = found.get("outcome"), found.get("id")
+    outcome, run, errno = found.get("outcome"), found.get("id"), found.get("code")
     return meaning_of(problem, status).error(
         what,
         detail[:_DETAIL_CHARACTERS_MAX] if isinstance(detail, str) else f"the server answered {status}",
@@ -465,4 +520,5 @@ def error_from(
         transaction=transaction,
         outcome=outcome if isinstance(outcome, str) else None,
         run=run if isinstance(run, str) else None,
+        code=errno if isinstance(errno, str) else None,
     )

@@ -159,6 +159,7 @@ def _given_up(call: Call, last: Error, may_have_happened: bool) -> Error:
             retry_after=last.retry_after,
             transaction=last.transaction,
             run=last.run or call.run,
+            code=last.code,
         )
         unknown.__cause__ = last
         last = unknown

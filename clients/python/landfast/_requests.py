@@ -101,10 +101,14 @@ class Call:
     """Whether it may be sent again although an earlier copy may have taken effect."""
     may_be_absent: bool = False
     """Whether `no-such-key` is a result rather than a refusal."""
+    may_be_beyond: bool = False
+    """Whether a range at or after the end of a file is a result rather than a refusal."""
 
     def accepts(self, response: Response) -> bool:
         """Whether `response` is a result rather than a refusal."""
         if 200 <= response.status < 300:
+            return True
+        if self.may_be_beyond and response.status == 416:
             return True
         return self.may_be_absent and response.status == 404 and problem_type(response.body) == NO_SUCH_KEY
 
@@ -133,7 +137,7 @@ def get(id: str, attempt: str, key: Key) -> Call:
 
 def put(id: str, attempt: str, key: Key, value: Value) -> Call:
     what = f"put {_shown(key)} in transaction {id!r}"
-    return Call(what, Request("PUT", _key(id, key, what), _raw(attempt), _bytes(value, what, id)), id)
+    return Call(what, Request("PUT", _key(id, key, what), _raw(attempt), bytes_of(value, what, id)), id)
 
 
 def delete(id: str, attempt: str, key: Key) -> Call:
@@ -144,23 +148,23 @@ def delete(id: str, attempt: str, key: Key) -> Call:
 def send(id: str, attempt: str, place: int, queue: str, body: Value, group: Optional[str]) -> Call:
     """`place` is the effect's position in its attempt, by which the server recognises a repeat."""
     what = f"send to queue {queue!r} in transaction {id!r}"
-    path = f"{_transaction(id)}/messages/{_segment(queue, what)}"
+    path = f"{_transaction(id)}/messages/{segment(queue, what)}"
     if group is not None:
         path += f"?group={quote(group, safe='')}"
-    return Call(what, Request("POST", path, _effect(attempt, place), _bytes(body, what, id)), id)
+    return Call(what, Request("POST", path, _effect(attempt, place), bytes_of(body, what, id)), id)
 
 
 def invoke(id: str, attempt: str, place: int, function: str, payload: Value) -> Call:
     what = f"invoke function {function!r} in transaction {id!r}"
-    path = f"{_transaction(id)}/invocations/{_segment(function, what)}"
-    return Call(what, Request("POST", path, _effect(attempt, place), _bytes(payload, what, id)), id)
+    path = f"{_transaction(id)}/invocations/{segment(function, what)}"
+    return Call(what, Request("POST", path, _effect(attempt, place), bytes_of(payload, what, id)), id)
 
 
 def commit(id: str, attempt: str, result: Optional[bytes] = None) -> Call:
     """`result`, in JSON, is kept with the commit."""
     # The step that it belongs to: the failures that the step's code has received are persisted
     # before this takes effect.
-    headers, body = {**_of(attempt), **_of_step()}, b""
+    headers, body = {**_of(attempt), **of_step()}, b""
     if result is not None:
         headers["Content-Type"], body = "application/json", b'{"result":' + result + b"}"
     request = Request("POST", f"{_transaction(id)}/commit", headers, body)
@@ -175,19 +179,19 @@ def abort(id: str, attempt: Optional[str]) -> Call:
 
 def get_state(key: Key) -> Call:
     what = f"get {_shown(key)}"
-    return Call(what, Request("GET", _state(key, what), _of_step()), may_be_absent=True)
+    return Call(what, Request("GET", _state(key, what), of_step()), may_be_absent=True)
 
 
 def put_state(key: Key, value: Value, condition: Mapping[str, str]) -> Call:
     what = f"put {_shown(key)}"
-    headers = {**_of_step(), **condition, "Content-Type": "application/octet-stream"}
-    request = Request("PUT", _state(key, what), headers, _bytes(value, what, None))
+    headers = {**of_step(), **condition, "Content-Type": "application/octet-stream"}
+    request = Request("PUT", _state(key, what), headers, bytes_of(value, what))
     return Call(what, request, is_change=True, is_repeatable=not condition)
 
 
 def delete_state(key: Key, condition: Mapping[str, str]) -> Call:
     what = f"delete {_shown(key)}"
-    request = Request("DELETE", _state(key, what), {**_of_step(), **condition})
+    request = Request("DELETE", _state(key, what), {**of_step(), **condition})
     return Call(what, request, is_change=True, is_repeatable=not condition)
 
 
@@ -204,10 +208,10 @@ def condition(if_absent: bool, if_match: Optional[str]) -> Mapping[str, str]:
 
 def scan_state(prefix: Key, after: Optional[Key], limit: int) -> Call:
     what = f"scan keys that begin with {prefix!r}"
-    query = [f"prefix={quote(_encoded(prefix, what), safe='')}"]
-    query += [f"after={quote(_encoded(after, what), safe='')}"] if after is not None else []
+    query = [f"prefix={quote(encoded(prefix, what), safe='')}"]
+    query += [f"after={quote(encoded(after, what), safe='')}"] if after is not None else []
     query += [f"limit={_limit(limit, what)}"]
-    return Call(what, Request("GET", "/v1/state?" + "&".join(query), _of_step()))
+    return Call(what, Request("GET", "/v1/state?" + "&".join(query), of_step()))
 
 
 def begin_run(name: str, input: bytes, id: Optional[str], wait: float) -> Call:
@@ -216,8 +220,8 @@ def begin_run(name: str, input: bytes, id: Optional[str], wait: float) -> Call:
         raise TypeError(f"{what}: an id is a str, not {type(id).__name__}")
     query = [f"wait={wait:g}"] if wait else []
     query += [f"id={quote(id, safe='')}"] if id is not None else []
-    path = f"/v1/workflows/{_segment(name, what)}/runs" + ("?" + "&".join(query) if query else "")
-    request = Request("POST", path, {**_of_step(), **_JSON}, input)
+    path = f"/v1/workflows/{segment(name, what)}/runs" + ("?" + "&".join(query) if query else "")
+    request = Request("POST", path, {**of_step(), **_JSON}, input)
     return Call(what, request, run=id, is_change=True, is_repeatable=id is not None)
 
 
@@ -228,60 +232,60 @@ def get_run(name: str, run: str, wait: float) -> Call:
 
 def cancel_run(name: str, run: str) -> Call:
     what = f"cancel the run {run!r} of the workflow {name!r}"
-    return Call(what, Request("DELETE", _run(name, run, what), _of_step()), run=run, is_change=True)
+    return Call(what, Request("DELETE", _run(name, run, what), of_step()), run=run, is_change=True)
 
 
 def list_runs(name: str, status: Optional[str], after: Optional[str]) -> Call:
     what = f"list the runs of the workflow {name!r}"
     query = [f"{key}={quote(value, safe='')}" for key, value in (("status", status), ("after", after)) if value is not None]
-    path = f"/v1/workflows/{_segment(name, what)}/runs" + ("?" + "&".join(query) if query else "")
+    path = f"/v1/workflows/{segment(name, what)}/runs" + ("?" + "&".join(query) if query else "")
     return Call(what, Request("GET", path))
 
 
 def externalize() -> Call:
-    return Call("externalize", Request("POST", "/v1/run/externalize", _of_step()), is_change=True)
+    return Call("externalize", Request("POST", "/v1/run/externalize", of_step()), is_change=True)
 
 
 def invoke_now(function: str, payload: bytes) -> Call:
     what = f"invoke the function {function!r}"
-    path = f"/2015-03-31/functions/{_segment(function, what)}/invocations"
-    return Call(what, Request("POST", path, {**_of_step(), **_JSON}, payload), is_change=True, is_repeatable=False)
+    path = f"/2015-03-31/functions/{segment(function, what)}/invocations"
+    return Call(what, Request("POST", path, {**of_step(), **_JSON}, payload), is_change=True, is_repeatable=False)
 
 
 def open_step(name: str) -> Call:
     what = f"begin the step {name!r}"
     # Sent once: each copy would be the next step of the code.
-    return Call(what, Request("POST", _step(name, what), _of_step()), is_change=True, is_repeatable=False)
+    return Call(what, Request("POST", _step(name, what), of_step()), is_change=True, is_repeatable=False)
 
 
 def finish_step(name: str, output: bytes) -> Call:
     what = f"finish the step {name!r}"
-    return Call(what, Request("PUT", _step(name, what), {**_of_step(), **_JSON}, output), is_change=True, is_repeatable=False)
+    return Call(what, Request("PUT", _step(name, what), {**of_step(), **_JSON}, output), is_change=True, is_repeatable=False)
 
 
 def fail_step(name: str, said: bytes) -> Call:
     what = f"give up the step {name!r}"
-    request = Request("PUT", _step(name, what) + "/failure", {**_of_step(), **_JSON}, said)
+    request = Request("PUT", _step(name, what) + "/failure", {**of_step(), **_JSON}, said)
     return Call(what, request, is_change=True, is_repeatable=False)
 
 
 def call_step(function: str, input: bytes) -> Call:
     what = f"call {function!r} as a step"
-    path = f"/v1/run/calls/{_segment(function, what)}"
-    return Call(what, Request("PUT", path, {**_of_step(), **_JSON}, input), is_change=True, is_repeatable=False)
+    path = f"/v1/run/calls/{segment(function, what)}"
+    return Call(what, Request("PUT", path, {**of_step(), **_JSON}, input), is_change=True, is_repeatable=False)
 
 
 def send_from_step(queue: str, body: Value, group: Optional[str]) -> Call:
     what = f"send to queue {queue!r}"
-    path = f"/v1/run/messages/{_segment(queue, what)}" + (f"?group={quote(group, safe='')}" if group is not None else "")
-    request = Request("POST", path, {**_of_step(), "Content-Type": "application/octet-stream"}, _bytes(body, what, None))
+    path = f"/v1/run/messages/{segment(queue, what)}" + (f"?group={quote(group, safe='')}" if group is not None else "")
+    request = Request("POST", path, {**of_step(), "Content-Type": "application/octet-stream"}, bytes_of(body, what))
     return Call(what, request, is_change=True, is_repeatable=False)
 
 
 _JSON = {"Content-Type": "application/json"}
 
 
-def _of_step() -> Dict[str, str]:
+def of_step() -> Dict[str, str]:
     step = current_step()
     return {} if step is None else {STEP_HEADER: step}
 
@@ -289,11 +293,11 @@ def _of_step() -> Dict[str, str]:
 def _run(name: str, run: str, what: str) -> str:
     if not run:
         raise InvalidRequest(what, "the id of a run has 1 to 128 bytes, and this one has none")
-    return f"/v1/workflows/{_segment(name, what)}/runs/{_segment(run, what)}"
+    return f"/v1/workflows/{segment(name, what)}/runs/{segment(run, what)}"
 
 
 def _step(name: str, what: str) -> str:
-    return f"/v1/run/steps/{_segment(name, what)}"
+    return f"/v1/run/steps/{segment(name, what)}"
 
 
 def valid_id(id: str) -> str:
@@ -302,7 +306,7 @@ def valid_id(id: str) -> str:
         raise TypeError(f"a transaction id is a str, not {type(id).__name__}")
     if not id:
         raise InvalidRequest("begin a transaction", "an id has 1 to 128 bytes, and this one has none")
-    _encoded(id, f"begin transaction {id!r}")
+    encoded(id, f"begin transaction {id!r}")
     return id
 
 
@@ -319,28 +323,28 @@ def _effect(attempt: str, place: int) -> Dict[str, str]:
 
 
 def _transaction(id: str) -> str:
-    return f"/v1/transactions/{_segment(id, id)}"
+    return f"/v1/transactions/{segment(id, id)}"
 
 
 def _key(id: str, key: Key, what: str) -> str:
-    return f"{_transaction(id)}/keys/{_segment(key, what)}"
+    return f"{_transaction(id)}/keys/{segment(key, what)}"
 
 
 def _state(key: Key, what: str) -> str:
-    return f"/v1/state/{_segment(key, what)}"
+    return f"/v1/state/{segment(key, what)}"
 
 
-def _segment(name: Key, what: str) -> str:
+def segment(name: Key, what: str) -> str:
     """One segment of a path. A segment of dots alone is escaped too, because proxies would resolve
     a plain `..`.
     """
-    encoded = _encoded(name, what)
-    if encoded and not encoded.strip(b"."):
-        return "%2E" * len(encoded)
-    return quote(encoded, safe="")
+    found = encoded(name, what)
+    if found and not found.strip(b"."):
+        return "%2E" * len(found)
+    return quote(found, safe="")
 
 
-def _encoded(name: Key, what: str) -> bytes:
+def encoded(name: Key, what: str) -> bytes:
     if isinstance(name, bytes):
         return name
     if not isinstance(name, str):
@@ -351,7 +355,8 @@ def _encoded(name: Key, what: str) -> bytes:
         raise InvalidRequest(what, f"not valid Unicode: {error.reason}") from None
 
 
-def _bytes(value: Value, what: str, transaction: Optional[str]) -> bytes:
+def bytes_of(value: Value, what: str, transaction: Optional[str] = None) -> bytes:
+    """A value as it is sent. Raises `TooLarge` beyond 64 MiB."""
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise TypeError(f"{what}: a value is bytes, not {type(value).__name__}; encode it first")
     # A copy of a value that the caller may still change: a repeat has to send the same bytes.

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use files::{FileSystem, Result, model::Access};
 use parking_lot::Mutex;
 use ports::{Clock, Entropy};
-use transactions::serializable::{VolumeStore, Volumes, model::SessionId, volumes::VolumeName};
+use transactions::{
+    Error,
+    serializable::{VolumeStore, Volumes, model::SessionId, volumes::VolumeName},
+};
 
 use crate::problem::Problem;
 
@@ -62,12 +65,16 @@ impl OpenVolumes {
         name: &VolumeName,
         root: Access,
     ) -> Result<Arc<OpenVolume>, Problem> {
-        // The store is asked each time, as the volume may have been deleted, and made anew.
-        let store = self.all.open(name).await?;
         let found = self.open.lock().get(name).cloned();
-        if let Some(found) = found.filter(|found| Arc::ptr_eq(&found.store, &store)) {
-            return Ok(found);
+        if let Some(found) = found {
+            match found.store.usage().await {
+                Ok(_) => return Ok(found),
+                // It was deleted, and perhaps made anew.
+                Err(Error::NoSuchVolume) => self.forget(name),
+                Err(error) => return Err(error.into()),
+            }
         }
+        let store = self.all.open(name).await?;
         let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
         let files = FileSystem::open(store.clone(), clock, entropy, SESSION, root).await?;
         let opened = Arc::new(OpenVolume { store, files });
@@ -77,5 +84,16 @@ impl OpenVolumes {
         }
         open.insert(name.clone(), opened.clone());
         Ok(opened)
+    }
+
+    /// Deletes a volume.
+    pub(crate) async fn delete(&self, name: &VolumeName) -> transactions::Result<()> {
+        let deleted = self.all.delete(name).await;
+        self.forget(name);
+        deleted
+    }
+
+    fn forget(&self, name: &VolumeName) {
+        self.open.lock().remove(name);
     }
 }

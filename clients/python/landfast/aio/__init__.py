@@ -26,6 +26,7 @@ from .._transact import RUNS_MAX
 from ._client import Client, connect, default, transactional_with
 from ._state import State
 from ._transaction import Transaction
+from ._volumes import Files, Volumes
 from ._workflow import Workflow, step_with, workflow_with
 
 if TYPE_CHECKING:
@@ -41,13 +42,16 @@ F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 __all__ = [
     "Client",
+    "Files",
     "State",
     "Transaction",
+    "Volumes",
     "Workflow",
     "call",
     "close",
     "connect",
     "externalize",
+    "files",
     "invoke",
     "runs",
     "send",
@@ -56,6 +60,7 @@ __all__ = [
     "transact",
     "transaction",
     "transactional",
+    "volumes",
     "workflow",
 ]
 
@@ -105,6 +110,16 @@ def transactional(
 def state() -> State:
     """Plain state: one key at a time, or a page of them; called inside a coroutine."""
     return default().state()
+
+
+def volumes() -> Volumes:
+    """The volumes of files: their list, quotas, snapshots and clones."""
+    return default().volumes()
+
+
+def files(volume: str) -> Files:
+    """The files of a volume."""
+    return default().files(volume)
 
 
 def runs(workflow: str) -> Workflow:

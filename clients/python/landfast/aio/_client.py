@@ -12,9 +12,11 @@ from .._client import Settings, Urls
 from .._repeat import Limits
 from .._requests import Value
 from .._transact import RUNS_MAX, Runs, id_of_call
+from .._volumes import FileCalls
 from ._connection import Connections
 from ._state import State
 from ._transaction import Transaction
+from ._volumes import Files, Volumes
 from ._workflow import Workflow, run_call, run_step
 
 if TYPE_CHECKING:
@@ -107,6 +109,14 @@ class Client:
     def state(self) -> State:
         """Plain state: one key at a time, or a page of them, outside any transaction."""
         return State(self._settings.state_calls(), self._connections)
+
+    def volumes(self) -> Volumes:
+        """The volumes of files: their list, quotas, snapshots and clones."""
+        return Volumes(self._settings.volume_calls(), self._connections)
+
+    def files(self, volume: str) -> Files:
+        """The files of a volume."""
+        return Files(FileCalls(self._settings.volume_calls(), volume), self._connections)
 
     def runs(self, workflow: str) -> Workflow:
         """A deployed workflow, with methods to begin, await, list and cancel its runs."""

@@ -195,7 +195,7 @@ async fn set_quota(request: Request, body: Body) -> Answer {
 
 async fn delete(request: Request, body: Body) -> Answer {
     let (backend, name) = (&request.backend, bare(&request, body).await?);
-    let deleted = backend.volumes()?.all.delete(&name);
+    let deleted = backend.volumes()?.delete(&name);
     backend.in_time(0, Kind::OutcomeUnknown, deleted).await?;
     Ok(no_content())
 }
