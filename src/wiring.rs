@@ -131,6 +131,8 @@ impl RunningServer {
         services.provide_transactions(engine.clone());
 
         let serving = start_transactions(&provider, &transactions, member).await?;
+        let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy::default()));
+        services.provide_volumes(engine.volumes(), clock, entropy);
         let started = deployed.start().await;
         started.context("the deployed functions could not be put in place")?;
         services.provide_functions(deployed.clone());
