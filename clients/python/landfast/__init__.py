@@ -146,10 +146,14 @@ __all__ = [
 
 
 def transaction(
-    *, id: Optional[str] = None, isolation: Optional[Isolation] = None, after: Optional[str] = None
+    *,
+    id: Optional[str] = None,
+    isolation: Optional[Isolation] = None,
+    after: Optional[str] = None,
+    volume: Optional[str] = None,
 ) -> Transaction:
     """One attempt at a transaction; see `Client.transaction`."""
-    return default().transaction(id=id, isolation=isolation, after=after)
+    return default().transaction(id=id, isolation=isolation, after=after, volume=volume)
 
 
 def transact(
@@ -158,10 +162,11 @@ def transact(
     id: Optional[str] = None,
     isolation: Optional[Isolation] = None,
     after: Optional[str] = None,
+    volume: Optional[str] = None,
     runs_max: int = RUNS_MAX,
 ) -> Optional[T]:
     """Runs `body` in a transaction, repeatedly if necessary; see `Client.transact`."""
-    return default().transact(body, id=id, isolation=isolation, after=after, runs_max=runs_max)
+    return default().transact(body, id=id, isolation=isolation, after=after, volume=volume, runs_max=runs_max)
 
 
 @overload
@@ -170,7 +175,11 @@ def transactional(function: Callable[Concatenate[Transaction, P], T]) -> Callabl
 
 @overload
 def transactional(
-    *, id: Optional[Callable[..., str]] = None, isolation: Optional[Isolation] = None, runs_max: int = RUNS_MAX
+    *,
+    id: Optional[Callable[..., str]] = None,
+    isolation: Optional[Isolation] = None,
+    volume: Optional[str] = None,
+    runs_max: int = RUNS_MAX,
 ) -> Transactional: ...
 
 
@@ -179,10 +188,11 @@ def transactional(
     *,
     id: Optional[Callable[..., str]] = None,
     isolation: Optional[Isolation] = None,
+    volume: Optional[str] = None,
     runs_max: int = RUNS_MAX,
 ) -> Any:
     """Makes every call of a function a transaction; see `Client.transactional`."""
-    return transactional_with(default, function, id=id, isolation=isolation, runs_max=runs_max)
+    return transactional_with(default, function, id=id, isolation=isolation, volume=volume, runs_max=runs_max)
 
 
 def state() -> State:

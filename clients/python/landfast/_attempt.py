@@ -134,9 +134,11 @@ class Attempt:
         """
         self._commit_sent = before._commit_sent
 
-    def begin(self, isolation: Optional[str], after_token: Optional[str]) -> Steps[None]:
+    def begin(
+        self, isolation: Optional[str], after_token: Optional[str], volume: Optional[str] = None
+    ) -> Steps[None]:
         """Steps that begin it. They run once."""
-        call = _requests.begin(self.id, isolation, after_token or self._after.token)
+        call = _requests.begin(self.id, isolation, after_token or self._after.token, volume)
         self.phase, self._beginning = Phase.BEGINNING, call.request
         try:
             answer = yield from exchange(call, self._route, self._limits)

@@ -32,6 +32,7 @@ class Attempts:
         limits: Limits,
         after: After,
         after_token: Optional[str],
+        volume: Optional[str] = None,
     ) -> None:
         self._name = name
         self._isolation = isolation
@@ -39,6 +40,7 @@ class Attempts:
         self._limits = limits
         self._after = after
         self._after_token = after_token
+        self._volume = volume
         self.latest = Attempt(name, route, limits, after)
         """The latest attempt. Before the first begin it is one that has not begun."""
 
@@ -86,7 +88,7 @@ class Attempts:
             return skipped.result
         attempt = Attempt(self._name, self._route.branch(), self._limits, self._after)
         try:
-            yield from attempt.begin(self._isolation, self._after_token)
+            yield from attempt.begin(self._isolation, self._after_token, self._volume)
         except AlreadyCommitted as known:
             return known.result
         # The server has forgotten the commit meanwhile.
@@ -98,7 +100,7 @@ class Attempts:
         attempt.follows(before)
         self.latest, before.is_begun_anew = attempt, True
         try:
-            yield from attempt.begin(self._isolation, self._after_token)
+            yield from attempt.begin(self._isolation, self._after_token, self._volume)
         except Error:
             if attempt.phase is Phase.BEGINNING:
                 self.latest = before

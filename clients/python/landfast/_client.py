@@ -61,8 +61,10 @@ class Settings:
             headers["Authorization"] = f"Bearer {token}"
         return cls(Route(nodes_from(urls)), Limits(call_s=timeout), After(), headers)
 
-    def attempts(self, id: Optional[str], isolation: Optional[str], after: Optional[str]) -> Attempts:
-        return Attempts(_ids.name_for(id), isolation, self.route, self.limits, self.after, after)
+    def attempts(
+        self, id: Optional[str], isolation: Optional[str], after: Optional[str], volume: Optional[str] = None
+    ) -> Attempts:
+        return Attempts(_ids.name_for(id), isolation, self.route, self.limits, self.after, after, volume)
 
     def state_calls(self) -> StateCalls:
         return StateCalls(self.route, self.limits, self.after)
@@ -82,7 +84,12 @@ class Client:
         self._connections = Connections(settings.headers)
 
     def transaction(
-        self, *, id: Optional[str] = None, isolation: Optional[Isolation] = None, after: Optional[str] = None
+        self,
+        *,
+        id: Optional[str] = None,
+        isolation: Optional[Isolation] = None,
+        after: Optional[str] = None,
+        volume: Optional[str] = None,
     ) -> Transaction:
         """One attempt at a transaction, for use in `with`: commits at the end, aborts on an
         exception.
@@ -90,8 +97,12 @@ class Client:
         Raises `AlreadyCommitted` instead of entering the block if `id` has committed before.
         Without `id`, one is derived from the current request (`landfast.request`), or drawn at
         random.
+
+        With `volume`, its keys are the volume's own, and it is strictly serializable with all that
+        happens on that volume. It sends no messages and no invocations. If `id` has committed
+        before, the block runs, its writes are dropped, and the commit succeeds.
         """
-        return Transaction(self._settings.attempts(id, isolation, after), self._connections)
+        return Transaction(self._settings.attempts(id, isolation, after, volume), self._connections)
 
     def transact(
         self,
@@ -100,6 +111,7 @@ class Client:
         id: Optional[str] = None,
         isolation: Optional[Isolation] = None,
         after: Optional[str] = None,
+        volume: Optional[str] = None,
         runs_max: int = RUNS_MAX,
     ) -> Optional[T]:
         """Runs `body` in a transaction, repeatedly if necessary, and returns its result.
@@ -113,7 +125,7 @@ class Client:
         handled before does not matter. An exception that the body raises after its own commit is
         raised to the caller.
         """
-        attempts = self._settings.attempts(id, isolation, after)
+        attempts = self._settings.attempts(id, isolation, after, volume)
         transaction = Transaction(attempts, self._connections)
         runs = Runs(attempts, runs_max)
         while True:
@@ -141,6 +153,7 @@ class Client:
         *,
         id: Optional[Callable[..., str]] = None,
         isolation: Optional[Isolation] = None,
+        volume: Optional[str] = None,
         runs_max: int = RUNS_MAX,
     ) -> Transactional: ...
 
@@ -150,6 +163,7 @@ class Client:
         *,
         id: Optional[Callable[..., str]] = None,
         isolation: Optional[Isolation] = None,
+        volume: Optional[str] = None,
         runs_max: int = RUNS_MAX,
     ) -> Any:
         """Decorates a function whose first parameter is the transaction; callers leave that
@@ -157,7 +171,7 @@ class Client:
 
         `id` is a function of the same arguments that names the transaction of a call.
         """
-        return transactional_with(lambda: self, function, id=id, isolation=isolation, runs_max=runs_max)
+        return transactional_with(lambda: self, function, id=id, isolation=isolation, volume=volume, runs_max=runs_max)
 
     def state(self) -> State:
         """Plain state: one key at a time, or a page of them, outside any transaction."""
@@ -232,6 +246,7 @@ def transactional_with(
     *,
     id: Optional[Callable[..., str]] = None,
     isolation: Optional[Isolation] = None,
+    volume: Optional[str] = None,
     runs_max: int = RUNS_MAX,
 ) -> Any:
     """`transactional` over a client that is looked up at each call."""
@@ -243,7 +258,7 @@ def transactional_with(
                 return function(transaction, *args, **kwargs)
 
             name = id_of_call(id, args, kwargs)
-            return client().transact(body, id=name, isolation=isolation, runs_max=runs_max)
+            return client().transact(body, id=name, isolation=isolation, volume=volume, runs_max=runs_max)
 
         return call
 

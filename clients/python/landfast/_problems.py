@@ -420,14 +420,6 @@ MEANINGS: Mapping[str, Meaning] = {
     "no-valid-version": Meaning(NoValidVersion),
     "snapshot-too-old": Meaning(SnapshotTooOld),
     "transaction-finished": Meaning(TransactionFinished),
-    "no-such-volume": Meaning(NoSuchVolume),
-    "volume-exists": Meaning(VolumeExists),
-    "volume-in-use": Meaning(VolumeInUse),
-    "no-such-snapshot": Meaning(NoSuchSnapshot),
-    "no-such-file": Meaning(NoSuchFile),
-    "file-conflict": Meaning(FileConflict),
-    "range-not-satisfiable": Meaning(InvalidRequest),
-    "quota-exceeded": Meaning(QuotaExceeded),
     "outcome-unknown": Meaning(OutcomeUnknown, Repeat.ELSEWHERE, is_certain=False),
     "unavailable": Meaning(Unavailable, Repeat.ELSEWHERE, is_certain=False),
     "server-stopped": Meaning(Unavailable, is_certain=False),
@@ -440,6 +432,19 @@ MEANINGS: Mapping[str, Meaning] = {
     "foreign-origin": Meaning(Refused),
     "no-such-path": Meaning(Refused),
     "method-not-allowed": Meaning(Refused),
+}
+
+# The problems of volumes, none of which passes by itself. They have a table of their own, because the Rust client has no
+# calls for volumes.
+ERRORS_OF_VOLUMES: Mapping[str, Type[Error]] = {
+    "no-such-volume": NoSuchVolume,
+    "volume-exists": VolumeExists,
+    "volume-in-use": VolumeInUse,
+    "no-such-snapshot": NoSuchSnapshot,
+    "no-such-file": NoSuchFile,
+    "file-conflict": FileConflict,
+    "range-not-satisfiable": InvalidRequest,
+    "quota-exceeded": QuotaExceeded,
 }
 
 # The codes of the Lambda Invoke API, which has its own error format. Except for the last, no
@@ -489,6 +494,9 @@ def meaning_of(problem: Optional[str], status: int) -> Meaning:
     known = MEANINGS.get(problem or "") or MEANINGS_OF_LAMBDA.get(problem or "")
     if known is not None:
         return known
+    of_volume = ERRORS_OF_VOLUMES.get(problem or "")
+    if of_volume is not None:
+        return Meaning(of_volume)
     return _MEANINGS_BY_STATUS.get(status, _OTHER_FAILURE if status >= 500 else _OTHER_REFUSAL)
 
 

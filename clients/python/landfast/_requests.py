@@ -113,10 +113,12 @@ class Call:
         return self.may_be_absent and response.status == 404 and problem_type(response.body) == NO_SUCH_KEY
 
 
-def begin(id: str, isolation: Optional[str], after: Optional[str]) -> Call:
+def begin(id: str, isolation: Optional[str], after: Optional[str], volume: Optional[str] = None) -> Call:
     body: Dict[str, Any] = {"id": id}
     if isolation is not None:
         body["isolation"] = isolation
+    if volume is not None:
+        body["volume"] = volume
     headers = {"Content-Type": "application/json"}
     if after is not None:
         headers[AFTER_HEADER] = after

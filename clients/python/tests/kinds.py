@@ -107,6 +107,19 @@ class BlockingWorkflow:
         return self._workflow.cancel(run)
 
 
+class Blocking:
+    """The methods of an object, to be awaited."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*arguments: Any, **options: Any) -> Any:
+            return getattr(self._of, name)(*arguments, **options)
+
+        return call
+
+
 class BlockingClient:
     def __init__(self, client: landfast.Client) -> None:
         self._client = client
@@ -119,6 +132,12 @@ class BlockingClient:
 
     def state(self) -> BlockingState:
         return BlockingState(self._client.state())
+
+    def volumes(self) -> Any:
+        return Blocking(self._client.volumes())
+
+    def files(self, volume: str) -> Any:
+        return Blocking(self._client.files(volume))
 
     def runs(self, workflow: str) -> BlockingWorkflow:
         return BlockingWorkflow(self._client.runs(workflow))

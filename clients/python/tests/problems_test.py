@@ -6,7 +6,7 @@ import pytest
 
 import landfast
 from landfast import _problems
-from landfast._problems import MEANINGS, Repeat
+from landfast._problems import ERRORS_OF_VOLUMES, MEANINGS, Repeat
 
 # type, status, exception, repeat of the request, whether the body may run again.
 TABLE = [
@@ -41,6 +41,14 @@ TABLE = [
     ("unauthorized", 401, landfast.Refused, Repeat.NEVER, False),
     ("unknown-host", 403, landfast.Refused, Repeat.NEVER, False),
     ("foreign-origin", 403, landfast.Refused, Repeat.NEVER, False),
+    ("no-such-volume", 404, landfast.NoSuchVolume, Repeat.NEVER, False),
+    ("volume-exists", 409, landfast.VolumeExists, Repeat.NEVER, False),
+    ("volume-in-use", 409, landfast.VolumeInUse, Repeat.NEVER, False),
+    ("no-such-snapshot", 404, landfast.NoSuchSnapshot, Repeat.NEVER, False),
+    ("no-such-file", 404, landfast.NoSuchFile, Repeat.NEVER, False),
+    ("file-conflict", 409, landfast.FileConflict, Repeat.NEVER, False),
+    ("range-not-satisfiable", 416, landfast.InvalidRequest, Repeat.NEVER, False),
+    ("quota-exceeded", 507, landfast.QuotaExceeded, Repeat.NEVER, False),
     ("no-such-path", 404, landfast.Refused, Repeat.NEVER, False),
     ("method-not-allowed", 405, landfast.Refused, Repeat.NEVER, False),
 ]
@@ -61,7 +69,7 @@ def every_problem_has_its_exception_and_its_repeats(
 
 def the_table_above_is_complete() -> None:
     finished = {"transaction-finished"}
-    assert {line[0] for line in TABLE} | finished == set(MEANINGS)
+    assert {line[0] for line in TABLE} | finished == {*MEANINGS, *ERRORS_OF_VOLUMES}
 
 
 @pytest.mark.parametrize("outcome, runs_again", [("aborted", True), ("expired", False), ("begun-anew", False)])

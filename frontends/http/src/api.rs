@@ -9,5 +9,6 @@ pub(crate) mod state;
 pub(crate) mod steps;
 pub(crate) mod transactions;
 pub(crate) mod volume_files;
+mod volume_transactions;
 pub(crate) mod volumes;
 pub(crate) mod workflows;

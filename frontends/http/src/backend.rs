@@ -13,13 +13,14 @@ use std::{
 };
 
 use tokio::time::timeout;
-use transactions::{Engine, peers::more_time_for};
+use transactions::{Engine, model::Call, peers::more_time_for};
 
 use crate::{
     body::Budget,
     open_volumes::OpenVolumes,
     problem::{Kind, Problem},
     services::Services,
+    volume_transactions::VolumeTransaction,
 };
 
 /// The bounds of the front end.
@@ -117,6 +118,15 @@ impl Backend {
     /// The volumes. Errors: [`Kind::Unavailable`] until they are served.
     pub(crate) fn volumes(&self) -> Result<&OpenVolumes, Problem> {
         running(&self.services.volumes)
+    }
+
+    /// The transaction on a volume that a call is for, if it is one. Errors: the call is for an
+    /// earlier attempt.
+    pub(crate) fn on_volume(&self, call: &Call) -> Result<Option<Arc<VolumeTransaction>>, Problem> {
+        match self.services.volumes.get() {
+            Some(volumes) => volumes.transactions.find(call),
+            None => Ok(None),
+        }
     }
 
     /// The result of a read, once everything it depends on is durable.

@@ -43,6 +43,7 @@ mod segment;
 pub mod server;
 mod services;
 pub mod status;
+mod volume_transactions;
 
 pub use backend::{Backend, Limits};
 pub use in_process::InProcessRouter;

@@ -10,7 +10,7 @@ use transactions::{
     serializable::{VolumeStore, Volumes, model::SessionId, volumes::VolumeName},
 };
 
-use crate::problem::Problem;
+use crate::{problem::Problem, volume_transactions::VolumeTransactions};
 
 /// The most file systems that stay open between requests. Beyond it one is closed, and the next
 /// request for its volume opens it again, which costs a read.
@@ -31,6 +31,7 @@ pub(crate) struct OpenVolumes {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     open: Mutex<BTreeMap<VolumeName, Arc<OpenVolume>>>,
+    pub(crate) transactions: VolumeTransactions,
 }
 
 /// A volume with its file system.
@@ -48,6 +49,7 @@ impl OpenVolumes {
     ) -> Self {
         Self {
             all,
+            transactions: VolumeTransactions::new(clock.clone(), entropy.clone()),
             clock,
             entropy,
             open: Mutex::default(),

@@ -70,6 +70,11 @@ impl Field {
     }
 }
 
+/// A key beside the files. Its name has at most 480 bytes.
+pub(crate) fn user_key(name: Bytes) -> Key {
+    Key::new(&b"k"[..], name).expect("callers check the length")
+}
+
 fn group(letter: u8, ino: Ino) -> Bytes {
     let mut group = BytesMut::with_capacity(9);
     group.put_u8(letter);

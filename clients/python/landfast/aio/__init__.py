@@ -66,10 +66,14 @@ __all__ = [
 
 
 def transaction(
-    *, id: Optional[str] = None, isolation: Optional[Isolation] = None, after: Optional[str] = None
+    *,
+    id: Optional[str] = None,
+    isolation: Optional[Isolation] = None,
+    after: Optional[str] = None,
+    volume: Optional[str] = None,
 ) -> Transaction:
     """One attempt at a transaction; called inside a coroutine. See `landfast.transaction`."""
-    return default().transaction(id=id, isolation=isolation, after=after)
+    return default().transaction(id=id, isolation=isolation, after=after, volume=volume)
 
 
 async def transact(
@@ -78,10 +82,11 @@ async def transact(
     id: Optional[str] = None,
     isolation: Optional[Isolation] = None,
     after: Optional[str] = None,
+    volume: Optional[str] = None,
     runs_max: int = RUNS_MAX,
 ) -> Optional[T]:
     """Awaits `body` in a transaction, repeatedly if necessary; see `landfast.transact`."""
-    return await default().transact(body, id=id, isolation=isolation, after=after, runs_max=runs_max)
+    return await default().transact(body, id=id, isolation=isolation, after=after, volume=volume, runs_max=runs_max)
 
 
 @overload
@@ -92,7 +97,11 @@ def transactional(
 
 @overload
 def transactional(
-    *, id: Optional[Callable[..., str]] = None, isolation: Optional[Isolation] = None, runs_max: int = RUNS_MAX
+    *,
+    id: Optional[Callable[..., str]] = None,
+    isolation: Optional[Isolation] = None,
+    volume: Optional[str] = None,
+    runs_max: int = RUNS_MAX,
 ) -> Transactional: ...
 
 
@@ -101,10 +110,11 @@ def transactional(
     *,
     id: Optional[Callable[..., str]] = None,
     isolation: Optional[Isolation] = None,
+    volume: Optional[str] = None,
     runs_max: int = RUNS_MAX,
 ) -> Any:
     """Makes every call of a coroutine function a transaction; see `landfast.transactional`."""
-    return transactional_with(default, function, id=id, isolation=isolation, runs_max=runs_max)
+    return transactional_with(default, function, id=id, isolation=isolation, volume=volume, runs_max=runs_max)
 
 
 def state() -> State:

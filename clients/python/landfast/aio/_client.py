@@ -45,10 +45,15 @@ class Client:
         self._connections = Connections(settings.headers)
 
     def transaction(
-        self, *, id: Optional[str] = None, isolation: Optional[Isolation] = None, after: Optional[str] = None
+        self,
+        *,
+        id: Optional[str] = None,
+        isolation: Optional[Isolation] = None,
+        after: Optional[str] = None,
+        volume: Optional[str] = None,
     ) -> Transaction:
         """One attempt at a transaction, for use in `async with`; see `landfast.Client.transaction`."""
-        return Transaction(self._settings.attempts(id, isolation, after), self._connections)
+        return Transaction(self._settings.attempts(id, isolation, after, volume), self._connections)
 
     async def transact(
         self,
@@ -57,10 +62,11 @@ class Client:
         id: Optional[str] = None,
         isolation: Optional[Isolation] = None,
         after: Optional[str] = None,
+        volume: Optional[str] = None,
         runs_max: int = RUNS_MAX,
     ) -> Optional[T]:
         """Awaits `body` in a transaction, repeatedly if necessary; see `landfast.Client.transact`."""
-        attempts = self._settings.attempts(id, isolation, after)
+        attempts = self._settings.attempts(id, isolation, after, volume)
         transaction = Transaction(attempts, self._connections)
         runs = Runs(attempts, runs_max)
         while True:
@@ -90,6 +96,7 @@ class Client:
         *,
         id: Optional[Callable[..., str]] = None,
         isolation: Optional[Isolation] = None,
+        volume: Optional[str] = None,
         runs_max: int = RUNS_MAX,
     ) -> Transactional: ...
 
@@ -99,12 +106,13 @@ class Client:
         *,
         id: Optional[Callable[..., str]] = None,
         isolation: Optional[Isolation] = None,
+        volume: Optional[str] = None,
         runs_max: int = RUNS_MAX,
     ) -> Any:
         """Makes every call of a coroutine function a transaction; see
         `landfast.Client.transactional`.
         """
-        return transactional_with(lambda: self, function, id=id, isolation=isolation, runs_max=runs_max)
+        return transactional_with(lambda: self, function, id=id, isolation=isolation, volume=volume, runs_max=runs_max)
 
     def state(self) -> State:
         """Plain state: one key at a time, or a page of them, outside any transaction."""
@@ -170,6 +178,7 @@ def transactional_with(
     *,
     id: Optional[Callable[..., str]] = None,
     isolation: Optional[Isolation] = None,
+    volume: Optional[str] = None,
     runs_max: int = RUNS_MAX,
 ) -> Any:
     """`transactional` over a client that is looked up at each call."""
@@ -181,7 +190,7 @@ def transactional_with(
                 return await function(transaction, *args, **kwargs)
 
             name = id_of_call(id, args, kwargs)
-            return await client().transact(body, id=name, isolation=isolation, runs_max=runs_max)
+            return await client().transact(body, id=name, isolation=isolation, volume=volume, runs_max=runs_max)
 
         return call
 

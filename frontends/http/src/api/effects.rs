@@ -10,7 +10,7 @@ use axum::{Router, body::Body, http::Uri, routing::post};
 use bytes::Bytes;
 use transactions::Effect;
 
-use super::transactions::call;
+use super::{transactions::call, volume_transactions::refuse_effects};
 use crate::{
     backend::Backend,
     body::Whole,
@@ -74,6 +74,7 @@ pub(super) async fn invocation(
 async fn take(request: &Request, effect: Effect) -> Answer {
     let engine = request.backend.transactions()?;
     let (call, place) = (call(request)?, headers::effect(&request.headers)?);
+    refuse_effects(request, &call)?;
     let (backend, sent) = (&request.backend, engine.send(&call, effect, place));
     backend.in_time(0, Kind::Unavailable, sent).await?;
     Ok(no_content())

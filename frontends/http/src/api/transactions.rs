@@ -21,6 +21,7 @@ use transactions::{
 };
 use workflows::RESERVED_NAMES;
 
+use super::volume_transactions;
 use crate::{
     backend::Backend,
     headers,
@@ -52,6 +53,8 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
 struct BeginBody {
     id: Option<String>,
     isolation: Option<String>,
+    /// The volume that it is on; none: it is on the default keyspace.
+    volume: Option<String>,
 }
 
 /// The response to a begin, a commit, or a query for the status: the members that apply.
@@ -85,9 +88,18 @@ async fn begin(request: Request, body: Body) -> Answer {
         r#"a begin takes no query: what it asks for is its body, {"id": ..., "isolation": ...}"#,
     )?;
     let whole = request.read(body, BODY_BYTES_MAX).await?;
+    let (asked, volume) = asked_for(&whole.bytes)?;
+    if let Some(volume) = volume {
+        let (id, attempt) = volume_transactions::begin(&request, volume, asked.id).await?;
+        return Ok(volume_transactions::begun(&Shown {
+            id: std::str::from_utf8(&id).ok(),
+            attempt: Some(attempt.to_string()),
+            ..Shown::default()
+        }));
+    }
     let begin = Begin {
         after: headers::after(&request.headers)?,
-        ..asked_for(&whole.bytes)?
+        ..asked
     };
     match request.backend.durable(engine, engine.begin(begin)).await? {
         Begun::Open { id, attempt } => {
@@ -104,21 +116,25 @@ async fn begin(request: Request, body: Body) -> Answer {
     }
 }
 
-/// Parses the body of a begin. An empty one asks for the defaults.
-fn asked_for(body: &[u8]) -> Result<Begin, Problem> {
+/// Parses the body of a begin, with its volume. An empty one asks for the defaults.
+fn asked_for(body: &[u8]) -> Result<(Begin, Option<String>), Problem> {
     let refuse = |why: &str| Problem::invalid(format!("the body of a begin: {why}"));
     let asked: BeginBody = object(body).map_err(|why| refuse(&why))?;
     let isolation = match asked.isolation.as_deref() {
+        Some("read-atomic") if asked.volume.is_some() => {
+            return Err(refuse("transactions on a volume are `serializable`"));
+        }
         None | Some("read-atomic") => Isolation::ReadAtomic,
         Some("serializable") => Isolation::Serializable,
         Some(_) => return Err(refuse("`isolation` is `read-atomic` or `serializable`")),
     };
     let id = asked.id.map(self::id).transpose()?;
-    Ok(Begin {
+    let begin = Begin {
         id,
         isolation,
         ..Begin::default()
-    })
+    };
+    Ok((begin, asked.volume))
 }
 
 /// The response to a begin of a committed id, or to a commit.
@@ -138,8 +154,12 @@ async fn status(request: Request) -> Answer {
     let engine = request.backend.transactions()?;
     request.refuse_query()?;
     let call = call(&request)?;
-    let outcome = engine.status_of(&call);
-    let outcome = request.backend.durable(engine, outcome).await?;
+    let outcome = if let Some(open) = request.backend.on_volume(&call)? {
+        open.outcome().await
+    } else {
+        let outcome = engine.status_of(&call);
+        request.backend.durable(engine, outcome).await?
+    };
     Ok(json(&Shown {
         status: Some(outcome.to_string()),
         ..Shown::default()
@@ -149,6 +169,9 @@ async fn status(request: Request) -> Answer {
 async fn read(request: Request) -> Answer {
     let engine = request.backend.transactions()?;
     let (call, key) = (call(&request)?, request.key(KEY)?);
+    if let Some(open) = request.backend.on_volume(&call)? {
+        return volume_transactions::read(&request, &open, &key).await;
+    }
     let found = engine.get(&call, &key);
     value(request.backend.durable(engine, found).await?)
 }
@@ -159,6 +182,9 @@ async fn write(request: Request, body: Body) -> Answer {
     request.refuse_conditions()?;
     let (call, key) = (call(&request)?, request.key(KEY)?);
     let whole = request.read(body, backend.value_bytes_max).await?;
+    if let Some(open) = backend.on_volume(&call)? {
+        return volume_transactions::write(&request, &open, &key, Some(whole)).await;
+    }
     let put = engine.put(&call, key, whole.bytes.clone());
     let bytes = whole.bytes.len();
     backend.in_time(bytes, Kind::Unavailable, put).await?;
@@ -169,6 +195,9 @@ async fn delete(request: Request) -> Answer {
     let engine = request.backend.transactions()?;
     request.refuse_conditions()?;
     let (call, key) = (call(&request)?, request.key(KEY)?);
+    if let Some(open) = request.backend.on_volume(&call)? {
+        return volume_transactions::write(&request, &open, &key, None).await;
+    }
     let (backend, deleted) = (&request.backend, engine.delete(&call, key));
     backend.in_time(0, Kind::Unavailable, deleted).await?;
     Ok(no_content())
@@ -185,6 +214,14 @@ async fn commit(request: Request, body: Body) -> Answer {
     drop(whole);
     // The commit takes effect at once, and may contain data that the step read from a far store.
     request.settle().await?;
+    if let Some(open) = request.backend.on_volume(&call)? {
+        let committed = open.commit();
+        request
+            .backend
+            .within(0, Kind::OutcomeUnknown, committed)
+            .await?;
+        return Ok(self::committed(None, None, None));
+    }
     let is_repeat = match &result {
         Some(result) => !keep(&request, engine, &call, result).await?,
         None => false,
@@ -236,6 +273,13 @@ async fn abort(request: Request) -> Answer {
     request.refuse_conditions()?;
     request.refuse_query()?;
     let call = call(&request)?;
+    if let Some(open) = request.backend.on_volume(&call)? {
+        request
+            .backend
+            .within(0, Kind::OutcomeUnknown, open.abort())
+            .await?;
+        return Ok(no_content());
+    }
     let (backend, abort) = (&request.backend, engine.abort(&call));
     backend.in_time(0, Kind::OutcomeUnknown, abort).await?;
     Ok(no_content())

@@ -7,12 +7,15 @@ use in_process::{SystemClock, SystemEntropy};
 use serde_json::{Value, json};
 use transactions::serializable::volumes::ModelVolumes;
 
-use crate::{Fixture, body, code, document, problem};
+use crate::{Fixture, body, code, document, engine::Engine, problem};
 
 const DEMO: &str = "/v1/volumes/demo";
 
 async fn serving() -> Fixture {
-    let services = Arc::<Services>::default();
+    serving_with(Arc::default()).await
+}
+
+async fn serving_with(services: Arc<Services>) -> Fixture {
     services.provide_volumes(
         Arc::<ModelVolumes>::default(),
         Arc::new(SystemClock),
@@ -402,4 +405,142 @@ async fn a_quota_is_refused_by_its_name_and_deletes_pass() {
     assert_eq!(refused, (507, "quota-exceeded".into(), "EDQUOT".into()));
     assert_eq!(refusal(&server.get(&file("b")).await).2, "ENOENT");
     assert_eq!(code(&server.send("DELETE", &file("a"), "", "").await), 204);
+}
+
+/// A transaction on a volume of `server`, and calls of it.
+struct OnVolume<'a> {
+    server: &'a Fixture,
+    id: String,
+    attempt: String,
+}
+
+impl OnVolume<'_> {
+    async fn begin<'a>(server: &'a Fixture, id: &str) -> OnVolume<'a> {
+        let form = json!({ "id": id, "volume": "demo" }).to_string();
+        let begun = server.send("POST", "/v1/transactions", "", &form).await;
+        assert_eq!(code(&begun), 201, "{begun}");
+        let begun = document(&begun);
+        OnVolume {
+            server,
+            id: begun["id"].as_str().expect("an id").to_owned(),
+            attempt: begun["attempt"].as_str().expect("an attempt").to_owned(),
+        }
+    }
+
+    async fn call(&self, method: &str, rest: &str, content: &str) -> String {
+        let path = format!("/v1/transactions/{}{rest}", self.id);
+        let headers = format!("Landfast-Attempt: {}\r\n", self.attempt);
+        self.server.send(method, &path, &headers, content).await
+    }
+
+    async fn commit(&self) -> String {
+        self.call("POST", "/commit", "").await
+    }
+}
+
+/// A server with an engine for the default keyspace, and the volume `demo`.
+async fn with_engine() -> (Fixture, Engine) {
+    let (engine, services) = (Engine::open().await, Arc::<Services>::default());
+    services.provide_transactions(transactions::Engine::clone(&engine));
+    let server = serving_with(services).await;
+    assert_eq!(code(&server.send("PUT", DEMO, "", "").await), 201);
+    (server, engine)
+}
+
+/// T-3, T-4: a volume has one order of commits, and keys of its own.
+#[tokio::test]
+async fn of_two_transactions_on_a_volume_that_read_what_the_other_writes_one_commits() {
+    let (server, _engine) = with_engine().await;
+    let (a, b) = (
+        OnVolume::begin(&server, "a").await,
+        OnVolume::begin(&server, "b").await,
+    );
+    for (transaction, reads, writes) in [(&a, "x", "y"), (&b, "y", "x")] {
+        let read = transaction.call("GET", &format!("/keys/{reads}"), "").await;
+        assert_eq!(problem(&read), (404, "no-such-key".into()));
+        let put = transaction
+            .call("PUT", &format!("/keys/{writes}"), "1")
+            .await;
+        assert_eq!(code(&put), 204, "{put}");
+    }
+    assert_eq!(body(&a.call("GET", "/keys/y", "").await), "1");
+    assert_eq!(code(&a.commit().await), 200);
+    assert_eq!(
+        code(&a.commit().await),
+        200,
+        "a repeat is answered as the first"
+    );
+    assert_eq!(problem(&b.commit().await), (409, "conflict".into()));
+    assert_eq!(
+        document(&a.call("GET", "", "").await)["status"],
+        "committed"
+    );
+    let again = OnVolume::begin(&server, "b").await;
+    assert_eq!(body(&again.call("GET", "/keys/y", "").await), "1");
+    assert_eq!(problem(&again.call("GET", "/keys/x", "").await).0, 404);
+    assert_eq!(code(&again.call("DELETE", "", "").await), 204);
+    assert_eq!(
+        problem(&again.commit().await),
+        (409, "transaction-finished".into())
+    );
+    // The default keyspace has none of it.
+    assert_eq!(problem(&server.get("/v1/state/y").await).1, "no-such-key");
+}
+
+/// T-5: an id takes effect once, however often its body runs, and the latest attempt of it counts.
+#[tokio::test]
+async fn an_id_on_a_volume_takes_effect_once() {
+    let (server, _engine) = with_engine().await;
+    let first = OnVolume::begin(&server, "pay").await;
+    first.call("PUT", "/keys/paid", "first").await;
+    let second = OnVolume::begin(&server, "pay").await;
+    let late = first.call("PUT", "/keys/paid", "late").await;
+    assert_eq!(document(&late)["outcome"], "begun-anew", "{late}");
+    second.call("PUT", "/keys/paid", "second").await;
+    assert_eq!(code(&second.commit().await), 200);
+    let third = OnVolume::begin(&server, "pay").await;
+    third.call("PUT", "/keys/paid", "third").await;
+    assert_eq!(code(&third.commit().await), 200);
+    let reader = OnVolume::begin(&server, "reader").await;
+    assert_eq!(body(&reader.call("GET", "/keys/paid", "").await), "second");
+}
+
+#[tokio::test]
+async fn what_a_transaction_on_a_volume_cannot_do_is_refused_by_name() {
+    let (server, _engine) = with_engine().await;
+    for (form, name) in [
+        (r#"{"volume": "none"}"#, "no-such-volume"),
+        (r#"{"volume": "UPPER"}"#, "invalid-request"),
+        (
+            r#"{"volume": "demo", "isolation": "read-atomic"}"#,
+            "invalid-request",
+        ),
+    ] {
+        let refused = server.send("POST", "/v1/transactions", "", form).await;
+        assert_eq!(problem(&refused).1, name, "{form}");
+    }
+    let open = OnVolume::begin(&server, "t").await;
+    let refused = open.call("POST", "/messages/queue", "x").await;
+    assert_eq!(problem(&refused), (400, "invalid-request".into()));
+    let long = open
+        .call("PUT", &format!("/keys/{}", "k".repeat(481)), "x")
+        .await;
+    assert_eq!(refusal(&long).2, "ENAMETOOLONG");
+    let large = open
+        .call("PUT", "/keys/k", &"x".repeat((256 << 10) + 1))
+        .await;
+    assert_eq!(refusal(&large).2, "EFBIG");
+    assert_eq!(code(&open.commit().await), 200);
+    // An id of the server's own.
+    let form = r#"{"volume": "demo", "isolation": "serializable"}"#;
+    let begun = server.send("POST", "/v1/transactions", "", form).await;
+    let id = document(&begun)["id"].as_str().expect("an id").to_owned();
+    let put = server
+        .send("PUT", &format!("/v1/transactions/{id}/keys/k"), "", "x")
+        .await;
+    assert_eq!(code(&put), 204, "{put}");
+    let committed = server
+        .send("POST", &format!("/v1/transactions/{id}/commit"), "", "")
+        .await;
+    assert_eq!(code(&committed), 200, "{committed}");
 }

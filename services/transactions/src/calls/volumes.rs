@@ -272,6 +272,10 @@ impl VolumeStore for Handle {
         Box::pin(async move { self.volume().await?.unpin(name).await })
     }
 
+    fn pins(&self) -> BoxFuture<'_, Result<Vec<(PinName, Slot)>>> {
+        Box::pin(async move { self.volume().await?.pins() })
+    }
+
     fn lock(&self, owner: Owner, lock: Lock) -> BoxFuture<'_, Result<Granted>> {
         Box::pin(async move { self.volume().await?.lock(owner, lock).await })
     }

@@ -540,6 +540,8 @@ pub async fn a_pinned_state_stays_readable(open: Open<'_>) -> Arc<dyn VolumeStor
     volume.pin(name("run"), old).await.expect("a pin");
     volume.pin(name("other"), old).await.expect("a pin");
     volume.unpin(&name("other")).await.expect("unpinned");
+    let pins = volume.pins().await.expect("pins");
+    assert_eq!(pins, [(name("run"), old)]);
     let (new, _) = committed(&*volume, blind(old, 2, vec![put(&key, "new")])).await;
     committed(&*volume, blind(new, 3, vec![Write::Delete { key }])).await;
     volume

@@ -179,6 +179,17 @@ impl Volume {
         Ok(())
     }
 
+    /// All pins, in the order of their names.
+    pub(crate) fn pins(&self) -> Result<Vec<(PinName, Slot)>> {
+        self.check()?;
+        let state = self.state();
+        Ok(state
+            .pins
+            .iter()
+            .map(|(name, slot)| (name.clone(), *slot))
+            .collect())
+    }
+
     /// The keys that were written after `slot`.
     pub(crate) async fn changed_since(&self, slot: Slot, groups: &Groups) -> Result<Read<Changed>> {
         self.check()?;

@@ -1,0 +1,82 @@
+//! The calls of transactions that are on a volume: its keys, which take effect together with what
+//! the same transaction does to its files.
+//!
+//! The keys are the volume's own. Those of the default keyspace are of another order of commits, so
+//! no transaction has both (T-3), and messages and invocations are refused by name.
+
+use axum::{
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use transactions::model::{Attempt, Call, Key, TransactionId};
+use transactions::serializable::volumes::VolumeName;
+
+use crate::{
+    body::Whole,
+    problem::{Kind, Problem},
+    request::Request,
+    response::{self, Answer, no_content},
+    volume_transactions::VolumeTransaction,
+};
+
+/// Begins a transaction on a volume.
+pub(super) async fn begin(
+    request: &Request,
+    volume: String,
+    id: Option<TransactionId>,
+) -> Result<(Bytes, Attempt), Problem> {
+    let (backend, name) = (&request.backend, VolumeName::new(volume)?);
+    let volumes = backend.volumes()?;
+    let begun = async {
+        let volume = volumes.open(&name).await?;
+        volumes.transactions.begin(volume, id).await
+    };
+    backend.within(0, Kind::Unavailable, begun).await
+}
+
+pub(super) async fn read(request: &Request, open: &VolumeTransaction, key: &Key) -> Answer {
+    let name = key.name().clone();
+    let read = open.with(async |work| work.transaction.get_key(&name).await);
+    let found = request.backend.within(0, Kind::Unavailable, read).await?;
+    response::value(found)
+}
+
+/// Sets a key, or deletes it.
+pub(super) async fn write(
+    request: &Request,
+    open: &VolumeTransaction,
+    key: &Key,
+    whole: Option<Whole>,
+) -> Answer {
+    let (name, parts) = (key.name().clone(), whole.map(Whole::into_parts));
+    let written = open.with(async |work| {
+        let (value, buffered) = match parts {
+            Some((value, buffered)) => (Some(value), buffered),
+            None => (None, None),
+        };
+        work.transaction.put_key(&name, value)?;
+        work.buffered.extend(buffered);
+        Ok(())
+    });
+    request
+        .backend
+        .within(0, Kind::Unavailable, written)
+        .await?;
+    Ok(no_content())
+}
+
+/// Refuses what a transaction on a volume cannot do.
+pub(super) fn refuse_effects(request: &Request, call: &Call) -> Result<(), Problem> {
+    match request.backend.on_volume(call)? {
+        Some(_) => Err(Problem::invalid(
+            "a transaction on a volume sends no messages and no invocations: send them after its commit",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The response to a begin.
+pub(super) fn begun(shown: &impl serde::Serialize) -> Response {
+    (StatusCode::CREATED, response::json(shown)).into_response()
+}
