@@ -176,6 +176,8 @@ fn glusterfs(directory: &Path, is_strict: bool, running: &Running) -> Result<Rea
         let mut client = gluster("glusterfs", &graphs[1], &format!("{name}.log"));
         if is_strict {
             client.args(["--attribute-timeout=0", "--entry-timeout=0"]);
+            // SQLite reads again once it has a lock; pages that the kernel kept would be old.
+            client.arg("--direct-io-mode=enable");
         }
         client.arg(&root);
         running.mount(client, &root, &directory.join(format!("{name}.out")))?;
