@@ -193,7 +193,7 @@ def client(arguments, number, barrier, results):
                 order = transact(arguments, directory, generator)
             if order:
                 orders.append(order)
-        except (sqlite3.Error, RuntimeError) as error:
+        except Exception as error:  # data of a broken file system break more than SQLite
             if "locked" in str(error):
                 busy += 1
             else:

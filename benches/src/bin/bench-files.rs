@@ -39,7 +39,7 @@ struct Arguments {
     #[arg(long, default_value = "target/bench")]
     directory: PathBuf,
     /// The file systems.
-    #[arg(long, num_args = 1.., value_delimiter = ',', default_value = "ext4,glusterfs,landfast")]
+    #[arg(long, num_args = 1.., value_delimiter = ',', default_value = "ext4,glusterfs,glusterfs-strict,landfast")]
     targets: Vec<Kind>,
     /// The parts.
     #[arg(long, num_args = 1.., value_delimiter = ',', default_value = "operations,personalities,tpcc,sequential,directory")]

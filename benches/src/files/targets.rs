@@ -34,12 +34,14 @@ pub const VOLUME: &str = "bench";
 
 /// A file system under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A directory of the disk, twice.
     Ext4,
-    /// One brick on the disk, and two FUSE mounts.
+    /// One brick on the disk, and two FUSE mounts with the caches that are usual.
     Glusterfs,
+    /// The same without the caches that show changes of the other mount late.
+    GlusterfsStrict,
     /// A data directory on the disk, and two FUSE mounts.
     Landfast,
 }
@@ -50,6 +52,7 @@ impl Kind {
         match self {
             Self::Ext4 => "ext4",
             Self::Glusterfs => "GlusterFS",
+            Self::GlusterfsStrict => "GlusterFS strict",
             Self::Landfast => "Landfast",
         }
     }
@@ -92,7 +95,7 @@ struct Started {
 impl Target {
     /// Starts a file system with empty directories. Its processes and mounts are added to `running`.
     pub fn start(kind: Kind, setting: &Setting, running: &Running) -> Result<Self> {
-        let directory = setting.scratch.join(kind.name());
+        let directory = setting.scratch.join(kind.name().replace(' ', "-"));
         ensure!(
             mounts_below(&directory)?.is_empty(),
             "an earlier run left mounts below {}; unmount them first",
@@ -104,7 +107,8 @@ impl Target {
                 let root = fresh(&directory.join("files"))?;
                 Ok((root.clone(), root, None))
             }
-            (Kind::Glusterfs, _) => glusterfs(&directory, running),
+            (Kind::Glusterfs, _) => glusterfs(&directory, false, running),
+            (Kind::GlusterfsStrict, _) => glusterfs(&directory, true, running),
             (Kind::Landfast, Some([one, two])) => Ok((one.clone(), two.clone(), None)),
             (Kind::Landfast, None) => landfast(&setting.landfast, &directory, running),
         };
@@ -149,12 +153,12 @@ impl Target {
 
 type Ready = (PathBuf, PathBuf, Option<PathBuf>);
 
-fn glusterfs(directory: &Path, running: &Running) -> Result<Ready> {
+fn glusterfs(directory: &Path, is_strict: bool, running: &Running) -> Result<Ready> {
     let brick = fresh(&directory.join("brick"))?;
     let port = free_address()?.port();
     let graphs = [directory.join("server.vol"), directory.join("client.vol")];
     fs::write(&graphs[0], volume_files::server(&brick, port))?;
-    fs::write(&graphs[1], volume_files::client(port))?;
+    fs::write(&graphs[1], volume_files::client(port, is_strict))?;
     let gluster = |program: &str, graph: &Path, log: &str| {
         let mut command = Command::new(program);
         command.arg("-N").arg("-f").arg(graph);
@@ -170,6 +174,11 @@ fn glusterfs(directory: &Path, running: &Running) -> Result<Ready> {
     for name in ["one", "two"] {
         let root = fresh(&directory.join(name))?;
         let mut client = gluster("glusterfs", &graphs[1], &format!("{name}.log"));
+        if is_strict {
+            client.args(["--attribute-timeout=0", "--entry-timeout=0"]);
+            // SQLite reads again once it has a lock; pages that the kernel kept would be old.
+            client.arg("--direct-io-mode=enable");
+        }
         client.arg(&root);
         running.mount(client, &root, &directory.join(format!("{name}.out")))?;
         roots.push(root);
@@ -367,7 +376,7 @@ pub fn drop_caches() {
 pub fn missing_programs(kind: Kind) -> Vec<&'static str> {
     let needed: &[&str] = match kind {
         Kind::Ext4 | Kind::Landfast => &[],
-        Kind::Glusterfs => &["glusterfs", "glusterfsd"],
+        Kind::Glusterfs | Kind::GlusterfsStrict => &["glusterfs", "glusterfsd"],
     };
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = |program: &str| {

@@ -37,9 +37,10 @@ end-volume
     )
 }
 
-/// A client's graph.
-pub(super) fn client(port: u16) -> String {
-    format!(
+/// A client's graph. A strict client keeps no attributes and no content: the caches of the other
+/// translators show a change of another client up to a second late.
+pub(super) fn client(port: u16, is_strict: bool) -> String {
+    let remote = format!(
         "volume remote
   type protocol/client
   option transport-type tcp
@@ -47,7 +48,13 @@ pub(super) fn client(port: u16) -> String {
   option remote-port {port}
   option remote-subvolume brick
 end-volume
-volume behind
+"
+    );
+    if is_strict {
+        return remote;
+    }
+    remote
+        + "volume behind
   type performance/write-behind
   subvolumes remote
 end-volume
@@ -60,5 +67,4 @@ volume cache
   subvolumes quick
 end-volume
 "
-    )
 }

@@ -184,6 +184,8 @@ impl Link {
     /// Reads answers until the connection ends. Everything that waits then fails.
     pub(super) async fn run(&self, mut reader: OwnedReadHalf) {
         let mut frames = Frames::new(ANSWER_BYTES_MAX);
+        // Outside of the loop: an answer may arrive between the notification and the room.
+        let mut is_full = false;
         loop {
             tokio::select! {
                 biased;
@@ -192,7 +194,13 @@ impl Link {
                         break;
                     }
                 }
-                () = self.is_writable() => {
+                () = self.is_full.notified(), if !is_full => {
+                    is_full = true;
+                    continue;
+                }
+                // After an error the write fails, and ends the connection.
+                _ = self.writer.writable(), if is_full => {
+                    is_full = false;
                     self.write();
                     continue;
                 }
@@ -209,13 +217,6 @@ impl Link {
             }
         }
         self.end();
-    }
-
-    /// Returns when the socket was full and has room again.
-    async fn is_writable(&self) {
-        self.is_full.notified().await;
-        // After an error the write fails, and ends the connection.
-        let _ = self.writer.writable().await;
     }
 
     fn answered(&self, number: u64, body: &[u8]) {
