@@ -119,7 +119,7 @@ impl VolumeMounts for FunctionVolumes {
         let options = Options {
             source: volume.volume.clone(),
             threads: THREADS,
-            wishes: FileHandler::wishes(),
+            wishes: handler.wishes(),
             is_read_only: volume.is_read_only,
             checks_permissions: false,
             allow_other: true,

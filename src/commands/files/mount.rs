@@ -24,7 +24,7 @@ use tokio::{
 use tracing_subscriber::filter::LevelFilter;
 use transactions::serializable::{model::SessionId, volumes::VolumeName};
 
-use super::server::Server;
+use super::server::{Place, Server};
 
 /// Threads that read requests. They do not wait for the server, so few are enough.
 const READERS_MAX: usize = 4;
@@ -69,7 +69,9 @@ impl Mount {
 
     async fn serve(&self) -> anyhow::Result<ExitCode> {
         let mut stop = Stop::listen().context("signals")?;
-        let files = self.open().await?;
+        // Lives as long as the connection, which may have to be made again.
+        let place = self.server.place()?;
+        let files = self.open(&place).await?;
         let handler = FileHandler::each(Arc::clone(&files), Handle::current());
         let (served, options): (Arc<dyn Handler>, _) = (handler.clone(), self.options(&handler));
         let directory = self.directory.clone();
@@ -93,8 +95,8 @@ impl Mount {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn open(&self) -> anyhow::Result<Arc<FileSystem>> {
-        let store = self.server.volume(&self.volume).await?;
+    async fn open(&self, place: &Place) -> anyhow::Result<Arc<FileSystem>> {
+        let store = place.volume(&self.volume).await?;
         let root = Access {
             mode: ROOT_MODE,
             uid: getuid().as_raw(),
@@ -114,6 +116,7 @@ impl Mount {
             threads: readers.clamp(2, READERS_MAX),
             wishes: handler.wishes(),
             is_read_only: self.read_only,
+            checks_permissions: true,
             allow_other: self.allow_other,
         }
     }
