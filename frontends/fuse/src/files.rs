@@ -119,7 +119,12 @@ impl FileHandler {
 
     /// As [`transaction`](Self::transaction), but the calls are a part of `transaction` of `files`.
     pub fn part_of(files: Arc<FileSystem>, transaction: Transaction, runtime: Handle) -> Arc<Self> {
-        Self::new(Calls::together(files, transaction), Caching::ALL, None, runtime)
+        Self::new(
+            Calls::together(files, transaction),
+            Caching::ALL,
+            None,
+            runtime,
+        )
     }
 
     /// A private mount for transactions that follow each other. The first one begins now. After

@@ -218,12 +218,6 @@ impl CachedVolume {
         }
     }
 
-    /// The slot up to which the cache is known to hold; `None`: it knows nothing yet. A transaction
-    /// may begin there without a call, because its commit validates what it read.
-    pub fn recent(&self) -> Option<Slot> {
-        self.state.lock().known
-    }
-
     fn answer<T>(&self, value: T) -> Read<T> {
         let point = self.state.lock().point;
         Read { value, point }
@@ -429,6 +423,10 @@ impl VolumeStore for CachedVolume {
             };
             Ok(self.answer(Snapshot { slot }))
         })
+    }
+
+    fn recent(&self) -> Option<Slot> {
+        self.state.lock().known
     }
 
     fn get_many<'a>(&'a self, at: At, keys: &'a [Key]) -> BoxFuture<'a, Result<Read<Values>>> {

@@ -110,6 +110,31 @@ impl FileSystem {
         self.run(Steps::None, work).await
     }
 
+    /// As [`transact`](Self::transact), for `work` that changes something. It is tried first on what
+    /// this client knows already, which may be old: then only the commit is a call. If that tells
+    /// otherwise, or changes nothing, it runs at the newest state.
+    pub async fn change<T, F>(&self, work: F) -> Result<T>
+    where
+        F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,
+    {
+        if let Some(recent) = self.context.store.recent() {
+            let clock = &self.context.clock;
+            let deadline = clock.monotonic() + CALL_TIME_MAX;
+            let is_late = || clock.monotonic() >= deadline;
+            let mut transaction = self.begin_at(recent);
+            let result = work(&mut transaction).await;
+            self.saw(transaction.point());
+            if let Ok(value) = result
+                && !transaction.is_read_only()
+                && let Outcome::Committed { point } = transaction.commit(None, is_late).await?
+            {
+                self.saw(point);
+                return Ok(value);
+            }
+        }
+        self.run(Steps::None, work).await
+    }
+
     /// As [`transact`](Self::transact). Blocks that `work` clears may be deleted before, if they are
     /// too many for one transaction: other clients then read zeros in their place for a while, and a
     /// crash may leave that.

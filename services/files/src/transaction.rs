@@ -123,6 +123,11 @@ impl Transaction {
         }
     }
 
+    /// Whether it has changed nothing.
+    pub fn is_read_only(&self) -> bool {
+        self.overlay.is_read_only()
+    }
+
     /// The point that its answers so far depend on.
     pub fn point(&self) -> DurabilityPoint {
         self.overlay.point()

@@ -7,7 +7,11 @@ use std::{io, path::PathBuf, process::ExitCode, sync::Arc, thread::available_par
 
 use anyhow::Context as _;
 use clap::Args;
-use files::{FileSystem, model::Access};
+use files::{
+    FileSystem,
+    cache::{CachedVolume, Policy},
+    model::Access,
+};
 use fuse_frontend::{
     FileHandler, Handler, Unmounted,
     mount::{Options, mount},
@@ -49,6 +53,9 @@ pub(crate) struct Mount {
     /// Print one JSON object when it is mounted
     #[arg(long)]
     json: bool,
+    /// The memory for blocks and attributes that were read
+    #[arg(long, value_name = "MiB", default_value_t = 64)]
+    cache_mb: u32,
     #[command(flatten)]
     server: Server,
 }
@@ -104,7 +111,8 @@ impl Mount {
         };
         let (clock, entropy) = (Arc::new(SystemClock), Arc::<SystemEntropy>::default());
         let session = SessionId(entropy.next_u64());
-        let opened = FileSystem::open(store, clock, entropy, session, root).await;
+        let cached = CachedVolume::new(store, Policy::Eager, (self.cache_mb as usize) << 20);
+        let opened = FileSystem::open(Arc::new(cached), clock, entropy, session, root).await;
         let opened = opened.with_context(|| format!("the volume {} cannot be read", self.volume));
         Ok(Arc::new(opened?))
     }

@@ -84,7 +84,7 @@ impl Node {
     pub(super) async fn write(self: Arc<Self>, ino: Ino, target: Target, data: Bytes) -> Outcome {
         let Target { offset, privileges } = target;
         let count = data.len() as u32;
-        let written = self.calls.run(move |transaction| {
+        let written = self.calls.change(move |transaction| {
             let data = data.clone();
             async move {
                 match offset {
@@ -115,7 +115,7 @@ impl Node {
             ZERO_RANGE => Allocation::ZeroRange,
             _ => return Err(Errno::EOPNOTSUPP),
         };
-        let allocated = self.calls.run(move |transaction| {
+        let allocated = self.calls.change(move |transaction| {
             transaction
                 .fallocate(ino, allocation, offset, length)
                 .boxed()

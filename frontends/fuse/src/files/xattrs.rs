@@ -58,7 +58,7 @@ impl Node {
             libc::XATTR_REPLACE => SetMode::Replace,
             _ => return Err(Errno::EINVAL),
         };
-        let set = self.calls.run(move |transaction| {
+        let set = self.calls.change(move |transaction| {
             let (name, value) = (name.clone(), value.clone());
             async move { transaction.setxattr(ino, mode, &name, &value).await }.boxed()
         });
@@ -79,7 +79,7 @@ impl Node {
     }
 
     pub(super) async fn remove_xattr(self: Arc<Self>, ino: Ino, name: Bytes) -> Outcome {
-        let removed = self.calls.run(move |transaction| {
+        let removed = self.calls.change(move |transaction| {
             let name = name.clone();
             async move { transaction.removexattr(ino, &name).await }.boxed()
         });

@@ -2,11 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use transactions::serializable::VolumeStore as _;
+use futures_util::FutureExt as _;
+use transactions::serializable::VolumeStore;
 
 use super::{lossy::Counted, *};
 use crate::{
     Ino,
+    cache::{CachedVolume, Policy},
     model::{Privileges, RenameMode},
 };
 
@@ -153,5 +155,70 @@ fn opens_of_different_inodes_do_not_wait_for_each_other() {
         futures_util::pin_mut!(waiting, other);
         let first = futures_util::future::select(waiting, other).await;
         assert_eq!(first.factor_first().0, "other");
+    });
+}
+
+/// What is known is not read again, and what is to be committed begins at what is known.
+#[test]
+fn with_a_cache_a_change_is_one_call() {
+    simulated::run(async {
+        let world = World::new(1);
+        let (counted, _) = Counted::open(&world).await;
+        let store = counted.clone() as Arc<dyn VolumeStore>;
+        let cached = Arc::new(CachedVolume::new(store, Policy::Eager, 1 << 20));
+        let session = SessionId(2);
+        let opened =
+            FileSystem::open(cached, world.clock(), world.entropy(), session, ACCESS).await;
+        let files = opened.expect("opened");
+        let f = files
+            .create(Ino::ROOT, ACCESS, &name("f"))
+            .await
+            .expect("created");
+        let write = |text: &'static str| {
+            files.change(move |transaction| {
+                async move { transaction.write(f, 0, Privileges::Keep, &name(text)).await }.boxed()
+            })
+        };
+        write("first").await.expect("written");
+        let calls = || counted.calls.load(Ordering::Relaxed);
+        let before = calls();
+        write("again").await.expect("written");
+        assert_eq!(calls() - before, 1, "a write");
+        files.read(f, 0, 9).await.expect("read");
+        let before = calls();
+        assert_eq!(files.read(f, 0, 9).await, Ok(name("again")));
+        assert_eq!(calls() - before, 1, "a read of what is cached");
+    });
+}
+
+/// A client that knows an old state must neither fail by it nor write over what it does not know.
+#[test]
+fn a_change_on_an_old_state_runs_again_on_the_new_one() {
+    simulated::run(async {
+        let (volume, world) = (volume(), World::new(1));
+        let other = client(&volume, 2, Mutant::NONE).await;
+        let cached = Arc::new(CachedVolume::new(volume.clone(), Policy::Eager, 1 << 20));
+        let session = SessionId(1);
+        let opened =
+            FileSystem::open(cached, world.clock(), world.entropy(), session, ACCESS).await;
+        let files = opened.expect("opened");
+        refused(
+            files.stat(Ino::ROOT, &name("f")).await,
+            crate::Errno::ENOENT,
+        );
+        let made = other.create(Ino::ROOT, ACCESS, &name("f")).await;
+        made.expect("created");
+        let made = files.change(|transaction| {
+            async move { transaction.create(Ino::ROOT, ACCESS, &name("f")).await }.boxed()
+        });
+        refused(made.await, crate::Errno::EEXIST);
+        let unlinked = files.change(|transaction| {
+            async move { transaction.unlink(Ino::ROOT, &name("f")).await }.boxed()
+        });
+        unlinked.await.expect("it is there by now");
+        refused(
+            other.stat(Ino::ROOT, &name("f")).await,
+            crate::Errno::ENOENT,
+        );
     });
 }
