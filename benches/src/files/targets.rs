@@ -204,16 +204,18 @@ fn landfast(program: &Path, directory: &Path, running: &Running) -> Result<Ready
     server.args(["--s3", "off", "--routes", "off"]);
     let output = directory.join("serve.out");
     running.spawn(server, &output)?;
+    let mut url = None;
     wait("the server", || {
-        Ok(fs::read_to_string(&output)?.contains("ready "))
+        let printed = fs::read_to_string(&output)?;
+        let ready = printed.lines().find(|line| line.starts_with("ready "));
+        let mut words = ready.into_iter().flat_map(str::split_whitespace);
+        url = words.find_map(|word| Some(format!("http://{}", word.strip_prefix("http=")?)));
+        Ok(url.is_some())
     })?;
-    let files = |arguments: &[&str]| {
-        let mut command = Command::new(&program);
-        command.arg("files").args(arguments);
-        command.arg("--data-dir").arg(&data);
-        command
-    };
-    let created = files(&["create", VOLUME]).output()?;
+    let created = Command::new(&program)
+        .args(["files", "create", VOLUME, "--url"])
+        .args(url)
+        .output()?;
     ensure!(
         created.status.success(),
         "landfast files create: {}",
@@ -222,7 +224,9 @@ fn landfast(program: &Path, directory: &Path, running: &Running) -> Result<Ready
     let mut roots = Vec::new();
     for name in ["one", "two"] {
         let root = fresh(&directory.join(name))?;
-        let mount = files(&["mount", VOLUME, &root.display().to_string()]);
+        let mut mount = Command::new(&program);
+        mount.args(["files", "mount", VOLUME]).arg(&root);
+        mount.arg("--data-dir").arg(&data);
         running.mount(mount, &root, &directory.join(format!("{name}.out")))?;
         roots.push(root);
     }
