@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 
@@ -317,3 +318,43 @@ def a_virtual_environment_is_made_whole_or_not_at_all(volume):
     volume.run(make)
     prefix = volume.run("environment/bin/python -c 'import sys; print(sys.prefix)'")
     assert prefix == f"{volume.root}/environment\n"
+
+
+# Runs as an ordinary user, in a mount namespace in which that user may open /dev/fuse.
+AS_A_USER = """
+    set -e
+    cd $1
+    mknod fuse c 10 229
+    chmod 666 fuse
+    mount --bind fuse /dev/fuse
+    mkdir data bin
+    cp $2 bin/landfast
+    chown -R 65534:65534 .
+    exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec '
+        export PATH=$PWD/bin:$PATH HOME=$PWD TMPDIR=$PWD LANDFAST_DATA_DIR=$PWD/data
+        listeners="--http 127.0.0.1:0 --zookeeper 127.0.0.1:0 --s3 127.0.0.1:0 --routes 127.0.0.1:0"
+        landfast serve $listeners > ready 2> log &
+        trap "kill $!; wait" EXIT
+        until grep -q ^ready ready; do sleep 0.02; done
+        export LANDFAST_URL=http://$(sed -n "s/.* http=\\([^ ]*\\).*/\\1/p" ready)
+        landfast files create demo
+        run() { landfast files exec demo --chdir / -- sh -ec "$1"; }
+        run "id -u; echo one > a; stat -c %u a; sed -n s/CapEff://p /proc/self/status"
+        run "rm a; exit 7" 2>&1 || echo "code $?"
+        run "cat a"
+    '
+"""
+
+
+def a_user_without_rights_can_run_it(server, tmp_path):
+    files_exec.mountable(server, tmp_path)
+    if os.geteuid() or subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode:
+        pytest.skip("only root can give up its rights, and users may make no namespaces")
+    words = ["unshare", "--mount", "sh", "-c", textwrap.dedent(AS_A_USER), "sh"]
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        told = subprocess.run([*words, folder, server.program], capture_output=True, text=True, timeout=waiting.GUARD_SECONDS)
+    assert told.returncode == 0, told
+    lines = told.stdout.split("\n")
+    assert lines[:2] == ["65534", "65534"] and int(lines[2], 16) == 0, told
+    assert "nothing was changed" in lines[3] and lines[4:] == ["code 7", "one", ""], told
