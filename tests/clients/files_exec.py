@@ -1,9 +1,12 @@
 """Commands under `landfast files exec` for the tests."""
 
 import itertools
+import os
 import shlex
 import subprocess
 import textwrap
+
+import pytest
 
 import http_api
 import waiting
@@ -68,3 +71,12 @@ def ended(process, input=None, code=0):
     stdout, stderr = process.communicate(input, timeout=waiting.GUARD_SECONDS)
     assert process.returncode == code, (process.returncode, stdout, stderr)
     return stdout if code == 0 else stderr
+
+
+def mountable(server, folder):
+    """A new volume, if this user may mount it."""
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("this user may not use /dev/fuse")
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("this user may not make a mount namespace")
+    return Volume(server, folder)

@@ -2,18 +2,22 @@
 
 import os
 import pathlib
+import random
 import select
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+import threading
 
 import pytest
 
 import files_exec
 import waiting
 
+UNKNOWN = 74
 CONFLICT = 75
 TIME_UP = 124
 FAILED = 125
@@ -21,11 +25,7 @@ FAILED = 125
 
 @pytest.fixture
 def volume(server, tmp_path):
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        pytest.skip("this user may not use /dev/fuse")
-    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
-        pytest.skip("this user may not make a mount namespace")
-    return files_exec.Volume(server, tmp_path)
+    return files_exec.mountable(server, tmp_path)
 
 
 def a_success_commits_and_then_its_output_is_printed_once(volume):
@@ -218,6 +218,64 @@ def the_mount_is_where_it_is_asked_for(volume):
     assert told.returncode == FAILED and "must be a directory" in told.stderr, told
 
 
+def a_server_that_is_away_does_not_keep_a_command_from_ending(own_volume):
+    own_volume.run("echo one > a")
+    process = own_volume.start(f"touch {own_volume.mark('started')}; while cat a && ls > b; do :; done; sleep 1000")
+    waiting.until(lambda: (own_volume.folder / "started").exists(), "the start")
+    own_volume.server.process.send_signal(signal.SIGSTOP)
+    try:
+        threading.Event().wait(0.2)
+        process.send_signal(signal.SIGTERM)
+        files_exec.ended(process, code=128 + signal.SIGTERM)
+    finally:
+        own_volume.server.process.send_signal(signal.SIGCONT)
+    assert own_volume.run("ls") == "a\n"
+
+
+@pytest.fixture
+def own_volume(own_server, tmp_path):
+    """A volume of a server that the test may stop."""
+    return files_exec.mountable(own_server, tmp_path)
+
+
+def a_server_that_restarts_meanwhile_is_no_reason_to_abort(own_volume):
+    own_volume.run("echo one > a")
+    process = own_volume.start(f"cat a; echo two > b; touch {own_volume.mark('started')}; cat < {own_volume.mark('go')}; cat a")
+    os.mkfifo(own_volume.folder / "go")
+    waiting.until(lambda: (own_volume.folder / "started").exists(), "the start")
+    own_volume.server.kill()
+    (own_volume.folder / "go").write_text("")
+    own_volume.server.start()
+    assert files_exec.ended(process) == "one\none\n"
+    assert own_volume.run("cat b") == "two\n"
+
+
+def every_increment_counts_once_though_the_server_is_killed(own_volume):
+    own_volume.run("echo 0 > counter")
+    running = threading.Event()
+    codes = []
+
+    def increment():
+        while not running.is_set():
+            process = own_volume.start("n=$(($(cat counter) + 1)); echo $n > counter; echo $n", "--attempts", "1000")
+            stdout, stderr = process.communicate(timeout=waiting.GUARD_SECONDS)
+            codes.append(process.returncode)
+            assert process.returncode in (0, 1, UNKNOWN, FAILED), stderr
+            assert process.returncode == 0 or not stdout, "nothing is printed of what may not survive"
+
+    def kill():
+        seed = random.Random(7)
+        for _ in range(5):
+            threading.Event().wait(seed.uniform(0.05, 0.4))
+            own_volume.server.kill()
+            own_volume.server.start()
+        running.set()
+
+    waiting.together(increment, increment, kill)
+    counted = int(own_volume.run("cat counter"))
+    assert codes.count(0) <= counted <= codes.count(0) + codes.count(UNKNOWN), codes
+
+
 GIT = "git -c user.name=test -c user.email=test@example.org -C repository"
 
 
@@ -260,3 +318,43 @@ def a_virtual_environment_is_made_whole_or_not_at_all(volume):
     volume.run(make)
     prefix = volume.run("environment/bin/python -c 'import sys; print(sys.prefix)'")
     assert prefix == f"{volume.root}/environment\n"
+
+
+# Runs as an ordinary user, in a mount namespace in which that user may open /dev/fuse.
+AS_A_USER = """
+    set -e
+    cd $1
+    mknod fuse c 10 229
+    chmod 666 fuse
+    mount --bind fuse /dev/fuse
+    mkdir data bin
+    cp $2 bin/landfast
+    chown -R 65534:65534 .
+    exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec '
+        export PATH=$PWD/bin:$PATH HOME=$PWD TMPDIR=$PWD LANDFAST_DATA_DIR=$PWD/data
+        listeners="--http 127.0.0.1:0 --zookeeper 127.0.0.1:0 --s3 127.0.0.1:0 --routes 127.0.0.1:0"
+        landfast serve $listeners > ready 2> log &
+        trap "kill $!; wait" EXIT
+        until grep -q ^ready ready; do sleep 0.02; done
+        export LANDFAST_URL=http://$(sed -n "s/.* http=\\([^ ]*\\).*/\\1/p" ready)
+        landfast files create demo
+        run() { landfast files exec demo --chdir / -- sh -ec "$1"; }
+        run "id -u; echo one > a; stat -c %u a; sed -n s/CapEff://p /proc/self/status"
+        run "rm a; exit 7" 2>&1 || echo "code $?"
+        run "cat a"
+    '
+"""
+
+
+def a_user_without_rights_can_run_it(server, tmp_path):
+    files_exec.mountable(server, tmp_path)
+    if os.geteuid() or subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode:
+        pytest.skip("only root can give up its rights, and users may make no namespaces")
+    words = ["unshare", "--mount", "sh", "-c", textwrap.dedent(AS_A_USER), "sh"]
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        told = subprocess.run([*words, folder, server.program], capture_output=True, text=True, timeout=waiting.GUARD_SECONDS)
+    assert told.returncode == 0, told
+    lines = told.stdout.split("\n")
+    assert lines[:2] == ["65534", "65534"] and int(lines[2], 16) == 0, told
+    assert "nothing was changed" in lines[3] and lines[4:] == ["code 7", "one", ""], told

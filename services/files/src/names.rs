@@ -23,7 +23,7 @@ impl FileSystem {
         let Some((ino, entry)) = inode::owner_of(key) else {
             return format!("the key {:?}", key.name());
         };
-        let found = self.path_of(ino).await.unwrap_or_default();
+        let found = self.path_of(ino, ENTRIES_MAX).await.unwrap_or_default();
         match (found, entry) {
             (Some(path), Some(entry)) => joined(&path, &entry),
             (Some(path), None) => path,
@@ -35,12 +35,11 @@ impl FileSystem {
         }
     }
 
-    /// A path to `ino`, if one is among the first [`ENTRIES_MAX`] names.
-    async fn path_of(&self, ino: Ino) -> Result<Option<String>> {
+    /// A path to `ino`, if one is among the first `left` names.
+    pub(crate) async fn path_of(&self, ino: Ino, mut left: usize) -> Result<Option<String>> {
         if ino == Ino::ROOT {
             return Ok(Some("/".to_owned()));
         }
-        let mut left = ENTRIES_MAX;
         let mut directories = VecDeque::from([(Ino::ROOT, "/".to_owned())]);
         while let Some((directory, path)) = directories.pop_front() {
             let (mut listing, mut cookie) = (Listing::new(directory), 0);

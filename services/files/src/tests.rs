@@ -5,6 +5,7 @@ mod conflicts;
 mod large;
 mod locks;
 mod lossy;
+mod names;
 mod orphans;
 mod random;
 mod round_trips;

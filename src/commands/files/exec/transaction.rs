@@ -23,7 +23,7 @@ use ports::Entropy as _;
 use tokio::{
     runtime,
     task::{JoinHandle, spawn_blocking},
-    time::sleep,
+    time::{sleep, timeout},
 };
 use transactions::serializable::{
     VolumeStore,
@@ -41,6 +41,8 @@ const READ_PERIOD: Duration = Duration::from_secs(20);
 const UNPINNED_MAX: Duration = Duration::from_mins(15);
 /// The time for which a commit is repeated while the volume does not answer.
 const COMMIT_MAX: Duration = Duration::from_secs(30);
+/// The time to end an aborted transaction while the volume does not answer.
+const ABORT_MAX: Duration = Duration::from_secs(5);
 /// The permissions of the root directory of a volume that has none yet.
 const ROOT_MODE: u32 = 0o755;
 
@@ -194,11 +196,15 @@ impl Volume for Attempts {
 
     async fn abort(&mut self) -> anyhow::Result<()> {
         let open = self.open.take().context("no transaction is open")?;
-        let closed = self.closed(open).await;
-        self.unpin().await;
-        if let Ok(transaction) = closed {
-            // The failure of the command is told either way.
-            let _ = self.store.externalize(transaction.point()).await;
+        let ended = async {
+            if let Ok(transaction) = self.closed(open).await {
+                // The failure of the command is told either way.
+                let _ = self.store.externalize(transaction.point()).await;
+            }
+            self.unpin().await;
+        };
+        if timeout(ABORT_MAX, ended).await.is_err() {
+            tracing::warn!("the volume does not answer; its server ends the transaction by itself");
         }
         Ok(())
     }
