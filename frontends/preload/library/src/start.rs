@@ -18,8 +18,7 @@ use crate::{
 /// The exit status of a program whose server cannot be reached.
 const EXIT_UNREACHABLE: c_int = 126;
 
-/// The variables that lead a program to its server.
-pub(crate) const VARIABLES: [&str; 3] = ["LD_PRELOAD", environment::SOCKET, environment::AT];
+const LD_PRELOAD: &str = "LD_PRELOAD";
 
 const NEW: u8 = 0;
 const STARTING: u8 = 1;
@@ -39,8 +38,8 @@ pub(crate) struct Start {
     pub(crate) folder: PathBuffer,
     /// The path at which the program sees the volume.
     pub(crate) at: PathBuffer,
-    /// The variables that lead a program here, each with its value.
-    variables: [PathBuffer; 3],
+    /// The value of `LD_PRELOAD`.
+    preload: PathBuffer,
 }
 
 /// A value that is written before `STATE` says so, and never again.
@@ -145,13 +144,11 @@ fn connected(socket: &[u8], at: &[u8]) -> Result<Start> {
         socket: path,
         folder: PathBuffer::new(),
         at: PathBuffer::new(),
-        variables: [const { PathBuffer::new() }; 3],
+        preload: PathBuffer::new(),
     };
-    for (kept, name) in start.variables.iter_mut().zip(VARIABLES) {
-        kept.push(name.as_bytes())?;
-        kept.push(b"=")?;
-        kept.push(variable(name).unwrap_or_default())?;
-    }
+    start
+        .preload
+        .push(variable(LD_PRELOAD).unwrap_or_default())?;
     start.folder.push(&socket[..end])?;
     start.at.push(at)?;
     Ok(start)
@@ -247,8 +244,12 @@ pub(crate) fn kernel_cwd() -> Result<PathBuffer> {
     Ok(path)
 }
 
-/// The variables that programs need, with their values at the start of this one.
-pub(crate) fn variables() -> impl Iterator<Item = *const c_char> {
-    let variables = get().map_or(&[][..], |start| &start.variables);
-    variables.iter().map(PathBuffer::as_ptr)
+/// The variables that lead a program to its server, with their values at the start of this one.
+pub(crate) fn variables() -> Option<[(&'static [u8], &'static [u8]); 3]> {
+    let start = get()?;
+    Some([
+        (LD_PRELOAD.as_bytes(), start.preload.as_bytes()),
+        (environment::SOCKET.as_bytes(), start.socket.as_bytes()),
+        (environment::AT.as_bytes(), start.at.as_bytes()),
+    ])
 }

@@ -18,6 +18,7 @@ use transactions::serializable::{
 };
 
 mod programs;
+mod semantics;
 
 /// Where programs see the volume. The path does not exist.
 const AT: &str = "/landfast-test/demo";
