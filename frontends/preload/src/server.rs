@@ -12,7 +12,7 @@
 //! - The folder of the server exists until the server ends, and then is removed.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     fs::{self, DirBuilder},
     io::{self, IoSlice},
@@ -37,7 +37,7 @@ use bytes::Bytes;
 use files::{Errno, FileSystem, Ino, Listing, Result, Transaction, model::Space};
 use futures_util::FutureExt as _;
 use nix::{
-    fcntl::{FcntlArg, OFlag, fcntl},
+    fcntl::{FcntlArg, OFlag, SealFlag, fcntl},
     sys::{
         memfd::{MFdFlags, memfd_create},
         socket::{ControlMessage, MsgFlags, sendmsg},
@@ -48,10 +48,11 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 use crate::{
+    cache::{CACHE_BYTES, Cache},
     calls::{self, Answer, encoded, kind_bits},
     environment,
     shared::{self, Buffers, Region, Slot, Word, state},
-    wire::{Request, VERSION},
+    wire::{Request, VERSION, set},
 };
 
 /// How long the server spins for the next request before it waits for it, if a processor is idle.
@@ -145,10 +146,10 @@ impl Server {
                 .mode(0o700)
                 .create(folder.path().join(name))?;
         }
-        let memory = memfd_create(c"landfast-preload", MFdFlags::MFD_CLOEXEC);
-        let memory = memory.map_err(io::Error::from)?;
-        nix::unistd::ftruncate(&memory, region_bytes as i64).map_err(io::Error::from)?;
-        let region = Region::create(memory.as_fd(), options.buffers)?;
+        let memory = Memory::new(region_bytes)?;
+        let region = Region::create(memory.region.as_fd(), options.buffers)?;
+        let cache = Cache::create(memory.cache.as_fd())?;
+        memory.seal()?;
         let wants_closed = matches!(backing, Backing::FileSystem(_));
         let word = region.word(Word::WantsClosed);
         word.store(wants_closed.into(), Ordering::Relaxed);
@@ -161,6 +162,8 @@ impl Server {
         let answers = Answers {
             backing,
             region,
+            cache,
+            cached: BTreeSet::new(),
             runtime,
             at: Bytes::copy_from_slice(options.at.as_os_str().as_bytes()),
             folder: folder.path().to_owned(),
@@ -178,7 +181,7 @@ impl Server {
         let builder = thread::Builder::new().name("preload-memory".into());
         let ends = stop.clone();
         let handing_out = builder.spawn(move || {
-            hand_out(&listener, &memory, region_bytes as u64, &ends);
+            hand_out(&listener, &memory, &ends);
         })?;
         server.handing_out = Some(handing_out);
         let builder = thread::Builder::new().name("preload-answers".into());
@@ -220,8 +223,41 @@ impl Drop for Server {
     }
 }
 
+/// The shared memory.
+#[derive(Debug)]
+struct Memory {
+    region: OwnedFd,
+    region_bytes: usize,
+    cache: OwnedFd,
+}
+
+impl Memory {
+    fn new(region_bytes: usize) -> io::Result<Self> {
+        let file = |bytes: usize| {
+            let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+            let file = memfd_create(c"landfast-preload", flags)?;
+            nix::unistd::ftruncate(&file, bytes as i64)?;
+            Ok::<_, io::Error>(file)
+        };
+        Ok(Self {
+            region: file(region_bytes)?,
+            region_bytes,
+            cache: file(CACHE_BYTES)?,
+        })
+    }
+
+    /// From here on no process maps the cache for writing, and no file changes its length.
+    fn seal(&self) -> io::Result<()> {
+        let lengths = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+        fcntl(&self.region, FcntlArg::F_ADD_SEALS(lengths))?;
+        let future_write = SealFlag::from_bits_retain(libc::F_SEAL_FUTURE_WRITE);
+        fcntl(&self.cache, FcntlArg::F_ADD_SEALS(lengths | future_write))?;
+        Ok(())
+    }
+}
+
 /// Sends the shared memory to each process that connects.
-fn hand_out(listener: &UnixListener, memory: &OwnedFd, region_bytes: u64, stop: &Stop) {
+fn hand_out(listener: &UnixListener, memory: &Memory, stop: &Stop) {
     for stream in listener.incoming() {
         if stop.is_set.load(Ordering::Acquire) {
             return;
@@ -232,8 +268,8 @@ fn hand_out(listener: &UnixListener, memory: &OwnedFd, region_bytes: u64, stop: 
             continue;
         };
         let mut greeting = VERSION.to_le_bytes().to_vec();
-        greeting.extend(region_bytes.to_le_bytes());
-        let descriptors = [memory.as_raw_fd()];
+        greeting.extend((memory.region_bytes as u64).to_le_bytes());
+        let descriptors = [memory.region.as_raw_fd(), memory.cache.as_raw_fd()];
         let sent = sendmsg::<()>(
             stream.as_raw_fd(),
             &[IoSlice::new(&greeting)],
@@ -260,6 +296,9 @@ fn is_normal(at: &Path) -> bool {
 struct Answers {
     backing: Backing,
     region: Region,
+    cache: Cache,
+    /// The inodes that may have bytes in the cache.
+    cached: BTreeSet<u64>,
     runtime: Handle,
     at: Bytes,
     folder: PathBuf,
@@ -365,13 +404,54 @@ impl Answers {
             }) => self.list(Ino(ino), listing, cookie),
             Some(Request::Sync {}) => self.sync(),
             Some(Request::Space {}) => self.space(),
-            Some(request) => self.call(message).inspect(|answer| {
-                if let Request::Open { .. } = request {
-                    self.opened(answer);
-                }
-            }),
+            Some(request) => {
+                self.before(&request);
+                self.call(message)
+                    .inspect(|answer| self.after(&request, answer))
+            }
         };
         answered.unwrap_or_else(|errno| Answer::refused(errno as i32))
+    }
+
+    /// Forgets the bytes that a call may take away.
+    fn before(&mut self, request: &Request<'_>) {
+        let shortens = match request {
+            Request::Change { changes, .. } => changes.set & set::SIZE != 0,
+            Request::Open { flags, .. } => flags & libc::O_TRUNC.cast_unsigned() != 0,
+            Request::Allocate { .. } => true,
+            _ => false,
+        };
+        if shortens {
+            // The inode behind a path is not known yet, and calls that shorten are rare.
+            for ino in std::mem::take(&mut self.cached) {
+                self.cache.forget(ino);
+            }
+        }
+    }
+
+    /// Notes what a successful call has opened, read or written.
+    fn after(&mut self, request: &Request<'_>, answer: &Answer) {
+        if answer.status != 0 {
+            if let Request::Write { ino, .. } = request {
+                // It may have written some of the bytes.
+                self.cache.forget(*ino);
+            }
+            return;
+        }
+        // Without a transaction, another client may change the bytes at any time.
+        let has_snapshot = matches!(self.backing, Backing::Transaction(_));
+        match request {
+            Request::Open { .. } => self.opened(answer),
+            Request::Read { ino, offset, .. } if has_snapshot => {
+                self.cached.insert(*ino);
+                self.cache.note(*ino, *offset, &answer.payload);
+            }
+            Request::Write { ino, offset, data } if has_snapshot => {
+                self.cached.insert(*ino);
+                self.cache.note(*ino, *offset, data);
+            }
+            _ => {}
+        }
     }
 
     fn call(&mut self, message: &Bytes) -> Result<Answer> {
@@ -462,9 +542,6 @@ impl Answers {
         let Ok(ino) = ino.try_into().map(|ino| Ino(u64::from_le_bytes(ino))) else {
             return;
         };
-        if answer.status != 0 {
-            return;
-        }
         let count = self.open.entry(ino).or_default();
         *count += 1;
         if *count == 1

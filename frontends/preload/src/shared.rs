@@ -140,7 +140,7 @@ impl Region {
     pub fn create(file: BorrowedFd<'_>, buffers: Buffers) -> io::Result<Self> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
         let len = buffers.region_bytes().ok_or_else(invalid)?;
-        let base = map(file, len)?;
+        let base = map(file, len, Access::ReadWrite)?;
         let region = Self { base, buffers };
         region.word(Word::Version).store(VERSION, Ordering::Relaxed);
         let count = region.word(Word::Buffers);
@@ -158,7 +158,7 @@ impl Region {
         if len < 2 * PAGE {
             return Err(invalid());
         }
-        let base = map(file, len)?;
+        let base = map(file, len, Access::ReadWrite)?;
         let mut buffers = Buffers { count: 0, bytes: 0 };
         let region = Self { base, buffers };
         let read = |word| region.word(word).load(Ordering::Acquire);
@@ -268,13 +268,25 @@ pub fn is_alive(pid: u32) -> bool {
     sent == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
-fn map(file: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
+/// What a process may do with a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// Maps the first `len` bytes of a file, shared.
+pub(crate) fn map(file: BorrowedFd<'_>, len: usize, access: Access) -> io::Result<NonNull<u8>> {
+    let protection = match access {
+        Access::Read => libc::PROT_READ,
+        Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+    };
     // SAFETY: a new mapping at an address that the kernel chooses.
     let base = unsafe {
         libc::mmap(
             ptr::null_mut(),
             len,
-            libc::PROT_READ | libc::PROT_WRITE,
+            protection,
             libc::MAP_SHARED,
             file.as_raw_fd(),
             0,

@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU8, Ordering},
 };
 
-use preload_frontend::{environment, shared::Region, wire::VERSION};
+use preload_frontend::{cache::Cache, environment, shared::Region, wire::VERSION};
 
 use crate::{
     reserve, route,
@@ -32,6 +32,7 @@ static FOUND: Once<Start> = Once(UnsafeCell::new(MaybeUninit::uninit()));
 #[derive(Debug)]
 pub(crate) struct Start {
     region: Region,
+    cache: Cache,
     /// The path of the server's socket.
     socket: PathBuffer,
     /// The server's folder.
@@ -73,6 +74,11 @@ pub(crate) fn get() -> Option<&'static Start> {
 /// The shared memory.
 pub(crate) fn region() -> Option<&'static Region> {
     get().map(|start| &start.region)
+}
+
+/// Bytes that can be read without a request.
+pub(crate) fn cache() -> Option<&'static Cache> {
+    get().map(|start| &start.cache)
 }
 
 /// Whether the server is still there.
@@ -135,12 +141,14 @@ fn connected(socket: &[u8], at: &[u8]) -> Result<Start> {
     let mut path = PathBuffer::new();
     path.push(socket)?;
     let connection = connect(&path)?;
-    let region = receive(connection);
+    let received = receive(connection);
     close(connection);
+    let (region, cache) = received?;
     let end = socket.iter().rposition(|byte| *byte == b'/');
     let end = end.ok_or(libc::EINVAL)?;
     let mut start = Start {
-        region: region?,
+        region,
+        cache,
         socket: path,
         folder: PathBuffer::new(),
         at: PathBuffer::new(),
@@ -182,7 +190,7 @@ fn close(fd: c_int) {
 }
 
 /// Receives the shared memory.
-fn receive(socket: c_int) -> Result<Region> {
+fn receive(socket: c_int) -> Result<(Region, Cache)> {
     let mut greeting = [0_u8; 12];
     let mut control = [0_u64; 8];
     let mut part = libc::iovec {
@@ -203,26 +211,39 @@ fn receive(socket: c_int) -> Result<Region> {
         }
     };
     // SAFETY: the kernel has written the header and its control part, which is large enough.
-    let fd = unsafe {
+    let [region, cache] = unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
-        if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
+        let bytes = libc::CMSG_LEN(2 * size_of::<c_int>() as u32) as usize;
+        if header.is_null()
+            || (*header).cmsg_type != libc::SCM_RIGHTS
+            || (*header).cmsg_len != bytes
+        {
             return Err(libc::EPROTO);
         }
-        libc::CMSG_DATA(header).cast::<c_int>().read_unaligned()
+        libc::CMSG_DATA(header)
+            .cast::<[c_int; 2]>()
+            .read_unaligned()
     };
     let (version, bytes) = greeting.split_at(4);
     let is_ours = received == greeting.len() && version == VERSION.to_le_bytes();
     let bytes = bytes.try_into().map_or(0, u64::from_le_bytes);
-    let region = if is_ours {
-        // SAFETY: the descriptor was just received, and is closed below.
-        let file = unsafe { BorrowedFd::borrow_raw(fd) };
-        Region::open(file, bytes as usize)
-            .map_err(|error| error.raw_os_error().unwrap_or(libc::EPROTO))
+    let mapped = if is_ours {
+        // SAFETY: the descriptors were just received, and are closed below.
+        let files = unsafe {
+            [
+                BorrowedFd::borrow_raw(region),
+                BorrowedFd::borrow_raw(cache),
+            ]
+        };
+        let mapped = Region::open(files[0], bytes as usize)
+            .and_then(|region| Ok((region, Cache::open(files[1])?)));
+        mapped.map_err(|error| error.raw_os_error().unwrap_or(libc::EPROTO))
     } else {
         Err(libc::EPROTO)
     };
-    close(fd);
-    region
+    close(region);
+    close(cache);
+    mapped
 }
 
 /// Whether `path` is in the folder of the server.

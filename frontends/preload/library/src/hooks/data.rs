@@ -11,6 +11,7 @@ use preload_frontend::wire::{DATA_BYTES_MAX, Place, Request, Status};
 use super::{aliases, hooks, pass};
 use crate::{
     client::{self, Failure, PositionLock},
+    start,
     sys::{Result, syscall},
     table::{self, Open},
 };
@@ -60,6 +61,13 @@ fn read_at(open: Open, to: *mut c_void, count: usize, offset: i64) -> Result<usi
     }
     let offset = u64::try_from(offset).map_err(|_| libc::EINVAL)?;
     let count = count.min(COUNT_MAX);
+    let is_cached = start::cache().is_some_and(|cache| {
+        // SAFETY: the caller's memory has `count` bytes.
+        count > 0 && unsafe { cache.read(open.ino(), offset, to.cast(), count) }
+    });
+    if is_cached {
+        return Ok(count);
+    }
     let mut done = 0;
     while done < count {
         let part = (count - done).min(DATA_BYTES_MAX);

@@ -142,6 +142,33 @@ fn check_program(path: *const c_char) -> Result<()> {
     Ok(())
 }
 
+/// Checks the program that a search by `PATH` finds. Errors: those of [`check_program`].
+fn check_found(file: *const c_char) -> Result<()> {
+    // SAFETY: the caller has the contract of `execvp`.
+    let name = unsafe { sys::bytes(file) };
+    if start::get().is_none() || name.contains(&b'/') {
+        return check_program(file);
+    }
+    // SAFETY: the name ends with a NUL.
+    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    // SAFETY: a value is a string.
+    let path = if path.is_null() {
+        b"/bin:/usr/bin"
+    } else {
+        unsafe { sys::bytes(path) }
+    };
+    for folder in path.split(|byte| *byte == b':') {
+        let mut program = PathBuffer::new();
+        program.push(folder)?;
+        program.push(b"/")?;
+        program.push(name)?;
+        if syscall!(SYS_faccessat, libc::AT_FDCWD, program.as_ptr(), libc::X_OK).is_ok() {
+            return check_program(program.as_ptr());
+        }
+    }
+    Ok(())
+}
+
 /// Whether these first bytes are those of an ELF file without an interpreter. A file whose program
 /// headers are not among them counts as dynamic.
 fn is_static(head: &[u8]) -> bool {
@@ -218,6 +245,10 @@ fn completed(environment: *const *const c_char) -> Result<*const *const c_char> 
 
 type Strings = *const *const c_char;
 
+unsafe extern "C" {
+    static environ: Strings;
+}
+
 hooks! {
     chdir(path: *const c_char) -> c_int {
         on_path(
@@ -290,7 +321,16 @@ hooks! {
         let environment = completed(environment)?;
         pass!(execve(path => *const c_char, arguments => Strings, environment => Strings) -> c_int)
     }
+    execv(path: *const c_char, arguments: Strings) -> c_int {
+        // SAFETY: the caller has the contract of this function.
+        Ok(unsafe { execve(path, arguments, environ) })
+    }
+    execvp(file: *const c_char, arguments: Strings) -> c_int {
+        // SAFETY: the caller has the contract of this function.
+        Ok(unsafe { execvpe(file, arguments, environ) })
+    }
     execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+        check_found(file)?;
         let environment = completed(environment)?;
         pass!(execvpe(file => *const c_char, arguments => Strings, environment => Strings) -> c_int)
     }
@@ -305,6 +345,9 @@ hooks! {
     }
     posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void,
         attributes: *const c_void, arguments: Strings, environment: Strings) -> c_int {
+        if let Err(errno) = check_found(file) {
+            return Ok(errno);
+        }
         let environment = completed(environment)?;
         pass!(posix_spawnp(pid => *mut pid_t, file => *const c_char, actions => *const c_void,
             attributes => *const c_void, arguments => Strings, environment => Strings) -> c_int)

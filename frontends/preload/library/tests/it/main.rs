@@ -1,5 +1,7 @@
 //! Real programs on a volume, with the library loaded.
 
+#![allow(clippy::disallowed_methods)] // The figures are times.
+
 use std::{
     path::PathBuf,
     process::{Command, Output},
@@ -17,6 +19,7 @@ use transactions::serializable::{
     model::{BlockBytes, SessionId},
 };
 
+mod figures;
 mod programs;
 mod semantics;
 

@@ -84,7 +84,6 @@ hard
 link
 5
 there
-./a/hard
 ./c/two
 a
 b
