@@ -1,5 +1,7 @@
 //! Times of calls, by hand: `cargo test --release -p landfast-preload-library -- --ignored figures`.
 
+#![allow(unsafe_code)] // It calls what the library replaces.
+
 use std::{ffi::CString, time::Instant};
 
 use super::*;
@@ -20,7 +22,6 @@ fn figures() {
 /// The program that [`figures`] starts with the library.
 #[test]
 #[ignore = "figures starts it"]
-#[allow(unsafe_code)] // It calls what the library replaces.
 fn client() {
     let Ok(at) = std::env::var("AT") else {
         return;
