@@ -90,25 +90,38 @@ impl Cache {
         true
     }
 
+    /// Whether the bytes are here, all in one page.
+    pub fn has(&self, ino: u64, offset: u64, count: usize) -> bool {
+        let from = offset % PAGE;
+        let is_in_page = from + count as u64 <= PAGE;
+        is_in_page && self.sequence_of(ino, offset / PAGE, from, count).is_some()
+    }
+
     /// # Safety
     /// `to` has room for `count` bytes, and `from + count` is at most a page.
     unsafe fn read_line(&self, ino: u64, page: u64, from: u64, to: *mut u8, count: usize) -> bool {
+        let Some(before) = self.sequence_of(ino, page, from, count) else {
+            return false;
+        };
+        let line = line_of(ino, page);
+        // SAFETY: the range is in the line, and the caller's memory has room.
+        unsafe { ptr::copy_nonoverlapping(self.bytes(line).add(from as usize), to, count) };
+        fence(Ordering::Acquire);
+        self.word(line, Word::Sequence).load(Ordering::Relaxed) == before
+    }
+
+    /// The sequence number of the line that has these bytes, if there is one.
+    fn sequence_of(&self, ino: u64, page: u64, from: u64, count: usize) -> Option<u64> {
         let line = line_of(ino, page);
         let word = |word| self.word(line, word).load(Ordering::Relaxed);
-        let before = self.word(line, Word::Sequence).load(Ordering::Acquire);
+        let sequence = self.word(line, Word::Sequence).load(Ordering::Acquire);
         let extent = word(Word::Extent);
-        let is_here = before.is_multiple_of(2)
+        let is_here = sequence.is_multiple_of(2)
             && word(Word::Ino) == ino
             && word(Word::Page) == page
             && extent & u64::from(u32::MAX) <= from
             && from + count as u64 <= extent >> 32;
-        if !is_here {
-            return false;
-        }
-        // SAFETY: the range is in the line, and the caller's memory has room.
-        unsafe { ptr::copy_nonoverlapping(self.bytes(line).add(from as usize), to, count) };
-        fence(Ordering::Acquire);
-        word(Word::Sequence) == before
+        is_here.then_some(sequence)
     }
 
     /// Notes bytes that the transaction has read or written. Only the server calls it, one thread.

@@ -109,13 +109,21 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
+/// A write that failed after its call had returned. `fsync` reports it too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a write failed with error number {errno} after its call had returned: run it again")]
+pub struct LostWrite {
+    /// Linux's number of the error.
+    pub errno: i32,
+}
+
 /// A running server. Dropping it ends it, and forgets its transaction.
 #[derive(Debug)]
 pub struct Server {
     folder: TempDir,
     variables: Vec<(OsString, OsString)>,
     stop: Arc<Stop>,
-    answering: Option<JoinHandle<Backing>>,
+    answering: Option<JoinHandle<(Backing, Option<LostWrite>)>>,
     handing_out: Option<JoinHandle<()>>,
 }
 
@@ -153,6 +161,8 @@ impl Server {
         let wants_closed = matches!(backing, Backing::FileSystem(_));
         let word = region.word(Word::WantsClosed);
         word.store(wants_closed.into(), Ordering::Relaxed);
+        let word = region.word(Word::MayPost);
+        word.store((!wants_closed).into(), Ordering::Relaxed);
         let socket = folder.path().join("socket");
         let listener = UnixListener::bind(&socket)?;
         let stop = Arc::new(Stop {
@@ -164,6 +174,7 @@ impl Server {
             region,
             cache,
             cached: BTreeSet::new(),
+            lost: None,
             runtime,
             at: Bytes::copy_from_slice(options.at.as_os_str().as_bytes()),
             folder: folder.path().to_owned(),
@@ -195,15 +206,17 @@ impl Server {
     }
 
     /// Ends the server, after it has answered all requests that were posted. Later calls of
-    /// programs that still run fail with `EIO`. Returns the transaction, if it had one.
-    pub fn finish(mut self) -> Option<Transaction> {
+    /// programs that still run fail with `EIO`. Returns the transaction, if it had one. Errors: a
+    /// write failed whose program did not wait for it, so nothing may be committed.
+    pub fn finish(mut self) -> Result<Option<Transaction>, LostWrite> {
         match self.end() {
-            Some(Backing::Transaction(transaction)) => Some(*transaction),
-            Some(Backing::FileSystem(_)) | None => None,
+            Some((_, Some(lost))) => Err(lost),
+            Some((Backing::Transaction(transaction), None)) => Ok(Some(*transaction)),
+            Some((Backing::FileSystem(_), None)) | None => Ok(None),
         }
     }
 
-    fn end(&mut self) -> Option<Backing> {
+    fn end(&mut self) -> Option<(Backing, Option<LostWrite>)> {
         self.stop.is_set.store(true, Ordering::Release);
         shared::futex_wake(self.stop.region.word(Word::Doorbell));
         let answering = self.answering.take()?;
@@ -292,6 +305,20 @@ fn is_normal(at: &Path) -> bool {
         && bytes.len() < 1_024
 }
 
+/// A request in a buffer.
+#[derive(Debug, Clone, Copy)]
+struct Posted {
+    ticket: u32,
+    index: u32,
+    /// Its client does not wait for a reply.
+    is_alone: bool,
+}
+
+/// The order of tickets, which begin again after the last one.
+fn compare(one: u32, other: u32) -> std::cmp::Ordering {
+    one.wrapping_sub(other).cast_signed().cmp(&0)
+}
+
 /// The thread that answers.
 struct Answers {
     backing: Backing,
@@ -299,6 +326,8 @@ struct Answers {
     cache: Cache,
     /// The inodes that may have bytes in the cache.
     cached: BTreeSet<u64>,
+    /// The first write that failed without a client that waited for it.
+    lost: Option<LostWrite>,
     runtime: Handle,
     at: Bytes,
     folder: PathBuf,
@@ -309,7 +338,7 @@ struct Answers {
 }
 
 impl Answers {
-    fn serve(mut self, stop: &Stop) -> Backing {
+    fn serve(mut self, stop: &Stop) -> (Backing, Option<LostWrite>) {
         let processors = thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let mut last = Instant::now();
         loop {
@@ -320,7 +349,7 @@ impl Answers {
             }
             if stop.is_set.load(Ordering::Acquire) {
                 self.region.word(Word::HasEnded).store(1, Ordering::Release);
-                return self.backing;
+                return (self.backing, self.lost);
             }
             let may_spin = self.region.word(Word::MaySpin);
             if may_spin.load(Ordering::Relaxed) != 0 && last.elapsed() < SPIN {
@@ -340,47 +369,58 @@ impl Answers {
 
     /// Answers the posted requests, in the order of their tickets. Returns whether there were any.
     fn answer_posted(&mut self) -> bool {
-        let mut posted = self.posted();
-        if posted.is_empty() {
+        let last = self
+            .posted()
+            .into_iter()
+            .map(|posted| posted.ticket)
+            .max_by(|one, other| compare(*one, *other));
+        let Some(last) = last else {
             return false;
-        }
-        // A request with an earlier ticket may have come to a buffer that was looked at before.
-        if posted.len() > 1 || self.region.buffers().count > 1 {
-            posted = self.posted();
-        }
-        posted.sort_unstable();
-        let first = posted.first().map_or(0, |(ticket, _)| *ticket);
-        // Tickets begin again after the last one.
-        posted.sort_unstable_by_key(|(ticket, _)| ticket.wrapping_sub(first).cast_signed());
-        for (_, index) in posted {
+        };
+        // A request with an earlier ticket may have come to a buffer that was looked at before. One
+        // with a later ticket may follow one that was not seen, so it waits.
+        let mut posted = self.posted();
+        posted.retain(|posted| compare(posted.ticket, last).is_le());
+        posted.sort_unstable_by(|one, other| compare(one.ticket, other.ticket));
+        for Posted {
+            index, is_alone, ..
+        } in posted
+        {
             let len = self
                 .region
                 .slot(index, Slot::RequestBytes)
                 .load(Ordering::Relaxed);
             let message = Bytes::from(self.region.copy_out(index, len));
             let answer = self.answer(&message);
-            self.reply(index, &answer);
+            if is_alone {
+                if answer.status != 0 {
+                    let errno = answer.status;
+                    self.lost.get_or_insert(LostWrite { errno });
+                }
+                let state = self.region.slot(index, Slot::State);
+                state.store(state::FREE, Ordering::Release);
+            } else {
+                self.reply(index, &answer);
+            }
+            self.region.word(Word::Done).fetch_add(1, Ordering::Release);
         }
         true
     }
 
-    fn posted(&self) -> Vec<(u32, u32)> {
+    fn posted(&self) -> Vec<Posted> {
         let slots = 0..self.region.buffers().count;
-        let is_posted = |index: &u32| {
-            self.region
-                .slot(*index, Slot::State)
-                .load(Ordering::Acquire)
-                == state::POSTED
-        };
-        let ticket = |index| {
-            self.region
-                .slot(index, Slot::Ticket)
-                .load(Ordering::Relaxed)
-        };
-        slots
-            .filter(is_posted)
-            .map(|index| (ticket(index), index))
-            .collect()
+        let posted = slots.filter_map(|index| {
+            let state = self.region.slot(index, Slot::State).load(Ordering::Acquire);
+            matches!(state, state::POSTED | state::POSTED_ALONE).then(|| Posted {
+                ticket: self
+                    .region
+                    .slot(index, Slot::Ticket)
+                    .load(Ordering::Relaxed),
+                index,
+                is_alone: state == state::POSTED_ALONE,
+            })
+        });
+        posted.collect()
     }
 
     fn reply(&self, index: u32, answer: &Answer) {
@@ -511,6 +551,9 @@ impl Answers {
     fn sync(&mut self) -> Result<Answer> {
         if let Backing::FileSystem(files) = &self.backing {
             self.runtime.block_on(files.fsync())?;
+        }
+        if let Some(LostWrite { errno }) = self.lost {
+            return Ok(Answer::refused(errno));
         }
         Ok(Answer::DONE)
     }

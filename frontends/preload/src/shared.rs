@@ -63,6 +63,11 @@ pub enum Word {
     WantsClosed,
     /// 1 once the server has ended.
     HasEnded,
+    /// The number of requests that are done. Equal to [`Ticket`](Self::Ticket), which must be read
+    /// after it, if none is under way.
+    Done,
+    /// 1 if writes of cached bytes need not wait for their reply.
+    MayPost,
 }
 
 /// The words of a buffer's record.
@@ -91,6 +96,8 @@ pub mod state {
     pub const POSTED: u32 = 2;
     /// The reply is complete.
     pub const ANSWERED: u32 = 3;
+    /// As `POSTED`, but the client does not wait: the server frees the buffer.
+    pub const POSTED_ALONE: u32 = 4;
 }
 
 /// The number and the size of buffers.
@@ -185,6 +192,14 @@ impl Region {
     pub fn slot(&self, index: u32, slot: Slot) -> &AtomicU32 {
         assert!(index < BUFFERS_MAX, "there is no such buffer");
         self.atomic(PAGE + index as usize * RECORD_BYTES + slot as usize * 4)
+    }
+
+    /// Whether no request is posted or under way: then the cache has all writes so far.
+    pub fn is_quiet(&self) -> bool {
+        // In this order: requests that are done later than this are not counted, and all that were
+        // posted before are.
+        let done = self.word(Word::Done).load(Ordering::Acquire);
+        self.word(Word::Ticket).load(Ordering::Acquire) == done
     }
 
     /// The lock of the positions of the files with this inode, among others.

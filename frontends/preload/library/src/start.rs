@@ -31,8 +31,9 @@ static FOUND: Once<Start> = Once(UnsafeCell::new(MaybeUninit::uninit()));
 /// What the start has found out.
 #[derive(Debug)]
 pub(crate) struct Start {
-    region: Region,
-    cache: Cache,
+    pub(crate) region: Region,
+    /// Bytes that can be read without a request.
+    pub(crate) cache: Cache,
     /// The path of the server's socket.
     socket: PathBuffer,
     /// The server's folder.
@@ -74,11 +75,6 @@ pub(crate) fn get() -> Option<&'static Start> {
 /// The shared memory.
 pub(crate) fn region() -> Option<&'static Region> {
     get().map(|start| &start.region)
-}
-
-/// Bytes that can be read without a request.
-pub(crate) fn cache() -> Option<&'static Cache> {
-    get().map(|start| &start.cache)
 }
 
 /// Whether the server is still there.

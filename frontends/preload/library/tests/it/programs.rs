@@ -12,7 +12,14 @@ fn shell_redirections_and_cat_meet_in_the_volume() {
     );
     assert_eq!(text, "hello\nworld\nHELLO\nWORLD\n");
     assert_eq!(world.read("f"), None);
-    assert!(world.commit(server.finish().expect("a transaction")));
+    assert!(
+        world.commit(
+            server
+                .finish()
+                .expect("no lost write")
+                .expect("a transaction")
+        )
+    );
     assert_eq!(world.read("f").as_deref(), Some("hello\nworld\n"));
 }
 

@@ -59,8 +59,8 @@ fn a_transaction_that_read_what_another_wrote_conflicts() {
     let (one, two) = (world.transaction(), world.transaction());
     output(&one, "cat $AT/f; echo one > $AT/h");
     output(&two, "cat $AT/f; echo two > $AT/f");
-    assert!(world.commit(two.finish().expect("a transaction")));
-    assert!(!world.commit(one.finish().expect("a transaction")));
+    assert!(world.commit(two.finish().expect("no lost write").expect("a transaction")));
+    assert!(!world.commit(one.finish().expect("no lost write").expect("a transaction")));
     assert_eq!(world.read("f").as_deref(), Some("two\n"));
     assert_eq!(world.read("h"), None);
 }
@@ -84,7 +84,12 @@ fn only_reads_of_the_end_depend_on_the_length() {
         python(&server, &format!("{open}\n{reads}\nos.mkdir(at + '/d')"));
         // In another block than what is read: only the length changes for it.
         output(&world.calls(), "truncate -s 100000 $AT/f");
-        let committed = world.commit(server.finish().expect("a transaction"));
+        let committed = world.commit(
+            server
+                .finish()
+                .expect("no lost write")
+                .expect("a transaction"),
+        );
         assert_eq!(committed, commits, "{reads}");
     }
 }
@@ -210,4 +215,52 @@ fn a_program_without_its_server_does_not_start() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("cannot reach the server"), "{error}");
     assert_eq!(output.status.code(), Some(126));
+}
+
+#[test]
+fn writes_without_a_reply_are_seen_by_all_that_follow() {
+    let world = World::new();
+    let server = world.transaction();
+    let text = python(
+        &server,
+        "
+import subprocess
+fd = os.open(at + '/f', os.O_CREAT | os.O_RDWR)
+os.pwrite(fd, bytes(4096), 0)
+for round in range(2000):
+    # The bytes are cached, so the call does not wait.
+    os.pwrite(fd, b'%04d' % round, round % 1000)
+    assert os.pread(fd, 4, round % 1000) == b'%04d' % round
+os.pwrite(fd, b'last', 100)
+if os.fork() == 0:
+    assert os.pread(fd, 4, 100) == b'last'
+    os.pwrite(fd, b'more', 100)
+    os._exit(0)
+assert os.wait()[1] == 0
+print(os.pread(fd, 4, 100), os.fsync(fd))
+",
+    );
+    assert_eq!(text, "b'more' None\n");
+    let finished = server.finish().expect("no lost write");
+    assert!(world.commit(finished.expect("a transaction")));
+    assert_eq!(&world.read("f").expect("a file")[100..104], "more");
+}
+
+#[test]
+fn what_shortens_a_file_ends_its_cached_bytes() {
+    let world = World::new();
+    let server = world.transaction();
+    let text = python(
+        &server,
+        "
+fd = os.open(at + '/f', os.O_CREAT | os.O_RDWR)
+for shorten in (lambda: os.ftruncate(fd, 2), lambda: os.truncate(at + '/f', 2),
+                lambda: os.close(os.open(at + '/f', os.O_WRONLY | os.O_TRUNC))):
+    os.pwrite(fd, b'0123456789', 0)
+    assert os.pread(fd, 10, 0) == b'0123456789'
+    shorten()
+    print(os.pread(fd, 10, 0), end=' ')
+",
+    );
+    assert_eq!(text, "b'01' b'01' b'' ");
 }
