@@ -86,12 +86,11 @@ pub(crate) async fn answer(
         | Request::SetXattr { .. }
         | Request::RemoveXattr { .. }
         | Request::ListXattr { .. } => call.xattr(request).await,
-        Request::Mkdir { .. }
-        | Request::Rmdir { .. }
+        Request::Mkdir { .. } | Request::Symlink { .. } => call.make(request).await,
+        Request::Rmdir { .. }
         | Request::Unlink { .. }
         | Request::Rename { .. }
-        | Request::Link { .. }
-        | Request::Symlink { .. } => call.names(request).await,
+        | Request::Link { .. } => call.names(request).await,
         // The server answers these itself.
         Request::Closed { .. } | Request::List { .. } | Request::Sync {} | Request::Space {} => {
             Ok(Answer::refused(libc::EPROTO))
@@ -270,22 +269,7 @@ impl Call<'_> {
     }
 
     async fn names(&mut self, request: Request<'_>) -> Result<Answer> {
-        let access = |mode: u32, uid, gid| Access {
-            mode: mode & 0o7777,
-            uid,
-            gid,
-        };
         match request {
-            Request::Mkdir {
-                place,
-                mode,
-                uid,
-                gid,
-            } => {
-                let (parent, name) = last!(self.walk.last(place).await?);
-                let access = access(mode, uid, gid);
-                self.walk.transaction.mkdir(parent, access, &name).await?;
-            }
             Request::Rmdir { place } => {
                 let (parent, name) = last!(self.walk.last(place).await.map_err(busy)?);
                 self.walk.transaction.rmdir(parent, &name).await?;
@@ -315,6 +299,24 @@ impl Call<'_> {
                 let (parent, name) = last!(self.walk.last(to).await?);
                 self.walk.transaction.link(found.ino, parent, &name).await?;
             }
+            _ => return Ok(Answer::refused(libc::EPROTO)),
+        }
+        Ok(Answer::DONE)
+    }
+
+    async fn make(&mut self, request: Request<'_>) -> Result<Answer> {
+        match request {
+            Request::Mkdir {
+                place,
+                mode,
+                uid,
+                gid,
+            } => {
+                let (parent, name) = last!(self.walk.last(place).await?);
+                let mode = mode & 0o7777;
+                let access = Access { mode, uid, gid };
+                self.walk.transaction.mkdir(parent, access, &name).await?;
+            }
             Request::Symlink {
                 target,
                 place,
@@ -322,7 +324,9 @@ impl Call<'_> {
                 gid,
             } => {
                 let (parent, name) = last!(self.walk.last(place).await?);
-                let (access, target) = (access(0o777, uid, gid), self.message.slice_ref(target));
+                let mode = 0o777;
+                let access = Access { mode, uid, gid };
+                let target = self.message.slice_ref(target);
                 let transaction = &mut *self.walk.transaction;
                 let made = transaction.symlink(parent, access, &name, &target);
                 made.await?;

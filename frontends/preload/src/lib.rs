@@ -11,13 +11,14 @@
 //! All processes of one server share its transaction: fork and exec lose nothing.
 //!
 //! - [`wire`] is the codec of requests and replies, without I/O.
-//! - [`shared`] is the memory with the buffers.
+//! - [`shared`] is the memory with the buffers, [`cache`] that with bytes of files.
 //! - [`server`] answers requests; `calls` says what each of them means, `walk` follows paths.
 //! - [`environment`] finds the library, and tells it where the server is.
 
 // The server has threads, and this front end is outside the part that a seed replays.
 #![allow(clippy::disallowed_methods)]
 
+pub mod cache;
 mod calls;
 pub mod environment;
 pub mod server;
@@ -25,4 +26,4 @@ pub mod shared;
 mod walk;
 pub mod wire;
 
-pub use server::{Backing, Options, Server, StartError};
+pub use server::{Backing, LostWrite, Options, Server, StartError};

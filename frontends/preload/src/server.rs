@@ -12,7 +12,7 @@
 //! - The folder of the server exists until the server ends, and then is removed.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     fs::{self, DirBuilder},
     io::{self, IoSlice},
@@ -37,7 +37,7 @@ use bytes::Bytes;
 use files::{Errno, FileSystem, Ino, Listing, Result, Transaction, model::Space};
 use futures_util::FutureExt as _;
 use nix::{
-    fcntl::{FcntlArg, OFlag, fcntl},
+    fcntl::{FcntlArg, OFlag, SealFlag, fcntl},
     sys::{
         memfd::{MFdFlags, memfd_create},
         socket::{ControlMessage, MsgFlags, sendmsg},
@@ -48,10 +48,11 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 use crate::{
+    cache::{CACHE_BYTES, Cache},
     calls::{self, Answer, encoded, kind_bits},
     environment,
     shared::{self, Buffers, Region, Slot, Word, state},
-    wire::{Request, VERSION},
+    wire::{Request, VERSION, set},
 };
 
 /// How long the server spins for the next request before it waits for it, if a processor is idle.
@@ -108,13 +109,21 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
+/// A write that failed after its call had returned. `fsync` reports it too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a write failed with error number {errno} after its call had returned: run it again")]
+pub struct LostWrite {
+    /// Linux's number of the error.
+    pub errno: i32,
+}
+
 /// A running server. Dropping it ends it, and forgets its transaction.
 #[derive(Debug)]
 pub struct Server {
     folder: TempDir,
     variables: Vec<(OsString, OsString)>,
     stop: Arc<Stop>,
-    answering: Option<JoinHandle<Backing>>,
+    answering: Option<JoinHandle<(Backing, Option<LostWrite>)>>,
     handing_out: Option<JoinHandle<()>>,
 }
 
@@ -145,13 +154,15 @@ impl Server {
                 .mode(0o700)
                 .create(folder.path().join(name))?;
         }
-        let memory = memfd_create(c"landfast-preload", MFdFlags::MFD_CLOEXEC);
-        let memory = memory.map_err(io::Error::from)?;
-        nix::unistd::ftruncate(&memory, region_bytes as i64).map_err(io::Error::from)?;
-        let region = Region::create(memory.as_fd(), options.buffers)?;
+        let memory = Memory::new(region_bytes)?;
+        let region = Region::create(memory.region.as_fd(), options.buffers)?;
+        let cache = Cache::create(memory.cache.as_fd())?;
+        memory.seal()?;
         let wants_closed = matches!(backing, Backing::FileSystem(_));
         let word = region.word(Word::WantsClosed);
         word.store(wants_closed.into(), Ordering::Relaxed);
+        let word = region.word(Word::MayPost);
+        word.store((!wants_closed).into(), Ordering::Relaxed);
         let socket = folder.path().join("socket");
         let listener = UnixListener::bind(&socket)?;
         let stop = Arc::new(Stop {
@@ -161,6 +172,9 @@ impl Server {
         let answers = Answers {
             backing,
             region,
+            cache,
+            cached: BTreeSet::new(),
+            lost: None,
             runtime,
             at: Bytes::copy_from_slice(options.at.as_os_str().as_bytes()),
             folder: folder.path().to_owned(),
@@ -178,7 +192,7 @@ impl Server {
         let builder = thread::Builder::new().name("preload-memory".into());
         let ends = stop.clone();
         let handing_out = builder.spawn(move || {
-            hand_out(&listener, &memory, region_bytes as u64, &ends);
+            hand_out(&listener, &memory, &ends);
         })?;
         server.handing_out = Some(handing_out);
         let builder = thread::Builder::new().name("preload-answers".into());
@@ -192,15 +206,17 @@ impl Server {
     }
 
     /// Ends the server, after it has answered all requests that were posted. Later calls of
-    /// programs that still run fail with `EIO`. Returns the transaction, if it had one.
-    pub fn finish(mut self) -> Option<Transaction> {
+    /// programs that still run fail with `EIO`. Returns the transaction, if it had one. Errors: a
+    /// write failed whose program did not wait for it, so nothing may be committed.
+    pub fn finish(mut self) -> Result<Option<Transaction>, LostWrite> {
         match self.end() {
-            Some(Backing::Transaction(transaction)) => Some(*transaction),
-            Some(Backing::FileSystem(_)) | None => None,
+            Some((_, Some(lost))) => Err(lost),
+            Some((Backing::Transaction(transaction), None)) => Ok(Some(*transaction)),
+            Some((Backing::FileSystem(_), None)) | None => Ok(None),
         }
     }
 
-    fn end(&mut self) -> Option<Backing> {
+    fn end(&mut self) -> Option<(Backing, Option<LostWrite>)> {
         self.stop.is_set.store(true, Ordering::Release);
         shared::futex_wake(self.stop.region.word(Word::Doorbell));
         let answering = self.answering.take()?;
@@ -220,8 +236,41 @@ impl Drop for Server {
     }
 }
 
+/// The shared memory.
+#[derive(Debug)]
+struct Memory {
+    region: OwnedFd,
+    region_bytes: usize,
+    cache: OwnedFd,
+}
+
+impl Memory {
+    fn new(region_bytes: usize) -> io::Result<Self> {
+        let file = |bytes: usize| {
+            let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+            let file = memfd_create(c"landfast-preload", flags)?;
+            nix::unistd::ftruncate(&file, bytes as i64)?;
+            Ok::<_, io::Error>(file)
+        };
+        Ok(Self {
+            region: file(region_bytes)?,
+            region_bytes,
+            cache: file(CACHE_BYTES)?,
+        })
+    }
+
+    /// From here on no process maps the cache for writing, and no file changes its length.
+    fn seal(&self) -> io::Result<()> {
+        let lengths = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+        fcntl(&self.region, FcntlArg::F_ADD_SEALS(lengths))?;
+        let future_write = SealFlag::from_bits_retain(libc::F_SEAL_FUTURE_WRITE);
+        fcntl(&self.cache, FcntlArg::F_ADD_SEALS(lengths | future_write))?;
+        Ok(())
+    }
+}
+
 /// Sends the shared memory to each process that connects.
-fn hand_out(listener: &UnixListener, memory: &OwnedFd, region_bytes: u64, stop: &Stop) {
+fn hand_out(listener: &UnixListener, memory: &Memory, stop: &Stop) {
     for stream in listener.incoming() {
         if stop.is_set.load(Ordering::Acquire) {
             return;
@@ -232,8 +281,8 @@ fn hand_out(listener: &UnixListener, memory: &OwnedFd, region_bytes: u64, stop: 
             continue;
         };
         let mut greeting = VERSION.to_le_bytes().to_vec();
-        greeting.extend(region_bytes.to_le_bytes());
-        let descriptors = [memory.as_raw_fd()];
+        greeting.extend((memory.region_bytes as u64).to_le_bytes());
+        let descriptors = [memory.region.as_raw_fd(), memory.cache.as_raw_fd()];
         let sent = sendmsg::<()>(
             stream.as_raw_fd(),
             &[IoSlice::new(&greeting)],
@@ -256,10 +305,29 @@ fn is_normal(at: &Path) -> bool {
         && bytes.len() < 1_024
 }
 
+/// A request in a buffer.
+#[derive(Debug, Clone, Copy)]
+struct Posted {
+    ticket: u32,
+    index: u32,
+    /// Its client does not wait for a reply.
+    is_alone: bool,
+}
+
+/// The order of tickets, which begin again after the last one.
+fn compare(one: u32, other: u32) -> std::cmp::Ordering {
+    one.wrapping_sub(other).cast_signed().cmp(&0)
+}
+
 /// The thread that answers.
 struct Answers {
     backing: Backing,
     region: Region,
+    cache: Cache,
+    /// The inodes that may have bytes in the cache.
+    cached: BTreeSet<u64>,
+    /// The first write that failed without a client that waited for it.
+    lost: Option<LostWrite>,
     runtime: Handle,
     at: Bytes,
     folder: PathBuf,
@@ -270,7 +338,7 @@ struct Answers {
 }
 
 impl Answers {
-    fn serve(mut self, stop: &Stop) -> Backing {
+    fn serve(mut self, stop: &Stop) -> (Backing, Option<LostWrite>) {
         let processors = thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let mut last = Instant::now();
         loop {
@@ -281,7 +349,7 @@ impl Answers {
             }
             if stop.is_set.load(Ordering::Acquire) {
                 self.region.word(Word::HasEnded).store(1, Ordering::Release);
-                return self.backing;
+                return (self.backing, self.lost);
             }
             let may_spin = self.region.word(Word::MaySpin);
             if may_spin.load(Ordering::Relaxed) != 0 && last.elapsed() < SPIN {
@@ -301,47 +369,58 @@ impl Answers {
 
     /// Answers the posted requests, in the order of their tickets. Returns whether there were any.
     fn answer_posted(&mut self) -> bool {
-        let mut posted = self.posted();
-        if posted.is_empty() {
+        let last = self
+            .posted()
+            .into_iter()
+            .map(|posted| posted.ticket)
+            .max_by(|one, other| compare(*one, *other));
+        let Some(last) = last else {
             return false;
-        }
-        // A request with an earlier ticket may have come to a buffer that was looked at before.
-        if posted.len() > 1 || self.region.buffers().count > 1 {
-            posted = self.posted();
-        }
-        posted.sort_unstable();
-        let first = posted.first().map_or(0, |(ticket, _)| *ticket);
-        // Tickets begin again after the last one.
-        posted.sort_unstable_by_key(|(ticket, _)| ticket.wrapping_sub(first).cast_signed());
-        for (_, index) in posted {
+        };
+        // A request with an earlier ticket may have come to a buffer that was looked at before. One
+        // with a later ticket may follow one that was not seen, so it waits.
+        let mut posted = self.posted();
+        posted.retain(|posted| compare(posted.ticket, last).is_le());
+        posted.sort_unstable_by(|one, other| compare(one.ticket, other.ticket));
+        for Posted {
+            index, is_alone, ..
+        } in posted
+        {
             let len = self
                 .region
                 .slot(index, Slot::RequestBytes)
                 .load(Ordering::Relaxed);
             let message = Bytes::from(self.region.copy_out(index, len));
             let answer = self.answer(&message);
-            self.reply(index, &answer);
+            if is_alone {
+                if answer.status != 0 {
+                    let errno = answer.status;
+                    self.lost.get_or_insert(LostWrite { errno });
+                }
+                let state = self.region.slot(index, Slot::State);
+                state.store(state::FREE, Ordering::Release);
+            } else {
+                self.reply(index, &answer);
+            }
+            self.region.word(Word::Done).fetch_add(1, Ordering::Release);
         }
         true
     }
 
-    fn posted(&self) -> Vec<(u32, u32)> {
+    fn posted(&self) -> Vec<Posted> {
         let slots = 0..self.region.buffers().count;
-        let is_posted = |index: &u32| {
-            self.region
-                .slot(*index, Slot::State)
-                .load(Ordering::Acquire)
-                == state::POSTED
-        };
-        let ticket = |index| {
-            self.region
-                .slot(index, Slot::Ticket)
-                .load(Ordering::Relaxed)
-        };
-        slots
-            .filter(is_posted)
-            .map(|index| (ticket(index), index))
-            .collect()
+        let posted = slots.filter_map(|index| {
+            let state = self.region.slot(index, Slot::State).load(Ordering::Acquire);
+            matches!(state, state::POSTED | state::POSTED_ALONE).then(|| Posted {
+                ticket: self
+                    .region
+                    .slot(index, Slot::Ticket)
+                    .load(Ordering::Relaxed),
+                index,
+                is_alone: state == state::POSTED_ALONE,
+            })
+        });
+        posted.collect()
     }
 
     fn reply(&self, index: u32, answer: &Answer) {
@@ -365,13 +444,54 @@ impl Answers {
             }) => self.list(Ino(ino), listing, cookie),
             Some(Request::Sync {}) => self.sync(),
             Some(Request::Space {}) => self.space(),
-            Some(request) => self.call(message).inspect(|answer| {
-                if let Request::Open { .. } = request {
-                    self.opened(answer);
-                }
-            }),
+            Some(request) => {
+                self.before(&request);
+                self.call(message)
+                    .inspect(|answer| self.after(&request, answer))
+            }
         };
         answered.unwrap_or_else(|errno| Answer::refused(errno as i32))
+    }
+
+    /// Forgets the bytes that a call may take away.
+    fn before(&mut self, request: &Request<'_>) {
+        let shortens = match request {
+            Request::Change { changes, .. } => changes.set & set::SIZE != 0,
+            Request::Open { flags, .. } => flags & libc::O_TRUNC.cast_unsigned() != 0,
+            Request::Allocate { .. } => true,
+            _ => false,
+        };
+        if shortens {
+            // The inode behind a path is not known yet, and calls that shorten are rare.
+            for ino in std::mem::take(&mut self.cached) {
+                self.cache.forget(ino);
+            }
+        }
+    }
+
+    /// Notes what a successful call has opened, read or written.
+    fn after(&mut self, request: &Request<'_>, answer: &Answer) {
+        if answer.status != 0 {
+            if let Request::Write { ino, .. } = request {
+                // It may have written some of the bytes.
+                self.cache.forget(*ino);
+            }
+            return;
+        }
+        // Without a transaction, another client may change the bytes at any time.
+        let has_snapshot = matches!(self.backing, Backing::Transaction(_));
+        match request {
+            Request::Open { .. } => self.opened(answer),
+            Request::Read { ino, offset, .. } if has_snapshot => {
+                self.cached.insert(*ino);
+                self.cache.note(*ino, *offset, &answer.payload);
+            }
+            Request::Write { ino, offset, data } if has_snapshot => {
+                self.cached.insert(*ino);
+                self.cache.note(*ino, *offset, data);
+            }
+            _ => {}
+        }
     }
 
     fn call(&mut self, message: &Bytes) -> Result<Answer> {
@@ -432,6 +552,9 @@ impl Answers {
         if let Backing::FileSystem(files) = &self.backing {
             self.runtime.block_on(files.fsync())?;
         }
+        if let Some(LostWrite { errno }) = self.lost {
+            return Ok(Answer::refused(errno));
+        }
         Ok(Answer::DONE)
     }
 
@@ -462,9 +585,6 @@ impl Answers {
         let Ok(ino) = ino.try_into().map(|ino| Ino(u64::from_le_bytes(ino))) else {
             return;
         };
-        if answer.status != 0 {
-            return;
-        }
         let count = self.open.entry(ino).or_default();
         *count += 1;
         if *count == 1

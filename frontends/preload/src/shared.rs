@@ -63,6 +63,11 @@ pub enum Word {
     WantsClosed,
     /// 1 once the server has ended.
     HasEnded,
+    /// The number of requests that are done. Equal to [`Ticket`](Self::Ticket), which must be read
+    /// after it, if none is under way.
+    Done,
+    /// 1 if writes of cached bytes need not wait for their reply.
+    MayPost,
 }
 
 /// The words of a buffer's record.
@@ -91,6 +96,8 @@ pub mod state {
     pub const POSTED: u32 = 2;
     /// The reply is complete.
     pub const ANSWERED: u32 = 3;
+    /// As `POSTED`, but the client does not wait: the server frees the buffer.
+    pub const POSTED_ALONE: u32 = 4;
 }
 
 /// The number and the size of buffers.
@@ -140,7 +147,7 @@ impl Region {
     pub fn create(file: BorrowedFd<'_>, buffers: Buffers) -> io::Result<Self> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
         let len = buffers.region_bytes().ok_or_else(invalid)?;
-        let base = map(file, len)?;
+        let base = map(file, len, Access::ReadWrite)?;
         let region = Self { base, buffers };
         region.word(Word::Version).store(VERSION, Ordering::Relaxed);
         let count = region.word(Word::Buffers);
@@ -158,7 +165,7 @@ impl Region {
         if len < 2 * PAGE {
             return Err(invalid());
         }
-        let base = map(file, len)?;
+        let base = map(file, len, Access::ReadWrite)?;
         let mut buffers = Buffers { count: 0, bytes: 0 };
         let region = Self { base, buffers };
         let read = |word| region.word(word).load(Ordering::Acquire);
@@ -185,6 +192,14 @@ impl Region {
     pub fn slot(&self, index: u32, slot: Slot) -> &AtomicU32 {
         assert!(index < BUFFERS_MAX, "there is no such buffer");
         self.atomic(PAGE + index as usize * RECORD_BYTES + slot as usize * 4)
+    }
+
+    /// Whether no request is posted or under way: then the cache has all writes so far.
+    pub fn is_quiet(&self) -> bool {
+        // In this order: requests that are done later than this are not counted, and all that were
+        // posted before are.
+        let done = self.word(Word::Done).load(Ordering::Acquire);
+        self.word(Word::Ticket).load(Ordering::Acquire) == done
     }
 
     /// The lock of the positions of the files with this inode, among others.
@@ -268,13 +283,25 @@ pub fn is_alive(pid: u32) -> bool {
     sent == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
-fn map(file: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
+/// What a process may do with a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// Maps the first `len` bytes of a file, shared.
+pub(crate) fn map(file: BorrowedFd<'_>, len: usize, access: Access) -> io::Result<NonNull<u8>> {
+    let protection = match access {
+        Access::Read => libc::PROT_READ,
+        Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+    };
     // SAFETY: a new mapping at an address that the kernel chooses.
     let base = unsafe {
         libc::mmap(
             ptr::null_mut(),
             len,
-            libc::PROT_READ | libc::PROT_WRITE,
+            protection,
             libc::MAP_SHARED,
             file.as_raw_fd(),
             0,

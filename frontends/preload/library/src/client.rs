@@ -17,6 +17,10 @@ use crate::{
 
 /// How many times a client looks for the reply before it waits, if a processor is idle: 16 us.
 const SPINS: u32 = 400;
+/// How many times a client looks for a free buffer before it pauses, for 50 us each time.
+const BUSY_SPINS: u32 = 20;
+/// After how many pauses it looks whether the server has ended: about 1 s.
+const BUSY_PAUSES: u32 = 20_000;
 /// How often a waiting client looks whether the server has ended.
 const WAIT: Duration = Duration::from_secs(1);
 
@@ -53,7 +57,7 @@ pub(crate) fn request<T>(
 ) -> Result<T, Failure> {
     let saved = errno();
     let region = start::region().ok_or(libc::EIO)?;
-    let buffer = Buffer::take(region);
+    let buffer = Buffer::take(region)?;
     let result = buffer.exchange(request, read);
     set_errno(saved);
     result
@@ -62,6 +66,20 @@ pub(crate) fn request<T>(
 /// A request whose reply is empty.
 pub(crate) fn order(request: &Request<'_>) -> Result<(), Failure> {
     self::request(request, |_| Some(()))
+}
+
+/// Posts a write without waiting for its reply. Errors: `ENAMETOOLONG` if it does not fit.
+pub(crate) fn post(request: &Request<'_>) -> Result<(), Failure> {
+    let saved = errno();
+    let region = start::region().ok_or(libc::EIO)?;
+    let buffer = Buffer::take(region)?;
+    let posted = buffer.post(request, state::POSTED_ALONE);
+    if posted.is_ok() {
+        // The server frees it.
+        std::mem::forget(buffer);
+    }
+    set_errno(saved);
+    posted
 }
 
 /// The attributes of what a place is. `follows` says whether a link at its end is followed.
@@ -77,13 +95,17 @@ struct Buffer<'r> {
 }
 
 impl<'r> Buffer<'r> {
-    /// Takes a free buffer, or that of a dead process; waits for one if there is none.
-    fn take(region: &'r Region) -> Self {
+    /// Takes a free buffer, or that of a dead process; waits for one if there is none. Errors: `EIO`
+    /// if the server has ended.
+    fn take(region: &'r Region) -> Result<Self, Errno> {
         static LAST: AtomicU32 = AtomicU32::new(0);
         let count = region.buffers().count;
         let first = LAST.load(Ordering::Relaxed);
         let pid = syscall!(SYS_getpid).unwrap_or_default() as u32;
-        loop {
+        for pauses in 1_u32.. {
+            if region.word(Word::HasEnded).load(Ordering::Relaxed) != 0 {
+                break;
+            }
             for index in (0..count).map(|index| (first + index) % count) {
                 let word = region.slot(index, Slot::State);
                 let is_taken = |state| {
@@ -96,11 +118,18 @@ impl<'r> Buffer<'r> {
                         .slot(index, Slot::Owner)
                         .store(pid, Ordering::Relaxed);
                     LAST.store(index, Ordering::Relaxed);
-                    return Self { region, index };
+                    return Ok(Self { region, index });
                 }
+            }
+            if pauses < BUSY_SPINS {
+                std::hint::spin_loop();
+                continue;
             }
             for index in 0..count {
                 free_if_dead(region, index);
+            }
+            if pauses.is_multiple_of(BUSY_PAUSES) && !start::is_served() {
+                break;
             }
             let pause = libc::timespec {
                 tv_sec: 0,
@@ -108,6 +137,7 @@ impl<'r> Buffer<'r> {
             };
             let _ = syscall!(SYS_nanosleep, &raw const pause, 0);
         }
+        Err(libc::EIO)
     }
 
     fn exchange<T>(
@@ -115,23 +145,11 @@ impl<'r> Buffer<'r> {
         request: &Request<'_>,
         read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
     ) -> Result<T, Failure> {
+        self.post(request, state::POSTED)?;
         let (region, index) = (self.region, self.index);
         let bytes = region.buffers().bytes as usize;
-        // SAFETY: the state says that the buffer is this thread's until it is posted.
-        let message = unsafe { std::slice::from_raw_parts_mut(region.buffer(index), bytes) };
-        let len = request.encode(message).ok_or(libc::ENAMETOOLONG)?;
         let word = |word| region.slot(index, word);
-        word(Slot::RequestBytes).store(len as u32, Ordering::Relaxed);
-        let ticket = region.word(Word::Ticket).fetch_add(1, Ordering::Relaxed);
-        word(Slot::Ticket).store(ticket, Ordering::Relaxed);
-        let state = word(Slot::State);
-        state.store(state::POSTED, Ordering::SeqCst);
-        let doorbell = region.word(Word::Doorbell);
-        doorbell.fetch_add(1, Ordering::SeqCst);
-        if region.word(Word::IsWaiting).load(Ordering::SeqCst) != 0 {
-            shared::futex_wake(doorbell);
-        }
-        self.wait(state)?;
+        self.wait(word(Slot::State))?;
         let len = word(Slot::ReplyBytes).load(Ordering::Relaxed) as usize;
         // SAFETY: the server has answered, so the buffer is this thread's again.
         let reply = unsafe { std::slice::from_raw_parts(region.buffer(index), len.min(bytes)) };
@@ -146,6 +164,26 @@ impl<'r> Buffer<'r> {
             Some(errno) => Err(Failure::Errno(errno)),
             None => Err(Failure::Errno(libc::EPROTO)),
         }
+    }
+
+    /// Writes a request, and hands the buffer to the server.
+    fn post(&self, request: &Request<'_>, posted: u32) -> Result<(), Failure> {
+        let (region, index) = (self.region, self.index);
+        let bytes = region.buffers().bytes as usize;
+        // SAFETY: the state says that the buffer is this thread's until it is posted.
+        let message = unsafe { std::slice::from_raw_parts_mut(region.buffer(index), bytes) };
+        let len = request.encode(message).ok_or(libc::ENAMETOOLONG)?;
+        let word = |word| region.slot(index, word);
+        word(Slot::RequestBytes).store(len as u32, Ordering::Relaxed);
+        let ticket = region.word(Word::Ticket).fetch_add(1, Ordering::AcqRel);
+        word(Slot::Ticket).store(ticket, Ordering::Relaxed);
+        word(Slot::State).store(posted, Ordering::SeqCst);
+        let doorbell = region.word(Word::Doorbell);
+        doorbell.fetch_add(1, Ordering::SeqCst);
+        if region.word(Word::IsWaiting).load(Ordering::SeqCst) != 0 {
+            shared::futex_wake(doorbell);
+        }
+        Ok(())
     }
 
     fn wait(&self, state: &AtomicU32) -> Result<(), Failure> {

@@ -8,7 +8,10 @@ pub(crate) mod names;
 pub(crate) mod open;
 pub(crate) mod process;
 pub(crate) mod refused;
+pub(crate) mod space;
 pub(crate) mod stdio;
+pub(crate) mod temporary;
+pub(crate) mod xattrs;
 
 /// Exports functions under the C library's names. Each body is a [`Result`](crate::sys::Result).
 macro_rules! hooks {

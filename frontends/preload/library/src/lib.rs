@@ -29,8 +29,14 @@
 // share memory with the server. No part of this can be had without `unsafe`.
 #![allow(unsafe_code)]
 #![allow(unreachable_pub, missing_docs)] // The dynamic linker reaches the functions, by name.
-#![allow(clippy::missing_safety_doc)] // Each exported function has the contract of its manual page.
-#![allow(clippy::result_large_err)] // An error carries a path, since nothing is allocated.
+#![allow(clippy::missing_safety_doc)]
+// Each exported function has the contract of its manual page.
+// An error carries a path, since nothing is allocated.
+#![allow(clippy::result_large_err, clippy::large_enum_variant)]
+// `Reader::get` itself is no function for readers of any lifetime.
+#![allow(clippy::redundant_closure_for_method_calls)]
+// Bytes become entries of directories and streams of the C library, at places that are aligned.
+#![allow(clippy::cast_ptr_alignment)]
 
 mod client;
 mod hooks;

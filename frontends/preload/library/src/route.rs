@@ -82,7 +82,7 @@ pub(crate) fn is_inside(dirfd: c_int, path: *const c_char) -> bool {
     matches!(route(dirfd, path, &mut buffer), Ok(Route::Volume(_)))
 }
 
-fn route<'p>(dirfd: c_int, path: *const c_char, buffer: &'p mut PathBuffer) -> Result<Route<'p>> {
+fn route(dirfd: c_int, path: *const c_char, buffer: &mut PathBuffer) -> Result<Route<'_>> {
     let kernel = Ok(Route::Kernel(dirfd, path));
     let Some(started) = start::get() else {
         return kernel;

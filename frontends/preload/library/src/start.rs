@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU8, Ordering},
 };
 
-use preload_frontend::{environment, shared::Region, wire::VERSION};
+use preload_frontend::{cache::Cache, environment, shared::Region, wire::VERSION};
 
 use crate::{
     reserve, route,
@@ -18,8 +18,7 @@ use crate::{
 /// The exit status of a program whose server cannot be reached.
 const EXIT_UNREACHABLE: c_int = 126;
 
-/// The variables that lead a program to its server.
-pub(crate) const VARIABLES: [&str; 3] = ["LD_PRELOAD", environment::SOCKET, environment::AT];
+const LD_PRELOAD: &str = "LD_PRELOAD";
 
 const NEW: u8 = 0;
 const STARTING: u8 = 1;
@@ -32,15 +31,17 @@ static FOUND: Once<Start> = Once(UnsafeCell::new(MaybeUninit::uninit()));
 /// What the start has found out.
 #[derive(Debug)]
 pub(crate) struct Start {
-    region: Region,
+    pub(crate) region: Region,
+    /// Bytes that can be read without a request.
+    pub(crate) cache: Cache,
     /// The path of the server's socket.
     socket: PathBuffer,
     /// The server's folder.
     pub(crate) folder: PathBuffer,
     /// The path at which the program sees the volume.
     pub(crate) at: PathBuffer,
-    /// The variables that lead a program here, each with its value.
-    variables: [PathBuffer; 3],
+    /// The value of `LD_PRELOAD`.
+    preload: PathBuffer,
 }
 
 /// A value that is written before `STATE` says so, and never again.
@@ -136,22 +137,22 @@ fn connected(socket: &[u8], at: &[u8]) -> Result<Start> {
     let mut path = PathBuffer::new();
     path.push(socket)?;
     let connection = connect(&path)?;
-    let region = receive(connection);
+    let received = receive(connection);
     close(connection);
+    let (region, cache) = received?;
     let end = socket.iter().rposition(|byte| *byte == b'/');
     let end = end.ok_or(libc::EINVAL)?;
     let mut start = Start {
-        region: region?,
+        region,
+        cache,
         socket: path,
         folder: PathBuffer::new(),
         at: PathBuffer::new(),
-        variables: [const { PathBuffer::new() }; 3],
+        preload: PathBuffer::new(),
     };
-    for (kept, name) in start.variables.iter_mut().zip(VARIABLES) {
-        kept.push(name.as_bytes())?;
-        kept.push(b"=")?;
-        kept.push(variable(name).unwrap_or_default())?;
-    }
+    start
+        .preload
+        .push(variable(LD_PRELOAD).unwrap_or_default())?;
     start.folder.push(&socket[..end])?;
     start.at.push(at)?;
     Ok(start)
@@ -185,7 +186,7 @@ fn close(fd: c_int) {
 }
 
 /// Receives the shared memory.
-fn receive(socket: c_int) -> Result<Region> {
+fn receive(socket: c_int) -> Result<(Region, Cache)> {
     let mut greeting = [0_u8; 12];
     let mut control = [0_u64; 8];
     let mut part = libc::iovec {
@@ -206,26 +207,39 @@ fn receive(socket: c_int) -> Result<Region> {
         }
     };
     // SAFETY: the kernel has written the header and its control part, which is large enough.
-    let fd = unsafe {
+    let [region, cache] = unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
-        if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
+        let bytes = libc::CMSG_LEN(2 * size_of::<c_int>() as u32) as usize;
+        if header.is_null()
+            || (*header).cmsg_type != libc::SCM_RIGHTS
+            || (*header).cmsg_len != bytes
+        {
             return Err(libc::EPROTO);
         }
-        libc::CMSG_DATA(header).cast::<c_int>().read_unaligned()
+        libc::CMSG_DATA(header)
+            .cast::<[c_int; 2]>()
+            .read_unaligned()
     };
     let (version, bytes) = greeting.split_at(4);
     let is_ours = received == greeting.len() && version == VERSION.to_le_bytes();
     let bytes = bytes.try_into().map_or(0, u64::from_le_bytes);
-    let region = if is_ours {
-        // SAFETY: the descriptor was just received, and is closed below.
-        let file = unsafe { BorrowedFd::borrow_raw(fd) };
-        Region::open(file, bytes as usize)
-            .map_err(|error| error.raw_os_error().unwrap_or(libc::EPROTO))
+    let mapped = if is_ours {
+        // SAFETY: the descriptors were just received, and are closed below.
+        let files = unsafe {
+            [
+                BorrowedFd::borrow_raw(region),
+                BorrowedFd::borrow_raw(cache),
+            ]
+        };
+        let mapped = Region::open(files[0], bytes as usize)
+            .and_then(|region| Ok((region, Cache::open(files[1])?)));
+        mapped.map_err(|error| error.raw_os_error().unwrap_or(libc::EPROTO))
     } else {
         Err(libc::EPROTO)
     };
-    close(fd);
-    region
+    close(region);
+    close(cache);
+    mapped
 }
 
 /// Whether `path` is in the folder of the server.
@@ -247,8 +261,12 @@ pub(crate) fn kernel_cwd() -> Result<PathBuffer> {
     Ok(path)
 }
 
-/// The variables that programs need, with their values at the start of this one.
-pub(crate) fn variables() -> impl Iterator<Item = *const c_char> {
-    let variables = get().map_or(&[][..], |start| &start.variables);
-    variables.iter().map(PathBuffer::as_ptr)
+/// The variables that lead a program to its server, with their values at the start of this one.
+pub(crate) fn variables() -> Option<[(&'static [u8], &'static [u8]); 3]> {
+    let start = get()?;
+    Some([
+        (LD_PRELOAD.as_bytes(), start.preload.as_bytes()),
+        (environment::SOCKET.as_bytes(), start.socket.as_bytes()),
+        (environment::AT.as_bytes(), start.at.as_bytes()),
+    ])
 }

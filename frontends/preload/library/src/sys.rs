@@ -135,8 +135,8 @@ impl std::fmt::Debug for PathBuffer {
 }
 
 impl PathBuffer {
-    /// Two paths and the NUL.
-    const BYTES: usize = 2 * 4_096;
+    /// The longest path of the kernel, below the longest place of a volume or folder of a server.
+    const BYTES: usize = 4_096 + 1_024;
 
     pub(crate) const fn new() -> Self {
         Self {

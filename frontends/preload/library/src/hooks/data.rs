@@ -3,14 +3,21 @@
 //! The kernel's description of the reserved file has the position. A call that reads and moves it
 //! holds the inode's position lock, as the kernel does for a description.
 
-use std::ffi::{c_int, c_void};
+use std::{
+    ffi::{c_int, c_void},
+    sync::atomic::Ordering,
+};
 
 use libc::{iovec, off_t, size_t, ssize_t};
-use preload_frontend::wire::{DATA_BYTES_MAX, Place, Request, Status};
+use preload_frontend::{
+    shared::Word,
+    wire::{DATA_BYTES_MAX, Place, Request, Status},
+};
 
 use super::{aliases, hooks, pass};
 use crate::{
     client::{self, Failure, PositionLock},
+    start,
     sys::{Result, syscall},
     table::{self, Open},
 };
@@ -60,6 +67,15 @@ fn read_at(open: Open, to: *mut c_void, count: usize, offset: i64) -> Result<usi
     }
     let offset = u64::try_from(offset).map_err(|_| libc::EINVAL)?;
     let count = count.min(COUNT_MAX);
+    // A write that is under way may not be in the cache yet.
+    let is_cached = start::get().is_some_and(|start| {
+        // SAFETY: the caller's memory has `count` bytes.
+        let read = || unsafe { start.cache.read(open.ino(), offset, to.cast(), count) };
+        count > 0 && start.region.is_quiet() && read()
+    });
+    if is_cached {
+        return Ok(count);
+    }
     let mut done = 0;
     while done < count {
         let part = (count - done).min(DATA_BYTES_MAX);
@@ -112,13 +128,28 @@ fn write_at(open: Open, from: *const c_void, count: usize, offset: Option<i64>) 
             },
             None => Request::Append { ino, data },
         };
-        match client::order(&request) {
+        let is_posted = part == count && offset.is_some_and(|offset| may_post(ino, offset, part));
+        let written = if is_posted {
+            client::post(&request)
+        } else {
+            client::order(&request)
+        };
+        match written {
             Ok(()) => done += part,
             Err(_) if done > 0 => break,
             Err(failure) => return Err(failure.errno()),
         }
     }
     Ok(done)
+}
+
+/// Whether a write need not wait: the transaction has these bytes, so nothing is left that could
+/// fail but the limit of its size.
+fn may_post(ino: u64, offset: u64, count: usize) -> bool {
+    start::get().is_some_and(|start| {
+        let may_post = start.region.word(Word::MayPost).load(Ordering::Relaxed);
+        may_post != 0 && start.cache.has(ino, offset, count)
+    })
 }
 
 /// `read` on a routed descriptor.

@@ -142,6 +142,33 @@ fn check_program(path: *const c_char) -> Result<()> {
     Ok(())
 }
 
+/// Checks the program that a search by `PATH` finds. Errors: those of [`check_program`].
+fn check_found(file: *const c_char) -> Result<()> {
+    // SAFETY: the caller has the contract of `execvp`.
+    let name = unsafe { sys::bytes(file) };
+    if start::get().is_none() || name.contains(&b'/') {
+        return check_program(file);
+    }
+    // SAFETY: the name ends with a NUL.
+    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    // SAFETY: a value is a string.
+    let path = if path.is_null() {
+        b"/bin:/usr/bin"
+    } else {
+        unsafe { sys::bytes(path) }
+    };
+    for folder in path.split(|byte| *byte == b':') {
+        let mut program = PathBuffer::new();
+        program.push(folder)?;
+        program.push(b"/")?;
+        program.push(name)?;
+        if syscall!(SYS_faccessat, libc::AT_FDCWD, program.as_ptr(), libc::X_OK).is_ok() {
+            return check_program(program.as_ptr());
+        }
+    }
+    Ok(())
+}
+
 /// Whether these first bytes are those of an ELF file without an interpreter. A file whose program
 /// headers are not among them counts as dynamic.
 fn is_static(head: &[u8]) -> bool {
@@ -164,55 +191,67 @@ fn is_static(head: &[u8]) -> bool {
     is_elf && kinds.all(|kind| kind.is_some_and(|kind| kind as u32 != INTERPRETER))
 }
 
-/// The variables that a program needs, if `environment` lacks them: a longer list of variables, in a
+/// The variables that a program needs, if `environment` lacks some: a longer list of variables, in a
 /// mapping that the exec ends.
 fn completed(environment: *const *const c_char) -> Result<*const *const c_char> {
-    if start::get().is_none() {
+    let Some(needed) = start::variables() else {
         return Ok(environment);
-    }
+    };
     let mut count = 0;
     let mut has = [false; 3];
-    // SAFETY: the caller has the contract of `execve`: a list that ends with null.
-    let list = |index: usize| unsafe {
-        if environment.is_null() {
-            ptr::null()
-        } else {
-            *environment.add(index)
-        }
+    let variable = |index: usize| {
+        // SAFETY: the caller has the contract of `execve`: a list that ends with null.
+        let text = unsafe { (!environment.is_null()).then(|| *environment.add(index)) };
+        text.filter(|text| !text.is_null())
     };
-    while !list(count).is_null() {
+    while let Some(text) = variable(count) {
         // SAFETY: as above.
-        let variable = unsafe { sys::bytes(list(count)) };
-        for (has, name) in has.iter_mut().zip(start::VARIABLES) {
-            let rest = variable.strip_prefix(name.as_bytes());
-            *has |= matches!(rest, Some([b'=', ..]));
+        let text = unsafe { sys::bytes(text) };
+        for (has, (name, _)) in has.iter_mut().zip(needed) {
+            *has |= matches!(text.strip_prefix(name), Some([b'=', ..]));
         }
         count += 1;
     }
     if has == [true; 3] {
         return Ok(environment);
     }
-    let bytes = (count + 4) * size_of::<*const c_char>();
+    let lengths = needed.map(|(name, value)| name.len() + value.len() + 2);
+    let list_bytes = (count + 4) * size_of::<*const c_char>();
+    let bytes = list_bytes + lengths.iter().sum::<usize>();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let new =
-        syscall!(SYS_mmap, 0, bytes, protection, kind, sys::NO_FILE, 0)? as *mut *const c_char;
-    // SAFETY: the mapping has room for all variables, three more and null, which it ends with.
+    let base = syscall!(SYS_mmap, 0, bytes, protection, kind, sys::NO_FILE, 0)?;
+    let list = base as *mut *const c_char;
+    // SAFETY: the mapping has room for all variables, three more and null, and for the texts of
+    // those. It is all zeros, so both end where they must.
     unsafe {
-        ptr::copy_nonoverlapping(environment, new, count);
-        for (_, kept) in has.iter().zip(start::variables()).filter(|(has, _)| !**has) {
-            new.add(count).write(kept);
+        ptr::copy_nonoverlapping(environment, list, count);
+        let mut text = (base as *mut u8).add(list_bytes);
+        for (has, (name, value)) in has.into_iter().zip(needed) {
+            if has {
+                continue;
+            }
+            list.add(count).write(text.cast());
             count += 1;
+            for part in [name, b"=", value] {
+                ptr::copy_nonoverlapping(part.as_ptr(), text, part.len());
+                text = text.add(part.len());
+            }
+            text = text.add(1);
         }
     }
-    Ok(new)
+    Ok(list)
 }
 
 type Strings = *const *const c_char;
 
+unsafe extern "C" {
+    static environ: Strings;
+}
+
 hooks! {
     chdir(path: *const c_char) -> c_int {
-        let result = on_path(
+        on_path(
             libc::AT_FDCWD,
             path,
             |place| {
@@ -224,8 +263,7 @@ hooks! {
                 route::note_cwd();
                 Ok(changed as c_int)
             },
-        );
-        result
+        )
     }
     fchdir(fd: c_int) -> c_int {
         match table::get(fd) {
@@ -283,7 +321,16 @@ hooks! {
         let environment = completed(environment)?;
         pass!(execve(path => *const c_char, arguments => Strings, environment => Strings) -> c_int)
     }
+    execv(path: *const c_char, arguments: Strings) -> c_int {
+        // SAFETY: the caller has the contract of this function.
+        Ok(unsafe { execve(path, arguments, environ) })
+    }
+    execvp(file: *const c_char, arguments: Strings) -> c_int {
+        // SAFETY: the caller has the contract of this function.
+        Ok(unsafe { execvpe(file, arguments, environ) })
+    }
     execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+        check_found(file)?;
         let environment = completed(environment)?;
         pass!(execvpe(file => *const c_char, arguments => Strings, environment => Strings) -> c_int)
     }
@@ -298,6 +345,9 @@ hooks! {
     }
     posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void,
         attributes: *const c_void, arguments: Strings, environment: Strings) -> c_int {
+        if let Err(errno) = check_found(file) {
+            return Ok(errno);
+        }
         let environment = completed(environment)?;
         pass!(posix_spawnp(pid => *mut pid_t, file => *const c_char, actions => *const c_void,
             attributes => *const c_void, arguments => Strings, environment => Strings) -> c_int)

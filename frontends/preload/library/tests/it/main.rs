@@ -1,5 +1,7 @@
 //! Real programs on a volume, with the library loaded.
 
+#![allow(clippy::disallowed_methods)] // The figures are times.
+
 use std::{
     path::PathBuf,
     process::{Command, Output},
@@ -17,7 +19,9 @@ use transactions::serializable::{
     model::{BlockBytes, SessionId},
 };
 
+mod figures;
 mod programs;
+mod semantics;
 
 /// Where programs see the volume. The path does not exist.
 const AT: &str = "/landfast-test/demo";

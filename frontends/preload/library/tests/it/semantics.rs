@@ -1,0 +1,266 @@
+//! What descriptors share, what conflicts, and what is refused.
+
+use super::*;
+
+/// Runs a Python program in which `at` is the volume, and returns its output.
+#[track_caller]
+fn python(server: &Server, script: &str) -> String {
+    let script = format!("import os, sys\nat = os.environ['AT']\n{script}");
+    let output = command(server, "python3").args(["-c", &script]).output();
+    let output = output.expect("python starts");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn dup_fork_and_exec_share_the_position() {
+    let world = World::new();
+    let server = world.transaction();
+    let text = python(
+        &server,
+        "
+import subprocess
+fd = os.open(at + '/f', os.O_CREAT | os.O_RDWR)
+os.write(fd, b'0123456789')
+os.lseek(fd, 0, os.SEEK_SET)
+copy = os.dup(fd)
+print(os.read(fd, 2), os.read(copy, 2))
+if os.fork() == 0:
+    print(os.read(fd, 2), flush=True)
+    os._exit(0)
+os.wait()
+print(os.read(copy, 1), flush=True)
+subprocess.run(['head', '-c', '1'], stdin=fd)
+print(flush=True)
+print(os.lseek(fd, 0, os.SEEK_CUR) >= 8)
+",
+    );
+    assert_eq!(text, "b'01' b'23'\nb'45'\nb'6'\n7\nTrue\n");
+}
+
+#[test]
+fn processes_that_append_lose_nothing() {
+    let world = World::new();
+    let server = world.transaction();
+    let text = output(
+        &server,
+        "cd $AT; for i in 1 2 3 4; do (for j in 1 2 3 4 5; do echo $i$j; done) >> f & done; wait
+         (for i in 1 2 3; do (echo x$i; echo y$i) & done; wait) > g
+         wc -l < f; sort -u f | wc -l; wc -l < g",
+    );
+    assert_eq!(text, "20\n20\n6\n");
+}
+
+#[test]
+fn a_transaction_that_read_what_another_wrote_conflicts() {
+    let world = World::new();
+    output(&world.calls(), "echo old > $AT/f; echo old > $AT/g");
+    let (one, two) = (world.transaction(), world.transaction());
+    output(&one, "cat $AT/f; echo one > $AT/h");
+    output(&two, "cat $AT/f; echo two > $AT/f");
+    assert!(world.commit(two.finish().expect("no lost write").expect("a transaction")));
+    assert!(!world.commit(one.finish().expect("no lost write").expect("a transaction")));
+    assert_eq!(world.read("f").as_deref(), Some("two\n"));
+    assert_eq!(world.read("h"), None);
+}
+
+/// The issue: length predicates are exact under the preload library.
+#[test]
+fn only_reads_of_the_end_depend_on_the_length() {
+    for (reads, commits) in [
+        ("os.pread(fd, 4, 0)", true),
+        ("os.pread(fd, 4, 8)", false),
+        ("os.read(fd, 100)", false),
+        ("os.pread(fd, 1, 20)", false),
+        ("os.fstat(fd)", false),
+        ("os.lseek(fd, 0, os.SEEK_CUR)", true),
+        ("os.lseek(fd, 0, os.SEEK_END)", false),
+    ] {
+        let world = World::new();
+        output(&world.calls(), "printf 0123456789 > $AT/f");
+        let server = world.transaction();
+        let open = "fd = os.open(at + '/f', os.O_RDWR | os.O_APPEND)";
+        python(&server, &format!("{open}\n{reads}\nos.mkdir(at + '/d')"));
+        // In another block than what is read: only the length changes for it.
+        output(&world.calls(), "truncate -s 100000 $AT/f");
+        let committed = world.commit(
+            server
+                .finish()
+                .expect("no lost write")
+                .expect("a transaction"),
+        );
+        assert_eq!(committed, commits, "{reads}");
+    }
+}
+
+#[test]
+fn errors_are_those_of_linux() {
+    let world = World::new();
+    let server = world.transaction();
+    let text = python(
+        &server,
+        "
+import errno
+def fails(call, *arguments):
+    try: call(*arguments); print('no error')
+    except OSError as error: print(errno.errorcode[error.errno], end=' ')
+f, d = at + '/f', at + '/d'
+os.close(os.open(f, os.O_CREAT)); os.mkdir(d); os.symlink('loop', at + '/loop')
+os.close(os.open(d + '/f', os.O_CREAT))
+fails(os.open, at + '/none', os.O_RDONLY)
+fails(os.open, f, os.O_CREAT | os.O_EXCL)
+fails(os.open, d, os.O_WRONLY)
+fails(os.open, f + '/x', os.O_RDONLY)
+fails(os.open, f, os.O_DIRECTORY)
+fails(os.open, at + '/loop', os.O_RDONLY)
+fails(os.open, at + '/' + 'n' * 256, os.O_RDONLY)
+print()
+fails(os.mkdir, d); fails(os.rmdir, d); fails(os.rmdir, f); fails(os.unlink, d)
+fails(os.rename, d, d + '/x'); fails(os.link, d, at + '/e'); fails(os.readlink, f)
+fails(os.rename, f, '/tmp/f'); fails(os.mkfifo, at + '/p'); fails(os.chdir, f)
+fails(os.listdir, f)
+print()
+fd = os.open(f, os.O_RDONLY)
+fails(os.write, fd, b'x'); fails(os.ftruncate, fd, 1); fails(os.lseek, fd, -1, 0)
+fails(os.pwrite, fd, b'x', 0)
+import mmap
+os.truncate(f, 10)
+fails(mmap.mmap, fd, 10, mmap.MAP_SHARED, mmap.PROT_READ)
+print(mmap.mmap(fd, 10, mmap.MAP_PRIVATE, mmap.PROT_READ)[:].count(0))
+",
+    );
+    let expected = "ENOENT EEXIST EISDIR ENOTDIR ENOTDIR ELOOP ENAMETOOLONG \n\
+        EEXIST ENOTEMPTY ENOTDIR EISDIR EINVAL EPERM EINVAL EXDEV EPERM ENOTDIR ENOTDIR \n\
+        EBADF EINVAL EINVAL EBADF ENODEV 10\n";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn links_lead_into_and_out_of_the_volume() {
+    let world = World::new();
+    let server = world.transaction();
+    let text = output(
+        &server,
+        "cd $AT; mkdir d; echo in > d/f; ln -s $AT/d/f absolute; ln -s /etc outside; ln -s d dir
+         cat absolute dir/f; cat outside/hostname > /dev/null && echo out; ls outside/passwd
+         cd dir; pwd -P; cat ../d/f; cd ..; cd ..; ls -d demo",
+    );
+    let expected = "in\nin\nout\noutside/passwd\n/landfast-test/demo/d\nin\ndemo\n";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn locks_exclude_the_processes_of_one_server() {
+    let world = World::new();
+    let server = world.transaction();
+    let text = output(
+        &server,
+        "cd $AT; touch lock; exec 9> lock; flock 9
+         flock -n lock echo taken || echo held; exec 9>&-; flock -n lock echo free",
+    );
+    assert_eq!(text, "held\nfree\n");
+}
+
+#[test]
+fn an_unlinked_file_lives_while_it_is_open() {
+    let world = World::new();
+    for server in [world.transaction(), world.calls()] {
+        let text = python(
+            &server,
+            "
+fd = os.open(at + '/f', os.O_CREAT | os.O_RDWR)
+os.unlink(at + '/f'); os.write(fd, b'still here'); print(os.pread(fd, 99, 0))
+os.close(fd)
+",
+        );
+        assert_eq!(text, "b'still here'\n");
+    }
+}
+
+#[test]
+fn programs_keep_the_volume_when_they_clear_the_environment() {
+    let world = World::new();
+    let server = world.transaction();
+    output(&server, "echo hello > $AT/f");
+    let text = output(&server, "env -i /bin/cat $AT/f");
+    assert_eq!(text, "hello\n");
+}
+
+#[test]
+fn a_static_program_is_refused_by_name() {
+    let world = World::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("static");
+    // An ELF header of a 64-bit program whose one program header is no interpreter.
+    let mut elf = vec![0; 64 + 56];
+    elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    (elf[32], elf[54], elf[56], elf[64]) = (64, 56, 1, 1);
+    std::fs::write(&program, elf).expect("written");
+    let server = world.transaction();
+    let program = program.display();
+    let output = sh(&server, &format!("chmod +x {program}; {program}"));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("is a static program"), "{error}");
+    assert!(!output.status.success());
+}
+
+#[test]
+fn a_program_without_its_server_does_not_start() {
+    let world = World::new();
+    let server = world.transaction();
+    let mut program = command(&server, "true");
+    drop(server);
+    let output = program.output().expect("it starts");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("cannot reach the server"), "{error}");
+    assert_eq!(output.status.code(), Some(126));
+}
+
+#[test]
+fn writes_without_a_reply_are_seen_by_all_that_follow() {
+    let world = World::new();
+    let server = world.transaction();
+    let text = python(
+        &server,
+        "
+import subprocess
+fd = os.open(at + '/f', os.O_CREAT | os.O_RDWR)
+os.pwrite(fd, bytes(4096), 0)
+for round in range(2000):
+    # The bytes are cached, so the call does not wait.
+    os.pwrite(fd, b'%04d' % round, round % 1000)
+    assert os.pread(fd, 4, round % 1000) == b'%04d' % round
+os.pwrite(fd, b'last', 100)
+if os.fork() == 0:
+    assert os.pread(fd, 4, 100) == b'last'
+    os.pwrite(fd, b'more', 100)
+    os._exit(0)
+assert os.wait()[1] == 0
+print(os.pread(fd, 4, 100), os.fsync(fd))
+",
+    );
+    assert_eq!(text, "b'more' None\n");
+    let finished = server.finish().expect("no lost write");
+    assert!(world.commit(finished.expect("a transaction")));
+    assert_eq!(&world.read("f").expect("a file")[100..104], "more");
+}
+
+#[test]
+fn what_shortens_a_file_ends_its_cached_bytes() {
+    let world = World::new();
+    let server = world.transaction();
+    let text = python(
+        &server,
+        "
+fd = os.open(at + '/f', os.O_CREAT | os.O_RDWR)
+for shorten in (lambda: os.ftruncate(fd, 2), lambda: os.truncate(at + '/f', 2),
+                lambda: os.close(os.open(at + '/f', os.O_WRONLY | os.O_TRUNC))):
+    os.pwrite(fd, b'0123456789', 0)
+    assert os.pread(fd, 10, 0) == b'0123456789'
+    shorten()
+    print(os.pread(fd, 10, 0), end=' ')
+",
+    );
+    assert_eq!(text, "b'01' b'01' b'' ");
+}
