@@ -27,7 +27,10 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::{Instant, sleep, timeout},
 };
-use transactions::membership::{Address, Coordinated};
+use transactions::{
+    membership::{Address, Coordinated},
+    serializable::Volumes,
+};
 
 use crate::{
     bundled_client::PYTHON_CLIENT,
@@ -40,6 +43,7 @@ use crate::{
     object_events::ToFunctions,
     overview::{Meters, Overview, Sources},
     provider::{self, NamedObjects, Provider},
+    reaping::ReapedVolumes,
     same_store::SameStore,
     settings::{Listen, Settings, UserStore},
 };
@@ -150,7 +154,13 @@ impl RunningServer {
             let started = front_ends.start_zookeeper(address, settings, gateway, overview);
             started.await?;
         }
-        front_ends.start_volumes(settings, engine.volumes(), overview)?;
+        let volumes: Arc<dyn Volumes> = ReapedVolumes::new(engine.volumes());
+        services.provide_volumes(
+            Arc::clone(&volumes),
+            Arc::new(SystemClock),
+            Arc::new(SystemEntropy::default()),
+        );
+        front_ends.start_volumes(settings, volumes, overview)?;
         let objects = packs.as_ref().map_or_else(
             || Arc::clone(&provider.memory_objects),
             NamedObjects::objects,

@@ -25,9 +25,9 @@ use crate::{
 pub fn may_unlink(writes: &Writes) -> bool {
     match writes {
         Writes::Staged { .. } => true,
-        Writes::Inline(writes) => writes.iter().any(
-            |write| matches!(write, Write::Put { key, .. } if inode::is_of_orphan(key)),
-        ),
+        Writes::Inline(writes) => writes
+            .iter()
+            .any(|write| matches!(write, Write::Put { key, .. } if inode::is_of_orphan(key))),
     }
 }
 
