@@ -138,9 +138,11 @@ impl RunningServer {
         services.provide_transactions(engine.clone());
 
         let serving = start_transactions(&provider, &transactions, member).await?;
-        function_volumes.provide(engine.volumes());
+        // One for all: it sees which commits leave files without a name.
+        let volumes: Arc<dyn Volumes> = ReapedVolumes::new(engine.volumes());
+        function_volumes.provide(Arc::clone(&volumes));
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy::default()));
-        services.provide_volumes(engine.volumes(), clock, entropy);
+        services.provide_volumes(Arc::clone(&volumes), clock, entropy);
         let started = deployed.start().await;
         started.context("the deployed functions could not be put in place")?;
         services.provide_functions(deployed.clone());
@@ -154,12 +156,6 @@ impl RunningServer {
             let started = front_ends.start_zookeeper(address, settings, gateway, overview);
             started.await?;
         }
-        let volumes: Arc<dyn Volumes> = ReapedVolumes::new(engine.volumes());
-        services.provide_volumes(
-            Arc::clone(&volumes),
-            Arc::new(SystemClock),
-            Arc::new(SystemEntropy::default()),
-        );
         front_ends.start_volumes(settings, volumes, overview)?;
         let objects = packs.as_ref().map_or_else(
             || Arc::clone(&provider.memory_objects),
