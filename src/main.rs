@@ -21,6 +21,7 @@ mod object_events;
 mod open_files;
 mod overview;
 mod provider;
+mod reaping;
 mod same_store;
 mod settings;
 mod startup_error;

@@ -38,19 +38,29 @@ use transactions::{
 
 use self::volume::{ReapedVolume, Wake};
 
-/// After a take-over sessions come back first, and repeat their holds.
-const TAKE_OVER_WAIT: Duration = Duration::from_secs(30);
-/// How long unlinked files gather for one run.
-const GATHER: Duration = Duration::from_secs(1);
 /// The pause after a run that failed.
 const RUN_AGAIN: Duration = Duration::from_secs(30);
 /// How long one call may wait for the volume.
 const CALL_MAX: Duration = Duration::from_mins(10);
 
+/// The waits of a reaper.
+#[derive(Debug, Clone, Copy)]
+struct Waits {
+    /// After a take-over sessions come back first, and repeat their holds.
+    take_over: Duration,
+    /// Unlinked files gather for one run.
+    gather: Duration,
+}
+
+const WAITS: Waits = Waits {
+    take_over: Duration::from_secs(30),
+    gather: Duration::from_secs(1),
+};
+
 /// The volumes of a store, whose unlinked files are deleted.
 pub(crate) struct ReapedVolumes {
     inner: Arc<dyn Volumes>,
-    take_over_wait: Duration,
+    waits: Waits,
     state: Mutex<State>,
 }
 
@@ -64,13 +74,13 @@ struct State {
 impl ReapedVolumes {
     /// Around the volumes of an engine.
     pub(crate) fn new(inner: Arc<dyn Volumes>) -> Arc<Self> {
-        Self::waiting(inner, TAKE_OVER_WAIT)
+        Self::waiting(inner, WAITS)
     }
 
-    fn waiting(inner: Arc<dyn Volumes>, take_over_wait: Duration) -> Arc<Self> {
+    fn waiting(inner: Arc<dyn Volumes>, waits: Waits) -> Arc<Self> {
         Arc::new(Self {
             inner,
-            take_over_wait,
+            waits,
             state: Mutex::default(),
         })
     }
@@ -95,7 +105,7 @@ impl ReapedVolumes {
             name: name.clone(),
             store: Arc::clone(store),
             wake: Arc::clone(&wake),
-            take_over_wait: self.take_over_wait,
+            waits: self.waits,
         };
         state.tasks.spawn(task.run());
         wake
@@ -158,7 +168,7 @@ struct Reaping {
     name: VolumeName,
     store: Arc<dyn VolumeStore>,
     wake: Arc<Wake>,
-    take_over_wait: Duration,
+    waits: Waits,
 }
 
 impl Reaping {
@@ -171,12 +181,12 @@ impl Reaping {
                 Err(error) => self.later(&error.to_string()),
                 Ok(now) if seen != Some(now) => {
                     seen = Some(now);
-                    self.take_over_wait
+                    self.waits.take_over
                 }
                 Ok(_) => match self.once().await {
                     Ok(()) => {
                         self.wake.woken().await;
-                        GATHER
+                        self.waits.gather
                     }
                     Err(error) => self.later(&error),
                 },
@@ -188,7 +198,7 @@ impl Reaping {
 
     fn later(&self, error: &str) -> Duration {
         tracing::debug!(volume = %self.name, error, "unlinked files are deleted later");
-        RUN_AGAIN.max(self.take_over_wait)
+        RUN_AGAIN.max(self.waits.take_over)
     }
 
     /// Tells whether the log of the volume was taken over since the last call.

@@ -27,7 +27,10 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::{Instant, sleep, timeout},
 };
-use transactions::membership::{Address, Coordinated};
+use transactions::{
+    membership::{Address, Coordinated},
+    serializable::Volumes,
+};
 
 use crate::{
     bundled_client::PYTHON_CLIENT,
@@ -40,6 +43,7 @@ use crate::{
     object_events::ToFunctions,
     overview::{Meters, Overview, Sources},
     provider::{self, NamedObjects, Provider},
+    reaping::ReapedVolumes,
     same_store::SameStore,
     settings::{Listen, Settings, UserStore},
 };
@@ -134,9 +138,11 @@ impl RunningServer {
         services.provide_transactions(engine.clone());
 
         let serving = start_transactions(&provider, &transactions, member).await?;
-        function_volumes.provide(engine.volumes());
+        // One for all: it sees which commits leave files without a name.
+        let volumes: Arc<dyn Volumes> = ReapedVolumes::new(engine.volumes());
+        function_volumes.provide(Arc::clone(&volumes));
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy::default()));
-        services.provide_volumes(engine.volumes(), clock, entropy);
+        services.provide_volumes(Arc::clone(&volumes), clock, entropy);
         let started = deployed.start().await;
         started.context("the deployed functions could not be put in place")?;
         services.provide_functions(deployed.clone());
@@ -150,7 +156,7 @@ impl RunningServer {
             let started = front_ends.start_zookeeper(address, settings, gateway, overview);
             started.await?;
         }
-        front_ends.start_volumes(settings, engine.volumes(), overview)?;
+        front_ends.start_volumes(settings, volumes, overview)?;
         let objects = packs.as_ref().map_or_else(
             || Arc::clone(&provider.memory_objects),
             NamedObjects::objects,

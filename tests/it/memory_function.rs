@@ -46,6 +46,7 @@ impl World {
             api: Arc::new(Nothing),
             bundled: &[],
             idle_max: WAIT_MAX,
+            volumes: Arc::new(Nothing),
         })
         .expect("opened");
         let name = program.to_str().expect("a text").to_owned();

@@ -110,7 +110,9 @@ impl Shared {
 
     /// The moment from which all locks are granted, if it is not reached yet.
     fn reclaim_until(&self) -> Option<Instant> {
-        self.epoch().reclaim_until.filter(|until| Instant::now() < *until)
+        self.epoch()
+            .reclaim_until
+            .filter(|until| Instant::now() < *until)
     }
 
     /// Notes the store's start in the point of an answer. If the store has started again within

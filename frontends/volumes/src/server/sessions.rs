@@ -40,7 +40,7 @@ pub(super) struct Sessions {
     known: Mutex<BTreeMap<SessionKey, Session>>,
     /// Volumes have lost their locks and holds, and no session may begin yet.
     is_losing: AtomicBool,
-    sessions_max: usize,
+    known_max: usize,
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl Sessions {
         Self {
             known: Mutex::default(),
             is_losing: AtomicBool::new(false),
-            sessions_max: connections_max.saturating_mul(4),
+            known_max: connections_max.saturating_mul(4),
         }
     }
 
@@ -72,7 +72,7 @@ impl Sessions {
             return Err(Refusal::Ending);
         }
         let is_known = known.contains_key(&key);
-        if !is_known && known.len() >= self.sessions_max {
+        if !is_known && known.len() >= self.known_max {
             return Err(Refusal::TooManyConnections);
         }
         let session = known.entry(key).or_default();

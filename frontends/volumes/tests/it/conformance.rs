@@ -9,13 +9,13 @@ use transactions::{
     Error,
     serializable::{
         VolumeStore, Volumes, conformance as suite,
-        model::{At, BlockBytes, KeyRange, PageLimits, PinName, Slot, Usage},
+        model::{At, BlockBytes, KeyRange, PageLimits, PinName, Slot, StageId, Usage},
         volumes::VolumeName,
     },
 };
 use volumes_frontend::RemoteVolumes;
 
-use crate::world::{World, demo, put, settings, soon};
+use crate::world::{World, demo, key, put, settings, soon};
 
 /// Opens a new volume of the server for each call.
 ///
@@ -105,4 +105,30 @@ async fn errors_have_their_kind_and_text() {
     let page = volume.scan(At::Slot(Slot(9)), &range, PageLimits::default());
     let why = "the slot of a read is not written yet";
     assert_eq!(page.await, Err(Error::Invalid(why)));
+}
+
+/// A socket that is full is written again, also while answers arrive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_requests_and_answers_cross() {
+    const PART: usize = 300 << 10;
+    let world = World::new().await;
+    let client = world.client().await;
+    let volume = client.open(&demo()).await.expect("opened");
+    let value = put(1, "a", &vec![7; 60_000]);
+    volume.commit(value).await.expect("committed");
+    let callers = (0..16).map(|caller: u8| {
+        let volume = Arc::clone(&volume);
+        tokio::spawn(async move {
+            for part in 0..40 {
+                let staged = volume.stage(StageId([caller; 16]), part, vec![0; PART].into());
+                let keys = [key("a"), key("a"), key("a")];
+                let (staged, read) = tokio::join!(staged, volume.get_many(At::Tail, &keys));
+                staged.expect("stored");
+                assert_eq!(read.expect("a read").value.found.len(), 3);
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        soon(caller).await.expect("no call hangs");
+    }
 }

@@ -1,5 +1,6 @@
-//! The protocol of volumes, tested from the outside: over real sockets, in real time.
+//! The protocol of volumes, tested from the outside.
 
+// Peers, restarts and graces are tested over real sockets, in real time.
 #![allow(clippy::disallowed_methods)]
 
 mod conformance;

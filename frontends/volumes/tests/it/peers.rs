@@ -225,7 +225,8 @@ async fn connections_have_a_limit_and_the_reason_is_told() {
     );
     let running = tokio::spawn(server.expect("it listens").run(std::future::pending()));
     let first = Peer::connect(&path, 7).await.expect("welcome");
-    let second = RemoteVolumes::connect(remote::Config::new(&path), &SystemEntropy::default());
+    let entropy = SystemEntropy::default();
+    let second = RemoteVolumes::connect(remote::Config::new(&path), &entropy);
     let Err(Error::Unavailable(why)) = second.await else {
         panic!("there is no place");
     };
@@ -280,7 +281,7 @@ async fn hostile_bytes_do_no_harm() {
 async fn a_thousand_answers_wait_for_a_peer_that_does_not_read() {
     let world = World::new().await;
     let mut peer = Peer::connect(&world.path(), 7).await.expect("welcome");
-    let proposal = crate::world::put(1, "a", &[7; 60_000]).into();
+    let proposal = crate::world::put(1, "a", &vec![7; 60_000]).into();
     peer.ask(&Request::On(VOLUME, Call::Commit(proposal)))
         .await
         .expect("committed");
@@ -376,7 +377,8 @@ async fn only_requests_that_may_be_repeated_are() {
     let listener = UnixListener::bind(&path).expect("it listens");
     let counts = Arc::<[AtomicU32; 2]>::default();
     let server = tokio::spawn(breaks_off(listener, Arc::clone(&counts)));
-    let client = RemoteVolumes::connect(remote::Config::new(&path), &SystemEntropy::default());
+    let entropy = SystemEntropy::default();
+    let client = RemoteVolumes::connect(remote::Config::new(&path), &entropy);
     let client = client.await.expect("a server");
     let created = soon(client.create(VolumeName::new("v").expect("a name"), settings())).await;
     let Err(Error::Unavailable(why)) = created else {
