@@ -7,6 +7,7 @@ mod locks;
 mod lossy;
 mod orphans;
 mod random;
+mod remembered;
 mod round_trips;
 mod rules;
 

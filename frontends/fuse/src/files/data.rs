@@ -84,7 +84,7 @@ impl Node {
     pub(super) async fn write(self: Arc<Self>, ino: Ino, target: Target, data: Bytes) -> Outcome {
         let Target { offset, privileges } = target;
         let count = data.len() as u32;
-        let written = self.calls.run(move |transaction| {
+        let written = self.calls.change(move |transaction| {
             let data = data.clone();
             async move {
                 match offset {

@@ -28,7 +28,7 @@ macro_rules! makers {
                     access: Access,
                     name: Bytes,
                 ) -> Outcome {
-                    let made = self.calls.run(move |transaction| {
+                    let made = self.calls.change(move |transaction| {
                         let name = name.clone();
                         async move {
                             let ino = transaction.$make(parent, access, &name).await?;
@@ -95,7 +95,7 @@ impl Node {
         flags: u32,
         name: Bytes,
     ) -> Outcome {
-        let made = self.calls.run(move |transaction| {
+        let made = self.calls.change(move |transaction| {
             let name = name.clone();
             async move {
                 let ino = transaction.create(parent, access, &name).await?;
@@ -128,7 +128,7 @@ impl Node {
         target: Bytes,
     ) -> Outcome {
         let access = by.with(0o777);
-        let made = self.calls.run(move |transaction| {
+        let made = self.calls.change(move |transaction| {
             let (name, target) = (name.clone(), target.clone());
             async move {
                 let ino = transaction.symlink(parent, access, &name, &target).await?;
@@ -147,7 +147,7 @@ impl Node {
     }
 
     pub(super) async fn link(self: Arc<Self>, ino: Ino, parent: Ino, name: Bytes) -> Outcome {
-        let linked = self.calls.run(move |transaction| {
+        let linked = self.calls.change(move |transaction| {
             let name = name.clone();
             async move {
                 transaction.link(ino, parent, &name).await?;
@@ -159,7 +159,7 @@ impl Node {
     }
 
     pub(super) async fn unlink(self: Arc<Self>, parent: Ino, name: Bytes) -> Outcome {
-        let unlinked = self.calls.run(move |transaction| {
+        let unlinked = self.calls.change(move |transaction| {
             let name = name.clone();
             async move { transaction.unlink(parent, &name).await }.boxed()
         });
@@ -168,7 +168,7 @@ impl Node {
     }
 
     pub(super) async fn remove_directory(self: Arc<Self>, parent: Ino, name: Bytes) -> Outcome {
-        let removed = self.calls.run(move |transaction| {
+        let removed = self.calls.change(move |transaction| {
             let name = name.clone();
             async move { transaction.rmdir(parent, &name).await }.boxed()
         });
@@ -190,7 +190,7 @@ impl Node {
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(Errno::EINVAL),
         };
-        let renamed = self.calls.run(move |transaction| {
+        let renamed = self.calls.change(move |transaction| {
             let (name, name_new) = (name.clone(), name_new.clone());
             async move { transaction.rename(from, to, mode, &name, &name_new).await }.boxed()
         });
