@@ -51,6 +51,10 @@ pub struct Options {
     pub checks_permissions: bool,
     /// Whether other users than the one that mounts may use it.
     pub allow_other: bool,
+    /// Whether the kernel checks the permission bits of files. For each directory of a path it then
+    /// asks for the attributes, unless it caches them. Without it, all who may use the mount may do
+    /// anything: that is right where root alone may.
+    pub checks_permissions: bool,
 }
 
 /// Why a mount failed.

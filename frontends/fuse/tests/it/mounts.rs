@@ -62,6 +62,7 @@ fn options() -> Options {
         is_read_only: false,
         checks_permissions: true,
         allow_other: true,
+        checks_permissions: true,
     }
 }
 

@@ -72,6 +72,7 @@ pub(crate) fn mounted(
         is_read_only: false,
         checks_permissions: true,
         allow_other: true,
+        checks_permissions: true,
     };
     let shared: Arc<dyn Handler> = Arc::<FileHandler>::clone(&handler);
     match mount(directory.path(), &options, &shared) {

@@ -98,6 +98,7 @@ impl Attempts {
                 is_read_only,
                 checks_permissions: true,
                 allow_other: true,
+                checks_permissions: true,
             },
             point,
             pin,
