@@ -47,8 +47,6 @@ pub struct Options {
     pub wishes: Wishes,
     /// Whether the kernel refuses changes.
     pub is_read_only: bool,
-    /// Whether the kernel checks the permission bits of files.
-    pub checks_permissions: bool,
     /// Whether other users than the one that mounts may use it.
     pub allow_other: bool,
     /// Whether the kernel checks the permission bits of files. For each directory of a path it then

@@ -70,7 +70,6 @@ pub(crate) fn mounted(
         threads: 4,
         wishes: handler.wishes(),
         is_read_only: false,
-        checks_permissions: true,
         allow_other: true,
         checks_permissions: true,
     };

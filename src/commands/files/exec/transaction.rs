@@ -96,7 +96,6 @@ impl Attempts {
                 threads: THREADS,
                 wishes: Wishes::default(),
                 is_read_only,
-                checks_permissions: true,
                 allow_other: true,
                 checks_permissions: true,
             },
