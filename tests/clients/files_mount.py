@@ -1,5 +1,6 @@
 """Mounts of volumes for the tests."""
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -45,7 +46,7 @@ class Mounts:
     def start(self, name, *options):
         """Mounts on a directory of this name. Returns its path and the process."""
         at = self.folder / name
-        if not os.path.lexists(at):
+        with contextlib.suppress(FileExistsError):
             at.mkdir()
         log = open(self.folder / f"{name}.log", "a")
         process = subprocess.Popen(self.command(at, *options), text=True, stdout=subprocess.PIPE, stderr=log)

@@ -10,13 +10,13 @@ import subprocess
 
 import pytest
 
+import files_mount
 import waiting
-from files_mount import GIT, INCREMENTS, ended, locked, mounts_of, sh
 
 
 @pytest.fixture
 def mounts(server, tmp_path):
-    yield from mounts_of(server, tmp_path)
+    yield from files_mount.mounts_of(server, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
@@ -25,7 +25,7 @@ def a_signal_unmounts(mounts, name):
     assert json.loads(mounts.line) == {"volume": mounts.volume, "directory": str(at)}
     (at / "f").write_text("hello")
     assert mounts.api.ask("GET", f"/v1/volumes/{mounts.volume}/files/f").body == b"hello"
-    assert ended(process, signal.Signals[name]) == 0
+    assert files_mount.ended(process, signal.Signals[name]) == 0
     assert list(at.iterdir()) == []
     at, process = mounts.start("a")
     assert mounts.line == f"mounted {mounts.volume} on {at}\n"
@@ -63,15 +63,15 @@ def what_cannot_be_mounted_is_refused(mounts, tmp_path):
 
 def programs_work_across_mounts(mounts):
     (one, _), (two, _) = mounts.start("one"), mounts.start("two")
-    script = f"{GIT} git init -q -b main repo; cd repo; seq 100 > f; git add f; git commit -qm first"
-    sh(one, script)
-    assert sh(two, "git clone -q repo copy; git -C copy fsck --full --strict; git -C copy log --oneline | wc -l") == "1\n"
-    assert sh(one, "git -C copy gc -q; git -C copy status --porcelain; cat copy/f | wc -l") == "100\n"
+    script = f"{files_mount.GIT} git init -q -b main repo; cd repo; seq 100 > f; git add f; git commit -qm first"
+    files_mount.sh(one, script)
+    assert files_mount.sh(two, "git clone -q repo copy; git -C copy fsck --full --strict; git -C copy log --oneline | wc -l") == "1\n"
+    assert files_mount.sh(one, "git -C copy gc -q; git -C copy status --porcelain; cat copy/f | wc -l") == "100\n"
     with sqlite3.connect(one / "database") as connection:
         connection.execute("CREATE TABLE numbers (value)")
         connection.execute("INSERT INTO numbers VALUES (0)")
     connection.close()
-    command = ["python3", "-c", INCREMENTS]
+    command = ["python3", "-c", files_mount.INCREMENTS]
     processes = [subprocess.Popen([*command, str(at / "database")]) for at in (one, two)]
     assert [process.wait(waiting.GUARD_SECONDS) for process in processes] == [0, 0]
     connection = sqlite3.connect(two / "database")
@@ -87,8 +87,8 @@ def a_killed_mount_is_replaced_and_its_locks_end(mounts):
         os.write(file, b"synced")
         os.fsync(file)
         holder = subprocess.Popen(["flock", one / f"f{round}", "sleep", "100"])
-        waiting.until(lambda: locked(two / f"f{round}"), "the lock")
-        ended(process, signal.SIGKILL)
+        waiting.until(lambda: files_mount.locked(two / f"f{round}"), "the lock")
+        files_mount.ended(process, signal.SIGKILL)
         with contextlib.suppress(OSError):
             os.close(file)
         holder.kill()
@@ -96,14 +96,14 @@ def a_killed_mount_is_replaced_and_its_locks_end(mounts):
         with pytest.raises(OSError) as dead:
             os.listdir(one)
         assert dead.value.errno == errno.ENOTCONN
-        waiting.until(lambda: not locked(two / f"f{round}"), "the end of the lock")
+        waiting.until(lambda: not files_mount.locked(two / f"f{round}"), "the end of the lock")
         _, process = mounts.start("one")
         assert "detached a mount whose process had died" in (mounts.folder / "one.log").read_text()
         assert (one / f"f{round}").read_text() == "synced"
 
 
 def a_killed_server_loses_nothing_that_was_synced(own_server, tmp_path):
-    for mounts in mounts_of(own_server, tmp_path):
+    for mounts in files_mount.mounts_of(own_server, tmp_path):
         at, _ = mounts.start("a")
         with open(at / "f", "ab", buffering=0) as file:
             for round in range(3):
