@@ -47,10 +47,12 @@ pub struct Options {
     pub wishes: Wishes,
     /// Whether the kernel refuses changes.
     pub is_read_only: bool,
-    /// Whether the kernel checks the permission bits of files.
-    pub checks_permissions: bool,
     /// Whether other users than the one that mounts may use it.
     pub allow_other: bool,
+    /// Whether the kernel checks the permission bits of files. For each directory of a path it then
+    /// asks for the attributes, unless it caches them. Without it, all who may use the mount may do
+    /// anything: that is right where root alone may.
+    pub checks_permissions: bool,
 }
 
 /// Why a mount failed.

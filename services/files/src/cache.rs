@@ -425,10 +425,6 @@ impl VolumeStore for CachedVolume {
         })
     }
 
-    fn recent(&self) -> Option<Slot> {
-        self.state.lock().known
-    }
-
     fn get_many<'a>(&'a self, at: At, keys: &'a [Key]) -> BoxFuture<'a, Result<Read<Values>>> {
         Box::pin(async move {
             match at {

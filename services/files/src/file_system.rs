@@ -110,31 +110,6 @@ impl FileSystem {
         self.run(Steps::None, work).await
     }
 
-    /// As [`transact`](Self::transact), for `work` that changes something. It is tried first on what
-    /// this client knows already, which may be old: then only the commit is a call. If that tells
-    /// otherwise, or changes nothing, it runs at the newest state.
-    pub async fn change<T, F>(&self, work: F) -> Result<T>
-    where
-        F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,
-    {
-        if let Some(recent) = self.context.store.recent() {
-            let clock = &self.context.clock;
-            let deadline = clock.monotonic() + CALL_TIME_MAX;
-            let is_late = || clock.monotonic() >= deadline;
-            let mut transaction = self.begin_at(recent);
-            let result = work(&mut transaction).await;
-            self.saw(transaction.point());
-            if let Ok(value) = result
-                && !transaction.is_read_only()
-                && let Outcome::Committed { point } = transaction.commit(None, is_late).await?
-            {
-                self.saw(point);
-                return Ok(value);
-            }
-        }
-        self.run(Steps::None, work).await
-    }
-
     /// As [`transact`](Self::transact). Blocks that `work` clears may be deleted before, if they are
     /// too many for one transaction: other clients then read zeros in their place for a while, and a
     /// crash may leave that.
@@ -171,7 +146,10 @@ impl FileSystem {
                     }
                     Outcome::Conflict { .. } => Errno::EIO,
                 },
-                Err(errno) if transaction.is_final() => return Err(errno),
+                Err(errno) if transaction.is_final() => {
+                    transaction.learn(None);
+                    return Err(errno);
+                }
                 Err(_) => Errno::EIO,
             };
             if is_late() {
@@ -201,6 +179,35 @@ impl FileSystem {
             Ok(())
         }
         .boxed()
+    }
+
+    /// As [`transact`](Self::transact), for work that changes something. Its first attempt rests on
+    /// what earlier calls of this client have read. Where that still holds, it costs no reads.
+    pub async fn change<T, F>(&self, work: F) -> Result<T>
+    where
+        F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,
+    {
+        let clock = &self.context.clock;
+        let deadline = clock.monotonic() + CALL_TIME_MAX;
+        let mut transaction = self.begin();
+        let remembered = self.context.remembered.clone();
+        transaction.overlay.rest_on(remembered, clock.monotonic());
+        let result = work(&mut transaction).await;
+        self.saw(transaction.point());
+        if self.context.mutant.breaks(Broken::TrustsMemory) {
+            transaction.overlay.forget_reads();
+        }
+        // Only a commit tells whether its reads hold, so refusals and reads alone do not count.
+        if let Ok(value) = result
+            && !transaction.overlay.is_read_only()
+        {
+            let is_late = || clock.monotonic() >= deadline;
+            if let Outcome::Committed { point } = transaction.commit(None, is_late).await? {
+                self.saw(point);
+                return Ok(value);
+            }
+        }
+        self.transact_in_steps(work).await
     }
 
     /// Up to `count` entries after position `cookie`. All pages of a listing are of one moment,
@@ -286,6 +293,9 @@ impl FileSystem {
     fn saw(&self, point: DurabilityPoint) {
         let seen = &mut *self.seen.lock();
         let is_at_risk = seen.point > seen.durable;
+        if point.incarnation > seen.point.incarnation {
+            self.context.remembered.forget();
+        }
         seen.is_restarted |= is_at_risk && point.incarnation > seen.point.incarnation;
         seen.point = seen.point.max(point);
     }

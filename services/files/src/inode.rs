@@ -104,6 +104,16 @@ pub(crate) fn fields(ino: Ino) -> KeyRange {
     range(group(b'i', ino), Bytes::new(), None)
 }
 
+/// Whether changes of other inodes and names rest on the key: a name, a type or permissions.
+pub(crate) fn is_remembered(key: &Key) -> bool {
+    let fields = [Field::Existence, Field::Access].map(Field::name);
+    match key.group().first() {
+        Some(b'd') => true,
+        Some(b'i') => fields.contains(&&key.name()[..]),
+        _ => false,
+    }
+}
+
 pub(crate) fn xattr(ino: Ino, name: &[u8]) -> Key {
     let mut whole = BytesMut::with_capacity(1 + name.len());
     whole.put_u8(b'x');

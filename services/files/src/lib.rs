@@ -19,6 +19,7 @@
 //! - `overlay` knows what a transaction has read and will write. It knows keys, and no inodes.
 //! - `inode` has the keys and their values, [`path_rules`] the limits of names.
 //! - `names` finds the path that a conflict was about.
+//! - `remembered` spares a change the reads that an earlier call has made.
 //! - [`reaper`] deletes unlinked files that no session has open any more.
 
 pub mod broken;
@@ -32,6 +33,7 @@ mod names;
 mod overlay;
 pub mod path_rules;
 pub mod reaper;
+mod remembered;
 pub mod transaction;
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use ports::{DurabilityPoint, Read};
+use ports::{DurabilityPoint, Monotonic, Read};
 use transactions::serializable::{
     VolumeStore,
     apply::{Piece, patched},
@@ -25,7 +25,11 @@ use transactions::serializable::{
     },
 };
 
-use crate::error::{Errno, Result};
+use crate::{
+    error::{Errno, Result},
+    inode,
+    remembered::{Known, Remembered},
+};
 
 /// The most bytes of values that a transaction keeps from the volume. Beyond it, it forgets all of
 /// them and reads them again at its slot.
@@ -51,6 +55,12 @@ pub(crate) struct Overlay {
     changes: BTreeMap<Key, Change>,
     /// Bytes of data that were written, overwritten ones included.
     written_bytes: u64,
+    /// Lengths of files that the transaction makes: no other can write them.
+    own: BTreeSet<Key>,
+    /// What the transaction may rest on without a read.
+    remembered: Option<(Arc<Remembered>, Monotonic)>,
+    /// The slot of the oldest remembered value that it rests on.
+    remembered_at: Option<Slot>,
     /// By the key of the length: the blocks, and data whose position nothing has asked for.
     appends: BTreeMap<Key, (Key, BytesMut)>,
 }
@@ -84,12 +94,49 @@ impl Overlay {
             unlocked: BTreeSet::new(),
             changes: BTreeMap::new(),
             written_bytes: 0,
+            own: BTreeSet::new(),
+            remembered: None,
+            remembered_at: None,
             appends: BTreeMap::new(),
         }
     }
 
     pub(crate) fn at(&self) -> Option<Slot> {
         self.at
+    }
+
+    /// Lets it rest on what is remembered at `now`. Then only its commit tells whether it has read one
+    /// state.
+    pub(crate) fn rest_on(&mut self, remembered: Arc<Remembered>, now: Monotonic) {
+        self.remembered = Some((remembered, now));
+    }
+
+    /// Names, types and permissions that it has read, as of its slot; if it has committed at `at`,
+    /// those that it has not changed, and those that it has put.
+    pub(crate) fn known(&self, at: Option<Slot>, since: Monotonic) -> Vec<(Key, Known)> {
+        let (Some(slot), is_committed) = (at.or(self.at), at.is_some()) else {
+            return Vec::new();
+        };
+        let value_of = |key: &Key| match self.changes.get(key) {
+            Some(Change::Whole(value)) if is_committed => Some(value.clone()),
+            Some(_) if is_committed => None,
+            _ => self.cached.get(key).cloned(),
+        };
+        let put = self.changes.keys().filter(|_| is_committed);
+        let keys = put
+            .chain(&self.reads)
+            .filter(|key| inode::is_remembered(key));
+        let of = |key: &Key| {
+            let (at, value) = (slot, value_of(key)?);
+            Some((key.clone(), Known { at, since, value }))
+        };
+        keys.filter_map(of).collect()
+    }
+
+    /// Notes that the transaction makes the file with this length, which is 0.
+    pub(crate) fn make_length(&mut self, length: Key) {
+        self.cached.insert(length.clone(), None);
+        self.own.insert(length);
     }
 
     /// The point that all answers so far depend on.
@@ -263,6 +310,12 @@ impl Overlay {
         self.ranges.retain(|other| other.group() != range.group());
     }
 
+    /// Drops all reads. Only mutants do.
+    pub(crate) fn forget_reads(&mut self) {
+        self.reads.clear();
+        self.remembered_at = None;
+    }
+
     pub(crate) fn put(&mut self, key: Key, value: Bytes) {
         self.changes.insert(key, Change::Whole(Some(value)));
     }
@@ -337,12 +390,13 @@ impl Overlay {
     /// The proposal that the transaction becomes. Large write sets are staged. Without a read, the
     /// transaction takes place at a snapshot of now.
     pub(crate) async fn propose(&mut self, id: ProposalId, stage: StageId) -> Result<Proposal> {
-        let at = if let Some(at) = self.at {
+        let at = if let Some(at) = self.at.or(self.remembered_at) {
             at
         } else {
             let answer = self.store.snapshot().await;
             self.note(answer)?.slot
         };
+        let at = self.remembered_at.map_or(at, |oldest| oldest.min(at));
         self.at = Some(at);
         let writes = self.writes();
         let bytes: usize = writes.iter().map(Write::bytes_len).sum();
@@ -461,8 +515,14 @@ impl Overlay {
             self.cached.clear();
             self.cached_bytes = 0;
         }
-        let missing = keys.iter().filter(|key| !self.cached.contains_key(key));
-        let missing: Vec<Key> = missing.cloned().collect();
+        let is_missing = |key: &&Key| {
+            let is_put = matches!(self.changes.get(*key), Some(Change::Whole(_)));
+            !is_put && !self.cached.contains_key(*key)
+        };
+        let missing: Vec<Key> = keys.iter().filter(is_missing).cloned().collect();
+        if self.remember(&missing) {
+            return Ok(());
+        }
         let mut rest = &missing[..];
         while !rest.is_empty() {
             let asked = &rest[..rest.len().min(KEYS_MAX)];
@@ -480,6 +540,22 @@ impl Overlay {
             rest = &rest[count..];
         }
         Ok(())
+    }
+
+    /// Whether all of `keys` are remembered. Then they are in the cache.
+    fn remember(&mut self, keys: &[Key]) -> bool {
+        let Some((remembered, now)) = &self.remembered else {
+            return false;
+        };
+        let Some(known) = remembered.all(keys, *now) else {
+            return false;
+        };
+        for (key, known) in keys.iter().zip(known) {
+            let oldest = self.remembered_at.map_or(known.at, |at| at.min(known.at));
+            self.remembered_at = Some(oldest);
+            self.cached.insert(key.clone(), known.value);
+        }
+        true
     }
 
     /// The value of a key that is changed as a whole, or cached.
@@ -503,6 +579,9 @@ impl Overlay {
     }
 
     fn narrow(&mut self, key: Key, least: u64, most: u64) {
+        if self.own.contains(&key) {
+            return;
+        }
         let bounds = self.bounds.entry(key).or_insert((0, u64::MAX));
         *bounds = (bounds.0.max(least), bounds.1.min(most));
     }

@@ -8,6 +8,7 @@ mod lossy;
 mod names;
 mod orphans;
 mod random;
+mod remembered;
 mod round_trips;
 mod rules;
 

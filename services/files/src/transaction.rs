@@ -28,6 +28,7 @@ use crate::{
     inode::{self, Field, lock_key},
     model::{Ino, Kind, Time},
     overlay::Overlay,
+    remembered::Remembered,
 };
 
 pub use self::{
@@ -46,6 +47,7 @@ pub(crate) struct Context {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) mutant: Mutant<Broken>,
+    pub(crate) remembered: Arc<Remembered>,
     /// Reserved inode numbers that are not used yet.
     numbers: Mutex<std::ops::Range<u64>>,
 }
@@ -101,6 +103,7 @@ impl Context {
             clock,
             entropy,
             mutant,
+            remembered: Arc::default(),
             numbers: Mutex::new(0..0),
         }
     }
@@ -121,11 +124,6 @@ impl Transaction {
             steps: Steps::None,
             too_long: None,
         }
-    }
-
-    /// Whether it has changed nothing.
-    pub fn is_read_only(&self) -> bool {
-        self.overlay.is_read_only()
     }
 
     /// The point that its answers so far depend on.
@@ -157,6 +155,7 @@ impl Transaction {
         is_late: impl Fn() -> bool + Send,
     ) -> Result<Outcome> {
         if self.overlay.needs_no_verdict() {
+            self.learn(None);
             let point = self.overlay.point();
             return Ok(Outcome::Committed { point });
         }
@@ -186,7 +185,8 @@ impl Transaction {
             self.context.clock.sleep(PAUSE).await;
         };
         match verdict {
-            Verdict::Committed { .. } => {
+            Verdict::Committed { slot, .. } => {
+                self.learn(Some(slot));
                 let point = self.overlay.point();
                 Ok(Outcome::Committed { point })
             }
@@ -203,6 +203,12 @@ impl Transaction {
                 Refusal::NoNumber(_) | Refusal::Superseded | Refusal::Stage => Errno::EIO,
             }),
         }
+    }
+
+    /// Remembers what it has read, and if it has committed at `at` also what it has written.
+    pub(crate) fn learn(&self, at: Option<Slot>) {
+        let known = self.overlay.known(at, self.context.clock.monotonic());
+        self.context.remembered.learn(known.into_iter());
     }
 
     /// The time of a call.

@@ -124,8 +124,9 @@ impl Mount {
             threads: readers.clamp(2, READERS_MAX),
             wishes: handler.wishes(),
             is_read_only: self.read_only,
-            checks_permissions: true,
             allow_other: self.allow_other,
+            // Root may do anything.
+            checks_permissions: self.allow_other || !getuid().is_root(),
         }
     }
 

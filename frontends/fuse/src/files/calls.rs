@@ -81,7 +81,8 @@ impl Calls {
         }
     }
 
-    /// As [`run`](Self::run), for work that changes something.
+    /// As [`run`](Self::run), for work that changes something. Of a mount, it costs no reads where
+    /// those of earlier calls hold.
     pub(super) async fn change<T, F>(&self, work: F) -> Result<T>
     where
         F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,

@@ -60,8 +60,8 @@ fn options() -> Options {
         threads: 2,
         wishes: Wishes::default(),
         is_read_only: false,
-        checks_permissions: true,
         allow_other: true,
+        checks_permissions: true,
     }
 }
 

@@ -70,8 +70,8 @@ pub(crate) fn mounted(
         threads: 4,
         wishes: handler.wishes(),
         is_read_only: false,
-        checks_permissions: true,
         allow_other: true,
+        checks_permissions: true,
     };
     let shared: Arc<dyn Handler> = Arc::<FileHandler>::clone(&handler);
     match mount(directory.path(), &options, &shared) {

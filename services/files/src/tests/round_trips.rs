@@ -68,7 +68,7 @@ fn calls_take_few_round_trips() {
         files.create(root, ACCESS, &b).await.expect("created");
         took("create", 2);
         files.stat(root, &a).await.expect("found");
-        took("stat", 2);
+        took("stat", 1);
         files.getattr(f).await.expect("there");
         took("getattr", 1);
         let keep = Privileges::Keep;

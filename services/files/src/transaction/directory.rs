@@ -69,8 +69,25 @@ impl Transaction {
 
     /// The attributes of what `name` is bound to. Errors: as [`lookup`](Self::lookup).
     pub async fn stat(&mut self, parent: Ino, name: &[u8]) -> Result<Attributes> {
+        self.look_ahead(parent, name).await?;
         let (ino, _) = self.find(parent, name).await?;
         self.getattr(ino).await
+    }
+
+    /// Reads in one call what [`stat`](Self::stat) reads, if the name still leads where it did when
+    /// it was last looked up.
+    async fn look_ahead(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
+        path_rules::check_name(name)?;
+        let entry = inode::entry(parent, name);
+        let Some(value) = self.context.remembered.value(&entry) else {
+            return Ok(());
+        };
+        let (ino, _) = inode::entry_in(&value)?;
+        let fields = Field::STAT.map(|field| inode::field(ino, field));
+        let mut keys = fields.to_vec();
+        keys.extend(directory_keys(parent));
+        keys.push(entry);
+        self.overlay.fetch(&keys).await
     }
 
     /// The inode that a path leads to, from `start` or from the root. Errors: as [`lookup`], and
@@ -402,11 +419,13 @@ impl Transaction {
         self.overlay
             .put_number(inode::field(ino, Field::Links), links);
         self.touch(ino, &[Field::Mtime, Field::Ctime, Field::Atime]);
+        let size = inode::field(ino, Field::Size);
         if let Some(target) = target {
-            let size = inode::field(ino, Field::Size);
             self.overlay.put_number(size, target.len() as u64);
             self.overlay
                 .put(inode::field(ino, Field::Target), target.clone());
+        } else {
+            self.overlay.make_length(size);
         }
     }
 }

@@ -37,12 +37,6 @@ pub trait VolumeStore: fmt::Debug + Send + Sync {
     /// A consistent state that holds every commit answered before this call.
     fn snapshot(&self) -> BoxFuture<'_, Result<Read<Snapshot>>>;
 
-    /// A slot at which reads may need no call, for transactions that commit: the commit validates
-    /// what they read. A transaction that only reads begins at the tail instead. `None`: none.
-    fn recent(&self) -> Option<Slot> {
-        None
-    }
-
     /// The values of up to [`KEYS_MAX`] keys. The answer may end early. Errors: `TooLarge`.
     ///
     /// [`KEYS_MAX`]: crate::serializable::model::KEYS_MAX
