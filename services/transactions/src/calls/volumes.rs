@@ -99,10 +99,15 @@ impl EngineVolumes {
         if listed.volumes.iter().any(reads) {
             return Err(Error::VolumeInUse);
         }
-        let row = registry::delete(&node.store, name).await?;
-        if let Some(volume) = node.volumes.remove(row.keyspace) {
-            volume.delete().await;
-        }
+        let row = {
+            // No log is taken over after its row is gone.
+            let _taking_over = node.volumes.taking_over.lock().await;
+            let row = registry::delete(&node.store, name).await?;
+            if let Some(volume) = node.volumes.remove(row.keyspace) {
+                volume.delete().await;
+            }
+            row
+        };
         let parent = row.parents.first();
         if let Some(parent) = parent.and_then(|(parent, _)| node.volumes.get(*parent)) {
             parent.unpin(&rows::pin_of_clone(row.keyspace)).await?;

@@ -17,8 +17,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct OpenVolumes {
     open: Mutex<BTreeMap<KeyspaceId, Arc<Volume>>>,
-    /// Held while a log is taken over.
-    taking_over: sync::Mutex<()>,
+    /// Held while a log is taken over, and while a volume's row is deleted.
+    pub(crate) taking_over: sync::Mutex<()>,
     /// Held while a volume is cloned or deleted.
     pub(crate) changing: sync::Mutex<()>,
     /// Deleted volumes whose data are being deleted.

@@ -249,15 +249,13 @@ impl Volume {
         Ok(())
     }
 
-    /// All pins, in the order of their names.
+    /// All pins except those of clones, in the order of their names.
     pub(crate) fn pins(&self) -> Result<Vec<(PinName, Slot)>> {
         self.check()?;
         let state = self.state();
-        Ok(state
-            .pins
-            .iter()
-            .map(|(name, slot)| (name.clone(), *slot))
-            .collect())
+        let pins = state.pins.iter();
+        let pins = pins.filter(|(name, _)| !rows::is_of_clone(name));
+        Ok(pins.map(|(name, slot)| (name.clone(), *slot)).collect())
     }
 
     /// The keys that were written after `slot`.

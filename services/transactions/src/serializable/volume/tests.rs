@@ -387,12 +387,13 @@ fn a_commit_that_is_dropped_holds_up_no_other() {
     });
 }
 
-/// A stage of many parts is read the same before and after its installation.
+/// A stage of many parts is read the same before and after its installation, also by a successor
+/// that replays its slot. Its parts are refused afterwards, and so is another proposal of it.
 #[test]
 fn a_large_stage_is_installed_as_rows() {
     simulated::run(async {
         let world = World::new(7);
-        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        let mut node = Node::on(&world, world.key_value(), Config::default()).await;
         let volume = node.create("demo").await;
         let block = |number| key("b", "").block(number).expect("short");
         let parts: Vec<_> = (0..20_u64)
@@ -404,26 +405,40 @@ fn a_large_stage_is_installed_as_rows() {
         let whole = parts.concat();
         let stage = StageId([7; 16]);
         for (number, part) in (0..).zip(&parts) {
-            volume
-                .stage(stage, number, part.clone())
-                .await
-                .expect("room");
+            let stored = volume.stage(stage, number, part.clone()).await;
+            stored.expect("room");
         }
-        let mut proposal = blind(Slot(0), 1, Vec::new());
-        proposal.writes = crate::serializable::model::Writes::Staged {
-            stage,
-            parts: 20,
-            bytes: whole.len() as u64,
-            crc: crc32fast::hash(&whole),
+        let staged = |number| {
+            let mut proposal = blind(Slot(0), number, Vec::new());
+            proposal.writes = crate::serializable::model::Writes::Staged {
+                stage,
+                parts: 20,
+                bytes: whole.len() as u64,
+                crc: crc32fast::hash(&whole),
+            };
+            proposal
         };
-        let (_, _) = committed(&*volume, proposal).await;
+        let verdict = conformance::commit(&*volume, staged(1)).await;
+        assert!(matches!(verdict, Verdict::Committed { .. }), "{verdict:?}");
+        let refused = Verdict::Refused(crate::serializable::model::Refusal::Stage);
+        assert_eq!(conformance::commit(&*volume, staged(2)).await, refused);
+        let late = volume.stage(stage, 0, parts[0].clone()).await;
+        assert!(matches!(late, Err(crate::Error::Invalid(_))), "{late:?}");
+        drop(volume);
         for round in 0..3 {
+            drop(node);
+            node = Node::on(&world, world.key_value(), Config::default()).await;
             let read = node.open("demo").await;
             for number in 0..20 {
                 let found = value(&*read, &block(number)).await.expect("present");
                 assert_eq!(found, vec![number as u8; 200 << 10], "{round}");
             }
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(conformance::commit(&*read, staged(1)).await, verdict);
+            tokio::time::sleep(Duration::from_secs(round)).await;
         }
+        let parts = crate::serializable::rows::stage(crate::model::KeyspaceId(1), stage);
+        let scan = ports::key_value::Scan::partition(parts, 100);
+        let left = world.key_value().scan(&scan).await.expect("a page");
+        assert_eq!(left.value.items.len(), 0, "the stage is gone");
     });
 }
