@@ -162,8 +162,8 @@ pub enum Broken {
     SlotBeforeStage,
     /// V6: the log of a volume is trimmed before its slots are installed.
     TrimsBeforeInstalling,
-    /// V2: reads use version rows of slots that are not installed as a whole.
-    ReadsAboveInstalled,
+    /// V2: versions that a pin reads are collected.
+    CollectsPinned,
     /// V3: a proposal that is sent again is decided again.
     ForgetsProposalIds,
 }

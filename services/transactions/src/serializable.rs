@@ -21,6 +21,7 @@
 //!   has the keys and records that slots are installed into. All of them are pure.
 //! - [`lock_table`] grants locks, for all implementations.
 //! - [`volume`] writes the log and the rows of a volume. [`overlay`] holds its uninstalled slots,
+//!   [`newest`] caches installed values, and [`snapshots`] the moments that reads may still name.
 //!   [`registry`] has the rows that name volumes, [`open_volumes`] those of one start of the node,
 //!   and [`deletion`] deletes their data.
 
@@ -32,11 +33,13 @@ pub(crate) mod deletion;
 pub mod lock_table;
 pub mod model;
 pub mod model_volume;
+mod newest;
 pub(crate) mod open_volumes;
 mod overlay;
 pub(crate) mod registry;
 pub mod rows;
 pub mod slots;
+mod snapshots;
 pub mod validate;
 pub(crate) mod volume;
 pub mod volume_store;

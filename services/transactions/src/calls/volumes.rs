@@ -12,7 +12,6 @@ use crate::{
     Error, Result,
     calls::Calls,
     context::Tasks,
-    model::KeyspaceId,
     node::Node,
     serializable::{
         VolumeStore, Volumes, deletion,
@@ -20,7 +19,8 @@ use crate::{
             At, BlockBytes, Changed, Granted, Groups, Key, KeyRange, Lock, Owner, Page, PageLimits,
             PinName, Proposal, SessionId, Slot, Snapshot, StageId, Usage, Values, Verdict,
         },
-        registry::{self, VolumeRow},
+        registry::{self, Listed, VolumeRow},
+        rows,
         volume::{Volume, read_installed},
         volumes::{VolumeInfo, VolumeName, VolumeSettings},
     },
@@ -67,38 +67,93 @@ impl EngineVolumes {
     }
 
     /// Deletes the data of deleted volumes in the background.
-    fn delete_data(&self, node: &Arc<Node>, deleted: Vec<KeyspaceId>) {
-        for keyspace in deleted {
-            if !node.volumes.begins_to_delete(keyspace) {
+    fn delete_data(&self, node: &Arc<Node>, deleted: Vec<VolumeRow>) {
+        for row in deleted {
+            if !node.volumes.begins_to_delete(row.keyspace) {
                 continue;
             }
             let of_task = Arc::clone(node);
             node.spawn(&self.calls.context, async move {
-                if let Err(error) = deletion::delete_data(&of_task.store, keyspace).await {
+                if let Err(error) = deletion::delete_data(&of_task.store, &row).await {
                     tracing::warn!(
                         %error,
-                        keyspace = keyspace.0,
+                        keyspace = row.keyspace.0,
                         "the data of a deleted volume stay until volumes are listed again"
                     );
                 }
-                of_task.volumes.ends_to_delete(keyspace);
+                of_task.volumes.ends_to_delete(row.keyspace);
             });
         }
     }
 
     async fn delete_volume(&self, name: &VolumeName) -> Result<()> {
         let node = self.node()?;
-        let row = registry::delete(&node.store, name).await?;
-        if let Some(volume) = node.volumes.remove(row.keyspace) {
-            volume.delete().await;
+        let _changing = node.volumes.changing.lock().await;
+        let found = registry::find(&node.store, name).await?;
+        let reads = |(_, row): &(VolumeName, VolumeRow)| {
+            row.parents
+                .iter()
+                .any(|(parent, _)| *parent == found.keyspace)
+        };
+        let listed = registry::list(&node.store).await?;
+        if listed.volumes.iter().any(reads) {
+            return Err(Error::VolumeInUse);
         }
-        self.delete_data(&node, vec![row.keyspace]);
+        let row = {
+            // No log is taken over after its row is gone.
+            let _taking_over = node.volumes.taking_over.lock().await;
+            let row = registry::delete(&node.store, name).await?;
+            if let Some(volume) = node.volumes.remove(row.keyspace) {
+                volume.delete().await;
+            }
+            row
+        };
+        let parent = row.parents.first();
+        if let Some(parent) = parent.and_then(|(parent, _)| node.volumes.get(*parent)) {
+            parent.unpin(&rows::pin_of_clone(row.keyspace)).await?;
+        }
+        self.delete_data(&node, vec![row]);
         Ok(())
+    }
+
+    /// Creates a volume that reads through to `from`, which pins its slot.
+    async fn clone_at(&self, from: &VolumeName, at: Option<Slot>, to: VolumeName) -> Result<()> {
+        let node = self.node()?;
+        self.calls.context.check_room()?;
+        let _changing = node.volumes.changing.lock().await;
+        let source = registry::find(&node.store, from).await?;
+        match registry::find(&node.store, &to).await {
+            Err(Error::NoSuchVolume) => {}
+            found => return Err(found.err().unwrap_or(Error::VolumeExists)),
+        }
+        let settings = VolumeSettings {
+            block_bytes: source.block_bytes,
+            quota_bytes: source.quota_bytes,
+        };
+        let find = async { Ok(source) };
+        let context = &self.calls.context;
+        let opened = node.volumes.open(context, &node.store, node.id, find);
+        let volume = opened.await?;
+        let slot = match at {
+            Some(slot) => slot,
+            None => volume.snapshot()?.value.slot,
+        };
+        let row = registry::new_row(&node.store, settings, context.clock.now().0).await?;
+        let row = VolumeRow {
+            parents: volume.parents_of_clone(slot),
+            ..row
+        };
+        volume.begin_clone(slot, row.keyspace).await?;
+        registry::create(&node.store, &to, &row).await
     }
 
     async fn list_volumes(&self) -> Result<Vec<VolumeInfo>> {
         let node = self.node()?;
-        let (volumes, deleted, point) = registry::list(&node.store).await?;
+        let Listed {
+            volumes,
+            deleted,
+            point,
+        } = registry::list(&node.store).await?;
         self.delete_data(&node, deleted);
         let mut found = Vec::with_capacity(volumes.len());
         for (name, row) in volumes {
@@ -130,7 +185,8 @@ impl Volumes for EngineVolumes {
             let node = self.node()?;
             self.calls.context.check_room()?;
             let now = self.calls.context.clock.now().0;
-            registry::create(&node.store, &name, settings, now).await
+            let row = registry::new_row(&node.store, settings, now).await?;
+            registry::create(&node.store, &name, &row).await
         })
     }
 
@@ -168,11 +224,11 @@ impl Volumes for EngineVolumes {
 
     fn clone_volume<'a>(
         &'a self,
-        _from: &'a VolumeName,
-        _at: Option<Slot>,
-        _to: VolumeName,
+        from: &'a VolumeName,
+        at: Option<Slot>,
+        to: VolumeName,
     ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async { Err(Error::Invalid("volumes cannot be cloned yet")) })
+        Box::pin(self.clone_at(from, at, to))
     }
 
     fn delete<'a>(&'a self, name: &'a VolumeName) -> BoxFuture<'a, Result<()>> {
@@ -215,6 +271,16 @@ impl Handle {
             error.into()
         })
     }
+}
+
+/// Errors: `Invalid` for a pin that keeps what a clone reads.
+fn check_pin(name: &PinName) -> Result<()> {
+    if rows::is_of_clone(name) {
+        return Err(Error::Invalid(
+            "the names of pins that begin with \"clone/\" are taken",
+        ));
+    }
+    Ok(())
 }
 
 impl VolumeStore for Handle {
@@ -265,11 +331,17 @@ impl VolumeStore for Handle {
     }
 
     fn pin(&self, name: PinName, slot: Slot) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { self.volume().await?.pin(name, slot).await })
+        Box::pin(async move {
+            check_pin(&name)?;
+            self.volume().await?.pin(name, slot).await
+        })
     }
 
     fn unpin<'a>(&'a self, name: &'a PinName) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { self.volume().await?.unpin(name).await })
+        Box::pin(async move {
+            check_pin(name)?;
+            self.volume().await?.unpin(name).await
+        })
     }
 
     fn pins(&self) -> BoxFuture<'_, Result<Vec<(PinName, Slot)>>> {

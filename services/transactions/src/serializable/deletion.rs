@@ -8,16 +8,24 @@ use ports::{Update, key_value::Scan};
 
 use crate::{
     Result,
-    model::KeyspaceId,
-    serializable::{model::StageId, registry, rows},
+    serializable::{
+        model::StageId,
+        registry::{self, VolumeRow},
+        rows,
+    },
     storage::{layout, store::Store},
 };
 
 /// Items in one page that is deleted.
 const PAGE_ITEMS: usize = 100;
 
-/// Deletes all data of the volume with this keyspace.
-pub(crate) async fn delete_data(store: &Store, keyspace: KeyspaceId) -> Result<()> {
+/// Deletes all data of the volume with this keyspace, and the pin that kept what it read.
+pub(crate) async fn delete_data(store: &Store, row: &VolumeRow) -> Result<()> {
+    let keyspace = row.keyspace;
+    if let Some((parent, _)) = row.parents.first() {
+        let pin = rows::pin(*parent, &rows::pin_of_clone(keyspace));
+        store.finish(&Update::delete(pin)).await?;
+    }
     let stages = Scan::partition(rows::stages(keyspace), PAGE_ITEMS);
     for (sort, _) in store.scan_all(stages).await?.0 {
         if let Ok(stage) = <[u8; 16]>::try_from(&sort[..]) {

@@ -17,8 +17,10 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct OpenVolumes {
     open: Mutex<BTreeMap<KeyspaceId, Arc<Volume>>>,
-    /// Held while a log is taken over.
-    taking_over: sync::Mutex<()>,
+    /// Held while a log is taken over, and while a volume's row is deleted.
+    pub(crate) taking_over: sync::Mutex<()>,
+    /// Held while a volume is cloned or deleted.
+    pub(crate) changing: sync::Mutex<()>,
     /// Deleted volumes whose data are being deleted.
     deleting: Mutex<Vec<KeyspaceId>>,
 }
@@ -39,13 +41,15 @@ impl OpenVolumes {
     ) -> Result<Arc<Volume>> {
         let _taking_over = self.taking_over.lock().await;
         let row = find.await?;
-        if let Some(volume) = self.get(row.keyspace) {
+        let keyspace = row.keyspace;
+        if let Some(volume) = self.get(keyspace) {
             return Ok(volume);
         }
         let volume = Volume::take_over(context, store, by, row).await?;
         let volume = Arc::new(volume);
         volume.arm();
-        self.open.lock().insert(row.keyspace, Arc::clone(&volume));
+        volume.arm_collection();
+        self.open.lock().insert(keyspace, Arc::clone(&volume));
         Ok(volume)
     }
 

@@ -144,6 +144,12 @@ impl Overlay {
         }
     }
 
+    /// The stages that its slots name.
+    pub(crate) fn stages(&self) -> impl Iterator<Item = StageId> {
+        let slots = self.slots.iter();
+        slots.flat_map(|written| written.stages.iter().copied())
+    }
+
     /// The keys that were written after `slot`.
     pub(crate) fn written_since(&self, slot: Slot) -> impl Iterator<Item = &Key> {
         let later = self.slots.iter().filter(move |written| written.slot > slot);

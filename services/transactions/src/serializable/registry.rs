@@ -18,7 +18,7 @@ use crate::{
     model::KeyspaceId,
     serializable::{
         FORMAT,
-        model::BlockBytes,
+        model::{BlockBytes, Slot},
         rows,
         volumes::{VolumeName, VolumeSettings},
     },
@@ -33,18 +33,20 @@ const PAGE_ROWS: usize = 1_000;
 const DELETED: u8 = b'!';
 
 /// The row of a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VolumeRow {
     pub(crate) keyspace: KeyspaceId,
     pub(crate) block_bytes: BlockBytes,
     pub(crate) quota_bytes: Option<u64>,
     /// When it was created, in milliseconds since 1970.
     pub(crate) created_ms: u64,
+    /// The volumes that it reads through to, and at which slots: its origin, that one's, and so on.
+    pub(crate) parents: Vec<(KeyspaceId, Slot)>,
 }
 
 impl VolumeRow {
     fn encode(&self) -> Bytes {
-        FORMAT.encode(self, 64)
+        FORMAT.encode(self, 64 + 16 * self.parents.len())
     }
 
     fn decode(item: &Item) -> Result<Self> {
@@ -63,30 +65,34 @@ pub(crate) fn put(key: ports::Key, record: Bytes) -> Update {
     Update::put(key, vec![(Name::from(RECORD), Value::Bytes(record))])
 }
 
-/// Creates the row of a volume with a new keyspace. Errors: `VolumeExists`.
-pub(crate) async fn create(
+/// The row of a volume to be created, with a keyspace of its own.
+pub(crate) async fn new_row(
     store: &Store,
-    name: &VolumeName,
     settings: VolumeSettings,
     created_ms: u64,
-) -> Result<()> {
+) -> Result<VolumeRow> {
     let counter = AtomicCounter::new(store.key_value().clone(), rows::keyspaces());
     // Keyspaces need not be dense, so a lost answer only skips one.
     let counted = store.again(|| counter.add(1)).await?;
     store.seen(counted.receipt.point)?;
     let keyspace = u32::try_from(counted.value).ok().map(KeyspaceId);
-    let row = VolumeRow {
+    Ok(VolumeRow {
         keyspace: keyspace
             .ok_or_else(|| Error::Corrupt("the store has no keyspaces left".into()))?,
         block_bytes: settings.block_bytes,
         quota_bytes: settings.quota_bytes,
         created_ms,
-    };
+        parents: Vec::new(),
+    })
+}
+
+/// Creates a volume by its row. Errors: `VolumeExists`.
+pub(crate) async fn create(store: &Store, name: &VolumeName, row: &VolumeRow) -> Result<()> {
     let update = put(rows::volume(name.as_str()), row.encode()).when(Condition::Absent);
     let (outcome, point) = store.update(update).await?;
     // A repeat after a lost answer finds its own row.
     if let Outcome::Conflict(Some(item)) = outcome
-        && VolumeRow::decode(&item)? != row
+        && VolumeRow::decode(&item)? != *row
     {
         return Err(Error::VolumeExists);
     }
@@ -104,21 +110,25 @@ async fn found(store: &Store, name: &VolumeName) -> Result<(VolumeRow, Arc<Item>
     Ok((VolumeRow::decode(&item)?, item))
 }
 
-/// All volumes in the order of their names, and the keyspaces of deleted ones.
-pub(crate) async fn list(
-    store: &Store,
-) -> Result<(
-    Vec<(VolumeName, VolumeRow)>,
-    Vec<KeyspaceId>,
-    DurabilityPoint,
-)> {
+/// The rows of all volumes.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    /// In the order of their names.
+    pub(crate) volumes: Vec<(VolumeName, VolumeRow)>,
+    /// Deleted ones whose data are still there.
+    pub(crate) deleted: Vec<VolumeRow>,
+    pub(crate) point: DurabilityPoint,
+}
+
+/// Reads the rows of all volumes.
+pub(crate) async fn list(store: &Store) -> Result<Listed> {
     let scan = Scan::partition(rows::VOLUMES, PAGE_ROWS);
     let (items, point) = store.scan_all(scan).await?;
     let (mut volumes, mut deleted) = (Vec::new(), Vec::new());
     for (sort, item) in items {
         let row = VolumeRow::decode(&item)?;
         if sort.first() == Some(&DELETED) {
-            deleted.push(row.keyspace);
+            deleted.push(row);
             continue;
         }
         let name = std::str::from_utf8(&sort).ok().map(VolumeName::new);
@@ -126,7 +136,11 @@ pub(crate) async fn list(
         let name = name.ok_or_else(|| Error::Corrupt("the name of a volume".into()))?;
         volumes.push((name, row));
     }
-    Ok((volumes, deleted, point))
+    Ok(Listed {
+        volumes,
+        deleted,
+        point,
+    })
 }
 
 /// Changes the quota. Returns the volume's row. Errors: `NoSuchVolume`.

@@ -46,6 +46,8 @@ pub const PINS: &[u8] = b"t/xp/";
 /// The prefix of partitions of the outcomes of client ids.
 pub const OUTCOMES: &[u8] = b"t/xn/";
 
+/// How the names of pins begin that keep what clones read.
+const PINS_OF_CLONES: &str = "clone/";
 /// Ends a group and a name.
 const END: [u8; 2] = [0, 1];
 /// After all versions of a name, and after all names of a group.
@@ -87,6 +89,17 @@ pub fn pins(keyspace: KeyspaceId) -> Bytes {
 /// The row of a pin.
 pub fn pin(keyspace: KeyspaceId, name: &PinName) -> ItemKey {
     ItemKey::new(pins(keyspace), name.as_str())
+}
+
+/// The pin that keeps what a clone reads.
+pub fn pin_of_clone(keyspace: KeyspaceId) -> PinName {
+    let name = PinName::new(format!("{PINS_OF_CLONES}{}", keyspace.0));
+    name.expect("it is short")
+}
+
+/// Whether a pin is one of [`pin_of_clone`].
+pub fn is_of_clone(name: &PinName) -> bool {
+    name.as_str().starts_with(PINS_OF_CLONES)
 }
 
 /// The row of the outcome of a client's id.
@@ -189,14 +202,25 @@ pub fn shard(keyspace: KeyspaceId, group: &[u8]) -> Bytes {
         .into()
 }
 
+/// The partitions of a volume's versions.
+pub fn version_shards(keyspace: KeyspaceId) -> impl Iterator<Item = Bytes> {
+    each_byte(of_keyspace(VERSIONS, keyspace))
+}
+
+/// The partitions of the outcomes of a volume's client ids.
+pub fn outcome_buckets(keyspace: KeyspaceId) -> impl Iterator<Item = Bytes> {
+    each_byte(of_keyspace(OUTCOMES, keyspace))
+}
+
 /// All partitions that hold the rows of a volume, except those of its stages.
-pub fn partitions(keyspace: KeyspaceId) -> Vec<Bytes> {
-    let each = |prefix: &[u8]| {
-        let whole = [prefix, &keyspace.0.to_be_bytes()].concat();
-        (0..=u8::MAX).map(move |shard| Bytes::from([&whole[..], &[shard]].concat()))
-    };
+pub fn partitions(keyspace: KeyspaceId) -> impl Iterator<Item = Bytes> {
     let single = [CHANGES, INSTALLED, PINS].map(|prefix| of_keyspace(prefix, keyspace));
-    each(VERSIONS).chain(each(OUTCOMES)).chain(single).collect()
+    let versions = version_shards(keyspace);
+    versions.chain(outcome_buckets(keyspace)).chain(single)
+}
+
+fn each_byte(prefix: Bytes) -> impl Iterator<Item = Bytes> {
+    (0..=u8::MAX).map(move |byte| Bytes::from([&prefix[..], &[byte]].concat()))
 }
 
 fn of_keyspace(prefix: &[u8], keyspace: KeyspaceId) -> Bytes {
@@ -307,6 +331,10 @@ pub struct InstalledState {
     pub slot: Slot,
     /// Reads before it are too old, except at pins.
     pub horizon: Slot,
+    /// The versions that the changes up to this slot replaced are deleted.
+    pub collected: Slot,
+    /// When the outcomes of clients' ids were last looked through, in milliseconds.
+    pub outcomes_swept_ms: u64,
     /// Every change row after this slot exists.
     pub changes_from: Slot,
     /// Bytes of names and newest values.

@@ -18,6 +18,7 @@
 //! - What is visible is in the log. A slot is trimmed after its rows and the installed state that
 //!   names it.
 
+mod collect;
 mod install;
 mod late;
 mod order;
@@ -35,7 +36,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use ports::{DurabilityPoint, Read};
+use ports::{DurabilityPoint, Monotonic, Read};
 use primitives::{AtomicCounter, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{self, Notify};
 
@@ -49,17 +50,22 @@ use crate::{
         lock_table::LockTable,
         model::{
             Changed, Groups, Key, NUMBERS_RESERVED, PAGE_BYTES_MAX, PinName, SessionId, Slot,
-            Snapshot, Usage,
+            Snapshot, StageId, Usage,
         },
+        newest::Newest,
         overlay::Overlay,
         registry::put,
         rows::{self, InstalledState},
+        snapshots::Snapshots,
     },
     storage::store::Store,
 };
 
 /// How many numbers of slots an epoch leaves out, for slots of its predecessor that the store lost.
 const LOST_SLOTS_MAX: u64 = 1 << 20;
+
+/// The most stages that are remembered. Beyond it the oldest are forgotten.
+const STAGES_MAX: usize = 1_024;
 
 /// A volume of one start of the node.
 #[derive(Debug)]
@@ -68,6 +74,8 @@ pub(crate) struct Volume {
     store: Arc<Store>,
     by: NodeId,
     keyspace: KeyspaceId,
+    /// The volumes that it was cloned from, from its own origin on, and at which slots.
+    parents: Vec<(KeyspaceId, Slot)>,
     log: FencedLog,
     epoch: Epoch,
     /// The slot of its seal.
@@ -91,9 +99,19 @@ struct State {
     point: DurabilityPoint,
     installed: InstalledState,
     overlay: Overlay,
+    newest: Newest,
     /// Whether a task installs.
     installs: bool,
+    /// Whether a task collects.
+    collects: bool,
+    /// The last stages that slots have named.
+    stages_used: VecDeque<StageId>,
+    /// The last stages whose rows list them.
+    stages_listed: VecDeque<StageId>,
+    snapshots: Snapshots,
     pins: BTreeMap<PinName, Slot>,
+    /// Whether the next collection looks at all versions.
+    rescans: bool,
     locks: LockTable,
     holds: BTreeSet<(Key, SessionId)>,
     quota_bytes: Option<u64>,
@@ -104,8 +122,9 @@ impl Volume {
     /// Its state at the tail.
     pub(crate) fn snapshot(&self) -> Result<Read<Snapshot>> {
         self.check()?;
-        let state = self.state();
+        let mut state = self.state();
         let slot = state.visible;
+        state.touch(slot, self.context.clock.monotonic());
         Ok(state.answer(Snapshot { slot }))
     }
 
@@ -170,24 +189,73 @@ impl Volume {
         stored
     }
 
+    /// Installs all slots up to `through`.
+    pub(crate) async fn install_through(&self, through: Slot) -> Result<()> {
+        loop {
+            {
+                let state = self.state();
+                if state.installed.slot >= through || state.overlay.is_empty() {
+                    return Ok(());
+                }
+            }
+            self.install().await?;
+        }
+    }
+
+    /// The rows of a new volume `to` that reads through to this one at `slot`, which a pin keeps.
+    /// Its usage is that of now.
+    pub(crate) async fn begin_clone(&self, slot: Slot, to: KeyspaceId) -> Result<()> {
+        self.pin(rows::pin_of_clone(to), slot).await?;
+        self.install_through(slot).await?;
+        let (bytes, keys) = {
+            let state = self.state();
+            (state.installed.bytes, state.installed.keys)
+        };
+        let installed = InstalledState {
+            bytes,
+            keys,
+            ..InstalledState::default()
+        };
+        let row = put(rows::installed(to), installed.encode());
+        self.store.update(row).await?;
+        let counter = |keyspace| {
+            let key_value = self.store.key_value().clone();
+            AtomicCounter::new(key_value, rows::numbers(keyspace))
+        };
+        let (from, to) = (counter(self.keyspace), counter(to));
+        let given = self.store.again(|| from.read()).await?.value;
+        let counted = self.store.again(|| to.add(given)).await?;
+        self.store.seen(counted.receipt.point).map(drop)
+    }
+
+    /// The volumes that a clone of it at `slot` reads.
+    pub(crate) fn parents_of_clone(&self, slot: Slot) -> Vec<(KeyspaceId, Slot)> {
+        let own = std::iter::once((self.keyspace, slot));
+        own.chain(self.parents.iter().copied()).collect()
+    }
+
     /// Removes a pin.
-    pub(crate) async fn unpin(&self, name: &PinName) -> Result<()> {
+    pub(crate) async fn unpin(self: &Arc<Self>, name: &PinName) -> Result<()> {
         self.check()?;
         let row = ports::Update::delete(rows::pin(self.keyspace, name));
         self.store.finish(&row).await?;
-        self.state().pins.remove(name);
+        let mut state = self.state();
+        if let Some(slot) = state.pins.remove(name) {
+            // What only this pin has kept is found by a scan of all versions.
+            state.rescans |= slot < state.installed.horizon;
+        }
+        drop(state);
+        self.arm_collection();
         Ok(())
     }
 
-    /// All pins, in the order of their names.
+    /// All pins except those of clones, in the order of their names.
     pub(crate) fn pins(&self) -> Result<Vec<(PinName, Slot)>> {
         self.check()?;
         let state = self.state();
-        Ok(state
-            .pins
-            .iter()
-            .map(|(name, slot)| (name.clone(), *slot))
-            .collect())
+        let pins = state.pins.iter();
+        let pins = pins.filter(|(name, _)| !rows::is_of_clone(name));
+        Ok(pins.map(|(name, slot)| (name.clone(), *slot)).collect())
     }
 
     /// The keys that were written after `slot`.
@@ -257,6 +325,46 @@ impl State {
             return Err(Error::SnapshotTooOld);
         }
         Ok(())
+    }
+
+    /// Up to which slot change rows may go: the transaction of a pin may still commit.
+    fn changes_until(&self, slot: Slot) -> Slot {
+        let pins = self
+            .pins
+            .iter()
+            .filter(|(name, _)| !rows::is_of_clone(name));
+        pins.map(|(_, pin)| *pin).fold(slot, Slot::min)
+    }
+
+    /// Whether there is, or will be, something to collect.
+    fn has_garbage(&self) -> bool {
+        let installed = &self.installed;
+        let has_versions = installed.collected < installed.slot;
+        let has_changes = installed.changes_from < self.changes_until(installed.slot);
+        has_versions || has_changes || self.rescans || !self.stages_listed.is_empty()
+    }
+
+    /// Notes that a call names `slot`, which protects its versions.
+    fn touch(&mut self, slot: Slot, now: Monotonic) {
+        if slot >= self.installed.horizon && slot <= self.visible {
+            self.snapshots.touch(slot, now);
+        }
+    }
+
+    /// Notes the stages that a slot names.
+    fn use_stages(&mut self, stages: &BTreeSet<StageId>) {
+        self.stages_used.extend(stages);
+        while self.stages_used.len() > STAGES_MAX {
+            self.stages_used.pop_front();
+        }
+    }
+
+    /// Whether it is known that the stage is listed.
+    fn is_stage_listed(&mut self, stage: StageId) -> bool {
+        while self.stages_listed.len() > STAGES_MAX {
+            self.stages_listed.pop_front();
+        }
+        self.stages_listed.contains(&stage)
     }
 
     /// Whether the store has lost the slot.

@@ -6,7 +6,7 @@
 //! The slots themselves arm the task, and it ends when all are installed.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_map},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
@@ -16,13 +16,14 @@ use futures_util::future::try_join_all;
 use ports::{ErrorKind, Update, key_value::Transacted};
 use primitives::{Cursor, SlotIndex};
 
-use super::{Volume, order::is_of_client, reading::Stored};
+use super::{Volume, order::is_of_client};
 use crate::{
     Error, Result,
     broken::Broken,
     serializable::{
         apply::Change,
         model::{Key, Slot, Write},
+        newest::Stored,
         overlay::LoggedSlot,
         registry::put,
         rows::{self, ChangeRow, InstalledState, OutcomeRow, VersionRow},
@@ -40,6 +41,10 @@ pub(super) const UNINSTALLED_BYTES_MAX: usize = 64 << 20;
 const STEP_BYTES_MAX: usize = 2 << 20;
 /// How many rows are written at once, on a store that writes each alone.
 const CONCURRENT_WRITES: usize = 16;
+/// How many values are read at once.
+const CONCURRENT_READS: usize = 16;
+/// The most values that are kept while slots are installed.
+const VALUES_MAX: usize = 4_096;
 /// The most deltas of a key after a whole value.
 const DELTAS_MAX: usize = 8;
 /// The most bytes of keys in one change row.
@@ -81,6 +86,7 @@ impl Volume {
                 tracing::warn!(%error, "slots of a volume are not installed; trying again");
                 self.context.clock.sleep(INSTALL_EVERY).await;
             }
+            self.arm_collection();
             let mut state = self.state();
             if state.overlay.is_empty() {
                 state.installs = false;
@@ -94,6 +100,7 @@ impl Volume {
 
     /// Installs the first slots, up to [`INSTALL_BYTES_MAX`].
     pub(super) async fn install(&self) -> Result<()> {
+        // Held by all who write the installed state.
         let _installing = self.installing.lock().await;
         let (batch, mut installed, visible, is_all) = {
             let state = self.state();
@@ -108,22 +115,31 @@ impl Volume {
         if self.context.breaks(Broken::TrimsBeforeInstalling) {
             self.trim(last).await?;
         }
-        let before = installed.slot;
         let mut step = Step::new(self);
         let mut values = BTreeMap::<Key, Stored>::new();
+        // Whether the newest installed values are those before this batch's next change.
+        let mut are_known = true;
         for written in &batch {
-            for (key, change) in &written.changes {
-                let stored = match values.entry(key.clone()) {
-                    btree_map::Entry::Occupied(known) => known.into_mut(),
-                    btree_map::Entry::Vacant(place) => {
-                        place.insert(self.stored(key, before).await?)
+            let changes: Vec<_> = written.changes.iter().collect();
+            for some in changes.chunks(CONCURRENT_READS) {
+                if values.len() > VALUES_MAX {
+                    // From here on the rows have what was written so far.
+                    step.write().await?;
+                    values.clear();
+                    are_known = false;
+                }
+                self.load(some, written.slot, are_known, &mut values)
+                    .await?;
+                for (key, change) in some {
+                    if let Some(stored) = values.get_mut(*key) {
+                        let row = version(stored, change, key, &mut installed);
+                        stored.since = written.slot;
+                        let row = put(rows::version(self.keyspace, key, written.slot), row);
+                        step.add(row).await?;
                     }
-                };
-                let row = version(stored, change, key, &mut installed);
-                let row = put(rows::version(self.keyspace, key, written.slot), row);
-                step.add(row).await?;
+                }
             }
-            for row in changes(self, written) {
+            for row in change_rows(self, written) {
                 step.add(row).await?;
             }
         }
@@ -133,17 +149,45 @@ impl Volume {
         {
             let state = &mut *self.state();
             state.overlay.drop_through(installed.slot);
-            state.installed = InstalledState {
-                // Others may have changed these meanwhile.
-                horizon: state.installed.horizon,
-                changes_from: state.installed.changes_from,
-                ..installed
-            };
+            state.installed = installed;
+            for key in batch.iter().flat_map(|written| written.changes.keys()) {
+                state.newest.remove(key);
+            }
+            for (key, stored) in values {
+                state.newest.insert(key, stored);
+            }
         }
         for stage in batch.iter().flat_map(|written| &written.stages) {
             self.drop_stage(*stage).await?;
         }
         self.trim(last).await
+    }
+
+    /// Reads the values of keys before slot `at`, unless they are known.
+    async fn load(
+        &self,
+        changes: &[(&Key, &Change)],
+        at: Slot,
+        are_known: bool,
+        values: &mut BTreeMap<Key, Stored>,
+    ) -> Result<()> {
+        if are_known {
+            let state = self.state();
+            for (key, _) in changes {
+                if !values.contains_key(*key)
+                    && let Some(stored) = state.newest.get(key, Slot(at.0 - 1))
+                {
+                    values.insert((*key).clone(), stored.clone());
+                }
+            }
+        }
+        let unknown = changes.iter().map(|(key, _)| *key);
+        let unknown: Vec<&Key> = unknown.filter(|key| !values.contains_key(key)).collect();
+        let before = Slot(at.0 - 1);
+        let reads: Vec<_> = unknown.iter().map(|key| self.stored(key, before)).collect();
+        let stored = try_join_all(reads).await?;
+        values.extend(unknown.into_iter().cloned().zip(stored));
+        Ok(())
     }
 
     /// Trims the log up to an installed slot, once that is worth the cost.
@@ -259,7 +303,7 @@ fn version(
 }
 
 /// The change rows of a slot, and the outcomes of clients' ids.
-fn changes(volume: &Volume, written: &LoggedSlot) -> Vec<Update> {
+fn change_rows(volume: &Volume, written: &LoggedSlot) -> Vec<Update> {
     let mut parts = vec![Vec::new()];
     let mut bytes = 0;
     for key in written.changes.keys() {

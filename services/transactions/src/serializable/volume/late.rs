@@ -29,11 +29,12 @@ impl Volume {
             true
         })
         .await?;
+        let verdict = check.verdict();
         // Checked after they are read: rows may have been collected meanwhile.
-        if proposal.at < self.state().installed.changes_from {
+        if verdict.is_none() && proposal.at < self.state().installed.changes_from {
             return Ok(Some(Verdict::SnapshotTooOld));
         }
-        Ok(check.verdict())
+        Ok(verdict)
     }
 
     /// Calls `take` with the change rows after `after` and up to `until`, until it returns false.

@@ -113,8 +113,10 @@ impl Volume {
             return Ok(self.state().answer(verdict));
         }
         {
-            let state = self.state();
-            if state.is_unknown(proposal.at) || proposal.at < state.installed.changes_from {
+            let mut state = self.state();
+            state.touch(proposal.at, self.context.clock.monotonic());
+            if state.is_unknown(proposal.at) {
+                // What followed the slot is lost as well, so it has not committed.
                 return Ok(state.answer(Verdict::SnapshotTooOld));
             }
         }
@@ -193,6 +195,12 @@ impl Volume {
         let (mut answers, mut kept) = (Vec::new(), VecDeque::new());
         let mut staged = BTreeMap::new();
         while let Some(mut waiting) = batch.pop_front() {
+            if let Writes::Staged { stage, .. } = &waiting.proposal.writes
+                && (state.stages_used.contains(stage) || staged.contains_key(stage))
+            {
+                // A slot has it already, and the stage goes with the installation of that slot.
+                waiting.refusal = Some(Refusal::Stage);
+            }
             let candidate = waiting.candidate();
             if answers.len() == DECISIONS_MAX || !draft.has_room_for(&candidate) {
                 kept.push_back(waiting);
@@ -265,6 +273,7 @@ impl Volume {
                 .validator
                 .note(slot, &in_flight.slot, in_flight.noted);
             let mut state = self.state();
+            state.use_stages(&written.stages);
             state.overlay.push(Arc::new(written));
             state.visible = slot;
             state.point = state.point.max(point);
@@ -301,9 +310,7 @@ impl Volume {
             return Ok(());
         }
         let oldest = ordering.validator.oldest();
-        while self.state().installed.slot < oldest && !self.state().overlay.is_empty() {
-            self.install().await?;
-        }
+        self.install_through(oldest).await?;
         let checked_to = self.state().installed.slot.max(oldest);
         let mut place = 0;
         while let Some(waiting) = ordering.batch.get(place) {

@@ -12,12 +12,12 @@ use ports::{Read, key_value::Scan};
 use super::Volume;
 use crate::{
     Error, Result,
-    broken::Broken,
     serializable::{
         apply::Fold,
         model::{
             At, Entry, KEYS_MAX, Key, KeyRange, PAGE_BYTES_MAX, Page, PageLimits, Slot, Values,
         },
+        newest::Stored,
         registry::record,
         rows::{self, VersionRow},
     },
@@ -29,14 +29,6 @@ const PAGE_VERSIONS: usize = 256;
 const PAGE_KEY_VERSIONS: usize = 9;
 /// How many keys of one call are read at once.
 const CONCURRENT_READS: usize = 16;
-
-/// The value of a key in its rows.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Stored {
-    pub(super) value: Option<Bytes>,
-    /// The deltas since the last whole value.
-    pub(super) deltas: usize,
-}
 
 impl Volume {
     /// The values of several keys at one slot.
@@ -71,7 +63,7 @@ impl Volume {
         let (mut changes, until) = {
             let state = self.state();
             let changes = state.overlay.changes_in(range, slot);
-            (changes, self.rows_until(slot, state.installed.slot))
+            (changes, slot.min(state.installed.slot))
         };
         let mut page = Filling {
             limits,
@@ -83,7 +75,14 @@ impl Volume {
             },
         };
         let items_max = limits.keys_max.clamp(1, PAGE_VERSIONS).saturating_mul(2);
-        let mut rows = Rows::new(rows::versions_in(self.keyspace, range, items_max), until);
+        let own = (self.keyspace, until);
+        let layers = std::iter::once(own).chain(self.parents.iter().copied());
+        let layers = layers.map(|(keyspace, until)| Rows {
+            scan: Some(rows::versions_in(keyspace, range, items_max)),
+            until,
+            read: VecDeque::new(),
+        });
+        let mut rows = Layers(layers.collect());
         while let Some((name, stored)) = rows.next(self).await? {
             // Keys that are only in the overlay come in between.
             while let Some(entry) = changes.first_entry()
@@ -112,59 +111,82 @@ impl Volume {
 
     /// The value of `key` at `slot`, which is visible.
     pub(super) async fn value(&self, key: &Key, slot: Slot) -> Result<Option<Bytes>> {
-        let (change, until) = {
+        let (change, installed, known) = {
             let state = self.state();
             let change = state.overlay.change(key, slot);
-            (change, self.rows_until(slot, state.installed.slot))
+            if let Some(change) = &change
+                && !change.needs_base()
+            {
+                return Ok(change.apply(None));
+            }
+            let installed = state.installed.slot;
+            let known = state.newest.get(key, slot.min(installed)).cloned();
+            (change, installed, known)
         };
-        match change {
-            Some(change) if !change.needs_base() => Ok(change.apply(None)),
-            Some(change) => {
-                let stored = self.stored(key, until).await?;
-                let value = change.apply(stored.value.as_ref());
-                self.state().overlay.know(key, slot, value.as_ref());
-                Ok(value)
-            }
-            None => Ok(self.stored(key, until).await?.value),
-        }
+        let stored = match known {
+            Some(stored) => stored,
+            None => self.read_newest(key, slot, installed).await?,
+        };
+        let Some(change) = change else {
+            return Ok(stored.value);
+        };
+        let value = change.apply(stored.value.as_ref());
+        self.state().overlay.know(key, slot, value.as_ref());
+        Ok(value)
     }
 
-    /// The value of `key` in its rows up to slot `until`.
+    /// Reads the value of `key` at `slot` from its rows, as far as they are `installed`.
+    async fn read_newest(&self, key: &Key, slot: Slot, installed: Slot) -> Result<Stored> {
+        let stored = self.stored(key, slot.min(installed)).await?;
+        let mut state = self.state();
+        // It is the newest one only if nothing was installed meanwhile.
+        if slot >= installed && state.installed.slot == installed {
+            state.newest.insert(key.clone(), stored.clone());
+        }
+        Ok(stored)
+    }
+
+    /// The value of `key` in its rows up to slot `until`, and in those of the volumes that this one
+    /// was cloned from.
     pub(super) async fn stored(&self, key: &Key, until: Slot) -> Result<Stored> {
-        let mut scan = rows::versions(self.keyspace, key, until, PAGE_KEY_VERSIONS);
-        let (mut fold, mut deltas) = (Fold::default(), 0);
-        loop {
-            let page = self.store.scan(&scan).await?.value;
-            for (_, item) in &page.items {
-                if fold.add(VersionRow::decode(record(item)?)?) {
-                    let value = fold.value();
-                    return Ok(Stored { value, deltas });
+        let (mut fold, mut stored) = (Fold::default(), Stored::default());
+        let own = (self.keyspace, until);
+        let mut is_first = true;
+        for (keyspace, until) in std::iter::once(own).chain(self.parents.iter().copied()) {
+            let mut scan = rows::versions(keyspace, key, until, PAGE_KEY_VERSIONS);
+            loop {
+                let page = self.store.scan(&scan).await?.value;
+                for (sort, item) in &page.items {
+                    if std::mem::take(&mut is_first) && keyspace == self.keyspace {
+                        let (_, slot) = rows::version_of(sort).ok_or_else(corrupt)?;
+                        stored.since = slot;
+                    }
+                    if fold.add(VersionRow::decode(record(item)?)?) {
+                        stored.value = fold.value();
+                        return Ok(stored);
+                    }
+                    stored.deltas += 1;
                 }
-                deltas += 1;
-            }
-            match page.next {
-                Some(next) => scan.from = next,
-                None => break,
+                match page.next {
+                    Some(next) => scan.from = next,
+                    None => break,
+                }
             }
         }
-        let value = fold.value();
-        Ok(Stored { value, deltas })
-    }
-
-    /// The last slot of which a read at `slot` may use rows.
-    fn rows_until(&self, slot: Slot, installed: Slot) -> Slot {
-        if self.context.breaks(Broken::ReadsAboveInstalled) {
-            return slot;
-        }
-        slot.min(installed)
+        stored.value = fold.value();
+        Ok(stored)
     }
 
     fn slot_of(&self, at: At) -> Result<Slot> {
         self.check()?;
-        let state = self.state();
+        let mut state = self.state();
         match at {
             At::Tail => Ok(state.visible),
-            At::Slot(slot) => state.check_slot(slot).map(|()| slot),
+            At::Slot(slot) => {
+                state.check_slot(slot)?;
+                state.touch(slot, self.context.clock.monotonic());
+                Ok(slot)
+            }
         }
     }
 
@@ -202,44 +224,49 @@ impl Filling {
     }
 }
 
-/// The keys of a range in the rows, with their values as of a slot.
+/// The keys of a range in the rows of a volume and of those that it was cloned from.
+struct Layers(Vec<Rows>);
+
+impl Layers {
+    /// The next key, and its value if it is present.
+    async fn next(&mut self, volume: &Volume) -> Result<Option<(Bytes, Option<Bytes>)>> {
+        let mut first = None::<Bytes>;
+        for rows in &mut self.0 {
+            if let Some((name, ..)) = rows.front(volume).await?
+                && first.as_ref().is_none_or(|first| name < first)
+            {
+                first = Some(name.clone());
+            }
+        }
+        let Some(name) = first else {
+            return Ok(None);
+        };
+        let (mut fold, mut is_known) = (Fold::default(), false);
+        for rows in &mut self.0 {
+            while let Some((next, slot, change)) = rows.front(volume).await?
+                && *next == name
+            {
+                let (slot, change) = (*slot, change.clone());
+                if !is_known && slot <= rows.until {
+                    is_known = fold.add(VersionRow::decode(&change)?);
+                }
+                rows.read.pop_front();
+            }
+        }
+        Ok(Some((name, fold.value())))
+    }
+}
+
+/// The versions of a range in the rows of one volume, up to a slot.
 struct Rows {
     scan: Option<Scan>,
     until: Slot,
-    /// Changes that were read, from the key's newest to its oldest.
+    /// Changes that were read, from a key's newest to its oldest.
     read: VecDeque<(Bytes, Slot, Bytes)>,
 }
 
 impl Rows {
-    fn new(scan: Scan, until: Slot) -> Self {
-        Self {
-            scan: Some(scan),
-            until,
-            read: VecDeque::new(),
-        }
-    }
-
-    /// The next key, and its value if it is present.
-    async fn next(&mut self, volume: &Volume) -> Result<Option<(Bytes, Option<Bytes>)>> {
-        let (mut name, mut fold, mut is_known) = (None::<Bytes>, Fold::default(), false);
-        loop {
-            let Some((next, slot, change)) = self.front(volume).await? else {
-                return Ok(name.map(|name| (name, fold.value())));
-            };
-            if let Some(name) = &name
-                && *name != next
-            {
-                return Ok(Some((name.clone(), fold.value())));
-            }
-            self.read.pop_front();
-            name.get_or_insert(next);
-            if !is_known && slot <= self.until {
-                is_known = fold.add(VersionRow::decode(&change)?);
-            }
-        }
-    }
-
-    async fn front(&mut self, volume: &Volume) -> Result<Option<(Bytes, Slot, Bytes)>> {
+    async fn front(&mut self, volume: &Volume) -> Result<Option<&(Bytes, Slot, Bytes)>> {
         while self.read.is_empty() {
             let Some(scan) = &mut self.scan else {
                 return Ok(None);
@@ -250,12 +277,15 @@ impl Rows {
                 None => self.scan = None,
             }
             for (sort, item) in page.items {
-                let corrupt = || Error::Corrupt("a version of a volume".into());
                 let (key, slot) = rows::version_of(&sort).ok_or_else(corrupt)?;
                 let change = record(&item)?.clone();
                 self.read.push_back((key.name().clone(), slot, change));
             }
         }
-        Ok(self.read.front().cloned())
+        Ok(self.read.front())
     }
+}
+
+fn corrupt() -> Error {
+    Error::Corrupt("a version of a volume has a key that no writer makes".into())
 }

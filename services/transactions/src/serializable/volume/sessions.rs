@@ -1,10 +1,15 @@
 //! Locks and holds of sessions, which are in memory only. A take-over ends them.
 
+use std::time::Duration;
+
 use super::Volume;
 use crate::{
     Result,
     serializable::model::{Granted, Key, Lock, Owner, SessionId, Wait},
 };
+
+/// How often a lock that waits checks that its node still serves.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 impl Volume {
     /// Takes, tests or frees a lock.
@@ -22,7 +27,12 @@ impl Volume {
                 }
             };
             if granted != Granted::Yes && lock.wait == Wait::UntilGranted {
-                freed.await;
+                // The node may end meanwhile, and this table with it.
+                tokio::select! {
+                    biased;
+                    () = freed => {}
+                    () = self.context.clock.sleep(CHECK_EVERY) => {}
+                }
                 continue;
             }
             if granted == Granted::Yes && lock.wait != Wait::Test {

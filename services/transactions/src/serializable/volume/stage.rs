@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use ports::{
-    DurabilityPoint, Update,
+    Condition, DurabilityPoint, Update,
     key_value::{Name, Scan, Value},
 };
 
@@ -34,7 +34,7 @@ const PAGE_PARTS: usize = 16;
 /// A stage that is older is refused.
 const STAGE_AGE_MS_MAX: u64 = 15 * 60_000;
 /// When a stage began, by the wall clock in milliseconds: in the row that lists it.
-const BEGUN: &str = "begun";
+pub(super) const BEGUN: &str = "begun";
 
 impl Volume {
     /// Stores one part of a stage.
@@ -49,14 +49,22 @@ impl Volume {
             return Err(Error::TooLarge("a stage has 65,536 parts of 300 KiB"));
         }
         self.context.check_room()?;
-        if part == 0 {
-            // The first part, listed before it is stored, so that a collector finds all of them.
+        let is_listed = {
+            let mut state = self.state();
+            if state.stages_used.contains(&stage) {
+                return Err(Error::Invalid("the stage has been committed"));
+            }
+            state.is_stage_listed(stage)
+        };
+        if !is_listed {
+            // Listed before a part is stored, so that a collector finds all of them.
             let begun = Value::Integer(self.context.clock.now().0 as i64);
             let listed = Update::put(
                 rows::stage_listed(self.keyspace, stage),
                 vec![(Name::from(BEGUN), begun)],
             );
-            self.store.update(listed).await?;
+            self.store.update(listed.when(Condition::Absent)).await?;
+            self.state().stages_listed.push_back(stage);
         }
         let row = put(rows::stage_part(self.keyspace, stage, part), writes);
         let (_, point) = self.store.update(row).await?;
@@ -110,7 +118,9 @@ impl Volume {
         let partition = rows::stage(self.keyspace, stage);
         deletion::delete_partition(&self.store, partition).await?;
         let listed = Update::delete(rows::stage_listed(self.keyspace, stage));
-        self.store.finish(&listed).await.map(drop)
+        self.store.finish(&listed).await?;
+        self.state().stages_listed.retain(|other| *other != stage);
+        Ok(())
     }
 }
 

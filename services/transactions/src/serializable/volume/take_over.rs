@@ -4,7 +4,7 @@
 //! decided before that is in change rows ([`late`](super::late)).
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -21,10 +21,12 @@ use crate::{
     serializable::{
         lock_table::LockTable,
         model::{PinName, Slot},
+        newest::Newest,
         overlay::{LoggedSlot, Overlay},
         registry::{VolumeRow, put, record},
         rows::{self, InstalledState},
         slots::VolumeSlot,
+        snapshots::Snapshots,
         validate::{Limits, Noted, Validator},
     },
     storage::{layout, node_registry, store::Store},
@@ -98,11 +100,19 @@ impl Volume {
             epoch = epoch.0,
             "the log of a volume is taken over"
         );
+        let stages_used = overlay.stages().collect();
+        let now = context.clock.monotonic();
         let state = State {
             visible,
             point,
             installed,
             overlay,
+            newest: Newest::new(),
+            stages_used,
+            stages_listed: VecDeque::new(),
+            snapshots: Snapshots::starting_at(visible, now),
+            collects: false,
+            rescans: false,
             installs: false,
             pins: read_pins(store, keyspace).await?,
             locks: LockTable::starting_at(visible),
@@ -115,6 +125,7 @@ impl Volume {
             store: Arc::clone(store),
             by,
             keyspace,
+            parents: row.parents,
             log,
             epoch,
             sealed,

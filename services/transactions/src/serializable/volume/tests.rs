@@ -5,6 +5,7 @@
     reason = "tests run on the runtime's clock, which virtual time moves"
 )]
 
+mod collection;
 mod crashes;
 
 use std::{sync::Arc, time::Duration};
@@ -16,6 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     Config, Engine, Parts, Service,
+    broken::Broken,
     serializable::{
         VolumeStore,
         conformance::{self, blind, committed, key, put, value},
@@ -80,6 +82,44 @@ impl Node {
 
 fn named(name: &str) -> VolumeName {
     VolumeName::new(name).expect("a name")
+}
+
+/// Whether `test` fails: so it catches the mutant that it runs on.
+fn fails(test: impl FnOnce()) -> bool {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(test)).is_err()
+}
+
+fn broken(rule: Broken) -> Config {
+    Config {
+        mutant: Some(rule).into(),
+        ..Config::default()
+    }
+}
+
+/// V3: the suite notices an engine that decides a proposal twice, or a slot without its stage.
+#[test]
+fn an_engine_that_breaks_a_rule_is_found() {
+    let run = |rule: Option<Broken>, of_stages: bool| {
+        let config = rule.map_or_else(Config::default, broken);
+        simulated::run(async move {
+            let world = World::new(7);
+            let node = Node::on(&world, world.key_value(), config).await;
+            let volume = node.create("demo").await;
+            let open = move || Arc::clone(&volume);
+            if of_stages {
+                conformance::a_stage_takes_effect_as_a_whole(&open).await;
+            } else {
+                conformance::a_proposal_commits_at_most_once(&open).await;
+            }
+        });
+    };
+    for (rule, of_stages) in [
+        (Broken::ForgetsProposalIds, false),
+        (Broken::SlotBeforeStage, true),
+    ] {
+        run(None, of_stages);
+        assert!(fails(|| run(Some(rule), of_stages)), "{rule:?}");
+    }
 }
 
 /// Runs the suite on volumes of `node`.
@@ -167,6 +207,72 @@ fn volumes_are_created_listed_and_deleted() {
         assert_eq!(rows.value.items.len(), 0, "no trace is left");
         let again = node.create("demo").await;
         assert_eq!(value(&*again, &conformance::key("d", "a")).await, None);
+    });
+}
+
+/// A clone has the content of its slot, and neither volume sees the other's later writes.
+#[test]
+fn a_clone_reads_through_to_its_origin() {
+    simulated::run(async {
+        let world = World::new(7);
+        let mut node = Node::on(&world, world.key_value(), Config::default()).await;
+        let volume = node.create("demo").await;
+        let keys = ["a", "b", "c"].map(|name| key("d", name));
+        let writes = keys.iter().map(|key| put(key, "1")).collect();
+        let (at, _) = committed(&*volume, blind(Slot(0), 1, writes)).await;
+        let (later, _) = committed(&*volume, blind(at, 2, vec![put(&keys[0], "2")])).await;
+        let given = volume.reserve_numbers().await.expect("numbers");
+        let volumes = node.engine.volumes();
+        let demo = named("demo");
+        let cloned = volumes.clone_volume(&demo, Some(at), named("copy"));
+        cloned.await.expect("cloned");
+        let again = volumes.clone_volume(&demo, None, named("copy"));
+        assert_eq!(again.await, Err(crate::Error::VolumeExists));
+        let deleted = volumes.delete(&named("demo")).await;
+        assert_eq!(deleted, Err(crate::Error::VolumeInUse));
+        let copy = node.open("copy").await;
+        let numbers = copy.reserve_numbers().await.expect("numbers");
+        assert!(numbers.start >= given.end, "{numbers:?}");
+        let here = copy.snapshot().await.expect("a snapshot").value.slot;
+        let writes = vec![
+            Write::Delete {
+                key: keys[1].clone(),
+            },
+            Write::Patch {
+                key: keys[2].clone(),
+                offset: 1,
+                data: crate::serializable::model::Patch::Bytes("3".into()),
+            },
+        ];
+        committed(&*copy, blind(here, 3, writes)).await;
+        committed(&*volume, blind(later, 4, vec![put(&keys[1], "4")])).await;
+        drop(volumes);
+        drop(volume);
+        drop(copy);
+        for minutes in [0, 5, 30] {
+            tokio::time::sleep(Duration::from_mins(minutes)).await;
+            node = Node::on(&world, world.key_value(), Config::default()).await;
+            let copy = node.open("copy").await;
+            let found = copy.get_many(At::Tail, &keys).await.expect("a read").value;
+            let expected = [Some("1".into()), None, Some("13".into())];
+            assert_eq!(found.found, expected, "{minutes}");
+            let range = crate::serializable::model::KeyRange::all("d").expect("short");
+            let page = copy.scan(At::Tail, &range, PageLimits::default()).await;
+            let entries = page.expect("a page").value.entries;
+            let entries: Vec<_> = entries.iter().map(|entry| &entry.value[..]).collect();
+            assert_eq!(entries, [b"1".as_slice(), b"13".as_slice()], "{minutes}");
+            let origin = node.open("demo").await;
+            let found = origin
+                .get_many(At::Tail, &keys)
+                .await
+                .expect("a read")
+                .value;
+            let expected = [Some("2".into()), Some("4".into()), Some("1".into())];
+            assert_eq!(found.found, expected, "{minutes}");
+        }
+        let volumes = node.engine.volumes();
+        volumes.delete(&named("copy")).await.expect("deleted");
+        volumes.delete(&named("demo")).await.expect("deleted");
     });
 }
 
@@ -281,12 +387,13 @@ fn a_commit_that_is_dropped_holds_up_no_other() {
     });
 }
 
-/// A stage of many parts is read the same before and after its installation.
+/// A stage of many parts is read the same before and after its installation, also by a successor
+/// that replays its slot. Its parts are refused afterwards, and so is another proposal of it.
 #[test]
 fn a_large_stage_is_installed_as_rows() {
     simulated::run(async {
         let world = World::new(7);
-        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        let mut node = Node::on(&world, world.key_value(), Config::default()).await;
         let volume = node.create("demo").await;
         let block = |number| key("b", "").block(number).expect("short");
         let parts: Vec<_> = (0..20_u64)
@@ -298,26 +405,40 @@ fn a_large_stage_is_installed_as_rows() {
         let whole = parts.concat();
         let stage = StageId([7; 16]);
         for (number, part) in (0..).zip(&parts) {
-            volume
-                .stage(stage, number, part.clone())
-                .await
-                .expect("room");
+            let stored = volume.stage(stage, number, part.clone()).await;
+            stored.expect("room");
         }
-        let mut proposal = blind(Slot(0), 1, Vec::new());
-        proposal.writes = crate::serializable::model::Writes::Staged {
-            stage,
-            parts: 20,
-            bytes: whole.len() as u64,
-            crc: crc32fast::hash(&whole),
+        let staged = |number| {
+            let mut proposal = blind(Slot(0), number, Vec::new());
+            proposal.writes = crate::serializable::model::Writes::Staged {
+                stage,
+                parts: 20,
+                bytes: whole.len() as u64,
+                crc: crc32fast::hash(&whole),
+            };
+            proposal
         };
-        let (_, _) = committed(&*volume, proposal).await;
+        let verdict = conformance::commit(&*volume, staged(1)).await;
+        assert!(matches!(verdict, Verdict::Committed { .. }), "{verdict:?}");
+        let refused = Verdict::Refused(crate::serializable::model::Refusal::Stage);
+        assert_eq!(conformance::commit(&*volume, staged(2)).await, refused);
+        let late = volume.stage(stage, 0, parts[0].clone()).await;
+        assert!(matches!(late, Err(crate::Error::Invalid(_))), "{late:?}");
+        drop(volume);
         for round in 0..3 {
+            drop(node);
+            node = Node::on(&world, world.key_value(), Config::default()).await;
             let read = node.open("demo").await;
             for number in 0..20 {
                 let found = value(&*read, &block(number)).await.expect("present");
                 assert_eq!(found, vec![number as u8; 200 << 10], "{round}");
             }
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(conformance::commit(&*read, staged(1)).await, verdict);
+            tokio::time::sleep(Duration::from_secs(round)).await;
         }
+        let parts = crate::serializable::rows::stage(crate::model::KeyspaceId(1), stage);
+        let scan = ports::key_value::Scan::partition(parts, 100);
+        let left = world.key_value().scan(&scan).await.expect("a page");
+        assert_eq!(left.value.items.len(), 0, "the stage is gone");
     });
 }

@@ -1,7 +1,18 @@
 //! Crashes of the node and of its store: what was externalized survives, and nothing is torn.
 
+use std::future::pending;
+
+use ports::{
+    DurabilityPoint, Update,
+    decorate::{Decorator, KeyValueDecorator},
+    key_value::{KeyValueLimits, Transacted, Updated},
+};
+
 use super::*;
-use crate::serializable::conformance::commit;
+use crate::serializable::{
+    conformance::commit,
+    model::{Proposal, Writes, encode_part},
+};
 
 /// V6: a node that starts anew, with its store or without, loses nothing that was externalized.
 #[test]
@@ -115,4 +126,172 @@ fn a_lost_snapshot_validates_nothing() {
         let read = volume.get_many(At::Slot(slot), &[key]).await;
         assert_eq!(read.map(drop), Err(crate::Error::SnapshotTooOld));
     });
+}
+
+/// A store that answers some calls, and none after them.
+#[derive(Debug)]
+struct Dies {
+    inner: Arc<dyn KeyValue>,
+    calls_left: Mutex<Option<usize>>,
+    limits: KeyValueLimits,
+}
+
+impl Dies {
+    async fn count(&self) {
+        let lives = match &mut *self.calls_left.lock() {
+            Some(0) => false,
+            Some(calls) => {
+                *calls -= 1;
+                true
+            }
+            None => true,
+        };
+        if !lives {
+            pending::<()>().await;
+        }
+    }
+}
+
+impl Decorator for Dies {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
+    async fn externalize(&self, point: DurabilityPoint) -> ports::Result<()> {
+        self.count().await;
+        self.inner.externalize(point).await
+    }
+}
+
+impl KeyValueDecorator for Dies {
+    async fn update(&self, update: Update) -> ports::Result<Updated> {
+        self.count().await;
+        self.inner.update(update).await
+    }
+
+    async fn transact(&self, updates: Vec<Update>) -> ports::Result<Transacted> {
+        self.count().await;
+        self.inner.transact(updates).await
+    }
+
+    fn limits(&self) -> &KeyValueLimits {
+        &self.limits
+    }
+}
+
+/// How a node ends.
+#[derive(Debug, Clone, Copy)]
+struct How {
+    /// Whether rows are written together.
+    together: bool,
+    /// Whether the store loses what was not externalized.
+    loses: bool,
+}
+
+/// A node whose store dies after `calls` writes: during a commit, its installation or the trim.
+/// Returns whether it lived on.
+async fn dies_after(world: &World, how: How, calls: usize, config: Config) -> bool {
+    let store = Arc::new(Dies {
+        inner: world.key_value(),
+        calls_left: Mutex::default(),
+        limits: KeyValueLimits {
+            transact_across_partitions: how.together,
+            ..*world.key_value().limits()
+        },
+    });
+    let node = Node::on(world, store.clone(), config).await;
+    let volume = node.create("demo").await;
+    let keys = ["a", "b", "c", "d"].map(|name| key("d", name));
+    let first = volume
+        .commit(blind(Slot(0), 1, vec![put(&keys[0], "1")]))
+        .await;
+    let first = first.expect("a verdict");
+    volume.externalize(first.point).await.expect("durable");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let at = volume.snapshot().await.expect("a snapshot").value.slot;
+    *store.calls_left.lock() = Some(calls);
+    let part = encode_part(&[put(&keys[1], "2"), put(&keys[2], "2")]);
+    let staged = Proposal {
+        writes: Writes::Staged {
+            stage: StageId([7; 16]),
+            parts: 1,
+            bytes: part.len() as u64,
+            crc: crc32fast::hash(&part),
+        },
+        ..blind(at, 2, Vec::new())
+    };
+    let (proposal, of_task) = (staged.clone(), Arc::clone(&volume));
+    let commits = tokio::spawn(async move {
+        let stage = of_task.stage(StageId([7; 16]), 0, part).await;
+        stage.expect("room");
+        let read = of_task.commit(proposal).await.expect("a verdict");
+        let last = of_task.commit(blind(at, 3, vec![put(&key("d", "d"), "3")]));
+        let last = last.await.expect("a verdict");
+        of_task.externalize(last.point).await.expect("durable");
+        read.value
+    });
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let answered = if commits.is_finished() {
+        Some(commits.await.expect("a verdict"))
+    } else {
+        commits.abort();
+        let _ = commits.await;
+        None
+    };
+    let lives = store.calls_left.lock().is_some_and(|left| left > 0);
+    drop(volume);
+    drop(node);
+    if how.loses {
+        world.crash();
+    }
+    let node = Node::on(world, world.key_value(), Config::default()).await;
+    let volume = node.open("demo").await;
+    let found = volume.get_many(At::Tail, &keys).await.expect("a read");
+    let found = found.value.found;
+    assert_eq!(found[0], Some("1".into()), "{calls}");
+    assert_eq!(found[1], found[2], "{calls}: torn");
+    if let Some(verdict) = answered {
+        assert_eq!(found[1], Some("2".into()), "{calls}");
+        assert_eq!(found[3], Some("3".into()), "{calls}");
+        assert_eq!(commit(&*volume, staged.clone()).await, verdict, "{calls}");
+    } else if found[1].is_some() {
+        let again = commit(&*volume, staged).await;
+        assert!(
+            matches!(again, Verdict::Committed { .. }),
+            "{calls}: {again:?}"
+        );
+    }
+    lives
+}
+
+fn survives_each_gap(how: How, config: &Config) {
+    let (mut calls, mut lives) = (0, false);
+    while !lives {
+        simulated::run(async {
+            let world = World::new(7);
+            lives = dies_after(&world, how, calls, config.clone()).await;
+        });
+        calls += 1;
+    }
+    assert!(calls > 8, "stage, slots, rows, state, trim: {calls}");
+}
+
+/// V6: a crash between any two writes loses nothing that was externalized, and tears nothing.
+#[test]
+fn a_crash_at_each_gap_loses_nothing() {
+    for (together, loses) in [(false, false), (false, true), (true, false), (true, true)] {
+        survives_each_gap(How { together, loses }, &Config::default());
+    }
+}
+
+#[test]
+fn a_trim_before_the_installation_is_found() {
+    let variant = broken(Broken::TrimsBeforeInstalling);
+    let how = How {
+        together: false,
+        loses: false,
+    };
+    assert!(fails(|| survives_each_gap(how, &variant)));
 }
