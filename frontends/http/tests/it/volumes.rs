@@ -626,3 +626,29 @@ async fn a_request_for_a_file_names_an_open_transaction_on_its_volume() {
     let ended = later.file("PUT", "a", "x").await;
     assert_eq!(problem(&ended), (409, "transaction-finished".into()));
 }
+
+#[tokio::test]
+async fn a_volume_is_checked_while_it_is_used() {
+    let server = with_demo().await;
+    server.put("a/b?parents", "content").await;
+    let check = format!("{DEMO}/check");
+    for query in ["", "?repair", "?metadata"] {
+        let answer = server
+            .send("POST", &format!("{check}{query}"), "", "")
+            .await;
+        assert_eq!(code(&answer), 200, "{answer}");
+        let report = document(&answer);
+        assert_eq!(
+            (&report["findings"], &report["counts"]["entries"]),
+            (&json!([]), &json!(2))
+        );
+        let bytes = if query == "?metadata" { 0 } else { 7 };
+        assert_eq!(report["counts"]["bytes"], bytes, "{query}");
+    }
+    let unknown = server
+        .send("POST", &format!("{check}?blocks"), "", "")
+        .await;
+    assert_eq!(problem(&unknown).0, 400);
+    let missing = server.send("POST", "/v1/volumes/none/check", "", "").await;
+    assert_eq!(problem(&missing).1, "no-such-volume");
+}
