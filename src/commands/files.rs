@@ -1,5 +1,6 @@
 //! `landfast files`: volumes of files, of a running server.
 
+mod check;
 mod content;
 mod entries;
 pub(crate) mod exec;
@@ -30,6 +31,8 @@ pub(crate) enum Command {
     Clone(volumes::Clone),
     /// Delete a volume with all its files and snapshots
     Delete(volumes::Delete),
+    /// Check every rule of a volume's files, also while it is used; exits 1 if a problem is left
+    Check(check::Check),
     /// List a directory of a volume
     Ls(entries::List),
     /// Make a directory; one that is there is no error
@@ -68,6 +71,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Snapshot(snapshot) => snapshot.run(),
         Command::Clone(clone) => clone.run(),
         Command::Delete(delete) => delete.run(),
+        Command::Check(check) => check.run(),
         Command::Ls(list) => list.run(),
         Command::Mkdir(make) => make.run(),
         Command::Rm(remove) => remove.run(),

@@ -113,6 +113,14 @@ def a_volume_is_listed_with_its_quota_and_deleted_on_purpose(done, command, volu
         assert refused.returncode == 1 and name in refused.stderr, (arguments, refused.stderr)
 
 
+def a_check_finds_a_sound_volume_sound(done, volume):
+    done("mkdir", volume, "a")
+    done("put", "-", volume, "a/b", input=b"x" * 100_000)
+    assert done("check", volume) == b"checked 3 inodes, 2 names, 7 blocks: 0 problems are left\n"
+    report = json.loads(done("check", volume, "--repair", "--json"))
+    assert (report["findings"], report["counts"]["bytes"]) == ([], 100_000)
+
+
 def a_snapshot_keeps_the_past(done, volume, server):
     done("put", "-", volume, "a", input=b"old")
     done("snapshot", "take", volume, "monday")

@@ -48,6 +48,7 @@ from ._problems import (
 )
 from ._repeat import Answer, Limits, Pause, Steps, exchange
 from ._requests import AFTER_HEADER, Call, Key, Request, Response, Value
+from ._volumes import FileCalls, VolumeCalls
 
 
 UNHEARD_S = 1.0
@@ -219,6 +220,11 @@ class Attempt:
 
     def delete(self, key: Key) -> Steps[None]:
         yield from self._write(key, _requests.delete(self.id, self._token, key))
+
+    def files(self, volume: str) -> FileCalls:
+        """The calls on the files of its volume that take effect with it."""
+        calls = VolumeCalls(self._route, self._limits)
+        return FileCalls(calls, volume, _requests.of_transaction(self.id, self._token))
 
     def send(self, queue: str, body: Value, group: Optional[str]) -> Steps[None]:
         call = _requests.send(self.id, self._token, next(self._places), queue, body, group)

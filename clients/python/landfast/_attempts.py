@@ -19,6 +19,7 @@ from ._ids import Name
 from ._nodes import Route
 from ._problems import AlreadyCommitted, Error, Expired
 from ._repeat import Limits, Steps
+from ._volumes import FileCalls
 
 
 class Attempts:
@@ -77,6 +78,12 @@ class Attempts:
         if self.latest.may_be_forgotten:
             raise Expired(what, "its commit may have been asked for too long ago", transaction=self.id)
         return self._begin()
+
+    def files(self) -> FileCalls:
+        """The calls on files of the latest attempt."""
+        if self._volume is None:
+            raise ValueError(f"transaction {self.id!r} is on no volume: begin it with volume=NAME")
+        return self.latest.files(self._volume)
 
     def first_result(self, skipped: AlreadyCommitted) -> Steps[Any]:
         """Steps that return the result that the commit of the id has kept; None if it has kept none.

@@ -31,6 +31,7 @@ ANSWER_BYTES_MAX = VALUE_BYTES_MAX + 64 * 1024
 ATTEMPT_HEADER = "Landfast-Attempt"
 AFTER_HEADER = "Landfast-After"
 EFFECT_HEADER = "Landfast-Effect"
+TRANSACTION_HEADER = "Landfast-Transaction"
 STEP_HEADER = "Landfast-Step"
 
 CURRENT_STEP: ContextVar[Optional[str]] = ContextVar("landfast_step", default=None)
@@ -177,6 +178,11 @@ def abort(id: str, attempt: Optional[str]) -> Call:
     """If `attempt` is None, the call ends the latest one."""
     headers = {} if attempt is None else _of(attempt)
     return Call(f"abort transaction {id!r}", Request("DELETE", _transaction(id), headers), id)
+
+
+def of_transaction(id: str, attempt: str) -> Dict[str, str]:
+    """The headers of a call on files that belongs to a transaction on their volume."""
+    return {TRANSACTION_HEADER: quote(id, safe=""), **_of(attempt)}
 
 
 def get_state(key: Key) -> Call:

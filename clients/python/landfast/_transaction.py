@@ -14,6 +14,7 @@ from ._connection import Connections
 from ._problems import Error
 from ._requests import Key, Value
 from ._transact import kept_result
+from ._volumes import Files
 
 
 class Transaction:
@@ -57,6 +58,12 @@ class Transaction:
     def delete(self, key: Key) -> None:
         """Removes `key`, whether or not it exists."""
         self._connections.drive(self._attempt.delete(key))
+
+    def files(self) -> Files:
+        """The files of its volume, as this transaction sees them; what it changes takes effect with
+        its keys.
+        """
+        return Files(self._attempts.files(), self._connections)
 
     def send(self, queue: str, body: Value, *, group: Optional[str] = None) -> None:
         """Sends a message once the transaction has committed, and never if it does not."""

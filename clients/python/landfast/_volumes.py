@@ -151,9 +151,11 @@ class VolumeCalls:
 class FileCalls:
     """The calls for the files of one volume as steps, for both kinds of client."""
 
-    def __init__(self, calls: VolumeCalls, volume: str) -> None:
+    def __init__(self, calls: VolumeCalls, volume: str, headers: Mapping[str, str] = {}) -> None:
+        """`headers` name the transaction that the calls belong to, if any."""
         self._calls = calls
         self._volume = volume
+        self._headers = headers
 
     def stat(self, path: Key, snapshot: Optional[str]) -> Steps[Entry]:
         call = self._call("stat", "GET", path, ["stat", *_of_snapshot(snapshot)])
@@ -257,7 +259,7 @@ class FileCalls:
         names = [name for name in encoded(path, what).split(b"/") if name]
         url = f"{_path(self._volume, what)}/files/" + "/".join(segment(name, what) for name in names)
         request = Request(
-            method, url + ("?" + "&".join(query) if query else ""), {**of_step(), **headers}, bytes_of(body, what)
+            method, url + ("?" + "&".join(query) if query else ""), {**of_step(), **self._headers, **headers}, bytes_of(body, what)
         )
         return Call(
             what, request, is_change=method != "GET", is_repeatable=is_repeatable, may_be_beyond=may_be_beyond

@@ -41,6 +41,9 @@ class BlockingTransaction:
     async def delete(self, key: Union[str, bytes]) -> None:
         self._transaction.delete(key)
 
+    def files(self) -> Any:
+        return Blocking(self._transaction.files())
+
     async def send(self, queue: str, body: bytes) -> None:
         self._transaction.send(queue, body)
 

@@ -130,3 +130,54 @@ async def a_quota_is_an_error_of_its_own(client: Any, name: str) -> None:
         await client.files(name).write("a", b"x" * 1_000_000)
     assert refused.value.code == "EDQUOT"
     await client.volumes().delete(name)
+
+
+@_over_program
+async def keys_and_files_of_a_volume_take_effect_together(client: Any, name: str) -> None:
+    """T-3, T-4. A ledger of keys, with its journal in a file."""
+    await client.volumes().create(name)
+
+    async def pay(t: Any) -> int:
+        balance = int(await t.get("balance") or b"100") - 30
+        await t.put("balance", str(balance).encode())
+        await t.files().append("journal", b"paid 30\n")
+        assert await t.files().read("journal") == b"paid 30\n"
+        assert [entry.name for entry in (await t.files().list()).entries] == [b"journal"]
+        return balance
+
+    with pytest.raises(ZeroDivisionError):
+        async with client.transaction(volume=name) as t:
+            await pay(t)
+            raise ZeroDivisionError
+    with pytest.raises(landfast.NoSuchFile):
+        await client.files(name).stat("journal")
+    await client.transact(pay, id=f"{name}/17", volume=name)
+    assert await client.files(name).read("journal") == b"paid 30\n"
+    async with client.transaction(volume=name) as t:
+        assert await t.get("balance") == b"70"
+        await client.files(name).write("journal", b"other")
+        assert await t.files().read("journal") == b"paid 30\n", "it reads as of its begin"
+        await t.files().write("copy", b"x")
+        with pytest.raises(landfast.Conflict):
+            await t.commit()
+    with pytest.raises(landfast.NoSuchFile):
+        await client.files(name).read("copy")
+    with pytest.raises(ValueError, match="on no volume"):
+        async with client.transaction() as t:
+            t.files()
+
+
+@_over_program
+async def a_repeat_of_an_id_on_a_volume_writes_nothing(client: Any, name: str) -> None:
+    """T-5."""
+    await client.volumes().create(name)
+
+    async def count(t: Any) -> None:
+        await t.put("count", str(int(await t.get("count") or b"0") + 1).encode())
+        await t.files().append("log", b".")
+
+    for _ in range(3):
+        await client.transact(count, id=f"{name}/once", volume=name)
+    async with client.transaction(volume=name) as t:
+        assert await t.get("count") == b"1"
+    assert await client.files(name).read("log") == b"."

@@ -8,15 +8,18 @@ use axum::{
 };
 use transactions::{
     Expected,
-    model::{After, Attempt, NodeId, Timestamp, Version},
+    model::{After, Attempt, Call, NodeId, Timestamp, TransactionId, Version},
 };
 
-use crate::problem::Problem;
+use crate::{problem::Problem, segment};
 
 /// The begin of a transaction that a call belongs to. Without it the latest.
 pub(crate) const ATTEMPT: HeaderName = HeaderName::from_static("landfast-attempt");
 /// The client's last commit, which a transaction must see.
 pub(crate) const AFTER: HeaderName = HeaderName::from_static("landfast-after");
+
+/// The transaction on a volume that a request for files belongs to, percent-encoded.
+pub(crate) const TRANSACTION: HeaderName = HeaderName::from_static("landfast-transaction");
 
 /// The index of a call among the effects of its transaction, from zero. A repeat changes nothing.
 pub(crate) const EFFECT: HeaderName = HeaderName::from_static("landfast-effect");
@@ -29,6 +32,19 @@ pub(crate) fn attempt(headers: &HeaderMap) -> Result<Option<Attempt>, Problem> {
 pub(crate) fn after(headers: &HeaderMap) -> Result<Option<After>, Problem> {
     let advice = "send Landfast-After once, as the commit answered it";
     parsed(headers, &AFTER, advice)
+}
+
+/// The transaction that a request for files belongs to, if any.
+pub(crate) fn transaction(headers: &HeaderMap) -> Result<Option<Call>, Problem> {
+    let refuse = || Problem::invalid("send Landfast-Transaction once, percent-encoded");
+    let Some(id) = single(headers, &TRANSACTION).map_err(|()| refuse())? else {
+        return Ok(None);
+    };
+    let id = segment::decode(id).ok_or_else(refuse)?;
+    Ok(Some(Call {
+        id: TransactionId::new(id)?,
+        attempt: attempt(headers)?,
+    }))
 }
 
 pub(crate) fn effect(headers: &HeaderMap) -> Result<Option<u32>, Problem> {

@@ -2,15 +2,23 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use files::{FileSystem, Result, model::Access};
+use files::{
+    FileSystem, Result,
+    check::{self, Counts, Options, Report},
+    model::Access,
+};
 use parking_lot::Mutex;
 use ports::{Clock, Entropy};
+use tokio::sync::Semaphore;
 use transactions::{
     Error,
     serializable::{VolumeStore, Volumes, model::SessionId, volumes::VolumeName},
 };
 
-use crate::{problem::Problem, volume_transactions::VolumeTransactions};
+use crate::{
+    problem::{Kind, Problem},
+    volume_transactions::VolumeTransactions,
+};
 
 /// The most file systems that stay open between requests. Beyond it one is closed, and the next
 /// request for its volume opens it again, which costs a read.
@@ -32,6 +40,8 @@ pub(crate) struct OpenVolumes {
     entropy: Arc<dyn Entropy>,
     open: Mutex<BTreeMap<VolumeName, Arc<OpenVolume>>>,
     pub(crate) transactions: VolumeTransactions,
+    /// One check at a time, as checks of one volume would share the pin of their snapshot.
+    checks: Semaphore,
 }
 
 /// A volume with its file system.
@@ -53,6 +63,7 @@ impl OpenVolumes {
             clock,
             entropy,
             open: Mutex::default(),
+            checks: Semaphore::new(1),
         }
     }
 
@@ -86,6 +97,23 @@ impl OpenVolumes {
         }
         open.insert(name.clone(), opened.clone());
         Ok(opened)
+    }
+
+    /// Checks a volume. Errors: `Unavailable` while another check runs.
+    pub(crate) async fn check(
+        &self,
+        name: &VolumeName,
+        options: Options,
+    ) -> Result<Report, Problem> {
+        let Ok(_permit) = self.checks.try_acquire() else {
+            let why = "another check is running on this server";
+            return Err(Problem::new(Kind::Unavailable, why));
+        };
+        let store = self.all.open(name).await?;
+        let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
+        let mut ignored = |_: &Counts| ();
+        let run = check::run(store, clock, entropy, options, &mut ignored);
+        Ok(run.await?)
     }
 
     /// Deletes a volume.

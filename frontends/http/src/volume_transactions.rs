@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use transactions::{
     Error,
     model::{Attempt, Call, NodeId, Outcome, TransactionId},
-    serializable::model::ProposalId,
+    serializable::{model::ProposalId, volumes::VolumeName},
 };
 
 use crate::{
@@ -54,6 +54,7 @@ struct Known {
 pub(crate) struct VolumeTransaction {
     attempt: Attempt,
     proposal: ProposalId,
+    name: VolumeName,
     volume: Arc<OpenVolume>,
     begun: Monotonic,
     used: Mutex<Monotonic>,
@@ -87,6 +88,7 @@ impl VolumeTransactions {
     /// `TooManyTransactions`.
     pub(crate) async fn begin(
         &self,
+        name: VolumeName,
         volume: Arc<OpenVolume>,
         id: Option<TransactionId>,
     ) -> Result<(Bytes, Attempt), Problem> {
@@ -118,6 +120,7 @@ impl VolumeTransactions {
         let begun = VolumeTransaction {
             attempt,
             proposal: ProposalId::new(id.clone(), sequence)?,
+            name,
             volume,
             begun: now,
             used: Mutex::new(now),
@@ -162,10 +165,15 @@ impl Known {
 }
 
 impl VolumeTransaction {
+    /// The volume that it is on.
+    pub(crate) fn volume_name(&self) -> &VolumeName {
+        &self.name
+    }
+
     /// Works on it. Errors: it has ended; those of `work`.
     pub(crate) async fn with<T>(
         &self,
-        work: impl AsyncFnOnce(&mut Work) -> Result<T, Errno>,
+        work: impl AsyncFnOnce(&mut Work) -> Result<T, Problem>,
     ) -> Result<T, Problem> {
         let mut state = self.state.lock().await;
         match &mut *state {
@@ -173,7 +181,7 @@ impl VolumeTransaction {
                 let done = work(open).await;
                 let point = open.transaction.point();
                 self.volume.store.externalize(point).await?;
-                Ok(done?)
+                done
             }
             State::Ended(outcome) => Err(Error::TransactionFinished(*outcome).into()),
         }
@@ -249,7 +257,7 @@ mod tests {
     use transactions::serializable::{
         Volumes as _,
         model::BlockBytes,
-        volumes::{ModelVolumes, VolumeName, VolumeSettings},
+        volumes::{ModelVolumes, VolumeSettings},
     };
 
     use super::*;
@@ -258,10 +266,7 @@ mod tests {
     /// The transactions of a server with one volume, which is opened.
     async fn open() -> (OpenVolumes, Arc<OpenVolume>) {
         let world = World::new(1);
-        let (all, name) = (
-            ModelVolumes::default(),
-            VolumeName::new("v").expect("a name"),
-        );
+        let (all, name) = (ModelVolumes::default(), name());
         let settings = VolumeSettings {
             block_bytes: BlockBytes::new(4_096).expect("a size"),
             quota_bytes: None,
@@ -270,6 +275,10 @@ mod tests {
         let volumes = OpenVolumes::new(Arc::new(all), world.clock(), world.entropy());
         let volume = volumes.open(&name).await.expect("opened");
         (volumes, volume)
+    }
+
+    fn name() -> VolumeName {
+        VolumeName::new("v").expect("a name")
     }
 
     fn call(id: &Bytes) -> Call {
@@ -281,10 +290,16 @@ mod tests {
         simulated::run(async {
             let (volumes, volume) = open().await;
             let (known, clock) = (&volumes.transactions, volumes.transactions.clock.clone());
-            let (id, _) = known.begin(volume.clone(), None).await.expect("begun");
+            let (id, _) = known
+                .begin(name(), volume.clone(), None)
+                .await
+                .expect("begun");
             clock.sleep(IDLE_MAX * 3 / 2).await;
             assert!(known.find(&call(&id)).expect("no attempt").is_none());
-            let (id, _) = known.begin(volume.clone(), None).await.expect("begun");
+            let (id, _) = known
+                .begin(name(), volume.clone(), None)
+                .await
+                .expect("begun");
             for _ in 0..18 {
                 assert!(known.find(&call(&id)).expect("no attempt").is_some());
                 clock.sleep(IDLE_MAX * 5 / 6).await;
@@ -298,16 +313,25 @@ mod tests {
         simulated::run(async {
             let (volumes, volume) = open().await;
             let (known, clock) = (&volumes.transactions, volumes.transactions.clock.clone());
-            let (id, _) = known.begin(volume.clone(), None).await.expect("begun");
+            let (id, _) = known
+                .begin(name(), volume.clone(), None)
+                .await
+                .expect("begun");
             let ended = known.find(&call(&id)).expect("no attempt").expect("open");
             ended.commit().await.expect("committed");
             clock.sleep(ENDED_MAX * 3 / 4).await;
             let found = known.find(&call(&id)).expect("no attempt").expect("known");
             assert_eq!(found.outcome().await, Outcome::Committed);
             for _ in 1..OPEN_MAX {
-                known.begin(volume.clone(), None).await.expect("begun");
+                known
+                    .begin(name(), volume.clone(), None)
+                    .await
+                    .expect("begun");
             }
-            let refused = known.begin(volume, None).await.expect_err("too many");
+            let refused = known
+                .begin(name(), volume, None)
+                .await
+                .expect_err("too many");
             assert_eq!(refused.kind(), Kind::TooManyTransactions);
         });
     }

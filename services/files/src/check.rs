@@ -68,7 +68,7 @@ pub async fn run(
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     options: Options,
-    progress: &mut (dyn FnMut(&Counts) + Send),
+    progress: &mut (dyn FnMut(&Counts) + Send + Sync),
 ) -> Result<Report> {
     let pin = PinName::new(PIN).map_err(|_| Errno::EIO)?;
     let context = Context::new(store.clone(), clock.clone(), entropy, Mutant::NONE);
@@ -90,7 +90,7 @@ struct Check<'a> {
     reader: &'a Reader,
     options: Options,
     report: Report,
-    progress: &'a mut (dyn FnMut(&Counts) + Send),
+    progress: &'a mut (dyn FnMut(&Counts) + Send + Sync),
 }
 
 impl fmt::Debug for Check<'_> {

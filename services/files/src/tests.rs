@@ -2,6 +2,7 @@
 
 mod check;
 mod conflicts;
+mod keys;
 mod large;
 mod locks;
 mod lossy;

@@ -15,6 +15,7 @@ from .._repeat import Limits
 from .._requests import Key, Value
 from .._transact import kept_result
 from ._connection import ASIDE_S, Connections
+from ._volumes import Files
 
 
 class Transaction:
@@ -53,6 +54,10 @@ class Transaction:
     async def delete(self, key: Key) -> None:
         """Removes `key`, whether or not it exists."""
         await self._connections.drive(self._attempt.delete(key))
+
+    def files(self) -> Files:
+        """The files of its volume; see `landfast.Transaction.files`."""
+        return Files(self._attempts.files(), self._connections)
 
     async def send(self, queue: str, body: Value, *, group: Optional[str] = None) -> None:
         """Sends a message once the transaction has committed, and never if it does not."""

@@ -22,7 +22,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use files::{
     Errno, Ino, Listing, Transaction,
     model::{Attributes, Follow, Kind as FileKind},
@@ -39,15 +39,18 @@ use self::{
 use super::volumes::{slot_of, volume_name};
 use crate::{
     backend::Backend,
-    headers::single,
+    headers::{self, single},
     open_volumes::OpenVolume,
     problem::{Kind, Problem},
     request::Request,
     response::{self, Answer},
+    volume_transactions::VolumeTransaction,
 };
 
 /// The bytes of a file that one response has in memory.
 const PIECE_BYTES: u64 = 256 << 10;
+/// The most bytes of a file that one response within a transaction has. A range is cut to it.
+const WITHIN_BYTES_MAX: u64 = 4 << 20;
 /// The most entries of a page.
 const ENTRIES_MAX: u64 = 1_000;
 
@@ -77,12 +80,16 @@ async fn read(method: Method, request: Request) -> Answer {
     let known = ["list", "stat", "limit", "page", "snapshot"];
     let parameters = Parameters::of(&request.uri, &known)?;
     let page = Page::of(&parameters)?;
+    if let Some(joined) = joined(&request)? {
+        return read_within(&request, &parameters, page, &joined).await;
+    }
     let opened = async {
         let opened = open(&request, &parameters, page.as_ref()).await?;
         let Some(page) = &page else {
             return Ok((opened, None));
         };
-        let listed = page.list(&opened).await?;
+        let mut transaction = opened.volume.files.begin_at(opened.slot);
+        let listed = page.list(&mut transaction, opened.attributes.ino).await?;
         Ok((opened, Some(listed)))
     };
     let backend = &request.backend;
@@ -94,6 +101,62 @@ async fn read(method: Method, request: Request) -> Answer {
         }
         (opened, None) => content(&request, &method, opened).await,
     }
+}
+
+/// The open transaction that a request names. Errors: it is unknown, or on another volume.
+fn joined(request: &Request) -> Result<Option<Arc<VolumeTransaction>>, Problem> {
+    let Some(call) = headers::transaction(&request.headers)? else {
+        return Ok(None);
+    };
+    let found = request.backend.on_volume(&call)?;
+    let found = found.ok_or(transactions::Error::NoSuchTransaction)?;
+    if *found.volume_name() != volume_name(request)? {
+        let name = found.volume_name();
+        let why = format!("the transaction is on the volume {name}");
+        return Err(Problem::invalid(why));
+    }
+    Ok(Some(found))
+}
+
+/// The same within a transaction, which then depends on what it has read.
+async fn read_within(
+    request: &Request,
+    parameters: &Parameters<'_>,
+    page: Option<Page>,
+    joined: &VolumeTransaction,
+) -> Answer {
+    if parameters.has("snapshot") {
+        let why = "a transaction reads its own snapshot: leave `snapshot` out";
+        return Err(Problem::invalid(why));
+    }
+    let path = FilePath::of(&request.uri)?.whole();
+    let read = joined.with(async |work| {
+        let transaction = &mut work.transaction;
+        let attributes = attributes_at(transaction, &path).await?;
+        if let Some(page) = &page {
+            return page.list(transaction, attributes.ino).await;
+        }
+        if parameters.has("stat") {
+            return Ok(response::json(&Shown::new(None, &attributes)));
+        }
+        let (status, mut headers, part) = head(request, &attributes, Some(WITHIN_BYTES_MAX))?;
+        let Some(mut part) = part else {
+            return Ok((status, headers).into_response());
+        };
+        let mut data = BytesMut::with_capacity((part.end - part.first) as usize);
+        while part.first < part.end {
+            let count = (part.end - part.first).min(PIECE_BYTES);
+            let piece = transaction.read(attributes.ino, part.first, count).await?;
+            if piece.is_empty() {
+                return Err(Errno::EIO.into());
+            }
+            part.first += piece.len() as u64;
+            data.extend_from_slice(&piece);
+        }
+        headers.insert(header::CONTENT_LENGTH, text(data.len().to_string()));
+        Ok((status, headers, data.freeze()).into_response())
+    });
+    request.backend.within(0, Kind::Unavailable, read).await
 }
 
 /// Finds what the path leads to, once all that this depends on is durable.
@@ -162,14 +225,12 @@ impl Page {
     }
 
     /// The page in JSON. Errors: `ENOTDIR`.
-    async fn list(&self, opened: &Opened) -> Answer {
-        let directory = opened.attributes.ino;
+    async fn list(&self, transaction: &mut Transaction, directory: Ino) -> Answer {
         let (mut listing, cookie) = match &self.after {
             Some((_, name)) => Listing::after(directory, name.clone()),
             // Without `.` and `..`.
             None => (Listing::new(directory), 2),
         };
-        let mut transaction = opened.volume.files.begin_at(opened.slot);
         let count = self.entries_max + 1;
         let mut found = transaction.list(&mut listing, cookie, count).await?;
         let has_more = found.len() == count;
@@ -179,8 +240,9 @@ impl Page {
             let attributes = transaction.getattr(entry.ino).await?;
             entries.push(Shown::new(Some(&entry.name), &attributes));
         }
+        let slot = transaction.slot().ok_or(Errno::EIO)?;
         let last = found.last().filter(|_| has_more);
-        let next = last.map(|last| format!("{:x}-{}", opened.slot.0, to_hex(&last.name)));
+        let next = last.map(|last| format!("{:x}-{}", slot.0, to_hex(&last.name)));
         Ok(response::json(&json!({ "entries": entries, "next": next })))
     }
 }
@@ -188,40 +250,12 @@ impl Page {
 /// The content of a file, or a part of it.
 async fn content(request: &Request, method: &Method, opened: Opened) -> Answer {
     let attributes = &opened.attributes;
-    if attributes.kind == FileKind::Directory {
-        let mut problem = Problem::from(Errno::EISDIR);
-        problem.detail += ": ?list lists a directory, ?stat shows its attributes";
-        return Err(problem);
-    }
-    let (size, etag) = (attributes.size, attributes::etag(attributes));
-    let mut headers = attributes::headers(attributes);
-    let is_etag = |name| header_is(&request.headers, &name, &etag);
-    if is_etag(header::IF_NONE_MATCH)? == Some(true) {
-        return Ok((StatusCode::NOT_MODIFIED, headers).into_response());
-    }
-    if is_etag(header::IF_MATCH)? == Some(false) {
-        let why = "the file has changed";
-        return Err(Problem::new(Kind::ConditionNotMet, why));
-    }
-    let part = match is_etag(header::IF_RANGE)? {
-        Some(false) => None,
-        _ => range::asked(&request.headers, size)?,
+    let (status, mut headers, part) = head(request, attributes, None)?;
+    let Some(part) = part else {
+        return Ok((status, headers).into_response());
     };
-    let status = if let Some(Part { first, end }) = part {
-        let range = format!("bytes {first}-{}/{size}", end - 1);
-        headers.insert(header::CONTENT_RANGE, text(range));
-        StatusCode::PARTIAL_CONTENT
-    } else {
-        StatusCode::OK
-    };
-    let part = part.unwrap_or(Part {
-        first: 0,
-        end: size,
-    });
     let length = (part.end - part.first).to_string();
     headers.insert(header::CONTENT_LENGTH, text(length));
-    let binary = HeaderValue::from_static("application/octet-stream");
-    headers.insert(header::CONTENT_TYPE, binary);
     let body = if *method == Method::HEAD || part.first == part.end {
         Body::empty()
     } else {
@@ -234,6 +268,58 @@ async fn content(request: &Request, method: &Method, opened: Opened) -> Answer {
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     Ok(response)
+}
+
+/// The status and the headers of a response, and the part of the file that it has; no part: the
+/// client has it already. With `bytes_max`, a part is cut to it, and a longer file is refused.
+///
+/// Errors: a directory, a condition that does not hold, a range beyond the end.
+fn head(
+    request: &Request,
+    attributes: &Attributes,
+    bytes_max: Option<u64>,
+) -> Result<(StatusCode, HeaderMap, Option<Part>), Problem> {
+    if attributes.kind == FileKind::Directory {
+        let mut problem = Problem::from(Errno::EISDIR);
+        problem.detail += ": ?list lists a directory, ?stat shows its attributes";
+        return Err(problem);
+    }
+    let (size, etag) = (attributes.size, attributes::etag(attributes));
+    let mut headers = attributes::headers(attributes);
+    let is_etag = |name| header_is(&request.headers, &name, &etag);
+    if is_etag(header::IF_NONE_MATCH)? == Some(true) {
+        return Ok((StatusCode::NOT_MODIFIED, headers, None));
+    }
+    if is_etag(header::IF_MATCH)? == Some(false) {
+        let why = "the file has changed";
+        return Err(Problem::new(Kind::ConditionNotMet, why));
+    }
+    let binary = HeaderValue::from_static("application/octet-stream");
+    headers.insert(header::CONTENT_TYPE, binary);
+    let part = match is_etag(header::IF_RANGE)? {
+        Some(false) => None,
+        _ => range::asked(&request.headers, size)?,
+    };
+    let bytes_max = bytes_max.unwrap_or(u64::MAX);
+    let Some(Part { first, end }) = part else {
+        if size > bytes_max {
+            let why = format!("within a transaction at most {bytes_max} bytes: ask for a Range");
+            return Err(Problem::new(Kind::TooLarge, why));
+        }
+        let whole = Part {
+            first: 0,
+            end: size,
+        };
+        return Ok((StatusCode::OK, headers, Some(whole)));
+    };
+    let end = end.min(first.saturating_add(bytes_max));
+    let range = format!("bytes {first}-{}/{size}", end - 1);
+    headers.insert(header::CONTENT_RANGE, text(range));
+    Ok((
+        StatusCode::PARTIAL_CONTENT,
+        headers,
+        Some(Part { first, end }),
+    ))
 }
 
 /// Whether the header is this ETag or `*`; `None`: it is absent. Errors: it is there twice.

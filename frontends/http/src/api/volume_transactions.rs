@@ -30,14 +30,14 @@ pub(super) async fn begin(
     let volumes = backend.volumes()?;
     let begun = async {
         let volume = volumes.open(&name).await?;
-        volumes.transactions.begin(volume, id).await
+        volumes.transactions.begin(name.clone(), volume, id).await
     };
     backend.within(0, Kind::Unavailable, begun).await
 }
 
 pub(super) async fn read(request: &Request, open: &VolumeTransaction, key: &Key) -> Answer {
     let name = key.name().clone();
-    let read = open.with(async |work| work.transaction.get_key(&name).await);
+    let read = open.with(async |work| Ok(work.transaction.get_key(&name).await?));
     let found = request.backend.within(0, Kind::Unavailable, read).await?;
     response::value(found)
 }

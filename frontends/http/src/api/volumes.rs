@@ -11,7 +11,7 @@ use axum::{
     response::IntoResponse,
     routing::{get, post, put},
 };
-use files::model::Access;
+use files::{check::Options, model::Access};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
 use transactions::serializable::{
@@ -44,6 +44,7 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/v1/volumes", get(list))
         .route("/v1/volumes/{name}", volume)
         .route("/v1/volumes/{name}/clones", post(clone))
+        .route("/v1/volumes/{name}/check", post(check))
         .route(snapshots, get(list_snapshots))
         .route(
             &format!("{snapshots}/{{snapshot}}"),
@@ -217,6 +218,28 @@ async fn clone(request: Request, body: Body) -> Answer {
         Ok(StatusCode::CREATED.into_response())
     };
     backend.within(0, Kind::OutcomeUnknown, cloned).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Check {
+    /// Whether problems are repaired; the value is ignored.
+    repair: Option<String>,
+    /// Whether the data are left out.
+    metadata: Option<String>,
+}
+
+/// Checks a volume. It has no time limit, and ends if the client does not wait any more.
+async fn check(request: Request, body: Body) -> Answer {
+    let asked: Check = request.query("?repair&metadata")?;
+    body::refuse(body, NO_BODY).await?;
+    let name = volume_name(&request)?;
+    let options = Options {
+        blocks: asked.metadata.is_none(),
+        repair: asked.repair.is_some(),
+    };
+    let report = request.backend.volumes()?.check(&name, options).await?;
+    Ok(response::json(&report))
 }
 
 async fn list_snapshots(request: Request) -> Answer {

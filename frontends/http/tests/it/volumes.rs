@@ -428,9 +428,19 @@ impl OnVolume<'_> {
     }
 
     async fn call(&self, method: &str, rest: &str, content: &str) -> String {
-        let path = format!("/v1/transactions/{}{rest}", self.id);
+        let path = format!("/v1/transactions/{}{rest}", self.id.replace(' ', "%20"));
         let headers = format!("Landfast-Attempt: {}\r\n", self.attempt);
         self.server.send(method, &path, &headers, content).await
+    }
+
+    /// A request for a file that belongs to the transaction.
+    async fn file(&self, method: &str, path: &str, content: &str) -> String {
+        let id = self.id.replace(' ', "%20");
+        let attempt = &self.attempt;
+        let headers = format!("Landfast-Transaction: {id}\r\nLandfast-Attempt: {attempt}\r\n");
+        self.server
+            .send(method, &file(path), &headers, content)
+            .await
     }
 
     async fn commit(&self) -> String {
@@ -543,4 +553,102 @@ async fn what_a_transaction_on_a_volume_cannot_do_is_refused_by_name() {
         .send("POST", &format!("/v1/transactions/{id}/commit"), "", "")
         .await;
     assert_eq!(code(&committed), 200, "{committed}");
+}
+
+/// T-4: keys and files of one transaction take effect at one moment.
+#[tokio::test]
+async fn files_change_with_the_keys_of_their_transaction_or_not_at_all() {
+    let (server, _engine) = with_engine().await;
+    server.put("journal", "begun\n").await;
+    let open = OnVolume::begin(&server, "pay 1").await;
+    open.call("PUT", "/keys/balance", "70").await;
+    let appended = open.file("POST", "journal?append", "paid\n").await;
+    assert_eq!(code(&appended), 204, "{appended}");
+    assert_eq!(code(&open.file("PUT", "a/b?parents", "x").await), 201);
+    assert_eq!(
+        body(&open.file("GET", "journal", "").await),
+        "begun\npaid\n"
+    );
+    let listed = document(&open.file("GET", "?list", "").await);
+    assert_eq!(names(&listed), ["a", "journal"]);
+    assert_eq!(document(&open.file("GET", "a/b?stat", "").await)["size"], 1);
+    assert_eq!(server.content("journal").await, "begun\n");
+    assert_eq!(refusal(&server.get(&file("a/b")).await).2, "ENOENT");
+    assert_eq!(code(&open.commit().await), 200);
+    assert_eq!(server.content("journal").await, "begun\npaid\n");
+    assert_eq!(server.content("a/b").await, "x");
+    // A file that it has read is changed by another request.
+    let doomed = OnVolume::begin(&server, "pay 2").await;
+    assert_eq!(body(&doomed.file("GET", "a/b", "").await), "x");
+    doomed.call("PUT", "/keys/balance", "40").await;
+    server.put("a/b", "y").await;
+    assert_eq!(problem(&doomed.commit().await), (409, "conflict".into()));
+    let reader = OnVolume::begin(&server, "reader").await;
+    assert_eq!(body(&reader.call("GET", "/keys/balance", "").await), "70");
+}
+
+#[tokio::test]
+async fn a_request_for_a_file_names_an_open_transaction_on_its_volume() {
+    let (server, _engine) = with_engine().await;
+    let made = server.send("PUT", "/v1/volumes/other", "", "").await;
+    assert_eq!(code(&made), 201);
+    let open = OnVolume::begin(&server, "t").await;
+    let headers = "Landfast-Transaction: t\r\n";
+    let elsewhere = server
+        .send("PUT", "/v1/volumes/other/files/a", headers, "x")
+        .await;
+    assert_eq!(problem(&elsewhere), (400, "invalid-request".into()));
+    let unknown = server
+        .send("PUT", &file("a"), "Landfast-Transaction: none\r\n", "x")
+        .await;
+    assert_eq!(problem(&unknown), (404, "no-such-transaction".into()));
+    let snapshot = open.file("GET", "?list&snapshot=s", "").await;
+    assert_eq!(problem(&snapshot), (400, "invalid-request".into()));
+    server.put("long", &"x".repeat((4 << 20) + 1)).await;
+    assert_eq!(
+        problem(&open.file("GET", "long", "").await).0,
+        404,
+        "it began before"
+    );
+    let later = OnVolume::begin(&server, "later").await;
+    assert_eq!(
+        problem(&later.file("GET", "long", "").await),
+        (413, "too-large".into())
+    );
+    let headers = "Landfast-Transaction: later\r\nRange: bytes=1-\r\n";
+    let part = server.send("GET", &file("long"), headers, "").await;
+    assert_eq!((code(&part), body(&part).len()), (206, 4 << 20));
+    assert_eq!(
+        header(&part, "content-range"),
+        Some("bytes 1-4194304/4194305")
+    );
+    assert_eq!(code(&later.call("DELETE", "", "").await), 204);
+    let ended = later.file("PUT", "a", "x").await;
+    assert_eq!(problem(&ended), (409, "transaction-finished".into()));
+}
+
+#[tokio::test]
+async fn a_volume_is_checked_while_it_is_used() {
+    let server = with_demo().await;
+    server.put("a/b?parents", "content").await;
+    let check = format!("{DEMO}/check");
+    for query in ["", "?repair", "?metadata"] {
+        let answer = server
+            .send("POST", &format!("{check}{query}"), "", "")
+            .await;
+        assert_eq!(code(&answer), 200, "{answer}");
+        let report = document(&answer);
+        assert_eq!(
+            (&report["findings"], &report["counts"]["entries"]),
+            (&json!([]), &json!(2))
+        );
+        let bytes = if query == "?metadata" { 0 } else { 7 };
+        assert_eq!(report["counts"]["bytes"], bytes, "{query}");
+    }
+    let unknown = server
+        .send("POST", &format!("{check}?blocks"), "", "")
+        .await;
+    assert_eq!(problem(&unknown).0, 400);
+    let missing = server.send("POST", "/v1/volumes/none/check", "", "").await;
+    assert_eq!(problem(&missing).1, "no-such-volume");
 }

@@ -20,9 +20,10 @@ use files::{
 };
 use futures_util::future::{BoxFuture, FutureExt as _};
 use serde::Deserialize;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    attributes,
+    attributes, joined,
     parameters::{FilePath, Parameters},
 };
 use crate::{
@@ -126,11 +127,10 @@ async fn write(request: &Request, parameters: &Parameters<'_>, place: Place, bod
     request.backend.volumes()?;
     // It counts against the budget until the change has ended.
     let whole = request.read(body, request.backend.value_bytes_max).await?;
-    let write = Arc::new(Write {
-        data: whole.bytes.clone(),
-        ..write
-    });
-    change(request, whole.bytes.len(), move |transaction| {
+    let (data, buffered) = whole.into_parts();
+    let bytes = data.len();
+    let write = Arc::new(Write { data, ..write });
+    change(request, bytes, buffered, move |transaction| {
         let write = write.clone();
         async move { write.run(transaction).await }.boxed()
     })
@@ -204,7 +204,7 @@ async fn mkdir(request: &Request, parameters: &Parameters<'_>, body: Body) -> An
     let path = Arc::new(FilePath::of(&request.uri)?);
     let mode = mode(parameters)?.unwrap_or(DIRECTORY_MODE);
     let makes_parents = parameters.has("parents");
-    change(request, 0, move |transaction| {
+    change(request, 0, None, move |transaction| {
         let path = path.clone();
         async move {
             let whole = path.whole();
@@ -233,7 +233,7 @@ async fn rename(request: &Request, parameters: &Parameters<'_>, body: Body) -> A
     } else {
         RenameMode::Replace
     };
-    change(request, 0, move |transaction| {
+    change(request, 0, None, move |transaction| {
         let paths = paths.clone();
         async move {
             let (from, to) = &*paths;
@@ -256,7 +256,7 @@ pub(super) async fn delete(request: Request, body: Body) -> Answer {
     let condition = condition(&request.headers)?;
     body::refuse(body, NO_BODY).await?;
     let asked = Arc::new((FilePath::of(&request.uri)?, condition));
-    change(&request, 0, move |transaction| {
+    change(&request, 0, None, move |transaction| {
         let asked = asked.clone();
         async move {
             let (path, condition) = &*asked;
@@ -317,7 +317,7 @@ pub(super) async fn set_attributes(request: Request, body: Body) -> Answer {
         mtime: changes.mtime_ns.map(time),
         privileges: Privileges::Keep,
     };
-    change(&request, 0, move |transaction| {
+    change(&request, 0, None, move |transaction| {
         let path = path.clone();
         async move {
             let found = transaction.resolve(Ino::ROOT, Follow::Yes, &path).await?;
@@ -329,13 +329,27 @@ pub(super) async fn set_attributes(request: Request, body: Body) -> Answer {
     .await
 }
 
-/// Runs `work` as one transaction, and answers once it is durable.
-async fn change<F>(request: &Request, bytes: usize, work: F) -> Answer
+/// Runs `work` as one transaction, and answers once it is durable; or within the transaction that
+/// the request names, which then keeps the memory of the body, `buffered`.
+async fn change<F>(
+    request: &Request,
+    bytes: usize,
+    buffered: Option<OwnedSemaphorePermit>,
+    work: F,
+) -> Answer
 where
     F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<Done>>,
 {
     let (backend, name) = (&request.backend, volume_name(request)?);
     let volumes = backend.volumes()?;
+    if let Some(open) = joined(request)? {
+        // It takes effect with the transaction.
+        let done = open.with(async |joined| {
+            joined.buffered.extend(buffered);
+            Ok(work(&mut joined.transaction).await?)
+        });
+        return answer(backend.within(0, Kind::OutcomeUnknown, done).await?);
+    }
     request.settle().await?;
     let done = async {
         let volume = volumes.open(&name).await?;
@@ -344,7 +358,10 @@ where
         volume.files.fsync().await.map_err(of_change)?;
         done.map_err(of_change)
     };
-    let done = backend.within(bytes, Kind::OutcomeUnknown, done).await?;
+    answer(backend.within(bytes, Kind::OutcomeUnknown, done).await?)
+}
+
+fn answer(done: Done) -> Answer {
     let (status, etag) = match done {
         Done::Created { etag } => (StatusCode::CREATED, etag),
         Done::Changed { etag } => (StatusCode::NO_CONTENT, etag),
