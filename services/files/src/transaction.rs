@@ -7,6 +7,7 @@
 mod attributes;
 mod data;
 mod directory;
+mod keys;
 mod rename;
 mod xattrs;
 
