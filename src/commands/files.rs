@@ -4,9 +4,12 @@ mod check;
 mod content;
 mod entries;
 pub(crate) mod exec;
+mod export;
+mod import;
 mod mount;
 mod server;
 mod size;
+mod transfer;
 mod volumes;
 
 use std::process::ExitCode;
@@ -58,6 +61,15 @@ pub(crate) enum Command {
     /// Several mounts of a volume see each other's changes at once, and locks hold across them. Memory that is mapped shared is
     /// coherent within one mount only.
     Mount(mount::Mount),
+    /// Copy a directory of this machine into a volume
+    ///
+    /// Keeps modes, owners, times, symbolic and hard links and holes, but no extended attributes. Run it again to continue after an
+    /// interruption: files of the same length, time and checksum are not copied. Each copy is read back and compared.
+    Import(import::Import),
+    /// Copy a directory of a volume, as it is at one moment, to this machine
+    ///
+    /// Keeps and checks the same as import does.
+    Export(export::Export),
 }
 
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
@@ -79,5 +91,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Cat(cat) => cat.run(),
         Command::Get(get) => get.run(),
         Command::Put(put) => put.run(),
+        Command::Import(import) => import.run(),
+        Command::Export(export) => export.run(),
     }
 }

@@ -1,5 +1,6 @@
 //! Tests on the reference volume: each call's rules, random calls beside a model, conflicts.
 
+mod anomalies;
 mod check;
 mod conflicts;
 mod keys;

@@ -19,13 +19,13 @@ use ports::{Clock, DurabilityPoint, Entropy};
 use primitives::Mutant;
 use transactions::serializable::{
     VolumeStore,
-    model::{Key, ProposalId, Refusal, Slot, StageId, Verdict},
+    model::{Key, Lock, LockMode, ProposalId, Refusal, Slot, StageId, Verdict, Wait},
 };
 
 use crate::{
     broken::Broken,
     error::{Errno, Result},
-    inode::{self, Field, lock_key},
+    inode::{self, Field},
     model::{Ino, Kind, Time},
     overlay::Overlay,
     remembered::Remembered,
@@ -136,12 +136,13 @@ impl Transaction {
         self.overlay.at()
     }
 
-    /// Takes a lock on the inode without asking for it (F-1): the transaction conflicts if another
-    /// session has a lock on it at the commit, or has had one since the begin. Processes of one
+    /// Takes a lock without asking for it (F-1): the transaction conflicts if another session has a
+    /// lock on its inode at the commit, or has had one since the begin. The processes of one
     /// transaction need a table of locks of their own.
-    pub fn elide_lock(&mut self, ino: Ino) {
-        if !self.context.mutant.breaks(Broken::ElidesHeldLocks) {
-            self.overlay.require_unlocked(lock_key(ino));
+    pub fn elide_lock(&mut self, lock: &Lock) {
+        let is_taken = lock.mode != LockMode::Unlocked && lock.wait != Wait::Test;
+        if is_taken && !self.context.mutant.breaks(Broken::ElidesHeldLocks) {
+            self.overlay.require_unlocked(lock.key.clone());
         }
     }
 

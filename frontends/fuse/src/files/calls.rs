@@ -157,6 +157,11 @@ impl Together {
                 }
             };
             if granted == Granted::Yes || lock.wait != Wait::UntilGranted {
+                if granted == Granted::Yes
+                    && let Some(transaction) = &mut *self.transaction.lock().await
+                {
+                    transaction.elide_lock(&lock);
+                }
                 // An unlock frees bytes, and so does an exclusive lock that becomes shared.
                 self.freed.notify_waiters();
                 return granted;

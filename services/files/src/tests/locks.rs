@@ -85,7 +85,7 @@ fn locks_exclude_owners_of_all_sessions() {
 async fn elided(other: &FileSystem, files: &FileSystem, f: Ino, writes: bool, frees: bool) -> bool {
     let mut transaction = files.begin();
     transaction.getattr(f).await.expect("there");
-    transaction.elide_lock(f);
+    transaction.elide_lock(&exclusive(f));
     if writes {
         let written = transaction.write(f, 0, KEEP, &name("x")).await;
         written.expect("written");
@@ -139,7 +139,7 @@ fn elided_locks_do_not_conflict_with_each_other() {
         let mut open = Vec::new();
         for (files, ino) in [(&one, g), (&two, h)] {
             let mut transaction = files.begin();
-            transaction.elide_lock(f);
+            transaction.elide_lock(&exclusive(f));
             let written = transaction.write(ino, 0, KEEP, &name("x")).await;
             written.expect("written");
             open.push(transaction);

@@ -6,6 +6,10 @@ use std::collections::BTreeSet;
 
 use fastrand::Rng;
 use futures_util::future::FutureExt as _;
+use transactions::serializable::{
+    VolumeStore as _,
+    model::{Granted, Lock, LockBytes, LockFamily, LockMode, Slot, Wait},
+};
 
 use self::tree::Tree;
 use super::*;
@@ -20,6 +24,7 @@ use crate::{
 enum Call {
     Lookup(Ino, Bytes),
     Create(Ino, Bytes),
+    CreateUnnamed(Ino),
     Mkdir(Ino, Bytes),
     Symlink(Ino, Bytes, Bytes),
     Readlink(Ino),
@@ -69,6 +74,9 @@ async fn apply(t: &mut Transaction, call: &Call) -> Result<Answer> {
         }
         Create(parent, name) => {
             return Ok(Answer::Created(t.create(*parent, ACCESS, name).await?));
+        }
+        CreateUnnamed(parent) => {
+            return Ok(Answer::Created(t.create_unnamed(*parent, ACCESS).await?));
         }
         Mkdir(parent, name) => return Ok(Answer::Created(t.mkdir(*parent, ACCESS, name).await?)),
         Symlink(parent, name, target) => {
@@ -167,7 +175,7 @@ impl Generator {
     fn call(&mut self) -> Call {
         use Call::*;
         let ino = self.ino();
-        match self.random.u8(..34) {
+        match self.random.u8(..36) {
             0 => Lookup(self.parent(), self.name()),
             1..=4 => Create(self.parent(), self.name()),
             5..=7 => Mkdir(self.parent(), self.name()),
@@ -215,6 +223,7 @@ impl Generator {
             }
             31 => Getxattr(ino, self.name()),
             32 => Removexattr(ino, self.name()),
+            33 | 34 => CreateUnnamed(self.parent()),
             _ => Listxattr(ino),
         }
     }
@@ -309,6 +318,60 @@ fn random_calls_have_the_results_of_the_model() {
     }
 }
 
+/// The inode on which another session takes locks.
+const LOCKED: Ino = Ino::ROOT;
+
+fn lock_of(ino: Ino, mode: LockMode) -> Lock {
+    Lock {
+        key: crate::file_system::lock_key(ino),
+        family: LockFamily::Posix,
+        bytes: LockBytes::ALL,
+        mode,
+        pid: 1,
+        wait: Wait::Never,
+    }
+}
+
+/// Another session, which takes and frees a lock.
+struct Outside {
+    volume: Arc<ModelVolume>,
+    files: FileSystem,
+    is_locked: bool,
+    /// The slot of the last release.
+    released: Slot,
+}
+
+impl Outside {
+    async fn new(volume: &Arc<ModelVolume>, seed: u64) -> Self {
+        Self {
+            volume: volume.clone(),
+            files: client(volume, seed + 1_000_000, Mutant::NONE).await,
+            is_locked: false,
+            released: Slot::default(),
+        }
+    }
+
+    async fn change(&mut self, locks: bool) {
+        let mode = if locks {
+            LockMode::Exclusive
+        } else {
+            LockMode::Unlocked
+        };
+        let granted = self.files.lock(1, lock_of(LOCKED, mode)).await;
+        assert_eq!(granted, Ok(Granted::Yes));
+        if self.is_locked && !locks {
+            let snapshot = self.volume.snapshot().await.expect("a snapshot");
+            self.released = snapshot.value.slot;
+        }
+        self.is_locked = locks;
+    }
+
+    /// F-1: whether no lock was held after the slot.
+    fn is_free_since(&self, slot: Option<Slot>) -> bool {
+        !self.is_locked && slot.is_none_or(|slot| self.released <= slot)
+    }
+}
+
 /// The calls of a transaction, and their answers.
 type History = Vec<(Call, Result<Answer>)>;
 
@@ -323,22 +386,34 @@ async fn run_transactions(seed: u64, mutant: Mutant<Broken>) -> usize {
         known: vec![Ino::ROOT],
     };
     let mut committed = 0;
+    let mut outside = Outside::new(&volume, seed).await;
     for _ in 0..40 {
-        let mut open: Vec<(Transaction, History)> =
-            (0..3).map(|_| (files.begin(), Vec::new())).collect();
+        let mut open: Vec<(Transaction, History, Option<Ino>)> =
+            (0..3).map(|_| (files.begin(), Vec::new(), None)).collect();
         for _ in 0..generator.random.usize(3..12) {
             let which = generator.random.usize(..3);
-            let (transaction, history) = &mut open[which];
+            if generator.random.u8(..8) == 0 {
+                outside.change(generator.random.bool()).await;
+            }
+            let (transaction, history, elided) = &mut open[which];
+            if generator.random.u8(..16) == 0 {
+                transaction.elide_lock(&lock_of(LOCKED, LockMode::Shared));
+                *elided = Some(LOCKED);
+            }
             let call = generator.call();
             let answer = apply(transaction, &call).await;
             history.push((call, answer));
         }
         while !open.is_empty() {
             let which = generator.random.usize(..open.len());
-            let (transaction, history) = open.swap_remove(which);
+            let (transaction, history, elided) = open.swap_remove(which);
+            let slot = transaction.slot();
             // One without writes takes place at its begin.
             let is_read_only = transaction.overlay.is_read_only();
             let ended = transaction.commit(None, || true).await.expect("a verdict");
+            if elided.is_some() && matches!(ended, Outcome::Committed { .. }) {
+                assert!(outside.is_free_since(slot), "seed {seed}: a lock was held");
+            }
             if is_read_only || matches!(ended, Outcome::Conflict { .. }) {
                 continue;
             }
@@ -365,10 +440,11 @@ fn transactions_at_the_same_time_are_serializable() {
 
 #[test]
 fn a_transaction_that_reads_too_little_is_noticed() {
-    must_fail(|| {
-        for seed in 0..200 {
-            let mutant = Mutant::of(Broken::RmdirForgetsEntries);
-            simulated::run(run_transactions(seed, mutant));
-        }
-    });
+    for rule in [Broken::RmdirForgetsEntries, Broken::ElidesHeldLocks] {
+        must_fail(move || {
+            for seed in 0..200 {
+                simulated::run(run_transactions(seed, Mutant::of(rule)));
+            }
+        });
+    }
 }

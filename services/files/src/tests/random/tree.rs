@@ -9,6 +9,8 @@ struct Node {
     kind: Kind,
     mode: u32,
     links: u64,
+    /// It never had a name, and may be given one.
+    is_unnamed: bool,
     data: Vec<u8>,
     entries: BTreeMap<Bytes, Ino>,
     xattrs: BTreeMap<Bytes, Bytes>,
@@ -38,6 +40,13 @@ impl Tree {
                 Ok(Answer::Found(ino, self.nodes[&ino].kind))
             }
             Create(parent, name) => self.bind(*parent, name, made, Kind::File, &Bytes::new()),
+            CreateUnnamed(parent) => {
+                self.directory(*parent)?;
+                self.make(made, Kind::File, ACCESS.mode, &Bytes::new());
+                let node = self.at(made);
+                (node.links, node.is_unnamed) = (0, true);
+                Ok(Answer::Created(made))
+            }
             Mkdir(parent, name) => {
                 let kind = Kind::Directory;
                 let answer = self.bind(*parent, name, made, kind, &Bytes::new())?;
@@ -224,6 +233,7 @@ impl Tree {
             kind,
             mode,
             links: if kind == Kind::Directory { 2 } else { 1 },
+            is_unnamed: false,
             data: data.to_vec(),
             entries: BTreeMap::new(),
             xattrs: BTreeMap::new(),
@@ -260,10 +270,11 @@ impl Tree {
         if self.directory(parent)?.entries.contains_key(name) {
             return Err(Errno::EEXIST);
         }
-        if self.node(ino)?.links == 0 {
+        let node = self.at(ino);
+        if node.links == 0 && !std::mem::take(&mut node.is_unnamed) {
             return Err(Errno::ENOENT);
         }
-        self.at(ino).links += 1;
+        node.links += 1;
         self.at(parent).entries.insert(name.clone(), ino);
         Ok(Answer::Done)
     }
