@@ -144,7 +144,7 @@ def at_once(*asked):
 def toml(value):
     """A value in TOML: tables inline, the rest as JSON."""
     if isinstance(value, dict):
-        return "{ %s }" % ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items())
+        return "{ %s }" % ", ".join(f"{json.dumps(key)} = {toml(inner)}" for key, inner in value.items())
     if isinstance(value, list):
         return "[%s]" % ", ".join(toml(inner) for inner in value)
     return json.dumps(value)

@@ -20,8 +20,9 @@ use crate::{
     function::{failure, invocation_channel::InvocationChannel},
 };
 
-/// How often an invocation runs in all, if its transactions meet conflicts.
-const ATTEMPTS_MAX: u32 = 4;
+/// How often an invocation runs in all, if its transactions meet conflicts. Of those that conflict
+/// with each other one commits, so this is how many may run at once.
+const ATTEMPTS_MAX: u32 = 16;
 /// The longest commit after the function's own time.
 const COMMIT_MAX: Duration = Duration::from_secs(30);
 
