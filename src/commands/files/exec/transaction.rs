@@ -151,6 +151,18 @@ impl Attempts {
         }
     }
 
+    /// Unmounts, and proposes the changes.
+    async fn proposed(&mut self, open: Open) -> anyhow::Result<Result<files::Outcome, Errno>> {
+        // Writes to mapped memory may still be in the kernel.
+        let point = self.point.clone();
+        spawn_blocking(move || synced(&point)).await??;
+        let transaction = self.closed(open).await?;
+        let late = Instant::now() + COMMIT_MAX;
+        Ok(transaction
+            .commit(None, move || Instant::now() >= late)
+            .await)
+    }
+
     /// Lets versions of the last snapshot go. If that fails, they stay until the pin is removed.
     async fn unpin(&self) {
         let Some(name) = &self.pin else { return };
@@ -174,16 +186,9 @@ impl Volume for Attempts {
 
     async fn commit(&mut self) -> anyhow::Result<Decision> {
         let open = self.open.take().context("no transaction is open")?;
-        // Writes to mapped memory may still be in the kernel.
-        let point = self.point.clone();
-        spawn_blocking(move || synced(&point)).await??;
-        let transaction = self.closed(open).await?;
-        let late = Instant::now() + COMMIT_MAX;
-        let outcome = transaction
-            .commit(None, move || Instant::now() >= late)
-            .await;
+        let outcome = self.proposed(open).await;
         self.unpin().await;
-        match outcome {
+        match outcome? {
             Ok(files::Outcome::Committed { point }) => {
                 let externalized = self.store.externalize(point).await;
                 Ok(externalized.map_or(Decision::Unknown, |()| Decision::Committed))
