@@ -20,7 +20,7 @@ use crate::{
     open_volumes::OpenVolumes,
     problem::{Kind, Problem},
     services::Services,
-    volume_transactions::VolumeTransaction,
+    volume_transactions::{VolumeTransaction, VolumeTransactions},
 };
 
 /// The bounds of the front end.
@@ -123,10 +123,15 @@ impl Backend {
     /// The transaction on a volume that a call is for, if it is one. Errors: the call is for an
     /// earlier attempt.
     pub(crate) fn on_volume(&self, call: &Call) -> Result<Option<Arc<VolumeTransaction>>, Problem> {
-        match self.services.volumes.get() {
-            Some(volumes) => volumes.transactions.find(call),
+        match self.services.volume_transactions.get() {
+            Some(transactions) => transactions.find(call),
             None => Ok(None),
         }
+    }
+
+    /// The transactions on volumes. Errors: [`Kind::Unavailable`] until volumes are served.
+    pub(crate) fn volume_transactions(&self) -> Result<&VolumeTransactions, Problem> {
+        running(&self.services.volume_transactions)
     }
 
     /// The result of a read, once everything it depends on is durable.

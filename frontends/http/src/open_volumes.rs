@@ -15,10 +15,7 @@ use transactions::{
     serializable::{VolumeStore, Volumes, model::SessionId, volumes::VolumeName},
 };
 
-use crate::{
-    problem::{Kind, Problem},
-    volume_transactions::VolumeTransactions,
-};
+use crate::problem::{Kind, Problem};
 
 /// The most file systems that stay open between requests. Beyond it one is closed, and the next
 /// request for its volume opens it again, which costs a read.
@@ -39,7 +36,6 @@ pub(crate) struct OpenVolumes {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     open: Mutex<BTreeMap<VolumeName, Arc<OpenVolume>>>,
-    pub(crate) transactions: VolumeTransactions,
     /// One check at a time, as checks of one volume would share the pin of their snapshot.
     checks: Semaphore,
 }
@@ -59,7 +55,6 @@ impl OpenVolumes {
     ) -> Self {
         Self {
             all,
-            transactions: VolumeTransactions::new(clock.clone(), entropy.clone()),
             clock,
             entropy,
             open: Mutex::default(),

@@ -15,7 +15,7 @@ use std::sync::{
 use ports::{Clock, Entropy};
 use transactions::{Engine, serializable::Volumes};
 
-use crate::open_volumes::OpenVolumes;
+use crate::{open_volumes::OpenVolumes, volume_transactions::VolumeTransactions};
 
 /// Holds the services once they run.
 #[derive(Debug, Default)]
@@ -24,6 +24,7 @@ pub struct Services {
     pub(crate) functions: OnceLock<functions::Service>,
     pub(crate) workflows: OnceLock<workflows::Service>,
     pub(crate) volumes: OnceLock<OpenVolumes>,
+    pub(crate) volume_transactions: OnceLock<VolumeTransactions>,
     is_stopping: AtomicBool,
 }
 
@@ -52,7 +53,9 @@ impl Services {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) {
+        let transactions = VolumeTransactions::new(clock.clone(), entropy.clone());
         let open = OpenVolumes::new(volumes, clock, entropy);
+        self.volume_transactions.set(transactions).expect(ONCE);
         self.volumes.set(open).expect(ONCE);
     }
 

@@ -264,7 +264,7 @@ mod tests {
     use crate::open_volumes::OpenVolumes;
 
     /// The transactions of a server with one volume, which is opened.
-    async fn open() -> (OpenVolumes, Arc<OpenVolume>) {
+    async fn open() -> (VolumeTransactions, Arc<OpenVolume>) {
         let world = World::new(1);
         let (all, name) = (ModelVolumes::default(), name());
         let settings = VolumeSettings {
@@ -272,9 +272,10 @@ mod tests {
             quota_bytes: None,
         };
         all.create(name.clone(), settings).await.expect("created");
-        let volumes = OpenVolumes::new(Arc::new(all), world.clock(), world.entropy());
+        let (clock, entropy) = (world.clock(), world.entropy());
+        let volumes = OpenVolumes::new(Arc::new(all), clock.clone(), entropy.clone());
         let volume = volumes.open(&name).await.expect("opened");
-        (volumes, volume)
+        (VolumeTransactions::new(clock, entropy), volume)
     }
 
     fn name() -> VolumeName {
@@ -288,8 +289,8 @@ mod tests {
     #[test]
     fn a_transaction_is_forgotten_after_a_minute_without_a_call_or_a_quarter_of_an_hour() {
         simulated::run(async {
-            let (volumes, volume) = open().await;
-            let (known, clock) = (&volumes.transactions, volumes.transactions.clock.clone());
+            let (known, volume) = open().await;
+            let clock = known.clock.clone();
             let (id, _) = known
                 .begin(name(), volume.clone(), None)
                 .await
@@ -311,8 +312,8 @@ mod tests {
     #[test]
     fn an_end_is_known_for_two_minutes_and_the_open_ones_are_bounded() {
         simulated::run(async {
-            let (volumes, volume) = open().await;
-            let (known, clock) = (&volumes.transactions, volumes.transactions.clock.clone());
+            let (known, volume) = open().await;
+            let clock = known.clock.clone();
             let (id, _) = known
                 .begin(name(), volume.clone(), None)
                 .await

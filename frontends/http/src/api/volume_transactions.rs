@@ -27,10 +27,10 @@ pub(super) async fn begin(
     id: Option<TransactionId>,
 ) -> Result<(Bytes, Attempt), Problem> {
     let (backend, name) = (&request.backend, VolumeName::new(volume)?);
-    let volumes = backend.volumes()?;
+    let (volumes, transactions) = (backend.volumes()?, backend.volume_transactions()?);
     let begun = async {
         let volume = volumes.open(&name).await?;
-        volumes.transactions.begin(name.clone(), volume, id).await
+        transactions.begin(name.clone(), volume, id).await
     };
     backend.within(0, Kind::Unavailable, begun).await
 }

@@ -216,7 +216,12 @@ async fn a_file_is_put_read_in_parts_and_removed() {
         problem(&part("10-").await),
         (416, "range-not-satisfiable".into())
     );
-    // A part is written in place, and the file grows.
+}
+
+#[tokio::test]
+async fn a_part_of_a_file_is_written_in_place_and_the_rest_stays() {
+    let server = with_demo().await;
+    server.put("data.bin", "0123456789").await;
     for (method, query, content) in [
         ("PUT", "?offset=8", "abc"),
         ("POST", "?append", "def"),
