@@ -93,3 +93,44 @@ def sh(at, script):
 
 def locked(path):
     return subprocess.run(["flock", "--nonblock", path, "true"]).returncode != 0
+
+
+NAMES = ["a", "b", "c", "d/a", "d/b", "e/a", "d", "e", "d/f", "d/f/x"]
+CALLS = ["write", "write", "append", "create", "read", "read", "truncate", "unlink", "unlink", "mkdir", "rmdir"]
+CALLS += ["rename", "rename", "link", "symlink", "list", "stat", "stat", "chmod"]
+
+
+def drawn(random):
+    """A call on names that collide often: its kind, two names, an offset, a mode and data."""
+    data = random.randbytes(random.randrange(1, 30_000))
+    return random.choice(CALLS), random.choice(NAMES), random.choice(NAMES), random.randrange(70_000), random.randrange(64), data
+
+
+def called(root, call):
+    """What a call on the tree below `root` returns, or the number of its error."""
+    kind, name, other, offset, mode, data = call
+    path, target = os.path.join(root, name), os.path.join(root, other)
+    try:
+        if kind in ("write", "append", "create"):
+            flags = {"write": os.O_CREAT, "append": os.O_APPEND, "create": os.O_CREAT | os.O_EXCL}[kind]
+            file = os.open(path, flags | os.O_WRONLY, 0o644)
+            try:
+                return os.pwrite(file, data, offset) if kind == "write" else os.write(file, data)
+            finally:
+                os.close(file)
+        if kind == "read":
+            with open(path, "rb") as file:
+                return file.read()
+        if kind == "list":
+            return sorted(os.listdir(path))
+        if kind == "stat":
+            found = os.lstat(path)
+            return (found.st_mode, 0, 0) if os.path.isdir(path) else (found.st_mode, found.st_size, found.st_nlink)
+        if kind in ("rename", "link"):
+            return getattr(os, kind)(path, target)
+        if kind == "symlink":
+            return os.symlink("a", path)
+        arguments = {"truncate": (offset,), "chmod": (0o600 | mode,)}.get(kind, ())
+        return getattr(os, kind)(path, *arguments)
+    except OSError as error:
+        return error.errno

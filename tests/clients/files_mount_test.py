@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+from random import Random
 
 import pytest
 
@@ -116,3 +117,15 @@ def a_killed_server_loses_nothing_that_was_synced(own_server, tmp_path):
             os.unlink(at / "f")
             assert os.fstat(file.fileno()).st_nlink == 0
         assert os.listdir(at) == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def calls_on_two_mounts_are_those_of_a_local_directory(mounts, tmp_path, seed):
+    trees = [mounts.start(name)[0] for name in ("one", "two")]
+    local = tmp_path / "local"
+    local.mkdir()
+    random = Random(seed)
+    for step in range(1_000):
+        call = files_mount.drawn(random)
+        found = files_mount.called(random.choice(trees), call)
+        assert found == files_mount.called(local, call), (seed, step, call[:5])
