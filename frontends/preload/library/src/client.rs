@@ -11,7 +11,7 @@ use preload_frontend::{
 };
 
 use crate::{
-    start,
+    connection,
     sys::{Errno, PathBuffer, errno, set_errno, syscall},
 };
 
@@ -56,7 +56,7 @@ pub(crate) fn request<T>(
     read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
 ) -> Result<T, Failure> {
     let saved = errno();
-    let region = start::region().ok_or(libc::EIO)?;
+    let region = connection::region().ok_or(libc::EIO)?;
     let buffer = Buffer::take(region)?;
     let result = buffer.exchange(request, read);
     set_errno(saved);
@@ -71,7 +71,7 @@ pub(crate) fn order(request: &Request<'_>) -> Result<(), Failure> {
 /// Posts a write without waiting for its reply. Errors: `ENAMETOOLONG` if it does not fit.
 pub(crate) fn post(request: &Request<'_>) -> Result<(), Failure> {
     let saved = errno();
-    let region = start::region().ok_or(libc::EIO)?;
+    let region = connection::region().ok_or(libc::EIO)?;
     let buffer = Buffer::take(region)?;
     let posted = buffer.post(request, state::POSTED_ALONE);
     if posted.is_ok() {
@@ -128,7 +128,7 @@ impl<'r> Buffer<'r> {
             for index in 0..count {
                 free_if_dead(region, index);
             }
-            if pauses.is_multiple_of(BUSY_PAUSES) && !start::is_served() {
+            if pauses.is_multiple_of(BUSY_PAUSES) && !connection::is_served() {
                 break;
             }
             let pause = libc::timespec {
@@ -198,7 +198,7 @@ impl<'r> Buffer<'r> {
         }
         while !is_answered() {
             shared::futex_wait(state, state::POSTED, WAIT);
-            if !is_answered() && !start::is_served() {
+            if !is_answered() && !connection::is_served() {
                 return Err(Failure::Errno(libc::EIO));
             }
         }
@@ -238,7 +238,7 @@ pub(crate) struct PositionLock {
 
 impl PositionLock {
     pub(crate) fn take(ino: u64) -> Self {
-        let Some(region) = start::region() else {
+        let Some(region) = connection::region() else {
             return Self { word: None };
         };
         let word = region.position_lock(ino);

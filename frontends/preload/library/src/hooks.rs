@@ -10,6 +10,7 @@ pub(crate) mod process;
 pub(crate) mod refused;
 pub(crate) mod space;
 pub(crate) mod stdio;
+pub(crate) mod streams;
 pub(crate) mod temporary;
 pub(crate) mod xattrs;
 

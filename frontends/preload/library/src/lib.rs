@@ -10,7 +10,7 @@
 //!       ──▶ the C library, for all that is outside of the volume
 //! ```
 //!
-//! - `start` connects to the server, when the program starts.
+//! - `connection` is the shared memory; `start` finds what the program has inherited.
 //! - `reserve` opens the empty file that stands for an open inode. The kernel's description of it
 //!   has the position, the flags and the locks, so dup, fork and exec share them as they must.
 //! - The kernel's working directory is a mirror of the one in the volume, in the server's folder.
@@ -39,6 +39,7 @@
 #![allow(clippy::cast_ptr_alignment)]
 
 mod client;
+mod connection;
 mod hooks;
 mod reserve;
 mod route;

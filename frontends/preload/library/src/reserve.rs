@@ -17,7 +17,7 @@ use preload_frontend::{
 };
 
 use crate::{
-    client, start,
+    client, connection,
     sys::{PathBuffer, Result, next, syscall},
     table::{self, Open},
 };
@@ -34,7 +34,7 @@ const WITHOUT_PROC: usize = 1_024;
 
 /// Opens a descriptor for an inode. Errors: `EMFILE`, `ENFILE`, and those of the folder.
 pub(crate) fn open(ino: u64, is_directory: bool, flags: c_int) -> Result<c_int> {
-    let started = start::get().ok_or(libc::EIO)?;
+    let started = connection::get().ok_or(libc::EIO)?;
     let mut path = PathBuffer::new();
     path.push(started.folder.as_bytes())?;
     path.push(b"/")?;
@@ -141,7 +141,7 @@ fn find_one(fd: c_int) {
     if read.is_err() {
         return;
     }
-    let Some(name) = start::in_folder(target.as_bytes(), OPEN_FOLDER) else {
+    let Some(name) = connection::in_folder(target.as_bytes(), OPEN_FOLDER) else {
         return;
     };
     let name = name.strip_prefix(b"/").unwrap_or(name);
@@ -157,7 +157,7 @@ fn find_one(fd: c_int) {
 }
 
 fn wants_closed() -> bool {
-    start::region().is_some_and(|region| {
+    connection::region().is_some_and(|region| {
         let wants = region.word(Word::WantsClosed);
         wants.load(Ordering::Relaxed) != 0
     })

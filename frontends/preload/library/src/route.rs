@@ -13,7 +13,7 @@ use preload_frontend::{server::CWD_FOLDER, wire::Place};
 
 use crate::{
     client::Failure,
-    start,
+    connection,
     sys::{self, PathBuffer, Result, syscall},
     table,
 };
@@ -84,7 +84,7 @@ pub(crate) fn is_inside(dirfd: c_int, path: *const c_char) -> bool {
 
 fn route(dirfd: c_int, path: *const c_char, buffer: &mut PathBuffer) -> Result<Route<'_>> {
     let kernel = Ok(Route::Kernel(dirfd, path));
-    let Some(started) = start::get() else {
+    let Some(started) = connection::get() else {
         return kernel;
     };
     if path.is_null() {
@@ -160,10 +160,10 @@ fn normalise(buffer: &mut PathBuffer, path: &[u8]) -> Result<()> {
 
 /// The working directory as the program sees it, without a slash at its end.
 pub(crate) fn absolute_cwd(buffer: &mut PathBuffer) -> Result<()> {
-    let cwd = start::kernel_cwd()?;
+    let cwd = connection::kernel_cwd()?;
     buffer.truncate(0);
-    if let Some(path) = start::in_folder(cwd.as_bytes(), CWD_FOLDER) {
-        let started = start::get().ok_or(libc::EIO)?;
+    if let Some(path) = connection::in_folder(cwd.as_bytes(), CWD_FOLDER) {
+        let started = connection::get().ok_or(libc::EIO)?;
         buffer.push(started.at.as_bytes())?;
         return buffer.push(path);
     }
@@ -173,17 +173,17 @@ pub(crate) fn absolute_cwd(buffer: &mut PathBuffer) -> Result<()> {
 
 /// Whether the working directory is in the volume.
 pub(crate) fn is_cwd_inside() -> bool {
-    start::get().is_some() && CWD.load(Ordering::Relaxed) == INSIDE
+    connection::get().is_some() && CWD.load(Ordering::Relaxed) == INSIDE
 }
 
 /// Notes where the working directory is, after it has changed.
 pub(crate) fn note_cwd() {
-    let (Some(started), Ok(cwd)) = (start::get(), start::kernel_cwd()) else {
+    let (Some(started), Ok(cwd)) = (connection::get(), connection::kernel_cwd()) else {
         return;
     };
     let path = cwd.as_bytes();
     let at = started.at.as_bytes();
-    let place = if start::in_folder(path, CWD_FOLDER).is_some() {
+    let place = if connection::in_folder(path, CWD_FOLDER).is_some() {
         INSIDE
     } else if path == b"/" || matches!(at.strip_prefix(path), Some([b'/', ..])) {
         ABOVE
@@ -196,7 +196,7 @@ pub(crate) fn note_cwd() {
 /// Changes the kernel's working directory to the mirror of a path in the volume, which starts with a
 /// slash. The caller knows that it is a directory.
 pub(crate) fn enter(path: &[u8]) -> Result<()> {
-    let started = start::get().ok_or(libc::EIO)?;
+    let started = connection::get().ok_or(libc::EIO)?;
     let mut mirror = PathBuffer::new();
     mirror.push(started.folder.as_bytes())?;
     mirror.push(b"/")?;

@@ -17,7 +17,7 @@ use preload_frontend::{
 use super::{aliases, hooks, pass};
 use crate::{
     client::{self, Failure, PositionLock},
-    start,
+    connection,
     sys::{Result, syscall},
     table::{self, Open},
 };
@@ -68,7 +68,7 @@ fn read_at(open: Open, to: *mut c_void, count: usize, offset: i64) -> Result<usi
     let offset = u64::try_from(offset).map_err(|_| libc::EINVAL)?;
     let count = count.min(COUNT_MAX);
     // A write that is under way may not be in the cache yet.
-    let is_cached = start::get().is_some_and(|start| {
+    let is_cached = connection::get().is_some_and(|start| {
         // SAFETY: the caller's memory has `count` bytes.
         let read = || unsafe { start.cache.read(open.ino(), offset, to.cast(), count) };
         count > 0 && start.region.is_quiet() && read()
@@ -146,7 +146,7 @@ fn write_at(open: Open, from: *const c_void, count: usize, offset: Option<i64>) 
 /// Whether a write need not wait: the transaction has these bytes, so nothing is left that could
 /// fail but the limit of its size.
 fn may_post(ino: u64, offset: u64, count: usize) -> bool {
-    start::get().is_some_and(|start| {
+    connection::get().is_some_and(|start| {
         let may_post = start.region.word(Word::MayPost).load(Ordering::Relaxed);
         may_post != 0 && start.cache.has(ino, offset, count)
     })

@@ -11,7 +11,7 @@ use preload_frontend::{
     wire::{Changes, Place, Request, set},
 };
 
-use super::{aliases, data, hooks, open::failed, pass, stdio};
+use super::{aliases, data, hooks, open::failed, pass, streams};
 use crate::{
     client::{self, Failure},
     reserve,
@@ -24,7 +24,7 @@ fn copied(old: c_int, new: c_int) -> Result<c_int> {
     table::set(new, table::get(old)).inspect_err(|_| {
         let _ = syscall!(SYS_close, new);
     })?;
-    stdio::note_route(new);
+    streams::note_route(new);
     Ok(new)
 }
 

@@ -11,8 +11,8 @@ use preload_frontend::wire::{Place, Request};
 use super::{hooks, open::failed, pass};
 use crate::{
     client::{self, Failure},
+    connection,
     route::{self, on_path},
-    start,
     sys::{self, PathBuffer, Result, complain, next, syscall},
     table,
 };
@@ -61,7 +61,7 @@ fn canonical(path: *const c_char, to: *mut c_char) -> Result<*mut c_char> {
         path,
         |place| {
             client::status(place, true)?;
-            let at = start::get().map_or(&b""[..], |start| start.at.as_bytes());
+            let at = connection::get().map_or(&b""[..], |start| start.at.as_bytes());
             client::request(&Request::Canonical { place }, |reply| {
                 let mut path = PathBuffer::new();
                 path.push(at).ok()?;
@@ -106,7 +106,7 @@ fn canonical(path: *const c_char, to: *mut c_char) -> Result<*mut c_char> {
 /// Checks a program that the kernel will start. Errors: `ENOEXEC` for a static one, and `EPERM` for
 /// one that the dynamic linker would not preload into, because it changes the user.
 fn check_program(path: *const c_char) -> Result<()> {
-    if start::get().is_none() {
+    if connection::get().is_none() {
         return Ok(());
     }
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
@@ -146,7 +146,7 @@ fn check_program(path: *const c_char) -> Result<()> {
 fn check_found(file: *const c_char) -> Result<()> {
     // SAFETY: the caller has the contract of `execvp`.
     let name = unsafe { sys::bytes(file) };
-    if start::get().is_none() || name.contains(&b'/') {
+    if connection::get().is_none() || name.contains(&b'/') {
         return check_program(file);
     }
     // SAFETY: the name ends with a NUL.
@@ -194,7 +194,7 @@ fn is_static(head: &[u8]) -> bool {
 /// The variables that a program needs, if `environment` lacks some: a longer list of variables, in a
 /// mapping that the exec ends.
 fn completed(environment: *const *const c_char) -> Result<*const *const c_char> {
-    let Some(needed) = start::variables() else {
+    let Some(needed) = connection::variables() else {
         return Ok(environment);
     };
     let mut count = 0;

@@ -264,3 +264,33 @@ for shorten in (lambda: os.ftruncate(fd, 2), lambda: os.truncate(at + '/f', 2),
     );
     assert_eq!(text, "b'01' b'01' b'' ");
 }
+
+/// A client dies at any instant: others go on, and its buffers and locks are free again.
+#[test]
+fn killed_programs_leave_no_buffer_or_lock_behind() {
+    let world = World::new();
+    let server = world.transaction();
+    let text = python(
+        &server,
+        "
+import signal, subprocess, time
+work = '''
+import os, sys
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+while True:
+    os.lseek(fd, 0, 0); os.write(fd, bytes(9000)); os.stat(sys.argv[1])
+'''
+children = [subprocess.Popen([sys.executable, '-c', work, at + '/f']) for _ in range(12)]
+deadline = time.monotonic() + 20
+while not os.path.exists(at + '/f') and time.monotonic() < deadline: pass
+for child in children:
+    os.stat(at + '/f')
+    child.send_signal(signal.SIGKILL)
+for child in children: child.wait()
+fd = os.open(at + '/f', os.O_RDWR)
+for _ in range(100): os.write(fd, b'x')
+print(os.pread(fd, 100, 0) == b'x' * 100)
+",
+    );
+    assert_eq!(text, "True\n");
+}
