@@ -235,8 +235,8 @@ mod tests {
         for at in [1, 2, 50, 99] {
             let change = overlay.change(&key("b", "0"), Slot(at)).expect("changed");
             let found = change.apply(None).expect("present");
-            let ones = found.iter().filter(|byte| **byte == b'1').count();
-            assert_eq!(ones as u64, at - 1);
+            let ones = found.iter().map(|byte| u64::from(*byte == b'1'));
+            assert_eq!(ones.sum::<u64>(), at - 1);
         }
         overlay.drop_through(Slot(99));
         assert_eq!((overlay.bytes(), overlay.keys.len()), (0, 0));
