@@ -1,8 +1,8 @@
 //! The newest installed values of keys that were read or written lately.
 //!
 //! Invariants
-//! - An entry is the value of its key at the installed slot. So whoever moves that slot replaces or
-//!   removes the entries of the keys that were written.
+//! - An entry is the value of its key at the installed slot. The installation that
+//!   moves that slot replaces or removes the entries of the keys that it wrote.
 //!
 //! Bounded by bytes; the coldest are evicted. Its hash is fixed, so that one seed gives the same
 //! evictions.

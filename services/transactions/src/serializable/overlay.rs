@@ -47,9 +47,40 @@ impl LoggedSlot {
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
     slots: VecDeque<Arc<LoggedSlot>>,
-    /// The changes of each key, oldest first.
-    keys: BTreeMap<Key, VecDeque<(Slot, Change)>>,
+    keys: BTreeMap<Key, Changes>,
     bytes: usize,
+}
+
+/// The changes of a key.
+#[derive(Debug, Default)]
+struct Changes {
+    /// Oldest first.
+    each: VecDeque<(Slot, Change)>,
+    /// All of them as one, if that needs no earlier value. Only the newest value is kept whole:
+    /// many small patches of a large one would fill the memory otherwise.
+    newest: Option<Change>,
+}
+
+impl Changes {
+    fn newest_bytes(&self) -> usize {
+        self.newest.as_ref().map_or(0, Change::bytes_len)
+    }
+
+    /// All changes up to `at` as one.
+    fn up_to(&self, at: Slot) -> Option<Change> {
+        let is_newest = self.each.back().is_some_and(|(last, _)| *last <= at);
+        if is_newest && self.newest.is_some() {
+            return self.newest.clone();
+        }
+        let mut fold = Fold::default();
+        let until = self.each.iter().rev().filter(|(slot, _)| *slot <= at);
+        for (_, change) in until {
+            if fold.add(change.clone()) {
+                break;
+            }
+        }
+        fold.into_change()
+    }
 }
 
 impl Overlay {
@@ -57,11 +88,13 @@ impl Overlay {
     pub(crate) fn push(&mut self, written: Arc<LoggedSlot>) {
         for (key, change) in &written.changes {
             let changes = self.keys.entry(key.clone()).or_default();
-            let folded = match changes.back() {
-                Some((_, before)) if !before.needs_base() => before.clone().then(change.clone()),
-                _ => change.clone(),
+            self.bytes -= changes.newest_bytes();
+            changes.newest = match changes.newest.take() {
+                _ if !change.needs_base() => Some(change.clone()),
+                before => before.map(|before| before.then(change.clone())),
             };
-            changes.push_back((written.slot, folded));
+            self.bytes += changes.newest_bytes();
+            changes.each.push_back((written.slot, change.clone()));
         }
         self.bytes += written.bytes_len();
         self.slots.push_back(written);
@@ -107,10 +140,12 @@ impl Overlay {
                 let Some(changes) = self.keys.get_mut(key) else {
                     continue;
                 };
-                while changes.front().is_some_and(|(slot, _)| *slot <= through) {
-                    changes.pop_front();
+                let is_done = |first: &(Slot, Change)| first.0 <= through;
+                while changes.each.front().is_some_and(is_done) {
+                    changes.each.pop_front();
                 }
-                if changes.is_empty() {
+                if changes.each.is_empty() {
+                    self.bytes -= changes.newest_bytes();
                     self.keys.remove(key);
                 }
             }
@@ -119,7 +154,7 @@ impl Overlay {
 
     /// The change of `key` over all slots up to `at`; `None`: there is none.
     pub(crate) fn change(&self, key: &Key, at: Slot) -> Option<Change> {
-        folded(self.keys.get(key)?, at)
+        self.keys.get(key)?.up_to(at)
     }
 
     /// The changes of the keys in `range` up to `at`, by name.
@@ -127,20 +162,20 @@ impl Overlay {
         let keys = self.keys.range(range.first()..);
         let inside = keys.take_while(|(key, _)| !range.is_before(key));
         inside
-            .filter_map(|(key, changes)| Some((key.name().clone(), folded(changes, at)?)))
+            .filter_map(|(key, changes)| Some((key.name().clone(), changes.up_to(at)?)))
             .collect()
     }
 
     /// Notes the value of `key` at slot `at`, if that was its last change: later changes are then
     /// folded into it.
     pub(crate) fn know(&mut self, key: &Key, at: Slot, value: Option<&Bytes>) {
-        let last = self.keys.get_mut(key).and_then(VecDeque::back_mut);
-        if let Some((slot, change)) = last
-            && *slot <= at
-            && change.needs_base()
-            && let Some(value) = value
-        {
-            *change = Change::Put(value.clone());
+        let Some(changes) = self.keys.get_mut(key) else {
+            return;
+        };
+        let is_newest = changes.each.back().is_some_and(|(last, _)| *last <= at);
+        if is_newest && changes.newest.is_none() {
+            changes.newest = value.map(|value| Change::Put(value.clone()));
+            self.bytes += changes.newest_bytes();
         }
     }
 
@@ -157,13 +192,60 @@ impl Overlay {
     }
 }
 
-fn folded(changes: &VecDeque<(Slot, Change)>, at: Slot) -> Option<Change> {
-    let mut fold = Fold::default();
-    let until = changes.iter().rev().filter(|(slot, _)| *slot <= at);
-    for (_, change) in until {
-        if fold.add(change.clone()) {
-            break;
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serializable::{apply::Piece, conformance::key, model::Patch};
+
+    fn slot(number: u64, change: Change) -> Arc<LoggedSlot> {
+        Arc::new(LoggedSlot {
+            slot: Slot(number),
+            index: SlotIndex(number),
+            epoch: Epoch(1),
+            written_ms: 0,
+            changes: BTreeMap::from([(key("b", "0"), change)]),
+            decided: Vec::new(),
+            stages: BTreeSet::new(),
+        })
     }
-    fold.into_change()
+
+    fn patch(offset: u32) -> Change {
+        Change::Patch(vec![Piece {
+            offset,
+            data: Patch::Bytes("1".into()),
+        }])
+    }
+
+    /// A small patch of a large value takes little memory, whether the value is known or not.
+    #[test]
+    fn patches_do_not_keep_whole_values() {
+        let value = Bytes::from(vec![0; 100_000]);
+        let mut overlay = Overlay::default();
+        overlay.push(slot(1, Change::Put(value.clone())));
+        for number in 2..100 {
+            overlay.push(slot(number, patch(number as u32)));
+        }
+        let kept: usize = overlay.keys[&key("b", "0")]
+            .each
+            .iter()
+            .map(|(_, change)| change.bytes_len())
+            .sum();
+        assert!(kept < 110_000, "{kept}");
+        assert!((200_000..500_000).contains(&overlay.bytes()));
+        for at in [1, 2, 50, 99] {
+            let change = overlay.change(&key("b", "0"), Slot(at)).expect("changed");
+            let found = change.apply(None).expect("present");
+            let ones = found.iter().map(|byte| u64::from(*byte == b'1'));
+            assert_eq!(ones.sum::<u64>(), at - 1);
+        }
+        overlay.drop_through(Slot(99));
+        assert_eq!((overlay.bytes(), overlay.keys.len()), (0, 0));
+        overlay.push(slot(100, patch(0)));
+        assert_eq!(overlay.change(&key("b", "0"), Slot(100)), Some(patch(0)));
+        overlay.know(&key("b", "0"), Slot(100), Some(&value));
+        let known = overlay.change(&key("b", "0"), Slot(100));
+        assert_eq!(known, Some(Change::Put(value)));
+        overlay.drop_through(Slot(100));
+        assert_eq!(overlay.bytes(), 0);
+    }
 }

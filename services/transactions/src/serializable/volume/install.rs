@@ -116,33 +116,9 @@ impl Volume {
             self.trim(last).await?;
         }
         let mut step = Step::new(self);
-        let mut values = BTreeMap::<Key, Stored>::new();
-        // Whether the newest installed values are those before this batch's next change.
-        let mut are_known = true;
-        for written in &batch {
-            let changes: Vec<_> = written.changes.iter().collect();
-            for some in changes.chunks(CONCURRENT_READS) {
-                if values.len() > VALUES_MAX {
-                    // From here on the rows have what was written so far.
-                    step.write().await?;
-                    values.clear();
-                    are_known = false;
-                }
-                self.load(some, written.slot, are_known, &mut values)
-                    .await?;
-                for (key, change) in some {
-                    if let Some(stored) = values.get_mut(*key) {
-                        let row = version(stored, change, key, &mut installed);
-                        stored.since = written.slot;
-                        let row = put(rows::version(self.keyspace, key, written.slot), row);
-                        step.add(row).await?;
-                    }
-                }
-            }
-            for row in change_rows(self, written) {
-                step.add(row).await?;
-            }
-        }
+        let values = self
+            .write_changes(&batch, &mut step, &mut installed)
+            .await?;
         // What follows the last slot wrote nothing.
         installed.slot = if is_all { visible } else { last.slot };
         step.end(installed.encode()).await?;
@@ -161,6 +137,44 @@ impl Volume {
             self.drop_stage(*stage).await?;
         }
         self.trim(last).await
+    }
+
+    /// Writes the version and change rows of slots, and counts their effect on the space that the
+    /// volume takes. Returns the last values of keys that it has written.
+    async fn write_changes(
+        &self,
+        batch: &[Arc<LoggedSlot>],
+        step: &mut Step<'_>,
+        installed: &mut InstalledState,
+    ) -> Result<BTreeMap<Key, Stored>> {
+        let mut values = BTreeMap::<Key, Stored>::new();
+        // Whether the newest installed values are those before this batch's next change.
+        let mut are_known = true;
+        for written in batch {
+            let changes: Vec<_> = written.changes.iter().collect();
+            for some in changes.chunks(CONCURRENT_READS) {
+                if values.len() > VALUES_MAX {
+                    // From here on the rows have what was written so far.
+                    step.write().await?;
+                    values.clear();
+                    are_known = false;
+                }
+                self.load(some, written.slot, are_known, &mut values)
+                    .await?;
+                for (key, change) in some {
+                    if let Some(stored) = values.get_mut(*key) {
+                        let row = version(stored, change, key, installed);
+                        stored.since = written.slot;
+                        let row = put(rows::version(self.keyspace, key, written.slot), row);
+                        step.add(row).await?;
+                    }
+                }
+            }
+            for row in change_rows(self, written) {
+                step.add(row).await?;
+            }
+        }
+        Ok(values)
     }
 
     /// Reads the values of keys before slot `at`, unless they are known.

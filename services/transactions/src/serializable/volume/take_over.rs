@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use ports::key_value::Scan;
+use ports::{DurabilityPoint, Monotonic, key_value::Scan};
 use primitives::{Cursor, FencedLog};
 use tokio::sync::{self, Notify};
 
@@ -60,32 +60,10 @@ impl Volume {
         let visible = number(epoch, sealed);
         let mut validator =
             Validator::broken(installed.slot, Limits::default(), context.config.mutant);
-        let mut overlay = Overlay::default();
-        let mut last = installed.gaps.last().map_or(Slot(0), |(_, seal)| *seal);
-        last = last.max(installed.slot);
-        for slot in slots {
-            let at = number(slot.epoch, slot.index);
-            last = last.max(at);
-            if at > installed.slot {
-                let decoded = VolumeSlot::decode(&slot.payload)?;
-                let staged = stage::of_slot(store, keyspace, &decoded).await?;
-                let written = LoggedSlot {
-                    slot: at,
-                    index: slot.index,
-                    epoch: slot.epoch,
-                    written_ms: decoded.written_ms,
-                    changes: decoded.folded(&staged)?,
-                    decided: decoded.decided(at).collect(),
-                    stages: decoded.stages(),
-                };
-                let noted = Noted {
-                    written: written.changes.keys().cloned().collect(),
-                    numbers: BTreeMap::new(),
-                };
-                validator.note(at, &decoded, noted);
-                overlay.push(Arc::new(written));
-            }
-        }
+        let overlay = replay(store, keyspace, &slots, installed.slot, &mut validator).await?;
+        let seals = installed.gaps.iter().map(|(_, seal)| *seal);
+        let written = slots.iter().map(|slot| number(slot.epoch, slot.index));
+        let last = seals.chain(written).fold(installed.slot, Slot::max);
         // The seal is a slot that writes nothing.
         validator.note(visible, &empty(by), Noted::default());
         installed.gaps.push((last, visible));
@@ -100,25 +78,11 @@ impl Volume {
             epoch = epoch.0,
             "the log of a volume is taken over"
         );
-        let stages_used = overlay.stages().collect();
-        let now = context.clock.monotonic();
         let state = State {
-            visible,
-            point,
-            installed,
-            overlay,
-            newest: Newest::new(),
-            stages_used,
-            stages_listed: VecDeque::new(),
-            snapshots: Snapshots::starting_at(visible, now),
-            collects: false,
-            rescans: false,
-            installs: false,
             pins: read_pins(store, keyspace).await?,
-            locks: LockTable::starting_at(visible),
-            holds: BTreeSet::new(),
             quota_bytes: row.quota_bytes,
-            is_deleted: false,
+            snapshots: Snapshots::starting_at(visible, context.clock.monotonic()),
+            ..State::starting_at(visible, point, installed, overlay)
         };
         Ok(Self {
             context: Arc::clone(context),
@@ -137,6 +101,69 @@ impl Volume {
             state: Mutex::new(state),
         })
     }
+}
+
+impl State {
+    fn starting_at(
+        visible: Slot,
+        point: DurabilityPoint,
+        installed: InstalledState,
+        overlay: Overlay,
+    ) -> Self {
+        Self {
+            visible,
+            point,
+            installed,
+            stages_used: overlay.stages().collect(),
+            overlay,
+            newest: Newest::new(),
+            stages_listed: VecDeque::new(),
+            snapshots: Snapshots::starting_at(visible, Monotonic::default()),
+            collects: false,
+            rescans: false,
+            installs: false,
+            pins: BTreeMap::new(),
+            locks: LockTable::starting_at(visible),
+            holds: BTreeSet::new(),
+            quota_bytes: None,
+            is_deleted: false,
+        }
+    }
+}
+
+/// The slots after `installed`, which the validator notes.
+async fn replay(
+    store: &Store,
+    keyspace: KeyspaceId,
+    slots: &[primitives::Slot],
+    installed: Slot,
+    validator: &mut Validator,
+) -> Result<Overlay> {
+    let mut overlay = Overlay::default();
+    for slot in slots {
+        let at = number(slot.epoch, slot.index);
+        if at <= installed {
+            continue;
+        }
+        let decoded = VolumeSlot::decode(&slot.payload)?;
+        let staged = stage::of_slot(store, keyspace, &decoded).await?;
+        let written = LoggedSlot {
+            slot: at,
+            index: slot.index,
+            epoch: slot.epoch,
+            written_ms: decoded.written_ms,
+            changes: decoded.folded(&staged)?,
+            decided: decoded.decided(at).collect(),
+            stages: decoded.stages(),
+        };
+        let noted = Noted {
+            written: written.changes.keys().cloned().collect(),
+            numbers: BTreeMap::new(),
+        };
+        validator.note(at, &decoded, noted);
+        overlay.push(Arc::new(written));
+    }
+    Ok(overlay)
 }
 
 /// The installed state of a volume; that of an empty one if there is none.

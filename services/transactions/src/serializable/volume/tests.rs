@@ -7,6 +7,7 @@
 
 mod collection;
 mod crashes;
+mod sessions;
 
 use std::{sync::Arc, time::Duration};
 
