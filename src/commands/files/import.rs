@@ -94,49 +94,7 @@ pub(super) async fn import(volume: &Volume, from: &Path, to: &Directory) -> anyh
         inodes.push(made.with_context(|| found.path.display().to_string())?);
         Counts::add(&importer.counts.directories, 1);
     }
-    // The first name of each inode is copied, and the others become links to it.
-    let (mut names, mut copies, mut links) = (BTreeMap::new(), Vec::new(), Vec::new());
-    for found in others {
-        let parent = inodes[found.parent];
-        let inode = (found.metadata.dev(), found.metadata.ino());
-        let is_linked = found.metadata.is_file() && found.metadata.nlink() > 1;
-        if let (true, Some(first)) = (is_linked, names.get(&inode)) {
-            links.push((Bytes::clone(first), parent, found));
-            continue;
-        }
-        if is_linked {
-            names.insert(
-                inode,
-                Bytes::copy_from_slice(found.path.as_os_str().as_bytes()),
-            );
-        }
-        copies.push((parent, found));
-    }
-    let firsts = Arc::new(Mutex::new(BTreeMap::new()));
-    let work = importer.clone();
-    let made = firsts.clone();
-    transfer::each(copies, move |(parent, found)| {
-        let (importer, made) = (work.clone(), made.clone());
-        async move {
-            let copied = importer.copy(parent, &found).await;
-            let ino = copied.with_context(|| found.path.display().to_string())?;
-            if let (Some(ino), true) = (ino, found.metadata.nlink() > 1) {
-                let path = Bytes::copy_from_slice(found.path.as_os_str().as_bytes());
-                let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
-                made.insert(path, ino);
-            }
-            Ok(())
-        }
-    })
-    .await?;
-    for (first, parent, found) in links {
-        let ino = {
-            let made = firsts.lock().unwrap_or_else(PoisonError::into_inner);
-            made.get(&first).copied()
-        };
-        let linked = importer.link(ino, parent, &found).await;
-        linked.with_context(|| found.path.display().to_string())?;
-    }
+    importer.clone().copy_all(others, &inodes).await?;
     // The deepest first: what is made in a directory changes its time.
     for (found, ino) in directories.iter().zip(&inodes).skip(1).rev() {
         let set = importer
@@ -156,6 +114,54 @@ pub(super) async fn import(volume: &Volume, from: &Path, to: &Directory) -> anyh
 }
 
 impl Importer {
+    /// Copies everything but directories. The first name of each inode is copied, and the others
+    /// become links to it.
+    async fn copy_all(self: Arc<Self>, others: Vec<Found>, inodes: &[Ino]) -> anyhow::Result<()> {
+        let (mut names, mut copies, mut links) = (BTreeMap::new(), Vec::new(), Vec::new());
+        for found in others {
+            let parent = inodes[found.parent];
+            let inode = (found.metadata.dev(), found.metadata.ino());
+            let is_linked = found.metadata.is_file() && found.metadata.nlink() > 1;
+            if let (true, Some(first)) = (is_linked, names.get(&inode)) {
+                links.push((Bytes::clone(first), parent, found));
+                continue;
+            }
+            if is_linked {
+                names.insert(
+                    inode,
+                    Bytes::copy_from_slice(found.path.as_os_str().as_bytes()),
+                );
+            }
+            copies.push((parent, found));
+        }
+        let firsts = Arc::new(Mutex::new(BTreeMap::new()));
+        let work = self.clone();
+        let made = firsts.clone();
+        transfer::each(copies, move |(parent, found)| {
+            let (importer, made) = (work.clone(), made.clone());
+            async move {
+                let copied = importer.copy(parent, &found).await;
+                let ino = copied.with_context(|| found.path.display().to_string())?;
+                if let (Some(ino), true) = (ino, found.metadata.nlink() > 1) {
+                    let path = Bytes::copy_from_slice(found.path.as_os_str().as_bytes());
+                    let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+                    made.insert(path, ino);
+                }
+                Ok(())
+            }
+        })
+        .await?;
+        for (first, parent, found) in links {
+            let ino = {
+                let made = firsts.lock().unwrap_or_else(PoisonError::into_inner);
+                made.get(&first).copied()
+            };
+            let linked = self.link(ino, parent, &found).await;
+            linked.with_context(|| found.path.display().to_string())?;
+        }
+        Ok(())
+    }
+
     /// The directory `name`, which is made if it is missing.
     async fn directory(&self, parent: Ino, name: &Bytes) -> anyhow::Result<Ino> {
         let access = files::model::Access {
