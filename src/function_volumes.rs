@@ -107,7 +107,7 @@ impl FunctionVolumes {
 impl VolumeMounts for FunctionVolumes {
     async fn mount(&self, volume: &VolumeAt) -> Result<Arc<dyn VolumeMount>, String> {
         let store = self.open(&volume.volume).await?;
-        let (clock, entropy) = (SystemClock::default(), SystemEntropy::default());
+        let (clock, entropy) = (SystemClock, SystemEntropy::default());
         let session = SessionId(entropy.next_u64());
         let (clock, entropy) = (Arc::new(clock), Arc::new(entropy));
         let shared = Arc::<CachedVolume>::clone(&store) as Arc<dyn VolumeStore>;

@@ -92,6 +92,7 @@ def an_invocation_commits_when_it_succeeds(app, volume):
     assert done(app, "add", "n", 1) == 11, "a warm instance sees what others wrote"
 
 
+# VM2.
 def a_failed_invocation_leaves_no_trace(app, volume):
     failed, document = called(app, "write_and_fail", "a")
     assert failed and document["errorType"] == "RuntimeError"

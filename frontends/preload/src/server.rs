@@ -134,6 +134,17 @@ struct Stop {
     region: Region,
 }
 
+impl Backing {
+    /// Tells the clients what they may do.
+    fn tell(&self, region: Region) {
+        let wants_closed = matches!(self, Self::FileSystem(_));
+        let word = region.word(Word::WantsClosed);
+        word.store(wants_closed.into(), Ordering::Relaxed);
+        let word = region.word(Word::MayPost);
+        word.store((!wants_closed).into(), Ordering::Relaxed);
+    }
+}
+
 impl Server {
     /// Starts a server. Its calls of the volume run on `runtime`, from a thread outside of it.
     pub fn start(backing: Backing, options: &Options, runtime: Handle) -> Result<Self, StartError> {
@@ -158,11 +169,7 @@ impl Server {
         let region = Region::create(memory.region.as_fd(), options.buffers)?;
         let cache = Cache::create(memory.cache.as_fd())?;
         memory.seal()?;
-        let wants_closed = matches!(backing, Backing::FileSystem(_));
-        let word = region.word(Word::WantsClosed);
-        word.store(wants_closed.into(), Ordering::Relaxed);
-        let word = region.word(Word::MayPost);
-        word.store((!wants_closed).into(), Ordering::Relaxed);
+        backing.tell(region);
         let socket = folder.path().join("socket");
         let listener = UnixListener::bind(&socket)?;
         let stop = Arc::new(Stop {

@@ -91,6 +91,13 @@ impl From<Refused> for NotRun {
     }
 }
 
+/// Counts of an instance before an invocation.
+#[derive(Clone, Copy)]
+struct Before {
+    requests: u64,
+    kills: u64,
+}
+
 /// The result of an invocation in an instance, or how it failed, and the payload for that.
 type Outcome = Result<Bytes, (Failed, Bytes)>;
 
@@ -170,25 +177,17 @@ impl Pool {
         let (start_time, begun, own) = (asked.elapsed(), Instant::now(), self.function.timeout);
         let timeout = invocation.timeout.map_or(own, |most| most.min(own));
         let deadline = begun + timeout;
-        let mut requests_before = *instance.channel.requests().borrow();
-        let mut outcome = match (started, &instance.volume) {
-            (Ok(()), None) => self.work(instance, invocation, timeout, deadline).await,
-            (Ok(()), Some(volume)) => {
-                let channel = &instance.channel;
-                let mut begun = Begun::new(&**volume, channel, &id, deadline);
-                let work = || self.work(instance, copy_of(&invocation), timeout, deadline);
-                let outcome = begun.run(work).await;
-                requests_before = begun.requests_before();
-                outcome
-            }
-            (Err(failed), _) => Err(failed),
+        let before = Before {
+            requests: *instance.channel.requests().borrow(),
+            kills: kills_before,
         };
-        // A child that the kernel ended for lack of memory fails the function, whatever the
-        // function made of it (U2).
-        if group.out_of_memory_kills() > kills_before {
-            let payload = failure::ended(&id, Death::OutOfMemory);
-            outcome = Err((Failed::OutOfMemory, payload));
-        }
+        let (outcome, requests_before) = match started {
+            Ok(()) => {
+                let times = (timeout, deadline);
+                self.outcome(instance, before, invocation, times).await
+            }
+            Err(failed) => (Err(failed), before.requests),
+        };
         let failed = outcome.as_ref().err().map(|(how, _)| *how);
         failed.inspect(|how| self.shared.counters.failed(*how));
         let report = Report {
@@ -218,6 +217,40 @@ impl Pool {
             result: outcome.map_err(|(_, payload)| FunctionError { payload }),
             log_tail,
         }
+    }
+
+    /// Runs the invocation, in a transaction if the function has a volume. Also returns how often
+    /// the instance had asked for an invocation before that.
+    async fn outcome(
+        &self,
+        instance: &Instance,
+        before: Before,
+        invocation: Invocation,
+        (timeout, deadline): (Duration, Instant),
+    ) -> (Outcome, u64) {
+        let work = async |invocation| {
+            let outcome = self.work(instance, invocation, timeout, deadline).await;
+            // A child that the kernel ended for lack of memory fails the function, whatever the
+            // function made of it (U2).
+            if instance.running.control.group.out_of_memory_kills() > before.kills {
+                return Err((Failed::OutOfMemory, Bytes::new()));
+            }
+            outcome
+        };
+        let id = invocation.id.clone();
+        let (outcome, requests) = match &instance.volume {
+            None => (work(invocation).await, before.requests),
+            Some(volume) => {
+                let mut begun = Begun::new(&**volume, &instance.channel, &id, deadline);
+                let outcome = begun.run(|| work(copy_of(&invocation))).await;
+                (outcome, begun.requests_before())
+            }
+        };
+        let outcome = outcome.map_err(|(failed, payload)| match failed {
+            Failed::OutOfMemory => (failed, failure::ended(&id, Death::OutOfMemory)),
+            _ => (failed, payload),
+        });
+        (outcome, requests)
     }
 
     /// Waits until a new instance requests its first invocation. Errors: why it does not.

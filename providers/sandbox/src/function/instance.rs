@@ -25,7 +25,7 @@ use crate::{
     figures::Counters,
     logs::Logs,
     order::{Launch, Network},
-    process::{Launcher, Running},
+    process::{Launcher, Process, Running},
 };
 
 /// The parts that instances of all functions share.
@@ -85,6 +85,11 @@ impl Shared {
         })
     }
 
+    async fn start(&self, launch: Launch) -> Result<Process, String> {
+        let started = self.launcher.start(launch).await;
+        started.map_err(|error| error.to_string())
+    }
+
     /// Mounts the volume of `function`, if it has one. Errors: why it cannot be mounted.
     async fn mount(&self, function: &Function) -> Result<Option<Arc<dyn VolumeMount>>, String> {
         let Some(volume) = &function.volume else {
@@ -121,11 +126,7 @@ impl Instance {
         let is_adopted = spare.is_some();
         let process = match spare {
             Some(process) => process,
-            None => shared
-                .launcher
-                .start(launch)
-                .await
-                .map_err(|error| error.to_string())?,
+            None => shared.start(launch).await?,
         };
         let channel = Arc::new(InvocationChannel::new());
         let (logs, log) = (Arc::clone(&shared.logs), shared.logs.log(&function.name));

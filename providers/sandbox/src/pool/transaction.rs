@@ -155,12 +155,12 @@ mod tests {
     /// A volume that answers as told, and notes its calls.
     #[derive(Debug, Default)]
     struct Scripted {
-        commits: Mutex<VecDeque<Result<VolumeCommit, String>>>,
+        commits: Mutex<VecDeque<VolumeCommit>>,
         calls: Mutex<Vec<&'static str>>,
     }
 
     impl Scripted {
-        fn new(commits: impl IntoIterator<Item = Result<VolumeCommit, String>>) -> Self {
+        fn new(commits: impl IntoIterator<Item = VolumeCommit>) -> Self {
             Self {
                 commits: Mutex::new(commits.into_iter().collect()),
                 calls: Mutex::default(),
@@ -182,7 +182,7 @@ mod tests {
         async fn commit(&self) -> Result<VolumeCommit, String> {
             self.calls.lock().push("commit");
             let next = self.commits.lock().pop_front();
-            next.unwrap_or(Ok(VolumeCommit::Conflict("the file".to_owned())))
+            Ok(next.unwrap_or(VolumeCommit::Conflict("the file".to_owned())))
         }
 
         async fn abort(&self) {
@@ -209,13 +209,13 @@ mod tests {
         (result, ran.into_inner())
     }
 
-    fn conflict() -> Result<VolumeCommit, String> {
-        Ok(VolumeCommit::Conflict("data/ledger".to_owned()))
+    fn conflict() -> VolumeCommit {
+        VolumeCommit::Conflict("data/ledger".to_owned())
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_invocation_runs_again_after_a_conflict() {
-        let volume = Scripted::new([conflict(), Ok(VolumeCommit::Committed)]);
+        let volume = Scripted::new([conflict(), VolumeCommit::Committed]);
         let (result, ran) = run(&volume, Ok(Bytes::from("answer")), true).await;
         assert_eq!((result, ran), (Ok(Bytes::from("answer")), 2));
         let calls = ["begin", "commit", "begin", "commit"];

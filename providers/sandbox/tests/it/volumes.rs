@@ -17,7 +17,7 @@ def handler(text, context):
     return sorted(os.listdir('/mnt/data')) + [open('/mnt/data/note').read()]
 ";
 
-/// Also the commit: it takes the mark of the begin away.
+/// VM1. Also the commit: it takes the mark of the begin away.
 #[test]
 fn a_function_writes_to_its_volume_in_a_transaction() {
     block_on(async {

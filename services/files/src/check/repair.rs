@@ -95,14 +95,7 @@ async fn repair(
     let (ino, name) = (Ino(finding.ino), &finding.name);
     let overlay = &mut transaction.overlay;
     match finding.problem {
-        Problem::DanglingEntry { to } => {
-            // It stays wrong as long as both are as they were.
-            let exists = overlay.get(inode::field(Ino(to), Field::Existence));
-            if exists.await?.is_some() {
-                return Err(Errno::EIO);
-            }
-            remove_entry(transaction, ino, name).await
-        }
+        Problem::DanglingEntry { to } => remove_dangling(transaction, ino, name, Ino(to)).await,
         Problem::SecondName { to } => {
             overlay.get(inode::field(Ino(to), Field::Parent)).await?;
             remove_entry(transaction, ino, name).await
@@ -147,6 +140,20 @@ async fn repair(
         | Problem::LongBlock { .. }
         | Problem::DamagedBlock { .. } => Ok(()),
     }
+}
+
+async fn remove_dangling(
+    transaction: &mut Transaction,
+    directory: Ino,
+    name: &Bytes,
+    to: Ino,
+) -> Result<()> {
+    // It stays wrong as long as both are as they were.
+    let exists = inode::field(to, Field::Existence);
+    if transaction.overlay.get(exists).await?.is_some() {
+        return Err(Errno::EIO);
+    }
+    remove_entry(transaction, directory, name).await
 }
 
 async fn remove_entry(transaction: &mut Transaction, directory: Ino, name: &Bytes) -> Result<()> {

@@ -61,6 +61,9 @@ use crate::{
     storage::store::Store,
 };
 
+/// The most bytes of uninstalled slots. Beyond it, proposals wait for an installation.
+const UNINSTALLED_BYTES_MAX: usize = 64 << 20;
+
 /// How many numbers of slots an epoch leaves out, for slots of its predecessor that the store lost.
 const LOST_SLOTS_MAX: u64 = 1 << 20;
 

@@ -35,8 +35,6 @@ use crate::{
 const INSTALL_EVERY: Duration = Duration::from_millis(250);
 /// The bytes of slots that are installed at once, and from which they do not wait.
 const INSTALL_BYTES_MAX: usize = 8 << 20;
-/// The most bytes of uninstalled slots. Beyond it, proposals wait for an installation.
-pub(super) const UNINSTALLED_BYTES_MAX: usize = 64 << 20;
 /// The most bytes of rows in one step.
 const STEP_BYTES_MAX: usize = 2 << 20;
 /// How many rows are written at once, on a store that writes each alone.

@@ -13,7 +13,7 @@ use ports::Read;
 use primitives::{SlotIndex, Writer};
 use tokio::sync::oneshot;
 
-use super::{Volume, install::UNINSTALLED_BYTES_MAX};
+use super::{UNINSTALLED_BYTES_MAX, Volume};
 use crate::{
     Error, Result,
     serializable::{

@@ -50,11 +50,7 @@ impl Volume {
         let log = FencedLog::new(store.key_value().clone(), layout::sequencer_log(keyspace));
         let (writer, slots) = store.again(|| log.take_over(Cursor::START)).await?;
         store.seen(writer.point())?;
-        let is_last = node_registry::list_from(store, NodeId(by.0 + 1)).await?;
-        if !is_last.is_empty() {
-            store.fence();
-            store.check_fence()?;
-        }
+        check_newest(store, by).await?;
         let mut installed = read_installed(store, keyspace).await?;
         let (epoch, sealed) = (writer.epoch(), writer.sealed());
         let visible = number(epoch, sealed);
@@ -101,6 +97,16 @@ impl Volume {
             state: Mutex::new(state),
         })
     }
+}
+
+/// Fences this node if a later one has started.
+async fn check_newest(store: &Store, by: NodeId) -> Result<()> {
+    let later = node_registry::list_from(store, NodeId(by.0 + 1)).await?;
+    if later.is_empty() {
+        return Ok(());
+    }
+    store.fence();
+    store.check_fence()
 }
 
 impl State {

@@ -1,10 +1,5 @@
 //! The engine under the suite of all volumes, on the simulated and the embedded store.
 
-#![allow(
-    clippy::disallowed_methods,
-    reason = "tests run on the runtime's clock, which virtual time moves"
-)]
-
 mod collection;
 mod crashes;
 mod sessions;
@@ -81,6 +76,11 @@ impl Node {
     }
 }
 
+/// Lets virtual time pass.
+async fn pass(time: Duration) {
+    World::new(0).clock().sleep(time).await;
+}
+
 fn named(name: &str) -> VolumeName {
     VolumeName::new(name).expect("a name")
 }
@@ -151,26 +151,20 @@ fn the_engine_conforms_on_the_simulated_store() {
 }
 
 /// V1 to V5.
-#[test]
-fn the_engine_conforms_on_the_embedded_store() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    runtime.expect("a runtime starts").block_on(async {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let config = embedded::Config::new(directory.path());
-        let store = embedded::Embedded::open(config).await.expect("it opens");
-        let parts = Parts {
-            key_value: store.key_value(),
-            clock: Arc::new(in_process::SystemClock),
-            entropy: Arc::new(in_process::SystemEntropy::default()),
-        };
-        let node = Node::start(parts, Config::default()).await;
-        conforms(&node, 20).await;
-        drop(node);
-        store.close().await;
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_engine_conforms_on_the_embedded_store() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let config = embedded::Config::new(directory.path());
+    let store = embedded::Embedded::open(config).await.expect("it opens");
+    let parts = Parts {
+        key_value: store.key_value(),
+        clock: Arc::new(in_process::SystemClock),
+        entropy: Arc::new(in_process::SystemEntropy::default()),
+    };
+    let node = Node::start(parts, Config::default()).await;
+    conforms(&node, 20).await;
+    drop(node);
+    store.close().await;
 }
 
 /// Volumes have names, a quota, and an end.
@@ -189,7 +183,7 @@ fn volumes_are_created_listed_and_deleted() {
             .expect("set");
         let key = key("d", "a");
         committed(&*volume, blind(Slot(0), 1, vec![put(&key, "1234")])).await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        pass(Duration::from_secs(1)).await;
         let found = volumes.list().await.expect("a list");
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].name, named("demo"));
@@ -202,7 +196,7 @@ fn volumes_are_created_listed_and_deleted() {
         let read = volume.get_many(At::Tail, &[key]).await;
         assert_eq!(read.map(drop), Err(crate::Error::NoSuchVolume));
         assert_eq!(volumes.list().await, Ok(Vec::new()));
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        pass(Duration::from_secs(1)).await;
         let rows = ports::key_value::Scan::partition(crate::serializable::rows::VOLUMES, 10);
         let rows = world.key_value().scan(&rows).await.expect("a page");
         assert_eq!(rows.value.items.len(), 0, "no trace is left");
@@ -235,23 +229,19 @@ fn a_clone_reads_through_to_its_origin() {
         let numbers = copy.reserve_numbers().await.expect("numbers");
         assert!(numbers.start >= given.end, "{numbers:?}");
         let here = copy.snapshot().await.expect("a snapshot").value.slot;
-        let writes = vec![
-            Write::Delete {
-                key: keys[1].clone(),
-            },
-            Write::Patch {
-                key: keys[2].clone(),
-                offset: 1,
-                data: crate::serializable::model::Patch::Bytes("3".into()),
-            },
-        ];
-        committed(&*copy, blind(here, 3, writes)).await;
+        let key = keys[1].clone();
+        let patch = Write::Patch {
+            key: keys[2].clone(),
+            offset: 1,
+            data: crate::serializable::model::Patch::Bytes("3".into()),
+        };
+        committed(&*copy, blind(here, 3, vec![Write::Delete { key }, patch])).await;
         committed(&*volume, blind(later, 4, vec![put(&keys[1], "4")])).await;
         drop(volumes);
         drop(volume);
         drop(copy);
         for minutes in [0, 5, 30] {
-            tokio::time::sleep(Duration::from_mins(minutes)).await;
+            pass(Duration::from_mins(minutes)).await;
             node = Node::on(&world, world.key_value(), Config::default()).await;
             let copy = node.open("copy").await;
             let found = copy.get_many(At::Tail, &keys).await.expect("a read").value;
@@ -263,11 +253,8 @@ fn a_clone_reads_through_to_its_origin() {
             let entries: Vec<_> = entries.iter().map(|entry| &entry.value[..]).collect();
             assert_eq!(entries, [b"1".as_slice(), b"13".as_slice()], "{minutes}");
             let origin = node.open("demo").await;
-            let found = origin
-                .get_many(At::Tail, &keys)
-                .await
-                .expect("a read")
-                .value;
+            let found = origin.get_many(At::Tail, &keys).await;
+            let found = found.expect("a read").value;
             let expected = [Some("2".into()), Some("4".into()), Some("1".into())];
             assert_eq!(found.found, expected, "{minutes}");
         }
@@ -299,7 +286,7 @@ fn installation_changes_no_answer() {
             let (slot, _) = committed(&*volume, blind(at, 10 + round as u64, vec![patch])).await;
             slots.push((slot, expected.clone()));
             if round % 3 == 0 {
-                tokio::time::sleep(Duration::from_millis(400)).await;
+                pass(Duration::from_millis(400)).await;
             }
             if round % 10 == 9 {
                 drop(volume);
@@ -320,7 +307,7 @@ fn installation_changes_no_answer() {
         let entries = page.expect("a page").value.entries;
         assert_eq!(entries.len(), 1);
         assert_eq!(entries[0].value[..], expected[..]);
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        pass(Duration::from_secs(1)).await;
         assert_eq!(volume.usage().await.expect("usage").bytes, 4096 + 1);
     });
 }
@@ -375,7 +362,7 @@ fn a_commit_that_is_dropped_holds_up_no_other() {
             tokio::select! {
                 biased;
                 _ = dropped => {}
-                () = tokio::time::sleep(Duration::from_millis(number)) => {}
+                () = pass(Duration::from_millis(number)) => {}
             }
             let text = number.to_string();
             let write = put(&key("d", "b"), text.clone());
@@ -435,7 +422,7 @@ fn a_large_stage_is_installed_as_rows() {
                 assert_eq!(found, vec![number as u8; 200 << 10], "{round}");
             }
             assert_eq!(conformance::commit(&*read, staged(1)).await, verdict);
-            tokio::time::sleep(Duration::from_secs(round)).await;
+            pass(Duration::from_secs(round)).await;
         }
         let parts = crate::serializable::rows::stage(crate::model::KeyspaceId(1), stage);
         let scan = ports::key_value::Scan::partition(parts, 100);

@@ -50,7 +50,7 @@ async fn pinned(world: &World, config: Config) -> (Node, Arc<dyn VolumeStore>, V
             let name = PinName::new("run").expect("short");
             volume.pin(name, slot).await.expect("pinned");
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        pass(Duration::from_secs(1)).await;
     }
     (node, volume, slots)
 }
@@ -64,7 +64,7 @@ fn keeps_pins(config: Config) {
         for slot in &slots {
             assert!(read(&*volume, *slot, &kept).await.is_ok(), "{slot:?}");
         }
-        tokio::time::sleep(Duration::from_mins(3)).await;
+        pass(Duration::from_mins(3)).await;
         assert_eq!(read(&*volume, slots[4], &kept).await, Ok(Some("4".into())));
         assert_eq!(read(&*volume, slots[4], &gone).await, Ok(Some("x".into())));
         let too_old = Err(crate::Error::SnapshotTooOld);
@@ -73,7 +73,7 @@ fn keeps_pins(config: Config) {
         assert_eq!(versions(&world, &kept).await, 2);
         let name = PinName::new("run").expect("short");
         volume.unpin(&name).await.expect("unpinned");
-        tokio::time::sleep(Duration::from_mins(20)).await;
+        pass(Duration::from_mins(20)).await;
         assert_eq!(read(&*volume, slots[4], &kept).await, too_old);
         assert_eq!(versions(&world, &kept).await, 1);
         assert_eq!(versions(&world, &gone).await, 0, "nor the deletion");
@@ -104,9 +104,9 @@ fn a_snapshot_in_use_is_not_collected() {
         committed(&*volume, blind(at, 2, vec![put(&key, "new")])).await;
         for _ in 0..20 {
             assert_eq!(read(&*volume, at, &key).await, Ok(Some("old".into())));
-            tokio::time::sleep(Duration::from_secs(40)).await;
+            pass(Duration::from_secs(40)).await;
         }
-        tokio::time::sleep(Duration::from_mins(2)).await;
+        pass(Duration::from_mins(2)).await;
         let old = read(&*volume, at, &key).await;
         assert_eq!(old, Err(crate::Error::SnapshotTooOld));
     });
@@ -136,7 +136,7 @@ fn a_repeat_after_a_restart_finds_its_verdict() {
         let random = conformance::commit(&*volume, add(&[7; 16], 0)).await;
         let client = conformance::commit(&*volume, add(b"order", 0)).await;
         for minutes in [0, 1, 30] {
-            tokio::time::sleep(Duration::from_mins(minutes)).await;
+            pass(Duration::from_mins(minutes)).await;
             drop(volume);
             drop(node);
             node = Node::on(&world, world.key_value(), Config::default()).await;
@@ -151,7 +151,7 @@ fn a_repeat_after_a_restart_finds_its_verdict() {
             assert_eq!(again, client, "{minutes}");
             let sum = value(&*volume, &key("i", "n")).await;
             assert_eq!(sum.as_deref(), Some(&2_u64.to_be_bytes()[..]));
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            pass(Duration::from_secs(1)).await;
         }
     });
 }

@@ -41,7 +41,7 @@ fn a_crash_loses_nothing_that_was_externalized() {
                     }
                 }
                 if random.bool() {
-                    tokio::time::sleep(Duration::from_millis(random.u64(0..600))).await;
+                    pass(Duration::from_millis(random.u64(0..600))).await;
                 }
                 drop(volume);
                 drop(node);
@@ -104,7 +104,7 @@ fn a_lost_snapshot_validates_nothing() {
                     assert!(matches!(error, crate::Error::Unavailable(_)), "{error}");
                     tries += 1;
                     assert!(tries < 1_000, "the node does not restart");
-                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    pass(Duration::from_millis(10)).await;
                 }
             }
         };
@@ -209,7 +209,7 @@ async fn dies_after(world: &World, how: How, calls: usize, config: Config) -> bo
         .await;
     let first = first.expect("a verdict");
     volume.externalize(first.point).await.expect("durable");
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    pass(Duration::from_secs(1)).await;
     let at = volume.snapshot().await.expect("a snapshot").value.slot;
     *store.calls_left.lock() = Some(calls);
     let part = encode_part(&[put(&keys[1], "2"), put(&keys[2], "2")]);
@@ -232,14 +232,8 @@ async fn dies_after(world: &World, how: How, calls: usize, config: Config) -> bo
         of_task.externalize(last.point).await.expect("durable");
         read.value
     });
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let answered = if commits.is_finished() {
-        Some(commits.await.expect("a verdict"))
-    } else {
-        commits.abort();
-        let _ = commits.await;
-        None
-    };
+    pass(Duration::from_secs(2)).await;
+    let answered = answer_of(commits).await;
     let lives = store.calls_left.lock().is_some_and(|left| left > 0);
     drop(volume);
     drop(node);
@@ -248,22 +242,43 @@ async fn dies_after(world: &World, how: How, calls: usize, config: Config) -> bo
     }
     let node = Node::on(world, world.key_value(), Config::default()).await;
     let volume = node.open("demo").await;
-    let found = volume.get_many(At::Tail, &keys).await.expect("a read");
+    check_left(&*volume, &keys, answered, staged, calls).await;
+    lives
+}
+
+/// The verdict of a task that has ended; `None`: it waits for its dead store.
+async fn answer_of(commits: JoinHandle<Verdict>) -> Option<Verdict> {
+    if commits.is_finished() {
+        return Some(commits.await.expect("a verdict"));
+    }
+    commits.abort();
+    let _ = commits.await;
+    None
+}
+
+/// What was answered stands, and a repeat tells so.
+async fn check_left(
+    volume: &dyn VolumeStore,
+    keys: &[crate::serializable::model::Key],
+    answered: Option<Verdict>,
+    staged: Proposal,
+    calls: usize,
+) {
+    let found = volume.get_many(At::Tail, keys).await.expect("a read");
     let found = found.value.found;
     assert_eq!(found[0], Some("1".into()), "{calls}");
     assert_eq!(found[1], found[2], "{calls}: torn");
     if let Some(verdict) = answered {
         assert_eq!(found[1], Some("2".into()), "{calls}");
         assert_eq!(found[3], Some("3".into()), "{calls}");
-        assert_eq!(commit(&*volume, staged.clone()).await, verdict, "{calls}");
+        assert_eq!(commit(volume, staged.clone()).await, verdict, "{calls}");
     } else if found[1].is_some() {
-        let again = commit(&*volume, staged).await;
+        let again = commit(volume, staged).await;
         assert!(
             matches!(again, Verdict::Committed { .. }),
             "{calls}: {again:?}"
         );
     }
-    lives
 }
 
 fn survives_each_gap(how: How, config: &Config) {

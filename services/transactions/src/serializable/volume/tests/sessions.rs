@@ -28,7 +28,7 @@ fn a_quota_refuses_growth_alone() {
         assert_eq!(verdict, Verdict::Refused(Refusal::Quota));
         set(2).await;
         committed(&*volume, blind(Slot(0), 3, vec![put(&key, "1234")])).await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        pass(Duration::from_secs(1)).await;
         let usage = volume.usage().await.expect("an answer");
         assert_eq!((usage.bytes, usage.keys), (5, 1));
     });
@@ -101,7 +101,7 @@ fn a_lock_that_waits_ends_with_its_node() {
         assert_eq!(volume.is_held(&key("i", "e")).await, Ok(true));
         let waiting = volume.lock(owner(2), lock(LockMode::Shared, Wait::UntilGranted));
         let ends = async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            pass(Duration::from_secs(1)).await;
             world.crash();
             // Any call notices that the store went back.
             let _ = volume.snapshot().await;
@@ -111,7 +111,7 @@ fn a_lock_that_waits_ends_with_its_node() {
             matches!(waited, Err(crate::Error::Unavailable(_))),
             "{waited:?}"
         );
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        pass(Duration::from_secs(2)).await;
         assert_eq!(volume.is_held(&key("i", "e")).await, Ok(false));
         let elided = Proposal {
             predicates: vec![Predicate::LockFree(key("i", "e"))],
