@@ -157,6 +157,7 @@ impl Together {
                 }
             };
             if granted == Granted::Yes || lock.wait != Wait::UntilGranted {
+                // No process outside is asked, so the commit checks that none was in the way.
                 if granted == Granted::Yes
                     && let Some(transaction) = &mut *self.transaction.lock().await
                 {
