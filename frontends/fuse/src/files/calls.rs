@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use files::{Errno, FileSystem, Listing, Result, Transaction, model::DirectoryEntry};
-use futures_util::future::BoxFuture;
+use files::{
+    Errno, FileSystem, Ino, Listing, Result, Transaction,
+    model::{Access, DirectoryEntry},
+};
+use futures_util::future::{BoxFuture, FutureExt as _};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use transactions::serializable::{
@@ -109,15 +112,26 @@ impl Calls {
         }
     }
 
+    /// Creates a file without a name, and keeps its data until it is closed or has a name.
+    pub(super) async fn open_unnamed(&self, parent: Ino, access: Access) -> Result<Ino> {
+        match self {
+            Self::Each(files) => files.open_unnamed(parent, access).await,
+            Self::Together(_) => {
+                self.run(move |transaction| transaction.create_unnamed(parent, access).boxed())
+                    .await
+            }
+        }
+    }
+
     /// Keeps the data of an open file. A transaction reads versions, which stay without a hold.
-    pub(super) async fn hold(&self, ino: files::Ino) -> Result<()> {
+    pub(super) async fn hold(&self, ino: Ino) -> Result<()> {
         match self {
             Self::Each(files) => files.hold(ino).await,
             Self::Together(_) => Ok(()),
         }
     }
 
-    pub(super) async fn close(&self, ino: files::Ino) -> Result<()> {
+    pub(super) async fn close(&self, ino: Ino) -> Result<()> {
         match self {
             Self::Each(files) => files.close(ino).await,
             Self::Together(_) => Ok(()),
