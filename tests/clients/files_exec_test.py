@@ -15,6 +15,7 @@ import threading
 import pytest
 
 import files_exec
+import files_mount
 import waiting
 
 UNKNOWN = 74
@@ -99,6 +100,30 @@ def attempts_are_bounded_and_the_conflict_is_named(volume):
     told = files_exec.ended(process, code=CONFLICT)
     assert "/d/counter" in told and "nothing was changed" in told, told
     assert volume.run("cat d/counter") == "5\n"
+
+
+@pytest.fixture
+def mounts(server, tmp_path):
+    yield from files_mount.mounts_of(server, tmp_path)
+
+
+def a_lock_of_another_client_is_a_conflict_that_is_named(volume, mounts):
+    at, _ = mounts.start("outside")
+    volume.name = mounts.volume
+    (at / "ledger").write_text("")
+    script = "flock -n ledger sh -c 'echo x > other'"
+    holder = subprocess.Popen(["flock", "--no-fork", at / "ledger", "sleep", "100"])
+    try:
+        waiting.until(lambda: files_mount.locked(at / "ledger"), "the lock")
+        told = volume.run(script, "--attempts", "2", code=CONFLICT)
+        assert "attempt 2 of 2 begins" in told and "another client locked /ledger" in told, told
+        assert not (at / "other").exists()
+    finally:
+        holder.kill()
+        holder.wait()
+    waiting.until(lambda: not files_mount.locked(at / "ledger"), "the end of the lock")
+    volume.run(script)
+    assert (at / "other").read_text() == "x\n"
 
 
 def write_skew_is_refused(volume):

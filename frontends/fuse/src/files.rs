@@ -256,6 +256,9 @@ impl Node {
                 name,
                 ..
             } => self.later(node.create(ino, by.with(mode & !umask), flags, copied(name))),
+            Operation::TmpFile { mode, umask, .. } => {
+                self.later(node.create_unnamed(ino, by.with(mode & !umask)))
+            }
             Operation::Unlink(name) => self.later(node.unlink(ino, copied(name))),
             Operation::RmDir(name) => self.later(node.remove_directory(ino, copied(name))),
             Operation::Rename {
@@ -338,7 +341,7 @@ impl Node {
                 Work::Later(Patience::None, Box::pin(node.wait_for_lock(ino, lock)))
             }
             // The kernel checks permissions itself, has stat for statx, reads and writes for
-            // copy_file_range, and refuses O_TMPFILE.
+            // copy_file_range.
             _ => Work::Done(Err(Errno::ENOSYS)),
         }
     }

@@ -17,6 +17,18 @@ const ENTRIES_MAX: usize = 20_000;
 const ENTRIES_AT_ONCE: usize = 1_000;
 
 impl FileSystem {
+    /// What a conflict on `key` was about, as a sentence. As slow as [`name_of`](Self::name_of).
+    pub async fn cause_of(&self, key: &Key) -> String {
+        let name = self.name_of(key).await;
+        // While an inode lives, nothing writes the key that its locks are on.
+        match inode::owner_of(key) {
+            Some((ino, _)) if *key == inode::lock_key(ino) => {
+                format!("another client locked {name}, or removed it")
+            }
+            _ => format!("another transaction changed {name}"),
+        }
+    }
+
     /// The path, from the root of the volume, of what `key` belongs to, as of now; or its inode's
     /// number. A search of the volume finds it, so call it for errors only.
     pub async fn name_of(&self, key: &Key) -> String {

@@ -19,7 +19,7 @@ use ports::{Clock, DurabilityPoint, Entropy};
 use primitives::Mutant;
 use transactions::serializable::{
     VolumeStore,
-    model::{Key, Lock, LockMode, ProposalId, Refusal, Slot, StageId, Verdict, Wait},
+    model::{Key, Lock, LockMode, ProposalId, Refusal, Slot, StageId, Verdict},
 };
 
 use crate::{
@@ -137,11 +137,11 @@ impl Transaction {
     }
 
     /// Takes a lock without asking for it (F-1): the transaction conflicts if another session has a
-    /// lock on its inode at the commit, or has had one since the begin. The processes of one
+    /// lock on its inode at the commit, or has had one since the begin. A test that finds the lock
+    /// free counts as well: the process learns that no other has it. The processes of one
     /// transaction need a table of locks of their own.
     pub fn elide_lock(&mut self, lock: &Lock) {
-        let is_taken = lock.mode != LockMode::Unlocked && lock.wait != Wait::Test;
-        if is_taken && !self.context.mutant.breaks(Broken::ElidesHeldLocks) {
+        if lock.mode != LockMode::Unlocked && !self.context.mutant.breaks(Broken::ElidesHeldLocks) {
             self.overlay.require_unlocked(lock.key.clone());
         }
     }

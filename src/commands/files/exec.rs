@@ -78,7 +78,7 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "COUNT", default_value_t = 10,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(ATTEMPTS_MAX)))]
     attempts: u32,
-    /// Let the command write nothing; then it never conflicts
+    /// Let the command write nothing; then it conflicts only over locks
     #[arg(long)]
     read_only: bool,
     /// The most bytes of stdout and stderr together, and of stdin, that are held on disk

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use files::{Errno, FileSystem, Listing, Result, Transaction, model::DirectoryEntry};
-use futures_util::future::BoxFuture;
+use files::{
+    Errno, FileSystem, Ino, Listing, Result, Transaction,
+    model::{Access, DirectoryEntry},
+};
+use futures_util::future::{BoxFuture, FutureExt as _};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use transactions::serializable::{
@@ -109,15 +112,26 @@ impl Calls {
         }
     }
 
+    /// Creates a file without a name, and keeps its data until it is closed or has a name.
+    pub(super) async fn open_unnamed(&self, parent: Ino, access: Access) -> Result<Ino> {
+        match self {
+            Self::Each(files) => files.open_unnamed(parent, access).await,
+            Self::Together(_) => {
+                self.run(move |transaction| transaction.create_unnamed(parent, access).boxed())
+                    .await
+            }
+        }
+    }
+
     /// Keeps the data of an open file. A transaction reads versions, which stay without a hold.
-    pub(super) async fn hold(&self, ino: files::Ino) -> Result<()> {
+    pub(super) async fn hold(&self, ino: Ino) -> Result<()> {
         match self {
             Self::Each(files) => files.hold(ino).await,
             Self::Together(_) => Ok(()),
         }
     }
 
-    pub(super) async fn close(&self, ino: files::Ino) -> Result<()> {
+    pub(super) async fn close(&self, ino: Ino) -> Result<()> {
         match self {
             Self::Each(files) => files.close(ino).await,
             Self::Together(_) => Ok(()),
@@ -149,24 +163,80 @@ impl Together {
             let freed = self.freed.notified();
             let mut freed = std::pin::pin!(freed);
             freed.as_mut().enable();
-            let granted = {
-                let mut locks = self.locks.lock();
-                match lock.wait {
-                    Wait::Test => locks.test(owner, &lock),
-                    _ => locks.take(owner, &lock, Slot::default()),
-                }
-            };
+            let granted = self.ask(owner, &lock).await;
             if granted == Granted::Yes || lock.wait != Wait::UntilGranted {
-                if granted == Granted::Yes
-                    && let Some(transaction) = &mut *self.transaction.lock().await
-                {
-                    transaction.elide_lock(&lock);
-                }
                 // An unlock frees bytes, and so does an exclusive lock that becomes shared.
                 self.freed.notify_waiters();
                 return granted;
             }
             freed.await;
         }
+    }
+
+    /// Takes or tests a lock now. No process outside is asked, so the commit checks that none was in
+    /// the way. Nothing waits once it is granted: an interrupt there would leave it to its process.
+    async fn ask(&self, owner: Owner, lock: &Lock) -> Granted {
+        let transaction = &mut *self.transaction.lock().await;
+        let locks = &mut *self.locks.lock();
+        let granted = match lock.wait {
+            Wait::Test => locks.test(owner, lock),
+            _ => locks.take(owner, lock, Slot::default()),
+        };
+        if granted == Granted::Yes
+            && let Some(transaction) = transaction
+        {
+            transaction.elide_lock(lock);
+        }
+        granted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use files::{file_system::lock_key, model::Access};
+    use futures_util::poll;
+    use in_process::{SystemClock, SystemEntropy};
+    use transactions::serializable::{
+        ModelVolume,
+        model::{BlockBytes, LockBytes, LockFamily, LockMode},
+    };
+
+    use super::*;
+
+    /// A call that is interrupted while it waits leaves no lock.
+    #[tokio::test]
+    async fn an_interrupted_call_leaves_no_lock() {
+        let block_bytes = BlockBytes::new(16 << 10).expect("a power of two");
+        let volume = Arc::new(ModelVolume::new(block_bytes));
+        let (clock, entropy) = (Arc::new(SystemClock), Arc::<SystemEntropy>::default());
+        let (uid, gid, mode) = (0, 0, 0o755);
+        let root = Access { mode, uid, gid };
+        let files = FileSystem::open(volume, clock, entropy, SessionId(1), root).await;
+        let files = Arc::new(files.expect("it opens"));
+        let calls = Calls::together(Arc::clone(&files), files.begin());
+        let Calls::Together(together) = &calls else {
+            unreachable!("as it was made")
+        };
+        let lock = |wait| Lock {
+            key: lock_key(Ino::ROOT),
+            family: LockFamily::Flock,
+            bytes: LockBytes::ALL,
+            mode: LockMode::Exclusive,
+            pid: 1,
+            wait,
+        };
+        let running = together.transaction.lock().await;
+        {
+            let mut waiting = calls.lock(1, lock(Wait::UntilGranted)).boxed();
+            assert!(matches!(poll!(&mut waiting), Poll::Pending));
+        }
+        drop(running);
+        assert_eq!(calls.lock(2, lock(Wait::Never)).await, Ok(Granted::Yes));
+        assert!(matches!(
+            calls.lock(1, lock(Wait::Never)).await,
+            Ok(Granted::No { .. })
+        ));
     }
 }

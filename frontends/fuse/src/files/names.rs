@@ -112,12 +112,22 @@ impl Node {
             made => made?,
         };
         self.calls.hold(attributes.ino).await?;
-        let entry = self.entry(&attributes);
-        let opened = Opened {
-            handle: 0,
-            flags: self.caching.open_flags,
-        };
-        Ok(Answer::Reply(Reply::Created(entry, opened)))
+        Ok(self.created(&attributes))
+    }
+
+    /// Creates and opens a file without a name.
+    pub(super) async fn create_unnamed(self: Arc<Self>, parent: Ino, access: Access) -> Outcome {
+        let ino = self.calls.open_unnamed(parent, access).await?;
+        let found = self
+            .calls
+            .run(move |transaction| transaction.getattr(ino).boxed());
+        match found.await {
+            Ok(attributes) => Ok(self.created(&attributes)),
+            Err(errno) => {
+                self.calls.close(ino).await?;
+                Err(errno.into())
+            }
+        }
     }
 
     pub(super) async fn symlink(
@@ -196,6 +206,14 @@ impl Node {
         });
         renamed.await?;
         Ok(Answer::Done)
+    }
+
+    fn created(&self, attributes: &Attributes) -> Answer {
+        let opened = Opened {
+            handle: 0,
+            flags: self.caching.open_flags,
+        };
+        Answer::Reply(Reply::Created(self.entry(attributes), opened))
     }
 
     fn found(&self, attributes: &Attributes) -> Answer {

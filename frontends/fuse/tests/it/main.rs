@@ -5,6 +5,7 @@
 
 mod drive;
 mod fuzz;
+mod locks;
 mod memory;
 mod mounts;
 mod negotiation;

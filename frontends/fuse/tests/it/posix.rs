@@ -1,6 +1,7 @@
 //! The rules of POSIX, as a process sees them on a mount of a volume.
 
 use std::{
+    cell::Cell,
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::{
@@ -508,6 +509,57 @@ fn one_of_two_mounts_creates_a_name() {
         assert_eq!(race(&exclusive, &format!("exclusive{round}")), 1);
         assert_eq!(race(&shared, &format!("shared{round}")), 2);
     }
+}
+
+const UNNAMED: &str = "
+import os, stat
+def unnamed(flags=0):
+    file = os.open('d', os.O_TMPFILE | os.O_RDWR | flags, 0o666)
+    assert os.write(file, b'text') == 4
+    return file
+def link(file, name):
+    os.link(f'/proc/self/fd/{file}', name, src_dir_fd=here, follow_symlinks=True)
+here = os.open('.', os.O_RDONLY)
+os.umask(0o027)
+os.mkdir('d')
+file = unnamed()
+status = os.fstat(file)
+assert (status.st_nlink, status.st_size, stat.S_IMODE(status.st_mode)) == (0, 4, 0o640), status
+assert os.listdir('d') == []
+link(file, 'd/named')
+assert os.fstat(file).st_nlink == 1
+os.close(file)
+assert open('d/named').read() == 'text'
+secret = unnamed(os.O_EXCL)
+try:
+    link(secret, 'd/secret')
+except FileNotFoundError:
+    pass
+else:
+    raise AssertionError('O_EXCL forbids a name')
+os.unlink('d/named')
+assert os.pread(secret, 9, 0) == b'text'
+os.close(secret)
+";
+
+/// `O_TMPFILE`. The file is deleted once it is closed without a name.
+#[test]
+fn a_file_may_be_made_without_a_name() {
+    each_mount(
+        "posix::a_file_may_be_made_without_a_name",
+        |mounted, calls| {
+            text(mounted.path(), "python3", &["-c", UNNAMED]);
+            if calls == Calls::Each {
+                // Two files: one whose name was removed, and one that had none.
+                let deleted = Cell::new(0);
+                wait_until(|| {
+                    let reaped = mounted.runtime.block_on(reap(&mounted.files));
+                    deleted.set(deleted.get() + reaped.expect("reaped"));
+                    deleted.get() == 2
+                });
+            }
+        },
+    );
 }
 
 #[test]

@@ -75,12 +75,9 @@ fn git_works_within_a_transaction() {
         "before\ninside\n"
     );
     assert_eq!(other.text("cat a; ls"), "before\na\n");
-    inside.unmount();
-    let transaction = inside.runtime.block_on(inside.handler.take());
-    let transaction = transaction.expect("it is not taken");
-    let outcome = inside.runtime.block_on(transaction.commit(None, || true));
+    let outcome = inside.commit();
     assert!(
-        matches!(outcome, Ok(files::Outcome::Committed { .. })),
+        matches!(outcome, files::Outcome::Committed { .. }),
         "{outcome:?}"
     );
     assert_eq!(
@@ -105,12 +102,9 @@ fn a_transaction_that_read_what_changed_conflicts() {
     };
     inside.text("cp a b");
     other.text("echo after > a");
-    inside.unmount();
-    let transaction = inside.runtime.block_on(inside.handler.take());
-    let transaction = transaction.expect("it is not taken");
-    let outcome = inside.runtime.block_on(transaction.commit(None, || true));
+    let outcome = inside.commit();
     assert!(
-        matches!(outcome, Ok(files::Outcome::Conflict { key: Some(_) })),
+        matches!(outcome, files::Outcome::Conflict { key: Some(_) }),
         "{outcome:?}"
     );
     assert_eq!(other.text("ls"), "a\n");

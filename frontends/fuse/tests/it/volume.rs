@@ -8,9 +8,10 @@ use std::{
     sync::Arc,
 };
 
-use files::{FileSystem, model::Access};
+use files::{FileSystem, Outcome, broken::Broken, model::Access};
 use fuse_frontend::{FileHandler, Handler, Mount, MountError, mount, mount::Options};
 use in_process::{SystemClock, SystemEntropy};
+use primitives::Mutant;
 use tokio::runtime::Runtime;
 use transactions::serializable::{
     ModelVolume,
@@ -45,6 +46,17 @@ pub(crate) fn mounted(
     calls: Calls,
     test: &str,
 ) -> Option<Mounted> {
+    mounted_with(Mutant::NONE, volume, session, calls, test)
+}
+
+/// As [`mounted`], with a rule of the file service dropped.
+pub(crate) fn mounted_with(
+    mutant: Mutant<Broken>,
+    volume: &Arc<ModelVolume>,
+    session: u64,
+    calls: Calls,
+    test: &str,
+) -> Option<Mounted> {
     let directory = tempfile::tempdir().expect("a directory");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -58,7 +70,8 @@ pub(crate) fn mounted(
     };
     let (clock, entropy) = (Arc::new(SystemClock), Arc::<SystemEntropy>::default());
     let session = SessionId(session);
-    let files = FileSystem::open(Arc::clone(volume) as _, clock, entropy, session, root);
+    let volume = Arc::clone(volume) as _;
+    let files = FileSystem::broken(volume, clock, entropy, session, root, mutant);
     let files = Arc::new(runtime.block_on(files).expect("it opens"));
     let make = match calls {
         Calls::Each => FileHandler::each,
@@ -76,8 +89,11 @@ pub(crate) fn mounted(
     let shared: Arc<dyn Handler> = Arc::<FileHandler>::clone(&handler);
     match mount(directory.path(), &options, &shared) {
         Ok(mount) => {
-            let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
-            fs::set_permissions(directory.path(), mode).expect("the root is ours");
+            // Two transactions that did so would conflict.
+            if calls == Calls::Each {
+                let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+                fs::set_permissions(directory.path(), mode).expect("the root is ours");
+            }
             Some(Mounted {
                 directory,
                 files,
@@ -110,6 +126,15 @@ impl Mounted {
     /// Runs a script that must succeed, and returns what it prints.
     pub(crate) fn text(&self, script: &str) -> String {
         text(self.path(), "sh", &["-euc", script])
+    }
+
+    /// Unmounts, and commits the one transaction of the mount.
+    pub(crate) fn commit(&mut self) -> Outcome {
+        self.unmount();
+        let transaction = self.runtime.block_on(self.handler.take());
+        let transaction = transaction.expect("it is not taken");
+        let outcome = self.runtime.block_on(transaction.commit(None, || true));
+        outcome.expect("a verdict")
     }
 
     pub(crate) fn unmount(&mut self) {

@@ -80,12 +80,18 @@ fn locks_exclude_owners_of_all_sessions() {
     });
 }
 
-/// The end of a transaction that elides a lock on the file which `other` has locked, or has locked
-/// and unlocked.
-async fn elided(other: &FileSystem, files: &FileSystem, f: Ino, writes: bool, frees: bool) -> bool {
+/// Whether a transaction commits that elides `lock` on the file which `other` has locked, or has
+/// locked and unlocked.
+async fn elided(
+    other: &FileSystem,
+    files: &FileSystem,
+    (f, lock): (Ino, &Lock),
+    writes: bool,
+    frees: bool,
+) -> bool {
     let mut transaction = files.begin();
     transaction.getattr(f).await.expect("there");
-    transaction.elide_lock(&exclusive(f));
+    transaction.elide_lock(lock);
     if writes {
         let written = transaction.write(f, 0, KEEP, &name("x")).await;
         written.expect("written");
@@ -108,12 +114,18 @@ async fn elided(other: &FileSystem, files: &FileSystem, f: Ino, writes: bool, fr
 }
 
 fn held_locks_are_not_elided(mutant: Mutant<Broken>) {
-    for (writes, frees) in [(true, false), (true, true), (false, false), (false, true)] {
+    let of =
+        |wait| [(true, false), (true, true), (false, false), (false, true)].map(|way| (wait, way));
+    for (wait, (writes, frees)) in [Wait::Never, Wait::Test].into_iter().flat_map(of) {
         simulated::run(async {
             let volume = volume();
             let (one, _, f) = two(&volume).await;
             let files = client(&volume, 3, mutant).await;
-            assert!(!elided(&one, &files, f, writes, frees).await);
+            let lock = Lock {
+                wait,
+                ..exclusive(f)
+            };
+            assert!(!elided(&one, &files, (f, &lock), writes, frees).await);
         });
     }
 }

@@ -30,6 +30,22 @@ fn a_key_is_named_by_the_path_of_its_file() {
         ] {
             assert_eq!(files.name_of(&key).await, expected);
         }
+        for (key, expected) in [
+            (
+                inode::lock_key(file),
+                "another client locked /a/b/c/file, or removed it",
+            ),
+            (
+                inode::block(file, 7),
+                "another transaction changed /a/b/c/file",
+            ),
+            (
+                inode::entry(directory, b"new"),
+                "another transaction changed /a/b/c/new",
+            ),
+        ] {
+            assert_eq!(files.cause_of(&key).await, expected);
+        }
         let unnamed = files.name_of(&inode::field(gone, Field::Size)).await;
         assert_eq!(unnamed, format!("the file with inode {}", gone.0));
         let other = Key::new("k", "balance").expect("a key");

@@ -218,11 +218,10 @@ impl Volume for Attempts {
         let Some(key) = key else {
             return "its snapshot became too old, or the volume did not answer a call".to_owned();
         };
-        let name = match self.files().await {
-            Ok(files) => files.name_of(&key).await,
-            Err(_) => "what it read".to_owned(),
-        };
-        format!("another transaction changed {name}")
+        match self.files().await {
+            Ok(files) => files.cause_of(&key).await,
+            Err(_) => "another transaction changed what it read".to_owned(),
+        }
     }
 }
 
