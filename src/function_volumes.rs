@@ -26,7 +26,11 @@ use ports::{
     volume_mounts::{VolumeAt, VolumeCommit},
 };
 use tokio::{runtime::Handle, task::spawn_blocking};
-use transactions::serializable::{VolumeStore, Volumes, model::SessionId, volumes::VolumeName};
+use transactions::serializable::{
+    VolumeStore, Volumes,
+    model::{Key, SessionId},
+    volumes::VolumeName,
+};
 
 /// Threads that read the requests of one mount.
 const THREADS: usize = 2;
@@ -54,6 +58,9 @@ pub(crate) struct FunctionVolumes {
 struct InstanceMount {
     path: PathBuf,
     store: Arc<CachedVolume>,
+    files: Arc<FileSystem>,
+    /// The key of the last conflict.
+    conflict: Mutex<Option<Key>>,
     handler: Arc<FileHandler>,
     notifier: Notifier,
     /// The root of the mount, for syncfs(2).
@@ -113,7 +120,8 @@ impl VolumeMounts for FunctionVolumes {
         let shared = Arc::<CachedVolume>::clone(&store) as Arc<dyn VolumeStore>;
         let opened = FileSystem::open(shared, clock, entropy, session, ROOT).await;
         let opened = opened.map_err(|errno| format!("the volume {}: {errno}", volume.volume))?;
-        let handler = FileHandler::invocations(Arc::new(opened), Handle::current());
+        let files = Arc::new(opened);
+        let handler = FileHandler::invocations(Arc::clone(&files), Handle::current());
         let number = self.mounted.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.join(number.to_string());
         let options = Options {
@@ -132,6 +140,8 @@ impl VolumeMounts for FunctionVolumes {
         Ok(Arc::new(InstanceMount {
             path,
             store,
+            files,
+            conflict: Mutex::default(),
             handler,
             notifier: mount.notifier(),
             root: Arc::new(root),
@@ -197,11 +207,19 @@ impl VolumeMount for InstanceMount {
                 durable.map_err(|error| error.to_string())?;
                 Ok(VolumeCommit::Committed)
             }
-            Ok(Outcome::Conflict { key }) => Ok(VolumeCommit::Conflict(match key {
-                Some(key) => format!("{key:?}"),
-                None => "a snapshot that is too old".to_owned(),
-            })),
+            Ok(Outcome::Conflict { key }) => {
+                *self.conflict.lock() = key;
+                Ok(VolumeCommit::Conflict)
+            }
             Err(errno) => Err(errno.to_string()),
+        }
+    }
+
+    async fn cause(&self) -> String {
+        let key = self.conflict.lock().take();
+        match key {
+            Some(key) => self.files.cause_of(&key).await,
+            None => "its snapshot became too old".to_owned(),
         }
     }
 

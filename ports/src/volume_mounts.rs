@@ -30,12 +30,12 @@ pub trait VolumeMounts: Debug + Send + Sync {
 }
 
 /// How a transaction ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeCommit {
     /// It took effect, and survives any crash.
     Committed,
-    /// Another transaction wrote what it read, here named. Nothing took effect.
-    Conflict(String),
+    /// Another transaction wrote what it read. Nothing took effect.
+    Conflict,
 }
 
 /// The mount of one instance. When it is dropped, it is unmounted.
@@ -49,6 +49,9 @@ pub trait VolumeMount: Debug + Send + Sync {
 
     /// Commits the transaction. Errors: why it cannot be, or why its outcome is not known.
     async fn commit(&self) -> Result<VolumeCommit, String>;
+
+    /// What the last conflict was about, as a sentence. It may take long.
+    async fn cause(&self) -> String;
 
     /// Ends the transaction without an effect.
     async fn abort(&self);

@@ -71,7 +71,7 @@ def app(volume, tmp_path):
     app.command("functions", "remove", app.name)
 
 
-def called(app, call, *arguments):
+def _called(app, call, *arguments):
     """The result of a call, or the error of the function."""
     payload = json.dumps({"call": call, "with": arguments}).encode()
     answer = app.client().invoke(FunctionName=app.name, Payload=payload)
@@ -79,46 +79,46 @@ def called(app, call, *arguments):
     return (answer.get("FunctionError"), document)
 
 
-def done(app, call, *arguments):
-    failed, document = called(app, call, *arguments)
+def _done(app, call, *arguments):
+    failed, document = _called(app, call, *arguments)
     assert failed is None, document
     return document
 
 
 def an_invocation_commits_when_it_succeeds(app, volume):
-    assert [done(app, "add", "n", 1) for _ in range(3)] == [1, 2, 3]
+    assert [_done(app, "add", "n", 1) for _ in range(3)] == [1, 2, 3]
     assert volume.run("cat n") == "3"
     volume.run("printf 10 > n")
-    assert done(app, "add", "n", 1) == 11, "a warm instance sees what others wrote"
+    assert _done(app, "add", "n", 1) == 11, "a warm instance sees what others wrote"
 
 
 # VM2.
 def a_failed_invocation_leaves_no_trace(app, volume):
-    failed, document = called(app, "write_and_fail", "a")
+    failed, document = _called(app, "write_and_fail", "a")
     assert failed and document["errorType"] == "RuntimeError"
-    failed, document = called(app, "write_and_die", "b")
+    failed, document = _called(app, "write_and_die", "b")
     assert failed and document["errorType"] == "Runtime.ExitError"
-    assert done(app, "list") == [] and volume.run("ls") == ""
+    assert _done(app, "list") == [] and volume.run("ls") == ""
 
 
 def conflicting_invocations_run_again(app, volume):
     calls = 12
-    results = application.at_once(*[lambda: done(app, "add", "n", 1)] * calls)
+    results = application.at_once(*[lambda: _done(app, "add", "n", 1)] * calls)
     assert sorted(results) == list(range(1, calls + 1))
     assert volume.run("cat n") == str(calls)
 
 
 def mapped_memory_is_committed_too(app, volume):
-    done(app, "mapped", "m", "mapped text")
+    _done(app, "mapped", "m", "mapped text")
     assert volume.run("head -c 11 m") == "mapped text"
 
 
 def files_appear_as_the_functions_own(app, volume):
-    assert done(app, "facts", "f") == [True, True]
+    assert _done(app, "facts", "f") == [True, True]
 
 
 def threads_of_one_invocation_share_its_transaction(app, volume):
-    done(app, "parallel", "lines")
+    _done(app, "parallel", "lines")
     assert sorted(volume.run("cat lines").split()) == [str(number) for number in range(8)]
 
 
@@ -128,8 +128,8 @@ def a_function_that_only_reads_cannot_write(volume, tmp_path):
     app.function(app.name, CALLS, volumes=volumes, python=sys.executable, handler=f"{app.name}.handler")
     volume.run("printf here > f")
     app.deploy()
-    assert done(app, "read", "f") == "here"
-    failed, document = called(app, "add", "f", 1)
+    assert _done(app, "read", "f") == "here"
+    failed, document = _called(app, "add", "f", 1)
     assert failed and document["errorType"] in ("OSError", "ValueError"), document
     app.command("functions", "remove", app.name)
 
@@ -139,6 +139,6 @@ def a_volume_that_does_not_exist_is_named(volume, tmp_path):
     app.function(app.name, CALLS, volumes={"/mnt/data": "nowhere"}, python=sys.executable)
     app.deploy()
     with pytest.raises(Exception) as raised:
-        called(app, "list")
+        _called(app, "list")
     assert "nowhere" in str(raised.value) and "no such volume" in str(raised.value)
     app.command("functions", "remove", app.name)

@@ -130,11 +130,10 @@ pub(crate) fn not_answered(id: &str) -> Bytes {
     payload("Runtime.NoAnswer", &message)
 }
 
-/// Its transaction met conflicts in each of its `attempts`. `what` names the last one.
-pub(crate) fn conflicted(id: &str, attempts: u32, what: &str) -> Bytes {
+/// Its transaction met conflicts in each of its `attempts`. `cause` is a sentence about the last one.
+pub(crate) fn conflicted(id: &str, attempts: u32, cause: &str) -> Bytes {
     let message = format!(
-        "RequestId: {id} Error: other transactions wrote what it read on its volume, in each of {attempts} attempts; \
-         the last conflict was over {what}"
+        "RequestId: {id} Error: each of {attempts} attempts met a conflict on its volume; in the last one, {cause}"
     );
     payload("Volume.Conflict", &message)
 }

@@ -38,7 +38,7 @@ pub(super) struct Begun<'a> {
 /// How one attempt ended.
 enum Attempt {
     Ended(Outcome),
-    Conflict(String),
+    Conflict,
 }
 
 impl<'a> Begun<'a> {
@@ -71,12 +71,12 @@ impl<'a> Begun<'a> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let what = match self.attempt(&mut work).await {
-                Attempt::Ended(outcome) => return outcome,
-                Attempt::Conflict(what) => what,
-            };
+            if let Attempt::Ended(outcome) = self.attempt(&mut work).await {
+                return outcome;
+            }
             if attempts == ATTEMPTS_MAX || Instant::now() >= self.deadline {
-                let payload = failure::conflicted(self.id, attempts, &what);
+                let cause = self.volume.cause().await;
+                let payload = failure::conflicted(self.id, attempts, &cause);
                 return Err((Failed::NotCommitted, payload));
             }
         }
@@ -104,7 +104,7 @@ impl<'a> Begun<'a> {
         let until = self.deadline.max(Instant::now() + COMMIT_MAX);
         match timeout_at(until, self.volume.commit()).await {
             Ok(Ok(VolumeCommit::Committed)) => Attempt::Ended(Ok(answer)),
-            Ok(Ok(VolumeCommit::Conflict(what))) => Attempt::Conflict(what),
+            Ok(Ok(VolumeCommit::Conflict)) => Attempt::Conflict,
             Ok(Err(why)) => Attempt::Ended(Err(self.failed(&why))),
             Err(_) => {
                 let why = "its commit took too long, and its outcome is not known";
@@ -182,7 +182,11 @@ mod tests {
         async fn commit(&self) -> Result<VolumeCommit, String> {
             self.calls.lock().push("commit");
             let next = self.commits.lock().pop_front();
-            Ok(next.unwrap_or(VolumeCommit::Conflict("the file".to_owned())))
+            Ok(next.unwrap_or(VolumeCommit::Conflict))
+        }
+
+        async fn cause(&self) -> String {
+            "another transaction changed the file".to_owned()
         }
 
         async fn abort(&self) {
@@ -209,13 +213,9 @@ mod tests {
         (result, ran.into_inner())
     }
 
-    fn conflict() -> VolumeCommit {
-        VolumeCommit::Conflict("data/ledger".to_owned())
-    }
-
     #[tokio::test(start_paused = true)]
     async fn an_invocation_runs_again_after_a_conflict() {
-        let volume = Scripted::new([conflict(), VolumeCommit::Committed]);
+        let volume = Scripted::new([VolumeCommit::Conflict, VolumeCommit::Committed]);
         let (result, ran) = run(&volume, Ok(Bytes::from("answer")), true).await;
         assert_eq!((result, ran), (Ok(Bytes::from("answer")), 2));
         let calls = ["begin", "commit", "begin", "commit"];

@@ -73,6 +73,10 @@ impl VolumeMount for Folder {
             .map_err(|error| error.to_string())
     }
 
+    async fn cause(&self) -> String {
+        unreachable!("it never conflicts")
+    }
+
     async fn abort(&self) {}
 }
 
