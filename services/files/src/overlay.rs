@@ -14,6 +14,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt as _, stream};
 use ports::{DurabilityPoint, Monotonic, Read};
 use transactions::serializable::{
     VolumeStore,
@@ -36,6 +37,8 @@ use crate::{
 const CACHED_BYTES_MAX: usize = 64 << 20;
 /// The most bytes of one append; a longer one is several, which follow each other.
 const APPEND_BYTES_MAX: usize = 128 << 10;
+/// How many parts of a stage are on their way at once: more than a write of 1 MiB has.
+const STAGED_AT_ONCE: usize = 8;
 
 /// The changes of one transaction over the state that it read.
 #[derive(Debug)]
@@ -481,7 +484,12 @@ impl Overlay {
     async fn stage(&mut self, stage: StageId, writes: &[Write]) -> Result<Writes> {
         let (mut parts, mut total, mut crc) = (0, 0, crc32fast::Hasher::new());
         let mut rest = writes;
-        while !rest.is_empty() {
+        let store = Arc::clone(&self.store);
+        // Encoded one by one, as room for another part in flight becomes free.
+        let encoded = std::iter::from_fn(|| {
+            if rest.is_empty() {
+                return None;
+            }
             let mut bytes = 16;
             let fits = |write: &&Write| {
                 bytes += write.bytes_len();
@@ -491,11 +499,15 @@ impl Overlay {
             let part = encode_part(&rest[..count]);
             crc.update(&part);
             total += part.len() as u64;
-            let stored = self.store.stage(stage, parts, part).await;
-            self.note(stored.map(|point| Read { value: (), point }))?;
-            parts += 1;
             rest = &rest[count..];
+            parts += 1;
+            Some(store.stage(stage, parts - 1, part))
+        });
+        let mut stored = stream::iter(encoded).buffered(STAGED_AT_ONCE);
+        while let Some(stored) = stored.next().await {
+            self.note(stored.map(|point| Read { value: (), point }))?;
         }
+        drop(stored);
         Ok(Writes::Staged {
             stage,
             parts,

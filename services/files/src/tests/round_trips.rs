@@ -78,6 +78,11 @@ fn calls_take_few_round_trips() {
         took("append", 2);
         files.read(f, 0, 1 << 20).await.expect("read");
         took("read", 1);
+        let large = Bytes::from(vec![7; 1 << 20]);
+        files.write(f, 0, keep, &large).await.expect("written");
+        took("large write", 6);
+        files.read(f, 0, 1 << 20).await.expect("read");
+        took("large read", 1);
         files.truncate(f, 1).await.expect("cut");
         took("truncate", 2);
         files.hold(f).await.expect("open");

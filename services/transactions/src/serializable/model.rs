@@ -31,8 +31,9 @@ pub const VALUE_BYTES_MAX: usize = 256 << 10;
 pub const BLOCK_BYTES_MIN: u32 = 4 << 10;
 /// The most keys that one call reads.
 pub const KEYS_MAX: usize = 1_000;
-/// The most bytes of keys and values in one answer. A call that would exceed it returns fewer.
-pub const PAGE_BYTES_MAX: usize = 1 << 20;
+/// The most bytes of keys and values in one answer. A call that would exceed it returns fewer. A
+/// file's read of 1 MiB fits, with its attributes and whole blocks at both ends.
+pub const PAGE_BYTES_MAX: usize = (1 << 20) + 2 * VALUE_BYTES_MAX;
 /// The longest name of a pin, in bytes.
 pub const PIN_NAME_BYTES_MAX: usize = 128;
 /// How many numbers [`VolumeStore::reserve_numbers`](super::VolumeStore::reserve_numbers) gives out
