@@ -102,7 +102,7 @@ def a_failed_invocation_leaves_no_trace(app, volume):
 
 
 def conflicting_invocations_run_again(app, volume):
-    calls = 12
+    calls = 8
     results = application.at_once(*[lambda: _done(app, "add", "n", 1)] * calls)
     assert sorted(results) == list(range(1, calls + 1))
     assert volume.run("cat n") == str(calls)
