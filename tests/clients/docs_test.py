@@ -18,12 +18,15 @@ import sys
 
 import pytest
 
+import files_exec
 import redis_server
 import server as servers
 
 PAGES = ["README.md", *sorted(str(page.relative_to(servers.REPOSITORY)) for page in servers.REPOSITORY.glob("docs/*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w./-]+\.(?:py|toml))\n")
+# What a page has that mounts volumes.
+MOUNTS = re.compile(r"^(landfast files exec|volumes = \{)", re.MULTILINE)
 BLOCK_SECONDS = 600
 
 
@@ -115,6 +118,8 @@ def page(tmp_path, request):
     """The page of the test's parameter."""
     if os.environ.get("LANDFAST_TEST_ZOOKEEPER") or os.environ.get("LANDFAST_TEST_PROVIDER"):
         pytest.skip("a page says itself on what its server stands")
+    if MOUNTS.search((servers.REPOSITORY / request.param).read_text()):
+        files_exec.needs_mounts()
     opened = Page(request.param, tmp_path)
     yield opened
     opened.close()

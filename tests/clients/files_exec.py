@@ -73,10 +73,15 @@ def ended(process, input=None, code=0):
     return stdout if code == 0 else stderr
 
 
-def mountable(server, folder):
-    """A new volume, if this user may mount it."""
+def needs_mounts():
+    """Skips the test if this user may not mount volumes."""
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         pytest.skip("this user may not use /dev/fuse")
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("this user may not make a mount namespace")
+
+
+def mountable(server, folder):
+    """A new volume, if this user may mount it."""
+    needs_mounts()
     return Volume(server, folder)
