@@ -142,7 +142,7 @@ class LandfastFileSystem(AbstractFileSystem):  # type: ignore[misc]
             files.remove(inside)
 
     def mv(self, path1: str, path2: str, recursive: bool = False, maxdepth: Optional[int] = None, **options: Any) -> None:
-        (files, from_), (others, to) = self.files(path1), self.files(path2)
+        (files, from_), (_, to) = self.files(path1), self.files(path2)
         if self._strip_protocol(path1).partition("/")[0] != self._strip_protocol(path2).partition("/")[0]:
             super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
             return
