@@ -86,7 +86,11 @@ impl Volume {
             let visible = state.visible;
             state.snapshots.note(visible, now);
             let horizon = state.snapshots.horizon(now).unwrap_or_default();
-            let horizon = horizon.min(state.installed.slot);
+            let horizon = if self.context.breaks(Broken::CollectsAboveHorizon) {
+                state.installed.slot
+            } else {
+                horizon.min(state.installed.slot)
+            };
             let horizon = horizon.max(state.installed.horizon);
             (horizon, state.installed.collected, state.rescans)
         };

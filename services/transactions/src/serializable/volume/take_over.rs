@@ -16,6 +16,7 @@ use tokio::sync::{self, Notify};
 use super::{State, Volume, number, order::Ordering, stage};
 use crate::{
     Error, Result,
+    broken::Broken,
     context::Context,
     model::{KeyspaceId, NodeId},
     serializable::{
@@ -48,7 +49,12 @@ impl Volume {
     ) -> Result<Self> {
         let keyspace = row.keyspace;
         let log = FencedLog::new(store.key_value().clone(), layout::sequencer_log(keyspace));
-        let (writer, slots) = store.again(|| log.take_over(Cursor::START)).await?;
+        let (writer, slots) = if context.breaks(Broken::VolumeDoesNotSeal) {
+            let start = store.again(|| log.start()).await?;
+            store.again(|| log.take_over_without_seal(start)).await?
+        } else {
+            store.again(|| log.take_over(Cursor::START)).await?
+        };
         store.seen(writer.point())?;
         let is_last = node_registry::list_from(store, NodeId(by.0 + 1)).await?;
         if !is_last.is_empty() {
@@ -66,7 +72,9 @@ impl Volume {
         let last = seals.chain(written).fold(installed.slot, Slot::max);
         // The seal is a slot that writes nothing.
         validator.note(visible, &empty(by), Noted::default());
-        installed.gaps.push((last, visible));
+        if !context.breaks(Broken::ForgetsLostSlots) {
+            installed.gaps.push((last, visible));
+        }
         if installed.gaps.len() > GAPS_MAX {
             let (_, seal) = installed.gaps.remove(0);
             installed.changes_from = installed.changes_from.max(seal);
