@@ -79,6 +79,12 @@ fn volumes_survive_losses_of_their_store() {
     losing().holds("volumes_survive_losses_of_their_store");
 }
 
+/// V1 to V6: a replaced node decides nothing.
+#[test]
+fn volumes_survive_a_replaced_node() {
+    replaced().holds("volumes_survive_a_replaced_node");
+}
+
 /// V2: snapshots stay while versions are collected.
 #[test]
 fn snapshots_of_volumes_outlive_collection() {
@@ -149,6 +155,13 @@ fn validating_writes_of_volumes_is_caught() {
 fn a_volume_that_does_not_seal_is_caught() {
     let scenario = replaced().without(Broken::VolumeDoesNotSeal);
     scenario.is_caught("", SEEDS_UNTIL_CAUGHT);
+}
+
+/// V6, broken: a replaced node still writes the installed state.
+#[test]
+fn installing_behind_a_successor_is_caught() {
+    let scenario = replaced().without(Broken::InstallsBehindSuccessor);
+    scenario.is_caught("V", SEEDS_UNTIL_CAUGHT);
 }
 
 /// V1, broken: old proposals are decided without the change rows.

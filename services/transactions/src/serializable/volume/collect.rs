@@ -11,13 +11,13 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use bytes::Bytes;
 use ports::{Item, Update, key_value::Scan};
 
-use super::{Volume, stage::BEGUN};
+use super::{Volume, install::finish, stage::BEGUN};
 use crate::{
     Error, Result,
     broken::Broken,
     serializable::{
         model::{Key, Slot, StageId},
-        registry::{put, record},
+        registry::record,
         rows::{self, ChangeRow, InstalledState, OutcomeRow, VersionRow},
     },
 };
@@ -115,8 +115,7 @@ impl Volume {
         let _installing = self.installing.lock().await;
         let mut installed = self.state().installed.clone();
         change(&mut installed);
-        let row = put(rows::installed(self.keyspace), installed.encode());
-        self.store.finish(&row).await?;
+        finish(&self.store, &self.put_installed(&installed)).await?;
         self.state().installed = installed;
         Ok(())
     }
