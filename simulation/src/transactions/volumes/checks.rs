@@ -213,9 +213,10 @@ impl Evidence<'_> {
                 (first.or(Some(at)), Some(at))
             });
             let is_young = |since: Option<Duration>, most: Duration| {
-                since.is_some_and(|since| refused.asked - since < most)
+                since.is_some_and(|since| refused.asked < since + most)
             };
-            if is_young(first, LIFE_MAX) && is_young(last, IDLE_MAX) {
+            let is_pinned = first.is_some() && self.history.pinned.contains(&refused.slot);
+            if is_pinned || is_young(first, LIFE_MAX) && is_young(last, IDLE_MAX) {
                 found.push(format!("{refused:?} was named at {last:?}"));
             }
         }

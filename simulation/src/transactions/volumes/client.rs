@@ -12,8 +12,8 @@ use transactions::{
         VolumeStore,
         conformance::{self, some_key, some_number, some_range, some_write},
         model::{
-            At, Is, Key, KeyRange, PageLimits, Predicate, Proposal, ProposalId, Slot, Verdict,
-            Write, Writes, number_in,
+            At, Is, Key, KeyRange, PageLimits, PinName, Predicate, Proposal, ProposalId, Slot,
+            Verdict, Write, Writes, number_in,
         },
         volumes::VolumeName,
     },
@@ -29,6 +29,8 @@ use crate::transactions::{
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The most attempts of a transaction that conflicts.
 const ATTEMPTS: u64 = 3;
+/// How long a pin is kept before it is read: snapshots without a pin are gone then.
+const PINNED_FOR: Duration = Duration::from_mins(3);
 /// How often a read is repeated that was not answered.
 const READS_MAX: usize = 20;
 
@@ -47,6 +49,8 @@ pub struct Habits {
     pub one_long_pause_in: u32,
     /// One transaction in so many reads at the snapshot of the one before.
     pub one_old_in: u32,
+    /// Whether each client pins a snapshot, and reads it in the end.
+    pub pins: bool,
 }
 
 /// The answer to a call.
@@ -101,6 +105,12 @@ impl Client {
     /// Runs its transactions.
     pub async fn work(mut self) {
         let mut last = None;
+        let pinned = if self.habits.pins {
+            self.pause().await;
+            self.pin().await
+        } else {
+            None
+        };
         for number in 0..self.habits.transactions {
             self.pause().await;
             let id = self.id(number);
@@ -119,11 +129,19 @@ impl Client {
                 }
             }
         }
+        if let Some(slot) = pinned {
+            tokio::time::sleep(PINNED_FOR).await;
+            self.read_at(slot).await;
+        }
     }
 
     /// Reads all keys at the tail, and returns the slot.
     pub async fn read_all(&mut self) -> Option<Slot> {
         let slot = self.begin(None).await?;
+        self.read_at(slot).await
+    }
+
+    async fn read_at(&mut self, slot: Slot) -> Option<Slot> {
         for group in ["b", "d", "i"] {
             let range = KeyRange::all(group).expect("short");
             self.scan(At::Slot(slot), range).await?;
@@ -143,10 +161,27 @@ impl Client {
         None
     }
 
-    /// A client's id, or one that looks random.
+    /// Pins the state at the tail.
+    async fn pin(&mut self) -> Option<Slot> {
+        let slot = self.begin(None).await?;
+        for _ in 0..READS_MAX {
+            let name = PinName::new(format!("of {}", self.number)).expect("short");
+            let call = |volume: Arc<dyn VolumeStore>| async move {
+                volume.pin(name, slot).await?;
+                volume.snapshot().await
+            };
+            if let Told::Answer(..) = self.ask(call).await {
+                self.history.borrow_mut().pinned.push(slot);
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// A client's id, or one that looks random, whose outcome is known for 15 minutes.
     fn id(&mut self, number: u64) -> Bytes {
         let id = format!("{}/{number}", self.number);
-        if self.rng.bool() {
+        if self.habits.one_long_pause_in > 0 || self.rng.bool() {
             return id.into();
         }
         format!("{id:0>16}").into()

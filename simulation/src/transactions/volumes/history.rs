@@ -79,6 +79,8 @@ pub struct History {
     pub transactions: Vec<Transaction>,
     /// The slots that were too old.
     pub too_old: Vec<TooOld>,
+    /// The slots that were pinned for the whole run.
+    pub pinned: Vec<Slot>,
     /// The points that were externalized.
     pub externalized: Vec<DurabilityPoint>,
     /// Errors that no call may return.

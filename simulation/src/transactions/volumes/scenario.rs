@@ -59,6 +59,7 @@ impl Default for Scenario {
                 one_double_in: 6,
                 one_long_pause_in: 0,
                 one_old_in: 6,
+                pins: false,
             },
             fault_profile: FaultProfile::Slow,
             disasters: Vec::new(),

@@ -48,6 +48,7 @@ fn slow() -> Scenario {
         habits: Habits {
             one_long_pause_in: 4,
             one_old_in: 3,
+            pins: true,
             ..calm.habits
         },
         disasters: vec![Disaster::Node],
@@ -190,4 +191,11 @@ fn externalizing_nothing_of_volumes_is_caught() {
 fn collecting_snapshots_of_volumes_is_caught() {
     let scenario = slow().without(Broken::CollectsAboveHorizon);
     scenario.is_caught("V2", SEEDS_UNTIL_CAUGHT);
+}
+
+/// V2, broken: versions that a pin reads are collected.
+#[test]
+fn collecting_pinned_versions_of_volumes_is_caught() {
+    let scenario = slow().without(Broken::CollectsPinned);
+    scenario.is_caught("V", SEEDS_UNTIL_CAUGHT);
 }
