@@ -7,7 +7,8 @@
 //! rows and versions are collected. [`fractures`], [`outcomes`], [`serializability`] and
 //! [`leftovers`] compare histories and state; [`scenario`] runs the seeds. The checks need only a
 //! history and an order of commits, so they apply to other stores too. [`effects`] go to the
-//! [`destinations`] of a node, and their receivers report what arrived.
+//! [`destinations`] of a node, and their receivers report what arrived. [`volumes`] are run on the
+//! same clusters, with clients, histories and checks of their own.
 
 pub mod client;
 pub mod cluster;
@@ -28,4 +29,5 @@ pub mod outcomes;
 pub mod scenario;
 pub mod serializability;
 pub mod stored_state;
+pub mod volumes;
 pub mod workload;

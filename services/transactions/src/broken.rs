@@ -166,4 +166,14 @@ pub enum Broken {
     CollectsPinned,
     /// V3: a proposal that is sent again is decided again.
     ForgetsProposalIds,
+    /// V5: the keys that a proposal writes are validated like those that it has read.
+    ValidatesWrites,
+    /// V1: the log of a volume is taken over without a seal.
+    VolumeDoesNotSeal,
+    /// V6: the installed state is written even if a successor has taken the log over.
+    InstallsBehindSuccessor,
+    /// V1: a proposal that is older than the validator is decided without the change rows.
+    SkipsChangeRows,
+    /// V2: slots that the store has lost count as slots that wrote nothing.
+    ForgetsLostSlots,
 }

@@ -303,6 +303,11 @@ impl Cluster {
         ))
     }
 
+    /// How many nodes have started.
+    pub fn starts(&self) -> u64 {
+        *self.starts.borrow()
+    }
+
     /// A connection to the serving node, once there is one.
     pub async fn connect(&self) -> Connection {
         let mut starts = self.starts.subscribe();

@@ -15,6 +15,7 @@ mod sequenced;
 mod serializable;
 mod unknown_outcomes;
 mod values;
+mod volumes;
 
 use std::time::Duration;
 

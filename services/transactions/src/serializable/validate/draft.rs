@@ -158,7 +158,7 @@ impl<'a> Draft<'a> {
         if let Some(decision) = self.known(&proposal.id) {
             return decision;
         }
-        if candidate.is_read_only() {
+        if candidate.is_read_only() && !self.breaks(Broken::ValidatesReaders) {
             return Decision::Now(read_only(proposal, locks));
         }
         if proposal.at > self.validator.last {
@@ -169,7 +169,9 @@ impl<'a> Draft<'a> {
         if checked < self.validator.oldest() {
             return Decision::Outdated(self.validator.last);
         }
-        if let Some(decision) = self.late_read(proposal, checked) {
+        if let Some(decision) = self.late_read(candidate, checked)
+            && !self.breaks(Broken::SkipsValidation)
+        {
             return decision;
         }
         if let Some(refusal) = candidate.refusal {
@@ -236,8 +238,16 @@ impl<'a> Draft<'a> {
 
     /// The conflict of a proposal whose reads were written after slot `checked`. A conflict with an
     /// earlier slot stays one. A conflict with this draft holds once its slot is written.
-    fn late_read(&self, proposal: &Proposal, checked: Slot) -> Option<Decision> {
+    fn late_read(&self, candidate: &Candidate<'_>, checked: Slot) -> Option<Decision> {
+        let proposal = candidate.proposal;
         let (writers, written) = (&self.validator.writers, &self.noted.written);
+        if self.breaks(Broken::ValidatesWrites)
+            && let Some(write) = candidate.writes.first()
+            && let Write::Put { key, .. } = write
+            && writers.is_written_since(key, checked.0)
+        {
+            return Some(Decision::Now(Verdict::Conflict { key: key.clone() }));
+        }
         let ranges = || {
             let are_checked = !self.breaks(Broken::ForgetsRanges);
             proposal

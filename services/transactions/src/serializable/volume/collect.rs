@@ -11,13 +11,13 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use bytes::Bytes;
 use ports::{Item, Update, key_value::Scan};
 
-use super::{Volume, stage::BEGUN};
+use super::{Volume, install::finish, stage::BEGUN};
 use crate::{
     Error, Result,
     broken::Broken,
     serializable::{
         model::{Key, Slot, StageId},
-        registry::{put, record},
+        registry::record,
         rows::{self, ChangeRow, InstalledState, OutcomeRow, VersionRow},
     },
 };
@@ -86,7 +86,11 @@ impl Volume {
             let visible = state.visible;
             state.snapshots.note(visible, now);
             let horizon = state.snapshots.horizon(now).unwrap_or_default();
-            let horizon = horizon.min(state.installed.slot);
+            let horizon = if self.context.breaks(Broken::CollectsAboveHorizon) {
+                state.installed.slot
+            } else {
+                horizon.min(state.installed.slot)
+            };
             let horizon = horizon.max(state.installed.horizon);
             (horizon, state.installed.collected, state.rescans)
         };
@@ -111,8 +115,7 @@ impl Volume {
         let _installing = self.installing.lock().await;
         let mut installed = self.state().installed.clone();
         change(&mut installed);
-        let row = put(rows::installed(self.keyspace), installed.encode());
-        self.store.finish(&row).await?;
+        finish(&self.store, &self.put_installed(&installed)).await?;
         self.state().installed = installed;
         Ok(())
     }

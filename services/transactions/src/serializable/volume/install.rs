@@ -13,24 +13,30 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use ports::{ErrorKind, Update, key_value::Transacted};
-use primitives::{Cursor, SlotIndex};
+use ports::{
+    Condition, ErrorKind, Update,
+    key_value::{Name, Outcome, Test, Transacted, Value},
+};
+use primitives::{Cursor, Epoch, SlotIndex};
 
 use super::{Volume, order::is_of_client};
 use crate::{
-    Error, Result,
+    Result,
     broken::Broken,
+    model::KeyspaceId,
     serializable::{
         apply::Change,
         model::{Key, Slot, Write},
         newest::Stored,
         overlay::LoggedSlot,
-        registry::put,
+        registry::{RECORD, put},
         rows::{self, ChangeRow, InstalledState, OutcomeRow, VersionRow},
     },
     storage::store::Store,
 };
 
+/// The epoch of the log whose writer wrote the installed state: an attribute of its row.
+pub(super) const EPOCH: &str = "epoch";
 /// How long slots wait to be installed.
 const INSTALL_EVERY: Duration = Duration::from_millis(250);
 /// The bytes of slots that are installed at once, and from which they do not wait.
@@ -119,7 +125,7 @@ impl Volume {
             .await?;
         // What follows the last slot wrote nothing.
         installed.slot = if is_all { visible } else { last.slot };
-        step.end(installed.encode()).await?;
+        step.end(&installed).await?;
         {
             let state = &mut *self.state();
             state.overlay.drop_through(installed.slot);
@@ -202,6 +208,19 @@ impl Volume {
         Ok(())
     }
 
+    /// The update that writes the installed state, unless that of a later epoch is there: a node
+    /// that was replaced may still install.
+    pub(super) fn put_installed(&self, installed: &InstalledState) -> Update {
+        let row = put_state(self.keyspace, self.epoch, installed);
+        if self.context.breaks(Broken::InstallsBehindSuccessor) {
+            return row;
+        }
+        row.when(Condition::Any(vec![
+            Condition::attribute(EPOCH, Test::Absent),
+            Condition::attribute(EPOCH, Test::Below(self.epoch.0 as i64 + 1)),
+        ]))
+    }
+
     /// Trims the log up to an installed slot, once that is worth the cost.
     async fn trim(&self, last: &LoggedSlot) -> Result<()> {
         // Slots before its own seal belong to an earlier epoch, and a start of the present epoch
@@ -280,6 +299,16 @@ impl Volume {
         }
         Ok(())
     }
+}
+
+/// The row of an installed state, which the writer of `epoch` writes.
+pub(super) fn put_state(keyspace: KeyspaceId, epoch: Epoch, installed: &InstalledState) -> Update {
+    let record = Value::Bytes(installed.encode());
+    let attributes = vec![
+        (Name::from(RECORD), record),
+        (Name::from(EPOCH), Value::Integer(epoch.0 as i64)),
+    ];
+    Update::put(rows::installed(keyspace), attributes)
 }
 
 /// The version row after `change`, and its effect on the value and the space that the volume takes.
@@ -403,8 +432,8 @@ impl<'a> Step<'a> {
     }
 
     /// Writes the rest, and then or with it the installed state.
-    async fn end(mut self, installed: Bytes) -> Result<()> {
-        let state = put(rows::installed(self.volume.keyspace), installed);
+    async fn end(mut self, installed: &InstalledState) -> Result<()> {
+        let state = self.volume.put_installed(installed);
         if self.rows_max == 0 {
             self.write().await?;
         }
@@ -419,7 +448,8 @@ impl<'a> Step<'a> {
         let rows = std::mem::take(&mut self.rows);
         if self.rows_max == 0 || rows.len() == 1 {
             for some in rows.chunks(CONCURRENT_WRITES) {
-                let writes: Vec<_> = some.iter().map(|row| store.finish(row)).collect();
+                let writes = some.iter().map(|row| finish(store, row));
+                let writes: Vec<_> = writes.collect();
                 try_join_all(writes).await?;
             }
             return Ok(());
@@ -428,7 +458,16 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Writes rows in one step, repeating it as often as needed.
+/// Writes a row. The state of a later epoch ends the node.
+pub(super) async fn finish(store: &Store, row: &Update) -> Result<()> {
+    if let (Outcome::Conflict(_), _) = store.finish(row).await? {
+        store.fence();
+    }
+    store.check_fence()
+}
+
+/// Writes rows in one step, repeating it as often as needed. The state of a later epoch ends the
+/// node.
 async fn write_together(store: &Store, rows: Vec<Update>) -> Result<()> {
     let mut delays = Store::delays();
     loop {
@@ -437,9 +476,7 @@ async fn write_together(store: &Store, rows: Vec<Update>) -> Result<()> {
         let rows = rows.map(|row| row.depends_on(store.basis()));
         match store.key_value().transact(rows.collect()).await {
             Ok(Transacted::Done { receipt, .. }) => return store.seen(receipt.point).map(drop),
-            Ok(Transacted::Conflict { .. }) => {
-                return Err(Error::unavailable("the rows of a volume were refused"));
-            }
+            Ok(Transacted::Conflict { .. }) => store.fence(),
             Err(error) if error.kind() == ErrorKind::Lost => store.fence(),
             Err(error) if error.is_retryable() => store.pause(&mut delays).await,
             Err(error) => return Err(error.into()),

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use super::{UNINSTALLED_BYTES_MAX, Volume};
 use crate::{
     Error, Result,
+    broken::Broken,
     serializable::{
         model::{Key, Proposal, Refusal, Slot, StageId, Verdict, Write, Writes},
         overlay::LoggedSlot,
@@ -318,7 +319,11 @@ impl Volume {
                 place += 1;
                 continue;
             }
-            let verdict = self.late_verdict(&waiting.proposal, checked_to).await?;
+            let verdict = if self.context.breaks(Broken::SkipsChangeRows) {
+                None
+            } else {
+                self.late_verdict(&waiting.proposal, checked_to).await?
+            };
             let Some(verdict) = verdict else {
                 if let Some(waiting) = ordering.batch.get_mut(place) {
                     waiting.is_outdated = false;

@@ -9,13 +9,23 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use ports::{DurabilityPoint, Monotonic, key_value::Scan};
-use primitives::{Cursor, FencedLog};
+use ports::{
+    Condition, DurabilityPoint, Monotonic,
+    key_value::{Outcome, Scan},
+};
+use primitives::{Cursor, Epoch, FencedLog};
 use tokio::sync::{self, Notify};
 
-use super::{State, Volume, number, order::Ordering, stage};
+use super::{
+    State, Volume,
+    install::{EPOCH, put_state},
+    number,
+    order::Ordering,
+    stage,
+};
 use crate::{
     Error, Result,
+    broken::Broken,
     context::Context,
     model::{KeyspaceId, NodeId},
     serializable::{
@@ -23,7 +33,7 @@ use crate::{
         model::{PinName, Slot},
         newest::Newest,
         overlay::{LoggedSlot, Overlay},
-        registry::{VolumeRow, put, record},
+        registry::{VolumeRow, record},
         rows::{self, InstalledState},
         slots::VolumeSlot,
         snapshots::Snapshots,
@@ -48,27 +58,22 @@ impl Volume {
     ) -> Result<Self> {
         let keyspace = row.keyspace;
         let log = FencedLog::new(store.key_value().clone(), layout::sequencer_log(keyspace));
-        let (writer, slots) = store.again(|| log.take_over(Cursor::START)).await?;
+        let (writer, slots) = if context.breaks(Broken::VolumeDoesNotSeal) {
+            let start = store.again(|| log.start()).await?;
+            store.again(|| log.take_over_without_seal(start)).await?
+        } else {
+            store.again(|| log.take_over(Cursor::START)).await?
+        };
         store.seen(writer.point())?;
         check_newest(store, by).await?;
-        let mut installed = read_installed(store, keyspace).await?;
         let (epoch, sealed) = (writer.epoch(), writer.sealed());
         let visible = number(epoch, sealed);
+        let (installed, point) = claim(context, store, keyspace, epoch, visible, &slots).await?;
         let mut validator =
             Validator::broken(installed.slot, Limits::default(), context.config.mutant);
         let overlay = replay(store, keyspace, &slots, installed.slot, &mut validator).await?;
-        let seals = installed.gaps.iter().map(|(_, seal)| *seal);
-        let written = slots.iter().map(|slot| number(slot.epoch, slot.index));
-        let last = seals.chain(written).fold(installed.slot, Slot::max);
         // The seal is a slot that writes nothing.
         validator.note(visible, &empty(by), Noted::default());
-        installed.gaps.push((last, visible));
-        if installed.gaps.len() > GAPS_MAX {
-            let (_, seal) = installed.gaps.remove(0);
-            installed.changes_from = installed.changes_from.max(seal);
-        }
-        let noted = put(rows::installed(keyspace), installed.encode());
-        let (_, point) = store.finish(&noted).await?;
         tracing::info!(
             keyspace = keyspace.0,
             epoch = epoch.0,
@@ -107,6 +112,51 @@ async fn check_newest(store: &Store, by: NodeId) -> Result<()> {
     }
     store.fence();
     store.check_fence()
+}
+
+/// Makes the installed state that of `epoch`, so that predecessors do not write it any more, and
+/// notes that the slots between the last one in the log and the seal are lost.
+async fn claim(
+    context: &Context,
+    store: &Store,
+    keyspace: KeyspaceId,
+    epoch: Epoch,
+    seal: Slot,
+    slots: &[primitives::Slot],
+) -> Result<(InstalledState, DurabilityPoint)> {
+    loop {
+        let read = store.get(&rows::installed(keyspace)).await?;
+        let (mut installed, condition, of) = match &read.value {
+            Some(item) => (
+                InstalledState::decode(record(item)?)?,
+                Condition::VersionIs(item.version),
+                item.integer(EPOCH).map_or(0, |of| of as u64),
+            ),
+            None => (InstalledState::default(), Condition::Absent, 0),
+        };
+        if of > epoch.0 {
+            store.fence();
+            store.check_fence()?;
+        }
+        if of == epoch.0 {
+            // The answer to an earlier try was lost.
+            return Ok((installed, read.point));
+        }
+        let seals = installed.gaps.iter().map(|(_, seal)| *seal);
+        let written = slots.iter().map(|slot| number(slot.epoch, slot.index));
+        let last = seals.chain(written).fold(installed.slot, Slot::max);
+        if !context.breaks(Broken::ForgetsLostSlots) {
+            installed.gaps.push((last, seal));
+        }
+        if installed.gaps.len() > GAPS_MAX {
+            let (_, seal) = installed.gaps.remove(0);
+            installed.changes_from = installed.changes_from.max(seal);
+        }
+        let claimed = put_state(keyspace, epoch, &installed).when(condition);
+        if let (Outcome::Done(_), point) = store.finish(&claimed).await? {
+            return Ok((installed, point));
+        }
+    }
 }
 
 impl State {
