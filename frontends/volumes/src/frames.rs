@@ -19,8 +19,9 @@ const LENGTH_BYTES: usize = 4;
 const NUMBER_BYTES: usize = 8;
 /// The least free space of the buffer before a read, in bytes.
 const READ_BYTES: usize = 64 << 10;
-/// An empty buffer that is larger is given back, in bytes.
-const KEPT_BYTES_MAX: usize = 1 << 20;
+/// An empty buffer that is larger is given back, in bytes. One that has grown to an answer of 1 MiB
+/// of data is kept.
+const KEPT_BYTES_MAX: usize = 2 << 20;
 
 /// The peer does not speak this protocol. The connection cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

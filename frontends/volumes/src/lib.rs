@@ -32,6 +32,7 @@
 
 pub mod frames;
 pub mod remote;
+mod send_buffer;
 pub mod server;
 mod socket_path;
 pub mod wire;

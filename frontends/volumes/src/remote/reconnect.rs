@@ -18,6 +18,7 @@ use super::{
     link::Link,
 };
 use crate::{
+    send_buffer,
     socket_path::SocketPath,
     wire::{Answer, Call, Fault, Hello, Request, Welcome},
 };
@@ -74,6 +75,7 @@ pub(super) async fn connect(client: &Client) -> Result<Connection> {
 async fn introduce(client: &Client) -> std::io::Result<(UnixStream, [u8; Welcome::BYTES])> {
     let short = SocketPath::of(&client.config.path)?;
     let mut stream = UnixStream::connect(short.get()).await?;
+    send_buffer::enlarge(&stream);
     stream
         .write_all(&Hello::new(client.session).encode())
         .await?;

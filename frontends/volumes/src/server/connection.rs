@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     frames::{self, ANSWER_BYTES_MAX, Frame, Frames, REQUEST_BYTES_MAX},
+    send_buffer,
     wire::{
         Answer, Call, Hello, Refusal, Request, SessionKey, VERSION, VolumeNumber, Welcome,
         decode_request,
@@ -39,8 +40,9 @@ const FINISH_MAX: Duration = Duration::from_secs(30);
 const LOCKS_WAITING_MAX: usize = 10_000;
 /// The most volumes that a connection has open.
 const VOLUMES_MAX: usize = 1_024;
-/// An empty buffer that is larger is given back, in bytes.
-const KEPT_BYTES_MAX: usize = 1 << 20;
+/// An empty buffer that is larger is given back, in bytes. One that has grown to an answer of 1 MiB
+/// of data is kept.
+const KEPT_BYTES_MAX: usize = 2 << 20;
 
 /// Serves a connection until it ends. Then waits for its session to come back, and ends it if it
 /// does not.
@@ -50,6 +52,7 @@ pub(super) async fn serve(
     mut stopped: watch::Receiver<bool>,
     place: OwnedSemaphorePermit,
 ) {
+    send_buffer::enlarge(&stream);
     let introduced = timeout(HELLO_MAX, introduce(&shared, &mut stream)).await;
     let Ok(Ok(Some(session))) = introduced else {
         return;

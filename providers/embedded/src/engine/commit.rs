@@ -28,8 +28,9 @@ use crate::{
     store::Store,
 };
 
-/// The buffer capacity kept between groups. A larger buffer is freed.
-const BUFFER_BYTES_KEPT: usize = 4 << 20;
+/// The buffer capacity kept between groups. A larger buffer is freed: the next group then pays for
+/// each of its pages again, so that groups of bulk writes are below the bound.
+const BUFFER_BYTES_KEPT: usize = 16 << 20;
 
 /// The pause before a failed return to the durable state is repeated: the first pause and the
 /// longest.

@@ -39,7 +39,10 @@ use crate::{
 pub(super) const EPOCH: &str = "epoch";
 /// How long slots wait to be installed.
 const INSTALL_EVERY: Duration = Duration::from_millis(250);
-/// The bytes of slots that are installed at once, and from which they do not wait.
+/// The bytes of slots from which they do not wait. A stage that is installed and deleted before the
+/// embedded store writes its next group is never written, so bulk data reach the journal once.
+const PROMPT_BYTES: usize = 1 << 20;
+/// The bytes of slots that are installed at once.
 const INSTALL_BYTES_MAX: usize = 8 << 20;
 /// The most bytes of rows in one step.
 const STEP_BYTES_MAX: usize = 2 << 20;
@@ -59,7 +62,7 @@ impl Volume {
     pub(crate) fn arm(self: &Arc<Self>) {
         let is_much = {
             let mut state = self.state();
-            let is_much = state.overlay.bytes() > INSTALL_BYTES_MAX;
+            let is_much = state.overlay.bytes() > PROMPT_BYTES;
             if state.overlay.is_empty() || std::mem::replace(&mut state.installs, true) {
                 if is_much {
                     self.much_waits.notify_one();
@@ -96,7 +99,7 @@ impl Volume {
                 state.installs = false;
                 return;
             }
-            if state.overlay.bytes() > INSTALL_BYTES_MAX {
+            if state.overlay.bytes() > PROMPT_BYTES {
                 self.much_waits.notify_one();
             }
         }
