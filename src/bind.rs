@@ -1,7 +1,7 @@
 //! Binds the addresses of the front ends.
 //!
-//! An address may be in use for a moment after its server was killed: a child of that server, before
-//! it executes its program, has a copy of the listener. So a start tries again for a while.
+//! An address may be in use for a moment after its server was killed. A child of that server has a
+//! copy of the listener until it executes its program. So a start tries again for a while.
 
 use std::{future::Future, io, net::SocketAddr, time::Duration};
 

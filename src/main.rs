@@ -40,9 +40,9 @@ use clap::{
 use clap_complete::Shell;
 use sandbox::launcher::{LAUNCHER_ARGUMENT, launcher_main};
 
-/// A request allocates a few dozen small objects that die with it; the system's allocator takes a
-/// quarter of a write's time for them. mimalloc is built to request no huge pages: each thread that
-/// had touched one held it whole (28 MB instead of 15 at a start).
+/// A request allocates a few dozen small objects that die with it. The system's allocator takes a
+/// quarter of a write's time for them. mimalloc is built to request no huge pages, because each
+/// thread that had touched one held it whole (28 MB instead of 15 at a start).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

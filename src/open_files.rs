@@ -9,7 +9,7 @@ use std::fs;
 /// The files of the store, the runtime and the logs. Most of them are for objects, each of which is
 /// a file while it is written or read.
 const OWN: usize = 128;
-/// The most that the front ends can use, whatever the system allows.
+/// The most that the front ends can use, even if the system allows more.
 const ZOOKEEPER_MAX: usize = 10_000;
 const HTTP_MAX: usize = 256;
 const ROUTES_MAX: usize = 256;
@@ -43,8 +43,9 @@ impl Connections {
         allowed
     }
 
-    /// HTTP gets up to a quarter of what the store leaves, routes and S3 an eighth each, volumes a sixteenth,
-    /// ZooKeeper the rest. If there are too few for the store, the front ends get half.
+    /// HTTP gets up to a quarter of the files that the store leaves. Routes and S3 get an eighth
+    /// each, volumes a sixteenth, and ZooKeeper the rest. If there are too few for the store, the
+    /// front ends get half.
     fn under(limit: usize) -> Self {
         let left = limit - OWN.min(limit / 2);
         let http = (left / 4).clamp(1, HTTP_MAX);

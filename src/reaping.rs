@@ -91,7 +91,7 @@ impl ReapedVolumes {
             .expect("nothing panics while it holds this lock")
     }
 
-    /// What wakes the task of the volume, which is started at the first use.
+    /// The handle that wakes the task of the volume. The first use starts the task.
     fn wake_of(&self, name: &VolumeName, store: &Arc<dyn VolumeStore>) -> Arc<Wake> {
         let state = &mut *self.state();
         while state.tasks.try_join_next().is_some() {}

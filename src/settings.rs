@@ -151,7 +151,7 @@ pub(crate) struct Options {
     stop_wait_s: Option<u64>,
 }
 
-/// The complete settings, limited to what this build can do.
+/// The complete settings, limited to the features of this build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) data_dir: PathBuf,

@@ -88,8 +88,8 @@ impl RunningServer {
     /// Opens everything; returns when every listener accepts.
     ///
     /// HTTP comes before the recovery, so that a probe can watch a long one. The lock of the data
-    /// directory comes before HTTP: an address that is still in use then belongs to no server of
-    /// this directory, or to one that has just ended.
+    /// directory comes before HTTP. An address that is still in use then belongs to no server of
+    /// this directory, or to a server that has just ended.
     pub(crate) async fn open(
         settings: &Settings,
         overview: &Arc<Overview>,

@@ -63,7 +63,7 @@ pub struct FileHandler {
     is_unmounted: watch::Sender<bool>,
 }
 
-/// What the calls of a mount share.
+/// The state that the calls of a mount share.
 #[derive(Debug)]
 struct Node {
     calls: Calls,
@@ -75,7 +75,7 @@ struct Node {
     invocations: Option<Invocations>,
 }
 
-/// What the kernel may cache.
+/// The attributes, names and pages that the kernel may cache.
 #[derive(Debug, Clone, Copy)]
 struct Caching {
     /// Of attributes.
@@ -159,8 +159,9 @@ impl FileHandler {
         })
     }
 
-    /// What such a mount asks of the kernel. It does not look names up while it lists them: the
-    /// kernel could not keep the attributes, and a transaction would depend on all of them.
+    /// The parameters that such a mount asks of the kernel. It does not look names up while it
+    /// lists them, because the kernel could not keep the attributes. A transaction would also
+    /// depend on all of them.
     pub fn wishes(&self) -> Wishes {
         let declined = match self.node.calls {
             Calls::Each(_) => READDIRPLUS,
@@ -346,7 +347,7 @@ impl Node {
         }
     }
 
-    /// The owner of what a request creates.
+    /// The owner of an inode that a request creates.
     fn creator(&self, header: &Header) -> Creator {
         let Header { uid, gid, .. } = *header;
         let (uid, gid) = match &self.invocations {
@@ -390,7 +391,7 @@ impl Node {
     }
 }
 
-/// Who creates an inode.
+/// The user and group that own a new inode.
 #[derive(Debug, Clone, Copy)]
 struct Creator {
     uid: u32,

@@ -24,8 +24,8 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Answers a request. Copy what outlives the call: the request borrows from a buffer.
     ///
-    /// INIT, FORGET, BATCH_FORGET, INTERRUPT and DESTROY do not arrive here, nor do operations that
-    /// the codec does not support.
+    /// INIT, FORGET, BATCH_FORGET, INTERRUPT and DESTROY do not arrive here. Operations that the
+    /// codec does not support do not arrive either.
     fn handle(&self, request: Request<'_>, responder: Responder);
 
     /// The kernel drops `lookups` references to an inode.

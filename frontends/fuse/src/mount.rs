@@ -39,11 +39,11 @@ const STALE_MOUNTS_MAX: usize = 100;
 /// How to mount.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What `df` and /proc/mounts show as the device.
+    /// The device that `df` and /proc/mounts show.
     pub source: String,
     /// Threads that read requests, from 1 to [`THREADS_MAX`]. Each has a buffer of one write.
     pub threads: usize,
-    /// What to ask of the kernel.
+    /// The parameters to ask of the kernel.
     pub wishes: Wishes,
     /// Whether the kernel refuses changes.
     pub is_read_only: bool,
@@ -201,7 +201,7 @@ fn init_of(message: &[u8]) -> io::Result<(u64, Init)> {
 }
 
 impl Mount {
-    /// What changes the kernel's caches.
+    /// The notifier, which changes the kernel's caches.
     pub fn notifier(&self) -> Notifier {
         self.notifier.clone()
     }

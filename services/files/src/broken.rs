@@ -17,7 +17,7 @@ pub enum Broken {
     KeepsOldReads,
     /// F-1: a lock of another session does not end the elision of locks.
     ElidesHeldLocks,
-    /// A change rests on what its client remembers, and its commit does not tell whether that holds.
+    /// A change depends on values that its client remembers, and its commit does not validate them.
     TrustsMemory,
     /// Unlinked files are deleted although a session has them open.
     ReapsHeld,

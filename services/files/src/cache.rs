@@ -7,10 +7,11 @@
 //!  a read at a slot ──▶ values that hold there; only the rest is read from the volume
 //! ```
 //!
-//! A transaction that reads from the cache stays strictly serializable: the volume validates its
-//! reads at the commit, and a read at a slot returns what the volume held at that slot. The paper
-//! also leaves values stale and lets the commit abort, so that a doomed transaction reads a mix of
-//! states. Here [`Policy::Lazy`] leaves a file stale until it is read, and then brings it up to date.
+//! A transaction that reads from the cache stays strictly serializable. The volume validates its
+//! reads at the commit, and a read at a slot returns the value that the volume held at that slot.
+//! The paper also leaves values stale and lets the commit abort, so that a doomed transaction reads
+//! a mix of states. Here [`Policy::Lazy`] leaves a file stale until it is read, and then brings it
+//! up to date.
 //!
 //! Invariants
 //! - **C1** An entry holds at every slot from its own to the last one that is known for its group.
@@ -46,7 +47,7 @@ use transactions::{
 
 use crate::broken::Broken;
 
-/// What an entry counts beside its key and value, in bytes.
+/// The bytes that an entry counts beside its key and value.
 const ENTRY_BYTES: usize = 96;
 /// The most groups that are known apart under [`Policy::Lazy`]. Beyond it all entries are dropped.
 const GROUPS_MAX: usize = 65_536;
@@ -334,7 +335,7 @@ impl CachedVolume {
         }
     }
 
-    /// What the cache has of `keys` at `at`, in their order.
+    /// The cached values of `keys` at `at`, in their order.
     fn look_up(&self, keys: &[Key], at: Slot) -> Vec<Option<Found>> {
         let state = &mut *self.state.lock();
         let found: Vec<_> = keys.iter().map(|key| state.hit(key, at)).collect();

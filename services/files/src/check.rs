@@ -1,4 +1,4 @@
-//! Whether a volume keeps the rules of files, and the repair of what breaks them.
+//! Checks the rules of files in a volume, and repairs violations.
 //!
 //! ```text
 //!  snapshot, pinned
@@ -8,9 +8,10 @@
 //!    ──▶ repairs, one transaction each, at the snapshot
 //! ```
 //!
-//! The check reads one snapshot, so the volume may be in use. A repair reads the same snapshot, and
-//! conflicts if another client has changed what the repair rests on; another run then sees the new
-//! state. The memory is bounded by a window of inodes, and by the number of directories.
+//! The check reads one snapshot, so the volume may be in use. A repair reads the same snapshot. It
+//! conflicts if another client has changed a value that the repair depends on. Another run then
+//! sees the new state. The memory is bounded by a window of inodes, and by the number of
+//! directories.
 //!
 //! Not checked: keys of inodes that are gone. The reaper deletes them, an orphan candidate last.
 

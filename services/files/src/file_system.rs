@@ -46,7 +46,7 @@ pub struct FileSystem {
     seen: Mutex<Seen>,
 }
 
-/// What [`FileSystem::fsync`] waits for.
+/// The durability that [`FileSystem::fsync`] waits for.
 #[derive(Debug, Default)]
 struct Seen {
     point: DurabilityPoint,
@@ -110,9 +110,9 @@ impl FileSystem {
         self.run(Steps::None, work).await
     }
 
-    /// As [`transact`](Self::transact). Blocks that `work` clears may be deleted before, if they are
-    /// too many for one transaction: other clients then read zeros in their place for a while, and a
-    /// crash may leave that.
+    /// As [`transact`](Self::transact). Blocks that `work` clears may be deleted before, if they
+    /// are too many for one transaction. Other clients then read zeros in their place for a while,
+    /// and a crash may leave that state.
     pub async fn transact_in_steps<T, F>(&self, work: F) -> Result<T>
     where
         F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,
@@ -181,8 +181,9 @@ impl FileSystem {
         .boxed()
     }
 
-    /// As [`transact`](Self::transact), for work that changes something. Its first attempt rests on
-    /// what earlier calls of this client have read. Where that still holds, it costs no reads.
+    /// As [`transact`](Self::transact), for work that changes something. Its first attempt uses
+    /// values that earlier calls of this client have read. Where they still hold, it costs no
+    /// reads.
     pub async fn change<T, F>(&self, work: F) -> Result<T>
     where
         F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,

@@ -1,7 +1,7 @@
 //! The keys of inodes, entries, blocks and orphans, and the values that they have.
 //!
 //! The attributes of an inode are keys of their own, so that calls which change different ones do
-//! not conflict: a write sets times and raises the size, and a lookup reads neither.
+//! not conflict. A write sets times and raises the size, and a lookup reads neither.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use transactions::serializable::model::{Key, KeyRange};
@@ -190,9 +190,9 @@ pub(crate) fn orphans(shard: u8) -> KeyRange {
 
 /// The value of an orphan candidate that a session may still open.
 pub(crate) const CANDIDATE: Bytes = Bytes::from_static(b"");
-/// The value of one that never had a name, and may still be given one.
+/// The value of a candidate that never had a name, and may still be given one.
 pub(crate) const UNNAMED: Bytes = Bytes::from_static(b"unnamed");
-/// The value of one that the reaper is about to delete.
+/// The value of a candidate that the reaper is about to delete.
 pub(crate) const DYING: Bytes = Bytes::from_static(b"dying");
 
 pub(crate) fn kind_bytes(kind: Kind) -> Bytes {

@@ -8,15 +8,15 @@
 //!  VolumeStore                 decides it
 //! ```
 //!
-//! An inode is several keys, a directory is a key for each entry, and a file is a key for each block
-//! that is not a hole. A call reads and writes as few of them as its result depends on, so calls on
-//! different names, or blind writes to one block, do not conflict. The table of what each call
-//! reads is in `docs/design/0007-files.md`, section 3.2.
+//! An inode is several keys, a directory is a key for each entry, and a file is a key for each
+//! block that is not a hole. A call reads and writes as few of them as its result depends on, so
+//! calls on different names, or blind writes to one block, do not conflict. The table of the keys
+//! that each call reads is in `docs/design/0007-files.md`, section 3.2.
 //!
 //! - [`file_system`] is for one call at a time, [`transaction`] for many that take effect together.
-//! - [`cache`] keeps what a client has read of a volume, for later transactions.
-//! - [`check`] verifies the rules of a whole volume, and repairs what breaks them.
-//! - `overlay` knows what a transaction has read and will write. It knows keys, and no inodes.
+//! - [`cache`] keeps values that a client has read from a volume, for later transactions.
+//! - [`check`] verifies the rules of a whole volume, and repairs violations.
+//! - `overlay` holds the reads and pending writes of a transaction. It knows keys, and no inodes.
 //! - `inode` has the keys and their values, [`path_rules`] the limits of names.
 //! - `names` finds the path that a conflict was about.
 //! - `remembered` spares a change the reads that an earlier call has made.

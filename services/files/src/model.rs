@@ -54,7 +54,7 @@ pub struct Access {
 impl Access {
     /// Set-user-ID.
     pub const SETUID: u32 = 0o4000;
-    /// Set-group-ID; on a directory: what is created in it takes its group.
+    /// Set-group-ID; on a directory: new inodes in it take its group.
     pub const SETGID: u32 = 0o2000;
 
     /// That of a new inode, in a directory with the access `above`.
@@ -152,7 +152,7 @@ pub enum SetTime {
     To(Time),
 }
 
-/// What a write does to the set-user-ID and set-group-ID bits.
+/// The effect of a write on the set-user-ID and set-group-ID bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Privileges {
     /// It leaves them.
@@ -186,7 +186,7 @@ pub enum Allocation {
     ZeroRange,
 }
 
-/// What `lseek` looks for.
+/// The kind of range that `lseek` looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seek {
     /// `SEEK_DATA`.

@@ -1,4 +1,4 @@
-//! Names for keys: what a user calls the object that a conflict was about.
+//! Names for keys: the path by which a user knows the object of a conflict.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ const ENTRIES_MAX: usize = 20_000;
 const ENTRIES_AT_ONCE: usize = 1_000;
 
 impl FileSystem {
-    /// What a conflict on `key` was about, as a sentence. As slow as [`name_of`](Self::name_of).
+    /// The cause of a conflict on `key`, as a sentence. As slow as [`name_of`](Self::name_of).
     pub async fn cause_of(&self, key: &Key) -> String {
         let name = self.name_of(key).await;
         // While an inode lives, nothing writes the key that its locks are on.
@@ -29,8 +29,8 @@ impl FileSystem {
         }
     }
 
-    /// The path, from the root of the volume, of what `key` belongs to, as of now; or its inode's
-    /// number. A search of the volume finds it, so call it for errors only.
+    /// The current path, from the root of the volume, of the object that `key` belongs to; or its
+    /// inode's number. A search of the volume finds it, so call it for errors only.
     pub async fn name_of(&self, key: &Key) -> String {
         let Some((ino, entry)) = inode::owner_of(key) else {
             return format!("the key {:?}", key.name());

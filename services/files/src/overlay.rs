@@ -1,5 +1,5 @@
-//! What one transaction has read and will write: the state of one slot, its own changes on top, and
-//! the proposal that they become.
+//! The reads and pending writes of one transaction: the state of one slot, its own changes on top,
+//! and the proposal that they become.
 //!
 //! Reads of a value that the transaction has put itself are no reads of the volume. A patch, an
 //! addition or an append that is never read stays blind: the volume applies it at the commit.
@@ -51,7 +51,7 @@ pub(crate) struct Overlay {
     cached_bytes: usize,
     reads: BTreeSet<Key>,
     ranges: BTreeSet<KeyRange>,
-    /// What the transaction knows of numbers of the volume: the least and the most.
+    /// The bounds that the transaction knows of numbers of the volume: the least and the most.
     bounds: BTreeMap<Key, (u64, u64)>,
     /// Keys that no other session may lock.
     unlocked: BTreeSet<Key>,
@@ -60,9 +60,9 @@ pub(crate) struct Overlay {
     written_bytes: u64,
     /// Lengths of files that the transaction makes: no other can write them.
     own: BTreeSet<Key>,
-    /// What the transaction may rest on without a read.
+    /// The remembered values that the transaction may use without a read.
     remembered: Option<(Arc<Remembered>, Monotonic)>,
-    /// The slot of the oldest remembered value that it rests on.
+    /// The slot of the oldest remembered value that it uses.
     remembered_at: Option<Slot>,
     /// By the key of the length: the blocks, and data whose position nothing has asked for.
     appends: BTreeMap<Key, (Key, BytesMut)>,
@@ -108,13 +108,13 @@ impl Overlay {
         self.at
     }
 
-    /// Lets it rest on what is remembered at `now`. Then only its commit tells whether it has read one
-    /// state.
+    /// Lets it use the values that are remembered at `now`. Then only its commit tells whether it
+    /// has read one state.
     pub(crate) fn rest_on(&mut self, remembered: Arc<Remembered>, now: Monotonic) {
         self.remembered = Some((remembered, now));
     }
 
-    /// Names, types and permissions that it has read, as of its slot; if it has committed at `at`,
+    /// Names, types and permissions that it has read, as of its slot. If it has committed at `at`:
     /// those that it has not changed, and those that it has put.
     pub(crate) fn known(&self, at: Option<Slot>, since: Monotonic) -> Vec<(Key, Known)> {
         let (Some(slot), is_committed) = (at.or(self.at), at.is_some()) else {
@@ -190,7 +190,7 @@ impl Overlay {
         Ok(keys.map(|key| self.current(&key)))
     }
 
-    /// Reads values. All of them are part of what the transaction depends on.
+    /// Reads values. The transaction depends on all of them.
     pub(crate) async fn get_many<const N: usize>(
         &mut self,
         keys: [Key; N],

@@ -1,8 +1,8 @@
-//! What a client has read lately, so that a change need not read it again.
+//! The values that a client has read lately, so that a change need not read them again.
 //!
-//! The values may be old. A change that rests on them depends on them as on any read, so its commit
-//! tells whether they still hold; if not, it runs again without them. Calls that only read never use
-//! them, and no refusal rests on them.
+//! The values may be old. A change that uses them depends on them as on any read, so its commit
+//! tells whether they still hold. If they do not, the change runs again without them. Calls that
+//! only read never use them, and no refusal depends on them.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,8 +1,8 @@
 //! One transaction: calls in program order over one snapshot, committed as one proposal.
 //!
-//! The mapping checks no permissions: a mount asks the kernel to (`default_permissions`). It records
-//! the permissions that such a check rests on: a lookup depends on those of the inode, and a call
-//! that changes a directory on the directory's.
+//! The mapping checks no permissions: a mount asks the kernel to (`default_permissions`). It
+//! records the permissions that such a check needs. A lookup depends on those of the inode, and a
+//! call that changes a directory on the directory's.
 
 mod attributes;
 mod data;
@@ -40,7 +40,7 @@ pub use self::{
 /// The pause before a proposal is sent again to a volume that did not answer.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What all transactions of one client share.
+/// The state that all transactions of one client share.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) store: Arc<dyn VolumeStore>,
@@ -55,8 +55,8 @@ pub(crate) struct Context {
 /// Calls on a volume that take effect together. It takes place at its commit, and reads as of its
 /// begin. Dropping it forgets it.
 ///
-/// Errors of all calls: `EIO` if the volume does not answer or a value is damaged, `ESTALE` if the
-/// snapshot is too old, `ENOENT` for an inode that is gone.
+/// Errors of all calls: `EIO` if the volume does not answer or a value is damaged; `ESTALE` if the
+/// snapshot is too old; `ENOENT` for an inode that is gone.
 #[derive(Debug)]
 pub struct Transaction {
     pub(crate) context: Arc<Context>,
@@ -66,7 +66,7 @@ pub struct Transaction {
     pub(crate) too_long: Option<(Ino, u64, u64)>,
 }
 
-/// What a transaction does with a range of more blocks than it can delete.
+/// The treatment of a range of more blocks than a transaction can delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Steps {
     /// It deletes those that exist, unless they are too many.
@@ -136,7 +136,7 @@ impl Transaction {
         self.overlay.at()
     }
 
-    /// Takes a lock without asking for it (F-1): the transaction conflicts if another session has a
+    /// Takes a lock without asking for it (F-1). The transaction conflicts if another session has a
     /// lock on its inode at the commit, or has had one since the begin. A test that finds the lock
     /// free counts as well: the process learns that no other has it. The processes of one
     /// transaction need a table of locks of their own.

@@ -148,7 +148,8 @@ impl Put {
         });
         let copied = self.copy_rest(source, first, &beside.url);
         if copied.is_err() {
-            // What is left there shows that it is no whole file, so a failure here is no matter.
+            // The name of the rest shows that it is no whole file, so a failure here does not
+            // matter.
             let _ = self.place.change("DELETE", &beside.url);
         }
         copied?;

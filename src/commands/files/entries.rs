@@ -1,4 +1,4 @@
-//! The commands for names in a volume: its directories, and what is in them.
+//! The commands for names in a volume: its directories and their entries.
 
 use std::{fmt::Write as _, process::ExitCode};
 

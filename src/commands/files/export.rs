@@ -1,9 +1,9 @@
 //! `landfast files export`: copies a directory of a volume to this machine.
 //!
-//! It reads one snapshot, so the copy is of one moment although the volume is in use. A file gets its
-//! time of change last. So a run that was interrupted is continued by the next one: a file of the
-//! same length and time is compared by its checksum, and not copied. Each copy is read back and
-//! compared, too.
+//! It reads one snapshot, so the copy is of one moment although the volume is in use. A file gets
+//! its time of change last. So the next run continues an interrupted one: it compares a file of the
+//! same length and time by its checksum, and does not copy it. Each copy is read back and compared,
+//! too.
 
 use std::{
     collections::BTreeMap,
@@ -46,7 +46,7 @@ use super::{
 /// The entries of a directory that are read in one call.
 const ENTRIES_AT_ONCE: usize = 1_000;
 
-/// What to copy, and where to.
+/// The source and the target of a copy.
 #[derive(Debug, Args)]
 pub(crate) struct Export {
     /// The directory of a volume to copy from
@@ -144,7 +144,7 @@ impl Exporter {
             self.link(&first, &found)
                 .with_context(|| found.path.display().to_string())?;
         }
-        // The deepest first: what is made in a directory changes its time.
+        // The deepest first: a new entry changes the time of its directory.
         for found in directories.iter().rev() {
             set_attributes(&found.path, &found.attributes)
                 .with_context(|| found.path.display().to_string())?;
@@ -286,8 +286,8 @@ fn attributes_bytes(attributes: &Attributes) -> u64 {
     }
 }
 
-/// Makes a directory, unless it is there. What else has its name goes, so that nothing is written
-/// through a link.
+/// Makes a directory, unless it is there. Any other file of its name is removed, so that nothing is
+/// written through a link.
 fn make_directory(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(here) if here.is_dir() => return Ok(()),
@@ -371,7 +371,7 @@ mod tests {
             .expect("set");
     }
 
-    /// What a user sees of a tree.
+    /// The entries of a tree, as a user sees them.
     fn tree(root: &Path) -> Vec<String> {
         let mut lines = Vec::new();
         let mut rest = vec![root.to_owned()];

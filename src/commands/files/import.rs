@@ -1,8 +1,8 @@
 //! `landfast files import`: copies a directory of this machine into a volume.
 //!
-//! A copy gets the source's time of change last. So a run that was interrupted is continued by the
-//! next one: a file of the same length and time is compared by its checksum, and not copied. Each
-//! copy is read back and compared, too.
+//! A copy gets the source's time of change last. So the next run continues an interrupted one: it
+//! compares a file of the same length and time by its checksum, and does not copy it. Each copy is
+//! read back and compared, too.
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +29,7 @@ use super::{
     transfer::{self, Counts, Directory, STEP_BYTES, Volume},
 };
 
-/// What to copy, and where to.
+/// The source and the target of a copy.
 #[derive(Debug, Args)]
 pub(crate) struct Import {
     /// The directory to copy from
@@ -95,7 +95,7 @@ pub(super) async fn import(volume: &Volume, from: &Path, to: &Directory) -> anyh
         Counts::add(&importer.counts.directories, 1);
     }
     importer.clone().copy_all(others, &inodes).await?;
-    // The deepest first: what is made in a directory changes its time.
+    // The deepest first: a new entry changes the time of its directory.
     for (found, ino) in directories.iter().zip(&inodes).skip(1).rev() {
         let set = importer
             .files

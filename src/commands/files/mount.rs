@@ -35,7 +35,7 @@ const READERS_MAX: usize = 4;
 /// The permissions of the root directory of a volume that has none yet.
 const ROOT_MODE: u32 = 0o755;
 
-/// What to mount, and where.
+/// The volume to mount, and its directory.
 #[derive(Debug, Args)]
 pub(crate) struct Mount {
     /// The volume

@@ -1,4 +1,4 @@
-//! What import and export share: the place in a volume, checksums, progress, and what they count.
+//! The parts that import and export share: the place in a volume, checksums, progress and counts.
 
 use std::{
     fs::Metadata,
@@ -99,7 +99,7 @@ impl Volume {
     }
 }
 
-/// What was done so far.
+/// The counts of the work done so far.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) directories: AtomicU64,

@@ -14,7 +14,7 @@ const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 /// The bytes of a block in `st_blocks`.
 const STAT_BLOCK_BYTES: u64 = 512;
-/// What `df -i` shows as the size: numbers of inodes do not run out.
+/// The size that `df -i` shows: inode numbers do not run out.
 const INODES: u64 = 1 << 40;
 
 /// The end of a call.

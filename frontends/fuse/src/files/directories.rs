@@ -104,7 +104,7 @@ impl Node {
         let count = (read.size / entry_bytes).clamp(1, ENTRIES_MAX);
         let page = self.calls.list(listing, read.offset, count as usize).await;
         match page {
-            // It is removed, and an empty listing is what other file systems return then.
+            // The directory is removed, and other file systems return an empty listing then.
             Err(files::Errno::ENOENT) => Ok(Vec::new()),
             page => Ok(page?),
         }

@@ -28,7 +28,7 @@ pub(super) enum Work {
     Later(Patience, BoxFuture<'static, Outcome>),
 }
 
-/// What an interrupt does to a call.
+/// The effect of an interrupt on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
     /// It ends at once: it waits for a lock.
@@ -39,7 +39,7 @@ pub(super) enum Patience {
     Endless,
 }
 
-/// The requests that wait, with what interrupts them.
+/// The requests that wait, each with the channel that interrupts it.
 #[derive(Debug, Default)]
 pub(super) struct InFlight(Mutex<BTreeMap<u64, oneshot::Sender<()>>>);
 

@@ -1,4 +1,5 @@
-//! What a mount notes for invocations: transactions that follow each other on one mount.
+//! The caller and inodes that a mount notes for invocations: transactions that follow each other on
+//! one mount.
 
 use std::{
     collections::BTreeSet,

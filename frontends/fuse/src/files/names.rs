@@ -244,7 +244,7 @@ fn set_attributes(set: SetAttr) -> SetAttributes {
     }
 }
 
-/// What a request does to set-user-ID bits.
+/// The effect of a request on set-user-ID bits.
 pub(super) fn privileges(kills: bool) -> Privileges {
     if kills {
         Privileges::Clear

@@ -73,7 +73,7 @@ const BACKGROUND_MAX: u16 = 64;
 /// The number of them from which the kernel slows its writers.
 const CONGESTION_THRESHOLD: u16 = 48;
 
-/// What the kernel offers.
+/// The version, readahead and flags that the kernel offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Init {
     /// The major version.
@@ -108,7 +108,7 @@ impl Init {
     }
 }
 
-/// What a mount asks for.
+/// The parameters that a mount asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wishes {
     /// Bytes of the largest write, from 4 KiB to [`TRANSFER_BYTES_MAX`].

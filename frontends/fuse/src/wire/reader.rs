@@ -1,6 +1,6 @@
 //! A cursor over a message, which checks every length.
 
-/// What is wrong with a message.
+/// A defect of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The message ends before its last field.

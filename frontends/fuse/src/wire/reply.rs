@@ -115,7 +115,7 @@ pub struct Opened {
     pub flags: u32,
 }
 
-/// What statfs(2) returns.
+/// The figures that statfs(2) returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileSystemUsage {
     /// Blocks in all.

@@ -3,13 +3,13 @@
 /// A request of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Who asks, and about which inode.
+    /// The caller and the inode of the request.
     pub header: Header,
-    /// What the kernel asks for.
+    /// The operation that the kernel asks for.
     pub operation: Operation<'a>,
 }
 
-/// What every request begins with.
+/// The fields at the start of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// The operation's number in `fuse.h`.
@@ -27,8 +27,8 @@ pub struct Header {
     pub pid: u32,
 }
 
-/// What a request asks for. The fields carry the names of `fuse.h`, spelled out. `flags` of an open
-/// file are those of open(2).
+/// An operation that a request asks for. The fields carry the names of `fuse.h`, spelled out.
+/// `flags` of an open file are those of open(2).
 #[allow(missing_docs, reason = "fuse.h and the man pages document the fields")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation<'a> {
@@ -231,7 +231,7 @@ pub struct Read {
     pub size: u32,
     /// The flags of open(2), as they are now.
     pub flags: u32,
-    /// Who reads, if locks matter.
+    /// The lock owner that reads, if locks matter.
     pub lock_owner: Option<u64>,
 }
 
@@ -247,7 +247,7 @@ pub struct Write<'a> {
     pub data: &'a [u8],
     /// The flags of open(2), as they are now.
     pub flags: u32,
-    /// Who writes, if locks matter.
+    /// The lock owner that writes, if locks matter.
     pub lock_owner: Option<u64>,
     /// Whether the kernel writes back a cached page, so that the handle is a guess.
     pub is_cached: bool,
@@ -314,13 +314,13 @@ pub struct FileLock {
     pub start: u64,
     /// The last byte, included; `i64::MAX` is the end of the file, wherever it is.
     pub end: u64,
-    /// What is locked.
+    /// The kind of the lock.
     pub kind: LockKind,
     /// The process that holds the lock.
     pub pid: u32,
 }
 
-/// What a lock excludes.
+/// The access that a lock leaves to other owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockKind {
     /// Others may read: `F_RDLCK`.

@@ -28,7 +28,7 @@ impl Writer<'_> {
     }
 }
 
-/// Fills `head` with a header and what `body` writes. Counts `payload`, which follows it, in the
+/// Fills `head` with a header and the output of `body`. Counts `payload`, which follows it, in the
 /// length.
 pub(super) fn message(
     head: &mut Vec<u8>,

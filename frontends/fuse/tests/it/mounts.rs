@@ -204,7 +204,7 @@ fn a_process_that_waits_for_a_lock_can_be_killed() {
     mount.unmount().expect("it unmounts");
 }
 
-/// What no program above asks for, as the kernel sends it.
+/// The requests that no program above makes, as the kernel sends them.
 #[test]
 fn every_other_request_of_the_kernel_decodes() {
     let Some((directory, memory, mount)) = mounted("every_other_request_of_the_kernel_decodes")

@@ -23,7 +23,7 @@ fn volume() -> Arc<ModelVolume> {
     Arc::new(ModelVolume::new(BlockBytes::new(4_096).expect("a power")))
 }
 
-/// What a call on a volume in memory returns. It never waits.
+/// The result of a call on a volume in memory. The call never waits.
 fn now<T>(call: BoxFuture<'_, Result<T>>) -> T {
     let answer = call.now_or_never().expect("it answers at once");
     answer.expect("it succeeds")

@@ -35,7 +35,7 @@ pub struct Counts {
     pub bytes: u64,
 }
 
-/// A problem and what became of it.
+/// A problem and the outcome of its repair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The inode, or the directory of the entry.
@@ -43,7 +43,7 @@ pub struct Finding {
     /// A path that leads to it, as text; without a leading slash if it leads from no root. None: it
     /// has no name.
     pub path: Option<String>,
-    /// What is wrong.
+    /// The problem.
     #[serde(flatten)]
     pub problem: Problem,
     /// Whether it was repaired.
@@ -53,7 +53,7 @@ pub struct Finding {
     pub(super) name: Bytes,
 }
 
-/// What is wrong.
+/// A violation of the rules of files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "problem", rename_all = "snake_case")]
 pub enum Problem {
@@ -121,7 +121,7 @@ pub enum Problem {
     },
 }
 
-/// What became of a problem.
+/// The outcome of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Repair {

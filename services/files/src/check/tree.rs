@@ -33,7 +33,7 @@ pub(super) struct Window {
     damaged: BTreeMap<Ino, Option<(Ino, Bytes)>>,
 }
 
-/// What is known of an inode.
+/// The fields of an inode, and the entries that the check has found for it.
 #[derive(Debug)]
 pub(super) struct Inode {
     pub(super) kind: Kind,
@@ -179,7 +179,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Compares what entries tell of the inodes of a window with what the inodes store.
+    /// Compares the fields that the inodes of a window store with the entries that concern these
+    /// inodes.
     pub(super) fn judge(&mut self, window: &Window, directories: &Directories) {
         let path_of = |ino: Ino, name: &Option<(Ino, Bytes)>| match name {
             Some((parent, name)) => Some(path_in(directories, *parent, name)),

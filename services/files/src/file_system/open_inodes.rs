@@ -1,8 +1,8 @@
 //! The inodes that this client has open: the volume is told the first open and the last close.
 //!
 //! Opens and closes of one inode reach the volume in their order, and those of different inodes do
-//! not wait for each other. An inode is forgotten only after the volume has answered its release, so
-//! a release without an answer is sent again at the next close or open.
+//! not wait for each other. The client forgets an inode only after the volume has answered its
+//! release. A release without an answer is sent again at the next close or open.
 
 use std::{collections::BTreeMap, future::Future, sync::Arc};
 

@@ -187,7 +187,8 @@ fn renames_replace_at_once() {
     });
 }
 
-/// What others did and undid meanwhile is still a conflict: versions are compared, not values.
+/// A change that another client made and undid meanwhile is still a conflict: the volume compares
+/// versions, not values.
 #[test]
 fn a_value_that_came_back_is_a_conflict() {
     simulated::run(async {
@@ -218,7 +219,8 @@ fn a_message_outside_does_not_overtake_a_commit() {
     });
 }
 
-/// What a transaction did, by the place of a list: it appended its number, or read the list.
+/// The operations of a transaction, by the place of a list: it appended its number, or read the
+/// list.
 #[derive(Debug, Default)]
 struct Done {
     appended: BTreeSet<usize>,
@@ -252,7 +254,7 @@ fn is_serializable(done: &BTreeMap<u32, Done>, lists: &[Vec<u32>]) -> bool {
             }
         }
     }
-    // What nothing precedes goes first. If something is left, it is a circle.
+    // Transactions that no other precedes go first. If some are left, they form a circle.
     let mut left: BTreeSet<u32> = done.keys().copied().collect();
     loop {
         let preceded: BTreeSet<u32> = left
@@ -339,7 +341,7 @@ async fn histories(seed: u64) -> usize {
     done.len()
 }
 
-/// Random transactions on lists: no circle of what each has seen and done.
+/// Random transactions on lists: their reads and appends form no circle.
 #[test]
 fn random_histories_have_no_circle() {
     let committed = simulated::seeds(100).map(|seed| simulated::run(histories(seed)));

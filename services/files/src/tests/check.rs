@@ -259,7 +259,7 @@ fn blocks_end_with_their_file() {
     );
 }
 
-/// What moves to the directory for lost inodes is there, with its content.
+/// Inodes that move to the directory for lost inodes are there, with their content.
 #[test]
 fn lost_inodes_keep_their_content() {
     simulated::run(async {

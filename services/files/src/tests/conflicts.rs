@@ -1,5 +1,5 @@
-//! Transactions at the same time: those that touch different things both commit, and of those that
-//! could not have happened one after the other, one conflicts.
+//! Concurrent transactions. Two that touch different things both commit. If two could not have
+//! happened one after the other, one conflicts.
 
 use futures_util::future::BoxFuture;
 

@@ -41,7 +41,7 @@ fn an_unlinked_file_stays_while_it_is_open() {
     must_fail(|| open_files_survive(Mutant::of(Broken::ReapsHeld)));
 }
 
-/// What the volume stores of an inode.
+/// The number of attributes and blocks that the volume stores of an inode.
 async fn stored(volume: &ModelVolume, ino: Ino) -> usize {
     let mut count = 0;
     let attributes = inode::xattrs(ino).group().clone();

@@ -1,4 +1,4 @@
-//! Changes that rest on what their client remembers.
+//! Changes that use the values that their client remembers.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! How often a call asks the volume, and what it does when answers are lost.
+//! The number of requests that a call sends to the volume, and its behaviour when replies are lost.
 
 use std::sync::atomic::Ordering;
 
@@ -163,7 +163,7 @@ fn opens_of_different_inodes_do_not_wait_for_each_other() {
     });
 }
 
-/// What is known is not read again, and what is to be committed begins at what is known.
+/// Cached values are not read again, and a change begins at the slot that the cache knows.
 #[test]
 fn with_a_cache_a_change_is_one_call() {
     simulated::run(async {

@@ -552,7 +552,7 @@ fn a_full_volume_refuses_data_and_lets_them_go() {
     });
 }
 
-/// An fsync after a restart of the server fails once, and what was synced is there.
+/// An fsync after a restart of the server fails once, and the synced files are there.
 #[test]
 fn fsync_keeps_and_a_loss_is_told_once() {
     simulated::run(async {

@@ -38,8 +38,8 @@ impl Transaction {
     }
 
     /// Changes attributes. A new owner takes the set-user-ID bit from a file, and the set-group-ID
-    /// bit if its group may execute it. Errors: `EISDIR` and `EINVAL` for the size of what is no
-    /// file, `EFBIG`, `EINVAL` for a second of 1,000,000,000 nanoseconds or more.
+    /// bit if its group may execute it. Errors: `EISDIR` and `EINVAL` for a size of an inode that
+    /// is no file, `EFBIG`, `EINVAL` for a second of 1,000,000,000 nanoseconds or more.
     pub async fn setattr(&mut self, ino: Ino, set: SetAttributes) -> Result<()> {
         let times = [(Field::Atime, set.atime), (Field::Mtime, set.mtime)];
         let is_wrong = |set: Option<SetTime>| matches!(set, Some(SetTime::To(time)) if time.nanoseconds >= 1_000_000_000);
@@ -83,9 +83,9 @@ impl Transaction {
         Ok(())
     }
 
-    /// Notes that the data were read now, by the rules of `relatime`: only if the last access is not
-    /// after the last change, or a day old. It depends on nothing, and a read within a transaction
-    /// never calls it, because all readers would then write. Errors: `ENOENT`.
+    /// Notes that the data were read now, by the rules of `relatime`: only if the last access is
+    /// not after the last change, or is a day old. It depends on nothing, and a read within a
+    /// transaction never calls it, because all readers would then write. Errors: `ENOENT`.
     pub async fn note_access(&mut self, ino: Ino) -> Result<()> {
         let fields = [Field::Existence, Field::Atime, Field::Mtime, Field::Ctime];
         let fields = fields.map(|field| inode::field(ino, field));

@@ -67,7 +67,7 @@ impl Transaction {
         Ok(Found { ino, kind, access })
     }
 
-    /// The attributes of what `name` is bound to. Errors: as [`lookup`](Self::lookup).
+    /// The attributes of the inode that `name` is bound to. Errors: as [`lookup`](Self::lookup).
     pub async fn stat(&mut self, parent: Ino, name: &[u8]) -> Result<Attributes> {
         self.look_ahead(parent, name).await?;
         let (ino, _) = self.find(parent, name).await?;
@@ -329,8 +329,8 @@ impl Transaction {
         directory_in(kind, access)
     }
 
-    /// The access of a directory, and what `name` is bound to in it. Errors: `ENOTDIR`, `ENOENT` for
-    /// the directory.
+    /// The access of a directory, and the inode that `name` is bound to in it. Errors: `ENOTDIR`,
+    /// `ENOENT` for the directory.
     pub(super) async fn look(
         &mut self,
         parent: Ino,
@@ -373,7 +373,8 @@ impl Transaction {
         self.delete_fields(ino).await
     }
 
-    /// What `name` is bound to; also `.` and `..`. Errors: those of [`lookup`](Self::lookup).
+    /// The inode that `name` is bound to; also `.` and `..`. Errors: those of
+    /// [`lookup`](Self::lookup).
     async fn find(&mut self, parent: Ino, name: &[u8]) -> Result<(Ino, Kind)> {
         path_rules::check_name(name)?;
         let (_, entry) = self.look(parent, name).await?;

@@ -21,7 +21,7 @@ pub(super) trait Volume: Send {
     /// Unmounts and forgets it. Once this returns, all that it read survives any crash.
     async fn abort(&mut self) -> anyhow::Result<()>;
 
-    /// What a conflict on `key` was about, as a sentence.
+    /// The cause of a conflict on `key`, as a sentence.
     async fn cause(&self, key: Option<Key>) -> String;
 }
 
@@ -36,7 +36,7 @@ pub(super) enum Decision {
     Unknown,
 }
 
-/// What runs the command.
+/// A runner of the command.
 #[async_trait]
 pub(super) trait Run: Send {
     /// Runs it to its end.

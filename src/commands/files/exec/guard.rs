@@ -44,7 +44,7 @@ use super::namespace::{Identity, Right, enter_user_namespace};
 const GUARD: &str = "files-exec-guard";
 /// The first argument of init.
 const INIT: &str = "files-exec-init";
-/// What init is told if the command keeps init's identity.
+/// The argument that tells init that the command keeps init's identity.
 const SAME: &str = "same";
 const OF_USER: &str = "user-namespace";
 

@@ -1,5 +1,5 @@
-//! New namespaces of this process: a mount namespace of its own, so that no other process sees what
-//! it mounts, and a user namespace where it has no right to mount.
+//! New namespaces of this process. A mount namespace of its own hides its mounts from other
+//! processes. Where it has no right to mount, it also gets a user namespace.
 
 use std::{
     fs, io,
@@ -19,7 +19,7 @@ const MOUNTS: &str = "/mnt";
 /// The options of the file system there: room for one directory.
 const MOUNTS_OPTIONS: &str = "mode=755,size=64k";
 
-/// By what right this process mounts.
+/// The right by which this process mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Right {
     /// Its own.

@@ -1,4 +1,4 @@
-//! One run of the command: its streams, and what may end it.
+//! One run of the command: its streams, and the events that may end it.
 
 use std::{
     ffi::OsString,
@@ -42,7 +42,7 @@ pub(super) enum Ended {
     Signalled(Signal),
 }
 
-/// What a run of the command needs.
+/// The parameters of a run of the command.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) right: Right,
