@@ -2,7 +2,7 @@
 //!
 //! Each connection takes a file, and the store needs some: a journal segment, a checkpoint, an
 //! object that is being written. If connections took the last of them, writes of connected clients
-//! would fail. So the front ends get only what the store leaves.
+//! would fail. So the front ends get only the files that the store leaves.
 
 use std::fs;
 

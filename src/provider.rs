@@ -177,7 +177,7 @@ pub(crate) enum NamedObjects {
 }
 
 impl NamedObjects {
-    /// Opens what the settings name. A distant store may be away.
+    /// Opens the object store that the settings name. A distant store may be away.
     pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Option<Self>> {
         match &settings.objects {
             None => Ok(None),

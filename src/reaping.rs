@@ -207,7 +207,7 @@ impl Reaping {
         Ok(incarnation)
     }
 
-    /// Deletes what is unlinked and not held. Files that are held stay for the next run.
+    /// Deletes files that are unlinked and not held. Files that are held stay for the next run.
     async fn once(&self) -> Result<(), String> {
         // From here on, the end of a hold wakes the task.
         self.wake.expect_releases(true);

@@ -4,7 +4,7 @@
 //! the services of this process hold state that the store no longer has. So a process reads the
 //! identity of the store at its start; the first process to come draws it. It checks again whenever
 //! the membership changes: its own membership is lost too, which it notices at the next renewal. If
-//! the identity differs or is gone, the process ends, and the next start creates what is missing.
+//! the identity differs or is gone, the process ends, and the next start creates the missing parts.
 
 use std::{sync::Arc, time::Duration};
 

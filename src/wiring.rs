@@ -267,8 +267,8 @@ impl RunningServer {
     }
 }
 
-/// Polls what sends no notification: the backlog of queues, and deployments of other processes.
-/// Returns the number of blocked groups.
+/// Polls the sources that send no notification: the backlog of queues, and deployments of other
+/// processes. Returns the number of blocked groups.
 fn keep_up(
     background: &mut JoinSet<()>,
     provider: &Provider,
@@ -372,7 +372,7 @@ fn transactions(
     deployed: &functions::Service,
 ) -> transactions::Service {
     let parts = transactions::Parts {
-        // It checks for space too, and a start finishes what earlier ones began even when the disk
+        // It checks for space too, and a start finishes the work of earlier ones even when the disk
         // is full.
         key_value: metered_items(&provider.key_value, meter),
         clock: Arc::new(SystemClock),

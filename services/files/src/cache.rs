@@ -262,7 +262,7 @@ impl CachedVolume {
         Ok(value.slot)
     }
 
-    /// Removes what was changed. Returns the slot of the answer, and the removed keys that are worth
+    /// Removes changed values. Returns the slot of the answer, and the removed keys that are worth
     /// reading again.
     fn apply(&self, changed: Read<Changed>, groups: &Groups, generation: u64) -> (Slot, Vec<Key>) {
         let state = &mut *self.state.lock();

@@ -307,7 +307,7 @@ impl Overlay {
         }
     }
 
-    /// Drops what the transaction depends on in a range. Only mutants do.
+    /// Drops the dependencies of the transaction in a range. Only mutants do.
     pub(crate) fn forget(&mut self, range: &KeyRange) {
         self.reads.retain(|key| !range.contains(key));
         self.ranges.retain(|other| other.group() != range.group());
@@ -431,7 +431,7 @@ impl Overlay {
         })
     }
 
-    /// Keeps what an answer of the volume depends on, and maps its error.
+    /// Keeps the durability point that an answer of the volume depends on, and maps its error.
     pub(crate) fn note<T>(&mut self, answer: transactions::Result<Read<T>>) -> Result<T> {
         match answer {
             Ok(Read { value, point }) => {

@@ -51,7 +51,7 @@ pub fn check_path(path: &[u8]) -> Result<()> {
 }
 
 /// The components of a path in their order. A slash at the end gives a last component `.`, since
-/// what is before it must be a directory.
+/// the component before it must be a directory.
 pub fn components(path: &Bytes) -> Vec<Bytes> {
     let parts = path.split(|byte| *byte == b'/');
     let mut found: Vec<Bytes> = parts

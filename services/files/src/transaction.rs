@@ -83,8 +83,9 @@ pub enum Outcome {
         /// The point.
         point: DurabilityPoint,
     },
-    /// Another transaction wrote what it read. Without a key: its snapshot is too old, its stage is
-    /// lost, or the volume did not answer one of its calls. Nothing took effect. Begin again.
+    /// Another transaction wrote a value that it read. Without a key: its snapshot is too old, its
+    /// stage is lost, or the volume did not answer one of its calls. Nothing took effect. Begin
+    /// again.
     Conflict {
         /// The key that conflicted.
         key: Option<Key>,
@@ -206,7 +207,8 @@ impl Transaction {
         }
     }
 
-    /// Remembers what it has read, and if it has committed at `at` also what it has written.
+    /// Remembers the values that it has read. If it has committed at `at`, remembers also those
+    /// that it has written.
     pub(crate) fn learn(&self, at: Option<Slot>) {
         let known = self.overlay.known(at, self.context.clock.monotonic());
         self.context.remembered.learn(known.into_iter());
@@ -221,7 +223,8 @@ impl Transaction {
         }
     }
 
-    /// Reads ahead what the next calls of this transaction read, in one call of the volume.
+    /// Reads ahead the keys that the next calls of this transaction read, in one call of the
+    /// volume.
     async fn prefetch(&mut self, ino: Ino, fields: &[Field]) -> Result<()> {
         let keys = fields.iter().map(|field| inode::field(ino, *field));
         let keys: Vec<Key> = keys.collect();

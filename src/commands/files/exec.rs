@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - `namespace` has our mount namespace, `guard` the processes around the command.
-//! - `program` runs the command once, and `spool` holds what it prints.
+//! - `program` runs the command once, and `spool` holds its output.
 //! - `attempts` decides when it runs again, and `transaction` has the snapshot, mount and commit.
 //!
 //! Invariants

@@ -177,7 +177,7 @@ impl Importer {
         }
     }
 
-    /// Copies what is no directory. Returns the inode of a regular file.
+    /// Copies an entry that is no directory. Returns the inode of a regular file.
     async fn copy(&self, parent: Ino, found: &Found) -> anyhow::Result<Option<Ino>> {
         let kind = found.metadata.file_type();
         if kind.is_symlink() {

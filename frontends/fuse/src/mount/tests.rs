@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::*;
 use crate::handler::Responder;
 
-/// Keeps what it gets.
+/// Keeps the requests that it gets.
 #[derive(Default)]
 struct Keeper {
     responders: Mutex<Vec<Responder>>,

@@ -30,7 +30,7 @@ const WRITE_KILL: u32 = 1 << 2;
 const NANOSECONDS_MAX: u32 = 999_999_999;
 
 impl<'a> Request<'a> {
-    /// Decodes what one read of the device returned.
+    /// Decodes the message that one read of the device returned.
     ///
     /// The header is returned apart, so that a request with a fault in its body can be refused.
     ///

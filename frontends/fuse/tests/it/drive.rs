@@ -17,7 +17,7 @@ pub(crate) fn message(opcode: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a body of one operation behind a right header, and checks what must hold of the result.
+/// Decodes a body of one operation after a right header, and checks the properties of the result.
 pub(crate) fn drive(opcode: u32, body: &[u8]) {
     let message = message(opcode, body);
     let (header, request) = Request::decode(&message).expect("the header is right");

@@ -30,7 +30,7 @@ impl Repairer {
         Self { context, slot }
     }
 
-    /// Repairs what can be. Those that set a count come first, because moves then change it.
+    /// Makes all possible repairs. Those that set a count come first, because moves then change it.
     pub(super) async fn run(&self, report: &mut Report) -> Result<()> {
         let is_count = |finding: &Finding| matches!(finding.problem, Problem::WrongLinks { .. });
         let is_move =

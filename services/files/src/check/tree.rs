@@ -298,7 +298,8 @@ impl Window {
         self.inodes.insert(ino, inode);
     }
 
-    /// Notes an entry that leads to an inode of this window. Returns what is wrong with it.
+    /// Notes an entry that leads to an inode of this window. Returns the problem of the entry, if
+    /// it has one.
     fn entry(
         &mut self,
         directories: &Directories,

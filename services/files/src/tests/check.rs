@@ -1,4 +1,4 @@
-//! The check of a volume: it names each rule that is broken, and repairs what can be repaired.
+//! The check of a volume: it names each rule that is broken, and makes all possible repairs.
 
 use std::sync::atomic::Ordering;
 

@@ -130,7 +130,7 @@ fn appends_do_not_conflict_and_readers_of_the_end_do() {
         t.getattr(f).await
     });
     the_later_conflicts(Mutant::NONE, append, reads_at_its_end);
-    // The length may grow behind what was read, as long as the block stays.
+    // The length may grow after the range that was read, as long as the block stays.
     let grow = work!(|t, d, f, e| t.truncate(f, 50));
     let reads_within = work!(|t, d, f, e| async {
         t.read(f, 0, 10).await?;

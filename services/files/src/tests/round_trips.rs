@@ -196,7 +196,8 @@ fn with_a_cache_a_change_is_one_call() {
     });
 }
 
-/// A client that knows an old state must neither fail by it nor write over what it does not know.
+/// A client that knows an old state must neither fail by it nor overwrite a value that it does not
+/// know.
 #[test]
 fn a_change_on_an_old_state_runs_again_on_the_new_one() {
     simulated::run(async {

@@ -74,8 +74,8 @@ impl Transaction {
         self.getattr(ino).await
     }
 
-    /// Reads in one call what [`stat`](Self::stat) reads, if the name still leads where it did when
-    /// it was last looked up.
+    /// Reads in one call the keys that [`stat`](Self::stat) reads, if the name still leads where it
+    /// did when it was last looked up.
     async fn look_ahead(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
         path_rules::check_name(name)?;
         let entry = inode::entry(parent, name);

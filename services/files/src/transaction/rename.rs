@@ -95,7 +95,7 @@ impl Transaction {
         }
     }
 
-    /// Removes what a rename replaces.
+    /// Removes the target that a rename replaces.
     async fn replace(&mut self, at: Place<'_>, source: Kind, target: (Ino, Kind)) -> Result<()> {
         match (source == Kind::Directory, target.1 == Kind::Directory) {
             (true, false) => Err(Errno::ENOTDIR),

@@ -30,7 +30,8 @@ pub(super) trait Volume: Send {
 pub(super) enum Decision {
     /// It took effect.
     Committed,
-    /// Another transaction wrote what it read. `None`: as of [`files::Outcome`]. Nothing took effect.
+    /// Another transaction wrote a value that it read. `None`: as of [`files::Outcome`]. Nothing
+    /// took effect.
     Conflict(Option<Key>),
     /// The volume did not answer. It may have taken effect.
     Unknown,

@@ -1,6 +1,6 @@
 //! The output of a command, held in files until its transaction has committed.
 //!
-//! A thread reads two pipes, so that the command sees what a shell's pipe would be, and the bound is
+//! A thread reads two pipes, so that the command sees pipes as from a shell, and the bound is
 //! exact. The files have no names, so they end with this process.
 
 use std::{
@@ -24,12 +24,12 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Writes what the command wrote to stdout.
+    /// Writes the command's stdout.
     pub(super) fn copy_stdout(&mut self, to: &mut impl Write) -> io::Result<()> {
         copy(&mut self.stdout, to)
     }
 
-    /// Writes what the command wrote to stderr.
+    /// Writes the command's stderr.
     pub(super) fn copy_stderr(&mut self, to: &mut impl Write) -> io::Result<()> {
         copy(&mut self.stderr, to)
     }
@@ -118,7 +118,7 @@ impl Stream {
         })
     }
 
-    /// Moves what is there. Returns the number of bytes.
+    /// Moves the available bytes. Returns their number.
     fn advance(&mut self, buffer: &mut [u8]) -> io::Result<u64> {
         let Some(pipe) = &mut self.pipe else {
             return Ok(0);
