@@ -38,7 +38,7 @@ pub(super) enum NoAnswer {
     TooLong,
 }
 
-/// An answer, and what the owner of a lock that was granted had before on its bytes.
+/// An answer. If it grants a lock, also the earlier locks of the owner on its bytes.
 #[derive(Debug)]
 struct Reply {
     answer: Answer,

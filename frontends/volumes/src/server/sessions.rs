@@ -1,4 +1,4 @@
-//! The sessions of clients, and what ends with them.
+//! The sessions of clients, and the locks and holds that end with them.
 //!
 //! A session is known from its first connection until [`Config::session_grace`] after the end of
 //! its last one. While its locks and holds are being ended, it cannot come back: otherwise a hold

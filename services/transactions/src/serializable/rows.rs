@@ -5,8 +5,8 @@
 //! their groups, so that a scan, which stays within a group, reads one partition.
 //!
 //! Invariants
-//! - The versions of one key are one range of one partition, newest first, and ranges of two keys
-//!   do not touch: a zero byte in a group or name becomes `00 FF`, and `00 01` ends it.
+//! - The versions of one key are one range of one partition, newest first. Ranges of two keys do
+//!   not touch: a zero byte in a group or name becomes `00 FF`, and `00 01` ends it.
 //! - Keys are in the order of their names within a group.
 //! - No sort key is longer than [`layout::SORT_BYTES_MAX`].
 
@@ -324,7 +324,7 @@ impl ChangeRow {
     }
 }
 
-/// How far a volume's log is installed, and what its rows hold.
+/// How far a volume's log is installed, and the content of its rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct InstalledState {
     /// The last installed slot. Rows of later slots do not count.

@@ -84,7 +84,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// What becomes of a candidate.
+/// The next step for a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Answer it now: this does not depend on the slot.

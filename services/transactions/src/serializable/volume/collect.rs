@@ -180,7 +180,8 @@ impl Volume {
             }
         }
         let oldest = kept.first().copied();
-        // Oldest first: what a deletion hides must not come back. The deletion goes after it.
+        // Oldest first: a value that a deletion hides must not come back. The deletion goes after
+        // the value.
         let gone = |version: &&Version| {
             let is_bottom = self.parents.is_empty() && oldest == Some(version.slot);
             let is_unneeded = version.is_gone && is_bottom;

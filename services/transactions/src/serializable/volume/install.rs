@@ -126,7 +126,7 @@ impl Volume {
         let values = self
             .write_changes(&batch, &mut step, &mut installed)
             .await?;
-        // What follows the last slot wrote nothing.
+        // The slots after the last one wrote nothing.
         installed.slot = if is_all { visible } else { last.slot };
         step.end(&installed).await?;
         {

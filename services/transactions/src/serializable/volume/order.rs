@@ -69,7 +69,7 @@ struct InFlight {
     answers: Vec<(Outcome, oneshot::Sender<Answer>)>,
 }
 
-/// What proposals need before they are decided.
+/// The reads that proposals need before they are decided.
 #[derive(Debug, Default)]
 struct Needs {
     numbers: BTreeSet<Key>,
@@ -117,7 +117,7 @@ impl Volume {
             let mut state = self.state();
             state.touch(proposal.at, self.context.clock.monotonic());
             if state.is_unknown(proposal.at) {
-                // What followed the slot is lost as well, so it has not committed.
+                // The slots after it are lost as well, so the proposal has not committed.
                 return Ok(state.answer(Verdict::SnapshotTooOld));
             }
         }
@@ -250,7 +250,7 @@ impl Volume {
             return;
         };
         let payload = in_flight.payload.clone();
-        // If this future is dropped, the writer remembers the payload, and so does `in_flight`.
+        // If this future is dropped, the writer and `in_flight` remember the payload.
         let appended = self
             .store
             .append_resting(&mut ordering.writer, payload)

@@ -224,7 +224,7 @@ impl Filling {
     }
 }
 
-/// The keys of a range in the rows of a volume and of those that it was cloned from.
+/// The keys of a range in the rows of a volume and of the volumes that it was cloned from.
 struct Layers(Vec<Rows>);
 
 impl Layers {
