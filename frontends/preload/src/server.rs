@@ -135,7 +135,7 @@ struct Stop {
 }
 
 impl Backing {
-    /// Tells the clients what they may do.
+    /// Tells the clients whether to report that they closed a file.
     fn tell(&self, region: Region) {
         let wants_closed = matches!(self, Self::FileSystem(_));
         let word = region.word(Word::WantsClosed);
@@ -476,7 +476,7 @@ impl Answers {
         }
     }
 
-    /// Notes what a successful call has opened, read or written.
+    /// Notes the inode or the bytes that a successful call has opened, read or written.
     fn after(&mut self, request: &Request<'_>, answer: &Answer) {
         if answer.status != 0 {
             if let Request::Write { ino, .. } = request {

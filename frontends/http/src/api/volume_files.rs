@@ -5,8 +5,8 @@
 //! for up to 15 minutes. Then the response breaks off, and the client asks for the rest with
 //! `Range` and `If-Match`.
 //!
-//! `attributes` shows what `stat` tells, `range` and `parameters` read a request, and `changes` has
-//! the requests that change files.
+//! `attributes` shows the attributes of `stat`, `range` and `parameters` read a request, and
+//! `changes` has the requests that change files.
 
 mod attributes;
 mod changes;
@@ -159,7 +159,7 @@ async fn read_within(
     request.backend.within(0, Kind::Unavailable, read).await
 }
 
-/// Finds what the path leads to, once all that this depends on is durable.
+/// Finds the inode that the path leads to, once all dependencies of the answer are durable.
 async fn open(
     request: &Request,
     parameters: &Parameters<'_>,

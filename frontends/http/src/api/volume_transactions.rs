@@ -66,7 +66,7 @@ pub(super) async fn write(
     Ok(no_content())
 }
 
-/// Refuses what a transaction on a volume cannot do.
+/// Refuses messages and invocations in a transaction on a volume.
 pub(super) fn refuse_effects(request: &Request, call: &Call) -> Result<(), Problem> {
     match request.backend.on_volume(call)? {
         Some(_) => Err(Problem::invalid(

@@ -10,7 +10,7 @@
 //!       ──▶ the C library, for all that is outside of the volume
 //! ```
 //!
-//! - `connection` is the shared memory; `start` finds what the program has inherited.
+//! - `connection` is the shared memory; `start` finds the state that the program has inherited.
 //! - `reserve` opens the empty file that stands for an open inode. The kernel's description of it
 //!   has the position, the flags and the locks, so dup, fork and exec share them as they must.
 //! - The kernel's working directory is a mirror of the one in the volume, in the server's folder.

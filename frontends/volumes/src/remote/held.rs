@@ -58,7 +58,7 @@ impl Possessions {
         }
     }
 
-    /// Gives the owner of `ticket` back what it has by its own knowledge.
+    /// Gives the owner of `ticket` back the locks that this client knows of.
     pub(super) fn undo_unknown(&self, ticket: &Ticket) {
         let before = self.held.lock().locks.on(ticket);
         self.undo(ticket.clone(), before);

@@ -121,7 +121,7 @@ async fn a_server_that_lost_its_memory_learns_of_holds_and_locks() {
     model.crash();
     world.start();
     let restarted = Instant::now();
-    // The second client comes first, and is not granted what the first one has.
+    // The second client comes first, and is not granted the lock of the first.
     let taken = takes(&*second, 1, exclusive(Wait::Never)).await;
     assert!(!taken && restarted.elapsed() >= GRACE, "{taken}");
     let state = connected(&one, |state| state.is_connected && state.restarts == 1).await;

@@ -206,7 +206,7 @@ pub fn numbers_of(writes: &[Write]) -> impl Iterator<Item = &Key> {
 }
 
 /// Computes the changes of `writes`, in their order. `base` knows the present value of each of
-/// [`numbers_of`] them. Refuses what no state can hold.
+/// [`numbers_of`] them. Refuses writes whose result no state can hold.
 pub fn resolve(writes: &[Write], base: impl Fn(&Key) -> Base) -> Result<Resolved, Refusal> {
     let mut drafts = Drafts {
         base,

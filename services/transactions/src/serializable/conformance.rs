@@ -1,8 +1,8 @@
 //! The behaviour of every [`VolumeStore`]: one suite for all implementations.
 //!
 //! Clients of a random history interleave. Afterwards a sequential oracle, a map of keys to bytes,
-//! executes the committed proposals in the order of their slots. It must see
-//! the values that the clients saw.
+//! executes the committed proposals in the order of their slots. It must see the
+//! values that the clients saw.
 //!
 //! Other crates reach it with the feature `contract`, in their tests alone.
 

@@ -125,7 +125,7 @@ fn write_statx(to: *mut Statx, stat: &Stat) {
     unsafe { to.write(all) };
 }
 
-/// Whether the permissions allow what `mode` asks for.
+/// Whether the permissions allow the access that `mode` asks for.
 fn allows(status: &Status, mode: c_int, flags: c_int) -> Result<c_int> {
     let (uid, gid) = if flags & libc::AT_EACCESS == 0 {
         (syscall!(SYS_getuid)? as u32, syscall!(SYS_getgid)? as u32)

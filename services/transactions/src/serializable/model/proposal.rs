@@ -225,7 +225,7 @@ pub enum Verdict {
         /// The byte position of each of its appends, in their order.
         appended_at: Vec<u64>,
     },
-    /// It never takes effect: another transaction wrote what it read, or a predicate does not hold.
+    /// It never takes effect: another transaction wrote its reads, or a predicate does not hold.
     /// Begin again at a newer snapshot.
     Conflict {
         /// The key that was written, compared or locked.

@@ -362,7 +362,7 @@ impl<'a> Draft<'a> {
         self.decide_after(&proposal.id, Outcome::Commits { appended_at })
     }
 
-    /// Closes the proposal, because what it failed on may change.
+    /// Closes the proposal, because the state that it failed on may change.
     fn fail(&mut self, proposal: &Proposal, verdict: Verdict) -> Decision {
         self.closed.push((proposal.id.clone(), verdict.clone()));
         self.decide_after(&proposal.id, Outcome::Fails(verdict))

@@ -1,4 +1,5 @@
-//! Collection: versions that no read may name any more go, and then what remembers them.
+//! Collection: deletes the versions that no read may name any more, and then the rows that
+//! remember them.
 //!
 //! The horizon is stored before any version goes, and reads check it after they have read. The
 //! change rows name the keys that were written, so only those are looked at; after a pin is removed,

@@ -161,7 +161,7 @@ impl Volume {
             let changes: Vec<_> = written.changes.iter().collect();
             for some in changes.chunks(CONCURRENT_READS) {
                 if values.len() > VALUES_MAX {
-                    // From here on the rows have what was written so far.
+                    // From here on the rows have all changes so far.
                     step.write().await?;
                     values.clear();
                     are_known = false;

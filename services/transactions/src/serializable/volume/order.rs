@@ -170,8 +170,8 @@ impl Volume {
         Ok(outcome.verdict_on(&proposal.id))
     }
 
-    /// Finishes the slot in flight, or decides proposals and writes the next one. Then gets what
-    /// the rest needs.
+    /// Finishes the slot in flight, or decides proposals and writes the next one. Then provides
+    /// the reads that the rest needs.
     async fn decide_waiting(self: &Arc<Self>, ordering: &mut Ordering) -> Result<()> {
         if ordering.in_flight.is_none() {
             let needs = self.decide(ordering);
@@ -346,7 +346,7 @@ pub(super) fn is_of_client(id: &Bytes) -> bool {
     id.len() != RANDOM_ID_BYTES
 }
 
-/// Whether `writes` need room in the store beyond what its reserve is for.
+/// Whether `writes` need room in the store beyond the uses of its reserve.
 fn adds(writes: &[Write]) -> bool {
     let values: usize = writes
         .iter()

@@ -1,7 +1,7 @@
 //! Reads: the overlay of uninstalled slots, then the rows of versions.
 //!
 //! A read looks at the overlay and the installed slot at one moment, and ignores later rows. An
-//! installation that runs meanwhile therefore does not change what it sees.
+//! installation that runs meanwhile therefore does not change its result.
 
 use std::collections::VecDeque;
 

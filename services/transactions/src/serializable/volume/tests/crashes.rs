@@ -186,7 +186,7 @@ impl KeyValueDecorator for Dies {
 struct How {
     /// Whether rows are written together.
     together: bool,
-    /// Whether the store loses what was not externalized.
+    /// Whether the store loses the writes that were not externalized.
     loses: bool,
 }
 
