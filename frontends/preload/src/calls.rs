@@ -1,4 +1,4 @@
-//! What each request means: a system call, as calls of the mapping.
+//! Translates each request, a system call, into calls of the mapping.
 //!
 //! A reply that is an `errno` of the call itself is no failure of the transaction.
 
@@ -103,7 +103,7 @@ struct Call<'t> {
     message: &'t Bytes,
 }
 
-/// Continues with what a path leads to, or answers.
+/// Continues with the inode that a path leads to, or answers.
 macro_rules! found {
     ($way:expr) => {
         match $way {
@@ -371,7 +371,7 @@ impl Call<'_> {
         Ok(Answer::DONE)
     }
 
-    /// What a path leads to; an empty one to the inode itself.
+    /// The inode that a path leads to. An empty path leads to the inode that it starts at.
     async fn target(&mut self, place: Place<'_>, follows: bool) -> Result<Way> {
         if !place.path.is_empty() {
             return self.walk.resolve(place, follows).await;

@@ -12,7 +12,7 @@
 //!
 //! - [`wire`] is the codec of requests and replies, without I/O.
 //! - [`shared`] is the memory with the buffers, [`cache`] that with bytes of files.
-//! - [`server`] answers requests; `calls` says what each of them means, `walk` follows paths.
+//! - [`server`] answers requests; `calls` has the meaning of each, `walk` follows paths.
 //! - [`environment`] finds the library, and tells it where the server is.
 
 // The server has threads, and this front end is outside the part that a seed replays.

@@ -2,8 +2,8 @@
 //! another hands the shared memory to new ones.
 //!
 //! Requests are answered one after the other, because they share a transaction. The server keeps
-//! no descriptors. A client opens an empty file for each open inode, and the kernel's description
-//! of it holds the position and the flags, and is shared by dup and fork. The same file carries
+//! no descriptors. A client opens an empty file for each open inode. The kernel's description of
+//! it holds the position and the flags, and dup and fork share it. The same file carries
 //! the locks of `flock` and `fcntl`, so locks exclude the processes of this server, and no others.
 //!
 //! Invariants
@@ -71,7 +71,7 @@ pub const OPEN_FOLDER: &str = "i";
 /// The folder that mirrors working directories, in the server's folder.
 pub const CWD_FOLDER: &str = "cwd";
 
-/// What requests apply to.
+/// The transaction or the file system that requests apply to.
 #[derive(Debug)]
 pub enum Backing {
     /// All calls together, and [`Server::finish`] returns it for its commit.
@@ -135,7 +135,7 @@ struct Stop {
 }
 
 impl Backing {
-    /// Tells the clients what they may do.
+    /// Tells the clients whether to report that they closed a file.
     fn tell(&self, region: Region) {
         let wants_closed = matches!(self, Self::FileSystem(_));
         let word = region.word(Word::WantsClosed);
@@ -476,7 +476,7 @@ impl Answers {
         }
     }
 
-    /// Notes what a successful call has opened, read or written.
+    /// Notes the inode or the bytes that a successful call has opened, read or written.
     fn after(&mut self, request: &Request<'_>, answer: &Answer) {
         if answer.status != 0 {
             if let Request::Write { ino, .. } = request {
@@ -568,7 +568,7 @@ impl Answers {
     fn space(&mut self) -> Result<Answer> {
         let space = match &self.backing {
             Backing::FileSystem(files) => self.runtime.block_on(files.statfs())?,
-            // What a transaction sees must not change, and nothing is reserved.
+            // The values that a transaction sees must not change, and nothing is reserved.
             Backing::Transaction(_) => Space {
                 block_bytes: 4_096,
                 blocks: Space::BYTES_WITHOUT_QUOTA / 4_096,

@@ -14,7 +14,7 @@
 //!
 //! From FaaSFS, section 4.1. Unlike the paper, both sides wait with a futex instead of a semaphore.
 
-// The only part outside of the library that needs `unsafe`: memory that other processes change can
+// The only part outside of the library that needs `unsafe`. Memory that other processes change can
 // be mapped in no other way, and a futex has no safe interface. All accesses are atomic, or copies
 // of bytes whose values nothing relies on.
 #![allow(unsafe_code)]
@@ -283,7 +283,7 @@ pub fn is_alive(pid: u32) -> bool {
     sent == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
-/// What a process may do with a mapping.
+/// The access that a process has to a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,

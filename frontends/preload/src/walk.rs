@@ -66,7 +66,7 @@ impl Rest {
         self.names.extend(names.map(Bytes::copy_from_slice));
     }
 
-    /// What is left, with a target before it.
+    /// The components that are left, with the target of a link before them.
     fn joined(&self, target: &[u8]) -> Bytes {
         let mut path = target.to_vec();
         for name in self.names.iter().rev() {

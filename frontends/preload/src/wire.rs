@@ -369,7 +369,7 @@ mod tests {
         }
     }
 
-    /// What is decoded is encoded to the same bytes, and no bytes make the decoder panic.
+    /// A decoded request is encoded to the same bytes, and no bytes make the decoder panic.
     #[test]
     fn random_bytes_are_refused_or_are_a_request() {
         let mut random = fastrand::Rng::with_seed(31);

@@ -1,7 +1,7 @@
 //! Splits the byte stream of a connection into frames.
 //!
 //! A frame is a length of four bytes, a number of eight, both big-endian, and a body. The length
-//! counts what follows it. The number of a request is repeated by its answer; zero is a push.
+//! counts the bytes after it. An answer repeats the number of its request; zero is a push.
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use serde::Serialize;

@@ -58,13 +58,13 @@ impl Config {
     }
 }
 
-/// What a client knows of its server.
+/// The state of a server, as its client knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Connected {
     /// Whether there is a connection.
     pub is_connected: bool,
-    /// How many times another start of the server was found. What was cached before may be of a
-    /// state that the store has lost; the points of answers tell.
+    /// How many times another start of the server was found. Values that were cached before may be
+    /// of a state that the store has lost; the points of answers tell.
     pub restarts: u64,
     /// How many locks were lost, because another client may have had them meanwhile.
     pub locks_lost: u64,

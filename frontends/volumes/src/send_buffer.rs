@@ -1,4 +1,4 @@
-//! The system's buffer for what a connection has sent and its peer has not read.
+//! The system's buffer for bytes that a connection has sent and its peer has not read.
 
 use std::os::fd::AsFd;
 

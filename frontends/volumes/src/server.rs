@@ -81,7 +81,7 @@ impl Config {
     }
 }
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 struct Shared {
     config: Config,
@@ -116,7 +116,7 @@ impl Shared {
     }
 
     /// Notes the store's start in the point of an answer. If the store has started again within
-    /// this process, volumes have forgotten their locks and holds: all clients then reconnect, and
+    /// this process, volumes have forgotten their locks and holds. All clients then reconnect, and
     /// restore theirs as after a restart of the server.
     fn saw(self: &Arc<Self>, point: DurabilityPoint) {
         let now = point.incarnation.0;
@@ -143,7 +143,7 @@ impl Shared {
         tracing::warn!("the store went back to an earlier state: clients of volumes reconnect");
         let shared = Arc::clone(self);
         tokio::spawn(async move {
-            // What sessions took since then, unseen.
+            // Ends the locks and holds that sessions took since then, before the server noticed.
             sessions::end_all(uses).await;
             {
                 let epoch = &mut *shared.epoch.lock();

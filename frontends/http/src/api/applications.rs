@@ -28,8 +28,8 @@ const LINES_MAX: usize = 1000;
 /// The bytes of their texts, unless one line alone is longer. In JSON a byte may become six, and
 /// clients read responses of up to 8 MiB.
 const LINES_BYTES_MAX: usize = 1 << 20;
-/// The pages of the log that one request reads, so that it ends where a function prints without end
-/// and none of its lines are wanted.
+/// The most pages of the log that one request reads. A request thus ends even if a function prints
+/// without end and none of its lines are wanted.
 const PASSED_MAX: usize = 64;
 /// The longest wait of a request for lines.
 const WAIT_MAX: Duration = Duration::from_secs(8);

@@ -2,11 +2,11 @@
 //!
 //! A response with content reads one slot of the volume, however long it takes, so a file that is
 //! replaced meanwhile is never seen half. That slot stays readable while a client goes on reading,
-//! for up to 15 minutes; then the response breaks off, and the client asks for the rest with
+//! for up to 15 minutes. Then the response breaks off, and the client asks for the rest with
 //! `Range` and `If-Match`.
 //!
-//! `attributes` shows what `stat` tells, `range` and `parameters` read a request, and `changes` has
-//! the requests that change files.
+//! `attributes` shows the attributes of `stat`, `range` and `parameters` read a request, and
+//! `changes` has the requests that change files.
 
 mod attributes;
 mod changes;
@@ -118,7 +118,7 @@ fn joined(request: &Request) -> Result<Option<Arc<VolumeTransaction>>, Problem> 
     Ok(Some(found))
 }
 
-/// The same within a transaction, which then depends on what it has read.
+/// The same within a transaction, which then depends on this read.
 async fn read_within(
     request: &Request,
     parameters: &Parameters<'_>,
@@ -159,7 +159,7 @@ async fn read_within(
     request.backend.within(0, Kind::Unavailable, read).await
 }
 
-/// Finds what the path leads to, once all that this depends on is durable.
+/// Finds the inode that the path leads to, once all dependencies of the answer are durable.
 async fn open(
     request: &Request,
     parameters: &Parameters<'_>,

@@ -1,5 +1,5 @@
-//! The calls of transactions that are on a volume: its keys, which take effect together with what
-//! the same transaction does to its files.
+//! The calls of transactions that are on a volume. Writes of its keys take effect together with the
+//! changes that the same transaction makes to its files.
 //!
 //! The keys are the volume's own. Those of the default keyspace are of another order of commits, so
 //! no transaction has both (T-3), and messages and invocations are refused by name.
@@ -66,7 +66,7 @@ pub(super) async fn write(
     Ok(no_content())
 }
 
-/// Refuses what a transaction on a volume cannot do.
+/// Refuses messages and invocations in a transaction on a volume.
 pub(super) fn refuse_effects(request: &Request, call: &Call) -> Result<(), Problem> {
     match request.backend.on_volume(call)? {
         Some(_) => Err(Problem::invalid(

@@ -1,4 +1,4 @@
-//! The routes of volumes: their list, what they are created with, quotas, snapshots, clones.
+//! The routes of volumes: their list, settings at creation, quotas, snapshots, clones.
 //!
 //! They are for clients alone. A function reads and writes files, and makes no volumes.
 
@@ -261,7 +261,7 @@ async fn take_snapshot(request: Request, body: Body) -> Answer {
     let taken = async {
         let store = volumes.all.open(&name).await?;
         let snapshot = store.snapshot().await?;
-        // A snapshot of what a crash could take back would be one of another history.
+        // If a crash took this state back, the snapshot would belong to another history.
         store.externalize(snapshot.point).await?;
         store.pin(pin, snapshot.value.slot).await
     };

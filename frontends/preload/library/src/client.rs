@@ -82,7 +82,7 @@ pub(crate) fn post(request: &Request<'_>) -> Result<(), Failure> {
     posted
 }
 
-/// The attributes of what a place is. `follows` says whether a link at its end is followed.
+/// The attributes of the inode at a place. `follows` says whether a link at its end is followed.
 pub(crate) fn status(place: Place<'_>, follows: bool) -> Result<Status, Failure> {
     let follows = follows.into();
     self::request(&Request::Stat { place, follows }, |reply| reply.get())

@@ -1,4 +1,4 @@
-//! The connection to the server: the shared memory, and what the variables say.
+//! The connection to the server: the shared memory, and the values of the environment variables.
 
 use std::{
     cell::UnsafeCell,
@@ -25,7 +25,7 @@ const INACTIVE: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(NEW);
 static FOUND: Once<Connection> = Once(UnsafeCell::new(MaybeUninit::uninit()));
 
-/// What a program needs to reach its server.
+/// The memory and the paths that a program needs to reach its server.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) region: Region,

@@ -1,4 +1,4 @@
-//! The functions that take the place of the C library's, by what they work on.
+//! The functions that replace the C library's, grouped by the objects that they work on.
 
 pub(crate) mod attributes;
 pub(crate) mod data;

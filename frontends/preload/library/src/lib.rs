@@ -1,6 +1,6 @@
 //! The library that routes the file calls of a program to the local server of a volume.
 //!
-//! The dynamic linker loads it into each program whose `LD_PRELOAD` names it, and then binds the
+//! The dynamic linker loads it into each program whose `LD_PRELOAD` names it. It then binds the
 //! program's calls of `open`, `read`, ... to the functions of `hooks` instead of those of the C
 //! library. A function routes a call by its path or its descriptor: to the server, or on to the
 //! C library.
@@ -10,14 +10,15 @@
 //!       ──▶ the C library, for all that is outside of the volume
 //! ```
 //!
-//! - `connection` is the shared memory; `start` finds what the program has inherited.
+//! - `connection` is the shared memory; `start` finds the state that the program has inherited.
 //! - `reserve` opens the empty file that stands for an open inode. The kernel's description of it
 //!   has the position, the flags and the locks, so dup, fork and exec share them as they must.
 //! - The kernel's working directory is a mirror of the one in the volume, in the server's folder.
 //!   So it too survives fork and exec.
 //!
-//! The library cannot see system calls that a program makes without the C library: those of static
-//! programs, which `execve` refuses by name, and direct ones. It is for x86-64 and glibc.
+//! The library cannot see system calls that a program makes without the C library. Static programs
+//! make such calls, and `execve` refuses them by name. Other programs may make direct calls. The
+//! library is for x86-64 and glibc.
 //!
 //! Invariants
 //! - A hook allocates nothing, but where the function that it replaces does so too (stdio).

@@ -2,7 +2,7 @@
 
 use crate::{connection, hooks::streams, reserve, route};
 
-/// Runs before `main`. A call from the constructor of a library that runs earlier is routed by its
+/// Runs before `main`. Constructors of other libraries may run earlier. Their calls are routed by
 /// path, but not by a descriptor that the program has inherited.
 #[used]
 #[unsafe(link_section = ".init_array")]

@@ -17,7 +17,7 @@ pub(crate) const NO_FILE: c_int = -1;
 pub(crate) fn call(number: c_long, arguments: [usize; 6]) -> Result<usize> {
     let mut result: isize = number as isize;
     // SAFETY: the callers' pointers are valid for the call, or the kernel refuses them. The
-    // instruction changes rcx and r11, and what the call writes.
+    // instruction changes rcx, r11, and the memory that the call writes to.
     unsafe {
         asm!(
             "syscall",
@@ -184,7 +184,7 @@ impl PathBuffer {
         }
     }
 
-    /// Fills it with what `fill` writes to the bytes that it is given; it returns their number.
+    /// Fills it with the bytes that `fill` writes to its argument; `fill` returns their number.
     pub(crate) fn fill(&mut self, fill: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<()> {
         let len = fill(&mut self.bytes[..Self::BYTES - 1])?;
         self.len = len.min(Self::BYTES - 1);

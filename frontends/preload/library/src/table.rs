@@ -19,7 +19,7 @@ const INO: u64 = NO_WRITE - 1;
 
 static TABLE: [AtomicU64; DESCRIPTORS] = [const { AtomicU64::new(0) }; DESCRIPTORS];
 
-/// What a routed descriptor stands for.
+/// The open inode that a routed descriptor stands for, with its access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Open(u64);
 
@@ -61,7 +61,7 @@ impl Open {
     }
 }
 
-/// What a descriptor stands for; `None` if it is not routed.
+/// The open inode that a descriptor stands for; `None` if it is not routed.
 pub(crate) fn get(fd: c_int) -> Option<Open> {
     let entry = TABLE.get(usize::try_from(fd).ok()?)?;
     let open = entry.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! Calls over whatever connection there is, and what has to be restored after a reconnect.
+//! Calls over the current connection, and the possessions to restore after a reconnect.
 
 use std::{
     sync::{
@@ -71,7 +71,7 @@ impl Client {
         }
     }
 
-    /// What has to be restored. Held for moments only.
+    /// The possessions to restore. Callers hold the lock for moments only.
     pub(super) fn held(&self) -> MutexGuard<'_, Held> {
         self.possessions.held.lock()
     }

@@ -1,4 +1,4 @@
-//! What a server that has restarted has to learn again, and locks that have to be given back.
+//! The possessions that a restarted server has to learn again, and locks to give back.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use crate::wire::VolumeNumber;
 /// The most locks that wait to be given back. Others are freed at the end of the session.
 const UNDOS_MAX: usize = 1_024;
 
-/// What a server that has restarted has to learn again.
+/// The possessions that a restarted server has to learn again.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     pub(super) volumes: BTreeMap<VolumeNumber, VolumeName>,
@@ -30,7 +30,7 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) struct Undo {
     pub(super) ticket: Ticket,
-    /// What the owner had on its bytes before.
+    /// The locks that the owner had on its bytes before.
     pub(super) before: Vec<Piece>,
 }
 
@@ -49,7 +49,7 @@ impl Possessions {
         (Self { held, undos }, receiver)
     }
 
-    /// Gives the owner of `ticket` back what it had `before`.
+    /// Gives the owner of `ticket` back the locks that it had `before`.
     pub(super) fn undo(&self, ticket: Ticket, before: Vec<Piece>) {
         if self.undos.try_send(Undo { ticket, before }).is_err() {
             tracing::warn!(
@@ -58,7 +58,7 @@ impl Possessions {
         }
     }
 
-    /// Gives the owner of `ticket` back what it has by its own knowledge.
+    /// Gives the owner of `ticket` back the locks that this client knows of.
     pub(super) fn undo_unknown(&self, ticket: &Ticket) {
         let before = self.held.lock().locks.on(ticket);
         self.undo(ticket.clone(), before);

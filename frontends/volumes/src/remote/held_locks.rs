@@ -69,7 +69,7 @@ impl Ticket {
 }
 
 impl HeldLocks {
-    /// Notes that `ticket` was granted. Returns what the owner had on these bytes before.
+    /// Notes that `ticket` was granted. Returns the owner's earlier locks on these bytes.
     pub(super) fn take(&mut self, ticket: &Ticket) -> Vec<Piece> {
         let (place, new) = (ticket.place(), ticket.piece());
         if new.bytes.first > new.bytes.last {
@@ -86,7 +86,7 @@ impl HeldLocks {
         before
     }
 
-    /// What the owner of `ticket` has on its bytes.
+    /// The locks that the owner of `ticket` has on its bytes.
     pub(super) fn on(&self, ticket: &Ticket) -> Vec<Piece> {
         let held = self.0.get(&ticket.place()).map_or(&[][..], Vec::as_slice);
         inside(held, ticket.lock.bytes)

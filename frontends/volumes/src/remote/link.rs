@@ -38,7 +38,7 @@ pub(super) enum NoAnswer {
     TooLong,
 }
 
-/// An answer, and what the owner of a lock that was granted had before on its bytes.
+/// An answer. If it grants a lock, also the earlier locks of the owner on its bytes.
 #[derive(Debug)]
 struct Reply {
     answer: Answer,
@@ -93,7 +93,7 @@ impl Link {
     }
 
     /// Asks for a lock. If the call is dropped, its wait ends; if the lock is granted nevertheless,
-    /// the owner gets back what it had before.
+    /// the owner gets back its earlier locks.
     pub(super) async fn lock(&self, ticket: &Ticket) -> Result<Answer, NoAnswer> {
         let call = Call::Lock(ticket.owner, ticket.lock.clone());
         let request = Request::On(ticket.volume, call);

@@ -1,7 +1,7 @@
 //! One connection: reads requests, performs them, and writes their answers.
 //!
-//! One task does all of it. Most calls finish when they are first polled, so that a request costs
-//! one read and one write, and answers of one batch leave in one write.
+//! One task does all of it. Most calls finish when they are first polled, so a request costs one
+//! read and one write. The answers of one batch are sent in one write.
 
 use std::{collections::BTreeMap, io, pin::pin, sync::Arc, time::Duration};
 

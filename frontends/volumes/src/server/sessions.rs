@@ -1,4 +1,4 @@
-//! The sessions of clients, and what ends with them.
+//! The sessions of clients, and the locks and holds that end with them.
 //!
 //! A session is known from its first connection until [`Config::session_grace`] after the end of
 //! its last one. While its locks and holds are being ended, it cannot come back: otherwise a hold
@@ -135,7 +135,7 @@ impl Sessions {
         self.known.lock().remove(&key);
     }
 
-    /// Ends what the session has, at its own wish.
+    /// Ends the locks and holds of the session, at its own wish.
     pub(super) async fn end_now(&self, key: SessionKey) {
         let uses = self
             .known
@@ -157,7 +157,7 @@ impl Sessions {
         uses
     }
 
-    /// Sessions may begin again, and restore what they had.
+    /// Sessions may begin again, and restore their locks and holds.
     pub(super) fn end_loss(&self) {
         self.is_losing.store(false, Ordering::SeqCst);
     }

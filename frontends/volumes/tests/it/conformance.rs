@@ -1,4 +1,4 @@
-//! Volumes of a server do what volumes do.
+//! Volumes of a server behave like local volumes.
 
 use std::sync::{
     Arc,

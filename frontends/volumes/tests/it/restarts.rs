@@ -102,7 +102,7 @@ async fn each_proposal_commits_once_while_the_server_is_killed() {
 #[tokio::test]
 async fn a_server_that_lost_its_memory_learns_of_holds_and_locks() {
     let (mut world, model) = one().await;
-    // The model counts from zero, which is the start of what is always durable.
+    // The model counts its starts from zero, which is the start of `DurabilityPoint::DURABLE`.
     model.crash();
     let (one, two) = (world.client().await, world.client().await);
     let (first, second) = (open(&one).await, open(&two).await);
@@ -121,7 +121,7 @@ async fn a_server_that_lost_its_memory_learns_of_holds_and_locks() {
     model.crash();
     world.start();
     let restarted = Instant::now();
-    // The second client comes first, and is not granted what the first one has.
+    // The second client comes first, and is not granted the lock of the first.
     let taken = takes(&*second, 1, exclusive(Wait::Never)).await;
     assert!(!taken && restarted.elapsed() >= GRACE, "{taken}");
     let state = connected(&one, |state| state.is_connected && state.restarts == 1).await;
@@ -144,7 +144,7 @@ async fn a_server_that_lost_its_memory_learns_of_holds_and_locks() {
 #[tokio::test]
 async fn a_store_that_starts_again_within_the_server_is_as_a_restart() {
     let (world, model) = one().await;
-    // The model counts from zero, which is the start of what is always durable.
+    // The model counts its starts from zero, which is the start of `DurabilityPoint::DURABLE`.
     model.crash();
     let (one, two) = (world.client().await, world.client().await);
     let (first, second) = (open(&one).await, open(&two).await);

@@ -279,7 +279,7 @@ impl Handle {
     }
 }
 
-/// Errors: `Invalid` for a pin that keeps what a clone reads.
+/// Errors: `Invalid` for a pin that keeps the snapshot that a clone reads.
 fn check_pin(name: &PinName) -> Result<()> {
     if rows::is_of_clone(name) {
         return Err(Error::Invalid(

@@ -149,8 +149,8 @@ impl Fold {
     }
 }
 
-/// What the sequencer knows of a value that is used as a number: only a short one can be a number,
-/// or become one by a patch.
+/// The sequencer's knowledge of a value that is used as a number. Only a short value can be a
+/// number, or become one by a patch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Base {
     /// The value, of at most eight bytes; `None`: the key is absent.
@@ -206,7 +206,7 @@ pub fn numbers_of(writes: &[Write]) -> impl Iterator<Item = &Key> {
 }
 
 /// Computes the changes of `writes`, in their order. `base` knows the present value of each of
-/// [`numbers_of`] them. Refuses what no state can hold.
+/// [`numbers_of`] them. Refuses writes whose result no state can hold.
 pub fn resolve(writes: &[Write], base: impl Fn(&Key) -> Base) -> Result<Resolved, Refusal> {
     let mut drafts = Drafts {
         base,
@@ -281,7 +281,7 @@ impl Draft {
         }
     }
 
-    /// What of it is a number, given what it is based on.
+    /// The base after this draft, given the base before it.
     fn after(&self, base: &Base) -> Base {
         let whole = self.whole.as_ref().map(|whole| base.after(whole));
         let whole = whole.unwrap_or_else(|| base.clone());

@@ -1,7 +1,8 @@
-//! What every [`VolumeStore`] does: one suite for all implementations.
+//! The behaviour of every [`VolumeStore`]: one suite for all implementations.
 //!
 //! Clients of a random history interleave. Afterwards a sequential oracle, a map of keys to bytes,
-//! executes the committed proposals in the order of their slots, and must see what they saw.
+//! executes the committed proposals in the order of their slots. It must see the
+//! values that the clients saw.
 //!
 //! Other crates reach it with the feature `contract`, in their tests alone.
 
@@ -227,8 +228,8 @@ pub fn some_range(random: &mut fastrand::Rng) -> KeyRange {
     KeyRange::new("d", names[from], until).expect("short")
 }
 
-/// V1, V4, V5: what committed is equivalent to a sequential execution in the order of slots, and
-/// no transaction is before one that had ended when it began.
+/// V1, V4, V5: the committed transactions are equivalent to a sequential execution in the order of
+/// slots. No transaction precedes another that had ended when it began.
 pub async fn histories_are_strictly_serializable(open: Open<'_>, seeds: u64) {
     let mut counts = [0; 2];
     for seed in 0..seeds {
@@ -419,7 +420,7 @@ pub async fn a_proposal_commits_at_most_once(open: Open<'_>) {
     );
 }
 
-/// Numbers that do not exist are zero, and what is no number is refused.
+/// Numbers that do not exist are zero, and a value that is no number is refused.
 pub async fn numbers_have_their_range(open: Open<'_>) {
     let volume = open();
     let (text, number) = (key("d", "a"), key("i", "n"));

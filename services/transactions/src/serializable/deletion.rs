@@ -19,7 +19,8 @@ use crate::{
 /// Items in one page that is deleted.
 const PAGE_ITEMS: usize = 100;
 
-/// Deletes all data of the volume with this keyspace, and the pin that kept what it read.
+/// Deletes all data of the volume with this keyspace, and the pin that kept the snapshot it
+/// was cloned from.
 pub(crate) async fn delete_data(store: &Store, row: &VolumeRow) -> Result<()> {
     let keyspace = row.keyspace;
     if let Some((parent, _)) = row.parents.first() {

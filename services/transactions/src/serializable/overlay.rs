@@ -18,7 +18,7 @@ use crate::serializable::{
     model::{Key, KeyRange, ProposalId, Slot, StageId, Verdict},
 };
 
-/// What each decision counts as, in bytes, besides its changes.
+/// The bytes that each decision counts as, besides its changes.
 const DECISION_BYTES: usize = 1 << 10;
 
 /// A slot that was written.

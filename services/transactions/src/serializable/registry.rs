@@ -1,7 +1,7 @@
-//! The rows of volumes: which volumes exist, and with what settings.
+//! The rows of volumes: the volumes that exist, with their settings.
 //!
-//! A deleted volume's row moves to a name that no volume has, so that its own name is free at once,
-//! and its data are deleted afterwards.
+//! A deleted volume's row moves to a name that no volume has, so that its own name is free at once.
+//! Its data are deleted afterwards.
 
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@
 //! their groups, so that a scan, which stays within a group, reads one partition.
 //!
 //! Invariants
-//! - The versions of one key are one range of one partition, newest first, and ranges of two keys
-//!   do not touch: a zero byte in a group or name becomes `00 FF`, and `00 01` ends it.
+//! - The versions of one key are one range of one partition, newest first. Ranges of two keys do
+//!   not touch: a zero byte in a group or name becomes `00 FF`, and `00 01` ends it.
 //! - Keys are in the order of their names within a group.
 //! - No sort key is longer than [`layout::SORT_BYTES_MAX`].
 
@@ -46,7 +46,7 @@ pub const PINS: &[u8] = b"t/xp/";
 /// The prefix of partitions of the outcomes of client ids.
 pub const OUTCOMES: &[u8] = b"t/xn/";
 
-/// How the names of pins begin that keep what clones read.
+/// The prefix of the names of pins that keep the snapshots that clones read.
 const PINS_OF_CLONES: &str = "clone/";
 /// Ends a group and a name.
 const END: [u8; 2] = [0, 1];
@@ -91,7 +91,7 @@ pub fn pin(keyspace: KeyspaceId, name: &PinName) -> ItemKey {
     ItemKey::new(pins(keyspace), name.as_str())
 }
 
-/// The pin that keeps what a clone reads.
+/// The pin that keeps the snapshot that a clone reads.
 pub fn pin_of_clone(keyspace: KeyspaceId) -> PinName {
     let name = PinName::new(format!("{PINS_OF_CLONES}{}", keyspace.0));
     name.expect("it is short")
@@ -264,7 +264,7 @@ impl VersionRow {
         FORMAT.encode(&Self { crc, change }, bytes_len)
     }
 
-    /// Decodes what [`VersionRow::encode`] made. Errors: `Corrupt`.
+    /// Decodes the bytes of [`VersionRow::encode`]. Errors: `Corrupt`.
     pub fn decode(row: &[u8]) -> Result<Change> {
         let Self { crc, change } = FORMAT.decode(row, "a version of a volume")?;
         if crc32fast::hash(&change) != crc {
@@ -313,7 +313,7 @@ impl ChangeRow {
         FORMAT.encode(self, keys + 64 * self.decided.len() + 32)
     }
 
-    /// Decodes what [`ChangeRow::encode`] made. Errors: `Corrupt`.
+    /// Decodes the bytes of [`ChangeRow::encode`]. Errors: `Corrupt`.
     pub fn decode(row: &[u8]) -> Result<Self> {
         let row: Self = FORMAT.decode(row, "the changes of a slot")?;
         if !row.keys.is_sorted_by(|one, next| one < next) {
@@ -324,7 +324,7 @@ impl ChangeRow {
     }
 }
 
-/// How far a volume's log is installed, and what its rows hold.
+/// How far a volume's log is installed, and the content of its rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct InstalledState {
     /// The last installed slot. Rows of later slots do not count.
@@ -352,7 +352,7 @@ impl InstalledState {
         FORMAT.encode(self, 64 + 20 * self.gaps.len())
     }
 
-    /// Decodes what [`InstalledState::encode`] made. Errors: `Corrupt`.
+    /// Decodes the bytes of [`InstalledState::encode`]. Errors: `Corrupt`.
     pub fn decode(row: &[u8]) -> Result<Self> {
         Ok(FORMAT.decode(row, "the installed state of a volume")?)
     }
@@ -380,7 +380,7 @@ impl OutcomeRow {
         FORMAT.encode(self, 64 + self.id.id().len())
     }
 
-    /// Decodes what [`OutcomeRow::encode`] made. Errors: `Corrupt`.
+    /// Decodes the bytes of [`OutcomeRow::encode`]. Errors: `Corrupt`.
     pub fn decode(row: &[u8]) -> Result<Self> {
         Ok(FORMAT.decode(row, "the outcome of a proposal")?)
     }

@@ -1,7 +1,7 @@
-//! The slots of a volume's log. A slot decides its commits, and holds what they write.
+//! The slots of a volume's log. A slot decides its commits, and holds their changes.
 //!
-//! Decoding checks everything that the encoder guarantees, because a damaged slot must not become a
-//! value: bounds of keys and values, one change for each key, and verdicts.
+//! Decoding checks everything that the encoder guarantees: bounds of keys and values, one change
+//! for each key, and verdicts. A damaged slot must not become a value.
 
 #[cfg(test)]
 mod tests;
@@ -46,7 +46,7 @@ pub struct VolumeSlot {
 pub struct SlotCommit {
     /// Its identity.
     pub id: ProposalId,
-    /// What it writes.
+    /// The changes that it writes.
     pub changes: Changes,
     /// The positions of its appends.
     pub appended_at: Vec<u64>,
@@ -177,7 +177,7 @@ impl VolumeSlot {
         FORMAT.encode(self, commits.sum::<usize>() + 64 * self.closed.len() + 32)
     }
 
-    /// Decodes what [`VolumeSlot::encode`] made. Errors: `Corrupt`.
+    /// Decodes the bytes of [`VolumeSlot::encode`]. Errors: `Corrupt`.
     pub fn decode(payload: &[u8]) -> Result<Self> {
         let slot: Self = FORMAT.decode(payload, "a slot of a volume's log")?;
         let are_sound = slot.commits.iter().all(|commit| match &commit.changes {

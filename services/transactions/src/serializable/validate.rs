@@ -9,10 +9,10 @@
 //! that a decision asks for: it loads numbers, and reads the change rows for old proposals.
 //!
 //! Invariants
-//! - No proposal commits that read what was written since, by an earlier slot or an earlier member
-//!   of its draft. Numbers are compared with all of these applied.
-//! - A proposal id is decided once. What the validator has forgotten is in change rows: a proposal
-//!   from before that is not decided until the shell has looked there.
+//! - No proposal commits if an earlier slot, or an earlier member of its draft, has written its
+//!   reads since its `at`. Numbers are compared with all of these applied.
+//! - A proposal id is decided once. Change rows have the decisions that the validator has
+//!   forgotten. The shell reads them before the validator decides a proposal from that time.
 //! - A refusal that could pass later closes the proposal in the slot.
 //!
 //! Pure: no I/O, no clock.
@@ -68,7 +68,7 @@ impl Remembered for Key {
     }
 }
 
-/// What decides proposals on one volume.
+/// Decides the proposals on one volume.
 #[derive(Debug)]
 pub struct Validator {
     writers: LastWriters<Key>,

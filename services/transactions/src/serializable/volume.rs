@@ -1,4 +1,4 @@
-//! A volume on the store: its log, its rows, and what it keeps in memory.
+//! A volume on the store: its log, its rows, and its state in memory.
 //!
 //! ```text
 //!  commit ──▶ waiting ──▶ order: validate in turn, one slot of the log ──▶ overlay, answers
@@ -15,8 +15,8 @@
 //! Invariants
 //! - Nothing depends on the future of a caller: a slot that is being written belongs to the volume,
 //!   and the next caller finishes it.
-//! - What is visible is in the log. A slot is trimmed after its rows and the installed state that
-//!   names it.
+//! - A visible slot is in the log. It is trimmed after its rows, and the installed state that names
+//!   it, are written.
 
 mod collect;
 mod install;
@@ -244,7 +244,7 @@ impl Volume {
         self.store.finish(&row).await?;
         let mut state = self.state();
         if let Some(slot) = state.pins.remove(name) {
-            // What only this pin has kept is found by a scan of all versions.
+            // Only a scan of all versions finds the versions that this pin alone has kept.
             state.rescans |= slot < state.installed.horizon;
         }
         drop(state);

@@ -20,7 +20,7 @@ use crate::{
 pub const VOLUME_NAME_BYTES_MAX: usize = 63;
 
 /// The name of a volume: 1 to [`VOLUME_NAME_BYTES_MAX`] of the characters `a-z`, `0-9`, `-`, `_` and
-/// `.`, of which the first is a letter or a digit.
+/// `.`. The first is a letter or a digit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct VolumeName(String);
@@ -65,7 +65,7 @@ impl TryFrom<String> for VolumeName {
     }
 }
 
-/// What a volume is created with.
+/// The settings of a volume at its creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeSettings {
     /// The size of its blocks, which never changes.
@@ -101,7 +101,7 @@ pub trait Volumes: fmt::Debug + Send + Sync {
     /// All volumes in the order of their names.
     fn list(&self) -> BoxFuture<'_, Result<Vec<VolumeInfo>>>;
 
-    /// Changes the most bytes that a volume may take. What it has already stays.
+    /// Changes the most bytes that a volume may take. Its present data stay.
     fn set_quota<'a>(
         &'a self,
         name: &'a VolumeName,

@@ -39,9 +39,9 @@ pub struct Survivor {
 
 /// A finished run.
 pub struct Evidence<'run> {
-    /// What the clients were told.
+    /// The answers that the clients received.
     pub history: &'run History,
-    /// What has committed, at or before the last read.
+    /// The transactions that have committed, at or before the last read.
     pub survivors: &'run [Survivor],
     /// Whether the store has a point.
     pub is_durable: &'run dyn Fn(DurabilityPoint) -> bool,
@@ -80,7 +80,7 @@ impl Evidence<'_> {
         looks.filter(|look| (self.is_durable)(look.point))
     }
 
-    /// V1: what committed is not equivalent to an execution in the order of slots, or a read saw
+    /// V1: the commits are not equivalent to an execution in the order of slots, or a read saw
     /// another state than that of its slot.
     fn contradictions(&self) -> Vec<String> {
         let mut slots = BTreeMap::<Slot, (Vec<&Survivor>, Vec<&Look>)>::new();

@@ -1,4 +1,4 @@
-//! What the clients of a volume were told.
+//! The answers that the clients of a volume received.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct Look {
     pub is_tail: bool,
     /// The slot that it read at.
     pub slot: Slot,
-    /// What it read; a snapshot reads nothing.
+    /// The parts that it read; a snapshot reads nothing.
     pub saw: Vec<Saw>,
     /// All that it saw lies at or before this point.
     pub point: DurabilityPoint,
@@ -44,11 +44,11 @@ pub struct Sent {
 /// One attempt of a transaction.
 #[derive(Debug, Clone)]
 pub struct Transaction {
-    /// What was sent.
+    /// The proposal that the client sent.
     pub proposal: Proposal,
     /// Its writes.
     pub writes: Vec<Write>,
-    /// What it has read.
+    /// The parts that it has read.
     pub saw: Vec<Saw>,
     /// Its sendings.
     pub sent: Vec<Sent>,

@@ -213,7 +213,8 @@ async fn create(cluster: &Cluster) -> VolumeName {
     name
 }
 
-/// What has committed at or before slot `last`: the last attempt of each transaction is sent again.
+/// The transactions that have committed at or before slot `last`. To learn them, `reader` sends the
+/// last attempt of each transaction again.
 async fn survivors(reader: &mut Client, history: &RefCell<History>, last: Slot) -> Vec<Survivor> {
     let mut attempts = BTreeMap::new();
     for (place, transaction) in history.borrow().transactions.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Requests that change files.
 //!
-//! A change is durable when its response is sent. A request that came from a step of a workflow
-//! first waits for what the step depends on (rule P5), because files belong to no step.
+//! A change is durable when its response is sent. A request from a step of a workflow first waits
+//! for the dependencies of the step (rule P5), because files belong to no step.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
 const NO_BODY: &str = "this takes no body";
 
-/// What must hold of the file at a path.
+/// A condition that the file at a path must meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Condition {
     Nothing,
@@ -329,8 +329,8 @@ pub(super) async fn set_attributes(request: Request, body: Body) -> Answer {
     .await
 }
 
-/// Runs `work` as one transaction, and answers once it is durable; or within the transaction that
-/// the request names, which then keeps the memory of the body, `buffered`.
+/// Runs `work` as one transaction, and answers once it is durable. If the request names a
+/// transaction, `work` runs within that, which then keeps the memory of the body, `buffered`.
 async fn change<F>(
     request: &Request,
     bytes: usize,
@@ -354,7 +354,7 @@ where
     let done = async {
         let volume = volumes.open(&name).await?;
         let done = volume.files.transact(work).await;
-        // A refusal too depends on what was read.
+        // A refusal too depends on the state that the transaction read.
         volume.files.fsync().await.map_err(of_change)?;
         done.map_err(of_change)
     };
@@ -386,7 +386,7 @@ fn of_change(errno: Errno) -> Problem {
     }
 }
 
-/// What is at a path, if anything.
+/// The inode at a path, if there is one.
 async fn existing(
     transaction: &mut Transaction,
     path: &Bytes,

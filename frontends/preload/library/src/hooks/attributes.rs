@@ -22,7 +22,7 @@ const NO_FOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
 /// The device of all inodes of volumes: no other file system has this one.
 const DEVICE: u64 = 0x4c_4600;
 
-/// Fills in what the kernel would.
+/// Fills in the fields as the kernel would.
 fn filled(status: &Status) -> Stat {
     // SAFETY: all bytes zero are a valid value.
     let mut stat: Stat = unsafe { std::mem::zeroed() };
@@ -44,7 +44,7 @@ fn filled(status: &Status) -> Stat {
     stat
 }
 
-/// The attributes of what a path leads to; of a routed descriptor with an empty path.
+/// The attributes of the inode at a path, or of a routed descriptor if the path is empty.
 fn look<T>(
     dirfd: c_int,
     path: *const c_char,
@@ -125,7 +125,7 @@ fn write_statx(to: *mut Statx, stat: &Stat) {
     unsafe { to.write(all) };
 }
 
-/// Whether the permissions allow what `mode` asks for.
+/// Whether the permissions allow the access that `mode` asks for.
 fn allows(status: &Status, mode: c_int, flags: c_int) -> Result<c_int> {
     let (uid, gid) = if flags & libc::AT_EACCESS == 0 {
         (syscall!(SYS_getuid)? as u32, syscall!(SYS_getgid)? as u32)
@@ -168,7 +168,7 @@ fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Re
     )?
 }
 
-/// Changes attributes of what a path leads to; of a routed descriptor with an empty path.
+/// Changes attributes of the inode at a path, or of a routed descriptor if the path is empty.
 fn change_at(
     dirfd: c_int,
     path: *const c_char,

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The position after an append: the end of the file, which is asked for only if a call needs it.
-/// It is also the end of what a position can be: 2 TiB, since the folder's file system has a limit.
+/// It is also the highest position: 2 TiB, since the folder's file system has a limit.
 const AT_END: i64 = 1 << 41;
 /// The most parts of one call.
 const IOV_MAX: c_int = 1_024;

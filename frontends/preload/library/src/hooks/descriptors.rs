@@ -1,4 +1,4 @@
-//! Descriptors as such: `close`, `dup`, `fcntl`, and what changes the length of a file.
+//! Descriptors as such: `close`, `dup`, `fcntl`, and calls that change the length of a file.
 
 use std::{
     ffi::{c_int, c_long, c_uint},

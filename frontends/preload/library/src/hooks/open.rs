@@ -31,7 +31,7 @@ pub(crate) fn masked(mode: c_uint) -> u32 {
     mode & !mask
 }
 
-/// The user and the group of what the process creates.
+/// The user and the group of the inodes that the process creates.
 pub(crate) fn user() -> (u32, u32) {
     let uid = syscall!(SYS_geteuid).unwrap_or_default() as u32;
     let gid = syscall!(SYS_getegid).unwrap_or_default() as u32;

@@ -103,8 +103,8 @@ fn canonical(path: *const c_char, to: *mut c_char) -> Result<*mut c_char> {
     }
 }
 
-/// Checks a program that the kernel will start. Errors: `ENOEXEC` for a static one, and `EPERM` for
-/// one that the dynamic linker would not preload into, because it changes the user.
+/// Checks a program that the kernel will start. Errors: `ENOEXEC` for a static program. `EPERM` for
+/// a program that changes the user, because the dynamic linker would not preload into it.
 fn check_program(path: *const c_char) -> Result<()> {
     if connection::get().is_none() {
         return Ok(());

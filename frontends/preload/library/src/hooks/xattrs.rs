@@ -40,7 +40,7 @@ fn on_target<T>(
     }
 }
 
-/// Copies the rest of a reply to the caller, who may only ask for its length.
+/// Copies the rest of a reply to the caller. A caller may ask for its length alone.
 fn copied(reply: &Reader<'_>, to: *mut c_void, count: size_t) -> Result<ssize_t> {
     let value = reply.rest();
     if count > 0 {
@@ -53,7 +53,7 @@ fn copied(reply: &Reader<'_>, to: *mut c_void, count: size_t) -> Result<ssize_t>
     Ok(value.len() as ssize_t)
 }
 
-/// A name. Errors: `EOPNOTSUPP` for those that the volume does not keep, such as ACLs.
+/// A name. Errors: `EOPNOTSUPP` for names that the volume does not keep, such as ACLs.
 fn name<'a>(name: *const c_char) -> Result<&'a [u8]> {
     // SAFETY: the callers have the contract of a system call with this name.
     let name = unsafe { sys::bytes(name) };

@@ -100,7 +100,7 @@ fn library() -> PathBuf {
 
 /// A command with the library.
 fn command(server: &Server, program: &str) -> Command {
-    // It ends hanging programs, and what they started.
+    // `timeout` ends a program that hangs, and the processes that it started.
     let mut command = Command::new("timeout");
     command.args(["-k", "5", "60", program]);
     command.envs(server.environment().iter().cloned());

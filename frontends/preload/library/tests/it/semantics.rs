@@ -1,4 +1,4 @@
-//! What descriptors share, what conflicts, and what is refused.
+//! The state that descriptors share, conflicts of transactions, and refused calls.
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn only_reads_of_the_end_depend_on_the_length() {
         let server = world.transaction();
         let open = "fd = os.open(at + '/f', os.O_RDWR | os.O_APPEND)";
         python(&server, &format!("{open}\n{reads}\nos.mkdir(at + '/d')"));
-        // In another block than what is read: only the length changes for it.
+        // This changes another block than the reads name: for them only the length changes.
         output(&world.calls(), "truncate -s 100000 $AT/f");
         let committed = world.commit(
             server

@@ -25,7 +25,7 @@ fn asked(key: Key, first: u64, last: u64, mode: LockMode) -> Lock {
     }
 }
 
-/// F-1: the table grants exactly what a map of single bytes would grant.
+/// F-1: the table grants exactly the locks that a map of single bytes would grant.
 #[test]
 fn locks_are_granted_byte_by_byte() {
     let mut random = fastrand::Rng::with_seed(1);

@@ -26,7 +26,7 @@ pub struct Lock {
     pub family: LockFamily,
     /// The bytes; for flock all of them.
     pub bytes: LockBytes,
-    /// What is asked for.
+    /// The effect that the owner asks for.
     pub mode: LockMode,
     /// The process that asks, for `F_GETLK`.
     pub pid: u32,
@@ -76,7 +76,7 @@ pub enum LockMode {
     Unlocked,
 }
 
-/// What a call does while another owner's lock is in the way.
+/// The behaviour of a call while another owner's lock is in the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wait {
     /// It only asks whether the lock would be granted, as `F_GETLK`.

@@ -61,7 +61,7 @@ impl TryFrom<(Bytes, u64)> for ProposalId {
 
 /// A transaction that wants to commit.
 ///
-/// It commits if no other transaction has written, since `at`, what it read, and if its predicates
+/// It commits if no other transaction has written its reads since `at`, and if its predicates
 /// hold now. Its reads and writes then happen at once, in its slot. Writes are never validated, so
 /// blind writes do not conflict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ pub struct Proposal {
     pub id: ProposalId,
     /// The keys that it read, also those that were absent.
     pub reads: Vec<Key>,
-    /// What must hold besides.
+    /// The conditions that must hold besides.
     pub predicates: Vec<Predicate>,
     /// Its writes, which take effect in their order.
     pub writes: Writes,
@@ -167,7 +167,7 @@ pub enum Write {
     Add {
         /// The key.
         key: Key,
-        /// What is added.
+        /// The number that is added.
         delta: i64,
     },
     /// Raises the number to `value`. It writes nothing if the number is as high already.
@@ -225,7 +225,7 @@ pub enum Verdict {
         /// The byte position of each of its appends, in their order.
         appended_at: Vec<u64>,
     },
-    /// It never takes effect: another transaction wrote what it read, or a predicate does not hold.
+    /// It never takes effect: another transaction wrote its reads, or a predicate does not hold.
     /// Begin again at a newer snapshot.
     Conflict {
         /// The key that was written, compared or locked.

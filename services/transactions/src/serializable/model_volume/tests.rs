@@ -84,7 +84,7 @@ fn collection_keeps_pins_and_what_is_newer_than_its_horizon() {
     });
 }
 
-/// V6: a crash takes what no call externalized, and nothing else.
+/// V6: a crash takes the slots that no call externalized, and nothing else.
 #[test]
 fn a_crash_takes_what_was_not_externalized() {
     simulated::run(async {

@@ -84,7 +84,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// What becomes of a candidate.
+/// The next step for a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Answer it now: this does not depend on the slot.
@@ -362,7 +362,7 @@ impl<'a> Draft<'a> {
         self.decide_after(&proposal.id, Outcome::Commits { appended_at })
     }
 
-    /// Closes the proposal, because what it failed on may change.
+    /// Closes the proposal, because the state that it failed on may change.
     fn fail(&mut self, proposal: &Proposal, verdict: Verdict) -> Decision {
         self.closed.push((proposal.id.clone(), verdict.clone()));
         self.decide_after(&proposal.id, Outcome::Fails(verdict))

@@ -203,8 +203,8 @@ fn again(id: &ProposalId, attempt: u64) -> ProposalId {
     ProposalId::new(id.id().clone(), attempt).expect("as long as before")
 }
 
-/// V1, V2, V3: slots of several proposals decide and write what one proposal after the other does,
-/// also after a take-over, and if most of it is forgotten.
+/// V1, V2, V3: slots of several proposals have the decisions and writes of one proposal after the
+/// other. This also holds after a take-over, and if the validator has forgotten most of it.
 #[test]
 fn the_engine_decides_as_the_reference() {
     let mut counts = BTreeMap::<String, u64>::new();

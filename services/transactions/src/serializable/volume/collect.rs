@@ -1,4 +1,5 @@
-//! Collection: versions that no read may name any more go, and then what remembers them.
+//! Collection: deletes the versions that no read may name any more, and then the rows that
+//! remember them.
 //!
 //! The horizon is stored before any version goes, and reads check it after they have read. The
 //! change rows name the keys that were written, so only those are looked at; after a pin is removed,
@@ -180,7 +181,8 @@ impl Volume {
             }
         }
         let oldest = kept.first().copied();
-        // Oldest first: what a deletion hides must not come back. The deletion goes after it.
+        // Oldest first: a value that a deletion hides must not come back. The deletion goes after
+        // the value.
         let gone = |version: &&Version| {
             let is_bottom = self.parents.is_empty() && oldest == Some(version.slot);
             let is_unneeded = version.is_gone && is_bottom;

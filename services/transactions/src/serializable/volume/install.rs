@@ -126,7 +126,7 @@ impl Volume {
         let values = self
             .write_changes(&batch, &mut step, &mut installed)
             .await?;
-        // What follows the last slot wrote nothing.
+        // The slots after the last one wrote nothing.
         installed.slot = if is_all { visible } else { last.slot };
         step.end(&installed).await?;
         {
@@ -161,7 +161,7 @@ impl Volume {
             let changes: Vec<_> = written.changes.iter().collect();
             for some in changes.chunks(CONCURRENT_READS) {
                 if values.len() > VALUES_MAX {
-                    // From here on the rows have what was written so far.
+                    // From here on the rows have all changes so far.
                     step.write().await?;
                     values.clear();
                     are_known = false;

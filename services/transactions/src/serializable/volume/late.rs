@@ -1,4 +1,4 @@
-//! What change rows tell: about proposals that are older than the validator's memory, and about
+//! Queries of change rows: verdicts on proposals that are older than the validator's memory, and
 //! keys that were written since a slot.
 
 use ports::key_value::Scan;

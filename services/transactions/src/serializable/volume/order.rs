@@ -69,7 +69,7 @@ struct InFlight {
     answers: Vec<(Outcome, oneshot::Sender<Answer>)>,
 }
 
-/// What proposals need before they are decided.
+/// The reads that proposals need before they are decided.
 #[derive(Debug, Default)]
 struct Needs {
     numbers: BTreeSet<Key>,
@@ -117,7 +117,7 @@ impl Volume {
             let mut state = self.state();
             state.touch(proposal.at, self.context.clock.monotonic());
             if state.is_unknown(proposal.at) {
-                // What followed the slot is lost as well, so it has not committed.
+                // The slots after it are lost as well, so the proposal has not committed.
                 return Ok(state.answer(Verdict::SnapshotTooOld));
             }
         }
@@ -170,8 +170,8 @@ impl Volume {
         Ok(outcome.verdict_on(&proposal.id))
     }
 
-    /// Finishes the slot in flight, or decides proposals and writes the next one. Then gets what
-    /// the rest needs.
+    /// Finishes the slot in flight, or decides proposals and writes the next one. Then provides
+    /// the reads that the rest needs.
     async fn decide_waiting(self: &Arc<Self>, ordering: &mut Ordering) -> Result<()> {
         if ordering.in_flight.is_none() {
             let needs = self.decide(ordering);
@@ -250,7 +250,7 @@ impl Volume {
             return;
         };
         let payload = in_flight.payload.clone();
-        // If this future is dropped, the writer remembers the payload, and so does `in_flight`.
+        // If this future is dropped, the writer and `in_flight` remember the payload.
         let appended = self
             .store
             .append_resting(&mut ordering.writer, payload)
@@ -346,7 +346,7 @@ pub(super) fn is_of_client(id: &Bytes) -> bool {
     id.len() != RANDOM_ID_BYTES
 }
 
-/// Whether `writes` need room in the store beyond what its reserve is for.
+/// Whether `writes` need room in the store beyond the uses of its reserve.
 fn adds(writes: &[Write]) -> bool {
     let values: usize = writes
         .iter()

@@ -1,7 +1,7 @@
 //! Reads: the overlay of uninstalled slots, then the rows of versions.
 //!
 //! A read looks at the overlay and the installed slot at one moment, and ignores later rows. An
-//! installation that runs meanwhile therefore does not change what it sees.
+//! installation that runs meanwhile therefore does not change its result.
 
 use std::collections::VecDeque;
 
@@ -224,7 +224,7 @@ impl Filling {
     }
 }
 
-/// The keys of a range in the rows of a volume and of those that it was cloned from.
+/// The keys of a range in the rows of a volume and of the volumes that it was cloned from.
 struct Layers(Vec<Rows>);
 
 impl Layers {

@@ -106,7 +106,7 @@ impl Volume {
             return Ok(None);
         }
         let decoded = stored.iter().map(|part| decode_part(part));
-        // Bytes of a client: what does not decode is no stage.
+        // Bytes of a client: if they do not decode, they are no stage.
         Ok(decoded
             .collect::<Result<Vec<_>>>()
             .ok()

@@ -1,7 +1,7 @@
 //! How a start of the node begins to write a volume's log.
 //!
-//! It seals the log, reads the installed state, and replays the later slots. What was written and
-//! decided before that is in change rows ([`late`](super::late)).
+//! It seals the log, reads the installed state, and replays the later slots. Change rows have the
+//! earlier writes and decisions ([`late`](super::late)).
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -114,8 +114,8 @@ async fn check_newest(store: &Store, by: NodeId) -> Result<()> {
     store.check_fence()
 }
 
-/// Makes the installed state that of `epoch`, so that predecessors do not write it any more, and
-/// notes that the slots between the last one in the log and the seal are lost.
+/// Makes the installed state that of `epoch`, so that predecessors do not write it any more. Notes
+/// that the slots between the last one in the log and the seal are lost.
 async fn claim(
     context: &Context,
     store: &Store,

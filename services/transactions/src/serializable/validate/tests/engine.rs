@@ -1,4 +1,4 @@
-//! A volume of the pure parts: what the shell does, in memory and at once.
+//! A volume of the pure parts. It does the work of the shell in memory and at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

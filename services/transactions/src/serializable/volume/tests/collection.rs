@@ -1,4 +1,4 @@
-//! Collection: what no read may name goes, and nothing else.
+//! Collection: it deletes the versions that no read may name, and nothing else.
 
 use ports::key_value::Scan;
 
@@ -82,7 +82,7 @@ fn keeps_pins(config: Config) {
     });
 }
 
-/// V2: pins keep their state, and what nothing keeps goes.
+/// V2: pins keep their state, and versions that nothing keeps are deleted.
 #[test]
 fn collection_keeps_what_can_be_read() {
     keeps_pins(Config::default());

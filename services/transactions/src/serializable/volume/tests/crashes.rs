@@ -1,4 +1,4 @@
-//! Crashes of the node and of its store: what was externalized survives, and nothing is torn.
+//! Crashes of the node and of its store: externalized writes survive, and nothing is torn.
 
 use std::future::pending;
 
@@ -186,7 +186,7 @@ impl KeyValueDecorator for Dies {
 struct How {
     /// Whether rows are written together.
     together: bool,
-    /// Whether the store loses what was not externalized.
+    /// Whether the store loses the writes that were not externalized.
     loses: bool,
 }
 
@@ -256,7 +256,7 @@ async fn answer_of(commits: JoinHandle<Verdict>) -> Option<Verdict> {
     None
 }
 
-/// What was answered stands, and a repeat tells so.
+/// An answered commit stands, and a repeat gets the same verdict.
 async fn check_left(
     volume: &dyn VolumeStore,
     keys: &[crate::serializable::model::Key],
