@@ -297,7 +297,7 @@ impl Node {
             } => self.later(node.allocate(ino, mode, offset, length)),
             Operation::LSeek { offset, whence, .. } => self.later(node.seek(ino, whence, offset)),
             Operation::FSync { .. } | Operation::FSyncDir { .. } | Operation::SyncFs => {
-                self.later(node.sync())
+                self.later(node.sync(ino))
             }
             Operation::Flush { lock_owner, .. } => {
                 if self.locks.has(ino, lock_owner) {

@@ -1,6 +1,7 @@
 //! A client's view of a volume: each call is one transaction, which runs again after a conflict.
 
 mod open_inodes;
+mod unsynced;
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +15,7 @@ use transactions::serializable::{
     model::{Granted, Key, Lock, Owner, SessionId, Slot},
 };
 
-use self::open_inodes::OpenInodes;
+use self::{open_inodes::OpenInodes, unsynced::Unsynced};
 use crate::{
     broken::Broken,
     error::{Errno, Result},
@@ -43,17 +44,7 @@ pub struct FileSystem {
     context: Arc<Context>,
     session: SessionId,
     opened: OpenInodes,
-    seen: Mutex<Seen>,
-}
-
-/// The durability that [`FileSystem::fsync`] waits for.
-#[derive(Debug, Default)]
-struct Seen {
-    point: DurabilityPoint,
-    /// The part of it that is known to survive.
-    durable: DurabilityPoint,
-    /// The server has started again before the rest was durable, so calls may be lost.
-    is_restarted: bool,
+    unsynced: Mutex<Unsynced>,
 }
 
 impl FileSystem {
@@ -82,7 +73,7 @@ impl FileSystem {
             context: Arc::new(Context::new(store, clock, entropy, mutant)),
             session,
             opened: OpenInodes::default(),
-            seen: Mutex::default(),
+            unsynced: Mutex::default(),
         };
         files
             .transact(move |transaction| transaction.make_root(root).boxed())
@@ -124,6 +115,14 @@ impl FileSystem {
     where
         F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,
     {
+        Ok(self.run_to(steps, work).await?.0)
+    }
+
+    /// Also returns the point of the commit.
+    async fn run_to<T, F>(&self, steps: Steps, work: F) -> Result<(T, DurabilityPoint)>
+    where
+        F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,
+    {
         let clock = &self.context.clock;
         let mut deadline = clock.monotonic() + CALL_TIME_MAX;
         let mut pause_ms_max = 1;
@@ -139,13 +138,16 @@ impl FileSystem {
                 continue;
             }
             let errno = match result {
-                Ok(value) => match transaction.commit(None, is_late).await? {
-                    Outcome::Committed { point } => {
-                        self.saw(point);
-                        return Ok(value);
+                Ok(value) => {
+                    let inodes = transaction.changed();
+                    match transaction.commit(None, is_late).await? {
+                        Outcome::Committed { point } => {
+                            self.committed(inodes, point).await?;
+                            return Ok((value, point));
+                        }
+                        Outcome::Conflict { .. } => Errno::EIO,
                     }
-                    Outcome::Conflict { .. } => Errno::EIO,
-                },
+                }
                 Err(errno) if transaction.is_final() => {
                     transaction.learn(None);
                     return Err(errno);
@@ -203,8 +205,9 @@ impl FileSystem {
             && !transaction.overlay.is_read_only()
         {
             let is_late = || clock.monotonic() >= deadline;
+            let inodes = transaction.changed();
             if let Outcome::Committed { point } = transaction.commit(None, is_late).await? {
-                self.saw(point);
+                self.committed(inodes, point).await?;
                 return Ok(value);
             }
         }
@@ -238,20 +241,42 @@ impl FileSystem {
     }
 
     /// Waits until all that this client has written or read survives a crash. Errors: `EIO`, once
-    /// also if the server has started again since, as calls that were not synced may be lost.
+    /// also if the server has started again since, as changes that were not synced may be lost.
     pub async fn fsync(&self) -> Result<()> {
-        let point = {
-            let seen = &mut *self.seen.lock();
-            if std::mem::take(&mut seen.is_restarted) {
-                return Err(Errno::EIO);
-            }
-            seen.point
-        };
+        if self.unsynced.lock().take_any_lost() {
+            return Err(Errno::EIO);
+        }
+        self.settle().await
+    }
+
+    /// As [`fsync`](Self::fsync), on behalf of one inode: once `EIO` if changes of it may be lost.
+    pub async fn fsync_of(&self, ino: Ino) -> Result<()> {
+        if self.unsynced.lock().take_lost(ino) {
+            return Err(Errno::EIO);
+        }
+        self.settle().await
+    }
+
+    /// Waits until all that this client has seen survives a crash. It reports no earlier loss.
+    pub async fn settle(&self) -> Result<()> {
+        let point = self.unsynced.lock().point();
         let externalized = self.context.store.externalize(point).await;
         externalized.map_err(|_| Errno::EIO)?;
-        let seen = &mut *self.seen.lock();
-        seen.durable = seen.durable.max(point);
+        self.unsynced.lock().synced(point);
         Ok(())
+    }
+
+    /// As [`transact`](Self::transact), and waits until this transaction survives a crash. Errors:
+    /// also `EIO` if the server has lost it.
+    pub async fn transact_durably<T, F>(&self, work: F) -> Result<T>
+    where
+        F: for<'a> Fn(&'a mut Transaction) -> BoxFuture<'a, Result<T>>,
+    {
+        let (value, point) = self.run_to(Steps::None, work).await?;
+        let externalized = self.context.store.externalize(point).await;
+        externalized.map_err(|_| Errno::EIO)?;
+        self.unsynced.lock().synced(point);
+        Ok(value)
     }
 
     /// The space that the volume takes, as of a second ago.
@@ -292,13 +317,20 @@ impl FileSystem {
     }
 
     fn saw(&self, point: DurabilityPoint) {
-        let seen = &mut *self.seen.lock();
-        let is_at_risk = seen.point > seen.durable;
-        if point.incarnation > seen.point.incarnation {
+        if self.unsynced.lock().saw(point) {
             self.context.remembered.forget();
         }
-        seen.is_restarted |= is_at_risk && point.incarnation > seen.point.incarnation;
-        seen.point = seen.point.max(point);
+    }
+
+    /// Notes a commit of `inodes`.
+    async fn committed(&self, inodes: Vec<Ino>, point: DurabilityPoint) -> Result<()> {
+        self.saw(point);
+        let are_many = self.unsynced.lock().changed(inodes, point);
+        if are_many {
+            self.settle().await
+        } else {
+            Ok(())
+        }
     }
 }
 

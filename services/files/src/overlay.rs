@@ -29,6 +29,7 @@ use transactions::serializable::{
 use crate::{
     error::{Errno, Result},
     inode,
+    model::Ino,
     remembered::{Known, Remembered},
 };
 
@@ -165,6 +166,17 @@ impl Overlay {
         }
         self.written_bytes = sum;
         Ok(())
+    }
+
+    /// The inodes of which it changes keys.
+    pub(crate) fn changed(&self) -> Vec<Ino> {
+        let keys = self.changes.keys().chain(self.appends.keys());
+        let mut inodes: Vec<Ino> = keys
+            .filter_map(|key| Some(inode::owner_of(key)?.0))
+            .collect();
+        inodes.sort_unstable();
+        inodes.dedup();
+        inodes
     }
 
     pub(crate) fn is_read_only(&self) -> bool {

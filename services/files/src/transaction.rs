@@ -127,6 +127,11 @@ impl Transaction {
         }
     }
 
+    /// The inodes that it changes.
+    pub(crate) fn changed(&self) -> Vec<Ino> {
+        self.overlay.changed()
+    }
+
     /// The point that its answers so far depend on.
     pub fn point(&self) -> DurabilityPoint {
         self.overlay.point()

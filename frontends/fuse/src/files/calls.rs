@@ -139,9 +139,9 @@ impl Calls {
     }
 
     /// Waits for the disk. Of a transaction nothing survives before its commit.
-    pub(super) async fn sync(&self) -> Result<()> {
+    pub(super) async fn sync(&self, ino: files::Ino) -> Result<()> {
         match self {
-            Self::Each(files) => files.fsync().await,
+            Self::Each(files) => files.fsync_of(ino).await,
             Self::Together(_) => Ok(()),
         }
     }

@@ -27,6 +27,8 @@ pub(super) struct Target {
     /// `None`: to the end, as O_APPEND asks. The kernel's offset may be from an old length.
     offset: Option<u64>,
     privileges: Privileges,
+    /// O_DSYNC, which is a part of O_SYNC: the write is durable before its reply.
+    is_synced: bool,
 }
 
 impl Target {
@@ -35,6 +37,7 @@ impl Target {
         Self {
             offset: (!is_append).then_some(write.offset),
             privileges: privileges(write.kills_privileges),
+            is_synced: write.flags & libc::O_DSYNC as u32 != 0,
         }
     }
 }
@@ -82,7 +85,11 @@ impl Node {
     }
 
     pub(super) async fn write(self: Arc<Self>, ino: Ino, target: Target, data: Bytes) -> Outcome {
-        let Target { offset, privileges } = target;
+        let Target {
+            offset,
+            privileges,
+            is_synced,
+        } = target;
         let count = data.len() as u32;
         let written = self.calls.change(move |transaction| {
             let data = data.clone();
@@ -95,6 +102,9 @@ impl Node {
             .boxed()
         });
         written.await?;
+        if is_synced {
+            self.calls.sync(ino).await?;
+        }
         Ok(Answer::Reply(Reply::Written(count)))
     }
 
@@ -136,8 +146,8 @@ impl Node {
         Ok(Answer::Reply(Reply::Offset(found.await?)))
     }
 
-    pub(super) async fn sync(self: Arc<Self>) -> Outcome {
-        self.calls.sync().await?;
+    pub(super) async fn sync(self: Arc<Self>, ino: Ino) -> Outcome {
+        self.calls.sync(ino).await?;
         Ok(Answer::Done)
     }
 

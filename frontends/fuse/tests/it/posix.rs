@@ -585,3 +585,22 @@ with open('m', 'w+b') as file:
         );
     });
 }
+
+/// O_SYNC and O_DSYNC: the reply to a write waits for the disk.
+#[test]
+fn synchronous_writes_survive_a_crash_of_the_server() {
+    let test = "posix::synchronous_writes_survive_a_crash_of_the_server";
+    let volume = volume();
+    let Some(mounted) = mounted(&volume, 1, Calls::Each, test) else {
+        return;
+    };
+    for (name, flag) in [("sync", libc::O_SYNC), ("dsync", libc::O_DSYNC)] {
+        let path = mounted.path().join(name);
+        let mut file = fs::OpenOptions::new();
+        let file = file.write(true).create(true).custom_flags(flag).open(&path);
+        let mut file = file.expect("it opens");
+        file.write_all(b"kept").expect("it is written");
+        volume.crash();
+        assert_eq!(fs::read(&path).expect("it is there"), b"kept", "{name}");
+    }
+}

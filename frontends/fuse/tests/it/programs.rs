@@ -136,6 +136,12 @@ print(connection.execute('SELECT value FROM numbers').fetchone()[0])
 ";
 
 fn sqlite(journal: &str, mounts: [&Mounted; 2]) {
+    // SQLite refuses at once if two processes change the journal's mode.
+    text(
+        mounts[0].path(),
+        "python3",
+        &["-c", INCREMENTS, journal, "0"],
+    );
     let processes = mounts.map(|mounted| {
         let arguments = ["-c", INCREMENTS, journal, "50"];
         program(mounted.path(), "python3", &arguments)

@@ -180,7 +180,7 @@ async fn create(request: Request, body: Body) -> Answer {
     let created = async {
         volumes.all.create(name.clone(), settings).await?;
         let volume = volumes.open_with(&name, root).await?;
-        volume.files.fsync().await?;
+        volume.files.settle().await?;
         Ok(StatusCode::CREATED.into_response())
     };
     backend.within(0, Kind::OutcomeUnknown, created).await

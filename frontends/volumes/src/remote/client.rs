@@ -229,6 +229,9 @@ impl Drop for LostAttempt<'_> {
 /// which an owner has less than before.
 pub(super) async fn undo_all(client: &Client, mut undos: mpsc::Receiver<Undo>) {
     while let Some(Undo { ticket, before }) = undos.recv().await {
+        // During a grace period it may wait, while the owner frees its locks.
+        let known = || client.possessions.held.lock().locks.on(&ticket);
+        let before = before.unwrap_or_else(known);
         let gaps = gaps(ticket.lock.bytes, &before);
         let kept = before.into_iter().map(|piece| ticket.with(piece));
         let freed = gaps.into_iter().map(|bytes| ticket.unlocking(bytes));

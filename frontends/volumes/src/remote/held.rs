@@ -30,8 +30,9 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) struct Undo {
     pub(super) ticket: Ticket,
-    /// The locks that the owner had on its bytes before.
-    pub(super) before: Vec<Piece>,
+    /// The locks that the owner had on its bytes before. `None`: those that this client knows of
+    /// when it gives them back, because the owner may free them until then.
+    pub(super) before: Option<Vec<Piece>>,
 }
 
 /// The possessions of a session, shared by its calls and its connection.
@@ -51,16 +52,19 @@ impl Possessions {
 
     /// Gives the owner of `ticket` back the locks that it had `before`.
     pub(super) fn undo(&self, ticket: Ticket, before: Vec<Piece>) {
+        self.send(ticket, Some(before));
+    }
+
+    /// Gives the owner of `ticket` back the locks that this client knows of.
+    pub(super) fn undo_unknown(&self, ticket: &Ticket) {
+        self.send(ticket.clone(), None);
+    }
+
+    fn send(&self, ticket: Ticket, before: Option<Vec<Piece>>) {
         if self.undos.try_send(Undo { ticket, before }).is_err() {
             tracing::warn!(
                 "too many calls of locks were dropped: some locks stay until the session ends"
             );
         }
-    }
-
-    /// Gives the owner of `ticket` back the locks that this client knows of.
-    pub(super) fn undo_unknown(&self, ticket: &Ticket) {
-        let before = self.held.lock().locks.on(ticket);
-        self.undo(ticket.clone(), before);
     }
 }

@@ -1,6 +1,12 @@
 //! The server goes away under its clients, and comes back.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::future::{BoxFuture, FutureExt as _, ready};
 use tokio::time::{Instant, sleep};
@@ -61,42 +67,42 @@ async fn one() -> (World, Arc<ModelVolume>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_proposal_commits_once_while_the_server_is_killed() {
-    const EACH: u64 = 400;
+    const KILLS: usize = 8;
     let mut world = World::new().await;
     let client = world.client().await;
     let volume = open(&client).await;
+    let is_over = Arc::new(AtomicBool::new(false));
     let writers = (0..4).map(|writer| {
-        let volume = Arc::clone(&volume);
+        let (volume, is_over) = (Arc::clone(&volume), Arc::clone(&is_over));
         tokio::spawn(async move {
-            for number in 0..EACH {
-                let mut proposal = put(writer * EACH + number, "n", b"");
+            let mut committed = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let mut proposal = put(writer << 32 | committed, "n", b"");
                 proposal.writes = Writes::Inline(vec![Write::Add {
                     key: key("n"),
                     delta: 1,
                 }]);
                 let decided = volume.commit(proposal).await.expect("a verdict");
                 assert!(matches!(decided.value, Verdict::Committed { .. }));
+                committed += 1;
             }
+            committed
         })
     });
     let writers: Vec<_> = writers.collect();
-    let mut kills = 0;
-    while !writers.iter().all(tokio::task::JoinHandle::is_finished) {
+    for _ in 0..KILLS {
         sleep(Duration::from_millis(15)).await;
         world.kill().await;
-        kills += 1;
         world.start();
     }
+    is_over.store(true, Ordering::Relaxed);
+    let mut committed = 0;
     for writer in writers {
-        soon(writer).await.expect("no verdict is lost");
+        committed += soon(writer).await.expect("no verdict is lost");
     }
     let sum = value(&*volume, "n").await.map(Into::into);
-    assert_eq!(
-        number_in(sum.as_ref()),
-        Some(4 * EACH),
-        "after {kills} kills"
-    );
-    assert!(kills > 2, "only {kills} kills");
+    assert_eq!(number_in(sum.as_ref()), Some(committed));
+    assert!(committed > 0, "the servers were killed too early");
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! The rules of each call, from its manual page.
 
+use futures_util::FutureExt as _;
+
 use super::*;
 use crate::{
     Errno::*,
@@ -566,6 +568,53 @@ fn fsync_keeps_and_a_loss_is_told_once() {
         refused(files.fsync().await, EIO);
         files.fsync().await.expect("durable");
         files.lookup(ROOT, &name("kept")).await.expect("kept");
+    });
+}
+
+/// Each file that lost changes reports that once, whichever file is synced first.
+#[test]
+fn each_file_reports_its_own_loss() {
+    simulated::run(async {
+        let volume = volume();
+        let files = client(&volume, 1, Mutant::NONE).await;
+        let [a, b, c] = [
+            file(&files, "a").await,
+            file(&files, "b").await,
+            file(&files, "c").await,
+        ];
+        files.fsync_of(a).await.expect("durable");
+        for ino in [a, b] {
+            let written = files.write(ino, 0, Privileges::Keep, &name("lost")).await;
+            written.expect("written");
+        }
+        volume.crash();
+        let again = files.write(c, 0, Privileges::Keep, &name("kept")).await;
+        again.expect("written");
+        files.fsync_of(c).await.expect("it lost nothing");
+        for ino in [b, a] {
+            refused(files.fsync_of(ino).await, EIO);
+            files.fsync_of(ino).await.expect("it is told once");
+        }
+    });
+}
+
+/// A commit that the server has lost is not acknowledged, although later calls went through.
+#[test]
+fn a_lost_commit_is_not_durable() {
+    simulated::run(async {
+        let volume = volume();
+        let files = client(&volume, 1, Mutant::NONE).await;
+        let f = file(&files, "f").await;
+        files.fsync().await.expect("durable");
+        let write = |text: &'static str| {
+            files.transact_durably(move |transaction| {
+                let text = name(text);
+                async move { transaction.write(f, 0, Privileges::Keep, &text).await }.boxed()
+            })
+        };
+        write("one").await.expect("durable");
+        volume.crash();
+        assert_eq!(files.read(f, 0, 9).await, Ok(name("one")));
     });
 }
 

@@ -353,9 +353,11 @@ where
     request.settle().await?;
     let done = async {
         let volume = volumes.open(&name).await?;
-        let done = volume.files.transact(work).await;
-        // A refusal too depends on the state that the transaction read.
-        volume.files.fsync().await.map_err(of_change)?;
+        let done = volume.files.transact_durably(work).await;
+        if done.is_err() {
+            // A refusal too depends on the state that the transaction read.
+            volume.files.settle().await.map_err(of_change)?;
+        }
         done.map_err(of_change)
     };
     answer(backend.within(bytes, Kind::OutcomeUnknown, done).await?)
