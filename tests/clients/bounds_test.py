@@ -87,7 +87,7 @@ def clients_that_take_all_connections_leave_the_store_its_files(sessions, starte
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     entered = [session for session in (_entered(sessions, server) for _ in range(CONNECTIONS)) if session]
-    assert 64 <= len(entered) < FILES
+    assert 48 <= len(entered) < FILES
     first = entered[0]
     # A value of its own size travels as a file of its own.
     for number in range(20):

@@ -60,7 +60,7 @@ def figures_of_functions_are_in_the_status_the_metrics_and_the_table(apps):
     waiting.until(lambda: figures()["dead_letters"] == 1, "the event that failed for good")
     seen = figures()
     assert (seen["deployed"], seen["invocations"], seen["cold_starts"], seen["events_waiting"]) == (2, 4, 2, 0)
-    assert seen["failures"] == {"function": 2, "timed-out": 0, "out-of-memory": 0, "exited": 0, "not-started": 0, "not-answered": 0, "too-long": 0}
+    assert seen["failures"] == {"function": 2, "timed-out": 0, "out-of-memory": 0, "exited": 0, "not-started": 0, "not-answered": 0, "too-long": 0, "not-committed": 0}
     waiting.until(lambda: figures()["instances_frozen"] == 2, "both to be frozen")
     metrics = apps.ask("GET", "/metrics").body.decode()
     for line in ("landfast_functions_deployed 2", 'landfast_functions_failures_total{kind="function"} 2',

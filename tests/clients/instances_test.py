@@ -101,7 +101,7 @@ def idle_instances_give_way_where_memory_is_short(apps):
 
 
 def an_idle_instance_is_frozen_and_thawed_for_its_next_call(apps):
-    apps.function("counts", """
+    apps.function("counts_on", """
         import threading, time
         count = 0
         def run():
@@ -117,10 +117,10 @@ def an_idle_instance_is_frozen_and_thawed_for_its_next_call(apps):
             return count
     """)
     apps.deploy()
-    first = apps.call("counts")
-    (instance,) = application.processes("counts.handler")
+    first = apps.call("counts_on")
+    (instance,) = application.processes("counts_on.handler")
     waiting.until(lambda: application.has_stood_still(instance), "its instance to be frozen")
-    assert apps.call("counts") > first
+    assert apps.call("counts_on") > first
 
 
 def a_cold_start_is_that_of_a_spare_where_one_is_ready(apps):

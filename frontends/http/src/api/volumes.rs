@@ -29,6 +29,8 @@ use crate::{
     response::{self, Answer, no_content},
 };
 
+/// The least quota of a new volume.
+const QUOTA_BYTES_MIN: u64 = 64 << 10;
 /// The size of blocks unless the creator chooses another, in bytes.
 const BLOCK_BYTES: u32 = 16 << 10;
 /// The place of the volume's name in a path.
@@ -167,6 +169,15 @@ async fn create(request: Request, body: Body) -> Answer {
         r#"{"block_bytes": 16384, "quota_bytes": null, "root": {"mode": 493, "uid": 0, "gid": 0}}"#;
     let (backend, name) = (&request.backend, volume_name(&request)?);
     let create: Create = parsed(&request, body, form).await?;
+    if create
+        .quota_bytes
+        .is_some_and(|bytes| bytes < QUOTA_BYTES_MIN)
+    {
+        // Its root directory would not fit.
+        return Err(
+            transactions::Error::Invalid("a new volume has a quota of 64 KiB or more").into(),
+        );
+    }
     let settings = VolumeSettings {
         block_bytes: BlockBytes::new(create.block_bytes.unwrap_or(BLOCK_BYTES))?,
         quota_bytes: create.quota_bytes,
