@@ -1,26 +1,19 @@
 //! A volume that tells its reaper when there may be something to delete.
 
-use std::{
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
-use bytes::Bytes;
 use files::reaper::may_unlink;
 use futures_util::future::BoxFuture;
-use ports::{DurabilityPoint, Read};
+use ports::Read;
 use tokio::sync::Notify;
 use transactions::{
     Result,
     serializable::{
         VolumeStore,
-        model::{
-            At, BlockBytes, Changed, Granted, Groups, Key, KeyRange, Lock, Owner, Page, PageLimits,
-            PinName, Proposal, SessionId, Slot, Snapshot, StageId, Usage, Values, Verdict,
-        },
+        model::{Key, Proposal, SessionId, Verdict},
     },
 };
 
@@ -74,77 +67,38 @@ pub(super) struct ReapedVolume {
 }
 
 impl VolumeStore for ReapedVolume {
-    fn block_bytes(&self) -> BlockBytes {
-        self.inner.block_bytes()
-    }
-
-    fn snapshot(&self) -> BoxFuture<'_, Result<Read<Snapshot>>> {
-        self.inner.snapshot()
-    }
-
-    fn get_many<'a>(&'a self, at: At, keys: &'a [Key]) -> BoxFuture<'a, Result<Read<Values>>> {
-        self.inner.get_many(at, keys)
-    }
-
-    fn scan<'a>(
-        &'a self,
-        at: At,
-        range: &'a KeyRange,
-        limits: PageLimits,
-    ) -> BoxFuture<'a, Result<Read<Page>>> {
-        self.inner.scan(at, range, limits)
-    }
-
-    fn changed_since<'a>(
-        &'a self,
-        slot: Slot,
-        groups: &'a Groups,
-    ) -> BoxFuture<'a, Result<Read<Changed>>> {
-        self.inner.changed_since(slot, groups)
-    }
-
-    fn stage(
-        &self,
-        stage: StageId,
-        part: u32,
-        writes: Bytes,
-    ) -> BoxFuture<'_, Result<DurabilityPoint>> {
-        self.inner.stage(stage, part, writes)
-    }
+    transactions::forward_volume_calls!(
+        block_bytes,
+        snapshot,
+        get_many,
+        get_leased,
+        recalled,
+        scan,
+        changed_since,
+        stage,
+        externalize,
+        pin,
+        unpin,
+        pins,
+        lock,
+        hold,
+        is_held,
+        reserve_numbers,
+        usage,
+    );
 
     fn commit(&self, proposal: Proposal) -> BoxFuture<'_, Result<Read<Verdict>>> {
-        if !may_unlink(&proposal.writes) {
-            return self.inner.commit(proposal);
-        }
-        Box::pin(async move {
-            let decided = self.inner.commit(proposal).await;
-            self.wake.unlinked();
-            decided
-        })
+        let may_unlink = may_unlink(&proposal.writes);
+        self.decided(may_unlink, self.inner.commit(proposal))
     }
 
-    fn externalize(&self, point: DurabilityPoint) -> BoxFuture<'_, Result<()>> {
-        self.inner.externalize(point)
-    }
-
-    fn pin(&self, name: PinName, slot: Slot) -> BoxFuture<'_, Result<()>> {
-        self.inner.pin(name, slot)
-    }
-
-    fn unpin<'a>(&'a self, name: &'a PinName) -> BoxFuture<'a, Result<()>> {
-        self.inner.unpin(name)
-    }
-
-    fn pins(&self) -> BoxFuture<'_, Result<Vec<(PinName, Slot)>>> {
-        self.inner.pins()
-    }
-
-    fn lock(&self, owner: Owner, lock: Lock) -> BoxFuture<'_, Result<Granted>> {
-        self.inner.lock(owner, lock)
-    }
-
-    fn hold(&self, session: SessionId, key: Key) -> BoxFuture<'_, Result<()>> {
-        self.inner.hold(session, key)
+    fn commit_leased(
+        &self,
+        session: SessionId,
+        proposal: Proposal,
+    ) -> BoxFuture<'_, Result<Read<Verdict>>> {
+        let may_unlink = may_unlink(&proposal.writes);
+        self.decided(may_unlink, self.inner.commit_leased(session, proposal))
     }
 
     fn release<'a>(&'a self, session: SessionId, key: &'a Key) -> BoxFuture<'a, Result<()>> {
@@ -155,10 +109,6 @@ impl VolumeStore for ReapedVolume {
         })
     }
 
-    fn is_held<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<bool>> {
-        self.inner.is_held(key)
-    }
-
     fn end_session(&self, session: SessionId) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.inner.end_session(session).await?;
@@ -166,12 +116,22 @@ impl VolumeStore for ReapedVolume {
             Ok(())
         })
     }
+}
 
-    fn reserve_numbers(&self) -> BoxFuture<'_, Result<Range<u64>>> {
-        self.inner.reserve_numbers()
-    }
-
-    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
-        self.inner.usage()
+impl ReapedVolume {
+    /// The verdict of `commit`, after which the task looks for unlinked files if there may be some.
+    fn decided<'a>(
+        &'a self,
+        may_unlink: bool,
+        commit: BoxFuture<'a, Result<Read<Verdict>>>,
+    ) -> BoxFuture<'a, Result<Read<Verdict>>> {
+        if !may_unlink {
+            return commit;
+        }
+        Box::pin(async move {
+            let decided = commit.await;
+            self.wake.unlinked();
+            decided
+        })
     }
 }

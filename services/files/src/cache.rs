@@ -24,7 +24,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::{Bound, Range},
+    ops::Bound,
     sync::Arc,
 };
 
@@ -37,11 +37,7 @@ use transactions::{
     Result,
     serializable::{
         VolumeStore,
-        model::{
-            At, BlockBytes, Changed, Granted, Groups, KEYS_MAX, Key, KeyRange, Lock, Owner, Page,
-            PageLimits, PinName, Proposal, SessionId, Slot, Snapshot, StageId, Usage, Values,
-            Verdict,
-        },
+        model::{At, Changed, Groups, KEYS_MAX, Key, Slot, Snapshot, Values},
     },
 };
 
@@ -412,10 +408,6 @@ impl CachedVolume {
 }
 
 impl VolumeStore for CachedVolume {
-    fn block_bytes(&self) -> BlockBytes {
-        self.inner.block_bytes()
-    }
-
     fn snapshot(&self) -> BoxFuture<'_, Result<Read<Snapshot>>> {
         Box::pin(async move {
             let slot = match self.policy {
@@ -435,77 +427,22 @@ impl VolumeStore for CachedVolume {
         })
     }
 
-    fn scan<'a>(
-        &'a self,
-        at: At,
-        range: &'a KeyRange,
-        limits: PageLimits,
-    ) -> BoxFuture<'a, Result<Read<Page>>> {
-        self.inner.scan(at, range, limits)
-    }
-
-    fn changed_since<'a>(
-        &'a self,
-        slot: Slot,
-        groups: &'a Groups,
-    ) -> BoxFuture<'a, Result<Read<Changed>>> {
-        self.inner.changed_since(slot, groups)
-    }
-
-    fn stage(
-        &self,
-        stage: StageId,
-        part: u32,
-        writes: Bytes,
-    ) -> BoxFuture<'_, Result<DurabilityPoint>> {
-        self.inner.stage(stage, part, writes)
-    }
-
-    fn commit(&self, proposal: Proposal) -> BoxFuture<'_, Result<Read<Verdict>>> {
-        self.inner.commit(proposal)
-    }
-
-    fn externalize(&self, point: DurabilityPoint) -> BoxFuture<'_, Result<()>> {
-        self.inner.externalize(point)
-    }
-
-    fn pin(&self, name: PinName, slot: Slot) -> BoxFuture<'_, Result<()>> {
-        self.inner.pin(name, slot)
-    }
-
-    fn unpin<'a>(&'a self, name: &'a PinName) -> BoxFuture<'a, Result<()>> {
-        self.inner.unpin(name)
-    }
-
-    fn pins(&self) -> BoxFuture<'_, Result<Vec<(PinName, Slot)>>> {
-        self.inner.pins()
-    }
-
-    fn lock(&self, owner: Owner, lock: Lock) -> BoxFuture<'_, Result<Granted>> {
-        self.inner.lock(owner, lock)
-    }
-
-    fn hold(&self, session: SessionId, key: Key) -> BoxFuture<'_, Result<()>> {
-        self.inner.hold(session, key)
-    }
-
-    fn release<'a>(&'a self, session: SessionId, key: &'a Key) -> BoxFuture<'a, Result<()>> {
-        self.inner.release(session, key)
-    }
-
-    fn is_held<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<bool>> {
-        self.inner.is_held(key)
-    }
-
-    fn end_session(&self, session: SessionId) -> BoxFuture<'_, Result<()>> {
-        self.inner.end_session(session)
-    }
-
-    fn reserve_numbers(&self) -> BoxFuture<'_, Result<Range<u64>>> {
-        self.inner.reserve_numbers()
-    }
-
-    fn usage(&self) -> BoxFuture<'_, Result<Usage>> {
-        self.inner.usage()
-    }
+    transactions::forward_volume_calls!(
+        block_bytes,
+        scan,
+        changed_since,
+        stage,
+        commit,
+        externalize,
+        pin,
+        unpin,
+        pins,
+        lock,
+        hold,
+        release,
+        is_held,
+        end_session,
+        reserve_numbers,
+        usage,
+    );
 }

@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 use futures_util::FutureExt as _;
 use transactions::serializable::{
     ModelVolume,
-    model::{ProposalId, Write, Writes},
+    model::{BlockBytes, Proposal, ProposalId, Verdict, Write, Writes},
 };
 
 use super::*;

@@ -3,6 +3,7 @@
 //! Clients send most of these types, so decoding checks the bounds of each key, range and name. The
 //! bounds of a whole proposal are checked by [`Proposal::check`].
 
+pub mod leases;
 pub mod locks;
 pub mod proposal;
 
@@ -12,6 +13,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    leases::{LEASE, LEASE_POLL, Leased, Recall},
     locks::{Granted, Lock, LockBytes, LockFamily, LockMode, Owner, SessionId, Wait},
     proposal::{
         Is, Patch, Predicate, Proposal, ProposalId, Refusal, StageId, Verdict, Write, Writes,

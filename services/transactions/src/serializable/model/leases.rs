@@ -1,0 +1,50 @@
+//! Read leases: while a session has one on a group of keys, its client answers reads of that group
+//! from memory.
+//!
+//! ```text
+//!  client                          server
+//!  get_leased(session, keys)  ──▶  grants the groups, then reads at the tail
+//!  recalled(session, n)       ──▶  waits for a recall; its arrival renews all leases
+//!                             ◀──  Recall { number, groups }
+//!  drops the groups
+//!  recalled(session, number)  ──▶  a commit that waited for this one is ordered now
+//! ```
+//!
+//! A lease ends [`LEASE`] after the last call that renewed it. The client counts from before it sent
+//! that call, and the server from its arrival, so the client stops first.
+//!
+//! Source: rule F-2 of the protocols. Write leases are left out.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Values;
+use crate::serializable::model::Slot;
+
+/// How long a lease holds after the call that renewed it.
+pub const LEASE: Duration = Duration::from_secs(2);
+/// How long a call waits for a recall before it answers without one.
+pub const LEASE_POLL: Duration = Duration::from_millis(500);
+
+/// The answer to a read at the tail that may grant leases.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leased {
+    /// What was read. Its slot is that of the read.
+    pub values: Values,
+    /// The groups on which the session has a lease now, among those of the keys.
+    pub groups: Vec<bytes::Bytes>,
+}
+
+/// What a session must give up, or nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recall {
+    /// The next call acknowledges this number, once the groups are dropped.
+    pub number: u64,
+    /// The groups to drop.
+    pub groups: Vec<bytes::Bytes>,
+    /// The session has no lease any more: they were over before this call arrived.
+    pub has_lapsed: bool,
+    /// A slot that was visible when the call was answered.
+    pub visible: Slot,
+}
