@@ -11,6 +11,7 @@ mod server;
 mod size;
 mod transfer;
 mod volumes;
+mod xattrs;
 
 use std::process::ExitCode;
 

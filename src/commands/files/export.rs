@@ -41,6 +41,7 @@ use transactions::serializable::model::{PinName, Slot};
 use super::{
     server::Server,
     transfer::{self, Counts, Directory, STEP_BYTES, Volume},
+    xattrs::{self, Xattrs},
 };
 
 /// The entries of a directory that are read in one call.
@@ -146,8 +147,8 @@ impl Exporter {
         }
         // The deepest first: a new entry changes the time of its directory.
         for found in directories.iter().rev() {
-            set_attributes(&found.path, &found.attributes)
-                .with_context(|| found.path.display().to_string())?;
+            let set = self.attributes(found).await;
+            set.with_context(|| found.path.display().to_string())?;
         }
         nix::unistd::sync();
         Ok(())
@@ -210,7 +211,7 @@ impl Exporter {
             return Ok(());
         }
         if self.is_equal(found).await? {
-            set_attributes(&found.path, attributes)?;
+            self.attributes(found).await?;
             Counts::add(&self.counts.equal, 1);
             return Ok(());
         }
@@ -233,10 +234,25 @@ impl Exporter {
         if digest_here(&found.path)? != digest.finalize()[..] {
             bail!("it returns other bytes than were written; check this machine's disk");
         }
-        set_attributes(&found.path, attributes)?;
+        self.attributes(found).await?;
         Counts::add(&self.counts.copied, 1);
         Counts::add(&self.counts.bytes, attributes.size);
         Ok(())
+    }
+
+    /// Gives a copied file or directory its attributes.
+    async fn attributes(&self, found: &Found) -> anyhow::Result<()> {
+        let ino = found.attributes.ino;
+        let mut transaction = self.files.begin_at(self.slot);
+        let mut wanted = Xattrs::new();
+        for name in transaction.listxattr(ino).await? {
+            if xattrs::is_copied(&name) {
+                let value = transaction.getxattr(ino, &name).await?;
+                wanted.insert(name, value);
+            }
+        }
+        xattrs::write(&found.path, &wanted).context("its extended attributes")?;
+        set_attributes(&found.path, &found.attributes)
     }
 
     /// Whether a regular file of the same length and time is there, with the same content.
@@ -389,8 +405,9 @@ mod tests {
                 };
                 let name = path.strip_prefix(root).expect("below").display();
                 let links = if here.is_file() { here.nlink() } else { 0 };
+                let xattrs = xattrs::read(&path).expect("listed");
                 lines.push(format!(
-                    "{name} {:o} {} {}.{} {links} {content}",
+                    "{name} {:o} {} {}.{} {links} {content} {xattrs:?}",
                     here.mode(),
                     here.uid(),
                     here.mtime(),
@@ -412,6 +429,8 @@ mod tests {
         fs::hard_link(root.join("d/large"), root.join("second")).expect("linked");
         symlink("d/large", root.join("link")).expect("linked");
         symlink("nowhere", root.join("dangling")).expect("linked");
+        xattr::set(root.join("d/large"), "user.a", b"value").expect("set");
+        xattr::set(root.join("d"), "user.empty", b"").expect("set");
         let mode = |mode| fs::Permissions::from_mode(mode);
         fs::set_permissions(root.join("d/empty"), mode(0o4751)).expect("set");
         for name in ["d/large", "sparse", "d/e", "d"] {
@@ -457,6 +476,7 @@ mod tests {
             }
             // The same length and time, and another content: the checksum tells.
             fs::write(back.join("d/large"), vec![1; 3_000_000])?;
+            xattr::set(back.join("d"), "user.more", b"more")?;
             set_time(&back.join("d/large"), 1_000_000_000);
             let counts = export(&volume, &place, &back).await?;
             let line = counts.line(false);

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use clap::Args;
 use files::{
     Errno, FileSystem, Ino,
-    model::{Attributes, Kind, Privileges, SetAttributes, SetTime},
+    model::{Attributes, Kind, Privileges, SetAttributes, SetMode, SetTime},
 };
 use indicatif::ProgressBar;
 use sha2::{Digest as _, Sha256};
@@ -27,6 +27,7 @@ use sha2::{Digest as _, Sha256};
 use super::{
     server::Server,
     transfer::{self, Counts, Directory, STEP_BYTES, Volume},
+    xattrs,
 };
 
 /// The source and the target of a copy.
@@ -97,10 +98,7 @@ pub(super) async fn import(volume: &Volume, from: &Path, to: &Directory) -> anyh
     importer.clone().copy_all(others, &inodes).await?;
     // The deepest first: a new entry changes the time of its directory.
     for (found, ino) in directories.iter().zip(&inodes).skip(1).rev() {
-        let set = importer
-            .files
-            .setattr(*ino, attributes(&found.metadata))
-            .await;
+        let set = importer.attributes(*ino, found).await;
         set.with_context(|| found.path.display().to_string())?;
     }
     volume
@@ -201,11 +199,7 @@ impl Importer {
         if let Some(existing) = existing.filter(is_same) {
             let here = self.digest_here(&found.path)?;
             if self.digest_there(existing.ino, existing.size).await? == here {
-                if existing.access != transfer::access(&found.metadata) {
-                    self.files
-                        .setattr(existing.ino, attributes(&found.metadata))
-                        .await?;
-                }
+                self.attributes(existing.ino, found).await?;
                 Counts::add(&self.counts.equal, 1);
                 return Ok(Some(existing.ino));
             }
@@ -254,9 +248,30 @@ impl Importer {
             size: Some(offset),
             ..attributes(&found.metadata)
         };
+        self.xattrs(ino, &found.path).await?;
         self.files.setattr(ino, set).await?;
         Counts::add(&self.counts.bytes, offset);
         Ok(ino)
+    }
+
+    /// Gives a file or directory the attributes that it has here.
+    async fn attributes(&self, ino: Ino, found: &Found) -> anyhow::Result<()> {
+        self.xattrs(ino, &found.path).await?;
+        let set = attributes(&found.metadata);
+        Ok(self.files.setattr(ino, set).await.map(drop)?)
+    }
+
+    async fn xattrs(&self, ino: Ino, path: &Path) -> anyhow::Result<()> {
+        let here = xattrs::read(path)?;
+        let there = self.files.listxattr(ino).await?;
+        let gone = there.iter().filter(|name| xattrs::is_copied(name));
+        for name in gone.filter(|name| !here.contains_key(*name)) {
+            self.files.removexattr(ino, name).await?;
+        }
+        for (name, value) in &here {
+            self.files.setxattr(ino, SetMode::Any, name, value).await?;
+        }
+        Ok(())
     }
 
     async fn symlink(&self, parent: Ino, found: &Found) -> anyhow::Result<()> {
