@@ -245,8 +245,11 @@ impl Node {
                 self.later(node.symlink(ino, by, copied(name), copied(target)))
             }
             Operation::MkNod {
-                mode, umask, name, ..
-            } => self.later(node.make_node(ino, by.with(mode & !umask), copied(name))),
+                mode,
+                rdev,
+                umask,
+                name,
+            } => self.later(node.make_node(ino, by.with(mode & !umask), rdev, copied(name))),
             Operation::MkDir { mode, umask, name } => {
                 self.later(node.make_directory(ino, by.with(mode & !umask), copied(name)))
             }

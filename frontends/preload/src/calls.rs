@@ -156,6 +156,9 @@ impl Call<'_> {
         match found.kind {
             Kind::Symlink if has(libc::O_PATH) => return Ok(Answer::refused(libc::EOPNOTSUPP)),
             Kind::Symlink => return Err(Errno::ELOOP),
+            Kind::Fifo | Kind::Socket | Kind::CharacterDevice | Kind::BlockDevice => {
+                return Ok(Answer::refused(libc::EOPNOTSUPP));
+            }
             Kind::Directory if flags & libc::O_ACCMODE != libc::O_RDONLY || has(libc::O_CREAT) => {
                 return Err(Errno::EISDIR);
             }
@@ -394,17 +397,8 @@ fn busy(errno: Errno) -> Errno {
 
 fn opened(ino: Ino, kind: Kind) -> Answer {
     let mut payload = encoded(&ino.0);
-    payload.extend(kind_bits(kind).to_le_bytes());
+    payload.extend(kind.type_bits().to_le_bytes());
     Answer::of(payload)
-}
-
-/// The type bits of a mode.
-pub(crate) fn kind_bits(kind: Kind) -> u32 {
-    match kind {
-        Kind::File => libc::S_IFREG,
-        Kind::Directory => libc::S_IFDIR,
-        Kind::Symlink => libc::S_IFLNK,
-    }
 }
 
 /// A field as bytes.
@@ -420,7 +414,7 @@ fn status(attributes: &Attributes) -> Status {
     let access = attributes.access;
     Status {
         ino: attributes.ino.0,
-        mode: kind_bits(attributes.kind) | access.mode,
+        mode: attributes.kind.type_bits() | access.mode,
         uid: access.uid,
         gid: access.gid,
         links: attributes.links,

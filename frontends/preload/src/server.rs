@@ -49,7 +49,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     cache::{CACHE_BYTES, Cache},
-    calls::{self, Answer, encoded, kind_bits},
+    calls::{self, Answer, encoded},
     environment,
     shared::{self, Buffers, Region, Slot, Word, state},
     wire::{Request, VERSION, set},
@@ -548,7 +548,7 @@ impl Answers {
         for entry in entries {
             payload.extend(entry.cookie.to_le_bytes());
             payload.extend(entry.ino.0.to_le_bytes());
-            payload.push((kind_bits(entry.kind) >> 12) as u8);
+            payload.push((entry.kind.type_bits() >> 12) as u8);
             payload.extend((entry.name.len() as u32).to_le_bytes());
             payload.extend_from_slice(&entry.name);
         }

@@ -371,7 +371,7 @@ calls! {
     getattr(ino: Ino;) -> Attributes;
     setattr(ino: Ino, set: SetAttributes;) -> ();
     create(parent: Ino, access: Access; name) -> Ino;
-    mknod(parent: Ino, access: Access; name) -> Ino;
+    mknod(parent: Ino, access: Access, device: u32; name) -> Ino;
     mkdir(parent: Ino, access: Access; name) -> Ino;
     symlink(parent: Ino, access: Access; name, target) -> Ino;
     readlink(ino: Ino;) -> Bytes;

@@ -11,6 +11,9 @@ impl Ino {
     pub const ROOT: Self = Self(1);
 }
 
+/// The type bits of a mode.
+const TYPE_BITS: u32 = 0o170_000;
+
 /// The type of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -21,13 +24,57 @@ pub enum Kind {
     Directory = 2,
     /// A symbolic link.
     Symlink = 3,
+    /// A FIFO. The kernel of each machine has its content.
+    Fifo = 4,
+    /// The name of a socket of one machine.
+    Socket = 5,
+    /// A character device, whose number is its size.
+    CharacterDevice = 6,
+    /// A block device, whose number is its size.
+    BlockDevice = 7,
 }
 
 impl Kind {
+    const ALL: [Self; 7] = [
+        Self::File,
+        Self::Directory,
+        Self::Symlink,
+        Self::Fifo,
+        Self::Socket,
+        Self::CharacterDevice,
+        Self::BlockDevice,
+    ];
+
     pub(crate) fn of(code: u8) -> Option<Self> {
-        [Self::File, Self::Directory, Self::Symlink]
-            .into_iter()
-            .find(|kind| *kind as u8 == code)
+        Self::ALL.into_iter().find(|kind| *kind as u8 == code)
+    }
+
+    /// The type bits of a mode.
+    pub fn type_bits(self) -> u32 {
+        match self {
+            Self::File => 0o100_000,
+            Self::Directory => 0o040_000,
+            Self::Symlink => 0o120_000,
+            Self::Fifo => 0o010_000,
+            Self::Socket => 0o140_000,
+            Self::CharacterDevice => 0o020_000,
+            Self::BlockDevice => 0o060_000,
+        }
+    }
+
+    /// The kind that `mknod` makes for a mode; `None` for those that it cannot make.
+    pub(crate) fn of_node(mode: u32) -> Option<Self> {
+        match mode & TYPE_BITS {
+            0 => Some(Self::File),
+            bits => Self::ALL.into_iter().find(|kind| {
+                kind.type_bits() == bits && !matches!(kind, Self::Directory | Self::Symlink)
+            }),
+        }
+    }
+
+    /// Whether its size is the number of a device.
+    pub fn is_device(self) -> bool {
+        matches!(self, Self::CharacterDevice | Self::BlockDevice)
     }
 }
 
@@ -105,8 +152,10 @@ pub struct Attributes {
     pub access: Access,
     /// The number of names; of a directory 2 and one for each directory in it.
     pub links: u64,
-    /// The length in bytes; of a directory 0.
+    /// The length in bytes; of all but files and symbolic links 0.
     pub size: u64,
+    /// The number of a device; of all else 0.
+    pub device: u32,
     /// The last change of the data.
     pub mtime: Time,
     /// The last change of the data or the attributes.

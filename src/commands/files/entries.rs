@@ -154,6 +154,10 @@ fn line(entry: &Entry) -> String {
     let kind = match entry.r#type.as_str() {
         "directory" => 'd',
         "symlink" => 'l',
+        "fifo" => 'p',
+        "socket" => 's',
+        "character-device" => 'c',
+        "block-device" => 'b',
         _ => '-',
     };
     let bits = "rwxrwxrwx".chars().enumerate();

@@ -210,6 +210,10 @@ impl Exporter {
             Counts::add(&self.counts.symlinks, 1);
             return Ok(());
         }
+        if attributes.kind != Kind::File {
+            Counts::add(&self.counts.left_out, 1);
+            return Ok(());
+        }
         if self.is_equal(found).await? {
             self.attributes(found).await?;
             Counts::add(&self.counts.equal, 1);
@@ -298,7 +302,7 @@ impl Exporter {
 fn attributes_bytes(attributes: &Attributes) -> u64 {
     match attributes.kind {
         Kind::File => attributes.size,
-        Kind::Directory | Kind::Symlink => 0,
+        _ => 0,
     }
 }
 

@@ -1,17 +1,13 @@
 //! Answers of the file service as replies to the kernel.
 
 use bytes::Bytes;
-use files::model::{Attributes, Kind, Space, Time};
+use files::model::{Attributes, Space, Time};
 
 use crate::{
     handler::Responder,
     wire::{self, DirectoryList, Errno, FileSystemUsage, Opened, Reply},
 };
 
-/// The type bits of modes.
-const DIRECTORY: u32 = 0o040_000;
-const REGULAR: u32 = 0o100_000;
-const SYMLINK: u32 = 0o120_000;
 /// The bytes of a block in `st_blocks`.
 const STAT_BLOCK_BYTES: u64 = 512;
 /// The size that `df -i` shows: inode numbers do not run out.
@@ -45,15 +41,6 @@ impl From<files::Errno> for Errno {
     }
 }
 
-/// The type bits of a mode.
-pub(super) fn type_bits(kind: Kind) -> u32 {
-    match kind {
-        Kind::File => REGULAR,
-        Kind::Directory => DIRECTORY,
-        Kind::Symlink => SYMLINK,
-    }
-}
-
 fn time(time: Time) -> wire::Time {
     wire::Time {
         seconds: time.seconds,
@@ -70,11 +57,11 @@ pub(super) fn attributes(of: &Attributes, block_bytes: u32) -> wire::Attributes 
         atime: time(of.atime),
         mtime: time(of.mtime),
         ctime: time(of.ctime),
-        mode: type_bits(of.kind) | of.access.mode,
+        mode: of.kind.type_bits() | of.access.mode,
         links: u32::try_from(of.links).unwrap_or(u32::MAX),
         uid: of.access.uid,
         gid: of.access.gid,
-        rdev: 0,
+        rdev: of.device,
         block_bytes,
     }
 }

@@ -115,7 +115,7 @@ fn listed(entry: &DirectoryEntry) -> wire::DirectoryEntry<'_> {
     wire::DirectoryEntry {
         inode: entry.ino.0,
         cookie: entry.cookie,
-        mode: answer::type_bits(entry.kind),
+        mode: entry.kind.type_bits(),
         name: &entry.name,
     }
 }

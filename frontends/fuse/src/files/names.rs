@@ -18,7 +18,7 @@ use crate::wire::{self, Entry, Errno, Opened, Reply, SetAttr};
 
 /// Defines calls that make a name: they run `$make` and return the attributes of the new inode.
 macro_rules! makers {
-    ($($(#[$doc:meta])* $name:ident: $make:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident: $make:ident($($more:ident: $type:ty)?);)*) => {
         impl Node {
             $(
                 $(#[$doc])*
@@ -26,12 +26,13 @@ macro_rules! makers {
                     self: Arc<Self>,
                     parent: Ino,
                     access: Access,
+                    $($more: $type,)?
                     name: Bytes,
                 ) -> Outcome {
                     let made = self.calls.change(move |transaction| {
                         let name = name.clone();
                         async move {
-                            let ino = transaction.$make(parent, access, &name).await?;
+                            let ino = transaction.$make(parent, access, $($more,)? &name).await?;
                             transaction.getattr(ino).await
                         }
                         .boxed()
@@ -44,8 +45,8 @@ macro_rules! makers {
 }
 
 makers! {
-    make_node: mknod;
-    make_directory: mkdir;
+    make_node: mknod(device: u32);
+    make_directory: mkdir();
 }
 
 impl Node {

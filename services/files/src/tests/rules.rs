@@ -46,18 +46,36 @@ fn names_are_bound_once() {
         refused(files.create(ROOT, ACCESS, &name("a/b")).await, EINVAL);
         let bytes = Bytes::from_static(b"\xff\xfe\x01");
         files.create(ROOT, ACCESS, &bytes).await.expect("any bytes");
-        for special in [0o010_000, 0o020_000, 0o060_000, 0o140_000] {
-            let access = Access {
-                mode: special | 0o644,
-                ..ACCESS
-            };
-            refused(files.mknod(ROOT, access, &name("s")).await, EPERM);
+        let of = |bits: u32| Access {
+            mode: bits | 0o644,
+            ..ACCESS
+        };
+        for (bits, kind) in [
+            (0o010_000, Kind::Fifo),
+            (0o140_000, Kind::Socket),
+            (0o020_000, Kind::CharacterDevice),
+            (0o060_000, Kind::BlockDevice),
+        ] {
+            let special = name(&format!("s{bits}"));
+            let ino = files.mknod(ROOT, of(bits), 0x103, &special).await;
+            let found = files.getattr(ino.expect("made")).await.expect("there");
+            let device = if kind.is_device() { 0x103 } else { 0 };
+            assert_eq!((found.kind, found.size, found.device), (kind, 0, device));
+            assert_eq!((kind.type_bits(), found.access.mode), (bits, 0o644));
+            refused(files.read(found.ino, 0, 1).await, EINVAL);
+            files.unlink(ROOT, &special).await.expect("unlinked");
+        }
+        for bits in [0o040_000, 0o120_000] {
+            refused(files.mknod(ROOT, of(bits), 0, &name("s")).await, EPERM);
         }
         let regular = Access {
             mode: 0o100_600,
             ..ACCESS
         };
-        let made = files.mknod(ROOT, regular, &name("r")).await.expect("made");
+        let made = files
+            .mknod(ROOT, regular, 0, &name("r"))
+            .await
+            .expect("made");
         let attributes = files.getattr(made).await.expect("attributes");
         assert_eq!(
             (attributes.kind, attributes.access.mode),

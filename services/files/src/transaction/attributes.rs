@@ -25,12 +25,19 @@ impl Transaction {
         let fields = fields.map(|field| inode::field(ino, field));
         let [kind, access, mtime, ctime, atime] = self.overlay.get_many(fields).await?;
         let kind = inode::kind_in(&kind.ok_or(Errno::ENOENT)?)?;
+        let size = self.overlay.number(inode::field(ino, Field::Size)).await?;
+        let (size, device) = if kind.is_device() {
+            (0, size as u32)
+        } else {
+            (size, 0)
+        };
         Ok(Attributes {
             ino,
             kind,
             access: inode::access_in(&access.ok_or(Errno::EIO)?)?,
             links: self.overlay.number(inode::field(ino, Field::Links)).await?,
-            size: self.overlay.number(inode::field(ino, Field::Size)).await?,
+            size,
+            device,
             mtime: inode::time_in(&mtime.ok_or(Errno::EIO)?)?,
             ctime: inode::time_in(&ctime.ok_or(Errno::EIO)?)?,
             atime: inode::time_in(&atime.ok_or(Errno::EIO)?)?,

@@ -221,7 +221,7 @@ impl Transaction {
         match self.kind(ino).await? {
             Kind::File => Ok(()),
             Kind::Directory => Err(Errno::EISDIR),
-            Kind::Symlink => Err(Errno::EINVAL),
+            _ => Err(Errno::EINVAL),
         }
     }
 

@@ -12,9 +12,6 @@ use crate::{
     path_rules::{self, SYMLINKS_MAX},
 };
 
-/// The type bits of a mode, and those of a regular file.
-const TYPE_BITS: u32 = 0o170_000;
-const REGULAR: u32 = 0o100_000;
 /// The positions that `.` and `..` take in a listing.
 const DOTS: u64 = 2;
 
@@ -126,14 +123,23 @@ impl Transaction {
         self.bind_new(parent, name, Kind::File, access, None).await
     }
 
-    /// Creates a regular file, by `mknod`; `access` has the type bits of its mode. Errors: as
-    /// [`create`](Self::create), and `EPERM` for FIFOs, sockets and devices, which are refused.
-    pub async fn mknod(&mut self, parent: Ino, access: Access, name: &[u8]) -> Result<Ino> {
-        if matches!(access.mode & TYPE_BITS, 0 | REGULAR) {
-            self.create(parent, access, name).await
-        } else {
-            Err(Errno::EPERM)
+    /// Creates what the type bits in the mode of `access` tell: a regular file, a FIFO, a socket, or
+    /// the device of the number `device`. Errors: as [`create`](Self::create), and `EPERM` for other
+    /// types.
+    pub async fn mknod(
+        &mut self,
+        parent: Ino,
+        access: Access,
+        device: u32,
+        name: &[u8],
+    ) -> Result<Ino> {
+        let kind = Kind::of_node(access.mode).ok_or(Errno::EPERM)?;
+        let ino = self.bind_new(parent, name, kind, access, None).await?;
+        if kind.is_device() {
+            let number = inode::field(ino, Field::Size);
+            self.overlay.put_number(number, u64::from(device));
         }
+        Ok(ino)
     }
 
     /// Creates a regular file without a name, as by `O_TMPFILE`; [`link`](Self::link) may give it one.

@@ -210,7 +210,7 @@ impl Tree {
         match node.kind {
             Kind::File => Ok(node),
             Kind::Directory => Err(Errno::EISDIR),
-            Kind::Symlink => Err(Errno::EINVAL),
+            _ => Err(Errno::EINVAL),
         }
     }
 
