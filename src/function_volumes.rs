@@ -16,7 +16,11 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use files::{FileSystem, Outcome, cache::CachedVolume, model::Access};
 use fuse_frontend::{
-    Handler, Mount, Notifier, files::FileHandler, mount, mount::Options, wire::Notification,
+    Handler, Mount, Notifier,
+    files::FileHandler,
+    mount,
+    mount::{Options, Readers},
+    wire::Notification,
 };
 use in_process::{SystemClock, SystemEntropy};
 use nix::mount::{MntFlags, umount2};
@@ -126,7 +130,7 @@ impl VolumeMounts for FunctionVolumes {
         let path = self.directory.join(number.to_string());
         let options = Options {
             source: volume.volume.clone(),
-            threads: THREADS,
+            readers: Readers::Threads(THREADS),
             wishes: handler.wishes(),
             is_read_only: volume.is_read_only,
             checks_permissions: false,

@@ -10,7 +10,9 @@
 //! - [`FileHandler::each`] is for mounts that several machines share. The kernel caches nothing: each
 //!   call is linearizable, except mapped memory, which is coherent within one mount.
 //! - [`FileHandler::transaction`] is for a private mount whose calls take effect together. The kernel
-//!   caches without end, because all changes come from this mount.
+//!   caches without end, and gathers writes, because all changes come from this mount. Its
+//!   [`FileHandler::invocations`] follow each other, so lengths change between them: the kernel
+//!   writes through.
 //!
 //! Invariants
 //! - Open files are held until their release, so their data outlive their last name. Lookups hold
@@ -47,7 +49,7 @@ use crate::{
     wire::{
         self, Entry, Errno, Header, LockKind, OPEN_DIRECT_IO, OPEN_KEEP_CACHE,
         OPEN_PARALLEL_DIRECT_WRITES, Operation, Request,
-        init::{HANDLE_KILLPRIV_V2, READDIRPLUS, Wishes},
+        init::{HANDLE_KILLPRIV_V2, READDIRPLUS, WRITEBACK_CACHE, Wishes},
     },
 };
 
@@ -171,6 +173,11 @@ impl FileHandler {
         };
         Wishes {
             declined,
+            flags: if self.node.gathers_writes() {
+                WRITEBACK_CACHE
+            } else {
+                0
+            },
             ..Wishes::default()
         }
     }
@@ -298,6 +305,9 @@ impl Node {
                 mode,
                 ..
             } => self.later(node.allocate(ino, mode, offset, length)),
+            // The kernel would ask without the writes that it keeps. Without us it takes the whole
+            // file for data.
+            Operation::LSeek { .. } if self.gathers_writes() => Work::Done(Err(Errno::ENOSYS)),
             Operation::LSeek { offset, whence, .. } => self.later(node.seek(ino, whence, offset)),
             Operation::FSync { .. } | Operation::FSyncDir { .. } | Operation::SyncFs => {
                 self.later(node.sync(ino))
@@ -348,6 +358,11 @@ impl Node {
             // copy_file_range.
             _ => Work::Done(Err(Errno::ENOSYS)),
         }
+    }
+
+    /// Whether the kernel keeps writes. Only while all changes come from this mount.
+    fn gathers_writes(&self) -> bool {
+        matches!(self.calls, Calls::Together(_)) && self.invocations.is_none()
     }
 
     /// The owner of an inode that a request creates.

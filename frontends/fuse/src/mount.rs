@@ -1,4 +1,4 @@
-//! Mounts: mount(2), the threads that read the device, the unmount.
+//! Mounts: mount(2), the threads or the task that read the device, the unmount.
 
 use std::{
     fs,
@@ -14,8 +14,13 @@ use std::{
 
 use nix::{
     errno::Errno as OsError,
+    fcntl::{FcntlArg, OFlag, fcntl},
     mount::{MntFlags, MsFlags, umount2},
     unistd::{getgid, getuid},
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    runtime::Handle,
 };
 
 use crate::{
@@ -41,8 +46,8 @@ const STALE_MOUNTS_MAX: usize = 100;
 pub struct Options {
     /// The device that `df` and /proc/mounts show.
     pub source: String,
-    /// Threads that read requests, from 1 to [`THREADS_MAX`]. Each has a buffer of one write.
-    pub threads: usize,
+    /// Where requests are read.
+    pub readers: Readers,
     /// The parameters to ask of the kernel.
     pub wishes: Wishes,
     /// Whether the kernel refuses changes.
@@ -53,6 +58,17 @@ pub struct Options {
     /// asks for the attributes, unless it caches them. Without it, all who may use the mount may do
     /// anything: that is right where root alone may.
     pub checks_permissions: bool,
+}
+
+/// The readers of requests. Each has a buffer of one write.
+#[derive(Debug, Clone)]
+pub enum Readers {
+    /// Threads, from 1 to [`THREADS_MAX`]: for answers that need no other thread.
+    Threads(usize),
+    /// A task of a runtime whose I/O is enabled: for answers that come over a socket of this
+    /// runtime. The thread that waits for the socket then waits for requests too, so that a request
+    /// and its answer wake it alone.
+    Task(Handle),
 }
 
 /// Why a mount failed.
@@ -82,9 +98,16 @@ pub enum MountError {
 pub struct Mount {
     path: PathBuf,
     notifier: Notifier,
-    threads: Vec<JoinHandle<()>>,
+    readers: Vec<Reader>,
     running: Arc<AtomicUsize>,
     is_mounted: bool,
+}
+
+/// A reader that runs.
+#[derive(Debug)]
+enum Reader {
+    Thread(JoinHandle<()>),
+    Task(Handle, tokio::task::JoinHandle<()>),
 }
 
 /// When an unmounted file system ends.
@@ -117,25 +140,37 @@ pub fn mount(
     let mut mount = Mount {
         path,
         notifier: Notifier(Arc::clone(&connection)),
-        threads: Vec::new(),
+        readers: Vec::new(),
         running: Arc::default(),
         is_mounted: true,
     };
     // From here on, an error drops `mount`, which unmounts.
     let terms = handshake(&connection, options.wishes)?;
     handler.started(terms);
-    let alive = || Alive::new(&mount.running, handler);
+    let session = || Session {
+        connection: Arc::clone(&connection),
+        alive: Alive::new(&mount.running, handler),
+        buffer_bytes: terms.max_write as usize + BUFFER_BYTES_BEYOND_WRITE,
+    };
     // Until all threads run, so that the first ones are not taken for the last ones.
-    let starting = alive();
-    for number in 0..options.threads.clamp(1, THREADS_MAX) {
-        let session = Session {
-            connection: Arc::clone(&connection),
-            alive: alive(),
-            buffer_bytes: terms.max_write as usize + BUFFER_BYTES_BEYOND_WRITE,
-        };
-        let thread = Builder::new().name(format!("fuse-{number}"));
-        let started = thread.spawn(move || session.run());
-        mount.threads.push(started.map_err(MountError::Handshake)?);
+    let starting = Alive::new(&mount.running, handler);
+    match &options.readers {
+        Readers::Threads(threads) => {
+            for number in 0..(*threads).clamp(1, THREADS_MAX) {
+                let session = session();
+                let thread = Builder::new().name(format!("fuse-{number}"));
+                let started = thread.spawn(move || session.run());
+                let started = started.map_err(MountError::Handshake)?;
+                mount.readers.push(Reader::Thread(started));
+            }
+        }
+        Readers::Task(runtime) => {
+            let entered = runtime.enter();
+            let device = without_waiting(&connection.device).map_err(MountError::Handshake)?;
+            let task = tokio::spawn(session().run_as_task(device));
+            drop(entered);
+            mount.readers.push(Reader::Task(runtime.clone(), task));
+        }
     }
     drop(starting);
     Ok(mount)
@@ -191,6 +226,18 @@ fn handshake(connection: &Connection, wishes: Wishes) -> Result<InitReply, Mount
     }
 }
 
+/// The device for reads that do not block.
+#[expect(
+    deprecated,
+    reason = "the replacement is unsafe, for types that lend descriptors; a file owns its own"
+)]
+fn without_waiting(device: &fs::File) -> io::Result<AsyncFd<fs::File>> {
+    let device = device.try_clone()?;
+    fcntl(&device, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    // The end of a mount is reported as an error alone.
+    AsyncFd::with_interest(device, Interest::READABLE | Interest::ERROR)
+}
+
 fn init_of(message: &[u8]) -> io::Result<(u64, Init)> {
     let invalid = |fault: Fault| io::Error::new(io::ErrorKind::InvalidData, fault);
     let (header, request) = Request::decode(message).map_err(invalid)?;
@@ -217,29 +264,29 @@ impl Mount {
     }
 
     /// Unmounts. Where files are open on the mount, it goes from the tree of names at once, and
-    /// ends with the last close.
+    /// ends with the last close. It blocks, so call it outside of asynchronous code.
     ///
     /// # Errors
     /// The system refuses the unmount; the file system stays mounted until the value is dropped.
     pub fn unmount(mut self) -> io::Result<Unmounted> {
         let unmounted = self.detach()?;
         self.is_mounted = false;
-        let threads = std::mem::take(&mut self.threads);
+        let readers = std::mem::take(&mut self.readers);
         if unmounted == Unmounted::Now {
-            join(threads);
+            join(readers);
         }
         Ok(unmounted)
     }
 
-    /// Waits until the mount is gone.
+    /// Waits until the mount is gone. It blocks as [`unmount`](Self::unmount) does.
     pub fn wait(mut self) {
-        join(std::mem::take(&mut self.threads));
+        join(std::mem::take(&mut self.readers));
         self.is_mounted = false;
     }
 
     fn detach(&self) -> io::Result<Unmounted> {
         // Another file system may have been mounted there since ours was unmounted.
-        if !self.threads.is_empty() && self.has_ended() {
+        if !self.readers.is_empty() && self.has_ended() {
             return Ok(Unmounted::Now);
         }
         match umount2(&self.path, MntFlags::UMOUNT_NOFOLLOW) {
@@ -265,15 +312,19 @@ impl Drop for Mount {
     }
 }
 
-fn join(threads: Vec<JoinHandle<()>>) {
-    for thread in threads {
-        if thread.join().is_err() {
-            tracing::error!("a thread of the mount panicked");
+fn join(readers: Vec<Reader>) {
+    for reader in readers {
+        let is_whole = match reader {
+            Reader::Thread(thread) => thread.join().is_ok(),
+            Reader::Task(runtime, task) => runtime.block_on(task).is_ok(),
+        };
+        if !is_whole {
+            tracing::error!("a reader of the mount ended early");
         }
     }
 }
 
-/// Counts as a thread that runs. The end of the last one tells the handler.
+/// Counts as a reader that runs. The end of the last one tells the handler.
 struct Alive {
     running: Arc<AtomicUsize>,
     handler: Arc<dyn Handler>,
@@ -297,7 +348,7 @@ impl Drop for Alive {
     }
 }
 
-/// One thread of a mount.
+/// One reader of a mount.
 struct Session {
     connection: Arc<Connection>,
     alive: Alive,
@@ -307,20 +358,35 @@ struct Session {
 impl Session {
     fn run(self) {
         let mut buffer = vec![0; self.buffer_bytes];
+        while self.serve_read((&self.connection.device).read(&mut buffer), &buffer) {}
+    }
+
+    async fn run_as_task(self, device: AsyncFd<fs::File>) {
+        let mut buffer = vec![0; self.buffer_bytes];
         loop {
-            match (&self.connection.device).read(&mut buffer) {
-                Ok(length) => self.serve(&buffer[..length]),
-                Err(error) => match error.raw_os_error() {
-                    // ENOENT: the request was interrupted before it was read.
-                    Some(nix::libc::ENOENT | nix::libc::EINTR | nix::libc::EAGAIN) => {}
-                    Some(nix::libc::ENODEV) => break,
-                    _ => {
-                        tracing::error!(%error, "cannot read from /dev/fuse; the mount ends");
-                        break;
-                    }
-                },
+            let read = |mut device: &fs::File| device.read(&mut buffer);
+            let read = device.async_io(Interest::READABLE | Interest::ERROR, read);
+            if !self.serve_read(read.await, &buffer) {
+                break;
             }
         }
+    }
+
+    /// Serves a request that was read into `buffer`. False: the mount has ended.
+    fn serve_read(&self, read: io::Result<usize>, buffer: &[u8]) -> bool {
+        match read {
+            Ok(length) => self.serve(&buffer[..length]),
+            Err(error) => match error.raw_os_error() {
+                // ENOENT: the request was interrupted before it was read.
+                Some(nix::libc::ENOENT | nix::libc::EINTR | nix::libc::EAGAIN) => {}
+                Some(nix::libc::ENODEV) => return false,
+                _ => {
+                    tracing::error!(%error, "cannot read from /dev/fuse; the mount ends");
+                    return false;
+                }
+            },
+        }
+        true
     }
 
     fn serve(&self, message: &[u8]) {

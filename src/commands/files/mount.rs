@@ -3,7 +3,7 @@
 //! A signal takes the directory's name away at once. While programs still have files open on it, the
 //! process goes on to serve them, until the last close or a second signal.
 
-use std::{io, path::PathBuf, process::ExitCode, sync::Arc, thread::available_parallelism};
+use std::{io, path::PathBuf, process::ExitCode, sync::Arc};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -14,7 +14,7 @@ use files::{
 };
 use fuse_frontend::{
     FileHandler, Handler, Unmounted,
-    mount::{Options, mount},
+    mount::{Options, Readers, mount},
 };
 use in_process::{SystemClock, SystemEntropy};
 use nix::unistd::{getgid, getuid};
@@ -30,8 +30,6 @@ use transactions::serializable::{model::SessionId, volumes::VolumeName};
 
 use super::server::{Place, Server};
 
-/// Threads that read requests. They do not wait for the server, so few are enough.
-const READERS_MAX: usize = 4;
 /// The permissions of the root directory of a volume that has none yet.
 const ROOT_MODE: u32 = 0o755;
 
@@ -118,10 +116,9 @@ impl Mount {
     }
 
     fn options(&self, handler: &FileHandler) -> Options {
-        let readers = available_parallelism().map_or(READERS_MAX, usize::from);
         Options {
             source: format!("landfast:{}", self.volume),
-            threads: readers.clamp(2, READERS_MAX),
+            readers: Readers::Task(Handle::current()),
             wishes: handler.wishes(),
             is_read_only: self.read_only,
             allow_other: self.allow_other,

@@ -37,6 +37,8 @@ pub const AUTO_INVAL_DATA: u64 = 1 << 12;
 pub const READDIRPLUS: u64 = 1 << 13 | 1 << 14;
 /// `FUSE_ASYNC_DIO`: direct I/O in several requests at a time.
 pub const ASYNC_DIO: u64 = 1 << 15;
+/// `FUSE_WRITEBACK_CACHE`: the kernel keeps writes for a while, and owns lengths and times of files.
+pub const WRITEBACK_CACHE: u64 = 1 << 16;
 /// `FUSE_PARALLEL_DIROPS`: several calls in one directory at a time.
 pub const PARALLEL_DIROPS: u64 = 1 << 18;
 /// `FUSE_MAX_PAGES`: requests of more than 128 KiB.

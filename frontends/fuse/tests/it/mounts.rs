@@ -12,7 +12,7 @@ use std::{
 
 use fuse_frontend::{
     Handler, Mount, MountError, Unmounted, mount,
-    mount::Options,
+    mount::{Options, Readers},
     wire::{
         LockStyle, Notification, ROOT_INODE,
         init::{REQUIRED, Wishes},
@@ -57,7 +57,7 @@ fn may_not_mount(error: &MountError) -> bool {
 fn options() -> Options {
     Options {
         source: "memory".to_owned(),
-        threads: 2,
+        readers: Readers::Threads(2),
         wishes: Wishes::default(),
         is_read_only: false,
         allow_other: true,

@@ -87,6 +87,44 @@ fn git_works_within_a_transaction() {
     assert!(inside.runtime.block_on(inside.handler.take()).is_none());
 }
 
+/// The kernel keeps writes until a file is closed or synced. All of them are in the transaction, and
+/// programs see them before.
+#[test]
+fn gathered_writes_are_seen_and_committed() {
+    let (test, volume) = ("programs::gathered_writes_are_seen_and_committed", volume());
+    let Some(other) = mounted(&volume, 1, Calls::Each, test) else {
+        return;
+    };
+    other.text("printf 0123456789 > a; touch b");
+    let Some(mut inside) = mounted(&volume, 2, Calls::Together, test) else {
+        return;
+    };
+    let script = "
+import os, subprocess
+a = os.open('a', os.O_RDWR)
+for at in range(0, 8, 2):
+    os.pwrite(a, b'x', at)
+os.write(os.open('a', os.O_WRONLY | os.O_APPEND), b'end')
+os.pwrite(a, b'y', 100000)
+os.utime('b', (1, 2))
+assert os.stat('a').st_size == 100001
+found = os.lseek(a, 0, os.SEEK_DATA), os.lseek(a, 0, os.SEEK_HOLE)
+assert found == (0, 100001), found
+subprocess.run(['cp', '--sparse=auto', 'a', 'copy'], check=True)
+for file in [a, 'copy']:
+    os.truncate(file, 50000)
+    os.truncate(file, 13)
+";
+    inside.text(&format!("python3 -c \"{script}\""));
+    let outcome = inside.commit();
+    assert!(
+        matches!(outcome, files::Outcome::Committed { .. }),
+        "{outcome:?}"
+    );
+    let seen = other.text("cat a copy; stat -c ' %Y' b");
+    assert_eq!(seen, "x1x3x5x789endx1x3x5x789end 2\n");
+}
+
 #[test]
 fn a_transaction_that_read_what_changed_conflicts() {
     let (test, volume) = (

@@ -9,7 +9,10 @@ use std::{
 };
 
 use files::{FileSystem, Outcome, broken::Broken, model::Access};
-use fuse_frontend::{FileHandler, Handler, Mount, MountError, mount, mount::Options};
+use fuse_frontend::{
+    FileHandler, Handler, Mount, MountError, mount,
+    mount::{Options, Readers},
+};
 use in_process::{SystemClock, SystemEntropy};
 use primitives::Mutant;
 use tokio::runtime::Runtime;
@@ -60,7 +63,7 @@ pub(crate) fn mounted_with(
     let directory = tempfile::tempdir().expect("a directory");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .enable_time()
+        .enable_all()
         .build()
         .expect("a runtime");
     let root = Access {
@@ -80,7 +83,7 @@ pub(crate) fn mounted_with(
     let handler = make(Arc::clone(&files), runtime.handle().clone());
     let options = Options {
         source: "test".to_owned(),
-        threads: 4,
+        readers: Readers::Task(runtime.handle().clone()),
         wishes: handler.wishes(),
         is_read_only: false,
         allow_other: true,

@@ -95,6 +95,15 @@ pub(super) async fn run(
         biased;
         () = keep_connected(&client, first, stopped) => {}
         () = undo_all(&client, undos) => {}
+        () = keep_a_timer(client.config.wait_max / 2) => {}
+    }
+}
+
+/// Always has a timer that is due before those of calls. Otherwise the timer of a call could be the
+/// first one, which costs a call of the system: the thread that waits for timers is woken.
+async fn keep_a_timer(period: Duration) {
+    loop {
+        sleep(period).await;
     }
 }
 

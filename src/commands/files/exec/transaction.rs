@@ -14,7 +14,7 @@ use files::{Errno, FileSystem, Transaction, model::Access};
 use fuse_frontend::{
     files::FileHandler,
     handler::Handler,
-    mount::{Mount, Options, Unmounted, mount},
+    mount::{Mount, Options, Readers, Unmounted, mount},
     wire::init::Wishes,
 };
 use in_process::{SystemClock, SystemEntropy};
@@ -32,9 +32,6 @@ use transactions::serializable::{
 
 use super::attempts::{Decision, Volume};
 
-/// Threads that read requests of a mount. A transaction runs one call at a time, and a second
-/// thread decodes the next.
-const THREADS: usize = 2;
 /// How often a snapshot is read, so that it stays readable: a third of the time for which it does.
 const READ_PERIOD: Duration = Duration::from_secs(20);
 /// The longest life of a snapshot without a pin.
@@ -95,7 +92,7 @@ impl Attempts {
             entropy,
             options: Options {
                 source: format!("landfast:{name}"),
-                threads: THREADS,
+                readers: Readers::Task(runtime::Handle::current()),
                 wishes: Wishes::default(),
                 is_read_only,
                 allow_other: true,
