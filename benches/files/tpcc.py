@@ -3,18 +3,19 @@
 Each transaction opens its database anew, as a function would. A transaction stays in its home
 warehouse; remote items and payments are left out. `check` verifies the consistency conditions 1 to 4
 of TPC-C, SQLite's own check, and that each acknowledged order exists.
+
+With --function, a client calls a function over HTTP for each transaction. The function is `handler`.
 """
 
 import argparse
+import http.client
 import json
 import multiprocessing
 import os
 import random
-import shlex
 import sqlite3
-import subprocess
-import sys
 import time
+import urllib.parse
 
 DISTRICTS = 10
 SCHEMA = """
@@ -179,18 +180,42 @@ def transact(arguments, directory, generator):
         db.close()
 
 
+def handler(event, context):
+    """The function: one transaction, which an attempt after a conflict repeats."""
+    arguments = argparse.Namespace(**event)
+    return transact(arguments, arguments.directories[0], random.Random(arguments.seed))
+
+
+class Function:
+    """Transactions by a function, over one connection."""
+
+    def __init__(self, arguments):
+        url = urllib.parse.urlsplit(arguments.function)
+        self.connection = http.client.HTTPConnection(url.netloc, timeout=60)
+        self.path = url.path
+        kept = ("warehouses", "scale", "journal", "sync", "timeout")
+        self.event = {name: getattr(arguments, name) for name in kept} | {"directories": [arguments.at]}
+
+    def transact(self, generator):
+        self.connection.request("POST", self.path, json.dumps(self.event | {"seed": generator.getrandbits(32)}))
+        answer = self.connection.getresponse()
+        document = json.loads(answer.read())
+        if answer.status != 200 or answer.getheader("X-Amz-Function-Error"):
+            raise RuntimeError(f"{answer.status}: {document}")
+        return document
+
+
 def client(arguments, number, barrier, results):
     directory = arguments.directories[number % len(arguments.directories)]
     generator = random.Random(arguments.seed * 1000 + number)
-    orders, errors, busy, first = [], 0, 0, None
+    orders, transactions, errors, busy, first = [], 0, 0, 0, None
+    function = Function(arguments) if arguments.function else None
     barrier.wait()
     end = time.monotonic() + arguments.seconds
     while time.monotonic() < end:
         try:
-            if arguments.wrap:
-                order = wrapped(arguments, directory, generator)
-            else:
-                order = transact(arguments, directory, generator)
+            order = function.transact(generator) if function else transact(arguments, directory, generator)
+            transactions += 1
             if order:
                 orders.append(order)
         except Exception as error:  # data of a broken file system break more than SQLite
@@ -199,18 +224,7 @@ def client(arguments, number, barrier, results):
             else:
                 errors += 1
                 first = first or str(error)
-    results.put((orders, errors, busy, first))
-
-
-def wrapped(arguments, directory, generator):
-    """One transaction in a process of its own, started by the command of --wrap."""
-    command = shlex.split(arguments.wrap) + [sys.executable, "-E", "-s", "-S", os.path.abspath(__file__), "one", directory]
-    command += ["--warehouses", str(arguments.warehouses), "--scale", str(arguments.scale)]
-    command += ["--journal", arguments.journal, "--sync", arguments.sync, "--seed", str(generator.getrandbits(32))]
-    ended = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if ended.returncode:
-        raise RuntimeError((ended.stderr.strip().splitlines() or [f"exit {ended.returncode}"])[-1])
-    return json.loads(ended.stdout or "null")
+    results.put((orders, errors, busy, first, transactions))
 
 
 def run(arguments):
@@ -228,6 +242,7 @@ def run(arguments):
     orders = [order for report in reports for order in report[0]]
     print(json.dumps({
         "tpmc": len(orders) * 60 / elapsed,
+        "transactions": sum(report[4] for report in reports),
         "errors": sum(report[1] for report in reports),
         "busy": sum(report[2] for report in reports),
         "first": next((report[3] for report in reports if report[3]), None),
@@ -272,7 +287,7 @@ def check_warehouse(db, orders):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("action", choices=["load", "run", "one"])
+    parser.add_argument("action", choices=["load", "run"])
     parser.add_argument("directories", nargs="+", help="the mounts; client n uses mount n modulo their number")
     parser.add_argument("--warehouses", type=int, default=4)
     parser.add_argument("--scale", type=float, default=0.02)
@@ -282,14 +297,13 @@ def main():
     parser.add_argument("--sync", default="normal")
     parser.add_argument("--timeout", type=float, default=30, help="seconds that a locked database is waited for")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--wrap", help="a command that runs each transaction, such as: landfast files exec bench --")
+    parser.add_argument("--function", help="the URL of a function that runs each transaction")
+    parser.add_argument("--at", default="/mnt/data/tpcc", help="the directory as the function sees it")
     arguments = parser.parse_args()
     if arguments.action == "load":
         load(arguments)
-    elif arguments.action == "run":
-        run(arguments)
     else:
-        print(json.dumps(transact(arguments, arguments.directories[0], random.Random(arguments.seed))))
+        run(arguments)
 
 
 if __name__ == "__main__":

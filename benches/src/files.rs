@@ -13,6 +13,7 @@
 
 pub mod content;
 pub mod directory;
+pub mod functions;
 pub mod operations;
 pub mod personalities;
 pub mod report;

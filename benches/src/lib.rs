@@ -14,6 +14,7 @@
 #![allow(clippy::disallowed_methods)] // a benchmark is about real time; no seed replays it
 
 pub mod chart;
+pub mod connection;
 mod drawing;
 pub mod figures;
 pub mod files;

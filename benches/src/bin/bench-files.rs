@@ -19,7 +19,7 @@ use benches::{
         report::{Figures, Part, Report},
         sequential,
         targets::{self, Kind, Running, Setting, Target},
-        tpcc,
+        tpcc::{self, Mode},
     },
 };
 use clap::Parser;
@@ -59,9 +59,6 @@ struct Arguments {
     /// Its interpreter.
     #[arg(long, default_value = "python3")]
     python: PathBuf,
-    /// On Landfast, runs each transaction of TPC-C by this command, without SQLite's journal and sync.
-    #[arg(long, value_name = "COMMAND")]
-    wrap: Option<String>,
     /// MiB of the long file.
     #[arg(long, default_value_t = 1024)]
     mebibytes: u64,
@@ -99,6 +96,10 @@ impl Arguments {
 }
 
 fn main() -> Result<ExitCode> {
+    // The program is also a function of its own loads.
+    if let Ok(host) = std::env::var("AWS_LAMBDA_RUNTIME_API") {
+        personalities::serve(host)?;
+    }
     let arguments = Arguments::parse().settled();
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -221,13 +222,20 @@ fn measure_part(
                 time,
                 files: if arguments.quick { 200 } else { 1000 },
             };
-            let loads = arguments.personalities.iter();
-            loads
-                .map(|personality| personalities::measure(target, *personality, scale))
-                .collect()
+            let mut modes = vec![personalities::Mode::Mounts];
+            if target.server.is_some() {
+                modes.push(personalities::Mode::Functions(&setting.scratch));
+            }
+            let mut figures = Vec::new();
+            for personality in &arguments.personalities {
+                for mode in &modes {
+                    figures.push(personalities::measure(target, *personality, scale, *mode)?);
+                }
+            }
+            Ok(figures)
         }
         Part::Tpcc => {
-            let load = |wrap| tpcc::Load {
+            let load = tpcc::Load {
                 script: arguments.tpcc.clone(),
                 python: arguments.python.clone(),
                 clients: if arguments.quick {
@@ -237,14 +245,13 @@ fn measure_part(
                 },
                 seconds: arguments.seconds,
                 scale: 0.02,
-                wrap,
             };
-            let measure = |wrap| tpcc::measure(target, &load(wrap), &setting.scratch, running);
-            let mut figures = vec![measure(None)?];
-            if target.kind == Kind::Landfast && arguments.wrap.is_some() {
-                figures.push(measure(arguments.wrap.clone())?);
-            }
-            Ok(figures)
+            let mut modes = vec![Mode::Mounts];
+            modes.extend(target.server.is_some().then_some(Mode::Functions));
+            let modes = modes.into_iter();
+            modes
+                .map(|mode| tpcc::measure(target, &load, mode, &setting.scratch, running))
+                .collect()
         }
         Part::Sequential => Ok(vec![sequential::measure(
             target,

@@ -7,15 +7,10 @@
 
 #![allow(clippy::disallowed_methods)] // a benchmark is about real time; no seed replays it
 
-use std::{
-    env,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::TcpStream,
-    thread,
-    time::Duration,
-};
+use std::{env, thread, time::Duration};
 
 use anyhow::{Context as _, Result};
+use benches::connection::Connection;
 use serde::Deserialize;
 
 #[derive(Debug, Default, Deserialize)]
@@ -23,62 +18,6 @@ use serde::Deserialize;
 struct Event {
     bytes: usize,
     pause_ms: u64,
-}
-
-/// One connection to the Runtime API.
-struct Connection {
-    stream: TcpStream,
-    reader: BufReader<TcpStream>,
-    host: String,
-}
-
-/// A response: the request id, if it has one, and its body.
-struct Answer {
-    id: String,
-    body: Vec<u8>,
-}
-
-impl Connection {
-    fn open(host: String) -> Result<Self> {
-        let stream = TcpStream::connect(&host).with_context(|| format!("connect to {host}"))?;
-        stream.set_nodelay(true)?;
-        let reader = BufReader::new(stream.try_clone()?);
-        Ok(Self {
-            stream,
-            reader,
-            host,
-        })
-    }
-
-    fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer> {
-        let mut request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n\r\n",
-            self.host,
-            body.len()
-        )
-        .into_bytes();
-        request.extend_from_slice(body);
-        self.stream.write_all(&request)?;
-        let (mut id, mut length, mut line) = (String::new(), 0, String::new());
-        loop {
-            line.clear();
-            self.reader.read_line(&mut line)?;
-            let header = line.trim_end();
-            if header.is_empty() {
-                break;
-            }
-            if let Some((name, value)) = header.split_once(':') {
-                match name.to_ascii_lowercase().as_str() {
-                    "content-length" => length = value.trim().parse()?,
-                    "lambda-runtime-aws-request-id" => value.trim().clone_into(&mut id),
-                    _ => {}
-                }
-            }
-        }
-        let mut body = vec![0; length];
-        self.reader.read_exact(&mut body)?;
-        Ok(Answer { id, body })
-    }
 }
 
 fn main() -> Result<()> {

@@ -5,13 +5,15 @@
 //! reads those of all clients. So each read can be verified: a client knows the generation and the
 //! length of its own files, and of others a prefix must be whole.
 //!
-//! On a mount each call is a transaction of its own; an iteration is not one.
+//! On a mount each call is a transaction of its own. Landfast also runs each iteration as one
+//! transaction: the clients are functions with the volume, and an iteration is an invocation.
 
 mod client;
+mod function;
 
 use std::{
     fs::OpenOptions,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Barrier,
         atomic::{AtomicBool, Ordering},
@@ -21,8 +23,13 @@ use std::{
 };
 
 use anyhow::{Result, anyhow};
+use serde::{Deserialize, Serialize};
 
-use self::client::{Client, Counts, Log, Outcome};
+pub use self::function::serve;
+use self::{
+    client::{Client, Counts, Outcome},
+    function::Caller,
+};
 use super::{
     report::{Figures, Part},
     targets::{Target, drop_caches},
@@ -40,7 +47,8 @@ const VIDEO_RATE: f64 = 96.0;
 const VIDEO_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Personality {
     /// Creates, appends, whole reads and deletes of 128 KiB.
     Fileserver,
@@ -123,7 +131,7 @@ impl Personality {
         }
     }
 
-    fn iterate(self, client: &mut Client<'_>) -> Outcome {
+    fn iterate(self, client: &mut Client) -> Outcome {
         match self {
             Self::Fileserver => fileserver(client),
             Self::Networkfs => networkfs(client),
@@ -141,38 +149,83 @@ impl std::fmt::Display for Personality {
     }
 }
 
+/// Where the clients of a load run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode<'a> {
+    /// On the mounts.
+    Mounts,
+    /// In functions, which are deployed from this scratch directory.
+    Functions(&'a Path),
+}
+
 /// Runs one load on a target.
-pub fn measure(target: &Target, personality: Personality, scale: Scale) -> Result<Figures> {
+pub fn measure(
+    target: &Target,
+    personality: Personality,
+    scale: Scale,
+    mode: Mode<'_>,
+) -> Result<Figures> {
     let name = personality.name();
     let directories = target.directory(name)?;
     let files = personality.files(scale);
-    let log = Log::default();
-    let mut clients: Vec<Client<'_>> = (0..scale.clients)
+    let mut clients: Vec<Client> = (0..scale.clients)
         .map(|number| {
             let directory = directories[number as usize % 2].clone();
-            Client::new(personality, number, scale.clients, files, directory, &log)
+            Client::new(personality, number, scale.clients, files, directory)
         })
         .collect();
     for client in &mut clients {
         client.fill()?;
     }
-    drop_caches();
-    let (counts, elapsed) = run(clients, personality, scale.time)?;
-    let lost = log.lost(&directories.clone().map(|directory| directory.join("log")))?;
+    let (counts, elapsed) = match mode {
+        Mode::Mounts => {
+            drop_caches();
+            let iterate = |mut client: Client| {
+                move || {
+                    let outcome = personality.iterate(&mut client);
+                    client.note(outcome);
+                    std::mem::take(&mut client.counts)
+                }
+            };
+            run(clients.into_iter().map(iterate), scale.time)?
+        }
+        Mode::Functions(scratch) => {
+            let mut callers = Caller::deploy(target, personality, scale, scratch)?;
+            drop_caches();
+            let call = |mut caller: Caller| move || caller.call();
+            run(callers.drain(..).map(call), scale.time)?
+        }
+    };
+    let lost = client::lost(&directories[0].join("log"), &counts.appended)?;
     let mut figures = Figures::new(Part::Personalities, target.kind);
     let rate = counts.calls as f64 / elapsed.as_secs_f64();
-    figures.push(name, "calls/s", rate);
-    figures.push(name, "errors", (counts.errors + counts.wrong + lost) as f64);
+    let case = match mode {
+        Mode::Mounts => name.to_owned(),
+        Mode::Functions(_) => format!("{name}, in transactions"),
+    };
+    figures.push(&*case, "calls/s", rate);
+    figures.push(
+        &*case,
+        "errors",
+        (counts.errors + counts.wrong + lost) as f64,
+    );
     if personality == Personality::Videoserver {
         let wanted = VIDEO_RATE * f64::from(scale.clients) * elapsed.as_secs_f64();
-        figures.push(name, "% of the rate", counts.blocks as f64 * 100.0 / wanted);
+        let share = counts.blocks as f64 * 100.0 / wanted;
+        figures.push(&*case, "% of the rate", share);
     }
+    eprintln!(
+        "{case} on {}: {rate:.0} calls/s, {} iterations, {} conflicts",
+        target.kind.name(),
+        counts.iterations,
+        counts.conflicts
+    );
     if let Some(error) = counts.first {
-        eprintln!("{name} on {}: first error: {error}", target.kind.name());
+        eprintln!("{case} on {}: first error: {error}", target.kind.name());
     }
     if counts.wrong + lost > 0 {
         eprintln!(
-            "{name} on {}: {} reads returned wrong content, {lost} log records are lost or torn",
+            "{case} on {}: {} reads returned wrong content, {lost} log records are lost or torn",
             target.kind.name(),
             counts.wrong
         );
@@ -181,25 +234,25 @@ pub fn measure(target: &Target, personality: Personality, scale: Scale) -> Resul
     Ok(figures)
 }
 
-fn run(
-    clients: Vec<Client<'_>>,
-    personality: Personality,
+/// Repeats the iterations of all clients at once.
+fn run<I: FnMut() -> Counts + Send>(
+    clients: impl ExactSizeIterator<Item = I>,
     time: Duration,
 ) -> Result<(Counts, Duration)> {
     let barrier = Barrier::new(clients.len() + 1);
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         let threads: Vec<_> = clients
-            .into_iter()
-            .map(|mut client| {
+            .map(|mut iterate| {
                 let (barrier, ended) = (&barrier, &ended);
                 scope.spawn(move || {
+                    let mut counts = Counts::default();
                     barrier.wait();
                     while !ended.load(Ordering::Relaxed) {
-                        let outcome = personality.iterate(&mut client);
-                        client.note(outcome);
+                        counts.add(iterate());
+                        counts.iterations += 1;
                     }
-                    client.counts
+                    counts
                 })
             })
             .collect();
@@ -215,7 +268,7 @@ fn run(
     })
 }
 
-fn fileserver(client: &mut Client<'_>) -> Outcome {
+fn fileserver(client: &mut Client) -> Outcome {
     let own = client.own();
     client.replace(own)?;
     client.append(own, APPEND_BYTES)?;
@@ -225,7 +278,7 @@ fn fileserver(client: &mut Client<'_>) -> Outcome {
     client.stat(any)
 }
 
-fn networkfs(client: &mut Client<'_>) -> Outcome {
+fn networkfs(client: &mut Client) -> Outcome {
     for _ in 0..3 {
         let any = client.any();
         client.read(any)?;
@@ -244,7 +297,7 @@ fn networkfs(client: &mut Client<'_>) -> Outcome {
     client.stat(any)
 }
 
-fn varmail(client: &mut Client<'_>) -> Outcome {
+fn varmail(client: &mut Client) -> Outcome {
     let own = client.own();
     client.delete(own)?;
     client.replace_synced(own)?;
@@ -255,7 +308,7 @@ fn varmail(client: &mut Client<'_>) -> Outcome {
     client.read(any)
 }
 
-fn videoserver(client: &mut Client<'_>) -> Outcome {
+fn videoserver(client: &mut Client) -> Outcome {
     if client.is_due(VIDEO_INTERVAL) {
         let own = client.own();
         client.replace_by_rename(own)?;
@@ -264,7 +317,7 @@ fn videoserver(client: &mut Client<'_>) -> Outcome {
     client.view(any, VIDEO_READ_BYTES, VIDEO_RATE)
 }
 
-fn webproxy(client: &mut Client<'_>) -> Outcome {
+fn webproxy(client: &mut Client) -> Outcome {
     let own = client.own();
     client.delete(own)?;
     client.replace(own)?;
@@ -272,15 +325,15 @@ fn webproxy(client: &mut Client<'_>) -> Outcome {
         let any = client.any();
         client.read(any)?;
     }
-    client.log(APPEND_BYTES)
+    client.log()
 }
 
-fn webserver(client: &mut Client<'_>) -> Outcome {
+fn webserver(client: &mut Client) -> Outcome {
     for _ in 0..10 {
         let any = client.any();
         client.read(any)?;
     }
-    client.log(APPEND_BYTES)
+    client.log()
 }
 
 /// Opens the log of all clients for appends.

@@ -23,7 +23,7 @@ use nix::{
 };
 use serde::Serialize;
 
-use super::volume_files;
+use super::{functions::Server, volume_files};
 use crate::server::{free_address, fresh};
 
 const READY_WAIT: Duration = Duration::from_secs(30);
@@ -65,8 +65,8 @@ pub struct Target {
     pub kind: Kind,
     /// Two directories that show the same files.
     pub roots: [PathBuf; 2],
-    /// Landfast's data directory, where the bench started it.
-    pub data_directory: Option<PathBuf>,
+    /// Landfast's server, where the bench started it.
+    pub server: Option<Server>,
 }
 
 /// Where programs are, and where files may be.
@@ -112,12 +112,11 @@ impl Target {
             (Kind::Landfast, Some([one, two])) => Ok((one.clone(), two.clone(), None)),
             (Kind::Landfast, None) => landfast(&setting.landfast, &directory, running),
         };
-        let (one, two, data_directory) =
-            started.with_context(|| format!("start {}", kind.name()))?;
+        let (one, two, server) = started.with_context(|| format!("start {}", kind.name()))?;
         Ok(Self {
             kind,
             roots: [one, two],
-            data_directory,
+            server,
         })
     }
 
@@ -151,7 +150,7 @@ impl Target {
     }
 }
 
-type Ready = (PathBuf, PathBuf, Option<PathBuf>);
+type Ready = (PathBuf, PathBuf, Option<Server>);
 
 fn glusterfs(directory: &Path, is_strict: bool, running: &Running) -> Result<Ready> {
     let brick = fresh(&directory.join("brick"))?;
@@ -204,17 +203,18 @@ fn landfast(program: &Path, directory: &Path, running: &Running) -> Result<Ready
     server.args(["--s3", "off", "--routes", "off"]);
     let output = directory.join("serve.out");
     running.spawn(server, &output)?;
-    let mut url = None;
+    let mut found = None;
     wait("the server", || {
         let printed = fs::read_to_string(&output)?;
         let ready = printed.lines().find(|line| line.starts_with("ready "));
         let mut words = ready.into_iter().flat_map(str::split_whitespace);
-        url = words.find_map(|word| Some(format!("http://{}", word.strip_prefix("http=")?)));
-        Ok(url.is_some())
+        found = words.find_map(|word| Some(format!("http://{}", word.strip_prefix("http=")?)));
+        Ok(found.is_some())
     })?;
+    let url = found.context("the server prints its address")?;
     let created = Command::new(&program)
         .args(["files", "create", VOLUME, "--url"])
-        .args(url)
+        .arg(&url)
         .output()?;
     ensure!(
         created.status.success(),
@@ -231,7 +231,7 @@ fn landfast(program: &Path, directory: &Path, running: &Running) -> Result<Ready
         roots.push(root);
     }
     let [one, two] = roots.try_into().expect("two names");
-    Ok((one, two, Some(data)))
+    Ok((one, two, Some(Server { program, url })))
 }
 
 impl Running {

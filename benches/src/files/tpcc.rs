@@ -1,7 +1,8 @@
 //! TPC-C on SQLite by `benches/files/tpcc.py`: one database file for each warehouse.
 //!
-//! The peers run with SQLite's journal (DELETE, NORMAL). Landfast runs so on its mounts, and with
-//! `--wrap` without journal and sync, each transaction of SQLite in one transaction of Landfast.
+//! The peers run with SQLite's journal (DELETE, NORMAL). Landfast runs so on its mounts, and then
+//! without journal and sync in a function with the volume. There each transaction is an invocation
+//! over HTTP, so one transaction of Landfast, which a conflict repeats.
 
 use std::{
     fs,
@@ -32,13 +33,24 @@ pub struct Load {
     pub seconds: f64,
     /// Share of TPC-C's rows in a warehouse.
     pub scale: f64,
-    /// Runs each transaction, without SQLite's journal and sync.
-    pub wrap: Option<String>,
 }
+
+/// How Landfast runs a transaction of SQLite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// On a mount, as the peers.
+    Mounts,
+    /// In a function.
+    Functions,
+}
+
+/// Its name.
+const FUNCTION: &str = "tpcc";
 
 #[derive(Debug, Deserialize)]
 struct Outcome {
     tpmc: f64,
+    transactions: u64,
     errors: u64,
     busy: u64,
     first: Option<String>,
@@ -46,8 +58,18 @@ struct Outcome {
 }
 
 /// Loads the warehouses anew for each number of clients, runs, and checks.
-pub fn measure(target: &Target, load: &Load, scratch: &Path, running: &Running) -> Result<Figures> {
+pub fn measure(
+    target: &Target,
+    load: &Load,
+    mode: Mode,
+    scratch: &Path,
+    running: &Running,
+) -> Result<Figures> {
     let mut figures = Figures::new(Part::Tpcc, target.kind);
+    let url = match mode {
+        Mode::Mounts => None,
+        Mode::Functions => Some(deploy(target, load, scratch)?),
+    };
     for clients in &load.clients {
         let directories = target.directory("tpcc")?;
         script(load, "load", &directories[..1], &[], scratch, running)?;
@@ -56,8 +78,8 @@ pub fn measure(target: &Target, load: &Load, scratch: &Path, running: &Running) 
         let clients = clients.to_string();
         let seconds = load.seconds.to_string();
         let mut options = vec!["--clients", &clients, "--seconds", &seconds];
-        if let Some(wrap) = &load.wrap {
-            options.extend(["--wrap", wrap, "--journal", "off", "--sync", "off"]);
+        if let Some(url) = &url {
+            options.extend(["--function", url, "--journal", "off", "--sync", "off"]);
         }
         let output = script(load, "run", &directories, &options, scratch, running)?;
         let result: Outcome =
@@ -69,16 +91,40 @@ pub fn measure(target: &Target, load: &Load, scratch: &Path, running: &Running) 
         for wrong in &result.wrong {
             eprintln!("TPC-C on {name}, {clients} clients: inconsistent: {wrong}");
         }
-        let case = match &load.wrap {
-            Some(_) => format!("{clients} client{plural}, in transactions"),
-            None => format!("{clients} client{plural}"),
+        let case = match mode {
+            Mode::Functions => format!("{clients} client{plural}, in transactions"),
+            Mode::Mounts => format!("{clients} client{plural}"),
         };
+        eprintln!(
+            "TPC-C on {name}, {case}: {:.0} tpmC, {} transactions",
+            result.tpmc, result.transactions
+        );
         figures.push(&*case, "tpmC", result.tpmc);
         figures.push(&*case, "errors", (result.errors + result.busy) as f64);
         figures.push(&*case, "inconsistent", result.wrong.len() as f64);
         target.remove("tpcc")?;
     }
     Ok(figures)
+}
+
+/// Deploys the script as a function. Returns the URL of its invocations.
+fn deploy(target: &Target, load: &Load, scratch: &Path) -> Result<String> {
+    let server = { target.server.as_ref() }.context("the bench started no server")?;
+    // The interpreter itself: a sandbox shows no links in the directories of users.
+    let mut where_is = Command::new(&load.python);
+    where_is.args([
+        "-c",
+        "import os, sys; print(os.path.realpath(sys.executable))",
+    ]);
+    let python = String::from_utf8(where_is.output()?.stdout)?;
+    let clients = load.clients.iter().max().unwrap_or(&1);
+    let lines = format!(
+        "runtime = \"python3\"\nhandler = \"tpcc.handler\"\npython = \"{}\"\nconcurrency = {clients}\ntimeout_s = 30",
+        python.trim()
+    );
+    let function = [(FUNCTION.to_owned(), lines)];
+    server.deploy(&scratch.join("functions"), &load.script, &function)?;
+    Ok(server.invocations(FUNCTION))
 }
 
 fn script(

@@ -1,22 +1,19 @@
 //! One client: its files, its calls, and the checks of what it reads.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File, OpenOptions},
     io::{self, ErrorKind, Read as _, Write as _},
     os::unix::fs::FileExt as _,
-    path::PathBuf,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 
-use super::{Personality, open_log};
+use super::{APPEND_BYTES, Personality, open_log};
 use crate::files::content::FileId;
 
 /// One read or write has at most this length.
@@ -28,7 +25,7 @@ const RECORD_STEP_BYTES: usize = 8;
 pub(super) type Outcome = io::Result<()>;
 
 /// What happened.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Counts {
     /// Calls that returned what they should.
     pub(super) calls: u64,
@@ -40,6 +37,12 @@ pub(super) struct Counts {
     pub(super) wrong: u64,
     /// The first failure.
     pub(super) first: Option<String>,
+    /// Iterations.
+    pub(super) iterations: u64,
+    /// Iterations that ran again.
+    pub(super) conflicts: u64,
+    /// Records that it appended to the log, by their numbers.
+    pub(super) appended: BTreeSet<u32>,
 }
 
 impl Counts {
@@ -49,37 +52,34 @@ impl Counts {
         self.wrong += other.wrong;
         self.blocks += other.blocks;
         self.first = self.first.take().or(other.first);
+        self.iterations += other.iterations;
+        self.conflicts += other.conflicts;
+        self.appended.extend(other.appended);
     }
 }
 
-/// The log that clients append to: records that they know to be appended.
-#[derive(Debug, Default)]
-pub(super) struct Log {
-    appended: Mutex<BTreeMap<u32, u64>>,
-    next: AtomicU32,
-}
-
-impl Log {
-    /// Counts records that are absent, torn or there twice, in the log as the first mount shows it.
-    pub(super) fn lost(&self, paths: &[PathBuf; 2]) -> Result<u64> {
-        let appended = self.appended.lock().unwrap_or_else(PoisonError::into_inner);
-        if appended.is_empty() {
-            return Ok(0);
-        }
-        let content = fs::read(&paths[0]).context("read the log")?;
-        let (mut left, mut lost, mut at) = (appended.clone(), 0, 0);
-        while at < content.len() {
-            let id = FileId::of(&content[at..]);
-            let record = id.and_then(|id| Some((id, left.remove(&id.number)?)));
-            let whole = record.and_then(|(id, length)| {
-                let bytes = content.get(at..at + length as usize)?;
-                id.is_in(bytes, 0).then_some(length as usize)
-            });
-            lost += u64::from(whole.is_none());
-            at += whole.unwrap_or(RECORD_STEP_BYTES);
-        }
-        Ok(lost + left.len() as u64)
+/// Counts records of the log at `path` that are absent, torn or there twice. `appended` are those
+/// that clients know to be appended.
+pub(super) fn lost(path: &Path, appended: &BTreeSet<u32>) -> Result<u64> {
+    if appended.is_empty() {
+        return Ok(0);
     }
+    let content = fs::read(path).context("read the log")?;
+    let (mut left, mut lost, mut at) = (appended.clone(), 0, 0);
+    while at < content.len() {
+        let id = FileId::of(&content[at..]).filter(|id| left.remove(&id.number));
+        let whole = id.is_some_and(|id| {
+            let bytes = content.get(at..at + APPEND_BYTES as usize);
+            bytes.is_some_and(|bytes| id.is_in(bytes, 0))
+        });
+        lost += u64::from(!whole);
+        at += if whole {
+            APPEND_BYTES as usize
+        } else {
+            RECORD_STEP_BYTES
+        };
+    }
+    Ok(lost + left.len() as u64)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -88,35 +88,47 @@ struct Own {
     length: u64,
 }
 
+/// What a client knows of the files, and its random numbers.
+#[derive(Debug, Clone)]
+pub(super) struct State {
+    random: fastrand::Rng,
+    own: BTreeMap<u32, Own>,
+    generation: u32,
+    records: u32,
+    replaced: Instant,
+}
+
 /// A client.
 #[derive(Debug)]
-pub(super) struct Client<'a> {
+pub(super) struct Client {
     pub(super) counts: Counts,
     personality: Personality,
     number: u32,
     clients: u32,
     files: u32,
     directory: PathBuf,
-    log: &'a Log,
+    /// Whether each iteration is a transaction, so that files stay open within one only.
+    is_transactional: bool,
+    records: u32,
     random: fastrand::Rng,
     /// The files that exist, by number, and that no failed call touched.
     own: BTreeMap<u32, Own>,
     generation: u32,
     replaced: Instant,
-    viewing: Option<(File, u32, u64)>,
+    /// The video, where the viewer is, and the open file.
+    viewing: Option<(u32, u64, Option<File>)>,
     /// When the next block of a video is due; none: the viewer has not begun.
     pace: Option<Instant>,
     buffer: Vec<u8>,
 }
 
-impl<'a> Client<'a> {
+impl Client {
     pub(super) fn new(
         personality: Personality,
         number: u32,
         clients: u32,
         files: u32,
         directory: PathBuf,
-        log: &'a Log,
     ) -> Self {
         Self {
             counts: Counts::default(),
@@ -125,7 +137,8 @@ impl<'a> Client<'a> {
             clients,
             files,
             directory,
-            log,
+            is_transactional: false,
+            records: 0,
             random: fastrand::Rng::with_seed(u64::from(number) + 1),
             own: BTreeMap::new(),
             generation: 0,
@@ -144,6 +157,36 @@ impl<'a> Client<'a> {
         }
         self.counts = Counts::default();
         Ok(())
+    }
+
+    /// Notes its files as [`fill`](Self::fill) has made them in another process.
+    /// From now on each iteration is a transaction.
+    pub(super) fn adopt(&mut self) {
+        self.is_transactional = true;
+        for number in (self.number..self.files).step_by(self.clients as usize) {
+            let made = self.new_file(number);
+            self.own.insert(number, made);
+        }
+    }
+
+    /// The state that an iteration changes, except the video that is viewed.
+    pub(super) fn state(&self) -> State {
+        State {
+            random: self.random.clone(),
+            own: self.own.clone(),
+            generation: self.generation,
+            records: self.records,
+            replaced: self.replaced,
+        }
+    }
+
+    /// Goes back to before an iteration that took no effect.
+    pub(super) fn restore(&mut self, state: State) {
+        self.random = state.random;
+        self.own = state.own;
+        self.generation = state.generation;
+        self.records = state.records;
+        self.replaced = state.replaced;
     }
 
     /// Counts a failure. The files that it may have touched were forgotten before the call.
@@ -350,11 +393,12 @@ impl<'a> Client<'a> {
         // A viewer that stalled for a second does not catch up.
         let stalled = now.saturating_duration_since(due) > Duration::from_secs(1);
         self.pace = Some(if stalled { now } else { due });
-        let (file, number, offset) = if let Some(viewing) = self.viewing.take() {
-            viewing
+        let (number, offset, open) = self.viewing.take().unwrap_or((number, 0, None));
+        let file = if let Some(file) = open {
+            file
         } else {
             let opened = File::open(self.path(number));
-            (self.did(opened)?, number, 0)
+            self.did(opened)?
         };
         let mut buffer = std::mem::take(&mut self.buffer);
         let part = &mut buffer[..bytes as usize];
@@ -372,29 +416,28 @@ impl<'a> Client<'a> {
         self.did(read)?;
         self.counts.blocks += 1;
         if offset + bytes < self.personality.largest() {
-            self.viewing = Some((file, number, offset + bytes));
+            let open = (!self.is_transactional).then_some(file);
+            self.viewing = Some((number, offset + bytes, open));
         }
         Ok(())
     }
 
     /// Appends a record to the log of all clients, in one write.
-    pub(super) fn log(&mut self, bytes: u64) -> Outcome {
+    pub(super) fn log(&mut self) -> Outcome {
         let id = FileId {
-            number: self.log.next.fetch_add(1, Ordering::Relaxed),
+            number: self.number << 24 | self.records,
             generation: self.number,
         };
+        self.records += 1;
         let opened = open_log(&self.directory.join("log"));
         let mut file = self.did(opened)?;
-        let buffer = &mut self.buffer[..bytes as usize];
+        let buffer = &mut self.buffer[..APPEND_BYTES as usize];
         id.fill(buffer, 0);
         let written = file.write_all(buffer);
         self.did(written)?;
         drop(file);
         self.counts.calls += 1;
-        let mut appended = { &self.log.appended }
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        appended.insert(id.number, bytes);
+        self.counts.appended.insert(id.number);
         Ok(())
     }
 }
