@@ -52,6 +52,11 @@ impl FrontEnds {
         }
     }
 
+    /// The most connections to volumes.
+    pub(crate) fn volume_connections(&self) -> usize {
+        self.connections.volumes
+    }
+
     /// The `ready` line with the addresses, and its line end.
     pub(crate) fn ready_line(&self) -> String {
         let mut bound = self.bound.clone();

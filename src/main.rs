@@ -20,6 +20,7 @@ mod memory_service;
 mod object_events;
 mod open_files;
 mod overview;
+mod peer_volumes;
 mod provider;
 mod reaping;
 mod same_store;

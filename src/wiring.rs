@@ -42,6 +42,7 @@ use crate::{
     memory_service,
     object_events::ToFunctions,
     overview::{Meters, Overview, Sources},
+    peer_volumes::PeerVolumes,
     provider::{self, NamedObjects, Provider},
     reaping::ReapedVolumes,
     same_store::SameStore,
@@ -137,9 +138,9 @@ impl RunningServer {
         // Other nodes call it before it serves clients.
         services.provide_transactions(engine.clone());
 
+        let peers = member.as_ref().map(|member| Arc::clone(&member.peers));
         let serving = start_transactions(&provider, &transactions, member).await?;
-        // One for all: it sees which commits leave files without a name.
-        let volumes: Arc<dyn Volumes> = ReapedVolumes::new(engine.volumes());
+        let volumes = volumes(&engine, peers, &services, &mut background, &front_ends);
         function_volumes.provide(Arc::clone(&volumes));
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy::default()));
         services.provide_volumes(Arc::clone(&volumes), clock, entropy);
@@ -265,6 +266,24 @@ impl RunningServer {
         drop(self.function_directory);
         self.provider.close().await;
     }
+}
+
+/// The volumes of the store: of this server, or of the one that leads among several.
+fn volumes(
+    engine: &transactions::Engine,
+    peers: Option<Arc<HttpPeers>>,
+    services: &Services,
+    background: &mut JoinSet<()>,
+    front_ends: &FrontEnds,
+) -> Arc<dyn Volumes> {
+    let Some(peers) = peers else {
+        // One for all: it sees which commits leave files without a name.
+        return ReapedVolumes::new(engine.volumes());
+    };
+    let among = PeerVolumes::new(engine.clone(), peers, front_ends.volume_connections());
+    services.provide_volume_peers(Arc::<PeerVolumes>::clone(&among));
+    background.spawn(Arc::clone(&among).lead());
+    among.volumes()
 }
 
 /// Polls the sources that send no notification: the backlog of queues, and deployments of other

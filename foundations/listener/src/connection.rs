@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::{
     body::{Body, Frame, Incoming, SizeHint},
     server::conn::http1,
@@ -97,9 +97,13 @@ pub(crate) async fn serve<S, B>(
         let mut request = request.map(|body| RequestBody::new(body, &exchange, &config));
         request.extensions_mut().insert(Peer(peer));
         let mut service = service.clone();
+        let exchange = Arc::clone(&exchange);
         async move {
             poll_fn(|context| service.poll_ready(context)).await?;
             let response = service.call(request).await?;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                exchange.begin_other_protocol();
+            }
             Ok::<_, Infallible>(response.map(|body| ResponseBody {
                 body,
                 _in_progress: in_progress,
@@ -109,7 +113,8 @@ pub(crate) async fn serve<S, B>(
     let connection = builder
         // It would run while the connection idles: see `Timeouts::head`.
         .header_read_timeout(None)
-        .serve_connection(TokioIo::new(socket), answer);
+        .serve_connection(TokioIo::new(socket), answer)
+        .with_upgrades();
     let mut connection = pin!(connection);
     let stopped = async {
         // An error means that the listener is gone, which is a stop as well.

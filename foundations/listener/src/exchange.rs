@@ -21,6 +21,11 @@ impl Exchange {
         InProgress(Arc::clone(self))
     }
 
+    /// The connection speaks another protocol from now on, which bounds its own time.
+    pub(crate) fn begin_other_protocol(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// How many exchanges have ended so far.
     pub(crate) fn ended(&self) -> usize {
         self.ended.load(Ordering::Relaxed)

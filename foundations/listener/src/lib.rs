@@ -18,7 +18,8 @@
 //! - A client takes some bytes of its response within [`Timeouts::progress`].
 //! - An idle connection lives for [`Timeouts::idle`], or for [`Timeouts::idle_when_full`] while the
 //!   listener is at its limit.
-//! - No clock runs while the service works on a request. The service bounds its own time.
+//! - No clock runs while the service works on a request. The service bounds its own time. After a
+//!   101 response no clock of a read runs at all: the service speaks another protocol.
 //! - A connection that ends while its client still sends is not reset under the client's hands:
 //!   up to [`LINGER_BYTES_MAX`] are read and dropped for up to [`LINGER_MAX`]. A client that sends
 //!   its whole request before it reads therefore still sees why it was refused.

@@ -18,6 +18,7 @@ use transactions::{Engine, model::Call, peers::more_time_for};
 use crate::{
     body::Budget,
     open_volumes::OpenVolumes,
+    peers::VolumePeers,
     problem::{Kind, Problem},
     services::Services,
     volume_transactions::{VolumeTransaction, VolumeTransactions},
@@ -118,6 +119,12 @@ impl Backend {
     /// The volumes. Errors: [`Kind::Unavailable`] until they are served.
     pub(crate) fn volumes(&self) -> Result<&OpenVolumes, Problem> {
         running(&self.services.volumes)
+    }
+
+    /// Serves volumes to other servers. Errors: [`Kind::Unavailable`] until they are served, and
+    /// always on a store without others.
+    pub(crate) fn volume_peers(&self) -> Result<&Arc<dyn VolumePeers>, Problem> {
+        running(&self.services.volume_peers)
     }
 
     /// The transaction on a volume that a call is for, if it is one. Errors: the call is for an

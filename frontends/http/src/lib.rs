@@ -47,7 +47,7 @@ mod volume_transactions;
 
 pub use backend::{Backend, Limits};
 pub use in_process::InProcessRouter;
-pub use peers::HttpPeers;
+pub use peers::{HttpPeers, PeerStream, VolumePeers};
 pub use routes_server::{RoutesConfig, RoutesServer, bind_routes};
 pub use server::{Config, Server, bind};
 pub use services::Services;

@@ -1,7 +1,8 @@
 //! Messages between the nodes of one store over HTTP: the client, and the route that receives them.
 //!
 //! ```text
-//! POST /v1/peers    a message    200 its reply
+//! POST /v1/peers            a message    200 its reply
+//! GET  /v1/peers/volumes                 101, then the protocol of volumes
 //! ```
 //!
 //! The transactions service defines both as bytes, and checks who sends them. It replies to a
@@ -12,7 +13,7 @@
 //! else. Only the connection reports silence: it is refused, is not made in time, or ends before a
 //! response begins.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt::Debug, io, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::{
@@ -20,10 +21,19 @@ use axum::{
     body::Body,
     extract::State,
     http::{HeaderValue, Request, StatusCode, header},
-    routing::post,
+    response::{IntoResponse as _, Response},
+    routing::{get, post},
 };
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http_client::Client;
+use hyper::upgrade::{self, Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
 use transactions::{
     membership::Address,
     peers::{MESSAGE_BYTES_MAX, NoAnswer, Peers, message_bytes_max, not_here},
@@ -32,11 +42,18 @@ use transactions::{
 use crate::{
     backend::Backend,
     body,
-    problem::Kind,
+    problem::{Kind, Problem},
     response::{self, Answer},
 };
 
 pub(crate) const PATH: &str = "/v1/peers";
+const VOLUMES_PATH: &str = "/v1/peers/volumes";
+/// The name of the protocol of volumes in upgrades.
+const VOLUMES_PROTOCOL: &str = "landfast-volumes";
+/// The longest head of a response to an upgrade, in bytes.
+const HEAD_BYTES_MAX: usize = 4 << 10;
+/// How long the other node may take for it.
+const HEAD_MAX: Duration = Duration::from_secs(2);
 /// The time for making a connection, out of the time that the service gives a call.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// How long an unused connection is kept: less than the other node keeps it.
@@ -46,6 +63,15 @@ const IDLE_MAX: Duration = Duration::from_secs(5);
 const WAIT_MAX: Duration = Duration::from_mins(15);
 /// Unused connections that are kept to one node.
 const IDLE_CONNECTIONS_MAX: usize = 32;
+
+/// A connection of another server, after the upgrade.
+pub type PeerStream = TokioIo<Upgraded>;
+
+/// Serves the volumes of this server to others of its store.
+pub trait VolumePeers: Debug + Send + Sync {
+    /// Serves a connection until it ends. Its first bytes tell whether its peer may use it.
+    fn serve(self: Arc<Self>, stream: PeerStream) -> BoxFuture<'static, ()>;
+}
 
 /// The other nodes over pooled HTTP/1.1 connections. Clones share them.
 #[derive(Debug, Clone)]
@@ -73,6 +99,35 @@ impl HttpPeers {
             http,
             authorization,
         })
+    }
+
+    /// A connection to the volumes of the server at `address`. The next bytes are those of their
+    /// protocol. Errors: it cannot be reached, or refuses.
+    pub async fn connect_to_volumes(&self, address: &Address) -> io::Result<TcpStream> {
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time");
+        let connected = timeout(CONNECT_MAX, TcpStream::connect(&address.0)).await;
+        let mut stream = connected.map_err(late)??;
+        stream.set_nodelay(true)?;
+        let mut head = format!(
+            "GET {VOLUMES_PATH} HTTP/1.1\r\nhost: {}\r\nconnection: upgrade\r\nupgrade: {VOLUMES_PROTOCOL}\r\n",
+            address.0
+        )
+        .into_bytes();
+        if let Some(token) = &self.authorization {
+            head.extend([b"authorization: ", token.as_bytes(), b"\r\n"].concat());
+        }
+        head.extend(b"\r\n");
+        let answered = timeout(HEAD_MAX, async {
+            stream.write_all(&head).await?;
+            head_of_response(&mut stream).await
+        });
+        let answer = answered.await.map_err(late)??;
+        if !answer.starts_with(b"HTTP/1.1 101") {
+            let line = answer.split(|byte| *byte == b'\r').next();
+            let line = String::from_utf8_lossy(line.unwrap_or_default()).into_owned();
+            return Err(io::Error::other(line));
+        }
+        Ok(stream)
     }
 
     fn request(&self, address: &Address, message: Bytes) -> Result<Request<Bytes>, NoAnswer> {
@@ -110,8 +165,40 @@ impl Peers for HttpPeers {
     }
 }
 
+/// The head of a response. The peer sends nothing after it until it is asked.
+async fn head_of_response(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        if head.len() >= HEAD_BYTES_MAX || stream.read_buf(&mut head).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(head)
+}
+
 pub(crate) fn routes() -> Router<Arc<Backend>> {
-    Router::new().route(PATH, post(answer))
+    Router::new()
+        .route(PATH, post(answer))
+        .route(VOLUMES_PATH, get(volumes))
+}
+
+async fn volumes(
+    State(backend): State<Arc<Backend>>,
+    mut request: Request<Body>,
+) -> Result<Response, Problem> {
+    let peers = Arc::clone(backend.volume_peers()?);
+    let upgraded = upgrade::on(&mut request);
+    tokio::spawn(async move {
+        match upgraded.await {
+            Ok(upgraded) => peers.serve(TokioIo::new(upgraded)).await,
+            Err(error) => tracing::debug!(%error, "a request for volumes was no upgrade"),
+        }
+    });
+    let headers = [
+        (header::CONNECTION, "upgrade"),
+        (header::UPGRADE, VOLUMES_PROTOCOL),
+    ];
+    Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
 }
 
 async fn answer(State(backend): State<Arc<Backend>>, body: Body) -> Answer {

@@ -15,7 +15,9 @@ use std::sync::{
 use ports::{Clock, Entropy};
 use transactions::{Engine, serializable::Volumes};
 
-use crate::{open_volumes::OpenVolumes, volume_transactions::VolumeTransactions};
+use crate::{
+    open_volumes::OpenVolumes, peers::VolumePeers, volume_transactions::VolumeTransactions,
+};
 
 /// Holds the services once they run.
 #[derive(Debug, Default)]
@@ -25,6 +27,7 @@ pub struct Services {
     pub(crate) workflows: OnceLock<workflows::Service>,
     pub(crate) volumes: OnceLock<OpenVolumes>,
     pub(crate) volume_transactions: OnceLock<VolumeTransactions>,
+    pub(crate) volume_peers: OnceLock<Arc<dyn VolumePeers>>,
     is_stopping: AtomicBool,
 }
 
@@ -57,6 +60,11 @@ impl Services {
         let open = OpenVolumes::new(volumes, clock, entropy);
         self.volume_transactions.set(transactions).expect(ONCE);
         self.volumes.set(open).expect(ONCE);
+    }
+
+    /// Serves volumes to other servers of the store from now on. Call it once.
+    pub fn provide_volume_peers(&self, peers: Arc<dyn VolumePeers>) {
+        self.volume_peers.set(peers).expect(ONCE);
     }
 
     /// Refuses, from now on, requests of clients that run a function.

@@ -11,7 +11,8 @@
 //!
 //! - [`wire`] is the codec: requests, answers and errors, without I/O.
 //! - [`frames`] splits the byte stream into numbered frames.
-//! - [`server`] listens, and calls the volumes.
+//! - [`server`] listens, and calls the volumes. A server also takes connections that another front
+//!   end accepted: those of other servers of one store.
 //! - [`remote`] implements [`Volumes`] and [`VolumeStore`] for client processes.
 //!
 //! Invariants

@@ -17,11 +17,14 @@ mod link;
 mod reconnect;
 mod volume;
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 use ports::Entropy;
-use tokio::sync::watch;
+use tokio::{
+    net::UnixStream,
+    sync::{mpsc, watch},
+};
 use transactions::{
     Result,
     serializable::{
@@ -33,16 +36,45 @@ use transactions::{
 
 use self::{
     client::{Client, Repeat},
-    held::Possessions,
+    held::{Possessions, Undo},
+    reconnect::Connection,
     volume::Number,
 };
-use crate::wire::{Answer, Request, SessionKey, answer::unexpected};
+use crate::{
+    socket_path::SocketPath,
+    wire::{Answer, Request, SessionKey, answer::unexpected},
+};
+
+/// Makes connections to a server. Errors name it by its `Display`.
+pub trait Dial: fmt::Debug + fmt::Display + Send + Sync {
+    /// A new connection, on which nothing was sent yet.
+    fn dial(&self) -> BoxFuture<'_, io::Result<UnixStream>>;
+}
+
+/// The server that listens on a socket.
+#[derive(Debug)]
+struct SocketOf(PathBuf);
+
+impl fmt::Display for SocketOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
+impl Dial for SocketOf {
+    fn dial(&self) -> BoxFuture<'_, io::Result<UnixStream>> {
+        Box::pin(async {
+            let short = SocketPath::of(&self.0)?;
+            UnixStream::connect(short.get()).await
+        })
+    }
+}
 
 /// How a client reaches its server.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The server's socket.
-    pub path: PathBuf,
+    /// The server.
+    pub server: Arc<dyn Dial>,
     /// How long a call may take, the time without a server included. A lock that waits has this
     /// long for each time without a server.
     pub wait_max: Duration,
@@ -52,7 +84,7 @@ impl Config {
     /// The usual waits, for the socket at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
-            path: path.into(),
+            server: Arc::new(SocketOf(path.into())),
             wait_max: Duration::from_secs(30),
         }
     }
@@ -85,10 +117,18 @@ impl RemoteVolumes {
     /// Connects to a server, on a runtime that has to go on. Errors: `Unavailable` if there is no
     /// server, or it refuses.
     pub async fn connect(config: Config, entropy: &dyn Entropy) -> Result<Self> {
-        let session = u128::from(entropy.next_u64()) << 64 | u128::from(entropy.next_u64());
-        let (possessions, undos) = Possessions::new();
-        let client = Arc::new(Client::new(config, SessionKey(session), possessions));
+        let (client, undos) = new_client(config, entropy);
         let first = reconnect::connect(&client).await?;
+        Ok(Self::run(client, Some(first), undos))
+    }
+
+    /// The same without a wait for the first connection.
+    pub fn connect_later(config: Config, entropy: &dyn Entropy) -> Self {
+        let (client, undos) = new_client(config, entropy);
+        Self::run(client, None, undos)
+    }
+
+    fn run(client: Arc<Client>, first: Option<Connection>, undos: mpsc::Receiver<Undo>) -> Self {
         let (stop, stopped) = watch::channel(());
         let shared = Arc::clone(&client);
         tokio::spawn(reconnect::run(shared, first, undos, stopped));
@@ -96,7 +136,7 @@ impl RemoteVolumes {
             client,
             _stop: stop,
         };
-        Ok(Self(Arc::new(handle)))
+        Self(Arc::new(handle))
     }
 
     /// The state of the connection, and its changes.
@@ -116,10 +156,17 @@ impl RemoteVolumes {
     }
 }
 
+fn new_client(config: Config, entropy: &dyn Entropy) -> (Arc<Client>, mpsc::Receiver<Undo>) {
+    let session = u128::from(entropy.next_u64()) << 64 | u128::from(entropy.next_u64());
+    let (possessions, undos) = Possessions::new();
+    let client = Client::new(config, SessionKey(session), possessions);
+    (Arc::new(client), undos)
+}
+
 impl fmt::Debug for RemoteVolumes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("RemoteVolumes")
-            .field(&self.client().config.path)
+            .field(&self.client().config.server)
             .finish()
     }
 }

@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use ports::{DurabilityPoint, Entropy};
 use tokio::{
     net::{UnixListener, UnixStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
@@ -158,9 +158,29 @@ impl Shared {
 /// A server that listens. [`Server::run`] serves.
 #[derive(Debug)]
 pub struct Server {
-    listener: UnixListener,
-    uid: u32,
+    incoming: Incoming,
     shared: Arc<Shared>,
+}
+
+/// The source of connections.
+#[derive(Debug)]
+enum Incoming {
+    /// A socket for processes of one user.
+    Socket { listener: UnixListener, uid: u32 },
+    /// Connections that were checked before.
+    Checked(mpsc::Receiver<UnixStream>),
+}
+
+/// Serves connections whose peers were checked already, and not the configured path. Locks that
+/// clients had at another server can be reclaimed at first.
+pub fn over(
+    connections: mpsc::Receiver<UnixStream>,
+    config: Config,
+    volumes: Arc<dyn Volumes>,
+    entropy: &dyn Entropy,
+) -> Server {
+    let incoming = Incoming::Checked(connections);
+    Server::new(incoming, config, volumes, entropy, true)
 }
 
 /// Listens at the configured path, with mode 0600. A socket that no process listens on is replaced.
@@ -177,24 +197,14 @@ pub fn bind(
     let listener = UnixListener::bind(short.get())?;
     fs::set_permissions(&config.path, Permissions::from_mode(0o600))?;
     let uid = fs::metadata(&config.path)?.uid();
-    let reclaim_until = has_predecessor.then(|| Instant::now() + config.reclaim_grace);
-    let server = u128::from(entropy.next_u64()) << 64 | u128::from(entropy.next_u64());
-    let shared = Arc::new(Shared {
-        sessions: Sessions::new(config.connections_max),
+    let incoming = Incoming::Socket { listener, uid };
+    Ok(Server::new(
+        incoming,
         config,
         volumes,
-        epoch: Mutex::new(Epoch {
-            server,
-            reclaim_until,
-        }),
-        incarnation: AtomicU64::new(0),
-        losses: watch::Sender::default(),
-    });
-    Ok(Server {
-        listener,
-        uid,
-        shared,
-    })
+        entropy,
+        has_predecessor,
+    ))
 }
 
 /// Removes the socket of a server that has ended. Whether there was one.
@@ -221,6 +231,29 @@ fn remove_stale(path: &Path, short: &Path) -> io::Result<bool> {
 }
 
 impl Server {
+    fn new(
+        incoming: Incoming,
+        config: Config,
+        volumes: Arc<dyn Volumes>,
+        entropy: &dyn Entropy,
+        has_predecessor: bool,
+    ) -> Self {
+        let reclaim_until = has_predecessor.then(|| Instant::now() + config.reclaim_grace);
+        let server = u128::from(entropy.next_u64()) << 64 | u128::from(entropy.next_u64());
+        let shared = Arc::new(Shared {
+            sessions: Sessions::new(config.connections_max),
+            config,
+            volumes,
+            epoch: Mutex::new(Epoch {
+                server,
+                reclaim_until,
+            }),
+            incarnation: AtomicU64::new(0),
+            losses: watch::Sender::default(),
+        });
+        Self { incoming, shared }
+    }
+
     /// The socket's path.
     pub fn path(&self) -> &Path {
         &self.shared.config.path
@@ -230,16 +263,13 @@ impl Server {
     /// to `stop_timeout`. The socket's file stays if sessions have locks or holds, so that the next
     /// server lets them reclaim those.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let Self {
-            listener,
-            uid,
-            shared,
-        } = self;
+        let Self { incoming, shared } = self;
+        let is_socket = matches!(incoming, Incoming::Socket { .. });
         let mut shutdown = pin!(shutdown);
         let (stop, stopped) = watch::channel(false);
         let places = Arc::new(Semaphore::new(shared.config.connections_max));
         let mut accepting = Accepting {
-            listener,
+            incoming,
             is_failing: false,
         };
         let mut connections = JoinSet::new();
@@ -249,7 +279,7 @@ impl Server {
                 () = &mut shutdown => break,
                 Some(_) = connections.join_next() => {}
                 stream = accepting.next() => {
-                    let Some(place) = place(&stream, uid, &places) else {
+                    let Some(place) = place(&stream, &places) else {
                         continue;
                     };
                     let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
@@ -270,7 +300,7 @@ impl Server {
             );
             connections.shutdown().await;
         }
-        if !shared.sessions.have_any_use() {
+        if is_socket && !shared.sessions.have_any_use() {
             // Without the file the next server need not wait for clients.
             let _ = fs::remove_file(&shared.config.path);
         }
@@ -278,15 +308,7 @@ impl Server {
 }
 
 /// The place of a new connection; `None`: it is refused.
-fn place(stream: &UnixStream, uid: u32, places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
-    let peer = stream.peer_cred().ok()?.uid();
-    if peer != uid && peer != 0 {
-        tracing::warn!(
-            peer,
-            "a process of another user asked for volumes and was refused"
-        );
-        return None;
-    }
+fn place(stream: &UnixStream, places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     let place = Arc::clone(places).try_acquire_owned().ok();
     if place.is_none() {
         // The client tries again, and tells its user the reason if that does not help.
@@ -295,9 +317,22 @@ fn place(stream: &UnixStream, uid: u32, places: &Arc<Semaphore>) -> Option<Owned
     place
 }
 
-/// A listener, and whether its last accept failed.
+/// Whether the peer is a process of this user, or of root.
+fn is_admitted(stream: &UnixStream, uid: u32) -> bool {
+    let peer = stream.peer_cred().map(|peer| peer.uid());
+    let is_admitted = peer.as_ref().is_ok_and(|peer| *peer == uid || *peer == 0);
+    if !is_admitted {
+        tracing::warn!(
+            ?peer,
+            "a process of another user asked for volumes and was refused"
+        );
+    }
+    is_admitted
+}
+
+/// The source of connections, and whether its last accept failed.
 struct Accepting {
-    listener: UnixListener,
+    incoming: Incoming,
     is_failing: bool,
 }
 
@@ -305,10 +340,19 @@ impl Accepting {
     /// The next connection. Waits while the system cannot provide one. Cancellation safe.
     async fn next(&mut self) -> UnixStream {
         loop {
-            match self.listener.accept().await {
+            let (listener, uid) = match &mut self.incoming {
+                Incoming::Socket { listener, uid } => (listener, *uid),
+                Incoming::Checked(connections) => match connections.recv().await {
+                    Some(stream) => return stream,
+                    None => return std::future::pending().await,
+                },
+            };
+            match listener.accept().await {
                 Ok((stream, _)) => {
                     self.is_failing = false;
-                    return stream;
+                    if is_admitted(&stream, uid) {
+                        return stream;
+                    }
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.is_failing, true) {

@@ -12,6 +12,7 @@ pub(crate) mod read;
 pub(crate) mod spill;
 pub(crate) mod status;
 pub(crate) mod volumes;
+pub(crate) mod volumes_leader;
 pub(crate) mod write;
 
 use std::sync::Arc;

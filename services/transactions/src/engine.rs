@@ -22,6 +22,7 @@ use crate::{
         list::{Listing, Page},
         open::OpenAttempt,
         volumes::EngineVolumes,
+        volumes_leader::VolumesLeader,
     },
     cluster::{
         Cluster,
@@ -109,6 +110,24 @@ impl Engine {
             calls: Arc::clone(&self.calls),
             _tasks: Arc::clone(&self.tasks),
         })
+    }
+
+    /// The node that serves volumes. Only there do calls of [`Self::volumes`] succeed. Errors:
+    /// `Unavailable`, also while it is not known.
+    pub fn volumes_leader(&self) -> Result<VolumesLeader> {
+        self.calls.volumes_leader()
+    }
+
+    /// The first bytes of a connection for volumes to node `to`. They contain the store's secret.
+    /// Errors: `Unavailable`.
+    pub fn volumes_head(&self, to: NodeId) -> Result<Vec<u8>> {
+        self.calls.volumes_head(to)
+    }
+
+    /// The sender of a connection for volumes, if this node serves them and `head` has the store's
+    /// secret.
+    pub fn admits_volumes(&self, head: &[u8]) -> Option<NodeId> {
+        self.calls.admits_volumes(head)
     }
 
     /// Begins a transaction, or another attempt of it. Earlier attempts of the same client id end

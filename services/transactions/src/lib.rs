@@ -83,8 +83,9 @@ pub use storage::{layout, records};
 
 /// How nodes reach each other.
 pub mod peers {
+    pub use crate::calls::volumes_leader::VolumesLeader;
     pub use crate::cluster::{
-        messages::{messages_of_a_stranger, not_here},
+        messages::{VOLUMES_HEAD_BYTES, messages_of_a_stranger, not_here},
         peers::{CALL_MAX, MESSAGE_BYTES_MAX, NoAnswer, Peers, message_bytes_max, more_time_for},
     };
 }

@@ -194,11 +194,12 @@ impl Seat {
         };
         *lock(&self.first) = first;
         self.members.send_if_modified(|members| {
-            let is_news = members.nodes != nodes;
+            let is_news = members.nodes != nodes || members.sequencer != first;
             if is_news {
                 *members = Members {
                     view: members.view + 1,
                     nodes,
+                    sequencer: first,
                 };
             }
             is_news

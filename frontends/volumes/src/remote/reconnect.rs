@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     send_buffer,
-    socket_path::SocketPath,
     wire::{Answer, Call, Fault, Hello, Request, Welcome},
 };
 
@@ -52,18 +51,18 @@ struct Restored {
 
 /// Connects once. Errors: `Unavailable`.
 pub(super) async fn connect(client: &Client) -> Result<Connection> {
-    let path = client.config.path.display();
+    let server = &client.config.server;
     let unavailable = |why: String| Error::Unavailable(why.into());
     let introduced = timeout(WELCOME_MAX, introduce(client)).await;
     let (stream, welcome) = introduced
-        .map_err(|_| unavailable(format!("{path}: the server does not answer")))?
+        .map_err(|_| unavailable(format!("{server}: the server does not answer")))?
         .map_err(|error| {
             unavailable(format!(
-                "{path}: cannot reach a server: {error}; is it running?"
+                "{server}: cannot reach a server: {error}; is it running?"
             ))
         })?;
     let welcome = Welcome::decode(&welcome)
-        .ok_or_else(|| unavailable(format!("{path}: that is no server of volumes")))??;
+        .ok_or_else(|| unavailable(format!("{server}: that is no server of volumes")))??;
     let (reader, writer) = stream.into_split();
     Ok(Connection {
         link: Arc::new(Link::new(writer, client.possessions.clone())),
@@ -73,8 +72,7 @@ pub(super) async fn connect(client: &Client) -> Result<Connection> {
 }
 
 async fn introduce(client: &Client) -> std::io::Result<(UnixStream, [u8; Welcome::BYTES])> {
-    let short = SocketPath::of(&client.config.path)?;
-    let mut stream = UnixStream::connect(short.get()).await?;
+    let mut stream = client.config.server.dial().await?;
     send_buffer::enlarge(&stream);
     stream
         .write_all(&Hello::new(client.session).encode())
@@ -87,7 +85,7 @@ async fn introduce(client: &Client) -> std::io::Result<(UnixStream, [u8; Welcome
 /// Serves the client until `stopped` is closed, and ends the session then.
 pub(super) async fn run(
     client: Arc<Client>,
-    first: Connection,
+    first: Option<Connection>,
     undos: mpsc::Receiver<Undo>,
     stopped: watch::Receiver<()>,
 ) {
@@ -107,12 +105,12 @@ async fn keep_a_timer(period: Duration) {
     }
 }
 
-async fn keep_connected(client: &Client, first: Connection, mut stopped: watch::Receiver<()>) {
-    let mut restored = Restored {
-        server: first.welcome.server,
-        is_incomplete: false,
-    };
-    let mut next = Some(first);
+async fn keep_connected(
+    client: &Client,
+    mut next: Option<Connection>,
+    mut stopped: watch::Receiver<()>,
+) {
+    let mut restored = None;
     loop {
         let Connection {
             link,
@@ -127,9 +125,13 @@ async fn keep_connected(client: &Client, first: Connection, mut stopped: watch::
                 connection = reconnect(client) => connection,
             }
         };
+        let restored = restored.get_or_insert(Restored {
+            server: welcome.server,
+            is_incomplete: false,
+        });
         let run = link.run(reader);
         let serve = async {
-            restore(client, &link, &welcome, &mut restored).await;
+            restore(client, &link, &welcome, restored).await;
             client.connects(Arc::clone(&link));
             let _ = stopped.changed().await;
             let goodbye = timeout(GOODBYE_MAX, link.request(&Request::Goodbye));

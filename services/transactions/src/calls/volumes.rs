@@ -1,4 +1,5 @@
-//! Volumes: their calls, each on the node that serves now.
+//! Volumes: their calls, each on the node that serves now. Of several nodes the sequencer serves
+//! volumes, and all others refuse.
 //!
 //! A handle of a volume outlives restarts of the node. Its next call takes the volume's log over.
 
@@ -57,14 +58,24 @@ impl fmt::Debug for Handle {
 impl EngineVolumes {
     /// The node that serves. Errors: `Unavailable`.
     fn node(&self) -> Result<Arc<Node>> {
-        if !self.calls.context.is_alone() {
-            return Err(Error::unavailable(
-                "volumes need a single node on their store, and this store has several",
-            ));
-        }
         let node = self.calls.serving.node()?;
-        self.calls.cluster.may_answer(&node)?;
+        self.calls.may_serve_volumes(&node)?;
         Ok(node)
+    }
+
+    /// The volume that `find` finds, opened on `node`.
+    async fn opened(
+        &self,
+        node: &Arc<Node>,
+        find: impl Future<Output = Result<VolumeRow>>,
+    ) -> Result<Arc<Volume>> {
+        let context = &self.calls.context;
+        let opened = node.volumes.open(context, &node.store, node.id, find);
+        let volume = opened.await?;
+        // If this node lost its lease meanwhile, it may have taken the log from a successor, which
+        // would not see what this volume writes.
+        self.calls.may_serve_volumes(node)?;
+        Ok(volume)
     }
 
     /// Deletes the data of deleted volumes in the background.
@@ -131,10 +142,9 @@ impl EngineVolumes {
             block_bytes: source.block_bytes,
             quota_bytes: source.quota_bytes,
         };
-        let find = async { Ok(source) };
         let context = &self.calls.context;
-        let opened = node.volumes.open(context, &node.store, node.id, find);
-        let volume = opened.await?;
+        let find = async { Ok(source) };
+        let volume = self.opened(&node, find).await?;
         let slot = match at {
             Some(slot) => slot,
             None => volume.snapshot()?.value.slot,
@@ -250,8 +260,7 @@ impl Handle {
             let is_it = row.keyspace == self.row.keyspace;
             is_it.then_some(row).ok_or(Error::NoSuchVolume)
         };
-        let context = &self.volumes.calls.context;
-        node.volumes.open(context, &node.store, node.id, find).await
+        self.volumes.opened(&node, find).await
     }
 
     /// Waits until `point` is durable. A point of an earlier incarnation that the store has lost

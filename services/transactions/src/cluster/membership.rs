@@ -7,8 +7,8 @@
 //! clocks.
 //!
 //! Invariants
-//! - A view's number grows by one with each change of the members or of the elections that this
-//!   node leads.
+//! - A view's number grows by one with each change of the members, of the sequencer, or of the
+//!   elections that this node leads.
 //! - A process is one node at a time: [`Membership::join`] with a new id ends the one before.
 //! - At most one node leads an election at any moment, counting only nodes that may answer.
 //!
@@ -36,6 +36,8 @@ pub struct Members {
     pub view: u64,
     /// Every member by its id, including this node once it has joined.
     pub nodes: BTreeMap<NodeId, Address>,
+    /// The node that orders for all, if it is known.
+    pub sequencer: Option<NodeId>,
 }
 
 /// A role that one elected node fills for all.
@@ -44,7 +46,8 @@ pub enum Election {
     /// Decides up to where superseded versions may be collected, and resolves the logs of dead
     /// nodes.
     Collector,
-    /// Orders the commits of the sequenced keyspaces, which form one group for now.
+    /// Orders the commits of the sequenced keyspaces, which form one group for now, and writes the
+    /// logs of volumes.
     Sequencer,
 }
 
@@ -86,6 +89,7 @@ impl Alone {
     fn change(&self, nodes: BTreeMap<NodeId, Address>) {
         self.members.send_modify(|members| {
             members.view += 1;
+            members.sequencer = nodes.keys().next().copied();
             members.nodes = nodes;
         });
     }
@@ -142,7 +146,8 @@ mod tests {
             members,
             Members {
                 view: 2,
-                nodes: BTreeMap::from([(NodeId(4), Address::default())])
+                nodes: BTreeMap::from([(NodeId(4), Address::default())]),
+                sequencer: Some(NodeId(4)),
             }
         );
         assert_eq!(now(alone.changed(2)), None, "nothing has changed since");
@@ -153,7 +158,8 @@ mod tests {
             alone.members(),
             Members {
                 view: 3,
-                nodes: BTreeMap::new()
+                nodes: BTreeMap::new(),
+                sequencer: None,
             }
         );
     }

@@ -16,7 +16,7 @@ use std::fmt::Debug;
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::peers::{ANNOUNCE, ASK, FORWARD, SEQUENCE, STOP_TIMESTAMPS};
+use super::peers::{ANNOUNCE, ASK, FORWARD, SEQUENCE, STOP_TIMESTAMPS, VOLUMES};
 use crate::{
     Error, Result,
     cluster::{
@@ -70,6 +70,9 @@ pub(crate) enum Answer {
     Stopped,
 }
 
+/// The length of the first message of a connection for volumes, in bytes.
+pub const VOLUMES_HEAD_BYTES: usize = 1 + Way::BYTES;
+
 /// The head of a message after its kind: the sender and the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Way {
@@ -121,7 +124,7 @@ impl Way {
     /// does not know it, or the message is too short or too long for it.
     pub(crate) fn of(message: &[u8]) -> Result<Self, u8> {
         let (&kind, rest) = message.split_first().ok_or(0_u8)?;
-        let is_known = (ASK..=STOP_TIMESTAMPS).contains(&kind);
+        let is_known = (ASK..=VOLUMES).contains(&kind);
         if !is_known || message.len() > message_bytes_max(kind) {
             return Err(kind);
         }
@@ -133,6 +136,17 @@ impl Way {
             to: NodeId(u32::from_be_bytes(*to)),
             secret: Secret(u128::from_be_bytes(*secret)),
         })
+    }
+
+    /// The first bytes of a connection for volumes.
+    pub(crate) fn to_volumes(self) -> Vec<u8> {
+        self.head(VOLUMES)
+    }
+
+    /// The way of a connection for volumes, from its first bytes.
+    pub(crate) fn of_volumes(bytes: &[u8]) -> Option<Self> {
+        let is_whole = bytes.len() == VOLUMES_HEAD_BYTES && bytes[0] == VOLUMES;
+        Self::of(bytes).ok().filter(|_| is_whole)
     }
 
     /// The head of a message of this kind.
@@ -318,7 +332,12 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_refused_by_its_number() {
+        let head = WAY.to_volumes();
+        assert_eq!(Way::of_volumes(&head), Some(WAY));
+        assert_eq!(Way::of_volumes(&head[1..]), None);
+        assert_eq!(Message::decode(&head), Err(VOLUMES), "it is no call");
         let mut message = Message::Ask.encode(WAY).to_vec();
+        assert_eq!(Way::of_volumes(&message), None);
         message[0] = 77;
         assert_eq!(Way::of(&message), Err(77));
         assert_eq!(Way::of(&[]), Err(0));

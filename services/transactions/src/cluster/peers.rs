@@ -42,6 +42,8 @@ pub(crate) const ANNOUNCE: u8 = 2;
 pub(super) const FORWARD: u8 = 3;
 pub(super) const SEQUENCE: u8 = 4;
 pub(super) const STOP_TIMESTAMPS: u8 = 5;
+/// Begins a connection for volumes. It has no body, and is no message of a call.
+pub(super) const VOLUMES: u8 = 6;
 
 /// The longest message that begins with `kind`.
 pub const fn message_bytes_max(kind: u8) -> usize {

@@ -189,8 +189,9 @@ impl Known {
 
     fn publish(&self, present: &Present) {
         self.view.send_if_modified(|known| {
-            let is_new =
-                known.members.nodes != present.members.nodes || known.leads != present.leads;
+            let is_new = known.members.nodes != present.members.nodes
+                || known.members.sequencer != present.members.sequencer
+                || known.leads != present.leads;
             if is_new {
                 let view = known.members.view + 1;
                 known.clone_from(present);

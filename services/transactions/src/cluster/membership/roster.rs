@@ -51,6 +51,8 @@ impl List {
 enum Asked {
     List(List),
     AddressOf(NodeId),
+    /// The node of the sequencer's candidate with that number.
+    Sequencer(u64),
 }
 
 /// The present members, and the elections that this node leads.
@@ -69,6 +71,8 @@ pub(super) struct Roster {
     /// The elections in which those candidates were seen.
     stands_for: BTreeSet<Election>,
     present: Present,
+    /// The number of the sequencer's candidate.
+    sequencer: Option<u64>,
     /// Members whose address was not read yet.
     unknown: BTreeSet<NodeId>,
     asked: BTreeMap<i32, Asked>,
@@ -83,6 +87,7 @@ impl Roster {
             candidates,
             stands_for,
             present: Present::default(),
+            sequencer: None,
             unknown,
             asked,
             tag: 0,
@@ -110,14 +115,20 @@ impl Roster {
                 (
                     Some(Asked::List(List::Election(election))),
                     Ok(Response::Children { children, .. }),
-                ) => {
-                    self.lead(election, &children);
-                    Vec::new()
-                }
+                ) => self.lead(election, &children).into_iter().collect(),
                 (Some(Asked::AddressOf(node)), Ok(Response::Data { data, .. })) => {
                     let address = String::from_utf8_lossy(&data.unwrap_or_default()).into_owned();
                     if self.unknown.remove(&node) {
                         self.present.members.nodes.insert(node, Address(address));
+                    }
+                    Vec::new()
+                }
+                (Some(Asked::Sequencer(number)), Ok(Response::Data { data, .. })) => {
+                    if self.sequencer == Some(number) {
+                        let data = data.unwrap_or_default();
+                        let node = std::str::from_utf8(&data).ok();
+                        let node = node.and_then(|node| node.parse().ok());
+                        self.present.members.sequencer = node.map(NodeId);
                     }
                     Vec::new()
                 }
@@ -183,7 +194,8 @@ impl Roster {
         unknown.into_iter().map(look).collect()
     }
 
-    fn lead(&mut self, election: Election, candidates: &[String]) {
+    /// Notes who leads. Returns the read that tells which node the sequencer is.
+    fn lead(&mut self, election: Election, candidates: &[String]) -> Option<(i32, Request)> {
         let own = self
             .candidates
             .get(&election)
@@ -204,6 +216,24 @@ impl Roster {
             &mut self.stands_for,
             own.is_some_and(|own| candidates.iter().any(|name| name == own)),
         );
+        if election != Election::Sequencer {
+            return None;
+        }
+        let known = self
+            .sequencer
+            .filter(|_| self.present.members.sequencer.is_some());
+        self.sequencer = first.map(number);
+        if known.is_some() && known == self.sequencer {
+            return None;
+        }
+        self.present.members.sequencer = None;
+        let first = first?;
+        let path = format!("{}/{first}", List::Election(election).path());
+        let watching = Watching::No;
+        Some(self.ask(
+            Asked::Sequencer(number(first)),
+            Request::GetData { path, watching },
+        ))
     }
 }
 
@@ -323,11 +353,12 @@ mod tests {
             tags[1],
             Ok(children(&["n-0000000012", "n-0000000009", "x"])),
         ));
-        roster.take(replied(
+        let sequencer = roster.take(replied(
             tags[2],
             Ok(children(&["n-0000000003", "n-0000000004"])),
         ));
         assert_eq!(roster.whole(), None, "the addresses are missing");
+        assert_eq!(roster.take(replied(sequencer[0].0, Ok(address("7")))), []);
         for ((tag, _), of) in looks.into_iter().zip(["a:1", "b:2"]) {
             assert_eq!(roster.take(replied(tag, Ok(address(of)))), []);
         }
@@ -344,6 +375,7 @@ mod tests {
         ];
         assert_eq!(present.members.nodes, BTreeMap::from(nodes));
         assert_eq!(present.leads, BTreeSet::from([Election::Sequencer]));
+        assert_eq!(present.members.sequencer, Some(NodeId(7)));
         assert!(roster.has_all_of(NodeId(7)) && !roster.has_all_of(NodeId(8)));
     }
 
@@ -351,9 +383,13 @@ mod tests {
     fn a_node_whose_candidate_was_deleted_is_not_all_there() {
         let mut roster = read();
         let (tag, _) = roster.list(List::Election(Election::Sequencer));
-        roster.take(replied(tag, Ok(children(&["n-0000000004"]))));
+        let read = roster.take(replied(tag, Ok(children(&["n-0000000004"]))));
         assert!(!roster.has_all_of(NodeId(7)));
-        assert_eq!(roster.whole().expect("all is read").leads, BTreeSet::new());
+        assert_eq!(roster.whole(), None, "its node is not known");
+        roster.take(replied(read[0].0, Ok(address("3"))));
+        let present = roster.whole().expect("all is read");
+        assert_eq!(present.leads, BTreeSet::new());
+        assert_eq!(present.members.sequencer, Some(NodeId(3)));
     }
 
     #[test]
