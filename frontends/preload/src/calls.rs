@@ -92,7 +92,7 @@ pub(crate) async fn answer(
         | Request::Rename { .. }
         | Request::Link { .. } => call.names(request).await,
         // The server answers these itself.
-        Request::Closed { .. } | Request::List { .. } | Request::Sync {} | Request::Space {} => {
+        Request::Locked { .. } | Request::List { .. } | Request::Sync {} | Request::Space {} => {
             Ok(Answer::refused(libc::EPROTO))
         }
     }

@@ -26,4 +26,4 @@ pub mod shared;
 mod walk;
 pub mod wire;
 
-pub use server::{Backing, LostWrite, Options, Server, StartError};
+pub use server::{LostWrite, Options, Server, StartError};

@@ -4,7 +4,8 @@
 //! Requests are answered one after the other, because they share a transaction. The server keeps
 //! no descriptors. A client opens an empty file for each open inode. The kernel's description of
 //! it holds the position and the flags, and dup and fork share it. The same file carries
-//! the locks of `flock` and `fcntl`, so locks exclude the processes of this server, and no others.
+//! the locks of `flock` and `fcntl`, which exclude the processes of this server. Of each file that
+//! they lock the client tells the server, so that the commit excludes all others (F-1).
 //!
 //! Invariants
 //! - A request is answered once, in the order of the tickets.
@@ -34,18 +35,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use files::{Errno, FileSystem, Ino, Listing, Result, Transaction, model::Space};
-use futures_util::FutureExt as _;
+use files::{Errno, Ino, Listing, Result, Transaction, file_system::lock_key, model::Space};
 use nix::{
-    fcntl::{FcntlArg, OFlag, SealFlag, fcntl},
+    fcntl::{FcntlArg, SealFlag, fcntl},
     sys::{
         memfd::{MFdFlags, memfd_create},
         socket::{ControlMessage, MsgFlags, sendmsg},
-        stat::Mode,
     },
 };
 use tempfile::TempDir;
 use tokio::runtime::Handle;
+use transactions::serializable::model::{Lock, LockBytes, LockFamily, LockMode, Wait};
 
 use crate::{
     cache::{CACHE_BYTES, Cache},
@@ -63,22 +63,10 @@ const WAIT: Duration = Duration::from_millis(100);
 const LISTINGS_MAX: usize = 64;
 /// The entries of one reply: with names of 255 bytes they fill half a buffer.
 const ENTRIES: usize = 4_096;
-/// The first byte of the range of a file that clients lock while it is open. Positions that a
-/// program can lock end here.
-pub const OPEN_LOCK: i64 = 1 << 62;
 /// The folder of the files that stand for open inodes, in the server's folder.
 pub const OPEN_FOLDER: &str = "i";
 /// The folder that mirrors working directories, in the server's folder.
 pub const CWD_FOLDER: &str = "cwd";
-
-/// The transaction or the file system that requests apply to.
-#[derive(Debug)]
-pub enum Backing {
-    /// All calls together, and [`Server::finish`] returns it for its commit.
-    Transaction(Box<Transaction>),
-    /// Each call is a transaction of its own.
-    FileSystem(Arc<FileSystem>),
-}
 
 /// How a server is started.
 #[derive(Debug, Clone)]
@@ -123,7 +111,7 @@ pub struct Server {
     folder: TempDir,
     variables: Vec<(OsString, OsString)>,
     stop: Arc<Stop>,
-    answering: Option<JoinHandle<(Backing, Option<LostWrite>)>>,
+    answering: Option<JoinHandle<(Transaction, Option<LostWrite>)>>,
     handing_out: Option<JoinHandle<()>>,
 }
 
@@ -134,20 +122,13 @@ struct Stop {
     region: Region,
 }
 
-impl Backing {
-    /// Tells the clients whether to report that they closed a file.
-    fn tell(&self, region: Region) {
-        let wants_closed = matches!(self, Self::FileSystem(_));
-        let word = region.word(Word::WantsClosed);
-        word.store(wants_closed.into(), Ordering::Relaxed);
-        let word = region.word(Word::MayPost);
-        word.store((!wants_closed).into(), Ordering::Relaxed);
-    }
-}
-
 impl Server {
     /// Starts a server. Its calls of the volume run on `runtime`, from a thread outside of it.
-    pub fn start(backing: Backing, options: &Options, runtime: Handle) -> Result<Self, StartError> {
+    pub fn start(
+        transaction: Transaction,
+        options: &Options,
+        runtime: Handle,
+    ) -> Result<Self, StartError> {
         if !is_normal(&options.at) {
             return Err(StartError::At(options.at.clone()));
         }
@@ -169,7 +150,6 @@ impl Server {
         let region = Region::create(memory.region.as_fd(), options.buffers)?;
         let cache = Cache::create(memory.cache.as_fd())?;
         memory.seal()?;
-        backing.tell(region);
         let socket = folder.path().join("socket");
         let listener = UnixListener::bind(&socket)?;
         let stop = Arc::new(Stop {
@@ -177,17 +157,15 @@ impl Server {
             region,
         });
         let answers = Answers {
-            backing,
+            transaction,
             region,
             cache,
             cached: BTreeSet::new(),
             lost: None,
             runtime,
             at: Bytes::copy_from_slice(options.at.as_os_str().as_bytes()),
-            folder: folder.path().to_owned(),
             listings: BTreeMap::new(),
             listing: 0,
-            open: BTreeMap::new(),
         };
         let mut server = Self {
             variables: environment::variables(&library, &socket, &options.at),
@@ -213,27 +191,28 @@ impl Server {
     }
 
     /// Ends the server, after it has answered all requests that were posted. Later calls of
-    /// programs that still run fail with `EIO`. Returns the transaction, if it had one. Errors: a
-    /// write failed whose program did not wait for it, so nothing may be committed.
+    /// programs that still run fail with `EIO`. Returns the transaction; `None` if a thread of the
+    /// server panicked. Errors: a write failed whose program did not wait for it, so nothing may be
+    /// committed.
     pub fn finish(mut self) -> Result<Option<Transaction>, LostWrite> {
         match self.end() {
             Some((_, Some(lost))) => Err(lost),
-            Some((Backing::Transaction(transaction), None)) => Ok(Some(*transaction)),
-            Some((Backing::FileSystem(_), None)) | None => Ok(None),
+            Some((transaction, None)) => Ok(Some(transaction)),
+            None => Ok(None),
         }
     }
 
-    fn end(&mut self) -> Option<(Backing, Option<LostWrite>)> {
+    fn end(&mut self) -> Option<(Transaction, Option<LostWrite>)> {
         self.stop.is_set.store(true, Ordering::Release);
         shared::futex_wake(self.stop.region.word(Word::Doorbell));
         let answering = self.answering.take()?;
-        let backing = answering.join();
+        let ended = answering.join();
         // A connection ends the wait for one.
         drop(UnixStream::connect(self.folder.path().join("socket")));
         if let Some(handing_out) = self.handing_out.take() {
             drop(handing_out.join());
         }
-        backing.ok()
+        ended.ok()
     }
 }
 
@@ -328,7 +307,7 @@ fn compare(one: u32, other: u32) -> std::cmp::Ordering {
 
 /// The thread that answers.
 struct Answers {
-    backing: Backing,
+    transaction: Transaction,
     region: Region,
     cache: Cache,
     /// The inodes that may have bytes in the cache.
@@ -337,15 +316,12 @@ struct Answers {
     lost: Option<LostWrite>,
     runtime: Handle,
     at: Bytes,
-    folder: PathBuf,
     listings: BTreeMap<u64, Listing>,
     listing: u64,
-    /// Inodes that are held because a client opened them.
-    open: BTreeMap<Ino, u64>,
 }
 
 impl Answers {
-    fn serve(mut self, stop: &Stop) -> (Backing, Option<LostWrite>) {
+    fn serve(mut self, stop: &Stop) -> (Transaction, Option<LostWrite>) {
         let processors = thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let mut last = Instant::now();
         loop {
@@ -356,7 +332,7 @@ impl Answers {
             }
             if stop.is_set.load(Ordering::Acquire) {
                 self.region.word(Word::HasEnded).store(1, Ordering::Release);
-                return (self.backing, self.lost);
+                return (self.transaction, self.lost);
             }
             let may_spin = self.region.word(Word::MaySpin);
             if may_spin.load(Ordering::Relaxed) != 0 && last.elapsed() < SPIN {
@@ -443,14 +419,14 @@ impl Answers {
     fn answer(&mut self, message: &Bytes) -> Answer {
         let answered = match Request::decode(message) {
             None => Ok(Answer::refused(libc::EPROTO)),
-            Some(Request::Closed { ino }) => self.closed(Ino(ino)),
             Some(Request::List {
                 ino,
                 listing,
                 cookie,
             }) => self.list(Ino(ino), listing, cookie),
-            Some(Request::Sync {}) => self.sync(),
-            Some(Request::Space {}) => self.space(),
+            Some(Request::Locked { ino }) => Ok(self.locked(Ino(ino))),
+            Some(Request::Sync {}) => Ok(self.sync()),
+            Some(Request::Space {}) => Ok(space()),
             Some(request) => {
                 self.before(&request);
                 self.call(message)
@@ -476,7 +452,7 @@ impl Answers {
         }
     }
 
-    /// Notes the inode or the bytes that a successful call has opened, read or written.
+    /// Notes the bytes that a successful call has read or written.
     fn after(&mut self, request: &Request<'_>, answer: &Answer) {
         if answer.status != 0 {
             if let Request::Write { ino, .. } = request {
@@ -485,15 +461,12 @@ impl Answers {
             }
             return;
         }
-        // Without a transaction, another client may change the bytes at any time.
-        let has_snapshot = matches!(self.backing, Backing::Transaction(_));
         match request {
-            Request::Open { .. } => self.opened(answer),
-            Request::Read { ino, offset, .. } if has_snapshot => {
+            Request::Read { ino, offset, .. } => {
                 self.cached.insert(*ino);
                 self.cache.note(*ino, *offset, &answer.payload);
             }
-            Request::Write { ino, offset, data } if has_snapshot => {
+            Request::Write { ino, offset, data } => {
                 self.cached.insert(*ino);
                 self.cache.note(*ino, *offset, data);
             }
@@ -502,20 +475,8 @@ impl Answers {
     }
 
     fn call(&mut self, message: &Bytes) -> Result<Answer> {
-        match &mut self.backing {
-            Backing::Transaction(transaction) => {
-                let answered = calls::answer(transaction, &self.at, message);
-                self.runtime.block_on(answered)
-            }
-            Backing::FileSystem(files) => {
-                let (at, message) = (self.at.clone(), message.clone());
-                let answered = files.transact(move |transaction| {
-                    let (at, message) = (at.clone(), message.clone());
-                    async move { calls::answer(transaction, &at, &message).await }.boxed()
-                });
-                self.runtime.block_on(answered)
-            }
-        }
+        let answered = calls::answer(&mut self.transaction, &self.at, message);
+        self.runtime.block_on(answered)
     }
 
     fn list(&mut self, ino: Ino, number: u64, cookie: u64) -> Result<Answer> {
@@ -526,16 +487,8 @@ impl Answers {
             let listing = self.listings.remove(&number).ok_or(Errno::EIO)?;
             (number, listing)
         };
-        let entries = match &mut self.backing {
-            Backing::Transaction(transaction) => {
-                let found = transaction.list(&mut listing, cookie, ENTRIES);
-                self.runtime.block_on(found)?
-            }
-            Backing::FileSystem(files) => {
-                let found = files.list(&mut listing, cookie, ENTRIES);
-                self.runtime.block_on(found)?
-            }
-        };
+        let found = self.transaction.list(&mut listing, cookie, ENTRIES);
+        let entries = self.runtime.block_on(found)?;
         let is_complete = entries.len() < ENTRIES;
         if !is_complete {
             self.listings.insert(number, listing);
@@ -555,82 +508,37 @@ impl Answers {
         Ok(Answer::of(payload))
     }
 
-    fn sync(&mut self) -> Result<Answer> {
-        if let Backing::FileSystem(files) = &self.backing {
-            self.runtime.block_on(files.fsync())?;
-        }
-        if let Some(LostWrite { errno }) = self.lost {
-            return Ok(Answer::refused(errno));
-        }
-        Ok(Answer::DONE)
-    }
-
-    fn space(&mut self) -> Result<Answer> {
-        let space = match &self.backing {
-            Backing::FileSystem(files) => self.runtime.block_on(files.statfs())?,
-            // The values that a transaction sees must not change, and nothing is reserved.
-            Backing::Transaction(_) => Space {
-                block_bytes: 4_096,
-                blocks: Space::BYTES_WITHOUT_QUOTA / 4_096,
-                blocks_free: Space::BYTES_WITHOUT_QUOTA / 4_096,
-                keys: 0,
+    /// Excludes other clients by the commit (F-1): none may have or have had a lock on the file.
+    fn locked(&mut self, ino: Ino) -> Answer {
+        self.transaction.elide_lock(&Lock {
+            key: lock_key(ino),
+            family: LockFamily::Posix,
+            bytes: LockBytes {
+                first: 0,
+                last: u64::MAX,
             },
-        };
-        let mut payload = encoded(&space.block_bytes);
-        for number in [space.blocks, space.blocks_free, space.keys] {
-            payload.extend(number.to_le_bytes());
-        }
-        Ok(Answer::of(payload))
+            mode: LockMode::Exclusive,
+            pid: 0,
+            wait: Wait::Never,
+        });
+        Answer::DONE
     }
 
-    /// Holds an inode that a client has opened.
-    fn opened(&mut self, answer: &Answer) {
-        let (Backing::FileSystem(files), Some(ino)) = (&self.backing, answer.payload.get(..8))
-        else {
-            return;
-        };
-        let Ok(ino) = ino.try_into().map(|ino| Ino(u64::from_le_bytes(ino))) else {
-            return;
-        };
-        let count = self.open.entry(ino).or_default();
-        *count += 1;
-        if *count == 1
-            && let Err(errno) = self.runtime.block_on(files.hold(ino))
-        {
-            tracing::warn!(ino = ino.0, %errno, "an open file is not held: its data end with its name");
-        }
-    }
-
-    /// Releases an inode that no client has open.
-    fn closed(&mut self, ino: Ino) -> Result<Answer> {
-        let Backing::FileSystem(files) = &self.backing else {
-            return Ok(Answer::DONE);
-        };
-        let path = self.folder.join(OPEN_FOLDER).join(ino.0.to_string());
-        if self.open.contains_key(&ino) && !is_open(&path) {
-            self.open.remove(&ino);
-            self.runtime.block_on(files.close(ino))?;
-            // The next client that opens the inode makes it again.
-            drop(fs::remove_file(path));
-        }
-        Ok(Answer::DONE)
+    fn sync(&self) -> Answer {
+        let lost = self.lost.map(|LostWrite { errno }| errno);
+        lost.map_or(Answer::DONE, Answer::refused)
     }
 }
 
-/// Whether a client has the inode of this file open.
-fn is_open(path: &Path) -> bool {
-    let Ok(file) = nix::fcntl::open(path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()) else {
-        return false;
-    };
-    let mut lock = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: OPEN_LOCK,
-        l_len: 0,
-        l_pid: 0,
-    };
-    let asked = fcntl(&file, FcntlArg::F_OFD_GETLK(&mut lock));
-    asked.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short
+/// The space that a transaction sees. Its values must not change, and nothing is reserved.
+fn space() -> Answer {
+    const BLOCK_BYTES: u32 = 4_096;
+    let blocks = Space::BYTES_WITHOUT_QUOTA / u64::from(BLOCK_BYTES);
+    let mut payload = encoded(&BLOCK_BYTES);
+    for number in [blocks, blocks, 0] {
+        payload.extend(number.to_le_bytes());
+    }
+    Answer::of(payload)
 }
 
 /// Whether a processor is idle, by the load of the last minute.

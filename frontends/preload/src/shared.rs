@@ -59,15 +59,11 @@ pub enum Word {
     Ticket,
     /// 1 while a processor is idle, so that both sides may spin.
     MaySpin,
-    /// 1 if the server wants to know of closed files.
-    WantsClosed,
     /// 1 once the server has ended.
     HasEnded,
     /// The number of requests that are done. Equal to [`Ticket`](Self::Ticket), which must be read
     /// after it, if none is under way.
     Done,
-    /// 1 if writes of cached bytes need not wait for their reply.
-    MayPost,
 }
 
 /// The words of a buffer's record.

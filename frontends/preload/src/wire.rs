@@ -8,7 +8,7 @@
 //! path follows. After 0 the payload follows, whose type the request determines.
 
 /// The version of the messages and of the layout of the region. Both sides must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The status of a call whose path leads out of the volume by a symbolic link.
 pub const OUTSIDE: i32 = -1;
 /// The most bytes of data in one request or reply. A longer call is several requests.
@@ -267,8 +267,8 @@ macro_rules! requests {
 requests! {
     /// Opens, and creates if the flags say so. Reply: the inode (u64) and its type bits (u32).
     1 Open { place: Place<'a>, flags: u32, mode: u32, uid: u32, gid: u32 }
-    /// No description of the inode may be left. Reply: nothing.
-    2 Closed { ino: u64 }
+    /// A process has locked the file, or has found it free. Reply: nothing.
+    2 Locked { ino: u64 }
     /// Reply: [`Status`].
     3 Stat { place: Place<'a>, follows: u8 }
     /// Reply: the data, to the end of the reply.

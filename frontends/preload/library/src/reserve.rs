@@ -2,23 +2,15 @@
 //!
 //! A program's descriptor is one of such a file, so its number is taken in the kernel too. The file
 //! of an inode is named by its number, with a `d` before that of a directory. Its description has
-//! the flags of the open, and the position. A lock on a byte behind all positions tells the
-//! server that it is open. `flock` and `fcntl` lock the file itself.
+//! the flags of the open, and the position. `flock` and `fcntl` lock the file itself.
 
-use std::{
-    ffi::c_int,
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::ffi::c_int;
 
-use preload_frontend::{
-    server::{OPEN_FOLDER, OPEN_LOCK},
-    shared::Word,
-    wire::Request,
-};
+use preload_frontend::server::OPEN_FOLDER;
 
 use crate::{
-    client, connection,
-    sys::{PathBuffer, Result, next, syscall},
+    connection,
+    sys::{PathBuffer, Result, syscall},
     table::{self, Open},
 };
 
@@ -43,33 +35,12 @@ pub(crate) fn open(ino: u64, is_directory: bool, flags: c_int) -> Result<c_int> 
     path.push_number(ino)?;
     let kept = (flags & KEPT) | libc::O_CREAT | libc::O_LARGEFILE;
     let fd = syscall!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), kept, 0o600)? as c_int;
-    if !is_directory && wants_closed() {
-        lock_open(fd, flags);
-    }
     let routed = table::set(fd, Some(Open::new(ino, is_directory, flags)));
     if let Err(errno) = routed {
         let _ = syscall!(SYS_close, fd);
         return Err(errno);
     }
     Ok(fd)
-}
-
-/// Closes a descriptor that was routed, and tells the server if it wants to know.
-pub(crate) fn close(fd: c_int, open: Open) -> c_int {
-    let closed = next!(close: fn(c_int) -> c_int).map_or(-1, |close| {
-        // SAFETY: closing is safe for any number.
-        unsafe { close(fd) }
-    });
-    told_closed(open);
-    closed
-}
-
-/// Tells the server of a closed descriptor, if it wants to know.
-pub(crate) fn told_closed(open: Open) {
-    if !open.is_directory() && wants_closed() {
-        // Else the server keeps the inode until it ends.
-        let _ = client::order(&Request::Closed { ino: open.ino() });
-    }
 }
 
 /// Routes the descriptors that this program has from the one before its exec, or its parent.
@@ -154,34 +125,4 @@ fn find_one(fd: c_int) {
         // One beyond the table stays unrouted, as at its open.
         let _ = table::set(fd, Some(Open::new(ino, is_directory, flags)));
     }
-}
-
-fn wants_closed() -> bool {
-    connection::region().is_some_and(|region| {
-        let wants = region.word(Word::WantsClosed);
-        wants.load(Ordering::Relaxed) != 0
-    })
-}
-
-/// Locks a byte for as long as the description exists. Readers share the first one. A writer alone
-/// cannot share, so it has one of its own.
-fn lock_open(fd: c_int, flags: c_int) {
-    let writes_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
-    let (kind, byte) = if writes_only {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let pid = syscall!(SYS_getpid).unwrap_or_default() as i64;
-        let number = NEXT.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
-        (libc::F_WRLCK, 1 + (pid << 24 | i64::from(number)))
-    } else {
-        (libc::F_RDLCK, 0)
-    };
-    let lock = libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: OPEN_LOCK + byte,
-        l_len: 1,
-        l_pid: 0,
-    };
-    // Without it the server may forget an unlinked file early.
-    let _ = syscall!(SYS_fcntl, fd, libc::F_OFD_SETLK, &raw const lock);
 }

@@ -3,16 +3,10 @@
 //! The kernel's description of the reserved file has the position. A call that reads and moves it
 //! holds the inode's position lock, as the kernel does for a description.
 
-use std::{
-    ffi::{c_int, c_void},
-    sync::atomic::Ordering,
-};
+use std::ffi::{c_int, c_void};
 
 use libc::{iovec, off_t, size_t, ssize_t};
-use preload_frontend::{
-    shared::Word,
-    wire::{DATA_BYTES_MAX, Place, Request, Status},
-};
+use preload_frontend::wire::{DATA_BYTES_MAX, Place, Request, Status};
 
 use super::{aliases, hooks, pass};
 use crate::{
@@ -146,10 +140,7 @@ fn write_at(open: Open, from: *const c_void, count: usize, offset: Option<i64>) 
 /// Whether a write need not wait: the transaction has these bytes, so nothing is left that could
 /// fail but the limit of its size.
 fn may_post(ino: u64, offset: u64, count: usize) -> bool {
-    connection::get().is_some_and(|start| {
-        let may_post = start.region.word(Word::MayPost).load(Ordering::Relaxed);
-        may_post != 0 && start.cache.has(ino, offset, count)
-    })
+    connection::get().is_some_and(|start| start.cache.has(ino, offset, count))
 }
 
 /// `read` on a routed descriptor.

@@ -2,19 +2,15 @@
 
 use std::{
     ffi::{c_int, c_long, c_uint},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use libc::off_t;
-use preload_frontend::{
-    server::OPEN_LOCK,
-    wire::{Changes, Place, Request, set},
-};
+use preload_frontend::wire::{Changes, Place, Request, set};
 
 use super::{aliases, data, hooks, open::failed, pass, streams};
 use crate::{
     client::{self, Failure},
-    reserve,
     sys::{Result, next, syscall},
     table::{self, DESCRIPTORS},
 };
@@ -36,13 +32,7 @@ fn duplicate(old: c_int, new: c_int, flags: c_int) -> Result<c_int> {
         None => Err(libc::ENOSYS),
     };
     match result {
-        Ok(new) => {
-            let result = copied(old, new);
-            if let Some(open) = replaced {
-                reserve::told_closed(open);
-            }
-            result
-        }
+        Ok(new) => copied(old, new),
         Err(errno) => {
             table::set(new, replaced)?;
             Err(errno)
@@ -53,9 +43,8 @@ fn duplicate(old: c_int, new: c_int, flags: c_int) -> Result<c_int> {
 /// Ends the routes of a range of descriptors, which are closed.
 fn forget(first: c_uint, last: c_uint) {
     for fd in first..=last.min(DESCRIPTORS as c_uint - 1) {
-        if let Some(open) = table::take(fd.cast_signed()) {
+        if table::take(fd.cast_signed()).is_some() {
             let _ = syscall!(SYS_close, fd);
-            reserve::told_closed(open);
         }
     }
 }
@@ -83,7 +72,7 @@ fn control(fd: c_int, open: table::Open, command: c_int, argument: c_long) -> Re
     }
 }
 
-/// Locks bytes of the reserved file. The bytes from [`OPEN_LOCK`] on are the library's own.
+/// Locks bytes of the reserved file, whose length and positions are not those of the routed one.
 fn lock(fd: c_int, command: c_int, given: *mut libc::flock) -> Result<c_int> {
     if given.is_null() {
         return Err(libc::EFAULT);
@@ -100,27 +89,33 @@ fn lock(fd: c_int, command: c_int, given: *mut libc::flock) -> Result<c_int> {
     };
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_start = base.checked_add(lock.l_start).ok_or(libc::EOVERFLOW)?;
-    let end = lock.l_start.saturating_add(lock.l_len);
-    if lock.l_len == 0 || end > OPEN_LOCK {
-        lock.l_len = OPEN_LOCK.saturating_sub(lock.l_start);
-    }
     // Through the C library, since it waits where a thread can be cancelled.
     let result = match next!(fcntl: fn(c_int, c_int, *mut libc::flock) -> c_int) {
         // SAFETY: the lock outlives the call.
         Some(fcntl) => failed(unsafe { fcntl(fd, command, &raw mut lock) })?,
         None => return Err(libc::ENOSYS),
     };
-    if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
-        if lock.l_type == libc::F_UNLCK as libc::c_short {
-            given.l_type = lock.l_type;
-        } else {
-            if lock.l_start + lock.l_len == OPEN_LOCK {
-                lock.l_len = 0;
-            }
-            *given = lock;
-        }
+    let is_test = matches!(command, libc::F_GETLK | libc::F_OFD_GETLK);
+    let is_unlocked = c_int::from(lock.l_type) == c_int::from(libc::F_UNLCK);
+    if is_test == is_unlocked {
+        note_lock(open.ino());
+    }
+    if is_test && is_unlocked {
+        given.l_type = lock.l_type;
+    } else if is_test {
+        *given = lock;
     }
     Ok(result)
+}
+
+/// Tells the server of a lock that is granted, or was found free, so that the commit checks it.
+fn note_lock(ino: u64) {
+    /// The inode that this program told it of last: one lock of a transaction is enough.
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    if LAST.swap(ino, Ordering::Relaxed) != ino {
+        // It fails only if the server has ended, and then nothing is committed.
+        let _ = client::order(&Request::Locked { ino });
+    }
 }
 
 /// Sets the length of a routed file.
@@ -163,10 +158,8 @@ fn sync() -> Result<c_int> {
 
 hooks! {
     close(fd: c_int) -> c_int {
-        match table::take(fd) {
-            Some(open) => Ok(reserve::close(fd, open)),
-            None => pass!(close(fd => c_int) -> c_int),
-        }
+        table::take(fd);
+        pass!(close(fd => c_int) -> c_int)
     }
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         const CLOSE_ON_EXEC: c_int = 4;
@@ -218,6 +211,16 @@ hooks! {
         lock(fd, how, &raw mut range)?;
         let is_held = command == libc::F_TEST && range.l_type != libc::F_UNLCK as libc::c_short;
         if is_held { Err(libc::EACCES) } else { Ok(0) }
+    }
+    flock(fd: c_int, operation: c_int) -> c_int {
+        let Some(open) = table::get(fd) else {
+            pass!(flock(fd => c_int, operation => c_int) -> c_int)
+        };
+        let locked = syscall!(SYS_flock, fd, operation)?;
+        if operation & libc::LOCK_UN == 0 {
+            note_lock(open.ino());
+        }
+        Ok(locked as c_int)
     }
     fsync(fd: c_int) -> c_int {
         match table::get(fd) {

@@ -15,7 +15,6 @@ use preload_frontend::wire::{Reader, Request};
 use super::{hooks, open::open_at, pass};
 use crate::{
     client::{self, Failure},
-    reserve,
     sys::{self, Result, errno, next, syscall},
     table,
 };
@@ -260,10 +259,8 @@ hooks! {
         };
         let fd = ours.fd;
         ours.unmap();
-        match table::take(fd) {
-            Some(open) => Ok(reserve::close(fd, open)),
-            None => Err(libc::EBADF),
-        }
+        table::take(fd);
+        syscall!(SYS_close, fd).map(|closed| closed as c_int)
     }
     dirfd(stream: *mut DIR) -> c_int {
         // SAFETY: the caller has the contract of `dirfd`.

@@ -14,7 +14,6 @@ use libc::{FILE, off64_t, size_t, ssize_t};
 
 use super::data;
 use crate::{
-    reserve,
     sys::{self, Result, set_errno, syscall},
     table,
 };
@@ -69,10 +68,8 @@ unsafe extern "C" fn cookie_seek(cookie: *mut c_void, to: *mut off64_t, whence: 
 
 unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
     let fd = cookie as c_int;
-    match table::take(fd) {
-        Some(open) => reserve::close(fd, open),
-        None => sys::returned(syscall!(SYS_close, fd).map(|done| done as c_int)),
-    }
+    table::take(fd);
+    sys::returned(syscall!(SYS_close, fd).map(|done| done as c_int))
 }
 
 /// A stream that owns a descriptor.

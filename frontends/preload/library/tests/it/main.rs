@@ -9,14 +9,15 @@ use std::{
 };
 
 use files::{
-    FileSystem, Outcome, Transaction,
+    FileSystem, Outcome,
+    file_system::lock_key,
     model::{Access, Ino},
 };
 use in_process::{SystemClock, SystemEntropy};
-use preload_frontend::{Backing, Options, Server, shared::Buffers};
+use preload_frontend::{Options, Server, shared::Buffers};
 use transactions::serializable::{
     ModelVolume,
-    model::{BlockBytes, SessionId},
+    model::{BlockBytes, Granted, Lock, LockBytes, LockFamily, LockMode, SessionId, Wait},
 };
 
 mod figures;
@@ -29,6 +30,7 @@ const AT: &str = "/landfast-test/demo";
 /// A volume, and a file system on it.
 struct World {
     runtime: tokio::runtime::Runtime,
+    volume: Arc<ModelVolume>,
     files: Arc<FileSystem>,
 }
 
@@ -39,38 +41,58 @@ impl World {
         let runtime = runtime.expect("a runtime");
         let block_bytes = BlockBytes::new(16 << 10).expect("a power of two");
         let volume = Arc::new(ModelVolume::new(block_bytes));
-        let root = Access {
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-        };
-        let clock = Arc::new(SystemClock);
-        let entropy = Arc::new(SystemEntropy::default());
-        let opened = FileSystem::open(volume, clock, entropy, SessionId(1), root);
-        let files = Arc::new(runtime.block_on(opened).expect("opened"));
-        Self { runtime, files }
+        let files = runtime.block_on(opened(&volume, SessionId(1)));
+        Self {
+            runtime,
+            volume,
+            files,
+        }
+    }
+
+    /// Locks a file in the root, as another client.
+    fn lock_outside(&self, name: &'static str) {
+        self.runtime.block_on(async {
+            let name = bytes::Bytes::from_static(name.as_bytes());
+            let found = self.files.lookup(Ino::ROOT, &name).await.expect("a file");
+            let other = opened(&self.volume, SessionId(2)).await;
+            let lock = Lock {
+                key: lock_key(found.ino),
+                family: LockFamily::Flock,
+                bytes: LockBytes {
+                    first: 0,
+                    last: u64::MAX,
+                },
+                mode: LockMode::Exclusive,
+                pid: 1,
+                wait: Wait::Never,
+            };
+            assert_eq!(other.lock(1, lock).await, Ok(Granted::Yes));
+        });
     }
 
     /// A server whose calls are one transaction.
     fn transaction(&self) -> Server {
-        self.server(Backing::Transaction(Box::new(self.files.begin())))
-    }
-
-    /// A server each of whose calls is a transaction.
-    fn calls(&self) -> Server {
-        self.server(Backing::FileSystem(self.files.clone()))
-    }
-
-    fn server(&self, backing: Backing) -> Server {
         let options = Options {
             at: AT.into(),
             buffers: Buffers::default(),
             library: Some(library()),
         };
-        Server::start(backing, &options, self.runtime.handle().clone()).expect("started")
+        let runtime = self.runtime.handle().clone();
+        Server::start(self.files.begin(), &options, runtime).expect("started")
     }
 
-    fn commit(&self, transaction: Transaction) -> bool {
+    /// Runs a script as a transaction of its own.
+    #[track_caller]
+    fn run(&self, script: &str) {
+        let server = self.transaction();
+        output(&server, script);
+        assert!(self.commit(server));
+    }
+
+    /// Commits what the programs of a server have done. Returns whether there was no conflict.
+    fn commit(&self, server: Server) -> bool {
+        let transaction = server.finish().expect("no lost write");
+        let transaction = transaction.expect("a transaction");
         let committed = self.runtime.block_on(transaction.commit(None, || true));
         matches!(committed, Ok(Outcome::Committed { .. }))
     }
@@ -84,6 +106,18 @@ impl World {
             Some(String::from_utf8_lossy(&read).into_owned())
         })
     }
+}
+
+async fn opened(volume: &Arc<ModelVolume>, session: SessionId) -> Arc<FileSystem> {
+    let root = Access {
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+    };
+    let clock = Arc::new(SystemClock);
+    let entropy = Arc::new(SystemEntropy::default());
+    let opened = FileSystem::open(volume.clone(), clock, entropy, session, root);
+    Arc::new(opened.await.expect("opened"))
 }
 
 /// The library that cargo has built for this test, which is beside it.

@@ -55,12 +55,12 @@ fn processes_that_append_lose_nothing() {
 #[test]
 fn a_transaction_that_read_what_another_wrote_conflicts() {
     let world = World::new();
-    output(&world.calls(), "echo old > $AT/f; echo old > $AT/g");
+    world.run("echo old > $AT/f; echo old > $AT/g");
     let (one, two) = (world.transaction(), world.transaction());
     output(&one, "cat $AT/f; echo one > $AT/h");
     output(&two, "cat $AT/f; echo two > $AT/f");
-    assert!(world.commit(two.finish().expect("no lost write").expect("a transaction")));
-    assert!(!world.commit(one.finish().expect("no lost write").expect("a transaction")));
+    assert!(world.commit(two));
+    assert!(!world.commit(one));
     assert_eq!(world.read("f").as_deref(), Some("two\n"));
     assert_eq!(world.read("h"), None);
 }
@@ -78,18 +78,13 @@ fn only_reads_of_the_end_depend_on_the_length() {
         ("os.lseek(fd, 0, os.SEEK_END)", false),
     ] {
         let world = World::new();
-        output(&world.calls(), "printf 0123456789 > $AT/f");
+        world.run("printf 0123456789 > $AT/f");
         let server = world.transaction();
         let open = "fd = os.open(at + '/f', os.O_RDWR | os.O_APPEND)";
         python(&server, &format!("{open}\n{reads}\nos.mkdir(at + '/d')"));
         // This changes another block than the reads name: for them only the length changes.
-        output(&world.calls(), "truncate -s 100000 $AT/f");
-        let committed = world.commit(
-            server
-                .finish()
-                .expect("no lost write")
-                .expect("a transaction"),
-        );
+        world.run("truncate -s 100000 $AT/f");
+        let committed = world.commit(server);
         assert_eq!(committed, commits, "{reads}");
     }
 }
@@ -162,20 +157,53 @@ fn locks_exclude_the_processes_of_one_server() {
     assert_eq!(text, "held\nfree\n");
 }
 
+/// F-1: a lock is not asked for. The commit finds that another client has one.
+#[test]
+fn a_lock_conflicts_with_one_of_another_client() {
+    let lockf = |how| {
+        format!(
+            "import fcntl, os; f = open(os.environ['AT'] + '/lock', 'r+'); \
+             fcntl.lockf(f, fcntl.{how})"
+        )
+    };
+    // `F_TEST` is asked for through `lockf` of the C library.
+    let test =
+        "import os; f = open(os.environ['AT'] + '/lock', 'r+'); os.lockf(f.fileno(), os.F_TEST, 0)";
+    let python = |script: &str| format!("python3 -c \"{script}\"");
+    for (script, is_locked) in [
+        ("flock $AT/lock true".to_owned(), true),
+        (python(&lockf("LOCK_EX")), true),
+        (python(test), true),
+        (python(&lockf("LOCK_UN")), false),
+        ("cat $AT/lock".to_owned(), false),
+    ] {
+        let world = World::new();
+        world.run("touch $AT/lock");
+        for is_taken in [false, true] {
+            let server = world.transaction();
+            output(&server, &script);
+            if is_taken {
+                world.lock_outside("lock");
+            }
+            let commits = !(is_taken && is_locked);
+            assert_eq!(world.commit(server), commits, "{script} {is_taken}");
+        }
+    }
+}
+
 #[test]
 fn an_unlinked_file_lives_while_it_is_open() {
     let world = World::new();
-    for server in [world.transaction(), world.calls()] {
-        let text = python(
-            &server,
-            "
+    let server = world.transaction();
+    let text = python(
+        &server,
+        "
 fd = os.open(at + '/f', os.O_CREAT | os.O_RDWR)
 os.unlink(at + '/f'); os.write(fd, b'still here'); print(os.pread(fd, 99, 0))
 os.close(fd)
 ",
-        );
-        assert_eq!(text, "b'still here'\n");
-    }
+    );
+    assert_eq!(text, "b'still here'\n");
 }
 
 #[test]
@@ -241,8 +269,7 @@ print(os.pread(fd, 4, 100), os.fsync(fd))
 ",
     );
     assert_eq!(text, "b'more' None\n");
-    let finished = server.finish().expect("no lost write");
-    assert!(world.commit(finished.expect("a transaction")));
+    assert!(world.commit(server));
     assert_eq!(&world.read("f").expect("a file")[100..104], "more");
 }
 
