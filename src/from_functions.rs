@@ -14,9 +14,11 @@ use async_trait::async_trait;
 use http::Method;
 use http_body_util::BodyExt;
 use http_frontend::InProcessRouter;
-use ports::runtime::Function;
+use ports::{VolumeMount, runtime::Function};
 use s3_frontend::{Credentials, Functions, Grant, InProcess};
 use workflows::Error;
+
+use crate::function_volumes;
 
 /// Answers functions.
 #[derive(Debug)]
@@ -39,12 +41,14 @@ impl sandbox::Api for FromFunctions {
     async fn call(
         &self,
         scope: Option<Arc<str>>,
+        volume: Option<&dyn VolumeMount>,
         request: http::Request<sandbox::Incoming>,
     ) -> sandbox::Reply {
         if self.objects.credentials.is_some() && InProcess::is_for(&request) {
             return self.objects.call(scope, request).await;
         }
-        let response = self.inside.call(scope, request).await;
+        let volume = volume.and_then(function_volumes::of_invocation);
+        let response = self.inside.call(scope, volume, request).await;
         response.map(|body| body.map_err(Into::into).boxed_unsync())
     }
 

@@ -2,6 +2,7 @@
 //! transaction on it.
 
 use std::{
+    any::Any,
     collections::BTreeMap,
     fs::{self, File},
     io,
@@ -14,7 +15,7 @@ use std::{
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use files::{FileSystem, Outcome, cache::CachedVolume, model::Access};
+use files::{FileSystem, Outcome, Transaction, cache::CachedVolume, model::Access};
 use fuse_frontend::{
     Handler, Mount, Notifier,
     files::FileHandler,
@@ -22,6 +23,7 @@ use fuse_frontend::{
     mount::{Options, Readers},
     wire::Notification,
 };
+use http_frontend::OfInvocation;
 use in_process::{SystemClock, SystemEntropy};
 use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
@@ -65,11 +67,24 @@ struct InstanceMount {
     files: Arc<FileSystem>,
     /// The key of the last conflict.
     conflict: Mutex<Option<Key>>,
-    handler: Arc<FileHandler>,
-    notifier: Notifier,
+    shared: Arc<SharedMount>,
     /// The root of the mount, for syncfs(2).
     root: Arc<File>,
     mount: Option<Mount>,
+}
+
+/// The part of a mount that calls on keys have, too.
+#[derive(Debug)]
+struct SharedMount {
+    at: VolumeAt,
+    handler: Arc<FileHandler>,
+    notifier: Notifier,
+}
+
+/// The volume of the instance that a request comes from.
+pub(crate) fn of_invocation(mount: &dyn VolumeMount) -> Option<Arc<dyn OfInvocation>> {
+    let mount = (mount as &dyn Any).downcast_ref::<InstanceMount>()?;
+    Some(Arc::<SharedMount>::clone(&mount.shared))
 }
 
 impl FunctionVolumes {
@@ -146,8 +161,11 @@ impl VolumeMounts for FunctionVolumes {
             store,
             files,
             conflict: Mutex::default(),
-            handler,
-            notifier: mount.notifier(),
+            shared: Arc::new(SharedMount {
+                at: volume.clone(),
+                handler,
+                notifier: mount.notifier(),
+            }),
             root: Arc::new(root),
             mount: Some(mount),
         }))
@@ -183,18 +201,8 @@ impl VolumeMount for InstanceMount {
     }
 
     async fn begin(&self) -> Result<(), String> {
-        let (stale, notifier) = (self.handler.stale(), self.notifier.clone());
-        Self::blocking(move || {
-            stale.into_iter().try_for_each(|ino| {
-                notifier.send(&Notification::InvalidateInode {
-                    inode: ino.0,
-                    offset: 0,
-                    length: 0,
-                })
-            })
-        })
-        .await?;
-        self.handler.begin().await;
+        self.shared.show_changes().await?;
+        self.shared.handler.begin().await;
         Ok(())
     }
 
@@ -202,9 +210,14 @@ impl VolumeMount for InstanceMount {
         let root = Arc::clone(&self.root);
         // Mapped pages that were written are still in the kernel.
         Self::blocking(move || Ok(nix::unistd::syncfs(&*root)?)).await?;
-        let Some(transaction) = self.handler.take().await else {
+        let Some(transaction) = self.shared.handler.take().await else {
             return Err("the transaction has ended already".to_owned());
         };
+        if transaction.is_torn() {
+            let why = "a landfast.transaction within the invocation had written, and was aborted or \
+                not ended: let its error end the invocation";
+            return Err(why.to_owned());
+        }
         match transaction.commit(None, || false).await {
             Ok(Outcome::Committed { point }) => {
                 let durable = self.store.externalize(point).await;
@@ -228,7 +241,36 @@ impl VolumeMount for InstanceMount {
     }
 
     async fn abort(&self) {
-        drop(self.handler.take().await);
+        drop(self.shared.handler.take().await);
+    }
+}
+
+#[async_trait]
+impl OfInvocation for SharedMount {
+    fn volume(&self) -> &str {
+        &self.at.volume
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.at.is_read_only
+    }
+
+    fn transaction(&self) -> Option<&tokio::sync::Mutex<Option<Transaction>>> {
+        self.handler.shared()
+    }
+
+    async fn show_changes(&self) -> Result<(), String> {
+        let (stale, notifier) = (self.handler.stale(), self.notifier.clone());
+        InstanceMount::blocking(move || {
+            stale.into_iter().try_for_each(|ino| {
+                notifier.send(&Notification::InvalidateInode {
+                    inode: ino.0,
+                    offset: 0,
+                    length: 0,
+                })
+            })
+        })
+        .await
     }
 }
 

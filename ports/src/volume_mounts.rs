@@ -7,7 +7,7 @@
 //! - **VM2** After [`VolumeMount::abort`], or once the mount is dropped, nothing of the transaction
 //!   takes effect.
 
-use std::{fmt::Debug, path::Path, sync::Arc};
+use std::{any::Any, fmt::Debug, path::Path, sync::Arc};
 
 use async_trait::async_trait;
 
@@ -38,9 +38,10 @@ pub enum VolumeCommit {
     Conflict,
 }
 
-/// The mount of one instance. When it is dropped, it is unmounted.
+/// The mount of one instance. When it is dropped, it is unmounted. The program that has made it finds
+/// it again, by its type, for requests of the instance that belong to the same transaction.
 #[async_trait]
-pub trait VolumeMount: Debug + Send + Sync {
+pub trait VolumeMount: Any + Debug + Send + Sync {
     /// Where it is mounted on the host.
     fn path(&self) -> &Path;
 

@@ -7,6 +7,7 @@ import pytest
 
 import application
 import files_exec
+import http_api
 
 CALLS = """
     import os
@@ -120,6 +121,166 @@ def files_appear_as_the_functions_own(app, volume):
 def threads_of_one_invocation_share_its_transaction(app, volume):
     _done(app, "parallel", "lines")
     assert sorted(volume.run("cat lines").split()) == [str(number) for number in range(8)]
+
+
+BANK = """
+    import os
+    import landfast
+
+    VOLUME = "the volume"
+    JOURNAL = "/mnt/data/journal.csv"
+
+    def handler(event, context):
+        return globals()[event["call"]](*event.get("with", []))
+
+    def balance(t, name):
+        return int(t.get(f"balance/{name}") or b"100")
+
+    def pay(payer, payee, amount, then=None):
+        with landfast.transaction(volume=VOLUME) as t:
+            t.put(f"balance/{payer}", str(balance(t, payer) - amount).encode())
+            t.put(f"balance/{payee}", str(balance(t, payee) + amount).encode())
+            if then == "raise":
+                raise ValueError("inside the block")
+        with open(JOURNAL, "a") as journal:
+            journal.write(f"{payer},{payee},{amount}\\n")
+        if then == "fail":
+            raise RuntimeError("no")
+        if then == "die":
+            os._exit(3)
+        with landfast.transaction(volume=VOLUME) as t:
+            return [balance(t, payer), balance(t, payee)]
+
+    def pay_and_catch(payer, payee, amount):
+        try:
+            pay(payer, payee, amount, "raise")
+        except ValueError:
+            return "caught"
+
+    def both_ways():
+        with open(JOURNAL, "w") as journal:
+            journal.write("by the mount,")
+        with landfast.transaction(volume=VOLUME) as t:
+            before = t.files().read("journal.csv")
+            t.files().append("journal.csv", b"by the client")
+            t.files().write("new", b"made")
+        return [before.decode(), open(JOURNAL).read(), open("/mnt/data/new").read()]
+
+    def late():
+        global left
+        left = landfast.transaction(volume=VOLUME)
+        left.__enter__()
+        return left.get("balance/ann") is None
+
+    def use_late():
+        left.put("balance/ann", b"0")
+
+    def with_id():
+        with landfast.transaction(volume=VOLUME, id="mine"):
+            pass
+"""
+
+
+@pytest.fixture
+def bank(volume, tmp_path):
+    """Two functions on one volume; the second one only reads."""
+    app = application.Application(tmp_path / "bank", volume.server, name=volume.name)
+    text = BANK.replace("the volume", volume.name)
+    volumes = {"/mnt/data": volume.name}
+    app.function(volume.name, text, volumes=volumes, concurrency=4)
+    app.function(f"{volume.name}-b", volumes=volumes, handler=f"{volume.name}.handler", concurrency=4)
+    readers = {"/mnt/data": {"volume": volume.name, "read_only": True}}
+    app.function(f"{volume.name}-r", volumes=readers, handler=f"{volume.name}.handler")
+    app.deploy()
+    yield app
+    app.command("functions", "remove", app.name)
+
+
+def _books(volume, *names):
+    """The balances and the lines of the journal, of one moment."""
+    api = http_api.Api(volume.server)
+    begun = api.ask("POST", "/v1/transactions", json.dumps({"volume": volume.name}).encode()).document
+    of = {"landfast_transaction": begun["id"], "landfast_attempt": begun["attempt"]}
+    keys = [api.ask("GET", f"/v1/transactions/{begun['id']}/keys/balance%2F{name}") for name in names]
+    journal = api.ask("GET", f"/v1/volumes/{volume.name}/files/journal.csv", **of)
+    lines = journal.body.decode().split() if journal.status == 200 else []
+    return [int(key.body) if key.status == 200 else 100 for key in keys], lines
+
+
+def keys_and_files_of_an_invocation_take_effect_together(bank, volume):
+    for then in ["fail", "die", "raise"]:
+        assert _called(bank, "pay", "ann", "ben", 10, then)[0], then
+    assert _books(volume, "ann", "ben") == ([100, 100], [])
+    assert _done(bank, "pay", "ann", "ben", 10) == [90, 110]
+    assert _books(volume, "ann", "ben") == ([90, 110], ["ann,ben,10"])
+
+
+def functions_in_conflict_keep_balances_and_journal_together(bank, volume):
+    def pay(number):
+        name = volume.name if number % 2 else f"{volume.name}-b"
+        return bank.call(name, {"call": "pay", "with": ["ann", f"to{number}", 1]})
+
+    paid = application.at_once(*[lambda number=number: pay(number) for number in range(8)])
+    assert sorted(ann for ann, _ in paid) == list(range(92, 100))
+    (ann, *others), journal = _books(volume, "ann", *[f"to{number}" for number in range(8)])
+    assert ann == 92 and others == [101] * 8
+    assert sorted(journal) == [f"ann,to{number},1" for number in range(8)]
+
+
+def a_block_that_wrote_and_was_aborted_fails_its_invocation(bank, volume):
+    failed, document = _called(bank, "pay_and_catch", "ann", "ben", 10)
+    assert failed and document["errorType"] == "Volume.Unavailable" and "aborted" in document["errorMessage"], document
+    assert _books(volume, "ann", "ben") == ([100, 100], [])
+
+
+def files_of_a_block_are_those_of_the_mount(bank, volume):
+    both = "by the mount,by the client"
+    assert _done(bank, "both_ways") == ["by the mount,", both, "made"]
+    assert volume.run("cat journal.csv") == both
+
+
+def a_block_ends_with_its_invocation(bank):
+    assert _done(bank, "late") is True
+    failed, document = _called(bank, "use_late")
+    assert failed and document["errorType"] == "TransactionFinished", document
+
+
+def a_block_has_no_id_of_its_own(bank):
+    failed, document = _called(bank, "with_id")
+    assert failed and document["errorType"] == "InvalidRequest" and "leave `id` out" in document["errorMessage"], document
+
+
+def a_block_of_a_function_that_reads_cannot_write(bank, volume):
+    answer = bank.call(f"{volume.name}-r", {"call": "pay", "with": ["ann", "ben", 10]})
+    assert isinstance(answer, application.Failed) and "read_only" in str(answer), answer
+
+
+# The id of the transaction derives from the run, the step and its place there.
+@pytest.mark.parametrize("mounts", [True, False])
+def a_step_that_runs_again_commits_its_volume_transaction_once(volume, tmp_path, mounts):
+    app = application.Application(tmp_path / "run", volume.server, name=f"{volume.name}-w")
+    text = """
+        import landfast
+
+        def handler(event, context):
+            for place in ["a", "b"]:
+                with landfast.transaction(volume=event) as t:
+                    t.put(f"balance/{place}", str(int(t.get(f"balance/{place}") or b"0") + 1).encode())
+                    t.files().append("journal.csv", place.encode() + b"\\n")
+            tried = len(landfast.files(event).list().entries)
+            if tried < 3:
+                landfast.files(event).write(f"tried{tried}", b"")
+                raise RuntimeError("once more")
+            return "done"
+    """
+    volumes = {"volumes": {"/mnt/data": volume.name}} if mounts else {}
+    app.function(f"{app.name}-count", text, handler=f"{app.name}-count.handler", **volumes)
+    app.workflow(app.name, f'steps = ["{app.name}-count"]')
+    app.deploy()
+    status, run = app.run(app.name, volume.name)
+    assert status == 200 and run.get("output") == "done", run
+    assert _books(volume, "a", "b") == ([1, 1], ["a", "b"])
+    app.command("functions", "remove", app.name)
 
 
 def a_function_that_only_reads_cannot_write(volume, tmp_path):

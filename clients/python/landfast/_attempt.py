@@ -40,6 +40,7 @@ from ._problems import (
     AlreadyCommitted,
     Error,
     Expired,
+    InvalidRequest,
     NoSuchTransaction,
     TransactionFinished,
     Unavailable,
@@ -158,6 +159,11 @@ class Attempt:
         if isinstance(token, bool) or not isinstance(token, (str, int)):
             raise UnexpectedAnswer(call.what, "no attempt in the answer", transaction=self.id)
         self._token = str(token)
+        if found.get("block") is True and self._name.is_given:
+            # The server would keep it with the invocation, and not under its id.
+            self.phase = Phase.ABORTED
+            why = "it is a part of the function's invocation, which takes effect as a whole: leave `id` out"
+            raise InvalidRequest(call.what, why, transaction=self.id)
         self._commit_sent = None
         self._is_begin_doubled = answer.is_doubled
         self.phase = Phase.OPEN

@@ -100,7 +100,8 @@ class Client:
 
         With `volume`, its keys are the volume's own, and it is strictly serializable with all that
         happens on that volume. It sends no messages and no invocations. If `id` has committed
-        before, the block runs, its writes are dropped, and the commit succeeds.
+        before, the block runs, its writes are dropped, and the commit succeeds. Inside a function
+        that has the volume mounted, it is a part of the invocation, and takes effect with it.
         """
         return Transaction(self._settings.attempts(id, isolation, after, volume), self._connections)
 

@@ -196,6 +196,12 @@ impl FileHandler {
         self.node.calls.take().await
     }
 
+    /// The transaction of the mount, for calls that are a part of it; nothing once it is taken. Tell
+    /// the kernel to drop the [`stale`](Self::stale) inodes after they have changed a file.
+    pub fn shared(&self) -> Option<&tokio::sync::Mutex<Option<Transaction>>> {
+        self.node.calls.shared()
+    }
+
     /// Begins the next transaction of a mount that is made by [`invocations`](Self::invocations),
     /// unless the last one was not taken.
     pub async fn begin(&self) {

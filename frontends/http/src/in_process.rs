@@ -14,7 +14,9 @@ use tower_service::Service as _;
 
 use crate::{
     backend::{Backend, Limits},
-    body, router,
+    body,
+    of_invocation::{Invocation, OfInvocation},
+    router,
     scope::Scope,
     services::Services,
 };
@@ -39,10 +41,11 @@ impl InProcessRouter {
     }
 
     /// Responds to a request of a function. `scope` is the attempt of a workflow's step that sends
-    /// it, if any.
+    /// it, if any. `volume` is that of the function, whose transaction it may join.
     pub async fn call<B>(
         &self,
         scope: Option<Arc<str>>,
+        volume: Option<Arc<dyn OfInvocation>>,
         mut request: http::Request<B>,
     ) -> http::Response<Body>
     where
@@ -51,6 +54,9 @@ impl InProcessRouter {
     {
         if let Some(scope) = scope {
             request.extensions_mut().insert(Scope(scope));
+        } else if let Some(volume) = volume {
+            // A step's transactions are known by ids of the run, so they are not the invocation's.
+            request.extensions_mut().insert(Invocation(volume));
         }
         let mut router = self.router.clone();
         router

@@ -30,6 +30,7 @@ mod headers;
 mod in_process;
 mod lambda;
 mod metrics;
+mod of_invocation;
 mod open_volumes;
 mod openapi;
 mod peers;
@@ -47,6 +48,7 @@ mod volume_transactions;
 
 pub use backend::{Backend, Limits};
 pub use in_process::InProcessRouter;
+pub use of_invocation::OfInvocation;
 pub use peers::{HttpPeers, PeerStream, VolumePeers};
 pub use routes_server::{RoutesConfig, RoutesServer, bind_routes};
 pub use server::{Config, Server, bind};

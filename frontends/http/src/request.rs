@@ -15,6 +15,7 @@ use crate::{
     backend::Backend,
     body::{self, Whole},
     headers,
+    of_invocation::Invocation,
     problem::{Kind, Problem},
     scope::Scope,
     segment,
@@ -37,6 +38,8 @@ pub(crate) struct Request {
     pub(crate) headers: HeaderMap,
     /// The run that it comes from, if any.
     pub(crate) scope: Option<Scope>,
+    /// The invocation that it comes from, if its function has a volume, and it is no step.
+    pub(crate) invocation: Option<Invocation>,
 }
 
 impl FromRequestParts<Arc<Backend>> for Request {
@@ -51,6 +54,7 @@ impl FromRequestParts<Arc<Backend>> for Request {
             uri: parts.uri.clone(),
             headers: std::mem::take(&mut parts.headers),
             scope: parts.extensions.remove(),
+            invocation: parts.extensions.remove(),
         })
     }
 }

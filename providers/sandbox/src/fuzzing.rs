@@ -53,7 +53,12 @@ impl VolumeMounts for Nothing {
 
 #[async_trait]
 impl Api for Nothing {
-    async fn call(&self, _: Option<Arc<str>>, _: Request<Incoming>) -> Reply {
+    async fn call(
+        &self,
+        _: Option<Arc<str>>,
+        _: Option<&dyn VolumeMount>,
+        _: Request<Incoming>,
+    ) -> Reply {
         let mut response = Response::new(
             Full::default()
                 .map_err(|never| match never {})
@@ -77,6 +82,7 @@ pub async fn conversation(connections: &[Vec<u8>], piece: usize) -> Conversation
         channel: Arc::clone(&channel),
         arn: HeaderValue::from_static("arn"),
         api: Arc::new(Nothing),
+        volume: None,
         allowance: Allowance::default(),
         receiving: tokio::sync::Mutex::default(),
     });

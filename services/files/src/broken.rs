@@ -21,4 +21,6 @@ pub enum Broken {
     TrustsMemory,
     /// Unlinked files are deleted although a session has them open.
     ReapsHeld,
+    /// A transaction commits although a block of it was aborted.
+    ForgetsTornBlocks,
 }

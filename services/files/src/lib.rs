@@ -43,5 +43,5 @@ pub use self::{
     error::{Errno, Result},
     file_system::FileSystem,
     model::Ino,
-    transaction::{Listing, Outcome, Transaction},
+    transaction::{Block, Listing, Outcome, Transaction},
 };

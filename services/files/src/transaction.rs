@@ -5,13 +5,17 @@
 //! call that changes a directory on the directory's.
 
 mod attributes;
+mod blocks;
 mod data;
 mod directory;
 mod keys;
 mod rename;
 mod xattrs;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -32,6 +36,7 @@ use crate::{
 };
 
 pub use self::{
+    blocks::Block,
     data::{FILE_BYTES_MAX, READ_BYTES_MAX},
     directory::Listing,
     xattrs::XATTR_BYTES_MAX,
@@ -64,6 +69,8 @@ pub struct Transaction {
     pub(crate) steps: Steps,
     /// The blocks that a call failed to clear, as they are too many for one transaction.
     pub(crate) too_long: Option<(Ino, u64, u64)>,
+    /// How many of its blocks have written and not ended well.
+    unfinished: Arc<AtomicUsize>,
 }
 
 /// The treatment of a range of more blocks than a transaction can delete.
@@ -124,6 +131,7 @@ impl Transaction {
             overlay,
             steps: Steps::None,
             too_long: None,
+            unfinished: Arc::default(),
         }
     }
 

@@ -62,6 +62,14 @@ impl Calls {
         }
     }
 
+    /// The one transaction; `None`: each call is one.
+    pub(super) fn shared(&self) -> Option<&tokio::sync::Mutex<Option<Transaction>>> {
+        match self {
+            Self::Each(_) => None,
+            Self::Together(together) => Some(&together.transaction),
+        }
+    }
+
     /// Begins the next transaction, unless the present one is not taken yet.
     pub(super) async fn begin(&self) {
         if let Self::Together(together) = self {

@@ -64,6 +64,9 @@ struct Shown<'a> {
     id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<String>,
+    /// Whether it is a block of the transaction of the function's invocation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,10 +93,12 @@ async fn begin(request: Request, body: Body) -> Answer {
     let whole = request.read(body, BODY_BYTES_MAX).await?;
     let (asked, volume) = asked_for(&whole.bytes)?;
     if let Some(volume) = volume {
-        let (id, attempt) = volume_transactions::begin(&request, volume, asked.id).await?;
+        let begun = volume_transactions::begin(&request, volume, asked.id).await?;
+        let (id, attempt, is_block) = begun;
         return Ok(volume_transactions::begun(&Shown {
             id: std::str::from_utf8(&id).ok(),
             attempt: Some(attempt.to_string()),
+            block: is_block.then_some(true),
             ..Shown::default()
         }));
     }

@@ -130,8 +130,7 @@ async fn read_within(
         return Err(Problem::invalid(why));
     }
     let path = FilePath::of(&request.uri)?.whole();
-    let read = joined.with(async |work| {
-        let transaction = &mut work.transaction;
+    let read = joined.read(async |transaction| {
         let attributes = attributes_at(transaction, &path).await?;
         if let Some(page) = &page {
             return page.list(transaction, attributes.ino).await;

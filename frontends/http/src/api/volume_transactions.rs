@@ -20,24 +20,32 @@ use crate::{
     volume_transactions::VolumeTransaction,
 };
 
-/// Begins a transaction on a volume.
+/// Begins a transaction on a volume, or a block of the transaction of the request's invocation.
+/// Returns whether it is such a block.
 pub(super) async fn begin(
     request: &Request,
     volume: String,
     id: Option<TransactionId>,
-) -> Result<(Bytes, Attempt), Problem> {
+) -> Result<(Bytes, Attempt, bool), Problem> {
     let (backend, name) = (&request.backend, VolumeName::new(volume)?);
     let (volumes, transactions) = (backend.volumes()?, backend.volume_transactions()?);
+    let invocation = request.invocation.as_ref().map(|of| &of.0);
+    if let Some(invocation) = invocation.filter(|of| of.volume() == name.as_str()) {
+        let begun = transactions.join(name.clone(), invocation, id);
+        let (id, attempt) = backend.within(0, Kind::Unavailable, begun).await?;
+        return Ok((id, attempt, true));
+    }
     let begun = async {
         let volume = volumes.open(&name).await?;
         transactions.begin(name.clone(), volume, id).await
     };
-    backend.within(0, Kind::Unavailable, begun).await
+    let (id, attempt) = backend.within(0, Kind::Unavailable, begun).await?;
+    Ok((id, attempt, false))
 }
 
 pub(super) async fn read(request: &Request, open: &VolumeTransaction, key: &Key) -> Answer {
     let name = key.name().clone();
-    let read = open.with(async |work| Ok(work.transaction.get_key(&name).await?));
+    let read = open.read(async |transaction| Ok(transaction.get_key(&name).await?));
     let found = request.backend.within(0, Kind::Unavailable, read).await?;
     response::value(found)
 }
@@ -50,14 +58,12 @@ pub(super) async fn write(
     whole: Option<Whole>,
 ) -> Answer {
     let (name, parts) = (key.name().clone(), whole.map(Whole::into_parts));
-    let written = open.with(async |work| {
-        let (value, buffered) = match parts {
-            Some((value, buffered)) => (Some(value), buffered),
-            None => (None, None),
-        };
-        work.transaction.put_key(&name, value)?;
-        work.buffered.extend(buffered);
-        Ok(())
+    let (value, buffered) = match parts {
+        Some((value, buffered)) => (Some(value), buffered),
+        None => (None, None),
+    };
+    let written = open.change(buffered, async |transaction| {
+        Ok(transaction.put_key(&name, value)?)
     });
     request
         .backend

@@ -324,7 +324,7 @@ async fn a_function_that_is_refused_has_its_body_read() {
         let request = Request::post(path)
             .body(Body::from_stream(parts))
             .expect("a request");
-        let refused = inside.call(None, request).await;
+        let refused = inside.call(None, None, request).await;
         assert_eq!(
             (refused.status().as_u16(), read.load(Ordering::Relaxed)),
             (expected, 2),
@@ -340,7 +340,7 @@ async fn a_function_is_told_what_is_not_served_to_functions() {
     let request = Request::get("/v1/status")
         .body(Body::empty())
         .expect("a request");
-    let refused = inside.call(None, request).await;
+    let refused = inside.call(None, None, request).await;
     assert_eq!(refused.status().as_u16(), 404);
     let body = axum::body::to_bytes(refused.into_body(), 4096)
         .await

@@ -132,7 +132,7 @@ async fn a_functions_result_depends_on_durable_state_only() {
             let request = Request::put("/v1/state/k")
                 .body(Body::from("v"))
                 .expect("a request");
-            let kept = inside.call(None, request).await.status().as_u16();
+            let kept = inside.call(None, None, request).await.status().as_u16();
             Ok(Ok(Bytes::from(
                 json!({ "statusCode": 200, "body": kept.to_string() }).to_string(),
             )))

@@ -137,6 +137,7 @@ impl Instance {
             channel: Arc::clone(&channel),
             arn,
             api: Arc::clone(&shared.api),
+            volume: volume.as_ref().map(Arc::downgrade),
             allowance,
             receiving: Mutex::default(),
         };

@@ -15,7 +15,12 @@
 //! [to its end](Answering), without the connection.
 
 use std::{
-    convert::Infallible, error::Error, ffi::OsString, fmt::Debug, future::poll_fn, sync::Arc,
+    convert::Infallible,
+    error::Error,
+    ffi::OsString,
+    fmt::Debug,
+    future::poll_fn,
+    sync::{Arc, Weak},
 };
 
 use async_trait::async_trait;
@@ -30,7 +35,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use ports::runtime::Function;
+use ports::{VolumeMount, runtime::Function};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
@@ -69,8 +74,13 @@ pub type Reply = Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>>;
 #[async_trait]
 pub trait Api: Debug + Send + Sync {
     /// Answers a request of an instance, whose invocation has this
-    /// [scope](ports::runtime::Invocation::scope).
-    async fn call(&self, scope: Option<Arc<str>>, request: Request<Incoming>) -> Reply;
+    /// [scope](ports::runtime::Invocation::scope), and which has this `volume` mounted.
+    async fn call(
+        &self,
+        scope: Option<Arc<str>>,
+        volume: Option<&dyn VolumeMount>,
+        request: Request<Incoming>,
+    ) -> Reply;
 
     /// The variables that an instance of `function` needs for its requests.
     fn variables(&self, _function: &Function) -> Vec<(OsString, OsString)> {
@@ -84,6 +94,8 @@ pub(crate) struct Served {
     pub(crate) channel: Arc<InvocationChannel>,
     pub(crate) arn: HeaderValue,
     pub(crate) api: Arc<dyn Api>,
+    /// It is unmounted with the instance.
+    pub(crate) volume: Option<Weak<dyn VolumeMount>>,
     pub(crate) allowance: Allowance,
     /// Held while an answer is received.
     pub(crate) receiving: Mutex<()>,
@@ -222,14 +234,19 @@ fn is_answer<B>(request: &Request<B>) -> bool {
 
 async fn route(request: Request<Incoming>, served: &Served) -> Reply {
     let Served {
-        channel, arn, api, ..
+        channel,
+        arn,
+        api,
+        volume,
+        ..
     } = served;
     if !is_from_a_program(request.headers()) {
         return refusal(StatusCode::FORBIDDEN, "Forbidden");
     }
     let path = request.uri().path().to_owned();
     let Some(path) = path.strip_prefix(PREFIX) else {
-        return api.call(channel.scope(), request).await;
+        let volume = volume.as_ref().and_then(Weak::upgrade);
+        return api.call(channel.scope(), volume.as_deref(), request).await;
     };
     match (
         request.method(),

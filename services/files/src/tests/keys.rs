@@ -55,3 +55,32 @@ fn keys_and_values_have_their_limits() {
         transaction.put_key(&of(480), value).expect("put");
     });
 }
+
+fn only_blocks_that_write_and_do_not_end_tear_their_transaction_of(mutant: Mutant<Broken>) {
+    simulated::run(async move {
+        let files = client(&volume(), 1, mutant).await;
+        let (transaction, other) = (files.begin(), files.begin());
+        let (mut written, idle) = (transaction.block(), transaction.block());
+        assert!(written.is_of(&transaction) && !written.is_of(&other));
+        drop(idle);
+        assert!(!transaction.is_torn());
+        written.write();
+        written.write();
+        assert!(transaction.is_torn() && !other.is_torn());
+        written.end();
+        assert!(!transaction.is_torn());
+        let mut left = transaction.block();
+        left.write();
+        drop(left);
+        assert!(transaction.is_torn());
+    });
+}
+
+#[test]
+fn only_blocks_that_write_and_do_not_end_tear_their_transaction() {
+    only_blocks_that_write_and_do_not_end_tear_their_transaction_of(Mutant::NONE);
+    must_fail(|| {
+        let mutant = Mutant::of(Broken::ForgetsTornBlocks);
+        only_blocks_that_write_and_do_not_end_tear_their_transaction_of(mutant);
+    });
+}

@@ -344,10 +344,12 @@ where
     let volumes = backend.volumes()?;
     if let Some(open) = joined(request)? {
         // It takes effect with the transaction.
-        let done = open.with(async |joined| {
-            joined.buffered.extend(buffered);
-            Ok(work(&mut joined.transaction).await?)
-        });
+        let done = async {
+            let changed = open.change(buffered, async |transaction| Ok(work(transaction).await?));
+            let done = changed.await?;
+            open.show_changes().await?;
+            Ok(done)
+        };
         return answer(backend.within(0, Kind::OutcomeUnknown, done).await?);
     }
     request.settle().await?;
