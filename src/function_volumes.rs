@@ -20,7 +20,6 @@ use fuse_frontend::{
     files::FileHandler,
     mount,
     mount::{Options, Readers},
-    wire::Notification,
 };
 use in_process::{SystemClock, SystemEntropy};
 use nix::mount::{MntFlags, umount2};
@@ -183,17 +182,10 @@ impl VolumeMount for InstanceMount {
     }
 
     async fn begin(&self) -> Result<(), String> {
-        let (stale, notifier) = (self.handler.stale(), self.notifier.clone());
-        Self::blocking(move || {
-            stale.into_iter().try_for_each(|ino| {
-                notifier.send(&Notification::InvalidateInode {
-                    inode: ino.0,
-                    offset: 0,
-                    length: 0,
-                })
-            })
-        })
-        .await?;
+        if self.handler.has_given() {
+            let (handler, notifier) = (Arc::clone(&self.handler), self.notifier.clone());
+            Self::blocking(move || handler.expire(&notifier)).await?;
+        }
         self.handler.begin().await;
         Ok(())
     }
