@@ -10,11 +10,16 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use files::{FileSystem, Outcome, cache::CachedVolume, model::Access};
+use files::{
+    FileSystem, Outcome,
+    cache::{CachedVolume, Policy},
+    model::Access,
+};
 use fuse_frontend::{
     Handler, Mount, Notifier,
     files::FileHandler,
@@ -28,7 +33,7 @@ use ports::{
     Entropy as _, VolumeMount, VolumeMounts,
     volume_mounts::{VolumeAt, VolumeCommit},
 };
-use tokio::{runtime::Handle, task::spawn_blocking};
+use tokio::{runtime::Handle, sync::OwnedMutexGuard, task::spawn_blocking, time::timeout};
 use transactions::serializable::{
     VolumeStore, Volumes,
     model::{Key, SessionId},
@@ -39,6 +44,8 @@ use transactions::serializable::{
 const THREADS: usize = 2;
 /// The cache of one volume, which all instances share, in bytes.
 const CACHE_BYTES_MAX: usize = 64 << 20;
+/// How long an attempt waits for its turn after a conflict. Then it runs beside the others.
+const TURN_WAIT: Duration = Duration::from_millis(200);
 /// The access of the root directory, if a function is the first to use a volume.
 const ROOT: Access = Access {
     mode: 0o777,
@@ -52,18 +59,29 @@ pub(crate) struct FunctionVolumes {
     /// Has a mount point for each instance.
     directory: PathBuf,
     volumes: OnceLock<Arc<dyn Volumes>>,
-    cached: Mutex<BTreeMap<VolumeName, Weak<CachedVolume>>>,
+    open: Mutex<BTreeMap<VolumeName, Weak<OpenVolume>>>,
+    policy: Policy,
     mounted: AtomicU64,
+}
+
+/// A volume that instances share.
+#[derive(Debug)]
+struct OpenVolume {
+    store: Arc<CachedVolume>,
+    /// The turn to run again after a conflict. Attempts that repeat at once would meet each other.
+    repeats: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The mount of one instance.
 #[derive(Debug)]
 struct InstanceMount {
     path: PathBuf,
-    store: Arc<CachedVolume>,
+    volume: Arc<OpenVolume>,
     files: Arc<FileSystem>,
-    /// The key of the last conflict.
-    conflict: Mutex<Option<Key>>,
+    /// The last attempt met a conflict, perhaps on a known key.
+    conflict: Mutex<Option<Option<Key>>>,
+    /// The turn of an attempt that repeats, until its invocation ends.
+    repeat: Mutex<Option<OwnedMutexGuard<()>>>,
     handler: Arc<FileHandler>,
     notifier: Notifier,
     /// The root of the mount, for syncfs(2).
@@ -73,7 +91,7 @@ struct InstanceMount {
 
 impl FunctionVolumes {
     /// Mounts that a killed server left in `directory` are detached.
-    pub(crate) fn new(directory: PathBuf) -> anyhow::Result<Self> {
+    pub(crate) fn new(directory: PathBuf, policy: Policy) -> anyhow::Result<Self> {
         let about = || format!("{}: the mounts of functions", directory.display());
         fs::create_dir_all(&directory).with_context(about)?;
         for left in fs::read_dir(&directory).with_context(about)? {
@@ -85,7 +103,8 @@ impl FunctionVolumes {
         Ok(Self {
             directory,
             volumes: OnceLock::new(),
-            cached: Mutex::default(),
+            open: Mutex::default(),
+            policy,
             mounted: AtomicU64::new(0),
         })
     }
@@ -96,19 +115,21 @@ impl FunctionVolumes {
         let _ = self.volumes.set(volumes);
     }
 
-    async fn open(&self, name: &str) -> Result<Arc<CachedVolume>, String> {
+    async fn open(&self, name: &str) -> Result<Arc<OpenVolume>, String> {
         let about = |error: transactions::Error| format!("the volume {name}: {error}");
         let volumes = self.volumes.get().ok_or("the server starts; try again")?;
         let name = VolumeName::new(name).map_err(about)?;
         let volume = volumes.open(&name).await.map_err(about)?;
-        let cached = &mut *self.cached.lock();
-        if let Some(known) = cached.get(&name).and_then(Weak::upgrade) {
+        let open = &mut *self.open.lock();
+        if let Some(known) = open.get(&name).and_then(Weak::upgrade) {
             return Ok(known);
         }
-        let new = CachedVolume::new(volume, files::cache::Policy::Eager, CACHE_BYTES_MAX);
-        let new = Arc::new(new);
-        cached.retain(|_, volume| volume.strong_count() > 0);
-        cached.insert(name, Arc::downgrade(&new));
+        let new = Arc::new(OpenVolume {
+            store: Arc::new(CachedVolume::new(volume, self.policy, CACHE_BYTES_MAX)),
+            repeats: Arc::default(),
+        });
+        open.retain(|_, volume| volume.strong_count() > 0);
+        open.insert(name, Arc::downgrade(&new));
         Ok(new)
     }
 }
@@ -116,12 +137,12 @@ impl FunctionVolumes {
 #[async_trait]
 impl VolumeMounts for FunctionVolumes {
     async fn mount(&self, volume: &VolumeAt) -> Result<Arc<dyn VolumeMount>, String> {
-        let store = self.open(&volume.volume).await?;
+        let shared = self.open(&volume.volume).await?;
         let (clock, entropy) = (SystemClock, SystemEntropy::default());
         let session = SessionId(entropy.next_u64());
         let (clock, entropy) = (Arc::new(clock), Arc::new(entropy));
-        let shared = Arc::<CachedVolume>::clone(&store) as Arc<dyn VolumeStore>;
-        let opened = FileSystem::open(shared, clock, entropy, session, ROOT).await;
+        let store = Arc::<CachedVolume>::clone(&shared.store) as Arc<dyn VolumeStore>;
+        let opened = FileSystem::open(store, clock, entropy, session, ROOT).await;
         let opened = opened.map_err(|errno| format!("the volume {}: {errno}", volume.volume))?;
         let files = Arc::new(opened);
         let handler = FileHandler::invocations(Arc::clone(&files), Handle::current());
@@ -142,9 +163,10 @@ impl VolumeMounts for FunctionVolumes {
             mounted.map_err(|error| format!("the volume {}: {error:#}", volume.volume))?;
         Ok(Arc::new(InstanceMount {
             path,
-            store,
+            volume: shared,
             files,
             conflict: Mutex::default(),
+            repeat: Mutex::default(),
             handler,
             notifier: mount.notifier(),
             root: Arc::new(root),
@@ -165,6 +187,12 @@ fn mount_at(
 }
 
 impl InstanceMount {
+    /// The invocation has ended, so the next one does not repeat it.
+    fn end(&self) {
+        *self.conflict.lock() = None;
+        *self.repeat.lock() = None;
+    }
+
     /// Runs a call that waits for the kernel, which may wait for our own answers.
     async fn blocking<T: Send + 'static>(
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -182,6 +210,10 @@ impl VolumeMount for InstanceMount {
     }
 
     async fn begin(&self) -> Result<(), String> {
+        if self.conflict.lock().is_some() && self.repeat.lock().is_none() {
+            let turn = Arc::clone(&self.volume.repeats).lock_owned();
+            *self.repeat.lock() = timeout(TURN_WAIT, turn).await.ok();
+        }
         if self.handler.has_given() {
             let (handler, notifier) = (Arc::clone(&self.handler), self.notifier.clone());
             Self::blocking(move || handler.expire(&notifier)).await?;
@@ -199,20 +231,25 @@ impl VolumeMount for InstanceMount {
         };
         match transaction.commit(None, || false).await {
             Ok(Outcome::Committed { point }) => {
-                let durable = self.store.externalize(point).await;
+                self.end();
+                let durable = self.volume.store.externalize(point).await;
                 durable.map_err(|error| error.to_string())?;
                 Ok(VolumeCommit::Committed)
             }
             Ok(Outcome::Conflict { key }) => {
-                *self.conflict.lock() = key;
+                *self.conflict.lock() = Some(key);
                 Ok(VolumeCommit::Conflict)
             }
-            Err(errno) => Err(errno.to_string()),
+            Err(errno) => {
+                self.end();
+                Err(errno.to_string())
+            }
         }
     }
 
     async fn cause(&self) -> String {
-        let key = self.conflict.lock().take();
+        let key = self.conflict.lock().clone().flatten();
+        self.end();
         match key {
             Some(key) => self.files.cause_of(&key).await,
             None => "its snapshot became too old".to_owned(),
@@ -221,6 +258,7 @@ impl VolumeMount for InstanceMount {
 
     async fn abort(&self) {
         drop(self.handler.take().await);
+        self.end();
     }
 }
 
