@@ -11,17 +11,21 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use files::{FileSystem, Outcome, Transaction, cache::CachedVolume, model::Access};
+use files::{
+    FileSystem, Outcome, Transaction,
+    cache::{CachedVolume, Policy},
+    model::Access,
+};
 use fuse_frontend::{
     Handler, Mount, Notifier,
     files::FileHandler,
     mount,
     mount::{Options, Readers},
-    wire::Notification,
 };
 use http_frontend::OfInvocation;
 use in_process::{SystemClock, SystemEntropy};
@@ -31,7 +35,7 @@ use ports::{
     Entropy as _, VolumeMount, VolumeMounts,
     volume_mounts::{VolumeAt, VolumeCommit},
 };
-use tokio::{runtime::Handle, task::spawn_blocking};
+use tokio::{runtime::Handle, sync::OwnedMutexGuard, task::spawn_blocking, time::timeout};
 use transactions::serializable::{
     VolumeStore, Volumes,
     model::{Key, SessionId},
@@ -42,6 +46,8 @@ use transactions::serializable::{
 const THREADS: usize = 2;
 /// The cache of one volume, which all instances share, in bytes.
 const CACHE_BYTES_MAX: usize = 64 << 20;
+/// How long an attempt waits for its turn after a conflict. Then it runs beside the others.
+const TURN_WAIT: Duration = Duration::from_millis(200);
 /// The access of the root directory, if a function is the first to use a volume.
 const ROOT: Access = Access {
     mode: 0o777,
@@ -55,23 +61,38 @@ pub(crate) struct FunctionVolumes {
     /// Has a mount point for each instance.
     directory: PathBuf,
     volumes: OnceLock<Arc<dyn Volumes>>,
-    cached: Mutex<BTreeMap<VolumeName, Weak<CachedVolume>>>,
+    open: Mutex<BTreeMap<VolumeName, Weak<OpenVolume>>>,
+    policy: Policy,
     mounted: AtomicU64,
+}
+
+/// A volume that instances share.
+#[derive(Debug)]
+struct OpenVolume {
+    store: Arc<CachedVolume>,
+    /// The turn to run again after a conflict. Attempts that repeat at once would meet each other.
+    repeats: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The mount of one instance.
 #[derive(Debug)]
 struct InstanceMount {
     path: PathBuf,
-    store: Arc<CachedVolume>,
+    volume: Arc<OpenVolume>,
     files: Arc<FileSystem>,
-    /// The key of the last conflict.
-    conflict: Mutex<Option<Key>>,
+    /// The conflict of the last attempt.
+    conflict: Mutex<Option<Met>>,
+    /// The turn of an attempt that repeats, until its invocation ends.
+    repeat: Mutex<Option<OwnedMutexGuard<()>>>,
     shared: Arc<SharedMount>,
     /// The root of the mount, for syncfs(2).
     root: Arc<File>,
     mount: Option<Mount>,
 }
+
+/// A conflict, on a key if it is known.
+#[derive(Debug)]
+struct Met(Option<Key>);
 
 /// The part of a mount that calls on keys have, too.
 #[derive(Debug)]
@@ -89,7 +110,7 @@ pub(crate) fn of_invocation(mount: &dyn VolumeMount) -> Option<Arc<dyn OfInvocat
 
 impl FunctionVolumes {
     /// Mounts that a killed server left in `directory` are detached.
-    pub(crate) fn new(directory: PathBuf) -> anyhow::Result<Self> {
+    pub(crate) fn new(directory: PathBuf, policy: Policy) -> anyhow::Result<Self> {
         let about = || format!("{}: the mounts of functions", directory.display());
         fs::create_dir_all(&directory).with_context(about)?;
         for left in fs::read_dir(&directory).with_context(about)? {
@@ -101,7 +122,8 @@ impl FunctionVolumes {
         Ok(Self {
             directory,
             volumes: OnceLock::new(),
-            cached: Mutex::default(),
+            open: Mutex::default(),
+            policy,
             mounted: AtomicU64::new(0),
         })
     }
@@ -112,19 +134,21 @@ impl FunctionVolumes {
         let _ = self.volumes.set(volumes);
     }
 
-    async fn open(&self, name: &str) -> Result<Arc<CachedVolume>, String> {
+    async fn open(&self, name: &str) -> Result<Arc<OpenVolume>, String> {
         let about = |error: transactions::Error| format!("the volume {name}: {error}");
         let volumes = self.volumes.get().ok_or("the server starts; try again")?;
         let name = VolumeName::new(name).map_err(about)?;
         let volume = volumes.open(&name).await.map_err(about)?;
-        let cached = &mut *self.cached.lock();
-        if let Some(known) = cached.get(&name).and_then(Weak::upgrade) {
+        let open = &mut *self.open.lock();
+        if let Some(known) = open.get(&name).and_then(Weak::upgrade) {
             return Ok(known);
         }
-        let new = CachedVolume::new(volume, files::cache::Policy::Eager, CACHE_BYTES_MAX);
-        let new = Arc::new(new);
-        cached.retain(|_, volume| volume.strong_count() > 0);
-        cached.insert(name, Arc::downgrade(&new));
+        let new = Arc::new(OpenVolume {
+            store: Arc::new(CachedVolume::new(volume, self.policy, CACHE_BYTES_MAX)),
+            repeats: Arc::default(),
+        });
+        open.retain(|_, volume| volume.strong_count() > 0);
+        open.insert(name, Arc::downgrade(&new));
         Ok(new)
     }
 }
@@ -132,12 +156,12 @@ impl FunctionVolumes {
 #[async_trait]
 impl VolumeMounts for FunctionVolumes {
     async fn mount(&self, volume: &VolumeAt) -> Result<Arc<dyn VolumeMount>, String> {
-        let store = self.open(&volume.volume).await?;
+        let shared = self.open(&volume.volume).await?;
         let (clock, entropy) = (SystemClock, SystemEntropy::default());
         let session = SessionId(entropy.next_u64());
         let (clock, entropy) = (Arc::new(clock), Arc::new(entropy));
-        let shared = Arc::<CachedVolume>::clone(&store) as Arc<dyn VolumeStore>;
-        let opened = FileSystem::open(shared, clock, entropy, session, ROOT).await;
+        let store = Arc::<CachedVolume>::clone(&shared.store) as Arc<dyn VolumeStore>;
+        let opened = FileSystem::open(store, clock, entropy, session, ROOT).await;
         let opened = opened.map_err(|errno| format!("the volume {}: {errno}", volume.volume))?;
         let files = Arc::new(opened);
         let handler = FileHandler::invocations(Arc::clone(&files), Handle::current());
@@ -158,9 +182,10 @@ impl VolumeMounts for FunctionVolumes {
             mounted.map_err(|error| format!("the volume {}: {error:#}", volume.volume))?;
         Ok(Arc::new(InstanceMount {
             path,
-            store,
+            volume: shared,
             files,
             conflict: Mutex::default(),
+            repeat: Mutex::default(),
             shared: Arc::new(SharedMount {
                 at: volume.clone(),
                 handler,
@@ -184,6 +209,12 @@ fn mount_at(
 }
 
 impl InstanceMount {
+    /// The invocation has ended, so the next one does not repeat it.
+    fn end(&self) {
+        *self.conflict.lock() = None;
+        *self.repeat.lock() = None;
+    }
+
     /// Runs a call that waits for the kernel, which may wait for our own answers.
     async fn blocking<T: Send + 'static>(
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -201,6 +232,10 @@ impl VolumeMount for InstanceMount {
     }
 
     async fn begin(&self) -> Result<(), String> {
+        if self.conflict.lock().is_some() && self.repeat.lock().is_none() {
+            let turn = Arc::clone(&self.volume.repeats).lock_owned();
+            *self.repeat.lock() = timeout(TURN_WAIT, turn).await.ok();
+        }
         self.shared.show_changes().await?;
         self.shared.handler.begin().await;
         Ok(())
@@ -216,24 +251,30 @@ impl VolumeMount for InstanceMount {
         if transaction.is_torn() {
             let why = "a landfast.transaction within the invocation had written, and was aborted or \
                 not ended: let its error end the invocation";
+            self.end();
             return Err(why.to_owned());
         }
         match transaction.commit(None, || false).await {
             Ok(Outcome::Committed { point }) => {
-                let durable = self.store.externalize(point).await;
+                self.end();
+                let durable = self.volume.store.externalize(point).await;
                 durable.map_err(|error| error.to_string())?;
                 Ok(VolumeCommit::Committed)
             }
             Ok(Outcome::Conflict { key }) => {
-                *self.conflict.lock() = key;
+                *self.conflict.lock() = Some(Met(key));
                 Ok(VolumeCommit::Conflict)
             }
-            Err(errno) => Err(errno.to_string()),
+            Err(errno) => {
+                self.end();
+                Err(errno.to_string())
+            }
         }
     }
 
     async fn cause(&self) -> String {
-        let key = self.conflict.lock().take();
+        let key = self.conflict.lock().as_ref().and_then(|met| met.0.clone());
+        self.end();
         match key {
             Some(key) => self.files.cause_of(&key).await,
             None => "its snapshot became too old".to_owned(),
@@ -242,6 +283,7 @@ impl VolumeMount for InstanceMount {
 
     async fn abort(&self) {
         drop(self.shared.handler.take().await);
+        self.end();
     }
 }
 
@@ -260,17 +302,11 @@ impl OfInvocation for SharedMount {
     }
 
     async fn show_changes(&self) -> Result<(), String> {
-        let (stale, notifier) = (self.handler.stale(), self.notifier.clone());
-        InstanceMount::blocking(move || {
-            stale.into_iter().try_for_each(|ino| {
-                notifier.send(&Notification::InvalidateInode {
-                    inode: ino.0,
-                    offset: 0,
-                    length: 0,
-                })
-            })
-        })
-        .await
+        if !self.handler.has_given() {
+            return Ok(());
+        }
+        let (handler, notifier) = (Arc::clone(&self.handler), self.notifier.clone());
+        InstanceMount::blocking(move || handler.expire(&notifier)).await
     }
 }
 

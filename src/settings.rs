@@ -29,7 +29,7 @@ use self::store::Provider;
 pub(crate) use self::{
     function_memory::Memory,
     listen::{HostName, Listen, VolumesSocket},
-    store::{ObjectSettings, StoreSettings, UserStore},
+    store::{ObjectSettings, StoreSettings, UserStore, VolumesCache},
 };
 
 /// The file that is read if it exists and `--config` names no other.
@@ -107,6 +107,10 @@ pub(crate) struct Options {
     /// [default: volumes.sock in the data directory; off with a shared store]
     #[arg(long, env = "LANDFAST_VOLUMES_SOCKET", value_name = "PATH")]
     volumes_socket: Option<PathBuf>,
+    /// When functions bring what they cache of their volumes up to date: all of it as an invocation begins, or each file as it
+    /// is first read [default: eager]
+    #[arg(long, env = "LANDFAST_VOLUMES_CACHE", value_name = "eager|lazy")]
+    volumes_cache: Option<VolumesCache>,
     /// Where the other processes on a shared store reach the HTTP listener [default: where it is bound to; by the machine's name,
     /// if that is everywhere]
     #[arg(long, env = "LANDFAST_ADVERTISE", value_name = "HOST:PORT")]
@@ -171,6 +175,7 @@ pub(crate) struct Settings {
     /// The names that `Host` may have there, beside those of this machine.
     pub(crate) routes_hosts: Vec<HostName>,
     pub(crate) volumes_socket: VolumesSocket,
+    pub(crate) volumes_cache: VolumesCache,
     /// The address for other processes, if it differs from the bound one.
     pub(crate) advertise: Option<String>,
     pub(crate) threads: usize,
@@ -209,6 +214,7 @@ impl Options {
             routes: options.routes.unwrap_or(Listen::loopback(7602)),
             routes_hosts: options.routes_hosts.clone().unwrap_or_default(),
             volumes_socket: options.volumes_socket_setting(),
+            volumes_cache: options.volumes_cache.unwrap_or_default(),
             advertise: options.advertised()?,
             threads: options.threads.unwrap_or_else(workers),
             user_store: options.user_store.unwrap_or_default(),
@@ -257,7 +263,7 @@ impl Options {
         first_set! {
             data_dir provider store objects
             zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
-            s3 http routes routes_hosts volumes_socket advertise tls_cert tls_key insecure threads user_store
+            s3 http routes routes_hosts volumes_socket volumes_cache advertise tls_cert tls_key insecure threads user_store
             memory_total_mb memory_gc_interval_s memory_active_intervals memory_degraded_intervals
             memory_upload_age_days memory_buffer_mb stop_wait_s
         }

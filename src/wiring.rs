@@ -119,7 +119,10 @@ impl RunningServer {
             inside,
             objects: Arc::clone(&objects_inside),
         };
-        let function_volumes = FunctionVolumes::new(function_directory.path().join("volumes"))?;
+        let function_volumes = FunctionVolumes::new(
+            function_directory.path().join("volumes"),
+            settings.volumes_cache.into(),
+        )?;
         let function_volumes = Arc::new(function_volumes);
         let sandbox = sandbox(api, &function_volumes, function_directory.path())?;
         let (instances, files) = (sandbox.instances(), sandbox.shared_files());

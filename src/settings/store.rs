@@ -21,6 +21,26 @@ pub(crate) enum UserStore {
     Hybrid,
 }
 
+/// When functions bring what they cache of volumes up to date.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum VolumesCache {
+    /// All of it as an invocation begins.
+    #[default]
+    Eager,
+    /// Each file as it is first read.
+    Lazy,
+}
+
+impl From<VolumesCache> for files::cache::Policy {
+    fn from(cache: VolumesCache) -> Self {
+        match cache {
+            VolumesCache::Eager => Self::Eager,
+            VolumesCache::Lazy => Self::Lazy,
+        }
+    }
+}
+
 /// The provider of items and queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]

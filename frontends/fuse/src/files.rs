@@ -30,7 +30,7 @@ mod locks;
 mod names;
 mod xattrs;
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use files::{FileSystem, Ino, Transaction, model::Attributes};
@@ -45,7 +45,7 @@ use self::{
     locks::Locks,
 };
 use crate::{
-    handler::{Handler, Responder},
+    handler::{Handler, Notifier, Responder},
     wire::{
         self, Entry, Errno, Header, LockKind, OPEN_DIRECT_IO, OPEN_KEEP_CACHE,
         OPEN_PARALLEL_DIRECT_WRITES, Operation, Request,
@@ -98,7 +98,7 @@ impl Caching {
         name_ttl: ENDLESS,
         open_flags: OPEN_KEEP_CACHE,
     };
-    /// For transactions that follow each other: names are few, so each is looked up.
+    /// For transactions that follow each other. A new name is looked up once, and then noted.
     const INODES: Self = Self {
         name_ttl: Duration::ZERO,
         ..Self::ALL
@@ -165,11 +165,13 @@ impl FileHandler {
     /// lists them, because the kernel could not keep the attributes. A transaction would also
     /// depend on all of them.
     pub fn wishes(&self) -> Wishes {
-        let declined = match self.node.calls {
-            Calls::Each(_) => READDIRPLUS,
+        let declined = match (&self.node.calls, &self.node.invocations) {
+            // Nothing checks modes by those that the kernel caches, and stat asks after a write.
+            // Without the flag, each write would ask for the attribute `security.capability`.
+            (Calls::Each(_), _) | (_, Some(_)) => READDIRPLUS,
             // The kernel would go on to show set-user-ID bits that a write has taken from a mode
             // that it caches. Without the flag it sets the new mode itself.
-            Calls::Together(_) => READDIRPLUS | HANDLE_KILLPRIV_V2,
+            (Calls::Together(_), None) => READDIRPLUS | HANDLE_KILLPRIV_V2,
         };
         Wishes {
             declined,
@@ -208,11 +210,20 @@ impl FileHandler {
         self.node.calls.begin().await;
     }
 
-    /// The inodes of which the kernel may have attributes or pages of earlier transactions. Tell it
-    /// to drop them before the next one begins.
-    pub fn stale(&self) -> Vec<Ino> {
+    /// Whether the kernel may have names, attributes or pages of earlier transactions.
+    pub fn has_given(&self) -> bool {
         let invocations = self.node.invocations.as_ref();
-        invocations.map(Invocations::take_given).unwrap_or_default()
+        invocations.is_some_and(Invocations::has_given)
+    }
+
+    /// Lets the kernel forget them, before the next transaction begins. It waits for the kernel, so
+    /// a thread calls it that handles no requests.
+    ///
+    /// # Errors
+    /// The kernel refuses a notification.
+    pub fn expire(&self, notifier: &Notifier) -> io::Result<()> {
+        let invocations = self.node.invocations.as_ref();
+        invocations.map_or(Ok(()), |invocations| invocations.expire(notifier))
     }
 }
 

@@ -20,12 +20,20 @@ struct Event {
     files: u32,
 }
 
+/// One invocation.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Call {
+    event: Event,
+    /// Whether the last one failed, so that nothing of it took effect.
+    is_undone: bool,
+}
+
 /// The caller of one function.
 #[derive(Debug)]
 pub(super) struct Caller {
     connection: Connection,
     path: String,
-    event: Vec<u8>,
+    call: Call,
 }
 
 impl Caller {
@@ -56,7 +64,10 @@ impl Caller {
             Ok(Self {
                 connection: Connection::open(host.to_owned())?,
                 path: url.trim_start_matches(&server.url).to_owned(),
-                event: serde_json::to_vec(&event)?,
+                call: Call {
+                    event,
+                    is_undone: false,
+                },
             })
         };
         (0..scale.clients).map(caller).collect()
@@ -64,7 +75,9 @@ impl Caller {
 
     /// One iteration.
     pub(super) fn call(&mut self) -> Counts {
-        self.try_call().unwrap_or_else(|error| Counts {
+        let counts = self.try_call();
+        self.call.is_undone = counts.is_err();
+        counts.unwrap_or_else(|error| Counts {
             errors: 1,
             first: Some(format!("{error:#}")),
             ..Counts::default()
@@ -72,7 +85,8 @@ impl Caller {
     }
 
     fn try_call(&mut self) -> Result<Counts> {
-        let answer = self.connection.ask("POST", &self.path, &self.event)?;
+        let body = serde_json::to_vec(&self.call)?;
+        let answer = self.connection.ask("POST", &self.path, &body)?;
         ensure!(
             answer.status == 200 && !answer.is_failed,
             "{}: {}",
@@ -90,13 +104,15 @@ pub fn serve(host: String) -> Result<()> {
     let mut running: Option<(Event, Client, State, String, u64)> = None;
     loop {
         let next = connection.ask("GET", "/2018-06-01/runtime/invocation/next", b"")?;
-        let event: Event = serde_json::from_slice(&next.body)?;
+        let Call { event, is_undone } = serde_json::from_slice(&next.body)?;
         let (mut client, conflicts) = match running.take() {
-            Some((same, mut client, before, id, conflicts)) if same == event && id == next.id => {
-                client.restore(before);
-                (client, conflicts + 1)
+            Some((same, mut client, before, id, conflicts)) if same == event => {
+                let is_repeat = id == next.id;
+                if is_repeat || is_undone {
+                    client.restore(before);
+                }
+                (client, if is_repeat { conflicts + 1 } else { 0 })
             }
-            Some((same, client, ..)) if same == event => (client, 0),
             _ => (event.client(), 0),
         };
         let before = client.state();

@@ -1,15 +1,23 @@
-//! The caller and inodes that a mount notes for invocations: transactions that follow each other on
-//! one mount.
+//! The caller, inodes and names that a mount notes for invocations: transactions that follow each
+//! other on one mount.
+//!
+//! The kernel caches without end within a transaction. Before the next one it is told to forget
+//! what it was given, so that each first look is a request, which enters the read set.
 
 use std::{
     collections::BTreeSet,
+    io,
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use bytes::Bytes;
 use files::Ino;
 use parking_lot::Mutex;
 
-use crate::wire::{self, Header};
+use crate::{
+    handler::Notifier,
+    wire::{self, Header, Notification},
+};
 
 /// The user and group that own what a function creates, as the first user of a machine would.
 pub(super) const OWNER: (u32, u32) = (1_000, 1_000);
@@ -21,6 +29,8 @@ pub(super) struct Invocations {
     caller: AtomicU64,
     /// Inodes whose attributes or pages the kernel may have.
     given: Mutex<BTreeSet<u64>>,
+    /// Names that the kernel may resolve by itself, with their directories.
+    names: Mutex<BTreeSet<(u64, Bytes)>>,
 }
 
 impl Invocations {
@@ -36,11 +46,29 @@ impl Invocations {
         self.given.lock().insert(attributes.inode);
     }
 
-    /// Takes the inodes that the kernel is to forget.
-    pub(super) fn take_given(&self) -> Vec<Ino> {
-        std::mem::take(&mut *self.given.lock())
-            .into_iter()
-            .map(Ino)
-            .collect()
+    /// Notes that the kernel knows whether `name` is in `directory`.
+    pub(super) fn give_name(&self, directory: Ino, name: Bytes) {
+        self.names.lock().insert((directory.0, name));
+    }
+
+    /// Whether the kernel has anything to forget.
+    pub(super) fn has_given(&self) -> bool {
+        !self.given.lock().is_empty() || !self.names.lock().is_empty()
+    }
+
+    /// Tells the kernel to forget what it was given.
+    pub(super) fn expire(&self, notifier: &Notifier) -> io::Result<()> {
+        for inode in std::mem::take(&mut *self.given.lock()) {
+            let (offset, length) = (0, 0);
+            notifier.send(&Notification::InvalidateInode {
+                inode,
+                offset,
+                length,
+            })?;
+        }
+        for (directory, name) in std::mem::take(&mut *self.names.lock()) {
+            notifier.send(&Notification::ExpireEntry(directory, &name))?;
+        }
+        Ok(())
     }
 }

@@ -1,11 +1,11 @@
 //! Calls on names and attributes.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use files::{
     Ino,
-    model::{Access, Attributes, Privileges, RenameMode, SetAttributes, SetTime, Time},
+    model::{Access, Attributes, Kind, Privileges, RenameMode, SetAttributes, SetTime, Time},
 };
 use futures_util::future::FutureExt as _;
 use nix::libc;
@@ -51,22 +51,38 @@ makers! {
 
 impl Node {
     pub(super) async fn lookup(self: Arc<Self>, parent: Ino, name: Bytes) -> Outcome {
+        let is_shown = self.invocations.is_some();
+        let asked = name.clone();
         let found = self.calls.run(move |transaction| {
-            let name = name.clone();
-            async move { transaction.stat(parent, &name).await }.boxed()
-        });
-        match found.await {
-            Ok(attributes) => Ok(self.found(&attributes)),
-            // An entry without an inode lets the kernel remember that the name is free.
-            Err(files::Errno::ENOENT) if !self.caching.name_ttl.is_zero() => {
-                let entry = Entry {
-                    name_ttl: self.caching.name_ttl,
-                    ..Entry::default()
-                };
-                Ok(Answer::Reply(Reply::Entry(entry)))
+            let name = asked.clone();
+            async move {
+                if is_shown {
+                    transaction.stat_entry(parent, &name).await
+                } else {
+                    transaction.stat(parent, &name).await
+                }
             }
-            Err(errno) => Err(errno.into()),
+            .boxed()
+        });
+        let found = found.await;
+        let mut entry = match found {
+            Ok(attributes) => self.entry(&attributes),
+            // An entry without an inode lets the kernel remember that the name is free.
+            Err(files::Errno::ENOENT) if !self.caching.ttl.is_zero() => Entry {
+                name_ttl: self.caching.name_ttl,
+                ..Entry::default()
+            },
+            Err(errno) => return Err(errno.into()),
+        };
+        if let Some(invocations) = &self.invocations {
+            invocations.give_name(parent, name);
+            entry.name_ttl = self.caching.ttl;
+            if found.is_ok_and(|found| found.kind == Kind::Directory) {
+                // The transaction depends on them only if a program asks for them.
+                entry.attributes_ttl = Duration::ZERO;
+            }
         }
+        Ok(Answer::Reply(Reply::Entry(entry)))
     }
 
     pub(super) async fn get_attributes(self: Arc<Self>, ino: Ino) -> Outcome {
@@ -201,6 +217,11 @@ impl Node {
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(Errno::EINVAL),
         };
+        if let Some(invocations) = &self.invocations {
+            // The kernel moves what it knows of the names.
+            invocations.give_name(from, name.clone());
+            invocations.give_name(to, name_new.clone());
+        }
         let renamed = self.calls.change(move |transaction| {
             let (name, name_new) = (name.clone(), name_new.clone());
             async move { transaction.rename(from, to, mode, &name, &name_new).await }.boxed()

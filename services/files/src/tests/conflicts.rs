@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use super::*;
 use crate::{
     Errno, Ino, Outcome, Transaction,
-    model::{Privileges, RenameMode},
+    model::{Privileges, RenameMode, SetAttributes},
 };
 
 const ROOT: Ino = Ino::ROOT;
@@ -79,6 +79,29 @@ fn different_names_in_one_directory_do_not_conflict() {
     both_commit(create, work!(|t, d, f, e| t.mkdir(d, ACCESS, b"b")));
     both_commit(create, work!(|t, d, f, e| t.link(f, d, b"b")));
     one_conflicts(create, work!(|t, d, f, e| t.mkdir(d, ACCESS, b"a")));
+}
+
+#[test]
+fn a_path_through_a_directory_depends_on_its_permissions_alone() {
+    let fill = work!(|t, d, f, e| t.create(d, ACCESS, b"a"));
+    let passes = work!(|t, d, f, e| async {
+        t.stat_entry(ROOT, b"d").await?;
+        t.create(e, ACCESS, b"b").await
+    });
+    both_commit(fill, passes);
+    let asks = work!(|t, d, f, e| async {
+        t.stat(ROOT, b"d").await?;
+        t.create(e, ACCESS, b"b").await
+    });
+    the_later_conflicts(Mutant::NONE, fill, asks);
+    let protects = work!(|t, d, f, e| async {
+        let set = SetAttributes {
+            mode: Some(0o700),
+            ..SetAttributes::default()
+        };
+        t.setattr(d, set).await
+    });
+    the_later_conflicts(Mutant::NONE, protects, passes);
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! `stat`, `chmod`, `chown` and `utimensat`.
 
+use bytes::Bytes;
+use transactions::serializable::model::number_in;
+
 use super::Transaction;
 use crate::{
     error::{Errno, Result},
@@ -41,6 +44,27 @@ impl Transaction {
             mtime: inode::time_in(&mtime.ok_or(Errno::EIO)?)?,
             ctime: inode::time_in(&ctime.ok_or(Errno::EIO)?)?,
             atime: inode::time_in(&atime.ok_or(Errno::EIO)?)?,
+        })
+    }
+
+    /// The attributes of a directory. The transaction depends on its type and permissions alone.
+    pub(super) async fn glance_at(&mut self, ino: Ino) -> Result<Attributes> {
+        self.prefetch(ino, &Field::STAT).await?;
+        let access = self.access(ino).await?;
+        let fields = [Field::Mtime, Field::Ctime, Field::Atime, Field::Links];
+        let fields = fields.map(|field| inode::field(ino, field));
+        let [mtime, ctime, atime, links] = self.overlay.glance(fields).await?;
+        let time = |value: Option<Bytes>| inode::time_in(&value.ok_or(Errno::EIO)?);
+        Ok(Attributes {
+            ino,
+            kind: Kind::Directory,
+            access,
+            links: number_in(links.as_ref()).ok_or(Errno::EIO)?,
+            size: 0,
+            device: 0,
+            mtime: time(mtime)?,
+            ctime: time(ctime)?,
+            atime: time(atime)?,
         })
     }
 

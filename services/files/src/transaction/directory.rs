@@ -71,6 +71,16 @@ impl Transaction {
         self.getattr(ino).await
     }
 
+    /// As [`stat`](Self::stat). But of a directory, the transaction depends on its type and
+    /// permissions alone: its times, size and links may be old at the commit.
+    pub async fn stat_entry(&mut self, parent: Ino, name: &[u8]) -> Result<Attributes> {
+        self.look_ahead(parent, name).await?;
+        match self.find(parent, name).await? {
+            (ino, Kind::Directory) => self.glance_at(ino).await,
+            (ino, _) => self.getattr(ino).await,
+        }
+    }
+
     /// Reads in one call the keys that [`stat`](Self::stat) reads, if the name still leads where it
     /// did when it was last looked up.
     async fn look_ahead(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
