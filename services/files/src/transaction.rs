@@ -64,6 +64,8 @@ pub struct Transaction {
     pub(crate) steps: Steps,
     /// The blocks that a call failed to clear, as they are too many for one transaction.
     pub(crate) too_long: Option<(Ino, u64, u64)>,
+    /// The number of the next inode that it makes, if its caller has taken one.
+    pub(crate) number: Option<Ino>,
 }
 
 /// The treatment of a range of more blocks than a transaction can delete.
@@ -124,6 +126,7 @@ impl Transaction {
             overlay,
             steps: Steps::None,
             too_long: None,
+            number: None,
         }
     }
 
@@ -255,6 +258,9 @@ impl Transaction {
 
     /// A number that no inode has had.
     pub(crate) async fn new_ino(&mut self) -> Result<Ino> {
+        if let Some(ino) = self.number.take() {
+            return Ok(ino);
+        }
         if let Some(number) = self.context.numbers.lock().next() {
             return Ok(Ino(number));
         }

@@ -96,14 +96,7 @@ impl Node {
         flags: u32,
         name: Bytes,
     ) -> Outcome {
-        let made = self.calls.change(move |transaction| {
-            let name = name.clone();
-            async move {
-                let ino = transaction.create(parent, access, &name).await?;
-                transaction.getattr(ino).await
-            }
-            .boxed()
-        });
+        let made = self.calls.open_created(parent, access, name);
         let attributes = match made.await {
             // The name was free when the kernel looked. ESTALE lets it look again, and check whether
             // the caller may open that file.
@@ -112,7 +105,6 @@ impl Node {
             }
             made => made?,
         };
-        self.calls.hold(attributes.ino).await?;
         Ok(self.created(&attributes))
     }
 
