@@ -33,7 +33,10 @@ mod xattrs;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use files::{FileSystem, Ino, Transaction, model::Attributes};
+use files::{
+    FileSystem, Ino, Transaction,
+    model::{Attributes, Kind},
+};
 use tokio::{runtime::Handle, sync::watch};
 
 use self::{
@@ -49,12 +52,14 @@ use crate::{
     wire::{
         self, Entry, Errno, Header, LockKind, OPEN_DIRECT_IO, OPEN_KEEP_CACHE,
         OPEN_PARALLEL_DIRECT_WRITES, Operation, Request,
-        init::{HANDLE_KILLPRIV_V2, READDIRPLUS, WRITEBACK_CACHE, Wishes},
+        init::{READDIRPLUS, WRITEBACK_CACHE, Wishes},
     },
 };
 
 /// How long the kernel may cache names and attributes where all changes come from one mount.
 const ENDLESS: Duration = Duration::from_hours(365 * 24);
+/// The mode bits that set the user or the group of a program.
+const SET_ID: u32 = 0o6000;
 
 /// Serves the requests of one mount from a volume.
 #[derive(Debug)]
@@ -165,14 +170,8 @@ impl FileHandler {
     /// lists them, because the kernel could not keep the attributes. A transaction would also
     /// depend on all of them.
     pub fn wishes(&self) -> Wishes {
-        let declined = match self.node.calls {
-            Calls::Each(_) => READDIRPLUS,
-            // The kernel would go on to show set-user-ID bits that a write has taken from a mode
-            // that it caches. Without the flag it sets the new mode itself.
-            Calls::Together(_) => READDIRPLUS | HANDLE_KILLPRIV_V2,
-        };
         Wishes {
-            declined,
+            declined: READDIRPLUS,
             flags: if self.node.gathers_writes() {
                 WRITEBACK_CACHE
             } else {
@@ -394,7 +393,16 @@ impl Node {
             // Numbers are never used again.
             generation: 0,
             name_ttl: self.caching.name_ttl,
-            attributes_ttl: self.caching.ttl,
+            attributes_ttl: self.ttl(attributes),
+        }
+    }
+
+    /// How long the kernel may cache attributes. It does not notice that a write takes
+    /// set-user-ID bits, so it asks for a mode that has them each time.
+    fn ttl(&self, attributes: &Attributes) -> Duration {
+        match attributes.kind {
+            Kind::File if attributes.access.mode & SET_ID != 0 => Duration::ZERO,
+            _ => self.caching.ttl,
         }
     }
 

@@ -214,7 +214,8 @@ impl Node {
     }
 
     fn attributes(&self, attributes: &Attributes) -> Answer {
-        Answer::Reply(Reply::Attributes(self.given(attributes), self.caching.ttl))
+        let ttl = self.ttl(attributes);
+        Answer::Reply(Reply::Attributes(self.given(attributes), ttl))
     }
 }
 
