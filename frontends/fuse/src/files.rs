@@ -28,6 +28,7 @@ mod in_flight;
 mod invocations;
 mod locks;
 mod names;
+mod writers;
 mod xattrs;
 
 use std::{sync::Arc, time::Duration};
@@ -46,6 +47,7 @@ use self::{
     in_flight::{InFlight, Patience, Work},
     invocations::{Invocations, OWNER},
     locks::Locks,
+    writers::Writers,
 };
 use crate::{
     handler::{Handler, Responder},
@@ -78,6 +80,8 @@ struct Node {
     block_bytes: u32,
     directories: Directories,
     locks: Locks,
+    /// Of a mount whose kernel keeps writes.
+    writers: Writers,
     /// Of a mount whose transactions are invocations.
     invocations: Option<Invocations>,
 }
@@ -159,6 +163,7 @@ impl FileHandler {
                 block_bytes,
                 directories: Directories::default(),
                 locks: Locks::default(),
+                writers: Writers::default(),
                 invocations,
             }),
             in_flight: Arc::default(),
@@ -266,9 +271,9 @@ impl Node {
                 name,
                 ..
             } => self.later(node.create(ino, by.with(mode & !umask), flags, copied(name))),
-            Operation::TmpFile { mode, umask, .. } => {
-                self.later(node.create_unnamed(ino, by.with(mode & !umask)))
-            }
+            Operation::TmpFile {
+                flags, mode, umask, ..
+            } => self.later(node.create_unnamed(ino, by.with(mode & !umask), flags)),
             Operation::Unlink(name) => self.later(node.unlink(ino, copied(name))),
             Operation::RmDir(name) => self.later(node.remove_directory(ino, copied(name))),
             Operation::Rename {
@@ -304,9 +309,9 @@ impl Node {
                 mode,
                 ..
             } => self.later(node.allocate(ino, mode, offset, length)),
-            // The kernel would ask without the writes that it keeps. Without us it takes the whole
-            // file for data.
-            Operation::LSeek { .. } if self.gathers_writes() => Work::Done(Err(Errno::ENOSYS)),
+            // The kernel asks without the writes that it keeps. From then on it takes the whole of
+            // each file for data.
+            Operation::LSeek { .. } if self.writers.has(ino) => Work::Done(Err(Errno::ENOSYS)),
             Operation::LSeek { offset, whence, .. } => self.later(node.seek(ino, whence, offset)),
             Operation::FSync { .. } | Operation::FSyncDir { .. } | Operation::SyncFs => {
                 self.later(node.sync(ino))
@@ -318,7 +323,10 @@ impl Node {
                     Work::Done(Ok(Answer::Done))
                 }
             }
-            Operation::Release(release) => self.later(node.release(ino, release.flock_owner)),
+            Operation::Release(release) => {
+                self.writers.close(ino, release.flags);
+                self.later(node.release(ino, release.flock_owner))
+            }
             Operation::OpenDir(_) => Work::Done(Ok(self.open_directory(ino))),
             Operation::ReadDir(read) => self.later(node.list(read)),
             Operation::ReadDirPlus(read) => self.later(node.list_with_attributes(read)),

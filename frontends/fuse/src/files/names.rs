@@ -105,17 +105,22 @@ impl Node {
             }
             made => made?,
         };
-        Ok(self.created(&attributes))
+        Ok(self.created(&attributes, flags))
     }
 
     /// Creates and opens a file without a name.
-    pub(super) async fn create_unnamed(self: Arc<Self>, parent: Ino, access: Access) -> Outcome {
+    pub(super) async fn create_unnamed(
+        self: Arc<Self>,
+        parent: Ino,
+        access: Access,
+        flags: u32,
+    ) -> Outcome {
         let ino = self.calls.open_unnamed(parent, access).await?;
         let found = self
             .calls
             .run(move |transaction| transaction.getattr(ino).boxed());
         match found.await {
-            Ok(attributes) => Ok(self.created(&attributes)),
+            Ok(attributes) => Ok(self.created(&attributes, flags)),
             Err(errno) => {
                 self.calls.close(ino).await?;
                 Err(errno.into())
@@ -201,7 +206,10 @@ impl Node {
         Ok(Answer::Done)
     }
 
-    fn created(&self, attributes: &Attributes) -> Answer {
+    fn created(&self, attributes: &Attributes, flags: u32) -> Answer {
+        if self.gathers_writes() {
+            self.writers.open(attributes.ino, flags);
+        }
         let opened = Opened {
             handle: 0,
             flags: self.caching.open_flags,
