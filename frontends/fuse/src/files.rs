@@ -28,12 +28,16 @@ mod in_flight;
 mod invocations;
 mod locks;
 mod names;
+mod writers;
 mod xattrs;
 
 use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use files::{FileSystem, Ino, Transaction, model::Attributes};
+use files::{
+    FileSystem, Ino, Transaction,
+    model::{Attributes, Kind},
+};
 use tokio::{runtime::Handle, sync::watch};
 
 use self::{
@@ -43,18 +47,21 @@ use self::{
     in_flight::{InFlight, Patience, Work},
     invocations::{Invocations, OWNER},
     locks::Locks,
+    writers::Writers,
 };
 use crate::{
     handler::{Handler, Notifier, Responder},
     wire::{
         self, Entry, Errno, Header, LockKind, OPEN_DIRECT_IO, OPEN_KEEP_CACHE,
         OPEN_PARALLEL_DIRECT_WRITES, Operation, Request,
-        init::{HANDLE_KILLPRIV_V2, READDIRPLUS, WRITEBACK_CACHE, Wishes},
+        init::{READDIRPLUS, WRITEBACK_CACHE, Wishes},
     },
 };
 
 /// How long the kernel may cache names and attributes where all changes come from one mount.
 const ENDLESS: Duration = Duration::from_hours(365 * 24);
+/// The mode bits that set the user or the group of a program.
+const SET_ID: u32 = 0o6000;
 
 /// Serves the requests of one mount from a volume.
 #[derive(Debug)]
@@ -73,6 +80,8 @@ struct Node {
     block_bytes: u32,
     directories: Directories,
     locks: Locks,
+    /// Of a mount whose kernel keeps writes.
+    writers: Writers,
     /// Of a mount whose transactions are invocations.
     invocations: Option<Invocations>,
 }
@@ -154,6 +163,7 @@ impl FileHandler {
                 block_bytes,
                 directories: Directories::default(),
                 locks: Locks::default(),
+                writers: Writers::default(),
                 invocations,
             }),
             in_flight: Arc::default(),
@@ -165,16 +175,8 @@ impl FileHandler {
     /// lists them, because the kernel could not keep the attributes. A transaction would also
     /// depend on all of them.
     pub fn wishes(&self) -> Wishes {
-        let declined = match (&self.node.calls, &self.node.invocations) {
-            // Nothing checks modes by those that the kernel caches, and stat asks after a write.
-            // Without the flag, each write would ask for the attribute `security.capability`.
-            (Calls::Each(_), _) | (_, Some(_)) => READDIRPLUS,
-            // The kernel would go on to show set-user-ID bits that a write has taken from a mode
-            // that it caches. Without the flag it sets the new mode itself.
-            (Calls::Together(_), None) => READDIRPLUS | HANDLE_KILLPRIV_V2,
-        };
         Wishes {
-            declined,
+            declined: READDIRPLUS,
             flags: if self.node.gathers_writes() {
                 WRITEBACK_CACHE
             } else {
@@ -284,9 +286,9 @@ impl Node {
                 name,
                 ..
             } => self.later(node.create(ino, by.with(mode & !umask), flags, copied(name))),
-            Operation::TmpFile { mode, umask, .. } => {
-                self.later(node.create_unnamed(ino, by.with(mode & !umask)))
-            }
+            Operation::TmpFile {
+                flags, mode, umask, ..
+            } => self.later(node.create_unnamed(ino, by.with(mode & !umask), flags)),
             Operation::Unlink(name) => self.later(node.unlink(ino, copied(name))),
             Operation::RmDir(name) => self.later(node.remove_directory(ino, copied(name))),
             Operation::Rename {
@@ -322,9 +324,9 @@ impl Node {
                 mode,
                 ..
             } => self.later(node.allocate(ino, mode, offset, length)),
-            // The kernel would ask without the writes that it keeps. Without us it takes the whole
-            // file for data.
-            Operation::LSeek { .. } if self.gathers_writes() => Work::Done(Err(Errno::ENOSYS)),
+            // The kernel asks without the writes that it keeps. From then on it takes the whole of
+            // each file for data.
+            Operation::LSeek { .. } if self.writers.has(ino) => Work::Done(Err(Errno::ENOSYS)),
             Operation::LSeek { offset, whence, .. } => self.later(node.seek(ino, whence, offset)),
             Operation::FSync { .. } | Operation::FSyncDir { .. } | Operation::SyncFs => {
                 self.later(node.sync(ino))
@@ -336,7 +338,10 @@ impl Node {
                     Work::Done(Ok(Answer::Done))
                 }
             }
-            Operation::Release(release) => self.later(node.release(ino, release.flock_owner)),
+            Operation::Release(release) => {
+                self.writers.close(ino, release.flags);
+                self.later(node.release(ino, release.flock_owner))
+            }
             Operation::OpenDir(_) => Work::Done(Ok(self.open_directory(ino))),
             Operation::ReadDir(read) => self.later(node.list(read)),
             Operation::ReadDirPlus(read) => self.later(node.list_with_attributes(read)),
@@ -411,7 +416,16 @@ impl Node {
             // Numbers are never used again.
             generation: 0,
             name_ttl: self.caching.name_ttl,
-            attributes_ttl: self.caching.ttl,
+            attributes_ttl: self.ttl(attributes),
+        }
+    }
+
+    /// How long the kernel may cache attributes. It does not notice that a write takes
+    /// set-user-ID bits, so it asks for a mode that has them each time.
+    fn ttl(&self, attributes: &Attributes) -> Duration {
+        match attributes.kind {
+            Kind::File if attributes.access.mode & SET_ID != 0 => Duration::ZERO,
+            _ => self.caching.ttl,
         }
     }
 

@@ -71,6 +71,8 @@ pub struct Transaction {
     pub(crate) too_long: Option<(Ino, u64, u64)>,
     /// How many of its blocks have written and not ended well.
     unfinished: Arc<AtomicUsize>,
+    /// The number of the next inode that it makes, if its caller has taken one.
+    pub(crate) number: Option<Ino>,
 }
 
 /// The treatment of a range of more blocks than a transaction can delete.
@@ -132,6 +134,7 @@ impl Transaction {
             steps: Steps::None,
             too_long: None,
             unfinished: Arc::default(),
+            number: None,
         }
     }
 
@@ -263,6 +266,9 @@ impl Transaction {
 
     /// A number that no inode has had.
     pub(crate) async fn new_ino(&mut self) -> Result<Ino> {
+        if let Some(ino) = self.number.take() {
+            return Ok(ino);
+        }
         if let Some(number) = self.context.numbers.lock().next() {
             return Ok(Ino(number));
         }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use files::{
     Errno, FileSystem, Ino, Listing, Result, Transaction,
-    model::{Access, DirectoryEntry},
+    model::{Access, Attributes, DirectoryEntry},
 };
 use futures_util::future::{BoxFuture, FutureExt as _};
 use parking_lot::Mutex;
@@ -116,6 +117,29 @@ impl Calls {
                 let transaction = &mut *together.transaction.lock().await;
                 let transaction = transaction.as_mut().ok_or(Errno::EIO)?;
                 transaction.list(listing, cookie, count).await
+            }
+        }
+    }
+
+    /// Creates a file, and keeps its data until it is closed.
+    pub(super) async fn open_created(
+        &self,
+        parent: Ino,
+        access: Access,
+        name: Bytes,
+    ) -> Result<Attributes> {
+        match self {
+            Self::Each(files) => files.open_created(parent, access, &name).await,
+            Self::Together(_) => {
+                self.run(move |transaction| {
+                    let name = name.clone();
+                    async move {
+                        let ino = transaction.create(parent, access, &name).await?;
+                        transaction.getattr(ino).await
+                    }
+                    .boxed()
+                })
+                .await
             }
         }
     }

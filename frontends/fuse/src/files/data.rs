@@ -65,6 +65,9 @@ impl Node {
                 return Err(errno.into());
             }
         }
+        if self.gathers_writes() {
+            self.writers.open(ino, flags);
+        }
         Ok(answer::opened(0, self.caching.open_flags))
     }
 

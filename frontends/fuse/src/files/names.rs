@@ -112,14 +112,7 @@ impl Node {
         flags: u32,
         name: Bytes,
     ) -> Outcome {
-        let made = self.calls.change(move |transaction| {
-            let name = name.clone();
-            async move {
-                let ino = transaction.create(parent, access, &name).await?;
-                transaction.getattr(ino).await
-            }
-            .boxed()
-        });
+        let made = self.calls.open_created(parent, access, name);
         let attributes = match made.await {
             // The name was free when the kernel looked. ESTALE lets it look again, and check whether
             // the caller may open that file.
@@ -128,18 +121,22 @@ impl Node {
             }
             made => made?,
         };
-        self.calls.hold(attributes.ino).await?;
-        Ok(self.created(&attributes))
+        Ok(self.created(&attributes, flags))
     }
 
     /// Creates and opens a file without a name.
-    pub(super) async fn create_unnamed(self: Arc<Self>, parent: Ino, access: Access) -> Outcome {
+    pub(super) async fn create_unnamed(
+        self: Arc<Self>,
+        parent: Ino,
+        access: Access,
+        flags: u32,
+    ) -> Outcome {
         let ino = self.calls.open_unnamed(parent, access).await?;
         let found = self
             .calls
             .run(move |transaction| transaction.getattr(ino).boxed());
         match found.await {
-            Ok(attributes) => Ok(self.created(&attributes)),
+            Ok(attributes) => Ok(self.created(&attributes, flags)),
             Err(errno) => {
                 self.calls.close(ino).await?;
                 Err(errno.into())
@@ -230,7 +227,10 @@ impl Node {
         Ok(Answer::Done)
     }
 
-    fn created(&self, attributes: &Attributes) -> Answer {
+    fn created(&self, attributes: &Attributes, flags: u32) -> Answer {
+        if self.gathers_writes() {
+            self.writers.open(attributes.ino, flags);
+        }
         let opened = Opened {
             handle: 0,
             flags: self.caching.open_flags,
@@ -243,7 +243,8 @@ impl Node {
     }
 
     fn attributes(&self, attributes: &Attributes) -> Answer {
-        Answer::Reply(Reply::Attributes(self.given(attributes), self.caching.ttl))
+        let ttl = self.ttl(attributes);
+        Answer::Reply(Reply::Attributes(self.given(attributes), ttl))
     }
 }
 

@@ -101,6 +101,10 @@ fn gathered_writes_are_seen_and_committed() {
     };
     let script = "
 import os, subprocess
+holes = os.open('holes', os.O_WRONLY | os.O_CREAT)
+os.pwrite(holes, b'z', 1 << 20)
+os.close(holes)
+assert os.lseek(os.open('holes', os.O_RDONLY), 0, os.SEEK_DATA) == 1 << 20
 a = os.open('a', os.O_RDWR)
 for at in range(0, 8, 2):
     os.pwrite(a, b'x', at)

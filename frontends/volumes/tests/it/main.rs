@@ -6,7 +6,6 @@
 mod conformance;
 mod drive;
 mod fuzz;
-mod latency;
 mod locks;
 mod peers;
 mod restarts;

@@ -6,14 +6,15 @@
 
 use std::{collections::BTreeMap, future::Future, sync::Arc};
 
-use futures_util::future::FutureExt as _;
+use bytes::Bytes;
+use futures_util::future::{FutureExt as _, join};
 use parking_lot::Mutex;
 use transactions::Error;
 
 use super::{CALL_TIME_MAX, FileSystem, PAUSE_MS_MAX, hold_key};
 use crate::{
     error::{Errno, Result},
-    model::{Access, Ino},
+    model::{Access, Attributes, Ino},
 };
 
 /// How often each inode is open.
@@ -70,6 +71,53 @@ impl FileSystem {
         let made = self.open_new(ino, parent, access).await;
         self.opened.tidy(ino);
         made.map(|()| ino)
+    }
+
+    /// Creates a regular file, and holds it. Errors: as
+    /// [`Transaction::create`](crate::Transaction::create).
+    pub async fn open_created(
+        &self,
+        parent: Ino,
+        access: Access,
+        name: &Bytes,
+    ) -> Result<Attributes> {
+        let number = self.transact(|transaction| transaction.new_ino().boxed());
+        let ino = number.await?;
+        let made = self.open_created_as(ino, parent, access, name).await;
+        self.opened.tidy(ino);
+        made
+    }
+
+    async fn open_created_as(
+        &self,
+        ino: Ino,
+        parent: Ino,
+        access: Access,
+        name: &Bytes,
+    ) -> Result<Attributes> {
+        let opened = self.opened.of(ino);
+        let opened = &mut *opened.lock().await;
+        opened.is_held = true;
+        let store = &self.context.store;
+        let held = self.answered(|| store.hold(self.session, hold_key(ino)));
+        let made = self.change(move |transaction| {
+            let name = name.clone();
+            transaction.number = Some(ino);
+            async move {
+                transaction.create(parent, access, &name).await?;
+                transaction.getattr(ino).await
+            }
+            .boxed()
+        });
+        // The hold is sent first, so it takes effect before another client can see the file.
+        let (held, made) = join(held, made).await;
+        if held.is_ok() && made.is_ok() {
+            opened.count = 1;
+        } else {
+            self.release(ino, opened).await?;
+        }
+        held?;
+        made
     }
 
     async fn open_new(&self, ino: Ino, parent: Ino, access: Access) -> Result<()> {

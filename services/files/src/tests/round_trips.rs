@@ -100,6 +100,31 @@ fn calls_take_few_round_trips() {
     });
 }
 
+/// The hold and the proposal are sent at once, so no reaper comes between them.
+#[test]
+fn a_created_file_is_held() {
+    simulated::run(async {
+        let (counted, files) = Counted::open(&World::new(1)).await;
+        files
+            .create(Ino::ROOT, ACCESS, &name("a"))
+            .await
+            .expect("created");
+        let before = counted.calls.load(Ordering::Relaxed);
+        let b = name("b");
+        let opened = files.open_created(Ino::ROOT, ACCESS, &b).await;
+        let opened = opened.expect("created").ino;
+        // One read, then both.
+        assert_eq!(counted.calls.load(Ordering::Relaxed) - before, 3);
+        let again = files.open_created(Ino::ROOT, ACCESS, &b).await;
+        assert_eq!(again, Err(crate::Errno::EEXIST));
+        files.unlink(Ino::ROOT, &b).await.expect("unlinked");
+        assert_eq!(crate::reaper::reap(&files).await, Ok(0));
+        files.getattr(opened).await.expect("it is open");
+        files.close(opened).await.expect("closed");
+        assert_eq!(crate::reaper::reap(&files).await, Ok(1));
+    });
+}
+
 /// An answer that is lost before anything is proposed makes the call run again.
 #[test]
 fn a_large_write_goes_on_after_a_lost_answer() {

@@ -20,7 +20,6 @@ use transactions::serializable::{
     model::{BlockBytes, Granted, Lock, LockBytes, LockFamily, LockMode, SessionId, Wait},
 };
 
-mod figures;
 mod programs;
 mod semantics;
 
