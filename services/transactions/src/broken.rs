@@ -176,4 +176,10 @@ pub enum Broken {
     SkipsChangeRows,
     /// V2: slots that the store has lost count as slots that wrote nothing.
     ForgetsLostSlots,
+    /// V7: a proposal is ordered while sessions still have leases on what it writes.
+    AnswersBeforeRecall,
+    /// V7: leases are granted on what a proposal under way writes.
+    GrantsDuringRecall,
+    /// V7: leases that an earlier start of the node has granted are not waited for.
+    ForgetsLeasesOfPredecessor,
 }

@@ -19,7 +19,7 @@
 //! - [`validate`] decides proposals and drafts the slot that does. [`apply`] computes the changes of
 //!   a proposal, and folds changes into values. [`slots`] encodes the slots of the log, and [`rows`]
 //!   has the keys and records that slots are installed into. All of them are pure.
-//! - [`lock_table`] grants locks, for all implementations.
+//! - [`lock_table`] grants locks, for all implementations. [`lease_table`] has the leases of sessions.
 //! - [`volume`] writes the log and the rows of a volume. [`overlay`] holds its uninstalled slots,
 //!   [`newest`] caches installed values, and [`snapshots`] the moments that reads may still name.
 //!   [`registry`] has the rows that name volumes, [`open_volumes`] those of one start of the node,
@@ -30,6 +30,7 @@ pub mod apply;
 #[doc(hidden)]
 pub mod conformance;
 pub(crate) mod deletion;
+mod lease_table;
 pub mod lock_table;
 pub mod model;
 pub mod model_volume;

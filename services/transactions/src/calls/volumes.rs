@@ -18,8 +18,9 @@ use crate::{
     serializable::{
         VolumeStore, Volumes, deletion,
         model::{
-            At, BlockBytes, Changed, Granted, Groups, Key, KeyRange, Lock, Owner, Page, PageLimits,
-            PinName, Proposal, SessionId, Slot, Snapshot, StageId, Usage, Values, Verdict,
+            At, BlockBytes, Changed, Granted, Groups, Key, KeyRange, Leased, Lock, Owner, Page,
+            PageLimits, PinName, Proposal, Recall, SessionId, Slot, Snapshot, StageId, Usage,
+            Values, Verdict,
         },
         registry::{self, Listed, VolumeRow},
         rows,
@@ -338,7 +339,31 @@ impl VolumeStore for Handle {
     }
 
     fn commit(&self, proposal: Proposal) -> BoxFuture<'_, Result<Read<Verdict>>> {
-        Box::pin(async move { self.volume().await?.commit(proposal).await })
+        Box::pin(async move { self.volume().await?.commit(proposal, None).await })
+    }
+
+    fn get_leased<'a>(
+        &'a self,
+        session: SessionId,
+        keys: &'a [Key],
+    ) -> BoxFuture<'a, Result<Read<Leased>>> {
+        Box::pin(async move { self.volume().await?.get_leased(session, keys).await })
+    }
+
+    fn recalled(
+        &self,
+        session: SessionId,
+        acknowledged: u64,
+    ) -> BoxFuture<'_, Result<Read<Recall>>> {
+        Box::pin(async move { self.volume().await?.recalled(session, acknowledged).await })
+    }
+
+    fn commit_leased(
+        &self,
+        session: SessionId,
+        proposal: Proposal,
+    ) -> BoxFuture<'_, Result<Read<Verdict>>> {
+        Box::pin(async move { self.volume().await?.commit(proposal, Some(session)).await })
     }
 
     fn externalize(&self, point: DurabilityPoint) -> BoxFuture<'_, Result<()>> {

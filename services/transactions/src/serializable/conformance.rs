@@ -9,11 +9,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
+use futures_util::future::{Either, join, select};
 
 use crate::serializable::{
     model::{
         At, Changed, Groups, Is, Key, KeyRange, PageLimits, Patch, PinName, Predicate, Proposal,
-        ProposalId, Refusal, Slot, StageId, Verdict, Write, Writes, encode_part, number_in,
+        ProposalId, Refusal, SessionId, Slot, StageId, Verdict, Write, Writes, encode_part,
+        number_in,
     },
     volume_store::VolumeStore,
 };
@@ -546,4 +548,49 @@ pub async fn a_pinned_state_stays_readable(open: Open<'_>) -> Arc<dyn VolumeStor
     let (new, _) = committed(&*volume, blind(old, 2, vec![put(&key, "new")])).await;
     committed(&*volume, blind(new, 3, vec![Write::Delete { key }])).await;
     volume
+}
+
+/// V7. A volume that grants no leases passes.
+pub async fn a_lease_is_recalled_before_a_commit(open: Open<'_>) {
+    let (volume, session, key) = (open(), SessionId(7), key("d", "a"));
+    let Ok(told) = volume.recalled(session, 0).await else {
+        return;
+    };
+    assert!(told.value.has_lapsed, "it had none");
+    committed(&*volume, blind(Slot(0), 1, vec![put(&key, "1")])).await;
+    let granted = async {
+        for _ in 0..100 {
+            let keys = std::slice::from_ref(&key);
+            let leased = volume.get_leased(session, keys).await;
+            let leased = leased.expect("an answer").value;
+            assert_eq!(leased.values.found, [Some("1".into())]);
+            if !leased.groups.is_empty() {
+                return leased.groups;
+            }
+        }
+        panic!("no lease is granted");
+    };
+    let acknowledges = volume.recalled(session, told.value.number);
+    let (idle, groups) = join(acknowledges, granted).await;
+    assert_eq!(groups, [key.group()]);
+    let idle = idle.expect("an answer").value;
+    assert!(idle.groups.is_empty() && !idle.has_lapsed, "{idle:?}");
+    let other = self::key("i", "a");
+    committed(&*volume, blind(Slot(0), 2, vec![put(&other, "1")])).await;
+    let own = volume.commit_leased(session, blind(Slot(0), 3, vec![put(&key, "3")]));
+    own.await.expect("a verdict");
+    let waits = volume.recalled(session, idle.number);
+    let proposal = blind(Slot(0), 4, vec![put(&key, "4")]);
+    let (told, commits) = match select(waits, volume.commit(proposal)).await {
+        Either::Left((told, commits)) => (told.expect("an answer").value, commits),
+        Either::Right(_) => panic!("it did not wait for the lease"),
+    };
+    assert_eq!(told.groups, [key.group()]);
+    assert_eq!(value(&*volume, &key).await, Some("3".into()), "not yet");
+    let acknowledges = volume.recalled(session, told.number);
+    let (verdict, told) = join(commits, acknowledges).await;
+    let verdict = verdict.expect("a verdict").value;
+    assert!(matches!(verdict, Verdict::Committed { .. }), "{verdict:?}");
+    assert!(told.expect("an answer").value.groups.is_empty());
+    assert_eq!(value(&*volume, &key).await, Some("4".into()));
 }

@@ -21,6 +21,7 @@
 mod collect;
 mod install;
 mod late;
+mod leases;
 mod order;
 mod reading;
 mod sessions;
@@ -40,8 +41,11 @@ use ports::{DurabilityPoint, Monotonic, Read};
 use primitives::{AtomicCounter, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{self, Notify};
 
-use self::order::{Ordering, Waiting};
 pub(crate) use self::take_over::read_installed;
+use self::{
+    leases::Leases,
+    order::{Ordering, Waiting},
+};
 use crate::{
     Error, Result,
     context::Context,
@@ -91,6 +95,7 @@ pub(crate) struct Volume {
     much_waits: Notify,
     /// Locks were freed.
     freed: Notify,
+    leases: Arc<Leases>,
     state: Mutex<State>,
 }
 

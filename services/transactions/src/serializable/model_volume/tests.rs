@@ -47,6 +47,11 @@ fn changes_are_listed_once() {
 }
 
 #[test]
+fn a_volume_without_leases_passes() {
+    simulated::run(conformance::a_lease_is_recalled_before_a_commit(&open));
+}
+
+#[test]
 fn collection_keeps_pins_and_what_is_newer_than_its_horizon() {
     let volume = Arc::new(volume());
     let shared = volume.clone();

@@ -112,7 +112,10 @@ impl Volume {
     }
 
     /// Changes the installed state, on the store first.
-    async fn set_installed(&self, change: impl FnOnce(&mut InstalledState)) -> Result<()> {
+    pub(super) async fn set_installed(
+        &self,
+        change: impl FnOnce(&mut InstalledState),
+    ) -> Result<()> {
         let _installing = self.installing.lock().await;
         let mut installed = self.state().installed.clone();
         change(&mut installed);

@@ -37,6 +37,8 @@ use crate::{
 
 /// The epoch of the log whose writer wrote the installed state: an attribute of its row.
 pub(super) const EPOCH: &str = "epoch";
+/// Whether leases may have been granted that are not over: an attribute of the same row.
+pub(super) const MAY_LEASE: &str = "leases";
 /// How long slots wait to be installed.
 const INSTALL_EVERY: Duration = Duration::from_millis(250);
 /// The bytes of slots from which they do not wait. A stage that is installed and deleted before the
@@ -214,7 +216,8 @@ impl Volume {
     /// The update that writes the installed state, unless that of a later epoch is there: a node
     /// that was replaced may still install.
     pub(super) fn put_installed(&self, installed: &InstalledState) -> Update {
-        let row = put_state(self.keyspace, self.epoch, installed);
+        let may_lease = self.leases.may_have_any(self.context.clock.monotonic());
+        let row = put_state(self.keyspace, self.epoch, installed, may_lease);
         if self.context.breaks(Broken::InstallsBehindSuccessor) {
             return row;
         }
@@ -305,11 +308,17 @@ impl Volume {
 }
 
 /// The row of an installed state, which the writer of `epoch` writes.
-pub(super) fn put_state(keyspace: KeyspaceId, epoch: Epoch, installed: &InstalledState) -> Update {
+pub(super) fn put_state(
+    keyspace: KeyspaceId,
+    epoch: Epoch,
+    installed: &InstalledState,
+    may_lease: bool,
+) -> Update {
     let record = Value::Bytes(installed.encode());
     let attributes = vec![
         (Name::from(RECORD), record),
         (Name::from(EPOCH), Value::Integer(epoch.0 as i64)),
+        (Name::from(MAY_LEASE), Value::Integer(may_lease.into())),
     ];
     Update::put(rows::installed(keyspace), attributes)
 }

@@ -13,12 +13,12 @@ use ports::Read;
 use primitives::{SlotIndex, Writer};
 use tokio::sync::oneshot;
 
-use super::{UNINSTALLED_BYTES_MAX, Volume};
+use super::{UNINSTALLED_BYTES_MAX, Volume, leases::Writing};
 use crate::{
     Error, Result,
     broken::Broken,
     serializable::{
-        model::{Key, Proposal, Refusal, Slot, StageId, Verdict, Write, Writes},
+        model::{Key, Proposal, Refusal, SessionId, Slot, StageId, Verdict, Write, Writes},
         overlay::LoggedSlot,
         registry::record,
         rows::{self, OutcomeRow},
@@ -48,6 +48,8 @@ pub(super) struct Waiting {
     is_outdated: bool,
     refusal: Option<Refusal>,
     told: oneshot::Sender<Answer>,
+    /// Ends once the proposal is decided.
+    writing: Option<Writing>,
 }
 
 /// Held while proposals are decided and their slot is written.
@@ -66,7 +68,7 @@ struct InFlight {
     slot: VolumeSlot,
     noted: Noted,
     staged: BTreeMap<StageId, Vec<Write>>,
-    answers: Vec<(Outcome, oneshot::Sender<Answer>)>,
+    answers: Vec<(Outcome, oneshot::Sender<Answer>, Option<Writing>)>,
 }
 
 /// The reads that proposals need before they are decided.
@@ -106,8 +108,12 @@ fn writes_of<'a>(proposal: &'a Proposal, staged: &'a [Write]) -> &'a [Write] {
 }
 
 impl Volume {
-    /// Decides a proposal.
-    pub(crate) async fn commit(self: &Arc<Self>, proposal: Proposal) -> Answer {
+    /// Decides a proposal, once no session but `own` has leases on what it writes.
+    pub(crate) async fn commit(
+        self: &Arc<Self>,
+        proposal: Proposal,
+        own: Option<SessionId>,
+    ) -> Answer {
         self.check()?;
         proposal.check()?;
         if let Some(verdict) = self.earlier_outcome(&proposal).await? {
@@ -135,7 +141,9 @@ impl Volume {
         while self.state().overlay.bytes() > UNINSTALLED_BYTES_MAX {
             self.install().await?;
         }
-        let (told, mut decided) = oneshot::channel();
+        let writes = if refusal.is_none() { writes } else { &[] };
+        let writing = self.recall(writes, own).await?;
+        let (told, decided) = oneshot::channel();
         self.waiting.lock().push_back(Waiting {
             checked: proposal.at,
             proposal,
@@ -143,7 +151,13 @@ impl Volume {
             is_outdated: false,
             refusal,
             told,
+            writing,
         });
+        self.decided(decided).await
+    }
+
+    /// Decides waiting proposals until this one is decided.
+    async fn decided(self: &Arc<Self>, mut decided: oneshot::Receiver<Answer>) -> Answer {
         loop {
             let ordering = &mut *self.ordering.lock().await;
             // The caller that held the lock may have decided this proposal as well.
@@ -216,7 +230,7 @@ impl Volume {
                     if let Writes::Staged { stage, .. } = waiting.proposal.writes {
                         staged.entry(stage).or_insert(waiting.staged);
                     }
-                    answers.push((outcome, waiting.told));
+                    answers.push((outcome, waiting.told, waiting.writing));
                 }
                 Decision::Wants(keys) => {
                     needs.numbers.extend(keys);
@@ -283,7 +297,7 @@ impl Volume {
         if shown.is_ok() {
             self.arm();
         }
-        for (outcome, told) in in_flight.answers {
+        for (outcome, told, _writing) in in_flight.answers {
             let answer = match &shown {
                 Ok((slot, point)) => Ok(Read {
                     value: outcome.verdict(*slot),

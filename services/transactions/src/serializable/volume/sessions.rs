@@ -1,4 +1,4 @@
-//! Locks and holds of sessions, which are in memory only. A take-over ends them.
+//! Locks and holds of sessions, which are in memory only. A take-over ends them, and leases too.
 
 use std::time::Duration;
 
@@ -66,9 +66,10 @@ impl Volume {
         Ok(held.is_some_and(|(held, _)| held == key))
     }
 
-    /// Ends all locks and holds of `session`.
+    /// Ends all locks, holds and leases of `session`.
     pub(crate) fn end_session(&self, session: SessionId) -> Result<()> {
         self.check()?;
+        self.end_leases(session);
         let state = &mut *self.state();
         state.locks.end_session(session, state.visible);
         state.holds.retain(|(_, holder)| *holder != session);

@@ -18,7 +18,8 @@ use tokio::sync::{self, Notify};
 
 use super::{
     State, Volume,
-    install::{EPOCH, put_state},
+    install::{EPOCH, MAY_LEASE, put_state},
+    leases::Leases,
     number,
     order::Ordering,
     stage,
@@ -70,7 +71,8 @@ impl Volume {
         }
         let (epoch, sealed) = (writer.epoch(), writer.sealed());
         let visible = number(epoch, sealed);
-        let (installed, point) = claim(context, store, keyspace, epoch, visible, &slots).await?;
+        let (installed, point, may_have_leases) =
+            claim(context, store, keyspace, epoch, visible, &slots).await?;
         let mut validator =
             Validator::broken(installed.slot, Limits::default(), context.config.mutant);
         let overlay = replay(store, keyspace, &slots, installed.slot, &mut validator).await?;
@@ -101,6 +103,7 @@ impl Volume {
             installing: sync::Mutex::default(),
             much_waits: Notify::new(),
             freed: Notify::new(),
+            leases: Leases::new(context, epoch, may_have_leases),
             state: Mutex::new(state),
         })
     }
@@ -117,7 +120,8 @@ async fn check_newest(store: &Store, by: NodeId) -> Result<()> {
 }
 
 /// Makes the installed state that of `epoch`, so that predecessors do not write it any more. Notes
-/// that the slots between the last one in the log and the seal are lost.
+/// that the slots between the last one in the log and the seal are lost. Returns the state, and
+/// whether predecessors may have granted leases: that stays noted until those are over.
 async fn claim(
     context: &Context,
     store: &Store,
@@ -125,16 +129,17 @@ async fn claim(
     epoch: Epoch,
     seal: Slot,
     slots: &[primitives::Slot],
-) -> Result<(InstalledState, DurabilityPoint)> {
+) -> Result<(InstalledState, DurabilityPoint, bool)> {
     loop {
         let read = store.get(&rows::installed(keyspace)).await?;
-        let (mut installed, condition, of) = match &read.value {
+        let (mut installed, condition, of, may_lease) = match &read.value {
             Some(item) => (
                 InstalledState::decode(record(item)?)?,
                 Condition::VersionIs(item.version),
                 item.integer(EPOCH).map_or(0, |of| of as u64),
+                item.integer(MAY_LEASE).is_some_and(|may| may != 0),
             ),
-            None => (InstalledState::default(), Condition::Absent, 0),
+            None => (InstalledState::default(), Condition::Absent, 0, false),
         };
         if of > epoch.0 {
             store.fence();
@@ -142,7 +147,7 @@ async fn claim(
         }
         if of == epoch.0 {
             // The answer to an earlier try was lost.
-            return Ok((installed, read.point));
+            return Ok((installed, read.point, may_lease));
         }
         let seals = installed.gaps.iter().map(|(_, seal)| *seal);
         let written = slots.iter().map(|slot| number(slot.epoch, slot.index));
@@ -154,9 +159,9 @@ async fn claim(
             let (_, seal) = installed.gaps.remove(0);
             installed.changes_from = installed.changes_from.max(seal);
         }
-        let claimed = put_state(keyspace, epoch, &installed).when(condition);
+        let claimed = put_state(keyspace, epoch, &installed, may_lease).when(condition);
         if let (Outcome::Done(_), point) = store.finish(&claimed).await? {
-            return Ok((installed, point));
+            return Ok((installed, point, may_lease));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod collection;
 mod crashes;
+mod leases;
 mod sessions;
 
 use std::{sync::Arc, time::Duration};
@@ -138,9 +139,10 @@ async fn conforms(node: &Node, seeds: u64) {
     conformance::pages_at_one_slot_are_one_state(&open).await;
     conformance::changes_are_listed_once(&open).await;
     conformance::a_pinned_state_stays_readable(&open).await;
+    conformance::a_lease_is_recalled_before_a_commit(&open).await;
 }
 
-/// V1 to V5.
+/// V1 to V5, V7.
 #[test]
 fn the_engine_conforms_on_the_simulated_store() {
     simulated::run(async {
@@ -150,7 +152,7 @@ fn the_engine_conforms_on_the_simulated_store() {
     });
 }
 
-/// V1 to V5.
+/// V1 to V5, V7.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_engine_conforms_on_the_embedded_store() {
     let directory = tempfile::tempdir().expect("a temporary directory");
