@@ -7,6 +7,7 @@ mod conformance;
 mod drive;
 mod fuzz;
 mod latency;
+mod leases;
 mod locks;
 mod peers;
 mod restarts;
