@@ -12,7 +12,7 @@ use crate::wire::FORMAT;
 pub const REQUEST_BYTES_MAX: usize = 16 << 20;
 /// The longest answer, in bytes after its length.
 pub const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// The number of frames that a server sends without a request.
+/// Reserved for frames that a server sends without a request. There are none yet.
 pub const PUSH: u64 = 0;
 
 const LENGTH_BYTES: usize = 4;

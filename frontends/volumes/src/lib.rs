@@ -17,7 +17,7 @@
 //!
 //! Invariants
 //! - A session is named by 128 random bits of its client. It outlives a connection by a few seconds.
-//!   Its locks and holds end with it.
+//!   Its locks, holds and leases end with it.
 //! - Each request has exactly one answer, in any order. A client repeats a request only if that is
 //!   safe: commits by their ids, everything else because it is idempotent.
 //! - Bytes of a peer lead to an answer, an error or a closed connection, never to a panic. The

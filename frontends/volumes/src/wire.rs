@@ -25,22 +25,10 @@ pub use self::{
 };
 
 /// The version of the protocol. Both sides have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The format of all messages.
 pub const FORMAT: RecordFormat = RecordFormat::new(VERSION as u8);
-
-/// A message that a server sends without a request. Clients ignore those that they do not know.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Push {
-    /// Reserved: the server recalls a lease on a group of keys.
-    RecallLease {
-        /// The volume.
-        volume: VolumeNumber,
-        /// The group.
-        group: bytes::Bytes,
-    },
-}
 
 /// Decodes a request. Errors: `Invalid`.
 pub fn decode_request(body: &[u8]) -> Result<Request, Error> {

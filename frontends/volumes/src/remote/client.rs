@@ -246,7 +246,9 @@ pub(super) async fn undo_all(client: &Client, mut undos: mpsc::Receiver<Undo>) {
 fn permits(request: &Request) -> u32 {
     let bytes = match request {
         Request::On(_, Call::Stage(_, _, writes)) => writes.len(),
-        Request::On(_, Call::Commit(proposal)) => proposal.bytes_len(),
+        Request::On(_, Call::Commit(proposal) | Call::CommitLeased(_, proposal)) => {
+            proposal.bytes_len()
+        }
         _ => 0,
     };
     PERMITS.min(1 + (bytes / PERMIT_BYTES) as u32)

@@ -10,9 +10,9 @@ use transactions::{
     serializable::{
         VolumeStore,
         model::{
-            At, BlockBytes, Changed, Granted, Groups, KEYS_MAX, Key, KeyRange, Lock, LockMode,
-            Owner, Page, PageLimits, PinName, Proposal, SessionId, Slot, Snapshot, StageId, Usage,
-            Values, Verdict, proposal::PART_BYTES_MAX,
+            At, BlockBytes, Changed, Granted, Groups, KEYS_MAX, Key, KeyRange, Leased, Lock,
+            LockMode, Owner, Page, PageLimits, PinName, Proposal, Recall, SessionId, Slot,
+            Snapshot, StageId, Usage, Values, Verdict, proposal::PART_BYTES_MAX,
         },
         volumes::VolumeName,
     },
@@ -137,6 +137,45 @@ impl VolumeStore for RemoteVolume {
         }
         let call = Call::GetMany(at, List(keys.to_vec()));
         answered!(self, call, Answer::Values(value, point) => Read { value, point })
+    }
+
+    fn get_leased<'a>(
+        &'a self,
+        session: SessionId,
+        keys: &'a [Key],
+    ) -> BoxFuture<'a, Result<Read<Leased>>> {
+        if keys.len() > KEYS_MAX {
+            return failed(Error::TooLarge("one call reads at most 1,000 keys"));
+        }
+        let call = Call::GetLeased(session, List(keys.to_vec()));
+        answered!(self, call, Answer::Leased(value, point) => Read { value, point })
+    }
+
+    fn recalled(
+        &self,
+        session: SessionId,
+        acknowledged: u64,
+    ) -> BoxFuture<'_, Result<Read<Recall>>> {
+        Box::pin(async move {
+            let call = Call::Recalled(session, acknowledged);
+            // Not repeated: its caller gives up its leases when a connection ends.
+            match self.call_with(call, Repeat::Never).await? {
+                Answer::Recalled(value, point) => Ok(Read { value, point }),
+                _ => Err(unexpected()),
+            }
+        })
+    }
+
+    fn commit_leased(
+        &self,
+        session: SessionId,
+        proposal: Proposal,
+    ) -> BoxFuture<'_, Result<Read<Verdict>>> {
+        if let Err(error) = proposal.check() {
+            return failed(error);
+        }
+        let call = Call::CommitLeased(session, proposal.into());
+        answered!(self, call, Answer::Verdict(value, point) => Read { value, point })
     }
 
     fn scan<'a>(

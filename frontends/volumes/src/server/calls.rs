@@ -75,7 +75,10 @@ pub(super) async fn of_one(sender: Sender, opened: Opened, call: Call) -> Answer
         Call::IsHeld(key) => Answer::of(volume.is_held(&key).await, Answer::IsHeld),
         Call::ReserveNumbers => Answer::of(volume.reserve_numbers().await, Answer::Numbers),
         Call::Usage => Answer::of(volume.usage().await, Answer::Usage),
-        Call::Lock(..)
+        Call::GetLeased(..)
+        | Call::Recalled(..)
+        | Call::CommitLeased(..)
+        | Call::Lock(..)
         | Call::Reclaim(..)
         | Call::Hold(..)
         | Call::Release(..)
@@ -105,7 +108,27 @@ async fn of_session(sender: Sender, opened: Opened, call: Call) -> Answer {
             Answer::done(volume.hold(of(session), key).await)
         }
         Call::Release(session, key) => Answer::done(volume.release(of(session), &key).await),
-        Call::EndSession(session) => Answer::done(volume.end_session(of(session)).await),
+        Call::GetLeased(session, keys) => {
+            if let Err(error) = note(of(session)) {
+                return Answer::failed(&error);
+            }
+            let read = volume.get_leased(of(session), &keys.0).await;
+            Answer::read(read, Answer::Leased)
+        }
+        Call::Recalled(session, number) => {
+            let recall = volume.recalled(of(session), number).await;
+            Answer::read(recall, Answer::Recalled)
+        }
+        Call::CommitLeased(session, proposal) => {
+            let verdict = volume.commit_leased(of(session), proposal.into()).await;
+            Answer::read(verdict, Answer::Verdict)
+        }
+        Call::EndSession(session) => {
+            // A client takes a new session for its leases when it gives all of them up.
+            let place = (opened.name.clone(), of(session));
+            sender.shared.sessions.forget_use(sender.session, &place);
+            Answer::done(volume.end_session(of(session)).await)
+        }
         Call::Lock(from, lock) | Call::Reclaim(from, lock)
             if lock.mode == LockMode::Unlocked || lock.wait == Wait::Test =>
         {

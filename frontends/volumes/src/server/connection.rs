@@ -125,7 +125,7 @@ struct Conversation {
     unsent: BytesMut,
     volumes: BTreeMap<VolumeNumber, Opened>,
     running: FuturesUnordered<BoxFuture<'static, Finished>>,
-    /// The locks among them that wait, by their numbers.
+    /// The locks and calls for recalls among them, which may wait, by their numbers.
     locks: BTreeMap<u64, AbortHandle>,
     /// The bytes of running requests.
     bytes: usize,
@@ -258,9 +258,9 @@ impl Conversation {
         let Some(opened) = self.volumes.get(&volume) else {
             return self.answer(number, &Answer::failed(&Error::NoSuchVolume));
         };
-        let is_lock = matches!(call, Call::Lock(..));
+        let may_wait = matches!(call, Call::Lock(..) | Call::Recalled(..));
         let answer = calls::of_one(self.sender.clone(), opened.clone(), call);
-        if !is_lock {
+        if !may_wait {
             return self.run_call(finish((number, bytes), answer), bytes);
         }
         if self.locks.len() >= LOCKS_WAITING_MAX {

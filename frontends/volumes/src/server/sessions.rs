@@ -1,4 +1,4 @@
-//! The sessions of clients, and the locks and holds that end with them.
+//! The sessions of clients, and the locks, holds and leases that end with them.
 //!
 //! A session is known from its first connection until [`Config::session_grace`] after the end of
 //! its last one. While its locks and holds are being ended, it cannot come back: otherwise a hold
@@ -100,6 +100,13 @@ impl Sessions {
         }
         uses.insert(place, Arc::clone(volume));
         Ok(())
+    }
+
+    /// Notes that a client ends one of its sessions.
+    pub(super) fn forget_use(&self, key: SessionKey, place: &(VolumeName, SessionId)) {
+        if let Some(session) = self.known.lock().get_mut(&key) {
+            session.uses.remove(place);
+        }
     }
 
     /// A connection of the session ended. Its number, if it was the last and something has to end.

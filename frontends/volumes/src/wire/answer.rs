@@ -8,7 +8,8 @@ use transactions::{
     Error, Result,
     serializable::{
         model::{
-            BlockBytes, Changed, Granted, Page, PinName, Slot, Snapshot, Usage, Values, Verdict,
+            BlockBytes, Changed, Granted, Leased, Page, PinName, Recall, Slot, Snapshot, Usage,
+            Values, Verdict,
         },
         volumes::VolumeInfo,
     },
@@ -34,6 +35,10 @@ pub enum Answer {
     Snapshot(Snapshot, DurabilityPoint),
     /// The values of several keys.
     Values(Values, DurabilityPoint),
+    /// The values of several keys, and the leases on their groups.
+    Leased(Leased, DurabilityPoint),
+    /// The leases to give up.
+    Recalled(Recall, DurabilityPoint),
     /// A page of a scan.
     Page(Page, DurabilityPoint),
     /// The keys that were written.
@@ -46,7 +51,7 @@ pub enum Answer {
     Pins(List<(PinName, Slot), LISTED_MAX>),
     /// The result of a lock.
     Granted(Granted),
-    /// The wait of the lock was ended.
+    /// The wait of the lock, or for a recall, was ended.
     Cancelled,
     /// Whether a session holds the key.
     IsHeld(bool),
@@ -67,6 +72,8 @@ impl Answer {
         match self {
             Self::Snapshot(_, point)
             | Self::Values(_, point)
+            | Self::Leased(_, point)
+            | Self::Recalled(_, point)
             | Self::Page(_, point)
             | Self::Changed(_, point)
             | Self::Verdict(_, point)

@@ -65,6 +65,10 @@ pub enum Call {
     Snapshot,
     /// Answer: `Values`.
     GetMany(At, List<Key, KEYS_MAX>),
+    /// A read at the tail with leases on the groups of the keys. Answer: `Leased`.
+    GetLeased(SessionId, List<Key, KEYS_MAX>),
+    /// Waits for a recall of leases, and acknowledges those up to a number. Answer: `Recalled`.
+    Recalled(SessionId, u64),
     /// Answer: `Page`.
     Scan(At, KeyRange, PageLimits),
     /// `None`: all groups. Answer: `Changed`.
@@ -73,6 +77,8 @@ pub enum Call {
     Stage(StageId, u32, Bytes),
     /// Answer: `Verdict`.
     Commit(SentProposal),
+    /// A commit that recalls no leases of the session. Answer: `Verdict`.
+    CommitLeased(SessionId, SentProposal),
     /// Answer: `Done`.
     Externalize(DurabilityPoint),
     /// Answer: `Done`.

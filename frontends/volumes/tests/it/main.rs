@@ -6,6 +6,7 @@
 mod conformance;
 mod drive;
 mod fuzz;
+mod leases;
 mod locks;
 mod peers;
 mod restarts;

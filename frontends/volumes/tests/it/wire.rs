@@ -8,9 +8,10 @@ use transactions::{
     Error,
     serializable::{
         model::{
-            At, BlockBytes, Changed, Entry, Granted, Groups, Is, KEYS_MAX, Key, KeyRange,
-            LockBytes, LockMode, Page, PageLimits, Patch, PinName, Predicate, Proposal, Refusal,
-            SessionId, Slot, Snapshot, StageId, Usage, Values, Verdict, Wait, Write, Writes,
+            At, BlockBytes, Changed, Entry, Granted, Groups, Is, KEYS_MAX, Key, KeyRange, Leased,
+            LockBytes, LockMode, Page, PageLimits, Patch, PinName, Predicate, Proposal, Recall,
+            Refusal, SessionId, Slot, Snapshot, StageId, Usage, Values, Verdict, Wait, Write,
+            Writes,
         },
         volumes::{VolumeInfo, VolumeName},
     },
@@ -75,6 +76,9 @@ fn calls() -> Vec<Call> {
     vec![
         Call::Snapshot,
         Call::GetMany(At::Slot(Slot(4)), List(vec![key("a"), key("b")])),
+        Call::GetLeased(session, List(vec![key("a"), key("b")])),
+        Call::Recalled(session, 3),
+        Call::CommitLeased(session, proposal().into()),
         Call::Scan(At::Tail, range, PageLimits::default()),
         Call::changed_since(Slot(4), &Groups::All),
         Call::changed_since(Slot(4), &Groups::Of(vec![Bytes::from("d")])),
@@ -136,6 +140,16 @@ pub(crate) fn answers() -> Vec<Answer> {
         slot: Slot(4),
         found: vec![None, Some(Bytes::from("value"))],
     };
+    let leased = Leased {
+        values: values.clone(),
+        groups: vec![Bytes::from("d")],
+    };
+    let recall = Recall {
+        number: 3,
+        groups: vec![Bytes::from("d")],
+        has_lapsed: true,
+        visible: Slot(4),
+    };
     let page = Page {
         slot: Slot(4),
         entries: vec![Entry {
@@ -162,7 +176,9 @@ pub(crate) fn answers() -> Vec<Answer> {
         Answer::Opened(block_bytes),
         Answer::Listed(List(vec![info])),
         Answer::Snapshot(Snapshot { slot: Slot(4) }, POINT),
-        Answer::Values(values, POINT),
+        Answer::Values(values.clone(), POINT),
+        Answer::Leased(leased, POINT),
+        Answer::Recalled(recall, POINT),
         Answer::Page(page, POINT),
         Answer::Changed(changed, POINT),
         Answer::Verdict(committed, POINT),
@@ -201,7 +217,7 @@ fn messages_are_read_back_as_they_were_sent() {
     };
     for answer in [
         Ok(welcome),
-        Err(hello::Refusal::Version(1)),
+        Err(hello::Refusal::Version(2)),
         Err(hello::Refusal::TooManyConnections),
         Err(hello::Refusal::Ending),
         Err(hello::Refusal::Unknown(77)),
