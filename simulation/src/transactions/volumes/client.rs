@@ -467,7 +467,9 @@ impl Client {
             Ok(Ok(read)) => return Told::Answer(read.value, read.point),
             Ok(Err(Failure::Refused(Error::SnapshotTooOld))) => return Told::TooOld,
             Ok(Err(Failure::Refused(Error::Unavailable(_) | Error::OutcomeUnknown))) => {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                // A successor leads only after the lease of the node before.
+                let pause = if self.cluster.places() == 1 { 20 } else { 250 };
+                tokio::time::sleep(Duration::from_millis(pause)).await;
             }
             Ok(Err(Failure::Refused(error))) => {
                 let error = format!("{error:?}");

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use futures_util::future::join_all;
 use simulated::{Options, World};
 use transactions::{
-    Config,
+    Config, Error,
     broken::Broken,
     layout::Buckets,
     serializable::{
@@ -25,9 +25,11 @@ use crate::{
     faults::FaultProfile,
     scenario::seeds,
     transactions::{
-        cluster::Cluster,
+        cluster::{Among, Cluster},
         crashable::Life,
+        ensemble::Ensemble,
         fault_schedule::{Disaster, FaultSchedule},
+        network::{Network, Trouble},
     },
 };
 
@@ -43,6 +45,8 @@ pub struct Scenario {
     pub habits: Habits,
     /// The faults of port calls.
     pub fault_profile: FaultProfile,
+    /// The number of nodes. Clients call them in rotation until one serves.
+    pub nodes: usize,
     /// The faults of node and store, in this order.
     pub disasters: Vec<Disaster>,
     /// The settings of the service.
@@ -62,6 +66,7 @@ impl Default for Scenario {
                 pins: false,
             },
             fault_profile: FaultProfile::Slow,
+            nodes: 1,
             disasters: Vec::new(),
             config: Config {
                 buckets: Buckets::through(3),
@@ -104,8 +109,10 @@ impl Scenario {
         cloud.key_value.transact_across_partitions &= seed.is_multiple_of(2);
         let world = World::with_options(seed, cloud);
         let mut rng = Rng::with_seed(seed);
-        let cluster = Cluster::new(&world, self.config.clone());
-        cluster.boot(Life::default(), 0).await;
+        let cluster = self.cluster(&world, seed);
+        for place in 0..self.nodes {
+            cluster.boot_at(place, Life::default(), 0).await;
+        }
         let name = create(&cluster).await;
         self.fault_profile.strike(&world);
         let history = Rc::new(RefCell::new(History::default()));
@@ -122,7 +129,7 @@ impl Scenario {
             cluster: &cluster,
             rng,
             skew_ms: 0,
-            skews: vec![0],
+            skews: vec![0; self.nodes],
         };
         let is_done = tokio::select! {
             biased;
@@ -151,6 +158,19 @@ impl Scenario {
         };
         let survivors = survivors(&mut reader, &history, last).await;
         judge(&world, &history.take(), &survivors)
+    }
+
+    fn cluster(&self, world: &World, seed: u64) -> Cluster {
+        let config = self.config.clone();
+        if self.nodes == 1 {
+            return Cluster::new(world, config);
+        }
+        let among = Among {
+            network: Network::new(Rng::with_seed(seed ^ 0x6e65), Trouble::default()),
+            ensemble: Ensemble::new(Rng::with_seed(seed ^ 0x656e)),
+            places: self.nodes,
+        };
+        Cluster::among(world, config, among)
     }
 
     /// Runs all requested seeds and panics at the first violation, with the command that replays
@@ -206,11 +226,17 @@ async fn create(cluster: &Cluster) -> VolumeName {
         block_bytes: BlockBytes::new(4096).expect("a power of two"),
         quota_bytes: None,
     };
-    let connection = cluster.connect().await;
-    let volumes = connection.engine.volumes();
-    let created = volumes.create(name.clone(), settings).await;
-    created.expect("a calm world");
-    name
+    for _ in 0..cluster.places() {
+        let volumes = cluster.connect().await.engine.volumes();
+        match volumes.create(name.clone(), settings).await {
+            Err(Error::Unavailable(_)) => {}
+            created => {
+                created.expect("a calm world");
+                return name;
+            }
+        }
+    }
+    panic!("no node serves volumes");
 }
 
 /// The transactions that have committed at or before slot `last`. To learn them, `reader` sends the

@@ -56,6 +56,30 @@ fn slow() -> Scenario {
     }
 }
 
+/// Several nodes, of which one that dies, or is cut off from the others and from the members.
+fn several(disaster: Disaster) -> Scenario {
+    Scenario {
+        nodes: 3,
+        disasters: vec![disaster; 4],
+        ..calm()
+    }
+}
+
+/// V1 to V6: of several nodes one serves, and another after it.
+#[test]
+fn volumes_of_several_nodes_are_served_by_one() {
+    for disaster in [Disaster::OneOfMany, Disaster::CutOff] {
+        several(disaster).holds("volumes_of_several_nodes_are_served_by_one");
+    }
+}
+
+/// V1, broken: a node that has led answers from its memory while its successor writes.
+#[test]
+fn serving_volumes_without_a_lease_is_caught() {
+    let scenario = several(Disaster::CutOff).without(Broken::AnswersWithoutLease);
+    scenario.is_caught("V", SEEDS_UNTIL_CAUGHT);
+}
+
 /// V1 to V5.
 #[test]
 fn volumes_are_strictly_serializable() {
