@@ -1,13 +1,16 @@
 # Each target installs what it needs by itself; see scripts/requirements.bash.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-differential simulate test-oracle test-curator test-files bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure bench-memory bench-validation bench-files
+.PHONY: help run install test test-differential simulate test-oracle test-curator test-files bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure bench-memory bench-validation bench-files
 
 help: ## Lists these targets
 	@grep -E '^[a-z-]+:.* ## ' Makefile | sed 's/:.* ## /\t/' | expand -t 20
 
 run: ## Builds and starts Landfast, shows a tour with real clients, stays until Ctrl-C
 	@scripts/run
+
+install: ## Installs the program into PREFIX/bin, and its preload library into PREFIX/lib (default: ~/.cargo)
+	@PREFIX=$(PREFIX) scripts/install
 
 test: ## Runs everything CI runs
 	@scripts/test

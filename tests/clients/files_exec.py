@@ -17,8 +17,9 @@ numbers = itertools.count()
 class Volume:
     """A volume of its own, and a folder outside of it for what programs tell each other."""
 
-    def __init__(self, server, folder):
+    def __init__(self, server, folder, *options):
         self.server = server
+        self.options = options
         self.folder = folder
         self.name = f"exec{next(numbers)}"
         self.root = f"/mnt/{self.name}"
@@ -27,7 +28,7 @@ class Volume:
 
     def words(self, *options):
         data = str(self.server.directory / "data")
-        return [self.server.program, "files", "exec", self.name, "--data-dir", data, *options, "--"]
+        return [self.server.program, "files", "exec", self.name, "--data-dir", data, *self.options, *options, "--"]
 
     def start(self, script, *options, **more):
         """Starts a shell script in the root of the volume."""

@@ -51,22 +51,38 @@ impl Answer {
     }
 }
 
+/// What holds for all requests of a server.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    /// The absolute path of the volume.
+    pub(crate) at: Bytes,
+    /// Whether all changes are refused.
+    pub(crate) is_read_only: bool,
+}
+
 /// Answers a request for which a server needs no state of its own. Errors: those of the mapping.
 pub(crate) async fn answer(
     transaction: &mut Transaction,
-    at: &[u8],
+    rules: &Rules,
     message: &Bytes,
 ) -> Result<Answer> {
     let Some(request) = Request::decode(message) else {
         return Ok(Answer::refused(libc::EPROTO));
     };
+    if rules.is_read_only && changes(&request) {
+        return Ok(Answer::refused(libc::EROFS));
+    }
     let trail = Vec::new();
     let walk = Walk {
         transaction,
-        at,
+        at: &rules.at,
         trail,
     };
-    let mut call = Call { walk, message };
+    let mut call = Call {
+        walk,
+        rules,
+        message,
+    };
     match request {
         Request::Open { .. } => call.open(request).await,
         Request::Stat { place, follows } => call.stat(place, follows != 0).await,
@@ -98,8 +114,28 @@ pub(crate) async fn answer(
     }
 }
 
+/// Whether a request asks for a change. An open that may only create asks for one if the file is
+/// missing.
+fn changes(request: &Request<'_>) -> bool {
+    match request {
+        Request::Open { flags, .. } => {
+            let flags = flags.cast_signed();
+            flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
+        }
+        Request::Stat { .. }
+        | Request::Read { .. }
+        | Request::Seek { .. }
+        | Request::Readlink { .. }
+        | Request::Canonical { .. }
+        | Request::GetXattr { .. }
+        | Request::ListXattr { .. } => false,
+        _ => true,
+    }
+}
+
 struct Call<'t> {
     walk: Walk<'t>,
+    rules: &'t Rules,
     message: &'t Bytes,
 }
 
@@ -144,6 +180,9 @@ impl Call<'_> {
             Way::Outside(path) => return Ok(Answer::outside(path)),
             Way::Missing { .. } if !has(libc::O_CREAT) => return Err(Errno::ENOENT),
             Way::Missing { .. } if place.path.ends_with(b"/") => return Err(Errno::EISDIR),
+            Way::Missing { .. } if self.rules.is_read_only => {
+                return Ok(Answer::refused(libc::EROFS));
+            }
             Way::Missing { parent, name } => {
                 let mode = mode & 0o7777;
                 let access = Access { mode, uid, gid };

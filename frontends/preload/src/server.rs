@@ -44,12 +44,16 @@ use nix::{
     },
 };
 use tempfile::TempDir;
-use tokio::runtime::Handle;
+use tokio::{
+    runtime::Handle,
+    sync::{oneshot, watch},
+    time::timeout,
+};
 use transactions::serializable::model::{Lock, LockBytes, LockFamily, LockMode, Wait};
 
 use crate::{
     cache::{CACHE_BYTES, Cache},
-    calls::{self, Answer, encoded},
+    calls::{self, Answer, Rules, encoded},
     environment,
     shared::{self, Buffers, Region, Slot, Word, state},
     wire::{Request, VERSION, set},
@@ -77,6 +81,8 @@ pub struct Options {
     pub buffers: Buffers,
     /// The library; `None`: it is searched.
     pub library: Option<PathBuf>,
+    /// Refuses all changes with `EROFS`.
+    pub is_read_only: bool,
 }
 
 /// The reason why a server did not start.
@@ -97,9 +103,9 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
-/// A write that failed after its call had returned. `fsync` reports it too.
+/// A call that failed without a program that waited for it. Of a write, `fsync` reports it too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a write failed with error number {errno} after its call had returned: run it again")]
+#[error("a call failed with error number {errno}, and no program was told: run it again")]
 pub struct LostWrite {
     /// Linux's number of the error.
     pub errno: i32,
@@ -112,6 +118,8 @@ pub struct Server {
     variables: Vec<(OsString, OsString)>,
     stop: Arc<Stop>,
     answering: Option<JoinHandle<(Transaction, Option<LostWrite>)>>,
+    /// Completes when the thread that answers has ended.
+    ended: oneshot::Receiver<()>,
     handing_out: Option<JoinHandle<()>>,
 }
 
@@ -119,6 +127,8 @@ pub struct Server {
 #[derive(Debug)]
 struct Stop {
     is_set: AtomicBool,
+    /// Whether the call that is under way shall fail.
+    is_late: watch::Sender<bool>,
     region: Region,
 }
 
@@ -132,10 +142,8 @@ impl Server {
         if !is_normal(&options.at) {
             return Err(StartError::At(options.at.clone()));
         }
-        let library = match &options.library {
-            Some(library) => library.clone(),
-            None => environment::find_library().map_err(StartError::Library)?,
-        };
+        let library = environment::find_library(options.library.as_deref());
+        let library = library.map_err(StartError::Library)?;
         let region_bytes = options.buffers.region_bytes();
         let region_bytes = region_bytes.ok_or(StartError::Buffers)?;
         let folder = tempfile::Builder::new()
@@ -154,6 +162,7 @@ impl Server {
         let listener = UnixListener::bind(&socket)?;
         let stop = Arc::new(Stop {
             is_set: AtomicBool::new(false),
+            is_late: watch::Sender::new(false),
             region,
         });
         let answers = Answers {
@@ -162,16 +171,24 @@ impl Server {
             cache,
             cached: BTreeSet::new(),
             lost: None,
-            runtime,
-            at: Bytes::copy_from_slice(options.at.as_os_str().as_bytes()),
+            waiter: Waiter {
+                runtime,
+                is_late: stop.is_late.subscribe(),
+            },
+            rules: Rules {
+                at: Bytes::copy_from_slice(options.at.as_os_str().as_bytes()),
+                is_read_only: options.is_read_only,
+            },
             listings: BTreeMap::new(),
             listing: 0,
         };
+        let (ending, ended) = oneshot::channel();
         let mut server = Self {
             variables: environment::variables(&library, &socket, &options.at),
             folder,
             stop: stop.clone(),
             answering: None,
+            ended,
             handing_out: None,
         };
         let builder = thread::Builder::new().name("preload-memory".into());
@@ -181,7 +198,10 @@ impl Server {
         })?;
         server.handing_out = Some(handing_out);
         let builder = thread::Builder::new().name("preload-answers".into());
-        server.answering = Some(builder.spawn(move || answers.serve(&stop))?);
+        server.answering = Some(builder.spawn(move || {
+            let _ending = ending;
+            answers.serve(&stop)
+        })?);
         Ok(server)
     }
 
@@ -190,21 +210,29 @@ impl Server {
         &self.variables
     }
 
-    /// Ends the server, after it has answered all requests that were posted. Later calls of
-    /// programs that still run fail with `EIO`. Returns the transaction; `None` if a thread of the
-    /// server panicked. Errors: a write failed whose program did not wait for it, so nothing may be
-    /// committed.
-    pub fn finish(mut self) -> Result<Option<Transaction>, LostWrite> {
-        match self.end() {
+    /// Ends the server, after it has answered all requests that were posted. A call that takes
+    /// longer than `patience` fails. Later calls of programs that still run fail with `EIO`. Returns
+    /// the transaction; `None` if a thread of the server panicked. Errors: a call failed whose
+    /// program did not wait for it, so nothing may be committed.
+    pub async fn finish(mut self, patience: Duration) -> Result<Option<Transaction>, LostWrite> {
+        self.stop();
+        let ended = timeout(patience, &mut self.ended);
+        if ended.await.is_err() {
+            self.stop.is_late.send_replace(true);
+        }
+        match self.join() {
             Some((_, Some(lost))) => Err(lost),
             Some((transaction, None)) => Ok(Some(transaction)),
             None => Ok(None),
         }
     }
 
-    fn end(&mut self) -> Option<(Transaction, Option<LostWrite>)> {
+    fn stop(&self) {
         self.stop.is_set.store(true, Ordering::Release);
         shared::futex_wake(self.stop.region.word(Word::Doorbell));
+    }
+
+    fn join(&mut self) -> Option<(Transaction, Option<LostWrite>)> {
         let answering = self.answering.take()?;
         let ended = answering.join();
         // A connection ends the wait for one.
@@ -218,7 +246,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.end();
+        self.stop();
+        self.stop.is_late.send_replace(true);
+        self.join();
     }
 }
 
@@ -314,10 +344,31 @@ struct Answers {
     cached: BTreeSet<u64>,
     /// The first write that failed without a client that waited for it.
     lost: Option<LostWrite>,
-    runtime: Handle,
-    at: Bytes,
+    waiter: Waiter,
+    rules: Rules,
     listings: BTreeMap<u64, Listing>,
     listing: u64,
+}
+
+/// Waits for calls of the volume.
+#[derive(Debug)]
+struct Waiter {
+    runtime: Handle,
+    is_late: watch::Receiver<bool>,
+}
+
+impl Waiter {
+    /// Errors: those of the call, and `EIO` if it takes too long.
+    fn wait<T>(&mut self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let late = self.is_late.wait_for(|is_late| *is_late);
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                answered = call => answered,
+                _ = late => Err(Errno::EIO),
+            }
+        })
+    }
 }
 
 impl Answers {
@@ -475,8 +526,14 @@ impl Answers {
     }
 
     fn call(&mut self, message: &Bytes) -> Result<Answer> {
-        let answered = calls::answer(&mut self.transaction, &self.at, message);
-        self.runtime.block_on(answered)
+        let answered = calls::answer(&mut self.transaction, &self.rules, message);
+        let answered = self.waiter.wait(answered);
+        if *self.waiter.is_late.borrow() {
+            // The call may have been left half way.
+            let errno = libc::EIO;
+            self.lost.get_or_insert(LostWrite { errno });
+        }
+        answered
     }
 
     fn list(&mut self, ino: Ino, number: u64, cookie: u64) -> Result<Answer> {
@@ -488,7 +545,7 @@ impl Answers {
             (number, listing)
         };
         let found = self.transaction.list(&mut listing, cookie, ENTRIES);
-        let entries = self.runtime.block_on(found)?;
+        let entries = self.waiter.wait(found)?;
         let is_complete = entries.len() < ENTRIES;
         if !is_complete {
             self.listings.insert(number, listing);

@@ -7,6 +7,9 @@
 //!                         └──▶ wait for the disk ──▶ print the output
 //! ```
 //!
+//! With `--preload` there are no namespaces and no mount. A library in the programs shows them the
+//! volume, through a server in this process.
+//!
 //! - `namespace` has our mount namespace, `guard` the processes around the command.
 //! - `program` runs the command once, and `spool` holds its output.
 //! - `attempts` decides when it runs again, and `transaction` has the snapshot, mount and commit.
@@ -28,21 +31,23 @@ use std::{
     env,
     ffi::OsString,
     io::{self, Write as _},
-    path::PathBuf,
+    path::{self, Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
+use preload_frontend::{environment, shared::Buffers};
 use transactions::serializable::volumes::VolumeName;
 
 use self::{
     attempts::{Outcome, attempt},
     guard::{BY_SIGNAL, FAILED},
+    namespace::{MOUNTS, Right},
     program::{Ended, Program, Signals},
     spool::Held,
-    transaction::Attempts,
+    transaction::{Attempts, Way},
 };
 use super::server::Server;
 use crate::{commands::instant::age, startup_error};
@@ -62,7 +67,7 @@ pub(crate) struct Exec {
     /// The volume
     #[arg(value_parser = |name: &str| VolumeName::new(name))]
     volume: VolumeName,
-    /// The directory on which the command sees the volume [default: /mnt/VOLUME, and nothing else in /mnt]
+    /// The directory on which the command sees the volume [default: /mnt/VOLUME; mounted: nothing else is in /mnt]
     #[arg(long, value_name = "DIR")]
     at: Option<PathBuf>,
     /// The working directory, from the root of the volume [default: the present one]
@@ -81,6 +86,12 @@ pub(crate) struct Exec {
     /// Let the command write nothing; then it conflicts only over locks
     #[arg(long)]
     read_only: bool,
+    /// Show the volume by a preloaded library, without a mount: to dynamically linked programs
+    #[arg(long)]
+    preload: bool,
+    /// The library for --preload [default: liblandfast_preload.so beside this program or in ../lib]
+    #[arg(long, env = environment::LIBRARY, value_name = "PATH")]
+    preload_library: Option<PathBuf>,
     /// The most bytes of stdout and stderr together, and of stdin, that are held on disk
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
     output_bytes_max: u64,
@@ -115,9 +126,7 @@ impl Exec {
             .then(|| spool::spooled_input(io::stdin().lock(), self.output_bytes_max));
         let stdin = stdin.transpose()?;
         let server = self.server.place()?;
-        // While this process has one thread.
-        let right = namespace::enter()?;
-        let point = namespace::mount_point(self.at.as_deref(), self.volume.as_str())?;
+        let (right, way, point) = self.way()?;
         let directory = match &self.chdir {
             Some(inside) => {
                 let is_inside = inside
@@ -141,7 +150,7 @@ impl Exec {
             let mut program = Program {
                 right,
                 directory,
-                point: point.clone(),
+                point: matches!(way, Way::Mount(_)).then_some(point),
                 command: self.command.clone(),
                 stdin,
                 time_max: self.time_max,
@@ -150,10 +159,34 @@ impl Exec {
             };
             let store = server.volume(&self.volume).await?;
             let name = self.volume.as_str();
-            let mut volume = Attempts::new(name, store, point, self.read_only, self.time_max)?;
+            let mut volume = Attempts::new(name, store, way, self.read_only, self.time_max)?;
             let outcome = attempt(&mut volume, &mut program, self.attempts, say).await?;
             Ok(self.report(outcome))
         })
+    }
+
+    /// How the command sees the volume, and where. Call it while this process has one thread.
+    fn way(&self) -> anyhow::Result<(Right, Way, PathBuf)> {
+        let volume = self.volume.as_str();
+        if !self.preload {
+            let right = namespace::enter()?;
+            let point = namespace::mount_point(self.at.as_deref(), volume)?;
+            return Ok((right, Way::Mount(point.clone()), point));
+        }
+        let at = match &self.at {
+            Some(at) => path::absolute(at).with_context(|| format!("--at {}", at.display()))?,
+            None => Path::new(MOUNTS).join(volume),
+        };
+        // Without a slash at the end.
+        let at: PathBuf = at.components().collect();
+        let library = environment::find_library(self.preload_library.as_deref())?;
+        let options = preload_frontend::Options {
+            at: at.clone(),
+            buffers: Buffers::default(),
+            library: Some(library),
+            is_read_only: self.read_only,
+        };
+        Ok((Right::None, Way::Preload(options), at))
     }
 
     /// Prints the end of the command. Returns the exit code.

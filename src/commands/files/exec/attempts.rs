@@ -1,5 +1,7 @@
 //! The attempts of a transaction: one run of the command each, again after a conflict.
 
+use std::ffi::OsString;
+
 use async_trait::async_trait;
 use transactions::serializable::model::Key;
 
@@ -8,17 +10,21 @@ use super::{
     spool::Held,
 };
 
+/// Variables of the environment, beside those of `exec`.
+pub(super) type Variables = Vec<(OsString, OsString)>;
+
 /// The transactions of `exec`.
 #[async_trait]
 pub(super) trait Volume: Send {
-    /// Begins a transaction at the present state, and mounts it.
-    async fn begin(&mut self) -> anyhow::Result<()>;
+    /// Begins a transaction at the present state, and shows it: by a mount, or to programs with the
+    /// variables that it returns.
+    async fn begin(&mut self) -> anyhow::Result<Variables>;
 
-    /// Unmounts and commits it. Once this returns `Committed`, it survives any crash. Errors:
+    /// Hides and commits it. Once this returns `Committed`, it survives any crash. Errors:
     /// nothing took effect.
     async fn commit(&mut self) -> anyhow::Result<Decision>;
 
-    /// Unmounts and forgets it. Once this returns, all that it read survives any crash.
+    /// Hides and forgets it. Once this returns, all that it read survives any crash.
     async fn abort(&mut self) -> anyhow::Result<()>;
 
     /// The cause of a conflict on `key`, as a sentence.
@@ -41,13 +47,13 @@ pub(super) enum Decision {
 #[async_trait]
 pub(super) trait Run: Send {
     /// Runs it to its end.
-    async fn run(&mut self) -> anyhow::Result<(Ended, Held)>;
+    async fn run(&mut self, variables: &Variables) -> anyhow::Result<(Ended, Held)>;
 }
 
 #[async_trait]
 impl Run for Program {
-    async fn run(&mut self) -> anyhow::Result<(Ended, Held)> {
-        Self::run(self).await
+    async fn run(&mut self, variables: &Variables) -> anyhow::Result<(Ended, Held)> {
+        Self::run(self, variables).await
     }
 }
 
@@ -74,8 +80,8 @@ pub(super) async fn attempt(
 ) -> anyhow::Result<Outcome> {
     let mut count = 1;
     loop {
-        volume.begin().await?;
-        let (ended, held) = match command.run().await {
+        let variables = volume.begin().await?;
+        let (ended, held) = match command.run(&variables).await {
             Ok(run) => run,
             Err(error) => {
                 volume.abort().await?;
@@ -120,9 +126,9 @@ mod tests {
 
     #[async_trait]
     impl Volume for Told {
-        async fn begin(&mut self) -> anyhow::Result<()> {
+        async fn begin(&mut self) -> anyhow::Result<Variables> {
             self.calls.push("begin");
-            Ok(())
+            Ok(Variables::new())
         }
 
         async fn commit(&mut self) -> anyhow::Result<Decision> {
@@ -145,7 +151,7 @@ mod tests {
 
     #[async_trait]
     impl Run for Ends {
-        async fn run(&mut self) -> anyhow::Result<(Ended, Held)> {
+        async fn run(&mut self, _: &Variables) -> anyhow::Result<(Ended, Held)> {
             self.1 += 1;
             let Some(ended) = self.0.remove(0) else {
                 bail!("no run");

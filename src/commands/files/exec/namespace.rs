@@ -15,13 +15,15 @@ use nix::{
 };
 
 /// The directory that holds the mount points of volumes by default.
-const MOUNTS: &str = "/mnt";
+pub(super) const MOUNTS: &str = "/mnt";
 /// The options of the file system there: room for one directory.
 const MOUNTS_OPTIONS: &str = "mode=755,size=64k";
 
-/// The right by which this process mounts.
+/// The right by which this process makes namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Right {
+    /// It makes none.
+    None,
     /// Its own.
     Own,
     /// A user namespace of its own.

@@ -22,12 +22,13 @@ use tokio::{
 };
 
 use super::{
+    attempts::Variables,
     guard,
     namespace::Right,
     spool::{Held, Spool},
 };
 
-/// The time for the guard to end a namespace. A process in it may wait for a volume that does not
+/// The time for the guard to end all processes. One may wait for a mount whose volume does not
 /// answer; then the mount is aborted, which ends the wait.
 const KILL_WAIT: Duration = Duration::from_secs(2);
 
@@ -48,8 +49,8 @@ pub(super) struct Program {
     pub(super) right: Right,
     /// The working directory, as a path that may lead into the volume.
     pub(super) directory: PathBuf,
-    /// The mount point of the volume.
-    pub(super) point: PathBuf,
+    /// The mount point of the volume, if it is mounted.
+    pub(super) point: Option<PathBuf>,
     pub(super) command: Vec<OsString>,
     /// The content of stdin. `None`: it is empty.
     pub(super) stdin: Option<File>,
@@ -59,9 +60,9 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Runs the command in a new PID namespace, of which nothing is left afterwards. Errors: it
-    /// could not be started, or its output could not be held.
-    pub(super) async fn run(&mut self) -> anyhow::Result<(Ended, Held)> {
+    /// Runs the command, of whose processes nothing is left afterwards. Errors: it could not be
+    /// started, or its output could not be held.
+    pub(super) async fn run(&mut self, variables: &Variables) -> anyhow::Result<(Ended, Held)> {
         let stdin = match &mut self.stdin {
             Some(file) => {
                 file.rewind().context("--stdin")?;
@@ -76,6 +77,7 @@ impl Program {
             .stdin(stdin)
             .stdout(pipes.stdout)
             .stderr(pipes.stderr)
+            .envs(variables.iter().cloned())
             .kill_on_drop(true);
         let mut guard = guard
             .spawn()
@@ -90,20 +92,23 @@ impl Program {
                 Ended::Exited(code.unwrap_or(guard::FAILED))
             }
         };
-        end(&mut guard, &self.point).await?;
+        end(&mut guard, self.point.as_deref()).await?;
         let held = tokio::task::spawn_blocking(|| spool.finish()).await??;
         Ok((ended, held))
     }
 }
 
-/// Ends a guard with its namespace, unless it has ended. The processes use the mount at `point`.
-async fn end(guard: &mut Child, point: &Path) -> anyhow::Result<()> {
+/// Ends a guard with the processes of the command, unless it has ended. They use the mount at
+/// `point`.
+async fn end(guard: &mut Child, point: Option<&Path>) -> anyhow::Result<()> {
     let Some(process) = guard.id() else {
         return Ok(());
     };
     kill(Pid::from_raw(process as i32), Signal::SIGTERM)?;
     if timeout(KILL_WAIT, guard.wait()).await.is_err() {
-        umount2(point, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH)?;
+        if let Some(point) = point {
+            umount2(point, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH)?;
+        }
         guard.wait().await?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The transaction of one attempt: a snapshot, its private mount, one proposal.
+//! The transaction of one attempt: a snapshot, its private mount or preload server, one proposal.
 
 use std::{
     fs::File,
@@ -20,6 +20,7 @@ use fuse_frontend::{
 use in_process::{SystemClock, SystemEntropy};
 use nix::unistd::{getegid, geteuid, syncfs};
 use ports::Entropy as _;
+use preload_frontend::Server;
 use tokio::{
     runtime,
     task::{JoinHandle, spawn_blocking},
@@ -30,7 +31,7 @@ use transactions::serializable::{
     model::{At, Key, PinName, SessionId, Slot},
 };
 
-use super::attempts::{Decision, Volume};
+use super::attempts::{Decision, Variables, Volume};
 
 /// How often a snapshot is read, so that it stays readable: a third of the time for which it does.
 const READ_PERIOD: Duration = Duration::from_secs(20);
@@ -43,24 +44,69 @@ const ABORT_MAX: Duration = Duration::from_secs(5);
 /// The permissions of the root directory of a volume that has none yet.
 const ROOT_MODE: u32 = 0o755;
 
+/// How the command sees the volume.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// By a mount on this point.
+    Mount(PathBuf),
+    /// By a library that is preloaded into programs.
+    Preload(preload_frontend::Options),
+}
+
 /// The attempts of one `exec`.
 #[derive(Debug)]
 pub(super) struct Attempts {
     store: Arc<dyn VolumeStore>,
     entropy: Arc<SystemEntropy>,
+    way: Way,
     options: Options,
-    point: PathBuf,
     /// The pin of each attempt's snapshot, if an attempt may outlive a snapshot without one.
     pin: Option<PinName>,
     open: Option<Open>,
 }
 
-/// A transaction that is mounted.
+/// A transaction that the command sees.
 #[derive(Debug)]
 struct Open {
-    mount: Mount,
-    handler: Arc<FileHandler>,
+    shown: Shown,
     _keeps: Keeps,
+}
+
+#[derive(Debug)]
+enum Shown {
+    Mounted {
+        mount: Mount,
+        handler: Arc<FileHandler>,
+    },
+    Preloaded(Server),
+}
+
+impl Shown {
+    fn variables(&self) -> Variables {
+        match self {
+            Self::Mounted { .. } => Variables::new(),
+            Self::Preloaded(server) => server.environment().to_vec(),
+        }
+    }
+
+    /// Ends the view of the command, which has ended, within about `patience`. Returns the
+    /// transaction, without anything that could still change it.
+    async fn hide(self, patience: Duration) -> anyhow::Result<Transaction> {
+        let gone = || anyhow!("the transaction is gone");
+        match self {
+            Self::Mounted { mount, handler } => {
+                let unmounted = spawn_blocking(|| mount.unmount()).await?;
+                let transaction = handler.take().await.ok_or_else(gone)?;
+                match unmounted.context("the volume cannot be unmounted")? {
+                    Unmounted::Now => Ok(transaction),
+                    Unmounted::WhenUnused => {
+                        bail!("a process outside of the command uses the mount")
+                    }
+                }
+            }
+            Self::Preloaded(server) => server.finish(patience).await?.ok_or_else(gone),
+        }
+    }
 }
 
 /// Reads a snapshot from time to time, until it is dropped.
@@ -74,11 +120,11 @@ impl Drop for Keeps {
 }
 
 impl Attempts {
-    /// Attempts on the volume `name`, mounted on `point`, of at most `time_max` each.
+    /// Attempts on the volume `name`, of at most `time_max` each.
     pub(super) fn new(
         name: &str,
         store: Arc<dyn VolumeStore>,
-        point: PathBuf,
+        way: Way,
         is_read_only: bool,
         time_max: Duration,
     ) -> anyhow::Result<Self> {
@@ -90,6 +136,7 @@ impl Attempts {
         Ok(Self {
             store,
             entropy,
+            way,
             options: Options {
                 source: format!("landfast:{name}"),
                 readers: Readers::Task(runtime::Handle::current()),
@@ -98,7 +145,6 @@ impl Attempts {
                 allow_other: true,
                 checks_permissions: true,
             },
-            point,
             pin,
             open: None,
         })
@@ -124,36 +170,43 @@ impl Attempts {
             self.store.pin(name.clone(), slot).await?;
         }
         let transaction = files.begin_at(slot);
-        let handler = FileHandler::part_of(files, transaction, runtime::Handle::current());
-        let (point, mut options) = (self.point.clone(), self.options.clone());
-        options.wishes = handler.wishes();
-        let served: Arc<dyn Handler> = handler.clone();
-        let mounted = spawn_blocking(move || mount(&point, &options, &served)).await?;
         Ok(Open {
-            mount: mounted?,
-            handler,
+            shown: self.shown(files, transaction).await?,
             _keeps: Keeps(tokio::spawn(keep(Arc::clone(&self.store), slot))),
         })
     }
 
-    /// Unmounts. Returns the transaction, without anything that could still change it.
-    async fn closed(&mut self, open: Open) -> anyhow::Result<Transaction> {
-        let Open { mount, handler, .. } = open;
-        let unmounted = spawn_blocking(|| mount.unmount()).await?;
-        let transaction = handler.take().await;
-        let transaction = transaction.ok_or_else(|| anyhow!("the transaction is gone"))?;
-        match unmounted.context("the volume cannot be unmounted")? {
-            Unmounted::Now => Ok(transaction),
-            Unmounted::WhenUnused => bail!("a process outside of the command uses the mount"),
+    async fn shown(
+        &self,
+        files: Arc<FileSystem>,
+        transaction: Transaction,
+    ) -> anyhow::Result<Shown> {
+        let runtime = runtime::Handle::current();
+        match &self.way {
+            Way::Mount(point) => {
+                let handler = FileHandler::part_of(files, transaction, runtime);
+                let (point, mut options) = (point.clone(), self.options.clone());
+                options.wishes = handler.wishes();
+                let served: Arc<dyn Handler> = handler.clone();
+                let mounted = spawn_blocking(move || mount(&point, &options, &served)).await?;
+                let mount = mounted?;
+                Ok(Shown::Mounted { mount, handler })
+            }
+            Way::Preload(options) => {
+                let server = Server::start(transaction, options, runtime)?;
+                Ok(Shown::Preloaded(server))
+            }
         }
     }
 
-    /// Unmounts, and proposes the changes.
+    /// Hides the volume, and proposes the changes.
     async fn proposed(&mut self, open: Open) -> anyhow::Result<Result<files::Outcome, Errno>> {
-        // Writes to mapped memory may still be in the kernel.
-        let point = self.point.clone();
-        spawn_blocking(move || synced(&point)).await??;
-        let transaction = self.closed(open).await?;
+        if let Way::Mount(point) = &self.way {
+            // Writes to mapped memory may still be in the kernel.
+            let point = point.clone();
+            spawn_blocking(move || synced(&point)).await??;
+        }
+        let transaction = open.shown.hide(COMMIT_MAX).await?;
         let late = Instant::now() + COMMIT_MAX;
         Ok(transaction
             .commit(None, move || Instant::now() >= late)
@@ -172,13 +225,13 @@ impl Attempts {
 
 #[async_trait]
 impl Volume for Attempts {
-    async fn begin(&mut self) -> anyhow::Result<()> {
+    async fn begin(&mut self) -> anyhow::Result<Variables> {
         let begun = self.begun().await;
         if begun.is_err() {
             self.unpin().await;
         }
-        self.open = Some(begun?);
-        Ok(())
+        let open = self.open.insert(begun?);
+        Ok(open.shown.variables())
     }
 
     async fn commit(&mut self) -> anyhow::Result<Decision> {
@@ -199,7 +252,7 @@ impl Volume for Attempts {
     async fn abort(&mut self) -> anyhow::Result<()> {
         let open = self.open.take().context("no transaction is open")?;
         let ended = async {
-            if let Ok(transaction) = self.closed(open).await {
+            if let Ok(transaction) = open.shown.hide(ABORT_MAX / 2).await {
                 // The failure of the command is told either way.
                 let _ = self.store.externalize(transaction.point()).await;
             }

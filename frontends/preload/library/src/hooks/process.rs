@@ -103,17 +103,29 @@ fn canonical(path: *const c_char, to: *mut c_char) -> Result<*mut c_char> {
     }
 }
 
-/// Checks a program that the kernel will start. Errors: `ENOEXEC` for a static program. `EPERM` for
-/// a program that changes the user, because the dynamic linker would not preload into it.
+/// Checks a program that the kernel will start, or the interpreter of a script. Errors: `EACCES` for
+/// a program whose calls the library does not see. `EPERM` for one that changes the user, because
+/// the dynamic linker would not preload into it.
 fn check_program(path: *const c_char) -> Result<()> {
     if connection::get().is_none() {
         return Ok(());
     }
+    // Scripts name scripts, as often as the kernel allows.
+    let mut found = check_one(path)?;
+    for _ in 0..4 {
+        let Some(interpreter) = found else { break };
+        found = check_one(interpreter.as_ptr())?;
+    }
+    Ok(())
+}
+
+/// Checks one program. Returns the interpreter that it names if it is a script.
+fn check_one(path: *const c_char) -> Result<Option<PathBuffer>> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     let Ok(file) = syscall!(SYS_openat, libc::AT_FDCWD, path, flags, 0) else {
         // The kernel says why, or may start it all the same.
-        return Ok(());
+        return Ok(None);
     };
     let mut head = [0_u8; 4_096];
     let read = syscall!(SYS_pread64, file, head.as_mut_ptr(), head.len(), 0).unwrap_or(0);
@@ -132,14 +144,38 @@ fn check_program(path: *const c_char) -> Result<()> {
         ]);
         return Err(libc::EPERM);
     }
-    if is_static(&head[..read]) {
-        complain(&[
-            name,
-            b" is a static program, which cannot see the volume: use a mount, or run it outside",
-        ]);
-        return Err(libc::ENOEXEC);
-    }
-    Ok(())
+    let head = &head[..read];
+    let what: &[u8] = if is_static(head) {
+        b" is a static program"
+    } else if is_go(head) {
+        b" is a Go program, which makes system calls of its own"
+    } else {
+        return interpreter(head);
+    };
+    let why = b", so it cannot see the volume: use a mount, or run it outside";
+    complain(&[name, what, why]);
+    // After ENOEXEC a shell would read the program as a script.
+    Err(libc::EACCES)
+}
+
+/// The interpreter of a script with these first bytes.
+fn interpreter(head: &[u8]) -> Result<Option<PathBuffer>> {
+    let Some(line) = head.strip_prefix(b"#!") else {
+        return Ok(None);
+    };
+    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
+    let mut path = PathBuffer::new();
+    path.push(words.find(|word| !word.is_empty()).unwrap_or_default())?;
+    Ok(Some(path))
+}
+
+/// Whether these first bytes have the note that Go's linker writes into each program. It makes system
+/// calls without the C library, also if it is dynamic.
+fn is_go(head: &[u8]) -> bool {
+    let is_note =
+        |bytes: &[u8]| bytes.starts_with(&[4, 0, 0, 0]) && bytes.ends_with(b"\x04\0\0\0Go\0\0");
+    head.starts_with(b"\x7fELF") && head.windows(16).any(is_note)
 }
 
 /// Checks the program that a search by `PATH` finds. Errors: those of [`check_program`].

@@ -6,6 +6,7 @@ use std::{
     path::PathBuf,
     process::{Command, Output},
     sync::Arc,
+    time::Duration,
 };
 
 use files::{
@@ -75,6 +76,7 @@ impl World {
             at: AT.into(),
             buffers: Buffers::default(),
             library: Some(library()),
+            is_read_only: false,
         };
         let runtime = self.runtime.handle().clone();
         Server::start(self.files.begin(), &options, runtime).expect("started")
@@ -90,7 +92,8 @@ impl World {
 
     /// Commits what the programs of a server have done. Returns whether there was no conflict.
     fn commit(&self, server: Server) -> bool {
-        let transaction = server.finish().expect("no lost write");
+        let finished = self.runtime.block_on(server.finish(Duration::MAX));
+        let transaction = finished.expect("no lost write");
         let transaction = transaction.expect("a transaction");
         let committed = self.runtime.block_on(transaction.commit(None, || true));
         matches!(committed, Ok(Outcome::Committed { .. }))

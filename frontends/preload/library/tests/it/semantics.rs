@@ -216,21 +216,35 @@ fn programs_keep_the_volume_when_they_clear_the_environment() {
 }
 
 #[test]
-fn a_static_program_is_refused_by_name() {
+fn programs_that_make_system_calls_themselves_are_refused_by_name() {
     let world = World::new();
     let folder = tempfile::tempdir().expect("a folder");
-    let program = folder.path().join("static");
-    // An ELF header of a 64-bit program whose one program header is no interpreter.
-    let mut elf = vec![0; 64 + 56];
-    elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
-    (elf[32], elf[54], elf[56], elf[64]) = (64, 56, 1, 1);
-    std::fs::write(&program, elf).expect("written");
-    let server = world.transaction();
-    let program = program.display();
-    let output = sh(&server, &format!("chmod +x {program}; {program}"));
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("is a static program"), "{error}");
-    assert!(!output.status.success());
+    // An ELF header of a 64-bit program with one program header.
+    let elf = |kind: u8, rest: &[u8]| {
+        let mut elf = vec![0; 64 + 56];
+        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        (elf[32], elf[54], elf[56], elf[64]) = (64, 56, 1, kind);
+        [&elf, rest].concat()
+    };
+    let note = b"\x04\0\0\0\x53\0\0\0\x04\0\0\0Go\0\0";
+    let (data, interpreter) = (1, 3);
+    for (name, bytes, complaint) in [
+        ("static", elf(data, b""), "is a static program"),
+        ("go", elf(interpreter, note), "is a Go program"),
+    ] {
+        let (program, script) = (folder.path().join(name), folder.path().join("script"));
+        std::fs::write(&program, bytes).expect("written");
+        let program = program.display();
+        std::fs::write(&script, format!("#! {program} -e\n")).expect("written");
+        let script = script.display();
+        for started in [&program, &script] {
+            let server = world.transaction();
+            let output = sh(&server, &format!("chmod +x {program} {script}; {started}"));
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(error.contains(&format!("{program} {complaint}")), "{error}");
+            assert!(!output.status.success());
+        }
+    }
 }
 
 #[test]
