@@ -93,6 +93,7 @@ impl Node {
     }
 
     pub(super) async fn set_attributes(self: Arc<Self>, ino: Ino, set: SetAttr) -> Outcome {
+        self.changes(ino);
         let set = set_attributes(set);
         let changed = self.calls.change(move |transaction| {
             async move {
@@ -129,6 +130,7 @@ impl Node {
             made => made?,
         };
         self.calls.hold(attributes.ino).await?;
+        self.opens_new(attributes.ino);
         Ok(self.created(&attributes))
     }
 
@@ -139,7 +141,10 @@ impl Node {
             .calls
             .run(move |transaction| transaction.getattr(ino).boxed());
         match found.await {
-            Ok(attributes) => Ok(self.created(&attributes)),
+            Ok(attributes) => {
+                self.opens_new(ino);
+                Ok(self.created(&attributes))
+            }
             Err(errno) => {
                 self.calls.close(ino).await?;
                 Err(errno.into())
@@ -228,6 +233,15 @@ impl Node {
         });
         renamed.await?;
         Ok(Answer::Done)
+    }
+
+    /// Notes that a file is opened that the kernel has no pages of.
+    fn opens_new(&self, ino: Ino) {
+        if let Some(invocations) = &self.invocations {
+            invocations.open(ino, true);
+            invocations.decided(ino, true, None);
+            invocations.change(ino);
+        }
     }
 
     fn created(&self, attributes: &Attributes) -> Answer {
