@@ -255,7 +255,8 @@ impl VolumeMount for InstanceMount {
             return Err(why.to_owned());
         }
         match transaction.commit(None, || false).await {
-            Ok(Outcome::Committed { point }) => {
+            Ok(Outcome::Committed { point, slot }) => {
+                self.handler.committed(slot);
                 self.end();
                 let durable = self.volume.store.externalize(point).await;
                 durable.map_err(|error| error.to_string())?;

@@ -14,6 +14,8 @@ CALLS = """
     import time
 
     ROOT = "/mnt/data"
+    KEPT = {}
+    ATTEMPTS = {}
 
     def handler(event, context):
         return getattr(Calls, event["call"])(*event.get("with", []))
@@ -35,6 +37,27 @@ CALLS = """
             os._exit(3)
         def read(name):
             return open(path(name)).read()
+        def replace(name, text):
+            with open(path(name), "r+") as file:
+                file.write(text)
+            return open(path(name)).read()
+        def replace_and_fail(name, text):
+            Calls.replace(name, text)
+            raise RuntimeError("no")
+        def keep_open(name):
+            kept = KEPT.setdefault(name, os.open(path(name), os.O_RDONLY))
+            return os.pread(kept, 100, 0).decode()
+        def rename(name, to):
+            os.rename(path(name), path(to))
+            return [os.path.exists(path(name)), open(path(to)).read()]
+        def exists(name):
+            return os.path.exists(path(name))
+        def create(name):
+            os.makedirs(path("d"), exist_ok=True)
+            ATTEMPTS[name] = ATTEMPTS.get(name, 0) + 1
+            open(path("d/" + name), "x").close()
+            time.sleep(0.2)
+            return ATTEMPTS[name]
         def list():
             return sorted(os.listdir(ROOT))
         def mapped(name, text):
@@ -281,6 +304,38 @@ def a_step_that_runs_again_commits_its_volume_transaction_once(volume, tmp_path,
     assert status == 200 and run.get("output") == "done", run
     assert _books(volume, "a", "b") == ([1, 1], ["a", "b"])
     app.command("functions", "remove", app.name)
+
+
+def pages_that_the_kernel_keeps_are_of_the_snapshot(app, volume):
+    volume.run("printf 12345 > kept")
+    assert [_done(app, "read", "kept") for _ in range(2)] == ["12345"] * 2
+    volume.run("printf 2 | dd of=kept conv=notrunc status=none; touch -d 2020-01-01 kept")
+    assert _done(app, "read", "kept") == "22345", "of the same length"
+    assert _done(app, "replace", "kept", "3") == "32345"
+    failed, _ = _called(app, "replace_and_fail", "kept", "4")
+    assert failed and _done(app, "read", "kept") == "32345", "what was dropped is not seen"
+    assert [_done(app, "keep_open", "kept") for _ in range(2)] == ["32345"] * 2
+    volume.run("printf 5 | dd of=kept conv=notrunc status=none")
+    assert _done(app, "keep_open", "kept") == "52345", "of a file that stays open"
+    assert _done(app, "read", "kept") == "52345"
+
+
+def names_that_the_kernel_keeps_are_of_the_snapshot(app, volume):
+    volume.run("printf one > a")
+    assert _done(app, "exists", "a") and not _done(app, "exists", "b")
+    volume.run("mv a b")
+    assert not _done(app, "exists", "a") and _done(app, "exists", "b")
+    assert _done(app, "rename", "b", "c") == [False, "one"]
+    volume.run("printf two > b; mv b c")
+    assert _done(app, "read", "c") == "two" and not _done(app, "exists", "b")
+
+
+def other_files_in_one_directory_are_no_conflict(app, volume):
+    _done(app, "create", "first")
+    calls = 6
+    attempts = application.at_once(*[lambda n=n: _done(app, "create", str(n)) for n in range(calls)])
+    assert attempts == [1] * calls
+    assert len(volume.run("ls d").split()) == calls + 1
 
 
 def a_function_that_only_reads_cannot_write(volume, tmp_path):

@@ -246,7 +246,12 @@ fn run<I: FnMut() -> Counts + Send>(
             .map(|mut iterate| {
                 let (barrier, ended) = (&barrier, &ended);
                 scope.spawn(move || {
-                    let mut counts = Counts::default();
+                    // A first iteration, so that functions are warm.
+                    let mut counts = Counts {
+                        calls: 0,
+                        blocks: 0,
+                        ..iterate()
+                    };
                     barrier.wait();
                     while !ended.load(Ordering::Relaxed) {
                         counts.add(iterate());

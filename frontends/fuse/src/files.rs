@@ -39,6 +39,7 @@ use files::{
     model::{Attributes, Kind},
 };
 use tokio::{runtime::Handle, sync::watch};
+use transactions::serializable::model::Slot;
 
 use self::{
     answer::{Answer, Outcome},
@@ -210,6 +211,14 @@ impl FileHandler {
     /// unless the last one was not taken.
     pub async fn begin(&self) {
         self.node.calls.begin().await;
+    }
+
+    /// The transaction that was taken has committed, at `slot` if it has written anything. Without
+    /// this, the next one drops what it has changed from the kernel.
+    pub fn committed(&self, slot: Option<Slot>) {
+        if let Some(invocations) = &self.node.invocations {
+            invocations.committed(slot);
+        }
     }
 
     /// Whether the kernel may have names, attributes or pages of earlier transactions.

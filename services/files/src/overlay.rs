@@ -20,8 +20,9 @@ use transactions::serializable::{
     VolumeStore,
     apply::{Piece, patched},
     model::{
-        At, Entry, Is, KEYS_MAX, Key, KeyRange, PAGE_BYTES_MAX, PageLimits, Patch, Predicate,
-        Proposal, ProposalId, Slot, StageId, Write, Writes, encode_part, number_bytes, number_in,
+        At, Changed, Entry, Groups, Is, KEYS_MAX, Key, KeyRange, PAGE_BYTES_MAX, PageLimits, Patch,
+        Predicate, Proposal, ProposalId, Slot, StageId, Write, Writes, encode_part, number_bytes,
+        number_in,
         proposal::{INLINE_BYTES_MAX, PART_BYTES_MAX, STAGED_BYTES_MAX},
     },
 };
@@ -317,6 +318,23 @@ impl Overlay {
                 next => return Ok((found, next)),
             }
         }
+    }
+
+    /// Depends on `keys` as if it had read them, if none was
+    /// written after `since`. Whether it does.
+    pub(crate) async fn depend_on(&mut self, keys: &[Key], since: Slot) -> Result<bool> {
+        let groups: BTreeSet<Bytes> = keys.iter().map(Key::group).cloned().collect();
+        let groups = Groups::Of(groups.into_iter().collect());
+        let answer = self.store.changed_since(since, &groups).await;
+        let Changed::Keys { keys: changed, .. } = self.note(answer)? else {
+            return Ok(false);
+        };
+        let changed: BTreeSet<Key> = changed.into_iter().collect();
+        if keys.iter().any(|key| changed.contains(key)) {
+            return Ok(false);
+        }
+        self.reads.extend(keys.iter().cloned());
+        Ok(true)
     }
 
     /// Drops the dependencies of the transaction in a range. Only mutants do.

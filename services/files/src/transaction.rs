@@ -91,6 +91,8 @@ pub enum Outcome {
     Committed {
         /// The point.
         point: DurabilityPoint,
+        /// Its slot, if it has written anything: until there its reads held.
+        slot: Option<Slot>,
     },
     /// Another transaction wrote a value that it read. Without a key: its snapshot is too old, its
     /// stage is lost, or the volume did not answer one of its calls. Nothing took effect. Begin
@@ -174,8 +176,8 @@ impl Transaction {
     ) -> Result<Outcome> {
         if self.overlay.needs_no_verdict() {
             self.learn(None);
-            let point = self.overlay.point();
-            return Ok(Outcome::Committed { point });
+            let (point, slot) = (self.overlay.point(), None);
+            return Ok(Outcome::Committed { point, slot });
         }
         if self.overlay.failure().is_some() {
             // A call has failed half way.
@@ -205,8 +207,9 @@ impl Transaction {
         match verdict {
             Verdict::Committed { slot, .. } => {
                 self.learn(Some(slot));
+                let slot = (!self.overlay.is_read_only()).then_some(slot);
                 let point = self.overlay.point();
-                Ok(Outcome::Committed { point })
+                Ok(Outcome::Committed { point, slot })
             }
             Verdict::Conflict { key } => Ok(Outcome::Conflict { key: Some(key) }),
             // A stage is lost if the server has started again.

@@ -1,6 +1,6 @@
 //! Calls on open files.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
 use files::{
@@ -9,13 +9,15 @@ use files::{
 };
 use futures_util::future::FutureExt as _;
 use nix::libc;
+use transactions::serializable::model::Slot;
 
 use super::{
     Node,
     answer::{self, Answer, Outcome},
+    invocations::Opening,
     names::privileges,
 };
-use crate::wire::{Errno, Reply, Write};
+use crate::wire::{Errno, OPEN_KEEP_CACHE, Reply, Write};
 
 const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
 const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
@@ -24,6 +26,8 @@ const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
 /// Where a write goes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
+    /// Where the kernel has the data.
+    at: u64,
     /// `None`: to the end, as O_APPEND asks. The kernel's offset may be from an old length.
     offset: Option<u64>,
     privileges: Privileges,
@@ -35,6 +39,7 @@ impl Target {
     pub(super) fn of(write: &Write<'_>) -> Self {
         let is_append = write.flags & libc::O_APPEND as u32 != 0 && !write.is_cached;
         Self {
+            at: write.offset,
             offset: (!is_append).then_some(write.offset),
             privileges: privileges(write.kills_privileges),
             is_synced: write.flags & libc::O_DSYNC as u32 != 0,
@@ -51,7 +56,11 @@ impl Node {
         kills_privileges: bool,
     ) -> Outcome {
         self.calls.hold(ino).await?;
-        if flags & libc::O_TRUNC as u32 != 0 {
+        let is_truncated = flags & libc::O_TRUNC as u32 != 0;
+        let is_blind = flags & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32;
+        let keeps = self.keeps_pages(ino, is_blind || is_truncated).await?;
+        if is_truncated {
+            self.changes(ino);
             let set = SetAttributes {
                 size: Some(0),
                 privileges: privileges(kills_privileges),
@@ -68,12 +77,63 @@ impl Node {
         if self.gathers_writes() {
             self.writers.open(ino, flags);
         }
-        Ok(answer::opened(0, self.caching.open_flags))
+        let dropped = if keeps { 0 } else { OPEN_KEEP_CACHE };
+        Ok(answer::opened(0, self.caching.open_flags & !dropped))
+    }
+
+    /// Whether the kernel may use the pages of a file that it has from earlier transactions.
+    async fn keeps_pages(&self, ino: Ino, is_blind: bool) -> Result<bool, Errno> {
+        let Some(invocations) = &self.invocations else {
+            return Ok(true);
+        };
+        let opening = invocations.open(ino, is_blind);
+        let (since, blocks) = match opening {
+            Opening::Check(since, blocks) => (Some(since), blocks),
+            Opening::Decided(true) => return Ok(true),
+            Opening::Decided(false) => (None, BTreeSet::new()),
+        };
+        let checked = self.calls.run(move |transaction| {
+            let blocks = blocks.clone();
+            async move {
+                // The first call may be this one, so the slot is known after it.
+                let since = since.unwrap_or(Slot(u64::MAX));
+                let is_same = transaction.reread(ino, since, &blocks).await?;
+                Ok((is_same, transaction.slot()))
+            }
+            .boxed()
+        });
+        let (is_same, at) = match checked.await {
+            Ok(checked) => checked,
+            Err(errno) => {
+                invocations.close(ino);
+                return Err(errno.into());
+            }
+        };
+        invocations.decided(ino, is_same, at);
+        Ok(is_same)
+    }
+
+    /// Notes that the kernel changes the pages of a file.
+    pub(super) fn changes(&self, ino: Ino) {
+        if let Some(invocations) = &self.invocations {
+            invocations.change(ino);
+        }
+    }
+
+    fn gives(&self, ino: Ino, offset: u64, count: u64) {
+        if let Some(invocations) = &self.invocations {
+            let block_bytes = u64::from(self.block_bytes);
+            let end = (offset + count).div_ceil(block_bytes);
+            invocations.give_blocks(ino, offset / block_bytes..end);
+        }
     }
 
     pub(super) async fn release(self: Arc<Self>, ino: Ino, flock_owner: Option<u64>) -> Outcome {
         if let Some(owner) = flock_owner {
             self.unlock_file(ino, owner).await?;
+        }
+        if let Some(invocations) = &self.invocations {
+            invocations.close(ino);
         }
         self.calls.close(ino).await?;
         Ok(Answer::Done)
@@ -81,6 +141,7 @@ impl Node {
 
     pub(super) async fn read(self: Arc<Self>, ino: Ino, offset: u64, size: u32) -> Outcome {
         let count = u64::from(size);
+        self.gives(ino, offset, count);
         let data = self
             .calls
             .run(move |transaction| transaction.read(ino, offset, count).boxed());
@@ -92,8 +153,11 @@ impl Node {
             offset,
             privileges,
             is_synced,
+            ..
         } = target;
         let count = data.len() as u32;
+        self.changes(ino);
+        self.gives(ino, target.at, data.len() as u64);
         let written = self.calls.change(move |transaction| {
             let data = data.clone();
             async move {
@@ -128,6 +192,7 @@ impl Node {
             ZERO_RANGE => Allocation::ZeroRange,
             _ => return Err(Errno::EOPNOTSUPP),
         };
+        self.changes(ino);
         let allocated = self.calls.change(move |transaction| {
             transaction
                 .fallocate(ino, allocation, offset, length)

@@ -93,6 +93,7 @@ impl Node {
     }
 
     pub(super) async fn set_attributes(self: Arc<Self>, ino: Ino, set: SetAttr) -> Outcome {
+        self.changes(ino);
         let set = set_attributes(set);
         let changed = self.calls.change(move |transaction| {
             async move {
@@ -121,6 +122,7 @@ impl Node {
             }
             made => made?,
         };
+        self.opens_new(attributes.ino);
         Ok(self.created(&attributes, flags))
     }
 
@@ -136,7 +138,10 @@ impl Node {
             .calls
             .run(move |transaction| transaction.getattr(ino).boxed());
         match found.await {
-            Ok(attributes) => Ok(self.created(&attributes, flags)),
+            Ok(attributes) => {
+                self.opens_new(ino);
+                Ok(self.created(&attributes, flags))
+            }
             Err(errno) => {
                 self.calls.close(ino).await?;
                 Err(errno.into())
@@ -225,6 +230,15 @@ impl Node {
         });
         renamed.await?;
         Ok(Answer::Done)
+    }
+
+    /// Notes that a file is opened that the kernel has no pages of.
+    fn opens_new(&self, ino: Ino) {
+        if let Some(invocations) = &self.invocations {
+            invocations.open(ino, true);
+            invocations.decided(ino, true, None);
+            invocations.change(ino);
+        }
     }
 
     fn created(&self, attributes: &Attributes, flags: u32) -> Answer {

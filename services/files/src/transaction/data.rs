@@ -3,8 +3,10 @@
 //! An absent block is zeros, and a short one ends in zeros. Bytes after the length are zeros or
 //! absent, so a file that grows shows none of its former contents.
 
+use std::collections::BTreeSet;
+
 use bytes::{Bytes, BytesMut};
-use transactions::serializable::model::Patch;
+use transactions::serializable::model::{Patch, Slot};
 
 use super::{Steps, Transaction};
 use crate::{
@@ -56,6 +58,19 @@ impl Transaction {
             }
         }
         Ok(data.freeze())
+    }
+
+    /// Reads the length, and blocks that the caller knows as of `since`, unless one of them was written
+    /// since then. Whether it does. Errors: `ENOENT`.
+    pub async fn reread(&mut self, ino: Ino, since: Slot, blocks: &BTreeSet<u64>) -> Result<bool> {
+        self.file(ino).await?;
+        if self.slot().is_none_or(|at| at < since) {
+            return Ok(false);
+        }
+        self.overlay.number(inode::field(ino, Field::Size)).await?;
+        let keys = blocks.iter().map(|number| inode::block(ino, *number));
+        let keys: Vec<_> = keys.collect();
+        self.overlay.depend_on(&keys, since).await
     }
 
     /// Writes `data` at `offset`, and lengthens the file if it ends before. It does not depend on
