@@ -415,6 +415,10 @@ fn transactions(
         }
         service = service.objects(MeteredObjects::around(packs.objects(), Arc::clone(meter)));
     }
+    if !provider.is_shared() {
+        let objects = Arc::clone(&provider.objects);
+        service = service.volume_objects(MeteredObjects::around(objects, Arc::clone(meter)));
+    }
     if let Some(Member { membership, peers }) = member {
         service = service.among(membership, peers);
     }

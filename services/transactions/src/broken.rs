@@ -174,6 +174,10 @@ pub enum Broken {
     InstallsBehindSuccessor,
     /// V1: a proposal that is older than the validator is decided without the change rows.
     SkipsChangeRows,
+    /// V2: an object is deleted although versions still lie in it.
+    DeletesReferencedObjects,
+    /// V6: rows name an object before it is put.
+    RowsBeforeObject,
     /// V2: slots that the store has lost count as slots that wrote nothing.
     ForgetsLostSlots,
     /// V7: a proposal is ordered while sessions still have leases on what it writes.

@@ -101,6 +101,10 @@ pub struct Config {
     /// How many writes the sequencer remembers for validation. A transaction that read before the
     /// oldest is refused.
     pub last_writers_max: usize,
+    /// From how many bytes on a value of a volume is large: it may lie in an object.
+    pub volume_value_bytes_min: usize,
+    /// The fewest bytes of large values that are put as one object. Fewer stay in their rows.
+    pub volume_object_bytes_min: usize,
     /// Whether garbage is collected. Only measurements of its cost turn it off.
     #[doc(hidden)]
     pub collects: bool,
@@ -150,6 +154,8 @@ impl Default for Config {
             effects_inline_bytes_max: 64 << 10,
             unsent_max: 10_000,
             last_writers_max: 1_000_000,
+            volume_value_bytes_min: 4 << 10,
+            volume_object_bytes_min: 1 << 20,
             collects: true,
             mutant: Mutant::NONE,
         }

@@ -15,7 +15,10 @@ use parking_lot::Mutex;
 use ports::{Clock, Entropy, key_value::SharedKeyValue};
 use tokio::{sync::oneshot, task::JoinSet};
 
-use crate::{Config, Error, Result, broken::Broken, figures::Counters, storage::node_log::Bounds};
+use crate::{
+    Config, Error, Result, broken::Broken, figures::Counters, packing::SharedObjects,
+    storage::node_log::Bounds,
+};
 
 /// The state that all parts of the engine share. It holds no state of the protocol.
 #[derive(Debug)]
@@ -25,6 +28,8 @@ pub(crate) struct Context {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) config: Config,
     pub(crate) counters: Counters,
+    /// Where volumes keep large values; `None`: in their rows.
+    pub(crate) volume_objects: Option<SharedObjects>,
     /// Whether no other node shares the store.
     pub(crate) is_alone: bool,
     pub(crate) tasks: Weak<Tasks>,

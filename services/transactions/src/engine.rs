@@ -70,7 +70,7 @@ impl Engine {
     pub(crate) fn new(
         parts: Parts,
         destinations: Destinations,
-        objects: Option<SharedObjects>,
+        (objects, volume_objects): (Option<SharedObjects>, Option<SharedObjects>),
         membership: Arc<dyn Membership>,
         peers: Option<Arc<dyn Peers>>,
         config: Config,
@@ -82,6 +82,7 @@ impl Engine {
             entropy: parts.entropy,
             config,
             counters: Counters::default(),
+            volume_objects,
             is_alone: peers.is_none(),
             tasks: Arc::downgrade(&tasks),
         });

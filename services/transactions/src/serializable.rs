@@ -21,9 +21,9 @@
 //!   has the keys and records that slots are installed into. All of them are pure.
 //! - [`lock_table`] grants locks, for all implementations. [`lease_table`] has the leases of sessions.
 //! - [`volume`] writes the log and the rows of a volume. [`overlay`] holds its uninstalled slots,
-//!   [`newest`] caches installed values, and [`snapshots`] the moments that reads may still name.
-//!   [`registry`] has the rows that name volumes, [`open_volumes`] those of one start of the node,
-//!   and [`deletion`] deletes their data.
+//!   [`objects`] keeps large values, [`newest`] caches installed values, and [`snapshots`] the
+//!   moments that reads may still name. [`registry`] has the rows that name volumes,
+//!   [`open_volumes`] those of one start of the node, and [`deletion`] deletes their data.
 
 pub mod apply;
 #[cfg(any(test, feature = "contract"))]
@@ -35,6 +35,7 @@ pub mod lock_table;
 pub mod model;
 pub mod model_volume;
 mod newest;
+mod objects;
 pub(crate) mod open_volumes;
 mod overlay;
 pub(crate) mod registry;

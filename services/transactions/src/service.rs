@@ -67,6 +67,7 @@ pub struct Builder {
     parts: Parts,
     destinations: Destinations,
     objects: Option<SharedObjects>,
+    volume_objects: Option<SharedObjects>,
     among: Option<(Arc<dyn Membership>, Arc<dyn Peers>)>,
 }
 
@@ -88,6 +89,15 @@ impl Builder {
         }
     }
 
+    /// Keeps large values of volumes in `objects`. Once a store has used an object store so, it must
+    /// always be given the same one.
+    pub fn volume_objects(self, objects: SharedObjects) -> Self {
+        Self {
+            volume_objects: Some(objects),
+            ..self
+        }
+    }
+
     /// Makes this one of several nodes on a shared store. `membership` lists them and `peers`
     /// reaches them. Each node answers the others through [`Engine::answer_peer`].
     pub fn among(self, membership: Arc<dyn Membership>, peers: Arc<dyn Peers>) -> Self {
@@ -103,8 +113,10 @@ impl Builder {
             parts,
             destinations,
             objects,
+            volume_objects,
             among,
         } = self;
+        let objects = (objects, volume_objects);
         let (membership, peers) = match among {
             Some((membership, peers)) => (membership, Some(peers)),
             None => (Arc::new(Alone::default()) as _, None),
@@ -122,6 +134,7 @@ impl Service {
             parts,
             destinations: Destinations::default(),
             objects: None,
+            volume_objects: None,
             among: None,
         }
     }

@@ -241,12 +241,11 @@ impl Cluster {
                 let service = Service::builder(parts).destinations(destinations);
                 (service.objects(self.objects(&life)).build(config), None)
             }
-            None => (
-                Service::builder(parts)
-                    .destinations(destinations)
-                    .build(config),
-                None,
-            ),
+            None => {
+                let service = Service::builder(parts).destinations(destinations);
+                let service = service.volume_objects(self.objects(&life));
+                (service.build(config), None)
+            }
             Some(Among {
                 network, ensemble, ..
             }) => {

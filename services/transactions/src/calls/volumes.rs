@@ -85,9 +85,10 @@ impl EngineVolumes {
             if !node.volumes.begins_to_delete(row.keyspace) {
                 continue;
             }
-            let of_task = Arc::clone(node);
+            let (of_task, objects) = (Arc::clone(node), self.calls.context.volume_objects.clone());
             node.spawn(&self.calls.context, async move {
-                if let Err(error) = deletion::delete_data(&of_task.store, &row).await {
+                let deleted = deletion::delete_data(&of_task.store, objects.as_ref(), &row);
+                if let Err(error) = deleted.await {
                     tracing::warn!(
                         %error,
                         keyspace = row.keyspace.0,

@@ -8,8 +8,10 @@ use ports::{Update, key_value::Scan};
 
 use crate::{
     Result,
+    packing::SharedObjects,
     serializable::{
         model::StageId,
+        objects,
         registry::{self, VolumeRow},
         rows,
     },
@@ -21,8 +23,17 @@ const PAGE_ITEMS: usize = 100;
 
 /// Deletes all data of the volume with this keyspace, and the pin that kept the snapshot it
 /// was cloned from.
-pub(crate) async fn delete_data(store: &Store, row: &VolumeRow) -> Result<()> {
+pub(crate) async fn delete_data(
+    store: &Store,
+    objects: Option<&SharedObjects>,
+    row: &VolumeRow,
+) -> Result<()> {
     let keyspace = row.keyspace;
+    if let Some(objects) = objects {
+        for id in objects::list(store, objects, keyspace).await? {
+            objects::delete(store, objects, keyspace, id).await?;
+        }
+    }
     if let Some((parent, _)) = row.parents.first() {
         let pin = rows::pin(*parent, &rows::pin_of_clone(keyspace));
         store.finish(&Update::delete(pin)).await?;

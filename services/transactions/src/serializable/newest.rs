@@ -14,7 +14,13 @@ use quick_cache::{
     unsync::{Cache, DefaultLifecycle},
 };
 
-use crate::serializable::model::{Key, Slot};
+use crate::{
+    model::KeyspaceId,
+    serializable::{
+        model::{Key, Slot},
+        rows::Place,
+    },
+};
 
 /// The most bytes of values of one volume.
 const BYTES_MAX: u64 = 64 << 20;
@@ -23,14 +29,41 @@ const ENTRY_BYTES: u64 = 160;
 /// The typical bytes of an entry: only sizes the cache's tables at creation.
 const ENTRY_BYTES_TYPICAL: u64 = 4 << 10;
 
+/// A value, or where it lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Content {
+    Here(Bytes),
+    /// In an object of the volume with this keyspace.
+    Placed(KeyspaceId, Place),
+}
+
+impl Content {
+    pub(crate) fn bytes_len(&self) -> usize {
+        match self {
+            Self::Here(value) => value.len(),
+            Self::Placed(_, place) => place.bytes as usize,
+        }
+    }
+}
+
 /// The value of a key in its rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Stored {
-    pub(crate) value: Option<Bytes>,
+    pub(crate) value: Option<Content>,
     /// The slot that wrote it.
     pub(crate) since: Slot,
     /// The deltas since the last whole value.
     pub(crate) deltas: usize,
+}
+
+impl Stored {
+    /// Its value, unless that lies in an object.
+    pub(crate) fn bytes(&self) -> Option<&Bytes> {
+        match &self.value {
+            Some(Content::Here(value)) => Some(value),
+            Some(Content::Placed(..)) | None => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -38,7 +71,7 @@ struct Weigh;
 
 impl Weighter<Key, Stored> for Weigh {
     fn weight(&self, key: &Key, stored: &Stored) -> u64 {
-        let value = stored.value.as_ref().map_or(0, Bytes::len);
+        let value = stored.bytes().map_or(0, Bytes::len);
         ENTRY_BYTES + (key.bytes_len() + value) as u64
     }
 }

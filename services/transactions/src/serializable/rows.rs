@@ -1,4 +1,4 @@
-//! The rows of volumes: partitions and sort keys in both directions, and the two records that the
+//! The rows of volumes: partitions and sort keys in both directions, and the records that the
 //! log is installed into.
 //!
 //! All partitions begin with `t/`, as those of [`layout`]. Versions are spread over 256 shards by
@@ -22,10 +22,10 @@ use crate::{
     model::KeyspaceId,
     serializable::{
         FORMAT,
-        apply::{Change, is_in_bounds},
+        apply::{Change, Piece, is_in_bounds},
         model::{
             GROUP_BYTES_MAX, Key, KeyRange, NAME_BYTES_MAX, PinName, Predicate, Proposal,
-            ProposalId, Refusal, Slot, StageId, Verdict,
+            ProposalId, Refusal, Slot, StageId, VALUE_BYTES_MAX, Verdict,
         },
     },
     storage::layout,
@@ -43,6 +43,8 @@ pub const CHANGES: &[u8] = b"t/xc/";
 pub const INSTALLED: &[u8] = b"t/xi/";
 /// The prefix of partitions of pins.
 pub const PINS: &[u8] = b"t/xp/";
+/// The prefix of partitions of objects.
+pub const OBJECTS: &[u8] = b"t/xo/";
 /// The prefix of partitions of the outcomes of client ids.
 pub const OUTCOMES: &[u8] = b"t/xn/";
 
@@ -148,6 +150,16 @@ pub fn change_slot(sort: &[u8]) -> Option<Slot> {
     (part.len() == 4).then_some(Slot(u64::from_be_bytes(*slot)))
 }
 
+/// The partition of a volume's objects.
+pub fn objects(keyspace: KeyspaceId) -> Bytes {
+    of_keyspace(OBJECTS, keyspace)
+}
+
+/// The row of an object.
+pub fn object(keyspace: KeyspaceId, id: ObjectId) -> ItemKey {
+    ItemKey::new(objects(keyspace), id.0)
+}
+
 /// The version of `key` that `slot` wrote.
 pub fn version(keyspace: KeyspaceId, key: &Key, slot: Slot) -> ItemKey {
     let mut sort = prefix(key, END);
@@ -214,7 +226,7 @@ pub fn outcome_buckets(keyspace: KeyspaceId) -> impl Iterator<Item = Bytes> {
 
 /// All partitions that hold the rows of a volume, except those of its stages.
 pub fn partitions(keyspace: KeyspaceId) -> impl Iterator<Item = Bytes> {
-    let single = [CHANGES, INSTALLED, PINS].map(|prefix| of_keyspace(prefix, keyspace));
+    let single = [CHANGES, INSTALLED, PINS, OBJECTS].map(|prefix| of_keyspace(prefix, keyspace));
     let versions = version_shards(keyspace);
     versions.chain(outcome_buckets(keyspace)).chain(single)
 }
@@ -264,19 +276,95 @@ impl VersionRow {
         FORMAT.encode(&Self { crc, change }, bytes_len)
     }
 
-    /// Decodes the bytes of [`VersionRow::encode`]. Errors: `Corrupt`.
-    pub fn decode(row: &[u8]) -> Result<Change> {
+    /// Encodes the place of a whole value.
+    pub fn encode_placed(place: Place) -> Bytes {
+        let change = FORMAT.encode(&Stored::Placed(place), 64);
+        let crc = crc32fast::hash(&change);
+        FORMAT.encode(&Self { crc, change }, 96)
+    }
+
+    /// Decodes the bytes of [`VersionRow::encode`] or [`VersionRow::encode_placed`]. Errors:
+    /// `Corrupt`.
+    pub fn decode(row: &[u8]) -> Result<Version> {
         let Self { crc, change } = FORMAT.decode(row, "a version of a volume")?;
         if crc32fast::hash(&change) != crc {
             let why = "a version of a volume does not match its checksum";
             return Err(Error::Corrupt(why.into()));
         }
-        let change: Change = FORMAT.decode(&change, "a version of a volume")?;
+        let change = match FORMAT.decode(&change, "a version of a volume")? {
+            Stored::Put(value) => Change::Put(value),
+            Stored::Delete => Change::Delete,
+            Stored::Patch(pieces) => Change::Patch(pieces),
+            Stored::Placed(place) if place.bytes as usize <= VALUE_BYTES_MAX => {
+                return Ok(Version::Placed(place));
+            }
+            Stored::Placed(_) => return Err(too_long()),
+        };
         if !is_in_bounds(&change) {
-            let why = "a version of a volume is longer than any value";
-            return Err(Error::Corrupt(why.into()));
+            return Err(too_long());
         }
-        Ok(change)
+        Ok(Version::Here(change))
+    }
+}
+
+fn too_long() -> Error {
+    Error::Corrupt("a version of a volume is longer than any value".into())
+}
+
+/// The name of an object that holds values of a volume: random bytes, used once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ObjectId(pub [u8; 16]);
+
+/// The place of a value in an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The object.
+    pub object: ObjectId,
+    /// Where the value begins there.
+    pub offset: u32,
+    /// Its length.
+    pub bytes: u32,
+    /// Its CRC-32.
+    pub crc: u32,
+}
+
+/// The content of a version's row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Version {
+    /// A change.
+    Here(Change),
+    /// A whole value that lies in an object.
+    Placed(Place),
+}
+
+/// The encoded form of a [`Version`].
+#[derive(Serialize, Deserialize)]
+enum Stored {
+    Put(Bytes),
+    Delete,
+    Patch(Vec<Piece>),
+    Placed(Place),
+}
+
+/// The versions that lay in an object when it was put.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectRow {
+    /// The bytes of the object.
+    pub bytes: u64,
+    /// The keys and slots of its versions.
+    pub versions: Vec<(Key, Slot)>,
+}
+
+impl ObjectRow {
+    /// Encodes it.
+    pub fn encode(&self) -> Bytes {
+        let keys = self.versions.iter().map(|(key, _)| key.bytes_len() + 16);
+        FORMAT.encode(self, keys.sum::<usize>() + 16)
+    }
+
+    /// Decodes the bytes of [`ObjectRow::encode`]. Errors: `Corrupt`.
+    pub fn decode(row: &[u8]) -> Result<Self> {
+        Ok(FORMAT.decode(row, "an object of a volume")?)
     }
 }
 

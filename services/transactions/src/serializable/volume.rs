@@ -22,6 +22,7 @@ mod collect;
 mod install;
 mod late;
 mod leases;
+mod objects;
 mod order;
 mod reading;
 mod sessions;
@@ -59,7 +60,7 @@ use crate::{
         newest::Newest,
         overlay::Overlay,
         registry::put,
-        rows::{self, InstalledState},
+        rows::{self, InstalledState, ObjectId},
         snapshots::Snapshots,
     },
     storage::store::Store,
@@ -116,6 +117,10 @@ struct State {
     stages_used: VecDeque<StageId>,
     /// The last stages whose rows list them.
     stages_listed: VecDeque<StageId>,
+    /// Objects that may have no version left, or no row.
+    doubtful: BTreeSet<ObjectId>,
+    /// Whether the next collection looks for objects that an earlier start left.
+    lists_objects: bool,
     snapshots: Snapshots,
     pins: BTreeMap<PinName, Slot>,
     /// Whether the next collection looks at all versions.
@@ -349,7 +354,9 @@ impl State {
         let installed = &self.installed;
         let has_versions = installed.collected < installed.slot;
         let has_changes = installed.changes_from < self.changes_until(installed.slot);
-        has_versions || has_changes || self.rescans || !self.stages_listed.is_empty()
+        let has_objects = self.lists_objects || !self.doubtful.is_empty();
+        let has_stages = !self.stages_listed.is_empty();
+        has_versions || has_changes || self.rescans || has_stages || has_objects
     }
 
     /// Notes that a call names `slot`, which protects its versions.

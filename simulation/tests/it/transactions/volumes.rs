@@ -7,7 +7,7 @@ use simulation::{
         volumes::{client::Habits, scenario::Scenario},
     },
 };
-use transactions::broken::Broken;
+use transactions::{Config, broken::Broken};
 
 use super::SEEDS_UNTIL_CAUGHT;
 
@@ -77,6 +77,33 @@ fn volumes_of_several_nodes_are_served_by_one() {
 #[test]
 fn serving_volumes_without_a_lease_is_caught() {
     let scenario = several(Disaster::CutOff).without(Broken::AnswersWithoutLease);
+    scenario.is_caught("V", SEEDS_UNTIL_CAUGHT);
+}
+
+/// All values are put into objects.
+fn bulk(scenario: Scenario) -> Scenario {
+    let config = Config {
+        volume_value_bytes_min: 1,
+        volume_object_bytes_min: 1,
+        ..scenario.config
+    };
+    Scenario { config, ..scenario }
+}
+
+/// V1 to V6, with values in objects.
+#[test]
+fn volumes_keep_values_in_objects() {
+    let name = "volumes_keep_values_in_objects";
+    bulk(slow()).holds(name);
+    bulk(dying()).holds(name);
+    bulk(losing()).holds(name);
+    bulk(replaced()).holds(name);
+}
+
+/// V2, broken: objects with versions are deleted.
+#[test]
+fn deleting_objects_with_versions_is_caught() {
+    let scenario = bulk(slow()).without(Broken::DeletesReferencedObjects);
     scenario.is_caught("V", SEEDS_UNTIL_CAUGHT);
 }
 

@@ -17,9 +17,10 @@ use crate::{
     Error, Result,
     broken::Broken,
     serializable::{
+        apply::Change,
         model::{Key, Slot, StageId},
         registry::record,
-        rows::{self, ChangeRow, InstalledState, OutcomeRow, VersionRow},
+        rows::{self, ChangeRow, InstalledState, ObjectId, OutcomeRow, VersionRow},
     },
 };
 
@@ -43,6 +44,8 @@ struct Version {
     /// Whether it needs no older one.
     is_whole: bool,
     is_gone: bool,
+    /// The object that its value lies in.
+    object: Option<ObjectId>,
 }
 
 impl Volume {
@@ -106,6 +109,7 @@ impl Volume {
             self.state().rescans |= rescanned.is_err();
             rescanned?;
         }
+        self.collect_objects().await?;
         self.collect_changes().await?;
         self.collect_stages().await?;
         self.collect_outcomes().await
@@ -192,6 +196,9 @@ impl Volume {
             !kept.contains(&version.slot) || is_unneeded
         };
         for version in versions.iter().rev().filter(gone) {
+            if let Some(object) = version.object {
+                self.doubt(object).await?;
+            }
             let row = ports::Key::new(&partition, &version.sort);
             self.store.finish(&Update::delete(row)).await?;
         }
@@ -288,12 +295,16 @@ impl Volume {
 
 fn version(sort: Bytes, item: &Item) -> Result<Version> {
     let (_, slot) = rows::version_of(&sort).ok_or_else(corrupt)?;
-    let change = VersionRow::decode(record(item)?)?;
+    let (is_whole, is_gone, object) = match VersionRow::decode(record(item)?)? {
+        rows::Version::Here(change) => (!change.needs_base(), change == Change::Delete, None),
+        rows::Version::Placed(place) => (true, false, Some(place.object)),
+    };
     Ok(Version {
         slot,
         sort,
-        is_whole: !change.needs_base(),
-        is_gone: change == crate::serializable::apply::Change::Delete,
+        is_whole,
+        is_gone,
+        object,
     })
 }
 

@@ -19,7 +19,7 @@ use ports::{
 };
 use primitives::{Cursor, Epoch, SlotIndex};
 
-use super::{Volume, order::is_of_client};
+use super::{Volume, objects::Places, order::is_of_client};
 use crate::{
     Result,
     broken::Broken,
@@ -27,10 +27,10 @@ use crate::{
     serializable::{
         apply::Change,
         model::{Key, Slot, Write},
-        newest::Stored,
+        newest::{Content, Stored},
         overlay::LoggedSlot,
         registry::{RECORD, put},
-        rows::{self, ChangeRow, InstalledState, OutcomeRow, VersionRow},
+        rows::{self, ChangeRow, InstalledState, OutcomeRow, Place, VersionRow},
     },
     storage::store::Store,
 };
@@ -41,9 +41,8 @@ pub(super) const EPOCH: &str = "epoch";
 pub(super) const MAY_LEASE: &str = "leases";
 /// How long slots wait to be installed.
 const INSTALL_EVERY: Duration = Duration::from_millis(250);
-/// The bytes of slots from which they do not wait. A stage that is installed and deleted before the
-/// embedded store writes its next group is never written, so bulk data reach the journal once.
-const PROMPT_BYTES: usize = 1 << 20;
+/// The bytes of slots from which they do not wait.
+const PROMPT_BYTES: usize = INSTALL_BYTES_MAX;
 /// The bytes of slots that are installed at once.
 const INSTALL_BYTES_MAX: usize = 8 << 20;
 /// The most bytes of rows in one step.
@@ -124,9 +123,13 @@ impl Volume {
         if self.context.breaks(Broken::TrimsBeforeInstalling) {
             self.trim(last).await?;
         }
+        let (places, objects) = self.place(&batch).await?;
         let mut step = Step::new(self);
+        for row in objects {
+            step.add(row).await?;
+        }
         let values = self
-            .write_changes(&batch, &mut step, &mut installed)
+            .write_changes(&batch, &places, &mut step, &mut installed)
             .await?;
         // The slots after the last one wrote nothing.
         installed.slot = if is_all { visible } else { last.slot };
@@ -153,6 +156,7 @@ impl Volume {
     async fn write_changes(
         &self,
         batch: &[Arc<LoggedSlot>],
+        places: &Places<'_>,
         step: &mut Step<'_>,
         installed: &mut InstalledState,
     ) -> Result<BTreeMap<Key, Stored>> {
@@ -164,7 +168,7 @@ impl Volume {
             for some in changes.chunks(CONCURRENT_READS) {
                 if values.len() > VALUES_MAX {
                     // From here on the rows have all changes so far.
-                    step.write().await?;
+                    step.write_some().await?;
                     values.clear();
                     are_known = false;
                 }
@@ -172,7 +176,8 @@ impl Volume {
                     .await?;
                 for (key, change) in some {
                     if let Some(stored) = values.get_mut(*key) {
-                        let row = version(stored, change, key, installed);
+                        let place = places.get(&(written.slot, *key)).copied();
+                        let row = version(stored, change, key, place, installed);
                         stored.since = written.slot;
                         let row = put(rows::version(self.keyspace, key, written.slot), row);
                         step.add(row).await?;
@@ -210,6 +215,14 @@ impl Volume {
         let reads: Vec<_> = unknown.iter().map(|key| self.stored(key, before)).collect();
         let stored = try_join_all(reads).await?;
         values.extend(unknown.into_iter().cloned().zip(stored));
+        for (key, change) in changes {
+            // A change that replaces a value needs its length alone.
+            if change.needs_base()
+                && let Some(stored) = values.get_mut(*key)
+            {
+                *stored = self.here(key, before, stored.clone()).await?;
+            }
+        }
         Ok(())
     }
 
@@ -292,8 +305,8 @@ impl Volume {
         };
         let size = |bytes: usize| (key.name().len() + bytes) as u64;
         if !sizes.contains_key(key) {
-            let old = self.value(key, slot).await?;
-            let old = old.map_or(0, |old| size(old.len()));
+            let old = self.content(key, slot).await?;
+            let old = old.map_or(0, |old| size(old.bytes_len()));
             sizes.insert(key.clone(), (old, old));
         }
         if let Some((_, now)) = sizes.get_mut(key) {
@@ -328,12 +341,15 @@ fn version(
     stored: &mut Stored,
     change: &Change,
     key: &Key,
+    place: Option<Place>,
     installed: &mut InstalledState,
 ) -> Bytes {
-    let after = change.apply(stored.value.as_ref());
+    let after = change.apply(stored.bytes());
     let name = key.name().len();
     if let Some(old) = &stored.value {
-        installed.bytes = installed.bytes.saturating_sub((name + old.len()) as u64);
+        installed.bytes = installed
+            .bytes
+            .saturating_sub((name + old.bytes_len()) as u64);
         installed.keys = installed.keys.saturating_sub(1);
     }
     if let Some(new) = &after {
@@ -343,7 +359,10 @@ fn version(
     let length = after.as_ref().map_or(0, Bytes::len);
     let is_delta =
         change.needs_base() && stored.deltas < DELTAS_MAX && 2 * change.bytes_len() < length;
-    let row = if is_delta {
+    let row = if let Some(place) = place {
+        stored.deltas = 0;
+        VersionRow::encode_placed(place)
+    } else if is_delta {
         stored.deltas += 1;
         VersionRow::encode(change)
     } else {
@@ -351,7 +370,7 @@ fn version(
         let whole = after.clone().map_or(Change::Delete, Change::Put);
         VersionRow::encode(&whole)
     };
-    stored.value = after;
+    stored.value = after.map(Content::Here);
     row
 }
 
@@ -435,12 +454,22 @@ impl<'a> Step<'a> {
         // A step changes each item once, and two slots may decide one id.
         let is_full = self.rows.len() + 1 >= self.rows_max.max(CONCURRENT_WRITES);
         if is_full || self.bytes + bytes > STEP_BYTES_MAX || self.keys.contains(&row.key) {
-            self.write().await?;
+            self.write_some().await?;
         }
         self.bytes += bytes;
         self.keys.insert(row.key.clone());
         self.rows.push(row);
         Ok(())
+    }
+
+    /// Writes the rows so far. With them the present state is written, which fails once a successor
+    /// has claimed it: its rows of the same slots name other objects.
+    async fn write_some(&mut self) -> Result<()> {
+        if self.rows_max > 0 && !self.rows.is_empty() {
+            let installed = self.volume.state().installed.clone();
+            self.rows.push(self.volume.put_installed(&installed));
+        }
+        self.write().await
     }
 
     /// Writes the rest, and then or with it the installed state.

@@ -13,13 +13,13 @@ use super::Volume;
 use crate::{
     Error, Result,
     serializable::{
-        apply::Fold,
+        apply::{Change, Fold},
         model::{
             At, Entry, KEYS_MAX, Key, KeyRange, PAGE_BYTES_MAX, Page, PageLimits, Slot, Values,
         },
-        newest::Stored,
+        newest::{Content, Stored},
         registry::record,
-        rows::{self, VersionRow},
+        rows::{self, Version, VersionRow},
     },
 };
 
@@ -27,6 +27,8 @@ use crate::{
 const PAGE_VERSIONS: usize = 256;
 /// Version rows of one key in a page: a whole value and the deltas after it.
 const PAGE_KEY_VERSIONS: usize = 9;
+/// How often a value is looked up that a collection moves meanwhile.
+const READS_MAX: usize = 4;
 /// How many keys of one call are read at once.
 const CONCURRENT_READS: usize = 16;
 
@@ -37,19 +39,37 @@ impl Volume {
             return Err(Error::TooLarge("one call reads at most 1,000 keys"));
         }
         let slot = self.slot_of(at)?;
-        let (mut found, mut bytes) = (Vec::with_capacity(keys.len()), 0);
-        'keys: for some in keys.chunks(CONCURRENT_READS) {
-            let reads: Vec<_> = some.iter().map(|key| self.value(key, slot)).collect();
-            for value in join_all(reads).await {
-                let value = value?;
-                bytes += value.as_ref().map_or(0, Bytes::len);
-                if bytes > PAGE_BYTES_MAX && !found.is_empty() {
-                    break 'keys;
-                }
-                found.push(value);
+        for _ in 0..READS_MAX {
+            let contents = self.contents(slot, keys).await?;
+            let count = contents.len();
+            if let Some(found) = self.bytes_of(contents).await? {
+                return self.answer_at(slot, Values { slot, found });
+            }
+            // A collection has moved some of the values, or deleted them.
+            let mut state = self.state();
+            state.check_slot(slot)?;
+            for key in &keys[..count] {
+                state.newest.remove(key);
             }
         }
-        self.answer_at(slot, Values { slot, found })
+        Err(no_object())
+    }
+
+    /// The first of several values, as many as one answer may have.
+    async fn contents(&self, slot: Slot, keys: &[Key]) -> Result<Vec<Option<Content>>> {
+        let (mut found, mut bytes) = (Vec::with_capacity(keys.len()), 0);
+        for some in keys.chunks(CONCURRENT_READS) {
+            let reads: Vec<_> = some.iter().map(|key| self.content(key, slot)).collect();
+            for content in join_all(reads).await {
+                let content = content?;
+                bytes += content.as_ref().map_or(0, Content::bytes_len);
+                if bytes > PAGE_BYTES_MAX && !found.is_empty() {
+                    return Ok(found);
+                }
+                found.push(content);
+            }
+        }
+        Ok(found)
     }
 
     /// A page of the present keys of a range.
@@ -111,13 +131,26 @@ impl Volume {
 
     /// The value of `key` at `slot`, which is visible.
     pub(super) async fn value(&self, key: &Key, slot: Slot) -> Result<Option<Bytes>> {
+        let value = self.content(key, slot).await?;
+        let stored = Stored {
+            value,
+            ..Stored::default()
+        };
+        // What is not here is in the rows alone.
+        let installed = self.state().installed.slot;
+        let stored = self.here(key, slot.min(installed), stored).await?;
+        Ok(stored.bytes().cloned())
+    }
+
+    /// The value of `key` at `slot`, which is visible, or where it lies.
+    pub(super) async fn content(&self, key: &Key, slot: Slot) -> Result<Option<Content>> {
         let (change, installed, known) = {
             let state = self.state();
             let change = state.overlay.change(key, slot);
             if let Some(change) = &change
                 && !change.needs_base()
             {
-                return Ok(change.apply(None));
+                return Ok(change.apply(None).map(Content::Here));
             }
             let installed = state.installed.slot;
             let known = state.newest.get(key, slot.min(installed)).cloned();
@@ -130,9 +163,10 @@ impl Volume {
         let Some(change) = change else {
             return Ok(stored.value);
         };
-        let value = change.apply(stored.value.as_ref());
+        let stored = self.here(key, slot.min(installed), stored).await?;
+        let value = change.apply(stored.bytes());
         self.state().overlay.know(key, slot, value.as_ref());
-        Ok(value)
+        Ok(value.map(Content::Here))
     }
 
     /// Reads the value of `key` at `slot` from its rows, as far as they are `installed`.
@@ -149,6 +183,34 @@ impl Volume {
     /// The value of `key` in its rows up to slot `until`, and in those of the volumes that this one
     /// was cloned from.
     pub(super) async fn stored(&self, key: &Key, until: Slot) -> Result<Stored> {
+        for _ in 0..READS_MAX {
+            if let Some(stored) = self.read_stored(key, until).await? {
+                return Ok(stored);
+            }
+        }
+        Err(no_object())
+    }
+
+    /// The same with its value, which may have to be read from an object.
+    pub(super) async fn here(&self, key: &Key, until: Slot, stored: Stored) -> Result<Stored> {
+        let mut stored = stored;
+        for _ in 0..READS_MAX {
+            if !matches!(stored.value, Some(Content::Placed(..))) {
+                return Ok(stored);
+            }
+            if let Some(found) = self.bytes_of(vec![stored.value.clone()]).await? {
+                let value = found.into_iter().next().flatten();
+                stored.value = value.map(Content::Here);
+                return Ok(stored);
+            }
+            self.state().newest.remove(key);
+            stored = self.stored(key, until).await?;
+        }
+        Err(no_object())
+    }
+
+    /// The same as [`stored`](Self::stored). `None`: an object is gone.
+    async fn read_stored(&self, key: &Key, until: Slot) -> Result<Option<Stored>> {
         let (mut fold, mut stored) = (Fold::default(), Stored::default());
         let own = (self.keyspace, until);
         let mut is_first = true;
@@ -161,9 +223,24 @@ impl Volume {
                         let (_, slot) = rows::version_of(sort).ok_or_else(corrupt)?;
                         stored.since = slot;
                     }
-                    if fold.add(VersionRow::decode(record(item)?)?) {
-                        stored.value = fold.value();
-                        return Ok(stored);
+                    let change = match VersionRow::decode(record(item)?)? {
+                        Version::Here(change) => change,
+                        Version::Placed(place) => {
+                            let content = Content::Placed(keyspace, place);
+                            if stored.deltas == 0 {
+                                stored.value = Some(content);
+                                return Ok(Some(stored));
+                            }
+                            let Some(found) = self.bytes_of(vec![Some(content)]).await? else {
+                                return Ok(None);
+                            };
+                            let value = found.into_iter().next().flatten();
+                            value.map_or(Change::Delete, Change::Put)
+                        }
+                    };
+                    if fold.add(change) {
+                        stored.value = fold.value().map(Content::Here);
+                        return Ok(Some(stored));
                     }
                     stored.deltas += 1;
                 }
@@ -173,8 +250,8 @@ impl Volume {
                 }
             }
         }
-        stored.value = fold.value();
-        Ok(stored)
+        stored.value = fold.value().map(Content::Here);
+        Ok(Some(stored))
     }
 
     fn slot_of(&self, at: At) -> Result<Slot> {
@@ -230,30 +307,41 @@ struct Layers(Vec<Rows>);
 impl Layers {
     /// The next key, and its value if it is present.
     async fn next(&mut self, volume: &Volume) -> Result<Option<(Bytes, Option<Bytes>)>> {
-        let mut first = None::<Bytes>;
+        let mut first = None::<Key>;
         for rows in &mut self.0 {
-            if let Some((name, ..)) = rows.front(volume).await?
-                && first.as_ref().is_none_or(|first| name < first)
+            if let Some((key, ..)) = rows.front(volume).await?
+                && first.as_ref().is_none_or(|first| key < first)
             {
-                first = Some(name.clone());
+                first = Some(key.clone());
             }
         }
-        let Some(name) = first else {
+        let Some(key) = first else {
             return Ok(None);
         };
-        let (mut fold, mut is_known) = (Fold::default(), false);
+        let (mut fold, mut is_known, mut is_placed) = (Fold::default(), false, false);
         for rows in &mut self.0 {
             while let Some((next, slot, change)) = rows.front(volume).await?
-                && *next == name
+                && *next == key
             {
                 let (slot, change) = (*slot, change.clone());
                 if !is_known && slot <= rows.until {
-                    is_known = fold.add(VersionRow::decode(&change)?);
+                    match VersionRow::decode(&change)? {
+                        Version::Here(change) => is_known = fold.add(change),
+                        Version::Placed(_) => (is_known, is_placed) = (true, true),
+                    }
                 }
                 rows.read.pop_front();
             }
         }
-        Ok(Some((name, fold.value())))
+        let value = match self.0.first() {
+            Some(own) if is_placed => {
+                let stored = volume.stored(&key, own.until).await?;
+                let stored = volume.here(&key, own.until, stored).await?;
+                stored.bytes().cloned()
+            }
+            _ => fold.value(),
+        };
+        Ok(Some((key.name().clone(), value)))
     }
 }
 
@@ -262,11 +350,11 @@ struct Rows {
     scan: Option<Scan>,
     until: Slot,
     /// Changes that were read, from a key's newest to its oldest.
-    read: VecDeque<(Bytes, Slot, Bytes)>,
+    read: VecDeque<(Key, Slot, Bytes)>,
 }
 
 impl Rows {
-    async fn front(&mut self, volume: &Volume) -> Result<Option<&(Bytes, Slot, Bytes)>> {
+    async fn front(&mut self, volume: &Volume) -> Result<Option<&(Key, Slot, Bytes)>> {
         while self.read.is_empty() {
             let Some(scan) = &mut self.scan else {
                 return Ok(None);
@@ -279,11 +367,15 @@ impl Rows {
             for (sort, item) in page.items {
                 let (key, slot) = rows::version_of(&sort).ok_or_else(corrupt)?;
                 let change = record(&item)?.clone();
-                self.read.push_back((key.name().clone(), slot, change));
+                self.read.push_back((key, slot, change));
             }
         }
         Ok(self.read.front())
     }
+}
+
+fn no_object() -> Error {
+    Error::Corrupt("an object with values of a volume is missing".into())
 }
 
 fn corrupt() -> Error {

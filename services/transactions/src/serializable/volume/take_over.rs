@@ -86,6 +86,7 @@ impl Volume {
         let state = State {
             pins: read_pins(store, keyspace).await?,
             quota_bytes: row.quota_bytes,
+            lists_objects: context.volume_objects.is_some(),
             snapshots: Snapshots::starting_at(visible, context.clock.monotonic()),
             ..State::starting_at(visible, point, installed, overlay)
         };
@@ -181,6 +182,8 @@ impl State {
             overlay,
             newest: Newest::new(),
             stages_listed: VecDeque::new(),
+            doubtful: BTreeSet::new(),
+            lists_objects: false,
             snapshots: Snapshots::starting_at(visible, Monotonic::default()),
             collects: false,
             rescans: false,

@@ -3,12 +3,13 @@
 mod collection;
 mod crashes;
 mod leases;
+mod objects;
 mod sessions;
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use ports::KeyValue;
+use ports::{KeyValue, objects::ObjectStore};
 use simulated::World;
 use tokio::task::JoinHandle;
 
@@ -43,8 +44,9 @@ impl Drop for Node {
 }
 
 impl Node {
-    async fn start(parts: Parts, config: Config) -> Self {
-        let service = Arc::new(Service::new(parts, config));
+    async fn start(parts: Parts, objects: Arc<dyn ObjectStore>, config: Config) -> Self {
+        let service = Service::builder(parts).volume_objects(objects);
+        let service = Arc::new(service.build(config));
         service.start().await.expect("the node starts");
         let engine = service.engine();
         Self {
@@ -59,7 +61,7 @@ impl Node {
             clock: world.clock(),
             entropy: world.entropy(),
         };
-        Self::start(parts, config).await
+        Self::start(parts, world.objects(), config).await
     }
 
     async fn create(&self, name: &str) -> Arc<dyn VolumeStore> {
@@ -127,8 +129,9 @@ fn an_engine_that_breaks_a_rule_is_found() {
 /// Runs the suite on volumes of `node`.
 async fn conforms(node: &Node, seeds: u64) {
     let fresh = Mutex::new(Vec::new());
+    let earlier = node.engine.volumes().list().await.expect("a list").len();
     for number in 0..seeds + 8 {
-        let volume = node.create(&format!("v{number}")).await;
+        let volume = node.create(&format!("v{}", earlier as u64 + number)).await;
         fresh.lock().push(volume);
     }
     let open = || fresh.lock().pop().expect("enough volumes");
@@ -158,14 +161,15 @@ async fn the_engine_conforms_on_the_embedded_store() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let config = embedded::Config::new(directory.path());
     let store = embedded::Embedded::open(config).await.expect("it opens");
-    let parts = Parts {
-        key_value: store.key_value(),
-        clock: Arc::new(in_process::SystemClock),
-        entropy: Arc::new(in_process::SystemEntropy::default()),
-    };
-    let node = Node::start(parts, Config::default()).await;
-    conforms(&node, 20).await;
-    drop(node);
+    for config in [Config::default(), objects::bulk(None)] {
+        let parts = Parts {
+            key_value: store.key_value(),
+            clock: Arc::new(in_process::SystemClock),
+            entropy: Arc::new(in_process::SystemEntropy::default()),
+        };
+        let node = Node::start(parts, store.objects(), config).await;
+        conforms(&node, 20).await;
+    }
     store.close().await;
 }
 

@@ -25,7 +25,7 @@ use crate::{
             PageLimits, PinName, Proposal, ProposalId, Refusal, SessionId, Slot, Snapshot, StageId,
             Usage, Values, Verdict, Write, Writes, proposal::decode_part,
         },
-        rows::{self, ChangeRow, LateCheck, VersionRow},
+        rows::{self, ChangeRow, LateCheck, Version, VersionRow},
         slots::VolumeSlot,
     },
 };
@@ -82,7 +82,10 @@ impl Engine {
     pub(super) fn get(&self, key: &Key, at: Slot) -> Option<Bytes> {
         let mut fold = Fold::default();
         for (_, _, row) in self.page(&rows::versions(KEYSPACE, key, at, 9)) {
-            if fold.add(VersionRow::decode(row).expect("sound")) {
+            let Ok(Version::Here(change)) = VersionRow::decode(row) else {
+                panic!("not sound");
+            };
+            if fold.add(change) {
                 break;
             }
         }

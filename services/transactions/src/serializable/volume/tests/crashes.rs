@@ -212,7 +212,9 @@ async fn dies_after(world: &World, how: How, calls: usize, config: Config) -> bo
     pass(Duration::from_secs(1)).await;
     let at = volume.snapshot().await.expect("a snapshot").value.slot;
     *store.calls_left.lock() = Some(calls);
-    let part = encode_part(&[put(&keys[1], "2"), put(&keys[2], "2")]);
+    let large = [put(&key("d", "e"), "12345"), put(&key("d", "f"), "67890")];
+    let part =
+        encode_part(&[vec![put(&keys[1], "2"), put(&keys[2], "2")], large.to_vec()].concat());
     let staged = Proposal {
         writes: Writes::Staged {
             stage: StageId([7; 16]),
@@ -268,6 +270,11 @@ async fn check_left(
     let found = found.value.found;
     assert_eq!(found[0], Some("1".into()), "{calls}");
     assert_eq!(found[1], found[2], "{calls}: torn");
+    let large = ["e", "f"].map(|name| key("d", name));
+    let large = volume.get_many(At::Tail, &large).await.expect("a read");
+    let is_there = found[1].is_some();
+    let expected = ["12345", "67890"].map(|value| is_there.then(|| value.into()));
+    assert_eq!(large.value.found, expected, "{calls}: torn");
     if let Some(verdict) = answered {
         assert_eq!(found[1], Some("2".into()), "{calls}");
         assert_eq!(found[3], Some("3".into()), "{calls}");
@@ -291,6 +298,15 @@ fn survives_each_gap(how: How, config: &Config) {
         calls += 1;
     }
     assert!(calls > 8, "stage, slots, rows, state, trim: {calls}");
+}
+
+/// V6: the same with values in objects.
+#[test]
+fn a_crash_at_each_gap_loses_nothing_in_objects() {
+    for loses in [false, true] {
+        let together = true;
+        survives_each_gap(How { together, loses }, &objects::bulk(None));
+    }
 }
 
 /// V6: a crash between any two writes loses nothing that was externalized, and tears nothing.
