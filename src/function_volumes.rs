@@ -256,7 +256,7 @@ impl VolumeMount for InstanceMount {
         }
         match transaction.commit(None, || false).await {
             Ok(Outcome::Committed { point, slot }) => {
-                self.handler.committed(slot);
+                self.shared.handler.committed(slot);
                 self.end();
                 let durable = self.volume.store.externalize(point).await;
                 durable.map_err(|error| error.to_string())?;

@@ -304,7 +304,7 @@ impl VolumeTransaction {
         };
         let committed = own.transaction.commit(Some(own.proposal), || false);
         match committed.await {
-            Ok(files::Outcome::Committed { point }) => {
+            Ok(files::Outcome::Committed { point, .. }) => {
                 let durable = own.volume.store.externalize(point).await;
                 durable.map_err(|_| Error::OutcomeUnknown)?;
                 *state = State::Ended(Outcome::Committed);
