@@ -236,8 +236,12 @@ impl VolumeMount for InstanceMount {
             let turn = Arc::clone(&self.volume.repeats).lock_owned();
             *self.repeat.lock() = timeout(TURN_WAIT, turn).await.ok();
         }
-        self.shared.show_changes().await?;
-        self.shared.handler.begin().await;
+        let handler = &self.shared.handler;
+        if handler.has_given() {
+            let (stale, notifier) = (Arc::clone(handler), self.shared.notifier.clone());
+            Self::blocking(move || stale.expire(&notifier)).await?;
+        }
+        handler.begin().await;
         Ok(())
     }
 
@@ -254,15 +258,15 @@ impl VolumeMount for InstanceMount {
             self.end();
             return Err(why.to_owned());
         }
-        match transaction.commit(None, || false).await {
-            Ok(Outcome::Committed { point, slot }) => {
+        match transaction.commit_at(None, || false).await {
+            Ok((Outcome::Committed { point }, slot)) => {
                 self.shared.handler.committed(slot);
                 self.end();
                 let durable = self.volume.store.externalize(point).await;
                 durable.map_err(|error| error.to_string())?;
                 Ok(VolumeCommit::Committed)
             }
-            Ok(Outcome::Conflict { key }) => {
+            Ok((Outcome::Conflict { key }, _)) => {
                 *self.conflict.lock() = Some(Met(key));
                 Ok(VolumeCommit::Conflict)
             }
@@ -307,7 +311,7 @@ impl OfInvocation for SharedMount {
             return Ok(());
         }
         let (handler, notifier) = (Arc::clone(&self.handler), self.notifier.clone());
-        InstanceMount::blocking(move || handler.expire(&notifier)).await
+        InstanceMount::blocking(move || handler.refresh(&notifier)).await
     }
 }
 

@@ -236,6 +236,15 @@ impl FileHandler {
         let invocations = self.node.invocations.as_ref();
         invocations.map_or(Ok(()), |invocations| invocations.expire(notifier))
     }
+
+    /// As [`expire`](Self::expire), within a transaction that was changed beside the mount.
+    ///
+    /// # Errors
+    /// The kernel refuses a notification.
+    pub fn refresh(&self, notifier: &Notifier) -> io::Result<()> {
+        let invocations = self.node.invocations.as_ref();
+        invocations.map_or(Ok(()), |invocations| invocations.refresh(notifier))
+    }
 }
 
 impl Handler for FileHandler {

@@ -141,7 +141,7 @@ impl FileSystem {
                 Ok(value) => {
                     let inodes = transaction.changed();
                     match transaction.commit(None, is_late).await? {
-                        Outcome::Committed { point, .. } => {
+                        Outcome::Committed { point } => {
                             self.committed(inodes, point).await?;
                             return Ok((value, point));
                         }
@@ -206,7 +206,7 @@ impl FileSystem {
         {
             let is_late = || clock.monotonic() >= deadline;
             let inodes = transaction.changed();
-            if let Outcome::Committed { point, .. } = transaction.commit(None, is_late).await? {
+            if let Outcome::Committed { point } = transaction.commit(None, is_late).await? {
                 self.committed(inodes, point).await?;
                 return Ok(value);
             }

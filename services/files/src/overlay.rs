@@ -321,7 +321,7 @@ impl Overlay {
     }
 
     /// Depends on `keys` as if it had read them, if none was
-    /// written after `since`. Whether it does.
+    /// written after `since`, and none is written by itself. Whether it does.
     pub(crate) async fn depend_on(&mut self, keys: &[Key], since: Slot) -> Result<bool> {
         let groups: BTreeSet<Bytes> = keys.iter().map(Key::group).cloned().collect();
         let groups = Groups::Of(groups.into_iter().collect());
@@ -330,7 +330,8 @@ impl Overlay {
             return Ok(false);
         };
         let changed: BTreeSet<Key> = changed.into_iter().collect();
-        if keys.iter().any(|key| changed.contains(key)) {
+        let is_changed = |key| changed.contains(key) || self.changes.contains_key(key);
+        if keys.iter().any(is_changed) {
             return Ok(false);
         }
         self.reads.extend(keys.iter().cloned());

@@ -91,8 +91,6 @@ pub enum Outcome {
     Committed {
         /// The point.
         point: DurabilityPoint,
-        /// Its slot, if it has written anything: until there its reads held.
-        slot: Option<Slot>,
     },
     /// Another transaction wrote a value that it read. Without a key: its snapshot is too old, its
     /// stage is lost, or the volume did not answer one of its calls. Nothing took effect. Begin
@@ -170,18 +168,29 @@ impl Transaction {
     /// Errors: `EDQUOT`, `ENOSPC`, `EMLINK`, `EFBIG`, and `EIO`, after which the outcome is not
     /// known.
     pub async fn commit(
-        mut self,
+        self,
         id: Option<ProposalId>,
         is_late: impl Fn() -> bool + Send,
     ) -> Result<Outcome> {
+        Ok(self.commit_at(id, is_late).await?.0)
+    }
+
+    /// As [`commit`](Self::commit), with the slot of a transaction that has written anything: its
+    /// reads held until there.
+    pub async fn commit_at(
+        mut self,
+        id: Option<ProposalId>,
+        is_late: impl Fn() -> bool + Send,
+    ) -> Result<(Outcome, Option<Slot>)> {
+        let conflict = |key| Ok((Outcome::Conflict { key }, None));
         if self.overlay.needs_no_verdict() {
             self.learn(None);
-            let (point, slot) = (self.overlay.point(), None);
-            return Ok(Outcome::Committed { point, slot });
+            let point = self.overlay.point();
+            return Ok((Outcome::Committed { point }, None));
         }
         if self.overlay.failure().is_some() {
             // A call has failed half way.
-            return Ok(Outcome::Conflict { key: None });
+            return conflict(None);
         }
         let id = match id {
             Some(id) => id,
@@ -193,7 +202,7 @@ impl Transaction {
         let proposal = match self.overlay.propose(id, stage).await {
             Ok(proposal) => proposal,
             // Nothing was proposed yet, so the calls may run again.
-            Err(_) if !self.is_final() => return Ok(Outcome::Conflict { key: None }),
+            Err(_) if !self.is_final() => return conflict(None),
             Err(errno) => return Err(errno),
         };
         let verdict = loop {
@@ -209,13 +218,11 @@ impl Transaction {
                 self.learn(Some(slot));
                 let slot = (!self.overlay.is_read_only()).then_some(slot);
                 let point = self.overlay.point();
-                Ok(Outcome::Committed { point, slot })
+                Ok((Outcome::Committed { point }, slot))
             }
-            Verdict::Conflict { key } => Ok(Outcome::Conflict { key: Some(key) }),
+            Verdict::Conflict { key } => conflict(Some(key)),
             // A stage is lost if the server has started again.
-            Verdict::SnapshotTooOld | Verdict::Refused(Refusal::Stage) => {
-                Ok(Outcome::Conflict { key: None })
-            }
+            Verdict::SnapshotTooOld | Verdict::Refused(Refusal::Stage) => conflict(None),
             Verdict::Refused(refusal) => Err(match refusal {
                 Refusal::Quota => Errno::EDQUOT,
                 Refusal::NoRoom => Errno::ENOSPC,

@@ -192,8 +192,22 @@ impl Invocations {
         }
     }
 
-    /// Tells the kernel to forget what it was given.
+    /// Tells the kernel to forget what it was given, between transactions.
     pub(super) fn expire(&self, notifier: &Notifier) -> io::Result<()> {
+        self.forget(notifier, |inode| self.keeps(inode))
+    }
+
+    /// Tells the kernel to forget all, as the transaction was changed beside the mount.
+    pub(super) fn refresh(&self, notifier: &Notifier) -> io::Result<()> {
+        self.forget(notifier, |inode| {
+            if let Some(pages) = self.pages.lock().get_mut(&inode) {
+                pages.blocks.clear();
+            }
+            false
+        })
+    }
+
+    fn forget(&self, notifier: &Notifier, keeps: impl Fn(u64) -> bool) -> io::Result<()> {
         let mut given = std::mem::take(&mut *self.given.lock());
         // A file that stays open is read without another look at its name.
         let pages = self.pages.lock();
@@ -201,7 +215,7 @@ impl Invocations {
         given.extend(touched.map(|(inode, _)| *inode));
         drop(pages);
         for inode in given {
-            let offset = if self.keeps(inode) { -1 } else { 0 };
+            let offset = if keeps(inode) { -1 } else { 0 };
             notifier.send(&Notification::InvalidateInode {
                 inode,
                 offset,

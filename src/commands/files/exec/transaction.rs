@@ -239,7 +239,7 @@ impl Volume for Attempts {
         let outcome = self.proposed(open).await;
         self.unpin().await;
         match outcome? {
-            Ok(files::Outcome::Committed { point, .. }) => {
+            Ok(files::Outcome::Committed { point }) => {
                 let externalized = self.store.externalize(point).await;
                 Ok(externalized.map_or(Decision::Unknown, |()| Decision::Committed))
             }
