@@ -36,7 +36,11 @@ pub(crate) async fn delete_data(
     }
     if let Some((parent, _)) = row.parents.first() {
         let pin = rows::pin(*parent, &rows::pin_of_clone(keyspace));
-        store.finish(&Update::delete(pin)).await?;
+        if store.get(&pin).await?.value.is_some() {
+            let rescan = registry::put(rows::rescan(*parent), Bytes::new());
+            store.finish(&rescan).await?;
+            store.finish(&Update::delete(pin)).await?;
+        }
     }
     let stages = Scan::partition(rows::stages(keyspace), PAGE_ITEMS);
     for (sort, _) in store.scan_all(stages).await?.0 {

@@ -83,6 +83,11 @@ pub fn installed(keyspace: KeyspaceId) -> ItemKey {
     ItemKey::new(of_keyspace(INSTALLED, keyspace), b"state")
 }
 
+/// The row that asks for a collection of all versions: a pin that kept some is removed.
+pub fn rescan(keyspace: KeyspaceId) -> ItemKey {
+    ItemKey::new(of_keyspace(INSTALLED, keyspace), b"rescan")
+}
+
 /// The partition of a volume's pins.
 pub fn pins(keyspace: KeyspaceId) -> Bytes {
     of_keyspace(PINS, keyspace)

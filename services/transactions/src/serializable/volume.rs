@@ -250,6 +250,15 @@ impl Volume {
     /// Removes a pin.
     pub(crate) async fn unpin(self: &Arc<Self>, name: &PinName) -> Result<()> {
         self.check()?;
+        let is_old = {
+            let state = self.state();
+            let pin = state.pins.get(name);
+            pin.is_some_and(|slot| *slot < state.installed.horizon)
+        };
+        if is_old {
+            let rescan = put(rows::rescan(self.keyspace), bytes::Bytes::new());
+            self.store.finish(&rescan).await?;
+        }
         let row = ports::Update::delete(rows::pin(self.keyspace, name));
         self.store.finish(&row).await?;
         let mut state = self.state();

@@ -108,6 +108,10 @@ impl Volume {
             let rescanned = self.collect_everything(horizon).await;
             self.state().rescans |= rescanned.is_err();
             rescanned?;
+            if !self.state().rescans {
+                let rescan = Update::delete(rows::rescan(self.keyspace));
+                self.store.finish(&rescan).await?;
+            }
         }
         self.collect_objects().await?;
         self.collect_changes().await?;

@@ -270,7 +270,10 @@ impl Volume {
         };
         let row = ObjectRow::decode(record(&item)?)?;
         let mut left = Vec::new();
-        for (key, slot) in &row.versions {
+        // Rows of later slots do not count, and are written again with other places.
+        let installed = self.state().installed.slot;
+        let counts = |(_, slot): &&(Key, Slot)| *slot <= installed;
+        for (key, slot) in row.versions.iter().filter(counts) {
             let sort = rows::version(self.keyspace, key, *slot);
             if let Some(item) = self.store.get(&sort).await?.value
                 && let Version::Placed(place) = VersionRow::decode(record(&item)?)?

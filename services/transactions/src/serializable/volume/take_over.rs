@@ -86,6 +86,7 @@ impl Volume {
         let state = State {
             pins: read_pins(store, keyspace).await?,
             quota_bytes: row.quota_bytes,
+            rescans: store.get(&rows::rescan(keyspace)).await?.value.is_some(),
             lists_objects: context.volume_objects.is_some(),
             snapshots: Snapshots::starting_at(visible, context.clock.monotonic()),
             ..State::starting_at(visible, point, installed, overlay)

@@ -93,6 +93,26 @@ fn a_collector_that_ignores_pins_is_found() {
     assert!(fails(|| keeps_pins(broken(Broken::CollectsPinned))));
 }
 
+/// V2: versions that only a removed pin has kept go, also if the node stops at once.
+#[test]
+fn a_removed_pin_frees_its_versions_after_a_stop() {
+    simulated::run(async {
+        let world = World::new(7);
+        let (node, volume, _) = pinned(&world, Config::default()).await;
+        pass(Duration::from_mins(3)).await;
+        let kept = key("d", "a");
+        assert_eq!(versions(&world, &kept).await, 2);
+        let name = PinName::new("run").expect("short");
+        volume.unpin(&name).await.expect("unpinned");
+        drop((volume, node));
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        let volume = node.open("demo").await;
+        assert_eq!(value(&*volume, &kept).await, Some("9".into()));
+        pass(Duration::from_mins(3)).await;
+        assert_eq!(versions(&world, &kept).await, 1);
+    });
+}
+
 /// A snapshot that calls name stays readable for longer than a minute.
 #[test]
 fn a_snapshot_in_use_is_not_collected() {
