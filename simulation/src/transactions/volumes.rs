@@ -1,5 +1,8 @@
 //! Runs of volumes: clients that read, propose and repeat proposals while the node dies and the
-//! store loses what was not durable, and checks of V1 to V6.
+//! store loses what was not durable, and checks of V1 to V7.
+//!
+//! Clients may have read [`leased`] memory. A read from there has no slot of its own: it counts as
+//! one at the last slot that any client had seen before.
 //!
 //! A [`client`] writes a [`history`] of what it was told. When the faults have ended, [`scenario`]
 //! repeats every proposal, which tells what has committed and in which slot. [`checks`] executes
@@ -9,4 +12,5 @@
 pub mod checks;
 pub mod client;
 pub mod history;
+pub mod leased;
 pub mod scenario;

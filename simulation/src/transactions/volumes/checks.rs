@@ -298,6 +298,31 @@ impl Evidence<'_> {
     }
 }
 
+/// Gives each read from leased memory the last slot that was answered before it. So the other
+/// checks find it if a commit has replaced the value by then.
+pub fn place_leased(
+    history: &mut History,
+    survivors: &[Survivor],
+    is_durable: &dyn Fn(DurabilityPoint) -> bool,
+) {
+    let looks = history.looks.iter();
+    let looks = looks.filter(|look| look.is_tail && !look.is_leased && is_durable(look.point));
+    let mut answered: Vec<(Duration, Slot)> =
+        looks.map(|look| (look.span.answered, look.slot)).collect();
+    for survivor in survivors {
+        let sent = history.transactions[survivor.place].sent.iter();
+        let answers = sent.filter(|sent| slot_of(sent) == Some(survivor.slot));
+        let answers = answers.filter_map(|sent| sent.answer.as_ref());
+        answered.extend(answers.map(|(answered, ..)| (*answered, survivor.slot)));
+    }
+    let leased = history.looks.iter_mut();
+    for look in leased.filter(|look| look.is_leased && is_durable(look.point)) {
+        let before = answered.iter().filter(|(at, _)| *at < look.span.asked);
+        let last = before.map(|(_, slot)| *slot).max().unwrap_or_default();
+        look.slot = look.slot.max(last);
+    }
+}
+
 /// The slot in which an answer says that the proposal committed.
 pub fn slot_of(sent: &Sent) -> Option<Slot> {
     match &sent.answer {

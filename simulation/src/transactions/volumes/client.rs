@@ -12,14 +12,17 @@ use transactions::{
         VolumeStore,
         conformance::{self, some_key, some_number, some_range, some_write},
         model::{
-            At, Is, Key, KeyRange, PageLimits, PinName, Predicate, Proposal, ProposalId, Slot,
-            Verdict, Write, Writes, number_in,
+            At, Is, Key, KeyRange, PageLimits, PinName, Predicate, Proposal, ProposalId, SessionId,
+            Slot, Verdict, Write, Writes, number_in,
         },
         volumes::VolumeName,
     },
 };
 
-use super::history::{History, Look, Saw, Sent, TooOld, Transaction};
+use super::{
+    history::{History, Look, Saw, Sent, TooOld, Transaction},
+    leased::Memory,
+};
 use crate::transactions::{
     cluster::{Cluster, Connection, Failure},
     history::Span,
@@ -51,6 +54,8 @@ pub struct Habits {
     pub one_old_in: u32,
     /// Whether each client pins a snapshot, and reads it in the end.
     pub pins: bool,
+    /// Whether each client reads under leases between its transactions.
+    pub leases: bool,
 }
 
 /// The answer to a call.
@@ -68,6 +73,7 @@ pub struct Client {
     habits: Habits,
     rng: Rng,
     history: Rc<RefCell<History>>,
+    memory: Rc<RefCell<Memory>>,
     /// The node that was reached last, by its start.
     connected: Option<(u64, Connection, Arc<dyn VolumeStore>)>,
 }
@@ -98,12 +104,34 @@ impl Client {
             habits,
             rng,
             history,
+            memory: Rc::default(),
             connected: None,
         }
     }
 
     /// Runs its transactions.
     pub async fn work(mut self) {
+        if !self.habits.leases {
+            return self.transact().await;
+        }
+        let poller = Self {
+            cluster: self.cluster.clone(),
+            name: self.name.clone(),
+            number: self.number,
+            habits: self.habits,
+            rng: self.rng.fork(),
+            history: Rc::clone(&self.history),
+            memory: Rc::clone(&self.memory),
+            connected: None,
+        };
+        tokio::select! {
+            biased;
+            () = self.transact() => {}
+            () = poller.poll() => {}
+        }
+    }
+
+    async fn transact(&mut self) {
         let mut last = None;
         let pinned = if self.habits.pins {
             self.pause().await;
@@ -113,6 +141,7 @@ impl Client {
         };
         for number in 0..self.habits.transactions {
             self.pause().await;
+            self.read_leased().await;
             let id = self.id(number);
             for attempt in 0..ATTEMPTS {
                 let old = last.filter(|_| attempt == 0 && self.happens(self.habits.one_old_in));
@@ -342,12 +371,22 @@ impl Client {
             });
             history.transactions.len() - 1
         };
+        if let Writes::Inline(writes) = &proposal.writes {
+            self.memory.borrow_mut().begin(writes);
+        }
         for _ in 0..READS_MAX {
             let Some((verdict, point)) = self.send(place, &proposal).await else {
                 let pause = Duration::from_millis(self.rng.u64(..100));
                 tokio::time::sleep(pause).await;
                 continue;
             };
+            if let Writes::Inline(writes) = &proposal.writes {
+                let slot = match &verdict {
+                    Verdict::Committed { slot, .. } => Some(*slot),
+                    _ => None,
+                };
+                self.memory.borrow_mut().end(writes, slot);
+            }
             if self.rng.bool() {
                 self.externalize(point).await;
             }
@@ -372,6 +411,7 @@ impl Client {
         let asked = self.cluster.moment();
         let cluster = self.cluster.clone();
         let twin = (proposal.clone(), self.name.clone());
+        let session = self.session();
         let double = async {
             if !is_double {
                 return None;
@@ -382,7 +422,7 @@ impl Client {
             let connection = cluster.connect().await;
             let call = async {
                 let volume = connection.engine.volumes().open(&name).await?;
-                volume.commit(proposal).await
+                commit(&*volume, session, proposal).await
             };
             let told = tokio::time::timeout(PATIENCE, connection.call(call)).await;
             let answer = told.ok().and_then(Result::ok);
@@ -391,7 +431,8 @@ impl Client {
         };
         let proposal = proposal.clone();
         let at = proposal.at;
-        let call = |volume: Arc<dyn VolumeStore>| async move { volume.commit(proposal).await };
+        let call =
+            |volume: Arc<dyn VolumeStore>| async move { commit(&*volume, session, proposal).await };
         let (told, double) = join(self.ask(call), double).await;
         let answered = match told {
             Told::Answer(verdict, point) => Some((verdict, point)),
@@ -432,10 +473,109 @@ impl Client {
         self.history.borrow_mut().looks.push(Look {
             span: Span { asked, answered },
             is_tail,
+            is_leased: false,
             slot,
             saw,
             point,
         });
+    }
+
+    /// The session of its leases, if it has any.
+    fn session(&self) -> Option<SessionId> {
+        self.habits
+            .leases
+            .then_some(SessionId(self.number as u64 + 1))
+    }
+
+    fn now(&self) -> Duration {
+        self.cluster.world().clock().monotonic().0
+    }
+
+    /// Waits for recalls, as long as the client works.
+    async fn poll(mut self) {
+        let Some(session) = self.session() else {
+            return;
+        };
+        loop {
+            let (number, sent) = (self.memory.borrow().number, self.now());
+            self.is_late().await;
+            let call = |volume: Arc<dyn VolumeStore>| async move {
+                volume.recalled(session, number).await
+            };
+            let told = self.ask(call).await;
+            self.is_late().await;
+            // A stopped process takes nothing.
+            let stopped = self
+                .memory
+                .borrow()
+                .stopped_until
+                .saturating_sub(self.now());
+            tokio::time::sleep(stopped).await;
+            if let Told::Answer(recall, _) = told {
+                let now = self.now();
+                self.memory.borrow_mut().recall(&recall, sent, now);
+            }
+        }
+    }
+
+    /// Some messages take long.
+    async fn is_late(&mut self) {
+        let ms = match self.rng.u8(..16) {
+            0 => self.rng.u64(..1_500),
+            1..4 => self.rng.u64(..100),
+            _ => 0,
+        };
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+
+    /// Reads some keys, from memory if it can.
+    async fn read_leased(&mut self) {
+        let Some(session) = self.session() else {
+            return;
+        };
+        for _ in 0..self.rng.u8(..40) {
+            let ms = match self.rng.u16(..200) {
+                // The process is stopped.
+                0 => self.rng.u64(1_000..5_000),
+                _ => self.rng.u64(..120),
+            };
+            let stopped = Duration::from_millis(if ms >= 1_000 { ms } else { 0 });
+            self.memory.borrow_mut().stopped_until = self.now() + stopped;
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+            let key = some_key(&mut self.rng);
+            let (asked, now) = (self.cluster.moment(), self.now());
+            let known = self.memory.borrow_mut().get(&key, now);
+            if let Some((found, slot, point)) = known {
+                let answered = self.cluster.moment();
+                self.history.borrow_mut().looks.push(Look {
+                    span: Span { asked, answered },
+                    is_tail: true,
+                    is_leased: true,
+                    slot,
+                    saw: vec![Saw::Value(key, found)],
+                    point,
+                });
+                continue;
+            }
+            let (sent, recalls) = (now, self.memory.borrow().sends());
+            self.is_late().await;
+            let keys = [key.clone()];
+            let call = |volume: Arc<dyn VolumeStore>| async move {
+                volume.get_leased(session, &keys).await
+            };
+            let told = self.ask(call).await;
+            self.is_late().await;
+            if let Told::Answer(leased, point) = told {
+                let slot = leased.values.slot;
+                let found = leased.values.found.into_iter().next().flatten();
+                let saw = vec![Saw::Value(key.clone(), found.clone())];
+                self.looked(asked, true, slot, saw, point);
+                let now = self.now();
+                let kept = (key, (found, slot, point));
+                let mut memory = self.memory.borrow_mut();
+                memory.take(kept, &leased.groups, (sent, recalls), now);
+            }
+        }
     }
 
     fn is_too_old<T>(&self, asked: Duration, at: At) -> Option<T> {
@@ -493,5 +633,17 @@ impl Client {
         let volume = connection.call(volumes.open(&self.name)).await?;
         self.connected = Some((start, connection.clone(), Arc::clone(&volume)));
         Ok((connection, volume))
+    }
+}
+
+/// A client with leases on what it writes does not recall them from itself.
+async fn commit(
+    volume: &dyn VolumeStore,
+    session: Option<SessionId>,
+    proposal: Proposal,
+) -> Result<Read<Verdict>, Error> {
+    match session {
+        Some(session) => volume.commit_leased(session, proposal).await,
+        None => volume.commit(proposal).await,
     }
 }

@@ -24,6 +24,8 @@ pub struct Look {
     pub span: Span,
     /// Whether it asked for the state at the tail.
     pub is_tail: bool,
+    /// Whether it was answered from leased memory: its slot is that of the read before.
+    pub is_leased: bool,
     /// The slot that it read at.
     pub slot: Slot,
     /// The parts that it read; a snapshot reads nothing.

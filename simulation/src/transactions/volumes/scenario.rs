@@ -16,7 +16,7 @@ use transactions::{
 };
 
 use super::{
-    checks::{Evidence, Survivor, slot_of},
+    checks::{self, Evidence, Survivor, slot_of},
     client::{Client, Habits},
     history::History,
 };
@@ -64,6 +64,7 @@ impl Default for Scenario {
                 one_long_pause_in: 0,
                 one_old_in: 6,
                 pins: false,
+                leases: false,
             },
             fault_profile: FaultProfile::Slow,
             nodes: 1,
@@ -87,6 +88,8 @@ pub struct Outcome {
     pub committed: usize,
     /// The number of conflicts.
     pub conflicts: usize,
+    /// The number of reads from leased memory.
+    pub leased: usize,
     /// A hash of the whole run.
     pub trace_hash: u64,
 }
@@ -161,7 +164,7 @@ impl Scenario {
             };
         };
         let survivors = survivors(&mut reader, &history, last).await;
-        judge(&world, &history.take(), &survivors)
+        judge(&world, history.take(), &survivors)
     }
 
     fn cluster(&self, world: &World, seed: u64) -> Cluster {
@@ -181,12 +184,14 @@ impl Scenario {
     /// it.
     pub fn holds(&self, test: &str) {
         let (mut committed, mut conflicts, mut budget) = (0, 0, Budget::default());
+        let mut leased = 0;
         for seed in seeds() {
             let violations = match panic::catch_unwind(|| self.run(seed)) {
                 Ok(outcome) if outcome.violations.is_empty() => {
                     budget.spend(seed, outcome.port_calls);
                     committed += outcome.committed;
                     conflicts += outcome.conflicts;
+                    leased += outcome.leased;
                     continue;
                 }
                 Ok(outcome) => outcome.violations.join("\n  "),
@@ -198,7 +203,11 @@ impl Scenario {
             );
         }
         budget.report(test);
-        println!("{test}: {committed} commits, {conflicts} conflicts");
+        println!("{test}: {committed} commits, {conflicts} conflicts, {leased} leased reads");
+        assert!(
+            leased > 0 || !self.habits.leases,
+            "no read was leased, so nothing was tested"
+        );
         assert!(
             committed > 0,
             "no proposal committed, so nothing was tested"
@@ -281,11 +290,14 @@ async fn survivors(reader: &mut Client, history: &RefCell<History>, last: Slot) 
     survivors
 }
 
-fn judge(world: &World, history: &History, survivors: &[Survivor]) -> Outcome {
+fn judge(world: &World, mut history: History, survivors: &[Survivor]) -> Outcome {
     if std::env::var_os("LANDFAST_HISTORY").is_some() {
         println!("{history:#?}\n{survivors:#?}\n{}", world.trace());
     }
     let store = world.key_value();
+    let leased = history.looks.iter().filter(|look| look.is_leased).count();
+    checks::place_leased(&mut history, survivors, &|point| store.is_durable(point));
+    let history = &history;
     let evidence = Evidence {
         history,
         survivors,
@@ -299,6 +311,7 @@ fn judge(world: &World, history: &History, survivors: &[Survivor]) -> Outcome {
         port_calls: world.port_calls(),
         committed: survivors.len(),
         conflicts: conflicts.count(),
+        leased,
         trace_hash: world.trace().hash(),
     }
 }

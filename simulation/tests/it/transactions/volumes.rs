@@ -1,4 +1,4 @@
-//! V1 to V6 over seeds of deaths, losses and repeats; each rule with the mutant that drops it.
+//! V1 to V7 over seeds of deaths, losses and repeats; each rule with the mutant that drops it.
 
 use simulation::{
     faults::FaultProfile,
@@ -107,6 +107,18 @@ fn deleting_objects_with_versions_is_caught() {
     scenario.is_caught("V2", SEEDS_UNTIL_CAUGHT);
 }
 
+/// Clients that read under leases.
+fn leased() -> Scenario {
+    let calm = calm();
+    Scenario {
+        habits: Habits {
+            leases: true,
+            ..calm.habits
+        },
+        ..calm
+    }
+}
+
 /// V1 to V5.
 #[test]
 fn volumes_are_strictly_serializable() {
@@ -141,6 +153,45 @@ fn volumes_survive_a_replaced_node() {
 #[test]
 fn snapshots_of_volumes_outlive_collection() {
     slow().holds("snapshots_of_volumes_outlive_collection");
+}
+
+/// V1 to V7: reads from leased memory are strictly serializable, whatever happens to the node.
+#[test]
+fn leased_reads_are_strictly_serializable() {
+    let name = "leased_reads_are_strictly_serializable";
+    leased().holds(name);
+    for faults in [dying(), replaced(), losing()] {
+        Scenario {
+            disasters: faults.disasters,
+            ..leased()
+        }
+        .holds(name);
+    }
+}
+
+/// V7, broken: a commit is ordered before the recall of leases has ended.
+#[test]
+fn ordering_before_a_recall_has_ended_is_caught() {
+    let scenario = leased().without(Broken::AnswersBeforeRecall);
+    scenario.is_caught("V", SEEDS_UNTIL_CAUGHT);
+}
+
+/// V7, broken: leases are granted while a commit is under way.
+#[test]
+fn granting_leases_during_a_recall_is_caught() {
+    let scenario = leased().without(Broken::GrantsDuringRecall);
+    scenario.is_caught("V", SEEDS_UNTIL_CAUGHT);
+}
+
+/// V7, broken: a successor does not wait for the leases of its predecessor.
+#[test]
+fn forgetting_leases_of_a_predecessor_is_caught() {
+    let scenario = Scenario {
+        disasters: replaced().disasters,
+        ..leased()
+    };
+    let scenario = scenario.without(Broken::ForgetsLeasesOfPredecessor);
+    scenario.is_caught("V", SEEDS_UNTIL_CAUGHT);
 }
 
 /// The same seed gives the same run.

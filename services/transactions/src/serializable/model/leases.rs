@@ -15,15 +15,16 @@
 //!
 //! Answers may be lost or late, and a call may reach another node than the one before it. So a
 //! client keeps these rules:
-//! - It always has a call of `recalled` under way, with the number of the last answer. The first has
-//!   number 0, and its answer says `has_lapsed`. After such an answer, nothing is granted until its
-//!   number is acknowledged.
+//! - While it wants leases it has a call of `recalled` under way, with the number of the last answer.
+//!   The first has number 0, and its answer says `has_lapsed`. After such an answer, nothing is
+//!   granted until its number is acknowledged.
 //! - Answers of `recalled` renew. Those of `get_leased` renew only if they name a group.
 //! - Once its leases are over by its own clock, or the session has lapsed, it drops all groups.
 //! - A recall also covers the `get_leased` calls that were sent before its answer arrived. Their
 //!   answers bring no lease on its groups; after `has_lapsed`, on none.
-//! - A value that was read before the client's own commit on its key is not kept. After a commit
-//!   without a verdict, the client drops the groups that it writes.
+//! - A value that was read before the client's own commit on its key is not kept. Until that commit
+//!   has its verdict, nothing is answered from what it writes. A client that does not repeat it
+//!   until then takes another session, whose leases the commit recalls.
 //!
 //! Source: rule F-2 of the protocols. Write leases are left out.
 
