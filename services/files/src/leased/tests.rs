@@ -276,15 +276,32 @@ noticed! {
     keeping_reads_from_before_a_recall_is_noticed: FillsAfterRecall;
     answering_after_the_lease_is_noticed: AnswersAfterLapse;
     answering_keys_that_are_written_is_noticed: AnswersSuspended;
-    keeping_the_session_of_a_lost_commit_is_noticed: KeepsSessionInDoubt;
     staying_at_an_old_slot_is_noticed: KeepsFirstSlot;
 }
 
+fn put(value: &'static str) -> Proposal {
+    let writes = vec![Write::Put {
+        key: key(1),
+        value: Bytes::from(value),
+    }];
+    Proposal {
+        at: Slot(0),
+        id: ProposalId::new("id", 0).expect("short"),
+        reads: Vec::new(),
+        predicates: Vec::new(),
+        writes: Writes::Inline(writes),
+    }
+}
+
 /// A client, once it has a lease on a group.
-async fn warm(server: &Arc<Server>, world: &World) -> (Arc<LeasedVolume>, Granting) {
+async fn warm(
+    server: &Arc<Server>,
+    world: &World,
+    mutant: Mutant<Broken>,
+) -> (Arc<LeasedVolume>, Granting) {
     let inner = server.connect(None);
     let store = Arc::new(inner.clone());
-    let volume = LeasedVolume::new(store, world.clock(), world.entropy(), 1 << 20);
+    let volume = LeasedVolume::broken(store, world.clock(), world.entropy(), 1 << 20, mutant);
     let volume = Arc::new(volume);
     let run = Arc::clone(&volume);
     tokio::spawn(async move { run.run().await });
@@ -302,7 +319,7 @@ fn an_idle_client_gives_its_leases_up() {
     simulated::run(async {
         let world = World::new(1);
         let server = Server::new(world.clock());
-        let (volume, inner) = warm(&server, &world).await;
+        let (volume, inner) = warm(&server, &world, Mutant::NONE).await;
         let calls = || inner.calls.load(Ordering::Relaxed);
         let before = calls();
         for _ in 0..20 {
@@ -325,23 +342,41 @@ fn a_state_that_the_server_lost_is_dropped() {
     simulated::run(async {
         let world = World::new(1);
         let server = Server::new(world.clock());
-        let (volume, _) = warm(&server, &world).await;
-        let writes = vec![Write::Put {
-            key: key(1),
-            value: Bytes::from("lost"),
-        }];
-        let proposal = Proposal {
-            at: Slot(0),
-            id: ProposalId::new("id", 0).expect("short"),
-            reads: Vec::new(),
-            predicates: Vec::new(),
-            writes: Writes::Inline(writes),
-        };
-        volume.commit(proposal).await.expect("committed");
+        let (volume, _) = warm(&server, &world, Mutant::NONE).await;
+        volume.commit(put("lost")).await.expect("committed");
         let read = async || volume.read(&[key(1)]).await.expect("read").value.found;
         assert_eq!(read().await, [Some(Bytes::from("lost"))]);
         server.crash();
         world.clock().sleep(Duration::from_secs(1)).await;
         assert_eq!(read().await, [None]);
     });
+}
+
+/// The scenario: a commit takes place after its caller has given it up.
+async fn late_commit(mutant: Mutant<Broken>) {
+    let world = World::new(1);
+    let server = Server::new(world.clock());
+    let (volume, inner) = warm(&server, &world, mutant).await;
+    inner.late_ms.store(1_000, Ordering::Relaxed);
+    let given_up = tokio::time::timeout(Duration::from_millis(50), volume.commit(put("new")));
+    given_up.await.expect_err("it takes long");
+    let read = async || volume.read(&[key(1)]).await.expect("read").value.found;
+    // The new session has its leases after the first one has ended.
+    for _ in 0..8 {
+        assert_eq!(read().await, [None]);
+        world.clock().sleep(Duration::from_millis(100)).await;
+    }
+    world.clock().sleep(Duration::from_millis(500)).await;
+    assert_eq!(read().await, [Some(Bytes::from("new"))]);
+}
+
+/// M4.
+#[test]
+fn a_commit_that_was_given_up_recalls_the_leases_of_its_client() {
+    simulated::run(late_commit(Mutant::NONE));
+}
+
+#[test]
+fn keeping_the_session_of_a_lost_commit_is_noticed() {
+    must_fail(|| simulated::run(late_commit(Broken::KeepsSessionInDoubt.into())));
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -34,6 +34,8 @@ pub(crate) struct Granting {
     pub(crate) calls: Arc<AtomicUsize>,
     /// Calls for recalls.
     pub(crate) polls: Arc<AtomicUsize>,
+    /// How long the next commit is under way, in milliseconds.
+    pub(crate) late_ms: Arc<AtomicU64>,
 }
 
 /// The server of all clients.
@@ -78,6 +80,7 @@ impl Server {
             faults: seed.map(random),
             calls: Arc::default(),
             polls: Arc::default(),
+            late_ms: Arc::default(),
         }
     }
 
@@ -288,8 +291,12 @@ impl Granting {
         proposal: Proposal,
     ) -> BoxFuture<'_, transactions::Result<Read<Verdict>>> {
         let server = Arc::clone(&self.server);
-        self.call(true, async move { server.commit(own, proposal).await })
-            .boxed()
+        let late = Duration::from_millis(self.late_ms.swap(0, Ordering::Relaxed));
+        let call = async move {
+            server.clock.sleep(late).await;
+            server.commit(own, proposal).await
+        };
+        self.call(true, call).boxed()
     }
 }
 
