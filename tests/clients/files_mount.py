@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import subprocess
+import time
 
 import pytest
 
@@ -25,6 +26,49 @@ for _ in range(30):
     connection.execute('COMMIT')
 """
 
+LOOK = """
+import contextlib, os, sys
+while os.getppid() == int(sys.argv[2]):
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(sys.argv[1]):
+            open(entry.path).read()
+"""
+
+
+def seen(at):
+    """All that programs see of a directory of files."""
+    found = {}
+    for name in sorted(os.listdir(at)):
+        about = os.stat(at / name)
+        found[name] = (oct(about.st_mode), about.st_size, (at / name).read_bytes())
+    return found
+
+
+def change(at, random):
+    """Makes a random change, the same for the same state and generator."""
+    names, name = sorted(os.listdir(at)), f"f{random.randrange(6)}"
+    kind = random.choice(["write", "append", "truncate", "mode", "rename", "unlink"])
+    other = random.choice(names) if names else None
+    if kind == "write" or other is None:
+        (at / name).write_bytes(random.randbytes(random.randrange(40_000)))
+    elif kind == "append":
+        with open(at / other, "ab", buffering=0) as file:
+            file.write(random.randbytes(100))
+    elif kind == "truncate":
+        os.truncate(at / other, random.randrange(30_000))
+    elif kind == "mode":
+        os.chmod(at / other, 0o600 + random.randrange(0o100))
+    elif kind == "rename":
+        os.rename(at / other, at / name)
+    else:
+        os.unlink(at / other)
+
+
+def warmed(at, content):
+    """Reads a file until a mount has it in memory."""
+    for _ in range(20):
+        assert (at / "f").read_text() == content
+        time.sleep(0.08)
 
 
 class Mounts:

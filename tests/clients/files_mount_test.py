@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import time
 from random import Random
 
 import pytest
@@ -79,6 +80,56 @@ def programs_work_across_mounts(mounts):
     assert connection.execute("SELECT value FROM numbers").fetchone() == (60,)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
+
+
+def mounts_see_each_change_at_once(mounts, tmp_path):
+    """Each call of one mount returns before the other one looks. Both have it in memory."""
+    places = [mounts.start(name)[0] for name in ("one", "two")]
+    model = tmp_path / "model"
+    model.mkdir()
+    lookers = [subprocess.Popen(["python3", "-c", files_mount.LOOK, str(at), str(os.getpid())]) for at in places]
+    try:
+        for round in range(150):
+            writer, reader = Random(round).sample(places, 2)
+            files_mount.change(model, Random(round))
+            files_mount.change(writer, Random(round))
+            assert files_mount.seen(reader) == files_mount.seen(model), round
+            if round % 10 == 0:
+                # What was written rests for a second before it is cached again.
+                time.sleep(1.1)
+                assert files_mount.seen(reader) == files_mount.seen(writer) == files_mount.seen(model)
+    finally:
+        for looker in lookers:
+            looker.kill()
+            looker.wait(waiting.GUARD_SECONDS)
+
+
+def a_stopped_mount_holds_up_a_write_for_a_while_and_is_not_stale(mounts):
+    (one, process), (two, _) = mounts.start("one"), mounts.start("two")
+    (two / "f").write_text("old")
+    files_mount.warmed(one, "old")
+    process.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        (two / "f").write_text("new")
+        took = time.monotonic() - began
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert (one / "f").read_text() == "new"
+    # Its lease ends after 2.1 s at the latest.
+    assert took < 4, took
+
+
+def mounts_with_leases_outlive_a_killed_server(own_server, tmp_path):
+    for mounts in files_mount.mounts_of(own_server, tmp_path):
+        (one, _), (two, _) = mounts.start("one"), mounts.start("two")
+        (two / "f").write_text("first")
+        for round in range(3):
+            files_mount.warmed(one, (two / "f").read_text())
+            own_server.kill()
+            own_server.start()
+            (two / "f").write_text(f"round {round}")
+            assert (one / "f").read_text() == f"round {round}"
 
 
 def a_killed_mount_is_replaced_and_its_locks_end(mounts):

@@ -15,6 +15,18 @@ pub enum Broken {
     KeepsChanged,
     /// The cache keeps values that were read at an earlier slot than it knows.
     KeepsOldReads,
+    /// M1: a client goes on to answer from groups that were recalled.
+    KeepsRecalled,
+    /// M1: it keeps what it has read before a recall of the group.
+    FillsAfterRecall,
+    /// M2: it goes on to answer after its leases are over.
+    AnswersAfterLapse,
+    /// M3: it answers from keys that its own commit under way writes.
+    AnswersSuspended,
+    /// M4: it keeps its session after a commit without a verdict.
+    KeepsSessionInDoubt,
+    /// A read of several steps stays at the slot that the memory has named first.
+    KeepsFirstSlot,
     /// F-1: a lock of another session does not end the elision of locks.
     ElidesHeldLocks,
     /// A change depends on values that its client remembers, and its commit does not validate them.

@@ -24,7 +24,6 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Bound,
     sync::Arc,
 };
 
@@ -41,10 +40,11 @@ use transactions::{
     },
 };
 
-use crate::broken::Broken;
+use crate::{
+    broken::Broken,
+    entries::{Entries, Entry},
+};
 
-/// The bytes that an entry counts beside its key and value.
-const ENTRY_BYTES: usize = 96;
 /// The most groups that are known apart under [`Policy::Lazy`]. Beyond it all entries are dropped.
 const GROUPS_MAX: usize = 65_536;
 
@@ -74,23 +74,12 @@ struct State {
     known: Option<Slot>,
     /// Groups of which a later slot is known.
     groups: BTreeMap<Bytes, Slot>,
-    entries: BTreeMap<Key, Entry>,
-    bytes: usize,
-    /// Where the next eviction looks first.
-    hand: Option<Key>,
+    entries: Entries,
     /// The point that all entries depend on.
     point: DurabilityPoint,
     /// How often the server has restarted. Answers to calls of an earlier generation are not kept.
     generation: u64,
     figures: CacheFigures,
-}
-
-#[derive(Debug)]
-struct Entry {
-    value: Option<Bytes>,
-    from: Slot,
-    /// It was read since it was last brought up to date.
-    is_used: bool,
 }
 
 /// A value, or that there is none.
@@ -112,12 +101,6 @@ pub struct CacheFigures {
     pub bytes: u64,
 }
 
-impl Entry {
-    fn bytes(&self, key: &Key) -> usize {
-        ENTRY_BYTES + key.bytes_len() + self.value.as_ref().map_or(0, Bytes::len)
-    }
-}
-
 impl State {
     fn known(&self, group: &Bytes) -> Option<Slot> {
         self.groups.get(group).copied().max(self.known)
@@ -126,50 +109,17 @@ impl State {
     /// The value of `key` at `at`, if the cache has it.
     fn hit(&mut self, key: &Key, at: Slot) -> Option<Found> {
         let is_known = self.known(key.group()).is_some_and(|known| at <= known);
-        let entry = self.entries.get_mut(key)?;
-        (is_known && entry.from <= at).then(|| {
-            entry.is_used = true;
-            Found(entry.value.clone())
-        })
-    }
-
-    fn remove(&mut self, key: &Key) -> Option<Entry> {
-        let entry = self.entries.remove(key)?;
-        self.bytes -= entry.bytes(key);
-        Some(entry)
-    }
-
-    fn insert(&mut self, key: Key, entry: Entry, bytes_max: usize) {
-        self.remove(&key);
-        self.bytes += entry.bytes(&key);
-        self.entries.insert(key, entry);
-        self.evict(bytes_max);
-    }
-
-    /// Removes entries until the rest fits: the next ones after the hand that were not used since it
-    /// last passed.
-    fn evict(&mut self, bytes_max: usize) {
-        while self.bytes > bytes_max {
-            let after = self.hand.take().map_or(Bound::Unbounded, Bound::Excluded);
-            let mut following = self.entries.range_mut((after, Bound::Unbounded));
-            let Some((key, entry)) = following.next() else {
-                continue;
-            };
-            let key = key.clone();
-            if std::mem::take(&mut entry.is_used) {
-                self.hand = Some(key);
-            } else {
-                self.remove(&key);
-                self.hand = Some(key);
-            }
+        let entry = self.entries.get(key)?;
+        if !is_known || entry.from > at {
+            return None;
         }
+        let entry = self.entries.read(key)?;
+        Some(Found(entry.value.clone()))
     }
 
     fn clear(&mut self) {
         self.entries.clear();
         self.groups.clear();
-        self.bytes = 0;
-        self.hand = None;
     }
 
     /// Notes the point of an answer. After a restart that lost writes, slots have another content.
@@ -210,7 +160,7 @@ impl CachedVolume {
     pub fn figures(&self) -> CacheFigures {
         let state = self.state.lock();
         CacheFigures {
-            bytes: state.bytes as u64,
+            bytes: state.entries.bytes() as u64,
             ..state.figures
         }
     }
@@ -297,7 +247,7 @@ impl CachedVolume {
         }
         let mut hot = Vec::new();
         for key in keys {
-            let Some(entry) = state.remove(&key) else {
+            let Some(entry) = state.entries.remove(&key) else {
                 continue;
             };
             if entry.is_used && hot.len() < KEYS_MAX {
@@ -320,13 +270,8 @@ impl CachedVolume {
         for (key, value) in keys.iter().zip(&answer.value.found) {
             let is_last = state.known(key.group()) == Some(from);
             if is_last || self.mutant.breaks(Broken::KeepsOldReads) {
-                let (value, is_used) = (value.clone(), false);
-                let entry = Entry {
-                    value,
-                    from,
-                    is_used,
-                };
-                state.insert(key.clone(), entry, self.bytes_max);
+                let entry = Entry::new(value.clone(), from);
+                state.entries.insert(key.clone(), entry, self.bytes_max);
             }
         }
     }
@@ -382,7 +327,7 @@ impl CachedVolume {
     async fn read_tail(&self, keys: &[Key]) -> Result<Read<Values>> {
         let (has_all, generation) = {
             let state = self.state.lock();
-            let has_all = keys.iter().all(|key| state.entries.contains_key(key));
+            let has_all = keys.iter().all(|key| state.entries.contains(key));
             (has_all, state.generation)
         };
         let groups = match self.policy {

@@ -20,6 +20,7 @@ use crate::{
     broken::Broken,
     error::{Errno, Result},
     inode::{self, Field},
+    leased::LeasedVolume,
     model::{
         Access, Allocation, Attributes, DirectoryEntry, Follow, Found, Ino, Privileges, RenameMode,
         Seek, SetAttributes, SetMode, Space,
@@ -69,8 +70,28 @@ impl FileSystem {
         root: Access,
         mutant: Mutant<Broken>,
     ) -> Result<Self> {
+        let context = Context::new(store, clock, entropy, mutant);
+        Self::opened(context, session, root).await
+    }
+
+    /// As [`open`](Self::open), on a volume whose memory answers the calls that are transactions of
+    /// their own.
+    pub async fn open_leased(
+        store: Arc<LeasedVolume>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        session: SessionId,
+        root: Access,
+    ) -> Result<Self> {
+        let leased = Some(Arc::clone(&store));
+        let mut context = Context::new(store, clock, entropy, Mutant::NONE);
+        context.leased = leased;
+        Self::opened(context, session, root).await
+    }
+
+    async fn opened(context: Context, session: SessionId, root: Access) -> Result<Self> {
         let files = Self {
-            context: Arc::new(Context::new(store, clock, entropy, mutant)),
+            context: Arc::new(context),
             session,
             opened: OpenInodes::default(),
             unsynced: Mutex::default(),
@@ -84,6 +105,14 @@ impl FileSystem {
     /// Begins a transaction of many calls. Its end is [`Transaction::commit`].
     pub fn begin(&self) -> Transaction {
         Transaction::new(self.context.clone(), None)
+    }
+
+    /// Begins a transaction that ends with the present call of this client.
+    fn begin_call(&self, at: Option<Slot>) -> Transaction {
+        let mut transaction = Transaction::new(self.context.clone(), at);
+        let leased = self.context.leased.clone();
+        transaction.overlay.read_leased(leased);
+        transaction
     }
 
     /// Begins a transaction that reads the state at `at`. Errors of its calls: `ESTALE` once that is
@@ -128,7 +157,7 @@ impl FileSystem {
         let mut pause_ms_max = 1;
         loop {
             let is_late = || clock.monotonic() >= deadline;
-            let mut transaction = self.begin();
+            let mut transaction = self.begin_call(None);
             transaction.steps = steps;
             let result = work(&mut transaction).await;
             self.saw(transaction.point());
@@ -192,7 +221,7 @@ impl FileSystem {
     {
         let clock = &self.context.clock;
         let deadline = clock.monotonic() + CALL_TIME_MAX;
-        let mut transaction = self.begin();
+        let mut transaction = self.begin_call(None);
         let remembered = self.context.remembered.clone();
         transaction.overlay.rest_on(remembered, clock.monotonic());
         let result = work(&mut transaction).await;
@@ -225,7 +254,7 @@ impl FileSystem {
         let clock = &self.context.clock;
         let deadline = clock.monotonic() + CALL_TIME_MAX;
         loop {
-            let mut transaction = Transaction::new(self.context.clone(), listing.at);
+            let mut transaction = self.begin_call(listing.at);
             let found = transaction.list(listing, cookie, count).await;
             self.saw(transaction.point());
             if found.is_ok() || transaction.is_final() || clock.monotonic() >= deadline {

@@ -15,6 +15,7 @@
 //!
 //! - [`file_system`] is for one call at a time, [`transaction`] for many that take effect together.
 //! - [`cache`] keeps values that a client has read from a volume, for later transactions.
+//! - [`leased`] answers reads at the tail from memory, as long as the client has a lease.
 //! - [`check`] verifies the rules of a whole volume, and repairs violations.
 //! - `overlay` holds the reads and pending writes of a transaction. It knows keys, and no inodes.
 //! - `inode` has the keys and their values, [`path_rules`] the limits of names.
@@ -25,9 +26,11 @@
 pub mod broken;
 pub mod cache;
 pub mod check;
+mod entries;
 pub mod error;
 pub mod file_system;
 mod inode;
+pub mod leased;
 pub mod model;
 mod names;
 mod overlay;

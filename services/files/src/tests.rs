@@ -3,6 +3,7 @@
 mod anomalies;
 mod check;
 mod conflicts;
+pub(crate) mod granting;
 mod keys;
 mod large;
 mod locks;

@@ -30,6 +30,7 @@ use crate::{
     broken::Broken,
     error::{Errno, Result},
     inode::{self, Field},
+    leased::LeasedVolume,
     model::{Ino, Kind, Time},
     overlay::Overlay,
     remembered::Remembered,
@@ -49,6 +50,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) store: Arc<dyn VolumeStore>,
+    /// The store, if it has a memory.
+    pub(crate) leased: Option<Arc<LeasedVolume>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) mutant: Mutant<Broken>,
@@ -110,6 +113,7 @@ impl Context {
     ) -> Self {
         Self {
             store,
+            leased: None,
             clock,
             entropy,
             mutant,

@@ -7,18 +7,14 @@ use std::{io, path::PathBuf, process::ExitCode, sync::Arc};
 
 use anyhow::Context as _;
 use clap::Args;
-use files::{
-    FileSystem,
-    cache::{CachedVolume, Policy},
-    model::Access,
-};
+use files::{FileSystem, leased::LeasedVolume, model::Access};
 use fuse_frontend::{
     FileHandler, Handler, Unmounted,
     mount::{Options, Readers, mount},
 };
 use in_process::{SystemClock, SystemEntropy};
 use nix::unistd::{getgid, getuid};
-use ports::Entropy as _;
+use ports::{Clock, Entropy};
 use serde_json::json;
 use tokio::{
     runtime::{self, Handle},
@@ -51,7 +47,7 @@ pub(crate) struct Mount {
     /// Print one JSON object when it is mounted
     #[arg(long)]
     json: bool,
-    /// The memory for blocks and attributes that were read
+    /// The memory for blocks, names and attributes that were read
     #[arg(long, value_name = "MiB", default_value_t = 64)]
     cache_mb: u32,
     #[command(flatten)]
@@ -107,10 +103,15 @@ impl Mount {
             uid: getuid().as_raw(),
             gid: getgid().as_raw(),
         };
-        let (clock, entropy) = (Arc::new(SystemClock), Arc::<SystemEntropy>::default());
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let entropy: Arc<dyn Entropy> = Arc::<SystemEntropy>::default();
         let session = SessionId(entropy.next_u64());
-        let cached = CachedVolume::new(store, Policy::Eager, (self.cache_mb as usize) << 20);
-        let opened = FileSystem::open(Arc::new(cached), clock, entropy, session, root).await;
+        let bytes_max = (self.cache_mb as usize) << 20;
+        let leased = LeasedVolume::new(store, Arc::clone(&clock), Arc::clone(&entropy), bytes_max);
+        let leased = Arc::new(leased);
+        let keeper = Arc::clone(&leased);
+        tokio::spawn(async move { keeper.run().await });
+        let opened = FileSystem::open_leased(leased, clock, entropy, session, root).await;
         let opened = opened.with_context(|| format!("the volume {} cannot be read", self.volume));
         Ok(Arc::new(opened?))
     }

@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 use futures_util::FutureExt as _;
 use transactions::serializable::VolumeStore;
 
-use super::{lossy::Counted, *};
+use super::{granting::Server, lossy::Counted, *};
 use crate::{
     Ino,
     cache::{CachedVolume, Policy},
+    leased::LeasedVolume,
     model::{Privileges, RenameMode},
 };
 
@@ -218,6 +219,90 @@ fn with_a_cache_a_change_is_one_call() {
         let before = calls();
         assert_eq!(files.read(f, 0, 9).await, Ok(name("again")));
         assert_eq!(calls() - before, 1, "a read of what is cached");
+    });
+}
+
+/// F-2: under leases, reads cost no call, and a change costs its commit.
+#[test]
+fn with_leases_reads_are_no_calls() {
+    simulated::run(async {
+        let world = World::new(1);
+        let granting = Server::new(world.clock()).connect(None);
+        let calls = Arc::clone(&granting.calls);
+        let (clock, entropy) = (world.clock(), world.entropy());
+        let leased = LeasedVolume::new(Arc::new(granting), clock, entropy, 1 << 20);
+        let leased = Arc::new(leased);
+        let run = Arc::clone(&leased);
+        tokio::spawn(async move { run.run().await });
+        let (clock, entropy) = (world.clock(), world.entropy());
+        let opened = FileSystem::open_leased(leased, clock, entropy, SessionId(2), ACCESS);
+        let files = opened.await.expect("opened");
+        let (a, b) = (name("a"), name("b"));
+        let d = files.mkdir(Ino::ROOT, ACCESS, &a).await.expect("made");
+        let e = files.mkdir(d, ACCESS, &a).await.expect("made");
+        let f = files.create(e, ACCESS, &a).await.expect("created");
+        files
+            .write(f, 0, Privileges::Keep, &a)
+            .await
+            .expect("written");
+        let stat = async || {
+            for parent in [Ino::ROOT, d, e] {
+                files.stat(parent, &a).await.expect("found");
+            }
+            files.getattr(f).await.expect("there")
+        };
+        let list = async || {
+            let mut listing = crate::Listing::new(e);
+            files.list(&mut listing, 0, 99).await.expect("listed").len()
+        };
+        // The first one asks for leases, the second one reads under them.
+        stat().await;
+        world
+            .clock()
+            .sleep(std::time::Duration::from_millis(9))
+            .await;
+        for _ in 0..2 {
+            stat().await;
+            list().await;
+            files.read(f, 0, 9).await.expect("read");
+        }
+        let mut before = calls.load(Ordering::Relaxed);
+        let mut took = |what: &str, expected: usize| {
+            let now = calls.load(Ordering::Relaxed);
+            assert_eq!(now - before, expected, "{what}");
+            before = now;
+        };
+        assert_eq!(stat().await.size, 1);
+        took("stat of a path", 0);
+        assert_eq!(files.read(f, 0, 9).await, Ok(a.clone()));
+        took("read", 0);
+        files
+            .write(f, 0, Privileges::Keep, &name("long"))
+            .await
+            .expect("written");
+        took("write", 1);
+        assert_eq!(stat().await.size, 4);
+        assert_eq!(files.read(f, 0, 9).await, Ok(name("long")));
+        took("stat and read of what was written", 0);
+        files
+            .append(f, Privileges::Keep, &a)
+            .await
+            .expect("appended");
+        assert_eq!(stat().await.size, 5);
+        took("append, and stat", 1);
+        refused(files.stat(e, &b).await, crate::Errno::ENOENT);
+        took("a name that is free", 1);
+        let create = files.change(|transaction| {
+            async move { transaction.create(e, ACCESS, &name("b")).await }.boxed()
+        });
+        create.await.expect("created");
+        took("create", 1);
+        assert_eq!(list().await, 4);
+        took("list", 1);
+        files.unlink(e, &b).await.expect("unlinked");
+        took("unlink", 1);
+        refused(files.stat(e, &b).await, crate::Errno::ENOENT);
+        took("a name that was removed", 0);
     });
 }
 
