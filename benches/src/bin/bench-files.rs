@@ -20,6 +20,7 @@ use benches::{
         sequential,
         targets::{self, Kind, Running, Setting, Target},
         tpcc::{self, Mode},
+        web,
     },
 };
 use clap::Parser;
@@ -42,7 +43,7 @@ struct Arguments {
     #[arg(long, num_args = 1.., value_delimiter = ',', default_value = "ext4,glusterfs,glusterfs-strict,landfast")]
     targets: Vec<Kind>,
     /// The parts.
-    #[arg(long, num_args = 1.., value_delimiter = ',', default_value = "operations,personalities,tpcc,sequential,directory")]
+    #[arg(long, num_args = 1.., value_delimiter = ',', default_value = "operations,personalities,tpcc,web,sequential,directory")]
     parts: Vec<Part>,
     /// The loads of Filebench.
     #[arg(long, num_args = 1.., value_delimiter = ',', default_values_t = Personality::ALL)]
@@ -56,7 +57,10 @@ struct Arguments {
     /// The script of TPC-C.
     #[arg(long, default_value = "benches/files/tpcc.py")]
     tpcc: PathBuf,
-    /// Its interpreter.
+    /// The script of the web application.
+    #[arg(long, default_value = "benches/files/web.py")]
+    web: PathBuf,
+    /// The interpreter of both.
     #[arg(long, default_value = "python3")]
     python: PathBuf,
     /// MiB of the long file.
@@ -149,7 +153,7 @@ fn measure(arguments: &Arguments, scratch: PathBuf, running: &Running) -> Result
     let mut report = Report {
         command: command.collect::<Vec<_>>().join(" "),
         machine: Machine::here()?,
-        skipped: vec!["The web application over SQLite is left out".to_owned()],
+        skipped: Vec::new(),
         figures: Vec::new(),
     };
     let started = start(arguments, &setting, running, &mut report)?;
@@ -252,6 +256,15 @@ fn measure_part(
             modes
                 .map(|mode| tpcc::measure(target, &load, mode, &setting.scratch, running))
                 .collect()
+        }
+        Part::Web => {
+            let load = web::Load {
+                script: arguments.web.clone(),
+                python: arguments.python.clone(),
+                program: arguments.program.clone(),
+                seconds: arguments.seconds,
+            };
+            web::measure(target, &load, &setting.scratch, running).map(|figures| vec![figures])
         }
         Part::Sequential => Ok(vec![sequential::measure(
             target,

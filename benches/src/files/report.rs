@@ -20,6 +20,8 @@ pub enum Part {
     Personalities,
     /// TPC-C on SQLite.
     Tpcc,
+    /// A web application over SQLite.
+    Web,
     /// One long file.
     Sequential,
     /// One directory with many files.
@@ -32,6 +34,7 @@ impl Part {
             Self::Operations => "single calls, 1 KiB",
             Self::Personalities => "Filebench personalities",
             Self::Tpcc => "TPC-C on SQLite",
+            Self::Web => "a blog over SQLite, for each request",
             Self::Sequential => "one long file",
             Self::Directory => "one directory",
         }
