@@ -20,5 +20,5 @@ pub mod report;
 pub mod sequential;
 pub mod targets;
 pub mod tpcc;
-pub mod web;
 mod volume_files;
+pub mod web;

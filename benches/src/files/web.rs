@@ -46,7 +46,9 @@ pub fn measure(target: &Target, load: &Load, scratch: &Path, running: &Running) 
     command.arg("--program").arg(&load.program);
     command.args(["--seconds", &load.seconds.to_string()]);
     // It is kept between runs, as its packages take long to install.
-    command.arg("--directory").arg(scratch.with_file_name("web"));
+    command
+        .arg("--directory")
+        .arg(scratch.with_file_name("web"));
     match target.kind {
         Kind::Ext4 => command.arg("--alone"),
         Kind::Landfast => &mut command,
