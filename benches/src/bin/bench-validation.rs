@@ -156,7 +156,7 @@ fn slot(validator: &mut Validator, proposals: &[Proposal]) -> Result<usize> {
             }
             done += 1;
         }
-        let (slot, noted) = draft.finish(0, NodeId(1), false);
+        let (slot, noted) = draft.finish(0, NodeId(1));
         ensure!(!slot.encode().is_empty(), "a slot is not empty");
         let number = Slot(validator.last().0 + 1);
         validator.note(number, &slot, noted);

@@ -44,6 +44,8 @@ pub enum Disaster {
 /// Deaths and starts of nodes.
 pub(super) struct FaultSchedule<'scenario> {
     pub(super) disasters: &'scenario [Disaster],
+    /// How long each waits for the one before at most, beyond what it waits by itself.
+    pub(super) apart: Duration,
     /// By how much the clock of each start is behind that of the previous one.
     pub(super) clock_set_back: Duration,
     pub(super) cluster: &'scenario Cluster,
@@ -57,6 +59,11 @@ impl FaultSchedule<'_> {
     /// Runs all disasters one after the other, then waits forever.
     pub(super) async fn strike(&mut self) {
         for disaster in self.disasters {
+            let apart = self.apart.as_millis() as u64;
+            if apart > 0 {
+                let pause = Duration::from_millis(self.rng.u64(..apart));
+                tokio::time::sleep(pause).await;
+            }
             self.cluster.connect().await;
             match disaster {
                 Disaster::Node => self.node_dies().await,

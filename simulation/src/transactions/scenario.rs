@@ -186,6 +186,7 @@ impl Scenario {
         let clients = join_all(clients.collect::<Vec<_>>());
         let mut schedule = FaultSchedule {
             disasters: &self.disasters,
+            apart: Duration::ZERO,
             clock_set_back: self.clock_set_back,
             cluster: &cluster,
             rng,

@@ -33,8 +33,6 @@ pub struct VolumeSlot {
     pub written_ms: u64,
     /// The node that wrote it.
     pub by: NodeId,
-    /// Whether its writer may grant leases from now on: a successor then waits them out.
-    pub may_lease: bool,
     /// Its commits, in order.
     pub commits: Vec<SlotCommit>,
     /// Proposals that never commit, with their verdicts.

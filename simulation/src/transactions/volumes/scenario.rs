@@ -49,6 +49,8 @@ pub struct Scenario {
     pub nodes: usize,
     /// The faults of node and store, in this order.
     pub disasters: Vec<Disaster>,
+    /// How far they are apart at most, beyond what each waits by itself.
+    pub apart: Duration,
     /// The settings of the service.
     pub config: Config,
 }
@@ -69,6 +71,7 @@ impl Default for Scenario {
             fault_profile: FaultProfile::Slow,
             nodes: 1,
             disasters: Vec::new(),
+            apart: Duration::ZERO,
             config: Config {
                 buckets: Buckets::through(3),
                 ..Config::default()
@@ -128,6 +131,7 @@ impl Scenario {
         let mut reader = client(self.habits.clients, rng.fork());
         let mut schedule = FaultSchedule {
             disasters: &self.disasters,
+            apart: self.apart,
             clock_set_back: Duration::ZERO,
             cluster: &cluster,
             rng,

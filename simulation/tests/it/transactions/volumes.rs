@@ -1,5 +1,7 @@
 //! V1 to V7 over seeds of deaths, losses and repeats; each rule with the mutant that drops it.
 
+use std::time::Duration;
+
 use simulation::{
     faults::FaultProfile,
     transactions::{
@@ -115,6 +117,8 @@ fn leased() -> Scenario {
             leases: true,
             ..calm.habits
         },
+        // Leases are granted, and given up, between two disasters.
+        apart: Duration::from_secs(10),
         ..calm
     }
 }

@@ -17,7 +17,6 @@ fn slot(commits: Vec<SlotCommit>) -> VolumeSlot {
     VolumeSlot {
         written_ms: 1 << 40,
         by: NodeId(3),
-        may_lease: true,
         commits,
         closed: Vec::new(),
     }

@@ -204,11 +204,10 @@ impl<'a> Draft<'a> {
     }
 
     /// The slot, and its effect for [`Validator::note`].
-    pub fn finish(self, written_ms: u64, by: NodeId, may_lease: bool) -> (VolumeSlot, Noted) {
+    pub fn finish(self, written_ms: u64, by: NodeId) -> (VolumeSlot, Noted) {
         let slot = VolumeSlot {
             written_ms,
             by,
-            may_lease,
             commits: self.commits,
             closed: self.closed,
         };

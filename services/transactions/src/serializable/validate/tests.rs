@@ -299,7 +299,7 @@ fn no_slot_is_longer_than_its_bound() {
             let decision = draft.decide(&candidate, &LockTable::default());
             assert!(matches!(decision, Decision::AfterSlot(_)), "{decision:?}");
         }
-        let (slot, _) = draft.finish(0, crate::model::NodeId(1), false);
+        let (slot, _) = draft.finish(0, crate::model::NodeId(1));
         let bytes = slot.encode().len();
         longest = longest.max(bytes);
         assert!(bytes <= SLOT_BYTES_MAX, "{bytes}");

@@ -246,7 +246,7 @@ impl Volume {
         kept.append(batch);
         *batch = kept;
         if !draft.is_empty() {
-            let (slot, noted) = draft.finish(self.context.clock.now().0, self.by, false);
+            let (slot, noted) = draft.finish(self.context.clock.now().0, self.by);
             *in_flight = Some(InFlight {
                 payload: slot.encode(),
                 slot,

@@ -257,7 +257,6 @@ fn empty(by: NodeId) -> VolumeSlot {
     VolumeSlot {
         written_ms: 0,
         by,
-        may_lease: false,
         commits: Vec::new(),
         closed: Vec::new(),
     }

@@ -149,7 +149,7 @@ impl Engine {
                 }
             }
             let is_empty = draft.is_empty();
-            let (slot, noted) = draft.finish(1, NodeId(1), false);
+            let (slot, noted) = draft.finish(1, NodeId(1));
             let number = Slot(self.last().0 + 1);
             verdicts.extend(after.into_iter().map(|outcome| outcome.verdict(number)));
             if !is_empty {
@@ -174,7 +174,7 @@ impl Engine {
         match draft.close(id) {
             Decision::Now(verdict) => verdict,
             Decision::AfterSlot(outcome) => {
-                let (slot, noted) = draft.finish(1, NodeId(1), false);
+                let (slot, noted) = draft.finish(1, NodeId(1));
                 let number = Slot(self.last().0 + 1);
                 self.write(number, &slot, noted);
                 outcome.verdict(number)
