@@ -180,3 +180,23 @@ def calls_on_two_mounts_are_those_of_a_local_directory(mounts, tmp_path, seed):
         call = files_mount.drawn(random)
         found = files_mount.called(random.choice(trees), call)
         assert found == files_mount.called(local, call), (seed, step, call[:5])
+
+
+def what_was_read_lately_needs_no_server(own_server, tmp_path):
+    for mounts in files_mount.mounts_of(own_server, tmp_path):
+        at, _ = mounts.start("a")
+        (at / "d" / "e").mkdir(parents=True)
+        (at / "d" / "e" / "f").write_text("text")
+        with open(at / "d" / "e" / "f") as file:
+            for _ in range(20):
+                assert os.stat(at / "d" / "e" / "f").st_size == len(os.pread(file.fileno(), 9, 0))
+                time.sleep(0.08)
+            own_server.process.send_signal(signal.SIGSTOP)
+            try:
+                began = time.monotonic()
+                for _ in range(50):
+                    assert os.stat(at / "d" / "e" / "f").st_size == 4 and os.pread(file.fileno(), 9, 0) == b"text"
+                took = time.monotonic() - began
+            finally:
+                own_server.process.send_signal(signal.SIGCONT)
+        assert took < 1.3, took
