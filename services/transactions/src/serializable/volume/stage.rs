@@ -1,6 +1,6 @@
 //! Stages: large write sets that are stored in parts before their proposal.
 //!
-//! A slot names its stage. Its writes are installed as ordinary rows, and then the stage is
+//! A slot names its stage. Its writes are installed like those of other slots, and then the stage is
 //! deleted.
 
 use std::collections::BTreeMap;
