@@ -21,7 +21,9 @@ use http_frontend::{HttpPeers, PeerStream, VolumePeers};
 use in_process::SystemEntropy;
 use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional},
+    io::{
+        AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional_with_sizes,
+    },
     net::UnixStream,
     sync::mpsc,
     time::{sleep, timeout},
@@ -47,6 +49,9 @@ const WAITING_MAX: usize = 64;
 const HEAD_MAX: Duration = Duration::from_secs(5);
 /// The interval for checking that the node of a connection is not gone.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// The bytes of a connection between servers that are on their way in this process, in each
+/// direction.
+const BUFFER_BYTES: usize = 64 << 10;
 /// How long calls at work may take when a term ends. The engine refuses them by then.
 const END_MAX: Duration = Duration::from_millis(200);
 
@@ -167,7 +172,7 @@ async fn join(
     tokio::select! {
         biased;
         () = end => {}
-        _ = copy_bidirectional(one, other) => {}
+        _ = copy_bidirectional_with_sizes(one, other, BUFFER_BYTES, BUFFER_BYTES) => {}
     }
 }
 

@@ -1,5 +1,6 @@
 """Volumes of several servers on one Redis: each takes any call, and one of them serves."""
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -51,6 +52,7 @@ def mount(tmp_path):
         assert process.stdout.readline(), (tmp_path / f"mount-{len(running) - 1}.log").read_text()
         return at
 
+    start.processes = running
     yield start
     for at, process in running:
         process.kill()
@@ -116,6 +118,28 @@ def mounts_of_two_servers_see_each_others_changes(nodes, mount):
         rounds(range(50, 100))
         assert files_mount.locked(sides[1] / "held"), "the lock went with the server that led"
     waiting.until(lambda: not files_mount.locked(sides[1] / "held"), "the lock to be free")
+
+
+def mounts_keep_their_locks_when_their_own_server_restarts(nodes, mount):
+    """The server that serves has those of the former one for a while."""
+    _done(nodes[1], "PUT", "/v1/volumes/demo")
+    here, there, gone = [mount(nodes[1]), mount(nodes[2]), mount(nodes[1])]
+    _, last = mount.processes[-1]
+    with open(here / "held", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lost = os.open(gone / "lost", os.O_CREAT | os.O_RDWR)
+        fcntl.flock(lost, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        last.kill()
+        last.wait(waiting.GUARD_SECONDS)
+        nodes[1].kill()
+        nodes[1].start()
+        held.write("after")
+        held.flush()
+        assert (there / "held").read_text() == "after"
+        waiting.until(lambda: not files_mount.locked(there / "lost"), "the former locks to end")
+        assert files_mount.locked(there / "held"), "the lock went with the server of the mount"
+    with contextlib.suppress(OSError):
+        os.close(lost)
 
 
 class Load:

@@ -186,6 +186,11 @@ async fn volumes(
     State(backend): State<Arc<Backend>>,
     mut request: Request<Body>,
 ) -> Result<Response, Problem> {
+    let protocol = request.headers().get(header::UPGRADE);
+    if protocol.is_none_or(|protocol| protocol != VOLUMES_PROTOCOL) {
+        let why = "this is for other servers of the store, which upgrade to their own protocol";
+        return Err(Problem::invalid(why));
+    }
     let peers = Arc::clone(backend.volume_peers()?);
     let upgraded = upgrade::on(&mut request);
     tokio::spawn(async move {

@@ -11,6 +11,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::TokioIo;
 use listener::{
     Config, FilesInMemory, LINGER_MAX, PROGRESS_BYTES, Peer, REFUSALS_MAX, RequestBody, Timeouts,
     serve,
@@ -50,6 +51,15 @@ impl Service<Request<RequestBody>> for Answers {
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let is_refusal = matches!(self, Self::TheLimit);
+        if request.uri().path() == "/other" {
+            tokio::spawn(echo(hyper::upgrade::on(request)));
+            let response = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
+            let response = response
+                .header("connection", "upgrade")
+                .header("upgrade", "echo");
+            let response = response.body(Full::default()).expect("a response");
+            return Box::pin(async { Ok(response) });
+        }
         Box::pin(async move {
             assert!(request.extensions().get::<Peer>().is_some());
             let (status, body) = match request.uri().path() {
@@ -233,6 +243,29 @@ async fn a_service_may_take_longer_than_every_clock() {
         .send(GET.replace('/', "/slow").replace("HTTP/slow", "HTTP/"))
         .await;
     assert_eq!(status(&response(&mut stream).await), "200");
+}
+
+/// Sends back what arrives.
+async fn echo(upgrade: hyper::upgrade::OnUpgrade) {
+    let mut stream = TokioIo::new(upgrade.await.expect("an upgrade"));
+    let mut byte = [0];
+    while stream.read_exact(&mut byte).await.is_ok() {
+        stream.write_all(&byte).await.expect("sent");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_of_another_protocol_may_be_idle_for_long() {
+    let server = Fixture::start(1).await;
+    let head = "GET /other HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+    let mut stream = server.send(head).await;
+    let answer = response(&mut stream).await;
+    assert_eq!(status(&answer), "101", "{answer}");
+    for _ in 0..2 {
+        sleep(Duration::from_hours(1)).await;
+        stream.write_all(b"x").await.expect("it is open");
+        assert_eq!(stream.read_u8().await.expect("it is open"), b'x');
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use embedded::{
     Embedded,
     storage::{DiskStorage, Storage},
 };
-use http_frontend::{Config, HttpPeers, Limits, Services, Status};
+use http_frontend::{Config, HttpPeers, Limits, Services, Status, VolumePeers};
 use in_process::{SystemClock, SystemEntropy};
 use ports::{
     faults::{Calm, FaultSchedule, FaultyKeyValue},
@@ -198,6 +198,14 @@ impl Engine {
         let services = Arc::<Services>::default();
         services.provide_functions(functions);
         self.serve_services(address, token, Limits::default(), services)
+            .await
+    }
+
+    /// A server for it that passes the connections of other servers for volumes on to `peers`.
+    pub(crate) async fn serve_volume_peers(&self, peers: Arc<dyn VolumePeers>) -> Fixture {
+        let services = Arc::<Services>::default();
+        services.provide_volume_peers(peers);
+        self.serve_services("127.0.0.1:0", None, Limits::default(), services)
             .await
     }
 

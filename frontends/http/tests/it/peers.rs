@@ -1,9 +1,12 @@
 //! A node's replies to callers that pretend to be nodes of its store, from seeds, as at the other
 //! edges.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use fastrand::Rng;
-use http_frontend::{HttpPeers, Limits};
+use futures_util::future::BoxFuture;
+use http_frontend::{HttpPeers, Limits, PeerStream, VolumePeers};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -101,6 +104,46 @@ async fn messages_that_are_damaged_or_none_change_nothing() {
         .put_now(key, None)
         .await
         .expect("its clock is where it was");
+}
+
+/// Sends back what arrives.
+#[derive(Debug)]
+struct Echo;
+
+impl VolumePeers for Echo {
+    fn serve(self: Arc<Self>, stream: PeerStream) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let (mut received, mut sent) = tokio::io::split(stream);
+            let _ = tokio::io::copy(&mut received, &mut sent).await;
+        })
+    }
+}
+
+#[tokio::test]
+async fn connections_for_volumes_are_passed_on_after_an_upgrade() {
+    let engine = Engine::among(Config::default()).await;
+    let peers = HttpPeers::new(None).expect("no token");
+    let connect = async |server: &Fixture| {
+        let address = Address(server.address.to_string());
+        peers.connect_to_volumes(&address).await
+    };
+    let refused = connect(&engine.serve().await).await;
+    let refused = refused.expect_err("it serves none").to_string();
+    assert!(refused.contains("503"), "{refused}");
+    let server = engine.serve_volume_peers(Arc::new(Echo)).await;
+    let mut stream = connect(&server).await.expect("an upgrade");
+    stream.write_all(b"once").await.expect("it is open");
+    let mut echo = [0; 4];
+    stream.read_exact(&mut echo).await.expect("it is open");
+    assert_eq!(&echo, b"once");
+    let mut stream = TcpStream::connect(server.address)
+        .await
+        .expect("it listens");
+    let plain = b"GET /v1/peers/volumes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(plain).await.expect("it is open");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
 }
 
 #[tokio::test]

@@ -1,19 +1,22 @@
 //! Performs one request.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 use transactions::{
     Error, Result,
     serializable::{
         VolumeStore,
-        model::{Groups, Lock, LockMode, Owner, SessionId, Wait},
+        model::{Granted, Groups, Lock, LockMode, Owner, SessionId, Wait},
         volumes::VolumeName,
     },
 };
 
 use super::Shared;
 use crate::wire::{Answer, Call, List, Request, SessionKey};
+
+/// The pause before a lock is reclaimed once more.
+const RECLAIM_AGAIN: Duration = Duration::from_millis(200);
 
 /// A volume that a connection has opened.
 #[derive(Debug, Clone)]
@@ -151,7 +154,19 @@ async fn of_session(sender: Sender, opened: Opened, call: Call) -> Answer {
                 Some(_) => note(owner(from).session),
                 None => Err(Error::Invalid("the time to reclaim locks is over")),
             };
-            Answer::of(take(noted, volume, owner(from), lock).await, |it| it)
+            let wait = Wait::Never;
+            let lock = Lock { wait, ..lock };
+            loop {
+                let lock = lock.clone();
+                let taken = take(noted.clone(), volume, owner(from), lock).await;
+                let is_refused = matches!(taken, Ok(Answer::Granted(Granted::No { .. })));
+                // The server that serves this one's volumes may still have the lock as one of the
+                // server that ended here.
+                if !is_refused || sender.shared.reclaim_until().is_none() {
+                    return Answer::of(taken, |it| it);
+                }
+                sleep(RECLAIM_AGAIN).await;
+            }
         }
         _ => Answer::failed(&Error::Invalid("the call has no session")),
     }
