@@ -1,7 +1,7 @@
 # Each target installs what it needs by itself; see scripts/requirements.bash.
 
 .DEFAULT_GOAL := help
-.PHONY: help run install test test-differential simulate test-oracle test-curator test-files bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure bench-memory bench-validation bench-files
+.PHONY: help run install test test-differential fuzz simulate test-oracle test-curator test-files bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure bench-memory bench-validation bench-files
 
 help: ## Lists these targets
 	@grep -E '^[a-z-]+:.* ## ' Makefile | sed 's/:.* ## /\t/' | expand -t 20
@@ -17,6 +17,9 @@ test: ## Runs everything CI runs
 
 test-differential: ## Runs handlers under the bundled runtime clients and under Lambda's own, and compares them
 	@scripts/test-differential $(ARGUMENTS)
+
+fuzz: ## Fuzzes the decoders, guided by coverage, SECONDS_EACH (default 60) each of TARGETS (default all)
+	@SECONDS_EACH=$(SECONDS_EACH) TARGETS="$(TARGETS)" scripts/fuzz
 
 simulate: ## Runs every simulated scenario under SEEDS seeds (default 1000; several transaction nodes: NODES_SEEDS, default 20)
 	@SEEDS=$(SEEDS) scripts/simulate

@@ -12,6 +12,7 @@ use files::{
 };
 
 use crate::{
+    permissions::{READ, SEARCH, User, WRITE},
     walk::{Last, Walk, Way},
     wire::{Changes, OUTSIDE, Place, Request, Status, set},
 };
@@ -58,6 +59,8 @@ pub(crate) struct Rules {
     pub(crate) at: Bytes,
     /// Whether all changes are refused.
     pub(crate) is_read_only: bool,
+    /// Whose permissions are checked; `None`: nobody's.
+    pub(crate) user: Option<User>,
 }
 
 /// Answers a request for which a server needs no state of its own. Errors: those of the mapping.
@@ -69,13 +72,14 @@ pub(crate) async fn answer(
     let Some(request) = Request::decode(message) else {
         return Ok(Answer::refused(libc::EPROTO));
     };
-    if rules.is_read_only && changes(&request) {
+    let is_open = matches!(request, Request::Open { .. });
+    if rules.is_read_only && !is_open && is_change(&request) {
         return Ok(Answer::refused(libc::EROFS));
     }
     let trail = Vec::new();
     let walk = Walk {
         transaction,
-        at: &rules.at,
+        rules,
         trail,
     };
     let mut call = Call {
@@ -114,18 +118,18 @@ pub(crate) async fn answer(
     }
 }
 
-/// Whether a request asks for a change. An open that may only create asks for one if the file is
-/// missing.
-fn changes(request: &Request<'_>) -> bool {
+/// Whether a request may change the volume.
+pub(crate) fn is_change(request: &Request<'_>) -> bool {
     match request {
-        Request::Open { flags, .. } => {
-            let flags = flags.cast_signed();
-            flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
-        }
-        Request::Stat { .. }
+        Request::Open { flags, .. } => flags.cast_signed() & (libc::O_CREAT | libc::O_TRUNC) != 0,
+        Request::Locked { .. }
+        | Request::Stat { .. }
         | Request::Read { .. }
         | Request::Seek { .. }
         | Request::Readlink { .. }
+        | Request::List { .. }
+        | Request::Sync {}
+        | Request::Space {}
         | Request::Canonical { .. }
         | Request::GetXattr { .. }
         | Request::ListXattr { .. } => false,
@@ -176,6 +180,18 @@ impl Call<'_> {
         let has = |flag| flags & flag == flag;
         let is_exclusive = has(libc::O_CREAT | libc::O_EXCL);
         let follows = !has(libc::O_NOFOLLOW) && !is_exclusive;
+        let mut wants = match flags & libc::O_ACCMODE {
+            _ if has(libc::O_PATH) => 0,
+            libc::O_RDONLY => READ,
+            libc::O_WRONLY => WRITE,
+            _ => READ | WRITE,
+        };
+        if has(libc::O_TRUNC) {
+            wants |= WRITE;
+        }
+        if self.rules.is_read_only && wants & WRITE != 0 {
+            return Ok(Answer::refused(libc::EROFS));
+        }
         let found = match self.walk.resolve(place, follows).await? {
             Way::Outside(path) => return Ok(Answer::outside(path)),
             Way::Missing { .. } if !has(libc::O_CREAT) => return Err(Errno::ENOENT),
@@ -184,6 +200,7 @@ impl Call<'_> {
                 return Ok(Answer::refused(libc::EROFS));
             }
             Way::Missing { parent, name } => {
+                self.walk.require(parent, WRITE | SEARCH).await?;
                 let mode = mode & 0o7777;
                 let access = Access { mode, uid, gid };
                 let ino = self.walk.transaction.create(parent, access, &name).await?;
@@ -202,6 +219,12 @@ impl Call<'_> {
                 return Err(Errno::EISDIR);
             }
             Kind::File if has(libc::O_DIRECTORY) => return Err(Errno::ENOTDIR),
+            _ => {}
+        }
+        if let Some(user) = &self.rules.user {
+            user.require(&found.access, wants)?;
+        }
+        match found.kind {
             Kind::File if has(libc::O_TRUNC) => {
                 self.walk.transaction.truncate(found.ino, 0).await?;
             }
@@ -283,6 +306,9 @@ impl Call<'_> {
         if found.kind == Kind::Symlink && changes.set & set::MODE != 0 {
             return Ok(Answer::refused(libc::EOPNOTSUPP));
         }
+        if let Some(user) = &self.rules.user {
+            may_change(user, &found.access, place, changes)?;
+        }
         let changed = self
             .walk
             .transaction
@@ -314,6 +340,7 @@ impl Call<'_> {
         match request {
             Request::Rmdir { place } => {
                 let (parent, name) = last!(self.walk.last(place).await.map_err(busy)?);
+                self.walk.require_unbind(parent, &name).await?;
                 self.walk.transaction.rmdir(parent, &name).await?;
             }
             Request::Unlink { place } => {
@@ -321,6 +348,7 @@ impl Call<'_> {
                 if place.path.ends_with(b"/") {
                     return Err(Errno::ENOTDIR);
                 }
+                self.walk.require_unbind(parent, &name).await?;
                 self.walk.transaction.unlink(parent, &name).await?;
             }
             Request::Rename { from, to, flags } => {
@@ -332,6 +360,11 @@ impl Call<'_> {
                 };
                 let (from, from_name) = last!(self.walk.last(from).await.map_err(busy)?);
                 let (to, to_name) = last!(self.walk.last(to).await.map_err(busy)?);
+                self.walk.require_unbind(from, &from_name).await?;
+                self.walk.require_unbind(to, &to_name).await?;
+                if from != to {
+                    self.moved(from, &from_name).await?;
+                }
                 let transaction = &mut *self.walk.transaction;
                 let renamed = transaction.rename(from, to, mode, &from_name, &to_name);
                 renamed.await?;
@@ -339,11 +372,21 @@ impl Call<'_> {
             Request::Link { from, follows, to } => {
                 let found = found!(self.walk.resolve(from, follows != 0).await?);
                 let (parent, name) = last!(self.walk.last(to).await?);
+                self.walk.require_bind(parent, &name).await?;
                 self.walk.transaction.link(found.ino, parent, &name).await?;
             }
             _ => return Ok(Answer::refused(libc::EPROTO)),
         }
         Ok(Answer::DONE)
+    }
+
+    /// Errors: `EACCES` for a directory without the permission to change its `..`.
+    async fn moved(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
+        let found = self.walk.transaction.lookup(parent, name).await?;
+        match &self.rules.user {
+            Some(user) if found.kind == Kind::Directory => user.require(&found.access, WRITE),
+            _ => Ok(()),
+        }
     }
 
     async fn make(&mut self, request: Request<'_>) -> Result<Answer> {
@@ -355,6 +398,7 @@ impl Call<'_> {
                 gid,
             } => {
                 let (parent, name) = last!(self.walk.last(place).await?);
+                self.walk.require_bind(parent, &name).await?;
                 let mode = mode & 0o7777;
                 let access = Access { mode, uid, gid };
                 self.walk.transaction.mkdir(parent, access, &name).await?;
@@ -366,6 +410,7 @@ impl Call<'_> {
                 gid,
             } => {
                 let (parent, name) = last!(self.walk.last(place).await?);
+                self.walk.require_bind(parent, &name).await?;
                 let mode = 0o777;
                 let access = Access { mode, uid, gid };
                 let target = self.message.slice_ref(target);
@@ -386,7 +431,15 @@ impl Call<'_> {
             | Request::ListXattr { place, follows } => (place, follows != 0),
             _ => return Ok(Answer::refused(libc::EPROTO)),
         };
-        let ino = found!(self.target(place, follows).await?).ino;
+        let Found { ino, access, .. } = found!(self.target(place, follows).await?);
+        let wants = match request {
+            Request::GetXattr { .. } => READ,
+            Request::ListXattr { .. } => 0,
+            _ => WRITE,
+        };
+        if let Some(user) = &self.rules.user {
+            user.require(&access, wants)?;
+        }
         let transaction = &mut *self.walk.transaction;
         match request {
             Request::GetXattr { name, .. } => {
@@ -423,6 +476,28 @@ impl Call<'_> {
         } = self.walk.transaction.getattr(Ino(place.start)).await?;
         Ok(Way::Found(Found { ino, kind, access }))
     }
+}
+
+/// Errors: `EPERM` or `EACCES` if the user may not change these attributes. A length that is set
+/// through a descriptor was checked by its open.
+fn may_change(user: &User, access: &Access, place: Place<'_>, changes: Changes) -> Result<()> {
+    let has = |bits| changes.set & bits != 0;
+    if has(set::SIZE) && !place.path.is_empty() {
+        user.require(access, WRITE)?;
+    }
+    if has(set::UID) && changes.uid != access.uid {
+        return Err(Errno::EPERM);
+    }
+    if has(set::GID) && !user.groups.contains(&changes.gid) {
+        return Err(Errno::EPERM);
+    }
+    if has(set::MODE | set::UID | set::GID | set::ATIME | set::MTIME) {
+        user.require_owner(access)?;
+    }
+    if has(set::ATIME_NOW | set::MTIME_NOW) && user.require_owner(access).is_err() {
+        user.require(access, WRITE)?;
+    }
+    Ok(())
 }
 
 /// The refusal for the root, which has no name to remove.

@@ -12,6 +12,7 @@
 //!
 //! - [`wire`] is the codec of requests and replies, without I/O.
 //! - [`shared`] is the memory with the buffers, [`cache`] that with bytes of files.
+//! - [`permissions`] has the rules of mode bits.
 //! - [`server`] answers requests; `calls` has the meaning of each, `walk` follows paths.
 //! - [`environment`] finds the library, and tells it where the server is.
 
@@ -21,6 +22,7 @@
 pub mod cache;
 mod calls;
 pub mod environment;
+pub mod permissions;
 pub mod server;
 pub mod shared;
 mod walk;

@@ -55,6 +55,7 @@ use crate::{
     cache::{CACHE_BYTES, Cache},
     calls::{self, Answer, Rules, encoded},
     environment,
+    permissions::User,
     shared::{self, Buffers, Region, Slot, Word, state},
     wire::{Request, VERSION, set},
 };
@@ -83,6 +84,8 @@ pub struct Options {
     pub library: Option<PathBuf>,
     /// Refuses all changes with `EROFS`.
     pub is_read_only: bool,
+    /// The user whose permissions are checked; `None`: none are checked, as for root.
+    pub user: Option<User>,
 }
 
 /// The reason why a server did not start.
@@ -178,6 +181,7 @@ impl Server {
             rules: Rules {
                 at: Bytes::copy_from_slice(options.at.as_os_str().as_bytes()),
                 is_read_only: options.is_read_only,
+                user: options.user.clone(),
             },
             listings: BTreeMap::new(),
             listing: 0,

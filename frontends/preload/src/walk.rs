@@ -10,7 +10,11 @@ use files::{
     model::{Found, Kind},
 };
 
-use crate::wire::Place;
+use crate::{
+    calls::Rules,
+    permissions::{SEARCH, WRITE},
+    wire::Place,
+};
 
 /// The most symbolic links on the way.
 const LINKS_MAX: usize = 40;
@@ -87,7 +91,7 @@ fn inside<'a>(path: &'a [u8], at: &[u8]) -> Option<&'a [u8]> {
 #[derive(Debug)]
 pub(crate) struct Walk<'t> {
     pub(crate) transaction: &'t mut Transaction,
-    pub(crate) at: &'t [u8],
+    pub(crate) rules: &'t Rules,
     /// The names on the way of the last `resolve` so far, without links.
     pub(crate) trail: Vec<Bytes>,
 }
@@ -104,6 +108,7 @@ impl Walk<'_> {
         self.trail.clear();
         while let Some(name) = rest.names.pop() {
             let is_last = rest.names.is_empty();
+            self.require(directory, SEARCH).await?;
             let found = match self.transaction.lookup(directory, &name).await {
                 Err(Errno::ENOENT) if is_last => {
                     self.must_be_directory(directory).await?;
@@ -198,7 +203,7 @@ impl Walk<'_> {
             rest.push(&target);
             return Ok(None);
         }
-        let Some(path) = inside(&target, self.at) else {
+        let Some(path) = inside(&target, &self.rules.at) else {
             return Ok(Some(Way::Outside(rest.joined(&target))));
         };
         rest.push(path);
@@ -227,6 +232,36 @@ impl Walk<'_> {
             kind: attributes.kind,
             access: attributes.access,
         })
+    }
+
+    /// Errors: `EACCES` if the user lacks permissions of a directory, and `ENOTDIR`.
+    pub(crate) async fn require(&mut self, directory: Ino, wants: u32) -> Result<()> {
+        if let Some(user) = &self.rules.user {
+            let found = self.transaction.lookup(directory, b".").await?;
+            user.require(&found.access, wants)?;
+        }
+        Ok(())
+    }
+
+    /// Errors: as [`require`](Self::require), if a name is missing, which a call would bind.
+    pub(crate) async fn require_bind(&mut self, directory: Ino, name: &[u8]) -> Result<()> {
+        if self.rules.user.is_none() || self.transaction.lookup(directory, name).await.is_ok() {
+            return Ok(());
+        }
+        self.require(directory, WRITE | SEARCH).await
+    }
+
+    /// Errors: as [`require`](Self::require), and `EPERM` for others' names in a sticky directory,
+    /// which a call would unbind.
+    pub(crate) async fn require_unbind(&mut self, directory: Ino, name: &[u8]) -> Result<()> {
+        self.require(directory, WRITE | SEARCH).await?;
+        if let Some(user) = &self.rules.user
+            && let Ok(found) = self.transaction.lookup(directory, name).await
+        {
+            let above = self.transaction.lookup(directory, b".").await?;
+            user.require_unstuck(&above.access, &found.access)?;
+        }
+        Ok(())
     }
 
     async fn must_be_directory(&mut self, ino: Ino) -> Result<()> {

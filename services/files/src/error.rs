@@ -22,6 +22,9 @@ pub enum Errno {
     /// A list or a value is too long.
     #[error("E2BIG: too long")]
     E2BIG = 7,
+    /// A permission is missing. The mapping leaves it to its caller to check them.
+    #[error("EACCES: permission denied")]
+    EACCES = 13,
     /// The name is in use by the operation itself: `.` or `..`.
     #[error("EBUSY: resource busy")]
     EBUSY = 16,

@@ -38,7 +38,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
-use preload_frontend::{environment, shared::Buffers};
+use preload_frontend::{environment, permissions::User, shared::Buffers};
 use transactions::serializable::volumes::VolumeName;
 
 use self::{
@@ -185,6 +185,7 @@ impl Exec {
             buffers: Buffers::default(),
             library: Some(library),
             is_read_only: self.read_only,
+            user: User::current(),
         };
         Ok((Right::None, Way::Preload(options), at))
     }

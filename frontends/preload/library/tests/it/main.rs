@@ -15,7 +15,7 @@ use files::{
     model::{Access, Ino},
 };
 use in_process::{SystemClock, SystemEntropy};
-use preload_frontend::{Options, Server, shared::Buffers};
+use preload_frontend::{Options, Server, permissions::User, shared::Buffers};
 use transactions::serializable::{
     ModelVolume,
     model::{BlockBytes, Granted, Lock, LockBytes, LockFamily, LockMode, SessionId, Wait},
@@ -72,11 +72,17 @@ impl World {
 
     /// A server whose calls are one transaction.
     fn transaction(&self) -> Server {
+        self.transaction_of(None)
+    }
+
+    /// The same, with the permissions of a user.
+    fn transaction_of(&self, user: Option<User>) -> Server {
         let options = Options {
             at: AT.into(),
             buffers: Buffers::default(),
             library: Some(library()),
             is_read_only: false,
+            user,
         };
         let runtime = self.runtime.handle().clone();
         Server::start(self.files.begin(), &options, runtime).expect("started")

@@ -145,6 +145,51 @@ fn links_lead_into_and_out_of_the_volume() {
     assert_eq!(text, expected);
 }
 
+/// The issue: permission refusals have the POSIX errno.
+#[test]
+fn permissions_are_those_of_a_file_system() {
+    let world = World::new();
+    world.run(
+        "cd $AT; echo secret > secret; chmod 600 secret; echo text > text; mkdir open sticky shut
+         chmod 777 open; chmod 1777 sticky; touch sticky/theirs shut/f; chmod 700 shut; mkdir open/d
+         echo theirs > open/theirs; echo own > open/own; chown 7 open/own; chmod 666 sticky/theirs",
+    );
+    let user = User {
+        uid: 7,
+        groups: vec![7],
+    };
+    let server = world.transaction_of(Some(user));
+    let text = python(
+        &server,
+        "
+import errno
+os.chdir(at)
+def tries(call, *arguments, **more):
+    try: call(*arguments, **more); print('done', end=' ')
+    except OSError as error: print(errno.errorcode[error.errno], end=' ')
+tries(open, 'text'); tries(open, 'text', 'a'); tries(open, 'secret'); tries(open, 'new', 'w')
+tries(os.truncate, 'text', 0); tries(open, 'shut/f'); tries(os.stat, 'shut/f')
+print()
+tries(os.mkdir, 'new'); tries(os.mkdir, 'open'); tries(os.symlink, 'a', 'new'); tries(os.link, 'text', 'new')
+tries(os.unlink, 'text'); tries(os.rename, 'text', 'open/text'); tries(os.rmdir, 'shut')
+print()
+tries(os.unlink, 'open/theirs'); tries(os.unlink, 'sticky/theirs'); tries(os.rename, 'open/own', 'sticky/theirs')
+tries(os.rename, 'open/own', 'sticky/own'); tries(os.rename, 'open/d', 'sticky/d'); tries(os.listdir, 'shut')
+print()
+tries(os.chmod, 'text', 0o777); tries(os.chmod, 'sticky/own', 0o600); tries(os.chown, 'sticky/own', 8, -1)
+tries(os.chown, 'sticky/own', -1, 7); tries(os.chown, 'sticky/own', -1, 8); tries(os.utime, 'text')
+tries(os.utime, 'sticky/theirs'); tries(os.utime, 'sticky/theirs', (0, 0)); tries(os.setxattr, 'text', 'user.a', b'')
+print()
+",
+    );
+    let expected = "done EACCES EACCES EACCES EACCES EACCES EACCES 
+EACCES EEXIST EACCES EACCES EACCES EACCES EACCES 
+done EPERM EPERM done EACCES EACCES 
+EPERM done EPERM done EPERM EACCES done EPERM EACCES 
+";
+    assert_eq!(text, expected);
+}
+
 #[test]
 fn locks_exclude_the_processes_of_one_server() {
     let world = World::new();
