@@ -307,9 +307,7 @@ impl OfInvocation for SharedMount {
     }
 
     async fn show_changes(&self) -> Result<(), String> {
-        if !self.handler.has_given() {
-            return Ok(());
-        }
+        self.handler.note_changes().await;
         let (handler, notifier) = (Arc::clone(&self.handler), self.notifier.clone());
         InstanceMount::blocking(move || handler.refresh(&notifier)).await
     }

@@ -189,6 +189,18 @@ BANK = """
             t.files().write("new", b"made")
         return [before.decode(), open(JOURNAL).read(), open("/mnt/data/new").read()]
 
+    def read_journal():
+        return open(JOURNAL).read()
+
+    def append_to_read(looks_before, then=None):
+        before = read_journal() if looks_before else None
+        with landfast.transaction(volume=VOLUME) as t:
+            t.files().append("journal.csv", b"+")
+        after = read_journal()
+        if then == "fail":
+            raise RuntimeError("no")
+        return [before, after]
+
     def late():
         global left
         left = landfast.transaction(volume=VOLUME)
@@ -260,6 +272,13 @@ def files_of_a_block_are_those_of_the_mount(bank, volume):
     both = "by the mount,by the client"
     assert _done(bank, "both_ways") == ["by the mount,", both, "made"]
     assert volume.run("cat journal.csv") == both
+    # Of a file that no program has open, the kernel keeps pages for the next invocation.
+    volume.run("printf 1 > journal.csv")
+    for looks_before in [True, True, False, False]:
+        before = _done(bank, "read_journal")
+        assert _done(bank, "append_to_read", looks_before) == [before if looks_before else None, before + "+"]
+        failed, _ = _called(bank, "append_to_read", looks_before, "fail")
+        assert failed and _done(bank, "read_journal") == before + "+", "what was dropped is not seen"
 
 
 def a_block_ends_with_its_invocation(bank):

@@ -201,8 +201,9 @@ impl FileHandler {
         self.node.calls.take().await
     }
 
-    /// The transaction of the mount, for calls that are a part of it; nothing once it is taken. Tell
-    /// the kernel to drop the [`stale`](Self::stale) inodes after they have changed a file.
+    /// The transaction of the mount, for calls that are a part of it; nothing once it is taken. After
+    /// they have changed a file, [note](Self::note_changes) it and let the kernel
+    /// [forget](Self::refresh) it.
     pub fn shared(&self) -> Option<&tokio::sync::Mutex<Option<Transaction>>> {
         self.node.calls.shared()
     }
@@ -225,6 +226,18 @@ impl FileHandler {
     pub fn has_given(&self) -> bool {
         let invocations = self.node.invocations.as_ref();
         invocations.is_some_and(Invocations::has_given)
+    }
+
+    /// Notes that calls beside the mount have changed files of its transaction.
+    pub async fn note_changes(&self) {
+        if let (Some(shared), Some(invocations)) = (self.shared(), &self.node.invocations) {
+            let transaction = shared.lock().await;
+            let changed = transaction.as_ref().map(Transaction::changed);
+            changed
+                .into_iter()
+                .flatten()
+                .for_each(|ino| invocations.change(ino));
+        }
     }
 
     /// Lets the kernel forget them, before the next transaction begins. It waits for the kernel, so

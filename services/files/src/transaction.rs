@@ -143,7 +143,7 @@ impl Transaction {
     }
 
     /// The inodes that it changes.
-    pub(crate) fn changed(&self) -> Vec<Ino> {
+    pub fn changed(&self) -> Vec<Ino> {
         self.overlay.changed()
     }
 
