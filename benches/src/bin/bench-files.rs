@@ -72,6 +72,10 @@ struct Arguments {
     /// About three minutes: a tenth of the files and bytes, two seconds for each load.
     #[arg(long)]
     quick: bool,
+    /// Only makes the cached calls on a file of this directory, as the measurement in a transaction
+    /// does, and prints their times.
+    #[arg(long, value_name = "DIR", hide = true)]
+    cached_calls_in: Option<PathBuf>,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
@@ -91,10 +95,10 @@ impl Arguments {
     }
 
     fn calls(&self) -> operations::Calls {
-        let share = if self.quick { 5 } else { 1 };
-        operations::Calls {
-            cached: 5000 / share,
-            uncached: 500 / share,
+        if self.quick {
+            operations::Calls::QUICK
+        } else {
+            operations::Calls::ALL
         }
     }
 }
@@ -105,6 +109,10 @@ fn main() -> Result<ExitCode> {
         personalities::serve(host)?;
     }
     let arguments = Arguments::parse().settled();
+    if let Some(directory) = &arguments.cached_calls_in {
+        operations::print_cached(directory, arguments.calls())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?

@@ -18,6 +18,8 @@ pub struct Server {
     pub program: PathBuf,
     /// The address of its HTTP API.
     pub url: String,
+    /// Its data directory.
+    pub data: PathBuf,
 }
 
 /// The directory of the volume, as functions see it.

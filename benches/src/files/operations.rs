@@ -2,13 +2,15 @@
 //!
 //! *Cached*: the same mount made the call on the same file before. *Uncached*: the other mount made
 //! the file, this one never saw it, and the kernel's caches were dropped. *Remote*: the other mount
-//! has just changed the file.
+//! has just changed the file. *In a transaction*: this program makes the cached calls again under
+//! `landfast files exec`, on its mount or with its preload library.
 
 use std::{
     fs::{self, File, OpenOptions},
     io::{Seek as _, SeekFrom},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -16,13 +18,25 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{
     content::FileId,
+    functions::Server,
     report::{Figures, Part},
-    targets::{Target, drop_caches},
+    targets::{Target, VOLUME, drop_caches},
 };
 
 const FILE_BYTES: usize = 1024;
 /// Entries of the directory that is listed.
 const LISTED: usize = 100;
+
+/// Calls that are no matter of a cache.
+const KERNEL_OR_DISK: [&str; 3] = ["lseek", "fsync of 1 KiB", "close"];
+/// How a program gets into a transaction, with the options of `exec`.
+const WAYS: [(&str, &[&str]); 2] = [
+    ("in a transaction", &[]),
+    ("in a transaction by the library", &["--preload"]),
+];
+
+/// The times of calls, each with its name.
+type Times = Vec<(String, Vec<Duration>)>;
 
 /// How many calls of each kind.
 #[derive(Debug, Clone, Copy)]
@@ -33,11 +47,41 @@ pub struct Calls {
     pub uncached: usize,
 }
 
+impl Calls {
+    /// As many as a whole run makes.
+    pub const ALL: Self = Self {
+        cached: 5000,
+        uncached: 500,
+    };
+    /// As many as a quick run makes.
+    pub const QUICK: Self = Self {
+        cached: 1000,
+        uncached: 100,
+    };
+}
+
 /// Measures all calls.
 pub fn measure(target: &Target, calls: Calls) -> Result<Figures> {
     let mut figures = Figures::new(Part::Operations, target.kind);
     let directories = target.directory("operations")?;
-    cached(&directories[0], calls, &mut figures)?;
+    for (case, times) in cached(&directories[0], calls)? {
+        let suffix = if KERNEL_OR_DISK.contains(&case.as_str()) {
+            ""
+        } else {
+            ", cached"
+        };
+        figures.push_times(&format!("{case}{suffix}"), times);
+    }
+    if let Some(server) = &target.server {
+        for (way, options) in WAYS {
+            match in_transaction(server, options, calls) {
+                Ok(all) => all.into_iter().for_each(|(case, times)| {
+                    figures.push_times(&format!("{case}, {way}"), times);
+                }),
+                Err(error) => eprintln!("no figures {way}: {error:#}"),
+            }
+        }
+    }
     uncached(&directories, calls, &mut figures)?;
     remote(&directories, calls, &mut figures)?;
     names(&directories[0], calls, &mut figures)?;
@@ -65,7 +109,31 @@ fn timed<T>(times: &mut Vec<Duration>, call: impl FnOnce() -> T) -> T {
     result
 }
 
-fn cached(directory: &Path, calls: Calls, figures: &mut Figures) -> Result<()> {
+/// Makes the cached calls, and prints their times for [`in_transaction`].
+pub fn print_cached(directory: &Path, calls: Calls) -> Result<()> {
+    println!("{}", serde_json::to_string(&cached(directory, calls)?)?);
+    Ok(())
+}
+
+/// The cached calls in one transaction that commits.
+fn in_transaction(server: &Server, options: &[&str], calls: Calls) -> Result<Times> {
+    let at = Path::new("/mnt").join(VOLUME);
+    let mut command = Command::new(&server.program);
+    command.args(["files", "exec", VOLUME]).args(options);
+    command.arg("--data-dir").arg(&server.data).arg("--");
+    command.arg(std::env::current_exe()?);
+    command.arg("--cached-calls-in").arg(at.join("operations"));
+    command.args((calls.cached < Calls::ALL.cached).then_some("--quick"));
+    let output = command.output()?;
+    ensure!(
+        output.status.success(),
+        "landfast files exec: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn cached(directory: &Path, calls: Calls) -> Result<Times> {
     let path = directory.join("cached");
     make(&path, id(1))?;
     let mut buffer = [0; FILE_BYTES];
@@ -94,18 +162,16 @@ fn cached(directory: &Path, calls: Calls, figures: &mut Figures) -> Result<()> {
         file.write_all_at(&buffer, 0)?;
         timed(&mut syncs, || file.sync_all())?;
     }
-    for (case, times) in [
-        ("open, cached", opens),
+    let times = [
+        ("open", opens),
         ("lseek", seeks),
-        ("pread, cached", reads),
-        ("pwrite, cached", writes),
+        ("pread", reads),
+        ("pwrite", writes),
         ("fsync of 1 KiB", syncs),
         ("close", closes),
-        ("stat, cached", stats),
-    ] {
-        figures.push_times(case, times);
-    }
-    Ok(())
+        ("stat", stats),
+    ];
+    Ok(times.map(|(case, times)| (case.to_owned(), times)).into())
 }
 
 fn uncached(directories: &[PathBuf; 2], calls: Calls, figures: &mut Figures) -> Result<()> {

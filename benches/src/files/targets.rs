@@ -231,7 +231,7 @@ fn landfast(program: &Path, directory: &Path, running: &Running) -> Result<Ready
         roots.push(root);
     }
     let [one, two] = roots.try_into().expect("two names");
-    Ok((one, two, Some(Server { program, url })))
+    Ok((one, two, Some(Server { program, url, data })))
 }
 
 impl Running {

@@ -28,6 +28,7 @@ mod in_flight;
 mod invocations;
 mod locks;
 mod names;
+mod read_ahead;
 mod writers;
 mod xattrs;
 
@@ -48,6 +49,7 @@ use self::{
     in_flight::{InFlight, Patience, Work},
     invocations::{Invocations, OWNER},
     locks::Locks,
+    read_ahead::ReadAhead,
     writers::Writers,
 };
 use crate::{
@@ -81,6 +83,7 @@ struct Node {
     block_bytes: u32,
     directories: Directories,
     locks: Locks,
+    read_ahead: ReadAhead,
     /// Of a mount whose kernel keeps writes.
     writers: Writers,
     /// Of a mount whose transactions are invocations.
@@ -164,6 +167,7 @@ impl FileHandler {
                 block_bytes,
                 directories: Directories::default(),
                 locks: Locks::default(),
+                read_ahead: ReadAhead::default(),
                 writers: Writers::default(),
                 invocations,
             }),

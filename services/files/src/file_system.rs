@@ -3,7 +3,7 @@
 mod open_inodes;
 mod unsynced;
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -241,6 +241,13 @@ impl FileSystem {
             }
         }
         self.transact_in_steps(work).await
+    }
+
+    /// Fetches the blocks of a range of bytes, so that the cache of the volume has them when they are
+    /// read. The range has at most 1 MiB.
+    pub async fn read_ahead(&self, ino: Ino, range: Range<u64>) -> Result<()> {
+        self.transact(move |transaction| transaction.read_ahead(ino, range.clone()).boxed())
+            .await
     }
 
     /// Up to `count` entries after position `cookie`. All pages of a listing are of one moment,

@@ -14,6 +14,7 @@ use transactions::serializable::model::Slot;
 use super::{
     Node,
     answer::{self, Answer, Outcome},
+    calls::Calls,
     invocations::Opening,
     names::privileges,
 };
@@ -135,11 +136,15 @@ impl Node {
         if let Some(invocations) = &self.invocations {
             invocations.close(ino);
         }
+        self.read_ahead.forget(ino);
         self.calls.close(ino).await?;
         Ok(Answer::Done)
     }
 
     pub(super) async fn read(self: Arc<Self>, ino: Ino, offset: u64, size: u32) -> Outcome {
+        if let Calls::Each(files) = &self.calls {
+            self.read_ahead.before(files, ino, offset, size).await;
+        }
         let count = u64::from(size);
         self.gives(ino, offset, count);
         let data = self

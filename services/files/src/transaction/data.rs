@@ -3,7 +3,7 @@
 //! An absent block is zeros, and a short one ends in zeros. Bytes after the length are zeros or
 //! absent, so a file that grows shows none of its former contents.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Range};
 
 use bytes::{Bytes, BytesMut};
 use transactions::serializable::model::{Patch, Slot};
@@ -71,6 +71,14 @@ impl Transaction {
         let keys = blocks.iter().map(|number| inode::block(ino, *number));
         let keys: Vec<_> = keys.collect();
         self.overlay.depend_on(&keys, since).await
+    }
+
+    /// Fetches the blocks of a range, for the cache of the volume.
+    pub(crate) async fn read_ahead(&mut self, ino: Ino, range: Range<u64>) -> Result<()> {
+        let block_bytes = self.overlay.block_bytes();
+        let numbers = range.start / block_bytes..range.end.div_ceil(block_bytes);
+        let keys: Vec<_> = numbers.map(|number| inode::block(ino, number)).collect();
+        self.overlay.fetch(&keys).await
     }
 
     /// Writes `data` at `offset`, and lengthens the file if it ends before. It does not depend on
