@@ -107,14 +107,6 @@ impl FileSystem {
         Transaction::new(self.context.clone(), None)
     }
 
-    /// Begins a transaction that ends with the present call of this client.
-    fn begin_call(&self, at: Option<Slot>) -> Transaction {
-        let mut transaction = Transaction::new(self.context.clone(), at);
-        let leased = self.context.leased.clone();
-        transaction.overlay.read_leased(leased);
-        transaction
-    }
-
     /// Begins a transaction that reads the state at `at`. Errors of its calls: `ESTALE` once that is
     /// too old.
     pub fn begin_at(&self, at: Slot) -> Transaction {
@@ -155,9 +147,12 @@ impl FileSystem {
         let clock = &self.context.clock;
         let mut deadline = clock.monotonic() + CALL_TIME_MAX;
         let mut pause_ms_max = 1;
+        // The next tries read at one slot: others change what the first one has read.
+        let mut leased = self.context.leased.clone();
         loop {
             let is_late = || clock.monotonic() >= deadline;
-            let mut transaction = self.begin_call(None);
+            let mut transaction = self.begin();
+            transaction.overlay.read_leased(leased.take());
             transaction.steps = steps;
             let result = work(&mut transaction).await;
             self.saw(transaction.point());
@@ -221,7 +216,9 @@ impl FileSystem {
     {
         let clock = &self.context.clock;
         let deadline = clock.monotonic() + CALL_TIME_MAX;
-        let mut transaction = self.begin_call(None);
+        let mut transaction = self.begin();
+        let leased = self.context.leased.clone();
+        transaction.overlay.read_leased(leased);
         let remembered = self.context.remembered.clone();
         transaction.overlay.rest_on(remembered, clock.monotonic());
         let result = work(&mut transaction).await;
@@ -260,8 +257,10 @@ impl FileSystem {
     ) -> Result<Vec<DirectoryEntry>> {
         let clock = &self.context.clock;
         let deadline = clock.monotonic() + CALL_TIME_MAX;
+        let mut leased = self.context.leased.clone();
         loop {
-            let mut transaction = self.begin_call(listing.at);
+            let mut transaction = Transaction::new(self.context.clone(), listing.at);
+            transaction.overlay.read_leased(leased.take());
             let found = transaction.list(listing, cookie, count).await;
             self.saw(transaction.point());
             if found.is_ok() || transaction.is_final() || clock.monotonic() >= deadline {

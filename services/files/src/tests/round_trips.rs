@@ -56,49 +56,67 @@ fn a_volume_that_does_not_answer_gives_eio_after_the_time_of_a_call() {
 fn calls_take_few_round_trips() {
     simulated::run(async {
         let (counted, files) = Counted::open(&World::new(1)).await;
-        let root = Ino::ROOT;
-        let (a, b) = (name("a"), name("b"));
-        // This one also reserves numbers.
-        let f = files.create(root, ACCESS, &a).await.expect("created");
-        let mut before = counted.calls.load(Ordering::Relaxed);
-        let mut took = |what: &str, expected: usize| {
-            let now = counted.calls.load(Ordering::Relaxed);
-            assert_eq!(now - before, expected, "{what}");
-            before = now;
-        };
-        files.create(root, ACCESS, &b).await.expect("created");
-        took("create", 2);
-        files.stat(root, &a).await.expect("found");
-        took("stat", 1);
-        files.getattr(f).await.expect("there");
-        took("getattr", 1);
-        let keep = Privileges::Keep;
-        files.write(f, 9, keep, &a).await.expect("written");
-        took("write", 2);
-        files.append(f, keep, &a).await.expect("appended");
-        took("append", 2);
-        files.read(f, 0, 1 << 20).await.expect("read");
-        took("read", 1);
-        let large = Bytes::from(vec![7; 1 << 20]);
-        files.write(f, 0, keep, &large).await.expect("written");
-        took("large write", 6);
-        files.read(f, 0, 1 << 20).await.expect("read");
-        took("large read", 1);
-        files.truncate(f, 1).await.expect("cut");
-        took("truncate", 2);
-        files.hold(f).await.expect("open");
-        took("hold", 2);
-        let replace = RenameMode::Replace;
-        files
-            .rename(root, root, replace, &b, &a)
-            .await
-            .expect("renamed");
-        took("rename", 3);
-        files.unlink(root, &a).await.expect("unlinked");
-        took("unlink", 2);
-        files.fsync().await.expect("durable");
-        took("fsync", 1);
+        takes_few_round_trips(&counted, &files).await;
     });
+}
+
+#[test]
+fn a_memory_without_leases_takes_no_more() {
+    simulated::run(async {
+        let world = World::new(1);
+        let (counted, _) = Counted::open(&world).await;
+        let (store, clock, entropy) = (counted.clone(), world.clock(), world.entropy());
+        let leased = Arc::new(LeasedVolume::new(store, clock, entropy, 1 << 20));
+        let (clock, entropy) = (world.clock(), world.entropy());
+        let opened = FileSystem::open_leased(leased, clock, entropy, SessionId(2), ACCESS);
+        let files = opened.await.expect("opened");
+        takes_few_round_trips(&counted, &files).await;
+    });
+}
+
+async fn takes_few_round_trips(counted: &Counted, files: &FileSystem) {
+    let root = Ino::ROOT;
+    let (a, b) = (name("a"), name("b"));
+    // This one also reserves numbers.
+    let f = files.create(root, ACCESS, &a).await.expect("created");
+    let mut before = counted.calls.load(Ordering::Relaxed);
+    let mut took = |what: &str, expected: usize| {
+        let now = counted.calls.load(Ordering::Relaxed);
+        assert_eq!(now - before, expected, "{what}");
+        before = now;
+    };
+    files.create(root, ACCESS, &b).await.expect("created");
+    took("create", 2);
+    files.stat(root, &a).await.expect("found");
+    took("stat", 1);
+    files.getattr(f).await.expect("there");
+    took("getattr", 1);
+    let keep = Privileges::Keep;
+    files.write(f, 9, keep, &a).await.expect("written");
+    took("write", 2);
+    files.append(f, keep, &a).await.expect("appended");
+    took("append", 2);
+    files.read(f, 0, 1 << 20).await.expect("read");
+    took("read", 1);
+    let large = Bytes::from(vec![7; 1 << 20]);
+    files.write(f, 0, keep, &large).await.expect("written");
+    took("large write", 6);
+    files.read(f, 0, 1 << 20).await.expect("read");
+    took("large read", 1);
+    files.truncate(f, 1).await.expect("cut");
+    took("truncate", 2);
+    files.hold(f).await.expect("open");
+    took("hold", 2);
+    let replace = RenameMode::Replace;
+    files
+        .rename(root, root, replace, &b, &a)
+        .await
+        .expect("renamed");
+    took("rename", 3);
+    files.unlink(root, &a).await.expect("unlinked");
+    took("unlink", 2);
+    files.fsync().await.expect("durable");
+    took("fsync", 1);
 }
 
 /// The hold and the proposal are sent at once, so no reaper comes between them.
