@@ -15,6 +15,8 @@ pub enum Broken {
     KeepsChanged,
     /// The cache keeps values that were read at an earlier slot than it knows.
     KeepsOldReads,
+    /// Blocks that the kernel has from earlier transactions do not count as read.
+    RereadsNothing,
     /// M1: a client goes on to answer from groups that were recalled.
     KeepsRecalled,
     /// M1: it keeps what it has read before a recall of the group.

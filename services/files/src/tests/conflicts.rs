@@ -1,6 +1,8 @@
 //! Concurrent transactions. Two that touch different things both commit. If two could not have
 //! happened one after the other, one conflicts.
 
+use std::collections::BTreeSet;
+
 use futures_util::future::BoxFuture;
 
 use super::*;
@@ -102,6 +104,45 @@ fn a_path_through_a_directory_depends_on_its_permissions_alone() {
         t.setattr(d, set).await
     });
     the_later_conflicts(Mutant::NONE, protects, passes);
+}
+
+/// The kernel has blocks of earlier transactions, and does not tell when it uses them.
+#[test]
+fn blocks_that_are_kept_count_as_read() {
+    let write = work!(|t, d, f, e| async {
+        let data = name("one");
+        t.write(f, 2, KEEP, &data).await
+    });
+    let keep = work!(|t, d, f, e| async {
+        let since = t.slot().expect("it has read");
+        assert!(t.reread(f, since, &BTreeSet::from([0])).await?);
+        t.create(d, ACCESS, b"a").await
+    });
+    the_later_conflicts(Mutant::NONE, write, keep);
+    let broken = Mutant::of(Broken::RereadsNothing);
+    let (ended, _) = simulated::run(race(broken, write, keep));
+    assert_eq!(ended, Ok(true), "the mutant is caught");
+    simulated::run(async {
+        let files = fresh().await;
+        let f = files.create(ROOT, ACCESS, &name("f")).await.expect("made");
+        let mut before = files.begin();
+        before.read(f, 0, 1).await.expect("read");
+        let since = before.slot().expect("it has read");
+        files
+            .write(f, 0, KEEP, &name("one"))
+            .await
+            .expect("written");
+        let mut after = files.begin();
+        let (changed, other) = (BTreeSet::from([0]), BTreeSet::from([9]));
+        assert_eq!(after.reread(f, since, &other).await, Ok(true));
+        assert_eq!(after.reread(f, since, &changed).await, Ok(false));
+        let at = 9 * u64::from(files.block_bytes());
+        after
+            .write(f, at, KEEP, &name("own"))
+            .await
+            .expect("written");
+        assert_eq!(after.reread(f, since, &other).await, Ok(false));
+    });
 }
 
 #[test]
