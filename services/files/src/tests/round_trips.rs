@@ -256,21 +256,21 @@ fn with_leases_reads_are_no_calls() {
         let opened = FileSystem::open_leased(leased, clock, entropy, SessionId(2), ACCESS);
         let files = opened.await.expect("opened");
         let (a, b) = (name("a"), name("b"));
-        let d = files.mkdir(Ino::ROOT, ACCESS, &a).await.expect("made");
-        let e = files.mkdir(d, ACCESS, &a).await.expect("made");
-        let f = files.create(e, ACCESS, &a).await.expect("created");
+        let upper = files.mkdir(Ino::ROOT, ACCESS, &a).await.expect("made");
+        let lower = files.mkdir(upper, ACCESS, &a).await.expect("made");
+        let file = files.create(lower, ACCESS, &a).await.expect("created");
         files
-            .write(f, 0, Privileges::Keep, &a)
+            .write(file, 0, Privileges::Keep, &a)
             .await
             .expect("written");
         let stat = async || {
-            for parent in [Ino::ROOT, d, e] {
+            for parent in [Ino::ROOT, upper, lower] {
                 files.stat(parent, &a).await.expect("found");
             }
-            files.getattr(f).await.expect("there")
+            files.getattr(file).await.expect("there")
         };
         let list = async || {
-            let mut listing = crate::Listing::new(e);
+            let mut listing = crate::Listing::new(lower);
             files.list(&mut listing, 0, 99).await.expect("listed").len()
         };
         // The first one asks for leases, the second one reads under them.
@@ -282,7 +282,7 @@ fn with_leases_reads_are_no_calls() {
         for _ in 0..2 {
             stat().await;
             list().await;
-            files.read(f, 0, 9).await.expect("read");
+            files.read(file, 0, 9).await.expect("read");
         }
         let mut before = calls.load(Ordering::Relaxed);
         let mut took = |what: &str, expected: usize| {
@@ -292,34 +292,34 @@ fn with_leases_reads_are_no_calls() {
         };
         assert_eq!(stat().await.size, 1);
         took("stat of a path", 0);
-        assert_eq!(files.read(f, 0, 9).await, Ok(a.clone()));
+        assert_eq!(files.read(file, 0, 9).await, Ok(a.clone()));
         took("read", 0);
         files
-            .write(f, 0, Privileges::Keep, &name("long"))
+            .write(file, 0, Privileges::Keep, &name("long"))
             .await
             .expect("written");
         took("write", 1);
         assert_eq!(stat().await.size, 4);
-        assert_eq!(files.read(f, 0, 9).await, Ok(name("long")));
+        assert_eq!(files.read(file, 0, 9).await, Ok(name("long")));
         took("stat and read of what was written", 0);
         files
-            .append(f, Privileges::Keep, &a)
+            .append(file, Privileges::Keep, &a)
             .await
             .expect("appended");
         assert_eq!(stat().await.size, 5);
         took("append, and stat", 1);
-        refused(files.stat(e, &b).await, crate::Errno::ENOENT);
+        refused(files.stat(lower, &b).await, crate::Errno::ENOENT);
         took("a name that is free", 1);
         let create = files.change(|transaction| {
-            async move { transaction.create(e, ACCESS, &name("b")).await }.boxed()
+            async move { transaction.create(lower, ACCESS, &name("b")).await }.boxed()
         });
         create.await.expect("created");
         took("create", 1);
         assert_eq!(list().await, 4);
         took("list", 1);
-        files.unlink(e, &b).await.expect("unlinked");
+        files.unlink(lower, &b).await.expect("unlinked");
         took("unlink", 1);
-        refused(files.stat(e, &b).await, crate::Errno::ENOENT);
+        refused(files.stat(lower, &b).await, crate::Errno::ENOENT);
         took("a name that was removed", 0);
     });
 }
