@@ -48,6 +48,8 @@ pub const OBJECTS: &[u8] = b"t/xo/";
 /// The prefix of partitions of the outcomes of client ids.
 pub const OUTCOMES: &[u8] = b"t/xn/";
 
+/// The sort key of a row among the pins that is none: no name is these bytes.
+pub const RESCAN: &[u8] = b"\xff";
 /// The prefix of the names of pins that keep the snapshots that clones read.
 const PINS_OF_CLONES: &str = "clone/";
 /// Ends a group and a name.
@@ -85,7 +87,7 @@ pub fn installed(keyspace: KeyspaceId) -> ItemKey {
 
 /// The row that asks for a collection of all versions: a pin that kept some is removed.
 pub fn rescan(keyspace: KeyspaceId) -> ItemKey {
-    ItemKey::new(of_keyspace(INSTALLED, keyspace), b"rescan")
+    ItemKey::new(pins(keyspace), RESCAN)
 }
 
 /// The partition of a volume's pins.

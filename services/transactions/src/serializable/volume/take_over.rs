@@ -35,7 +35,7 @@ use crate::{
         newest::Newest,
         overlay::{LoggedSlot, Overlay},
         registry::{VolumeRow, record},
-        rows::{self, InstalledState},
+        rows::{self, InstalledState, RESCAN},
         slots::VolumeSlot,
         snapshots::Snapshots,
         validate::{Limits, Noted, Validator},
@@ -83,10 +83,11 @@ impl Volume {
             epoch = epoch.0,
             "the log of a volume is taken over"
         );
+        let (pins, rescans) = read_pins(store, keyspace).await?;
         let state = State {
-            pins: read_pins(store, keyspace).await?,
+            pins,
             quota_bytes: row.quota_bytes,
-            rescans: store.get(&rows::rescan(keyspace)).await?.value.is_some(),
+            rescans,
             lists_objects: context.volume_objects.is_some(),
             snapshots: Snapshots::starting_at(visible, context.clock.monotonic()),
             ..State::starting_at(visible, point, installed, overlay)
@@ -241,16 +242,18 @@ pub(crate) async fn read_installed(store: &Store, keyspace: KeyspaceId) -> Resul
     }
 }
 
-async fn read_pins(store: &Store, keyspace: KeyspaceId) -> Result<BTreeMap<PinName, Slot>> {
+/// The pins, and whether a collection of all versions is due.
+async fn read_pins(store: &Store, keyspace: KeyspaceId) -> Result<(BTreeMap<PinName, Slot>, bool)> {
     let scan = Scan::partition(rows::pins(keyspace), PAGE_PINS);
-    let (items, _) = store.scan_all(scan).await?;
+    let (mut items, _) = store.scan_all(scan).await?;
+    let rescans = items.pop_if(|(sort, _)| sort == RESCAN).is_some();
     let corrupt = || Error::Corrupt("a pin of a volume".into());
     let pins = items.into_iter().map(|(sort, item)| {
         let name = std::str::from_utf8(&sort).map_err(|_| corrupt())?;
         let slot = <[u8; 8]>::try_from(&record(&item)?[..]).map_err(|_| corrupt())?;
         Ok((PinName::new(name)?, Slot(u64::from_be_bytes(slot))))
     });
-    pins.collect()
+    Ok((pins.collect::<Result<_>>()?, rescans))
 }
 
 fn empty(by: NodeId) -> VolumeSlot {
