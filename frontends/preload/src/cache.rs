@@ -4,6 +4,10 @@
 //! its extent. So a read that finds its bytes here depends on nothing that the transaction has not
 //! recorded. A read at the end of a file is never answered here, since it depends on the length.
 //!
+//! Replies to `Stat` are kept too, until the next request that may change anything: each as bytes of a
+//! file that no inode has, in the page of the number of changes so far. The question is a part of
+//! the bytes, so that two questions are never confused.
+//!
 //! Each line has a sequence number, which is odd while the server changes the line. A reader copies
 //! the bytes, and takes them only if the number was even and is the same afterwards.
 //!
@@ -20,13 +24,22 @@ use std::{
     sync::atomic::{AtomicU64, Ordering, fence},
 };
 
-use crate::shared::{self, Access};
+use crate::{
+    shared::{self, Access},
+    wire::{Field as _, Place, Reader, Status, Writer},
+};
 
 /// The number of lines.
 const LINES: usize = 4_096;
 /// The bytes of a line.
 const PAGE: u64 = 4_096;
 const HEADER_BYTES: usize = 64;
+/// The mark of the files for replies.
+const REPLIES: u64 = 1 << 63;
+/// The longest question: paths over 491 bytes are always requests.
+const QUESTION_BYTES: usize = 512;
+/// A status of the reply, and a [`Status`].
+const REPLY_BYTES: usize = 4 + 72;
 /// The bytes of the memory.
 pub const CACHE_BYTES: usize = LINES * (HEADER_BYTES + PAGE as usize);
 
@@ -124,6 +137,45 @@ impl Cache {
         is_here.then_some(sequence)
     }
 
+    /// The reply to `Stat` after this number of changes, if it is here: attributes, or an errno.
+    pub fn status(
+        &self,
+        changes: u32,
+        place: Place<'_>,
+        follows: bool,
+    ) -> Option<Result<Status, i32>> {
+        let mut question = [0; QUESTION_BYTES];
+        let (file, len) = asked(place, follows, &mut question)?;
+        let mut kept = [0; QUESTION_BYTES + REPLY_BYTES];
+        let count = len + REPLY_BYTES;
+        // SAFETY: the array has that many bytes.
+        let is_here = unsafe { self.read(file, page(changes), kept.as_mut_ptr(), count) };
+        let mut reply = Reader::new(kept[..count].strip_prefix(&question[..len])?);
+        match reply.get().filter(|_| is_here)? {
+            0 => reply.get().map(Ok),
+            errno => Some(Err(errno)),
+        }
+    }
+
+    /// Notes a reply to `Stat`. Only the server calls it.
+    pub fn note_status(
+        &self,
+        changes: u32,
+        place: Place<'_>,
+        follows: bool,
+        errno: i32,
+        status: &[u8],
+    ) {
+        let mut bytes = [0; QUESTION_BYTES + REPLY_BYTES];
+        if let Some((file, len)) = asked(place, follows, &mut bytes[..QUESTION_BYTES]) {
+            let count = len + REPLY_BYTES;
+            let reply = &mut bytes[len..count];
+            reply[..4].copy_from_slice(&errno.to_le_bytes());
+            reply[4..4 + status.len()].copy_from_slice(status);
+            self.note(file, page(changes), &bytes[..count]);
+        }
+    }
+
     /// Notes bytes that the transaction has read or written. Only the server calls it, one thread.
     pub fn note(&self, ino: u64, offset: u64, data: &[u8]) {
         let mut done = 0;
@@ -195,6 +247,22 @@ impl Cache {
         // SAFETY: the lines are mapped.
         unsafe { self.base.as_ptr().add(offset) }
     }
+}
+
+fn page(changes: u32) -> u64 {
+    u64::from(changes) * PAGE
+}
+
+/// Writes a question of `stat`. Returns the file of its reply, and its length.
+fn asked(place: Place<'_>, follows: bool, to: &mut [u8]) -> Option<(u64, usize)> {
+    let mut writer = Writer::new(to);
+    u8::from(follows).put(&mut writer)?;
+    place.put(&mut writer)?;
+    let len = writer.len();
+    // FNV-1a: a collision only costs a request.
+    let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = to[..len].iter().fold(0xcbf2_9ce4_8422_2325, hash);
+    Some((hash | REPLIES, len))
 }
 
 /// The only line that may have a page.

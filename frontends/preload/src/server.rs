@@ -214,6 +214,11 @@ impl Server {
         &self.variables
     }
 
+    /// The number of requests that it has answered.
+    pub fn requests(&self) -> u32 {
+        self.stop.region.word(Word::Done).load(Ordering::Relaxed)
+    }
+
     /// Ends the server, after it has answered all requests that were posted. A call that takes
     /// longer than `patience` fails. Later calls of programs that still run fail with `EIO`. Returns
     /// the transaction; `None` if a thread of the server panicked. Errors: a call failed whose
@@ -484,15 +489,21 @@ impl Answers {
             Some(Request::Space {}) => Ok(space()),
             Some(request) => {
                 self.before(&request);
-                self.call(message)
-                    .inspect(|answer| self.after(&request, answer))
+                let answered = self.call(message);
+                let answer = answered.unwrap_or_else(|errno| Answer::refused(errno as i32));
+                self.after(&request, &answer);
+                Ok(answer)
             }
         };
         answered.unwrap_or_else(|errno| Answer::refused(errno as i32))
     }
 
-    /// Forgets the bytes that a call may take away.
+    /// Forgets the bytes and the replies that a call may make wrong.
     fn before(&mut self, request: &Request<'_>) {
+        if calls::is_change(request) {
+            let changes = self.region.word(Word::Changes);
+            changes.fetch_add(1, Ordering::Release);
+        }
         let shortens = match request {
             Request::Change { changes, .. } => changes.set & set::SIZE != 0,
             Request::Open { flags, .. } => flags & libc::O_TRUNC.cast_unsigned() != 0,
@@ -507,8 +518,16 @@ impl Answers {
         }
     }
 
-    /// Notes the bytes that a successful call has read or written.
+    /// Notes the bytes that a call has read or written, and what it has found.
     fn after(&mut self, request: &Request<'_>, answer: &Answer) {
+        if let Request::Stat { place, follows } = *request
+            && matches!(answer.status, 0 | libc::ENOENT)
+        {
+            let changes = self.region.word(Word::Changes).load(Ordering::Relaxed);
+            let (errno, follows) = (answer.status, follows != 0);
+            self.cache
+                .note_status(changes, place, follows, errno, &answer.payload);
+        }
         if answer.status != 0 {
             if let Request::Write { ino, .. } = request {
                 // It may have written some of the bytes.

@@ -64,6 +64,8 @@ pub enum Word {
     /// The number of requests that are done. Equal to [`Ticket`](Self::Ticket), which must be read
     /// after it, if none is under way.
     Done,
+    /// The number of requests so far that may have changed the volume.
+    Changes,
 }
 
 /// The words of a buffer's record.

@@ -141,7 +141,7 @@ fn allows(status: &Status, mode: c_int, flags: c_int) -> Result<c_int> {
         }
     } else if uid == status.uid {
         status.mode >> 6 & 7
-    } else if gid == status.gid {
+    } else if gid == status.gid || is_member(status.gid) {
         status.mode >> 3 & 7
     } else {
         status.mode & 7
@@ -152,6 +152,12 @@ fn allows(status: &Status, mode: c_int, flags: c_int) -> Result<c_int> {
     } else {
         Err(libc::EACCES)
     }
+}
+
+fn is_member(gid: gid_t) -> bool {
+    let mut groups = [0; 256];
+    let count = syscall!(SYS_getgroups, groups.len(), groups.as_mut_ptr()).unwrap_or(0);
+    groups[..count].contains(&gid)
 }
 
 fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Result<c_int> {

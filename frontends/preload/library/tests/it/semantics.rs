@@ -332,6 +332,41 @@ print(os.pread(fd, 4, 100), os.fsync(fd))
     assert_eq!(&world.read("f").expect("a file")[100..104], "more");
 }
 
+/// Attributes that were found take no request until something changes, in any process.
+#[test]
+fn attributes_are_asked_for_once_and_are_never_old() {
+    let world = World::new();
+    let server = world.transaction();
+    output(&server, "echo 1 > $AT/f; mkdir $AT/d");
+    let before = server.requests();
+    let looks = "for _ in range(100):
+    assert os.stat(at + '/f').st_size == 2 and os.access(at + '/d', os.R_OK)
+    assert not os.path.exists(at + '/none') and os.path.isdir(at + '/d')";
+    python(&server, looks);
+    let asked = server.requests() - before;
+    assert!(asked < 20, "{asked} requests");
+    let text = python(
+        &server,
+        "
+import subprocess
+f, g = at + '/f', at + '/g'
+fd = os.open(f, os.O_RDWR)
+for size in range(3, 100):
+    os.pwrite(fd, bytes(size), 0)
+    assert os.stat(f).st_size == os.fstat(fd).st_size == size
+for _ in range(20):
+    assert not os.path.exists(g)
+    subprocess.run(['mv', f, g])
+    assert os.path.exists(g) and not os.path.exists(f)
+    subprocess.run(['mv', g, f])
+    subprocess.run(['chmod', '600', f]); assert os.stat(f).st_mode & 0o777 == 0o600
+    os.chmod(f, 0o644); assert os.stat(f).st_mode & 0o777 == 0o644
+print('done')
+",
+    );
+    assert_eq!(text, "done\n");
+}
+
 #[test]
 fn what_shortens_a_file_ends_its_cached_bytes() {
     let world = World::new();
