@@ -168,7 +168,8 @@ impl Peers for HttpPeers {
 /// The head of a response. The peer sends nothing after it until it is asked.
 async fn head_of_response(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
+    // A refusal has a body.
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         if head.len() >= HEAD_BYTES_MAX || stream.read_buf(&mut head).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
