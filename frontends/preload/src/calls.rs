@@ -13,7 +13,7 @@ use files::{
 
 use crate::{
     permissions::{READ, SEARCH, User, WRITE},
-    walk::{Last, Walk, Way},
+    walk::{Last, Rules, Walk, Way},
     wire::{Changes, OUTSIDE, Place, Request, Status, set},
 };
 
@@ -50,17 +50,6 @@ impl Answer {
             payload: path,
         }
     }
-}
-
-/// What holds for all requests of a server.
-#[derive(Debug)]
-pub(crate) struct Rules {
-    /// The absolute path of the volume.
-    pub(crate) at: Bytes,
-    /// Whether all changes are refused.
-    pub(crate) is_read_only: bool,
-    /// Whose permissions are checked; `None`: nobody's.
-    pub(crate) user: Option<User>,
 }
 
 /// Answers a request for which a server needs no state of its own. Errors: those of the mapping.

@@ -53,10 +53,11 @@ use transactions::serializable::model::{Lock, LockBytes, LockFamily, LockMode, W
 
 use crate::{
     cache::{CACHE_BYTES, Cache},
-    calls::{self, Answer, Rules, encoded},
+    calls::{self, Answer, encoded},
     environment,
     permissions::User,
     shared::{self, Buffers, Region, Slot, Word, state},
+    walk::Rules,
     wire::{Request, VERSION, set},
 };
 

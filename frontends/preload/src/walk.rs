@@ -11,8 +11,7 @@ use files::{
 };
 
 use crate::{
-    calls::Rules,
-    permissions::{SEARCH, WRITE},
+    permissions::{SEARCH, User, WRITE},
     wire::Place,
 };
 
@@ -85,6 +84,17 @@ impl Rest {
 fn inside<'a>(path: &'a [u8], at: &[u8]) -> Option<&'a [u8]> {
     let rest = path.strip_prefix(at)?;
     matches!(rest.first(), None | Some(b'/')).then_some(rest)
+}
+
+/// What holds for all requests of a server.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    /// The absolute path of the volume.
+    pub(crate) at: Bytes,
+    /// Whether all changes are refused.
+    pub(crate) is_read_only: bool,
+    /// Whose permissions are checked; `None`: nobody's.
+    pub(crate) user: Option<User>,
 }
 
 /// Walks in the volume at the absolute path `at`.
