@@ -250,11 +250,7 @@ fn measure_part(
             let load = tpcc::Load {
                 script: arguments.tpcc.clone(),
                 python: arguments.python.clone(),
-                clients: if arguments.quick {
-                    vec![1, 2]
-                } else {
-                    vec![1, 2, 4]
-                },
+                clients: [1, 2, 4][..if arguments.quick { 2 } else { 3 }].to_vec(),
                 seconds: arguments.seconds,
                 scale: 0.02,
             };

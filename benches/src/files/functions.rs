@@ -8,7 +8,6 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use super::targets::VOLUME;
 use crate::server::fresh;
 
 /// The server of a target that runs functions.
@@ -22,6 +21,8 @@ pub struct Server {
     pub data: PathBuf,
 }
 
+/// The volume on Landfast.
+pub const VOLUME: &str = "bench";
 /// The directory of the volume, as functions see it.
 pub const AT: &str = "/mnt/data";
 

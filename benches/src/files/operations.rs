@@ -19,8 +19,9 @@ use anyhow::{Context as _, Result, ensure};
 use super::{
     content::FileId,
     functions::Server,
+    functions::VOLUME,
     report::{Figures, Part},
-    targets::{Target, VOLUME, drop_caches},
+    targets::{Target, drop_caches},
 };
 
 const FILE_BYTES: usize = 1024;

@@ -168,12 +168,11 @@ pub fn measure(
     let name = personality.name();
     let directories = target.directory(name)?;
     let files = personality.files(scale);
-    let mut clients: Vec<Client> = (0..scale.clients)
-        .map(|number| {
-            let directory = directories[number as usize % 2].clone();
-            Client::new(personality, number, scale.clients, files, directory)
-        })
-        .collect();
+    let client = |number| {
+        let directory = directories[number as usize % 2].clone();
+        Client::new(personality, number, scale.clients, files, directory)
+    };
+    let mut clients: Vec<Client> = (0..scale.clients).map(client).collect();
     for client in &mut clients {
         client.fill()?;
     }
@@ -197,41 +196,40 @@ pub fn measure(
         }
     };
     let lost = client::lost(&directories[0].join("log"), &counts.appended)?;
-    let mut figures = Figures::new(Part::Personalities, target.kind);
-    let rate = counts.calls as f64 / elapsed.as_secs_f64();
     let case = match mode {
         Mode::Mounts => name.to_owned(),
         Mode::Functions(_) => format!("{name}, in transactions"),
     };
+    let mut figures = Figures::new(Part::Personalities, target.kind);
+    let rate = counts.calls as f64 / elapsed.as_secs_f64();
+    let errors = counts.errors + counts.wrong + lost;
     figures.push(&*case, "calls/s", rate);
-    figures.push(
-        &*case,
-        "errors",
-        (counts.errors + counts.wrong + lost) as f64,
-    );
+    figures.push(&*case, "errors", errors as f64);
     if personality == Personality::Videoserver {
         let wanted = VIDEO_RATE * f64::from(scale.clients) * elapsed.as_secs_f64();
         let share = counts.blocks as f64 * 100.0 / wanted;
         figures.push(&*case, "% of the rate", share);
     }
+    let case = format!("{case} on {}", target.kind.name());
     eprintln!(
-        "{case} on {}: {rate:.0} calls/s, {} iterations, {} conflicts",
-        target.kind.name(),
-        counts.iterations,
-        counts.conflicts
+        "{case}: {rate:.0} calls/s, {} iterations, {} conflicts",
+        counts.iterations, counts.conflicts
     );
-    if let Some(error) = counts.first {
-        eprintln!("{case} on {}: first error: {error}", target.kind.name());
+    tell_faults(&case, &counts, lost);
+    target.remove(name)?;
+    Ok(figures)
+}
+
+fn tell_faults(case: &str, counts: &Counts, lost: u64) {
+    if let Some(error) = &counts.first {
+        eprintln!("{case}: first error: {error}");
     }
     if counts.wrong + lost > 0 {
         eprintln!(
-            "{case} on {}: {} reads returned wrong content, {lost} log records are lost or torn",
-            target.kind.name(),
+            "{case}: {} reads returned wrong content, {lost} log records are lost or torn",
             counts.wrong
         );
     }
-    target.remove(name)?;
-    Ok(figures)
 }
 
 /// Repeats the iterations of all clients at once.

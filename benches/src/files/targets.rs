@@ -23,14 +23,15 @@ use nix::{
 };
 use serde::Serialize;
 
-use super::{functions::Server, volume_files};
+use super::{
+    functions::{Server, VOLUME},
+    volume_files,
+};
 use crate::server::{free_address, fresh};
 
 const READY_WAIT: Duration = Duration::from_secs(30);
 const STOP_WAIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
-/// The volume on Landfast.
-pub const VOLUME: &str = "bench";
 
 /// A file system under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]

@@ -2,6 +2,9 @@
 
 use std::{fmt::Debug, os::fd::OwnedFd, sync::Arc, time::Duration};
 
+/// How long a connection past the limit may take to send its request.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
+
 /// The bounds of one listener.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -38,6 +41,18 @@ pub struct Timeouts {
     pub idle_when_full: Duration,
     /// For requests in progress once the listener stops. Then their connections are cut.
     pub drain: Duration,
+}
+
+impl Timeouts {
+    /// Those of a connection past the limit, which has one request.
+    pub(crate) fn of_refusal(self) -> Self {
+        Self {
+            head: REFUSED_WITHIN,
+            progress: REFUSED_WITHIN,
+            idle: REFUSED_WITHIN,
+            ..self
+        }
+    }
 }
 
 impl Default for Timeouts {

@@ -8,7 +8,6 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -24,7 +23,7 @@ use tower_service::Service;
 
 use crate::{
     body::RequestBody,
-    config::{Config, Timeouts},
+    config::Config,
     exchange::{Exchange, InProgress},
     places::Place,
     socket::Socket,
@@ -33,9 +32,6 @@ use crate::{
 /// The address of the client. Each request has it among its extensions.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
-
-/// How long a connection past the limit may take to send its request.
-const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A service's error type, as hyper takes it.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -68,7 +64,7 @@ impl<B: Body + Unpin> Body for ResponseBody<B> {
 
 /// Serves one connection until it ends, or until its current request has its response once
 /// `stopping` is true. A connection past the limit has one request, for which its client has
-/// [`REFUSED_WITHIN`].
+/// a second.
 pub(crate) async fn serve<S, B>(
     (stream, peer): (TcpStream, SocketAddr),
     place: Place,
@@ -83,12 +79,7 @@ pub(crate) async fn serve<S, B>(
     let mut builder = http1::Builder::new();
     if place.is_refusal {
         builder.keep_alive(false);
-        config.timeouts = Timeouts {
-            head: REFUSED_WITHIN,
-            progress: REFUSED_WITHIN,
-            idle: REFUSED_WITHIN,
-            ..config.timeouts
-        };
+        config.timeouts = config.timeouts.of_refusal();
     }
     let exchange = Arc::new(Exchange::default());
     let socket = Socket::new(stream, place, &config, &exchange);

@@ -18,9 +18,9 @@ use transactions::{Engine, model::Call, peers::more_time_for};
 use crate::{
     body::Budget,
     open_volumes::OpenVolumes,
-    peers::VolumePeers,
     problem::{Kind, Problem},
     services::Services,
+    volume_peers::VolumePeers,
     volume_transactions::{VolumeTransaction, VolumeTransactions},
 };
 

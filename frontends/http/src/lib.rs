@@ -44,13 +44,15 @@ mod segment;
 pub mod server;
 mod services;
 pub mod status;
+mod volume_peers;
 mod volume_transactions;
 
 pub use backend::{Backend, Limits};
 pub use in_process::InProcessRouter;
 pub use of_invocation::OfInvocation;
-pub use peers::{HttpPeers, PeerStream, VolumePeers};
+pub use peers::HttpPeers;
 pub use routes_server::{RoutesConfig, RoutesServer, bind_routes};
 pub use server::{Config, Server, bind};
 pub use services::Services;
 pub use status::{Snapshot, Status};
+pub use volume_peers::{PeerStream, VolumePeers};

@@ -25,9 +25,8 @@ use axum::{
     routing::{get, post},
 };
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use http_client::Client;
-use hyper::upgrade::{self, Upgraded};
+use hyper::upgrade;
 use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -63,15 +62,6 @@ const IDLE_MAX: Duration = Duration::from_secs(5);
 const WAIT_MAX: Duration = Duration::from_mins(15);
 /// Unused connections that are kept to one node.
 const IDLE_CONNECTIONS_MAX: usize = 32;
-
-/// A connection of another server, after the upgrade.
-pub type PeerStream = TokioIo<Upgraded>;
-
-/// Serves the volumes of this server to others of its store.
-pub trait VolumePeers: Debug + Send + Sync {
-    /// Serves a connection until it ends. Its first bytes tell whether its peer may use it.
-    fn serve(self: Arc<Self>, stream: PeerStream) -> BoxFuture<'static, ()>;
-}
 
 /// The other nodes over pooled HTTP/1.1 connections. Clones share them.
 #[derive(Debug, Clone)]

@@ -16,7 +16,7 @@ use ports::{Clock, Entropy};
 use transactions::{Engine, serializable::Volumes};
 
 use crate::{
-    open_volumes::OpenVolumes, peers::VolumePeers, volume_transactions::VolumeTransactions,
+    open_volumes::OpenVolumes, volume_peers::VolumePeers, volume_transactions::VolumeTransactions,
 };
 
 /// Holds the services once they run.

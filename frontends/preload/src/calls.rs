@@ -169,15 +169,7 @@ impl Call<'_> {
         let has = |flag| flags & flag == flag;
         let is_exclusive = has(libc::O_CREAT | libc::O_EXCL);
         let follows = !has(libc::O_NOFOLLOW) && !is_exclusive;
-        let mut wants = match flags & libc::O_ACCMODE {
-            _ if has(libc::O_PATH) => 0,
-            libc::O_RDONLY => READ,
-            libc::O_WRONLY => WRITE,
-            _ => READ | WRITE,
-        };
-        if has(libc::O_TRUNC) {
-            wants |= WRITE;
-        }
+        let wants = wanted(flags);
         if self.rules.is_read_only && wants & WRITE != 0 {
             return Ok(Answer::refused(libc::EROFS));
         }
@@ -550,4 +542,18 @@ fn attributes(changes: Changes) -> SetAttributes {
         mtime: time(set::MTIME, set::MTIME_NOW, changes.mtime, changes.mtime_ns),
         privileges: Privileges::Keep,
     }
+}
+
+/// The permissions that an `open` with these flags needs.
+fn wanted(flags: i32) -> u32 {
+    let mut wants = match flags & libc::O_ACCMODE {
+        _ if flags & libc::O_PATH != 0 => 0,
+        libc::O_RDONLY => READ,
+        libc::O_WRONLY => WRITE,
+        _ => READ | WRITE,
+    };
+    if flags & libc::O_TRUNC != 0 {
+        wants |= WRITE;
+    }
+    wants
 }

@@ -136,6 +136,18 @@ struct Stop {
     region: Region,
 }
 
+/// The folder of a server, with those of its open files and working directories.
+fn folder() -> io::Result<TempDir> {
+    let folder = tempfile::Builder::new()
+        .prefix("landfast-preload-")
+        .tempdir()?;
+    for name in [OPEN_FOLDER, CWD_FOLDER] {
+        let path = folder.path().join(name);
+        DirBuilder::new().mode(0o700).create(path)?;
+    }
+    Ok(folder)
+}
+
 impl Server {
     /// Starts a server. Its calls of the volume run on `runtime`, from a thread outside of it.
     pub fn start(
@@ -148,17 +160,9 @@ impl Server {
         }
         let library = environment::find_library(options.library.as_deref());
         let library = library.map_err(StartError::Library)?;
-        let region_bytes = options.buffers.region_bytes();
-        let region_bytes = region_bytes.ok_or(StartError::Buffers)?;
-        let folder = tempfile::Builder::new()
-            .prefix("landfast-preload-")
-            .tempdir()?;
-        for name in [OPEN_FOLDER, CWD_FOLDER] {
-            DirBuilder::new()
-                .mode(0o700)
-                .create(folder.path().join(name))?;
-        }
-        let memory = Memory::new(region_bytes)?;
+        let bytes = options.buffers.region_bytes();
+        let folder = folder()?;
+        let memory = Memory::new(bytes.ok_or(StartError::Buffers)?)?;
         let region = Region::create(memory.region.as_fd(), options.buffers)?;
         let cache = Cache::create(memory.cache.as_fd())?;
         memory.seal()?;
@@ -169,21 +173,20 @@ impl Server {
             is_late: watch::Sender::new(false),
             region,
         });
+        let rules = Rules {
+            at: Bytes::copy_from_slice(options.at.as_os_str().as_bytes()),
+            is_read_only: options.is_read_only,
+            user: options.user.clone(),
+        };
+        let is_late = stop.is_late.subscribe();
         let answers = Answers {
             transaction,
             region,
             cache,
             cached: BTreeSet::new(),
             lost: None,
-            waiter: Waiter {
-                runtime,
-                is_late: stop.is_late.subscribe(),
-            },
-            rules: Rules {
-                at: Bytes::copy_from_slice(options.at.as_os_str().as_bytes()),
-                is_read_only: options.is_read_only,
-                user: options.user.clone(),
-            },
+            waiter: Waiter { runtime, is_late },
+            rules,
             listings: BTreeMap::new(),
             listing: 0,
         };
@@ -198,10 +201,7 @@ impl Server {
         };
         let builder = thread::Builder::new().name("preload-memory".into());
         let ends = stop.clone();
-        let handing_out = builder.spawn(move || {
-            hand_out(&listener, &memory, &ends);
-        })?;
-        server.handing_out = Some(handing_out);
+        server.handing_out = Some(builder.spawn(move || hand_out(&listener, &memory, &ends))?);
         let builder = thread::Builder::new().name("preload-answers".into());
         server.answering = Some(builder.spawn(move || {
             let _ending = ending;

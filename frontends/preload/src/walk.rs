@@ -93,7 +93,7 @@ pub(crate) struct Rules {
     pub(crate) at: Bytes,
     /// Whether all changes are refused.
     pub(crate) is_read_only: bool,
-    /// Whose permissions are checked; `None`: nobody's.
+    /// The user whose permissions are checked. `None`: no call is checked.
     pub(crate) user: Option<User>,
 }
 

@@ -12,13 +12,13 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use ports::{Clock, Entropy, key_value::SharedKeyValue};
+use ports::{Clock, Entropy, key_value::SharedKeyValue, objects::ObjectStore};
 use tokio::{sync::oneshot, task::JoinSet};
 
-use crate::{
-    Config, Error, Result, broken::Broken, figures::Counters, packing::SharedObjects,
-    storage::node_log::Bounds,
-};
+use crate::{Config, Error, Result, broken::Broken, figures::Counters, storage::node_log::Bounds};
+
+/// An object store.
+pub type SharedObjects = Arc<dyn ObjectStore>;
 
 /// The state that all parts of the engine share. It holds no state of the protocol.
 #[derive(Debug)]

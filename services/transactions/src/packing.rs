@@ -30,8 +30,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ports::objects::{self, ObjectError, ObjectPath, ObjectStore};
+use ports::objects::{self, ObjectError, ObjectPath};
 
+pub use crate::context::SharedObjects;
 use crate::{Error, Result, context::Context, storage::store::Store};
 
 mod compactor;
@@ -39,9 +40,6 @@ mod ownership;
 mod placement;
 mod put;
 mod reading;
-
-/// An object store.
-pub type SharedObjects = Arc<dyn ObjectStore>;
 
 /// The packs of this store in its object store.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ use crate::{
         peers::Peers,
     },
     config::Config,
+    context::SharedObjects,
     effects::Destinations,
     engine::{Engine, Parts},
-    packing::SharedObjects,
 };
 
 /// The transactions service of one process.

@@ -137,38 +137,51 @@ async fn of_session(sender: Sender, opened: Opened, call: Call) -> Answer {
         {
             Answer::of(volume.lock(owner(from), lock).await, Answer::Granted)
         }
-        Call::Lock(from, lock) => {
-            if let Some(until) = sender.shared.reclaim_until() {
-                sleep_until(until).await;
-            }
-            let noted = note(owner(from).session);
-            let answer = Answer::of(take(noted, volume, owner(from), lock).await, |it| it);
-            // The answer has no point of its own. This is in memory.
-            if let Ok(snapshot) = volume.snapshot().await {
-                sender.shared.saw(snapshot.point);
-            }
-            answer
-        }
-        Call::Reclaim(from, lock) => {
-            let noted = match sender.shared.reclaim_until() {
-                Some(_) => note(owner(from).session),
-                None => Err(Error::Invalid("the time to reclaim locks is over")),
-            };
-            let wait = Wait::Never;
-            let lock = Lock { wait, ..lock };
-            loop {
-                let lock = lock.clone();
-                let taken = take(noted.clone(), volume, owner(from), lock).await;
-                let is_refused = matches!(taken, Ok(Answer::Granted(Granted::No { .. })));
-                // The server that serves this one's volumes may still have the lock as one of the
-                // server that ended here.
-                if !is_refused || sender.shared.reclaim_until().is_none() {
-                    return Answer::of(taken, |it| it);
-                }
-                sleep(RECLAIM_AGAIN).await;
-            }
-        }
+        Call::Lock(from, lock) => lock_after_grace(&sender, &opened, owner(from), lock).await,
+        Call::Reclaim(from, lock) => reclaim(&sender, &opened, owner(from), lock).await,
         _ => Answer::failed(&Error::Invalid("the call has no session")),
+    }
+}
+
+/// Takes a lock, once the locks of the former server are reclaimed.
+async fn lock_after_grace(sender: &Sender, opened: &Opened, owner: Owner, lock: Lock) -> Answer {
+    let (shared, volume) = (&sender.shared, &*opened.volume);
+    if let Some(until) = shared.reclaim_until() {
+        sleep_until(until).await;
+    }
+    let place = (&opened.name, &opened.volume);
+    let noted = shared
+        .sessions
+        .note_use(sender.session, place, owner.session);
+    let answer = Answer::of(take(noted, volume, owner, lock).await, |it| it);
+    // The answer has no point of its own. This is in memory.
+    if let Ok(snapshot) = volume.snapshot().await {
+        shared.saw(snapshot.point);
+    }
+    answer
+}
+
+/// Takes a lock that the client had when the former server ended.
+async fn reclaim(sender: &Sender, opened: &Opened, owner: Owner, lock: Lock) -> Answer {
+    let (shared, volume) = (&sender.shared, &*opened.volume);
+    let place = (&opened.name, &opened.volume);
+    let noted = match shared.reclaim_until() {
+        Some(_) => shared
+            .sessions
+            .note_use(sender.session, place, owner.session),
+        None => Err(Error::Invalid("the time to reclaim locks is over")),
+    };
+    let wait = Wait::Never;
+    let lock = Lock { wait, ..lock };
+    loop {
+        let taken = take(noted.clone(), volume, owner, lock.clone()).await;
+        let is_refused = matches!(taken, Ok(Answer::Granted(Granted::No { .. })));
+        // The server that serves this one's volumes may still have the lock as one of the server
+        // that ended here.
+        if !is_refused || shared.reclaim_until().is_none() {
+            return Answer::of(taken, |it| it);
+        }
+        sleep(RECLAIM_AGAIN).await;
     }
 }
 

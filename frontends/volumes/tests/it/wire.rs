@@ -123,39 +123,49 @@ pub(crate) fn requests() -> Vec<Request> {
 }
 
 /// An answer of each kind.
-pub(crate) fn answers() -> Vec<Answer> {
-    let block_bytes = BlockBytes::new(4096).expect("a power of two");
-    let usage = Usage {
-        bytes: 8,
-        keys: 2,
-        quota_bytes: None,
-    };
-    let info = VolumeInfo {
-        name: demo(),
-        block_bytes,
-        created_ms: 9,
-        usage,
-    };
-    let values = Values {
-        slot: Slot(4),
-        found: vec![None, Some(Bytes::from("value"))],
-    };
-    let leased = Leased {
-        values: values.clone(),
+fn leased(values: Values) -> Leased {
+    Leased {
+        values,
         groups: vec![Bytes::from("d")],
-    };
-    let recall = Recall {
+    }
+}
+
+fn info() -> VolumeInfo {
+    VolumeInfo {
+        name: demo(),
+        block_bytes: BlockBytes::new(4096).expect("a power of two"),
+        created_ms: 9,
+        usage: Usage {
+            bytes: 8,
+            keys: 2,
+            quota_bytes: None,
+        },
+    }
+}
+
+fn recall() -> Recall {
+    Recall {
         number: 3,
         groups: vec![Bytes::from("d")],
         has_lapsed: true,
         visible: Slot(4),
+    }
+}
+
+pub(crate) fn answers() -> Vec<Answer> {
+    let info = info();
+    let (block_bytes, usage) = (info.block_bytes, info.usage);
+    let values = Values {
+        slot: Slot(4),
+        found: vec![None, Some(Bytes::from("value"))],
+    };
+    let entry = Entry {
+        name: Bytes::from("a"),
+        value: Bytes::from("value"),
     };
     let page = Page {
         slot: Slot(4),
-        entries: vec![Entry {
-            name: Bytes::from("a"),
-            value: Bytes::from("value"),
-        }],
+        entries: vec![entry],
         next: Some(Bytes::from("b")),
     };
     let changed = Changed::Keys {
@@ -176,9 +186,9 @@ pub(crate) fn answers() -> Vec<Answer> {
         Answer::Opened(block_bytes),
         Answer::Listed(List(vec![info])),
         Answer::Snapshot(Snapshot { slot: Slot(4) }, POINT),
-        Answer::Values(values.clone(), POINT),
-        Answer::Leased(leased, POINT),
-        Answer::Recalled(recall, POINT),
+        Answer::Leased(leased(values.clone()), POINT),
+        Answer::Values(values, POINT),
+        Answer::Recalled(recall(), POINT),
         Answer::Page(page, POINT),
         Answer::Changed(changed, POINT),
         Answer::Verdict(committed, POINT),

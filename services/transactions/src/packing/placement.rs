@@ -26,7 +26,8 @@ use crate::{
     storage::{layout, store::Store},
 };
 
-use super::{SharedObjects, find};
+use super::find;
+use crate::context::SharedObjects;
 
 /// The first part of the path of all packs.
 const PACKS: &str = "packs";

@@ -14,9 +14,10 @@ use crate::{
     Error, Result,
     attempts::transaction::Transaction,
     broken::Broken,
+    context::SharedObjects,
     model::PackId,
     node::Node,
-    packing::{Packing, SharedObjects},
+    packing::Packing,
     packs::{
         Gathering, OnTheirWay, PackEntry, Packed,
         directory::{self, Filed},

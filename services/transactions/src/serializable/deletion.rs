@@ -8,7 +8,7 @@ use ports::{Update, key_value::Scan};
 
 use crate::{
     Result,
-    packing::SharedObjects,
+    context::SharedObjects,
     serializable::{
         model::StageId,
         objects,

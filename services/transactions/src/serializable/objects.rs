@@ -10,8 +10,8 @@ use ports::objects::{
 
 use crate::{
     Error, Result,
+    context::SharedObjects,
     model::KeyspaceId,
-    packing::SharedObjects,
     serializable::rows::{ObjectId, Place},
     storage::store::Store,
 };

@@ -146,10 +146,7 @@ impl Scenario {
         };
         schedule.heal().await;
         if !is_done {
-            return Outcome {
-                violations: vec!["a client waited for an hour".to_owned()],
-                ..Outcome::default()
-            };
+            return violated("a client waited for an hour");
         }
         reader.read_all().await;
         cluster.kill();
@@ -162,10 +159,7 @@ impl Scenario {
         cluster.boot(Life::default(), 0).await;
         let left = reader.read_all().await;
         let Some(last) = last.filter(|_| left.is_some()) else {
-            return Outcome {
-                violations: vec!["V2: the volume is not readable in the end".to_owned()],
-                ..Outcome::default()
-            };
+            return violated("V2: the volume is not readable in the end");
         };
         let survivors = survivors(&mut reader, &history, last).await;
         judge(&world, history.take(), &survivors)
@@ -317,5 +311,12 @@ fn judge(world: &World, mut history: History, survivors: &[Survivor]) -> Outcome
         conflicts: conflicts.count(),
         leased,
         trace_hash: world.trace().hash(),
+    }
+}
+
+fn violated(what: &str) -> Outcome {
+    Outcome {
+        violations: vec![what.to_owned()],
+        ..Outcome::default()
     }
 }

@@ -1,17 +1,12 @@
 //! The attempts of a transaction: one run of the command each, again after a conflict.
 
-use std::ffi::OsString;
-
 use async_trait::async_trait;
 use transactions::serializable::model::Key;
 
 use super::{
-    program::{Ended, Program},
+    program::{Ended, Program, Variables},
     spool::Held,
 };
-
-/// Variables of the environment, beside those of `exec`.
-pub(super) type Variables = Vec<(OsString, OsString)>;
 
 /// The transactions of `exec`.
 #[async_trait]

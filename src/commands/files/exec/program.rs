@@ -22,7 +22,6 @@ use tokio::{
 };
 
 use super::{
-    attempts::Variables,
     guard,
     namespace::Right,
     spool::{Held, Spool},
@@ -31,6 +30,9 @@ use super::{
 /// The time for the guard to end all processes. One may wait for a mount whose volume does not
 /// answer; then the mount is aborted, which ends the wait.
 const KILL_WAIT: Duration = Duration::from_secs(2);
+
+/// Variables of the environment, beside those of `exec`.
+pub(super) type Variables = Vec<(OsString, OsString)>;
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

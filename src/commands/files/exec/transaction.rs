@@ -31,7 +31,10 @@ use transactions::serializable::{
     model::{At, Key, PinName, SessionId, Slot},
 };
 
-use super::attempts::{Decision, Variables, Volume};
+use super::{
+    attempts::{Decision, Volume},
+    program::Variables,
+};
 
 /// How often a snapshot is read, so that it stays readable: a third of the time for which it does.
 const READ_PERIOD: Duration = Duration::from_secs(20);

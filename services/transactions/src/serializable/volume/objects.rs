@@ -23,8 +23,8 @@ use super::Volume;
 use crate::{
     Error, Result,
     broken::Broken,
+    context::SharedObjects,
     model::KeyspaceId,
-    packing::SharedObjects,
     serializable::{
         apply::Change,
         model::{Key, Slot},
