@@ -263,7 +263,7 @@ fn with_leases_reads_are_no_calls() {
     simulated::run(async {
         let world = World::new(1);
         let (files, calls) = leased(&world).await;
-        let (a, b) = (name("a"), name("b"));
+        let (a, b, long) = (name("a"), name("b"), name("long"));
         let upper = files.mkdir(Ino::ROOT, ACCESS, &a).await.expect("made");
         let lower = files.mkdir(upper, ACCESS, &a).await.expect("made");
         let file = files.create(lower, ACCESS, &a).await.expect("created");
@@ -297,11 +297,11 @@ fn with_leases_reads_are_no_calls() {
         took("stat of a path", 0);
         assert_eq!(files.read(file, 0, 9).await, Ok(a.clone()));
         took("read", 0);
-        let written = files.write(file, 0, Privileges::Keep, &name("long"));
+        let written = files.write(file, 0, Privileges::Keep, &long);
         written.await.expect("written");
         took("write", 1);
         assert_eq!(stat().await.size, 4);
-        assert_eq!(files.read(file, 0, 9).await, Ok(name("long")));
+        assert_eq!(files.read(file, 0, 9).await, Ok(long));
         took("stat and read of what was written", 0);
         let appended = files.append(file, Privileges::Keep, &a);
         appended.await.expect("appended");
