@@ -93,7 +93,9 @@ impl PeerVolumes {
             if let Ok(leader @ VolumesLeader::Here(_)) = self.engine.volumes_leader() {
                 self.serve_term(&leader).await;
             }
-            view = self.engine.members_changed(view).await;
+            // A node that starts may lead before it serves, and no change follows.
+            let changed = timeout(CHECK_EVERY, self.engine.members_changed(view)).await;
+            view = changed.unwrap_or(view);
         }
     }
 

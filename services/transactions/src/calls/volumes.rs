@@ -103,7 +103,7 @@ impl EngineVolumes {
     async fn delete_volume(&self, name: &VolumeName) -> Result<()> {
         let node = self.node()?;
         let _changing = node.volumes.changing.lock().await;
-        let found = registry::find(&node.store, name).await?;
+        let (found, item) = registry::found(&node.store, name).await?;
         let reads = |(_, row): &(VolumeName, VolumeRow)| {
             row.parents
                 .iter()
@@ -116,7 +116,7 @@ impl EngineVolumes {
         let row = {
             // No log is taken over after its row is gone.
             let _taking_over = node.volumes.taking_over.lock().await;
-            let row = registry::delete(&node.store, name).await?;
+            let row = registry::delete(&node.store, name, (found, item)).await?;
             if let Some(volume) = node.volumes.remove(row.keyspace) {
                 volume.delete().await;
             }
@@ -157,6 +157,10 @@ impl EngineVolumes {
             ..row
         };
         volume.begin_clone(slot, row.keyspace).await?;
+        // A former leader that is about to delete the original must find it changed.
+        registry::keep(&node.store, from).await?;
+        // A successor that has taken the log over before the pin was durable does not know it.
+        self.calls.may_serve_volumes(&node)?;
         registry::create(&node.store, &to, &row).await
     }
 
@@ -374,7 +378,9 @@ impl VolumeStore for Handle {
     fn pin(&self, name: PinName, slot: Slot) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             check_pin(&name)?;
-            self.volume().await?.pin(name, slot).await
+            self.volume().await?.pin(name, slot).await?;
+            // A successor that has taken the log over before the pin was durable does not know it.
+            self.volumes.node().map(drop)
         })
     }
 

@@ -104,7 +104,8 @@ pub(crate) async fn find(store: &Store, name: &VolumeName) -> Result<VolumeRow> 
     Ok(found(store, name).await?.0)
 }
 
-async fn found(store: &Store, name: &VolumeName) -> Result<(VolumeRow, Arc<Item>)> {
+/// The row of a volume, with the item that has it. Errors: `NoSuchVolume`.
+pub(crate) async fn found(store: &Store, name: &VolumeName) -> Result<(VolumeRow, Arc<Item>)> {
     let item = store.get(&rows::volume(name.as_str())).await?.value;
     let item = item.ok_or(Error::NoSuchVolume)?;
     Ok((VolumeRow::decode(&item)?, item))
@@ -162,11 +163,21 @@ pub(crate) async fn set_quota(
     }
 }
 
-/// Deletes the row of a volume, and notes that its data are to be deleted. Errors: `NoSuchVolume`.
-pub(crate) async fn delete(store: &Store, name: &VolumeName) -> Result<VolumeRow> {
+/// Makes a [`delete`] fail that has found the volume before this call. Errors: `NoSuchVolume`.
+pub(crate) async fn keep(store: &Store, name: &VolumeName) -> Result<()> {
+    let (row, _) = found(store, name).await?;
+    set_quota(store, name, row.quota_bytes).await.map(drop)
+}
+
+/// Deletes the row of a volume as it was [`found`], and notes that its data are to be deleted.
+/// Errors: `Unavailable` if the row has changed since, because a clone may read the volume now.
+pub(crate) async fn delete(
+    store: &Store,
+    name: &VolumeName,
+    (row, item): (VolumeRow, Arc<Item>),
+) -> Result<VolumeRow> {
     let mut delays = Store::delays();
     loop {
-        let (row, item) = found(store, name).await?;
         let changes = vec![
             Update::delete(rows::volume(name.as_str())).when(Condition::VersionIs(item.version)),
             put(deleted(row.keyspace), row.encode()),
@@ -179,13 +190,17 @@ pub(crate) async fn delete(store: &Store, name: &VolumeName) -> Result<VolumeRow
                 store.externalize(point).await?;
                 return Ok(row);
             }
-            Ok(Transacted::Conflict { .. }) => {}
+            Ok(Transacted::Conflict { .. }) => {
+                // After a lost answer the row may be gone because of this call.
+                if store.get(&deleted(row.keyspace)).await?.value.is_some() {
+                    return Ok(row);
+                }
+                return Err(Error::unavailable(
+                    "the volume was changed while it was deleted: repeat the call",
+                ));
+            }
             Err(error) if error.is_retryable() => store.pause(&mut delays).await,
             Err(error) => return Err(error.into()),
-        }
-        // After a lost answer the row may be gone because of this call.
-        if store.get(&deleted(row.keyspace)).await?.value.is_some() {
-            return Ok(row);
         }
         store.check_fence()?;
     }
