@@ -237,6 +237,8 @@ impl VolumeMount for InstanceMount {
             *self.repeat.lock() = timeout(TURN_WAIT, turn).await.ok();
         }
         let handler = &self.shared.handler;
+        // What the code did while it was loaded, if this is its first invocation.
+        drop(handler.take().await);
         if handler.has_given() {
             let (stale, notifier) = (Arc::clone(handler), self.shared.notifier.clone());
             Self::blocking(move || stale.expire(&notifier)).await?;

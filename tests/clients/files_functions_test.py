@@ -356,6 +356,52 @@ def other_files_in_one_directory_are_no_conflict(app, volume):
     assert len(volume.run("ls d").split()) == calls
 
 
+def writes_while_the_code_loads_are_dropped(volume, tmp_path):
+    app = application.Application(tmp_path / "load", volume.server, name=f"{volume.name}-l")
+    text = """
+        import os
+        open("/mnt/data/loaded", "w").close()
+
+        def handler(event, context):
+            open("/mnt/data/called", "w").close()
+            return os.path.exists("/mnt/data/loaded")
+    """
+    app.function(app.name, text, handler=f"{app.name}.handler", volumes={"/mnt/data": volume.name})
+    app.deploy()
+    assert app.call(app.name, {}) is False
+    assert volume.run("ls") == "called\n"
+    app.command("functions", "remove", app.name)
+
+
+# The kernel locks the directory while it looks up and while it expires a name.
+def lookups_beside_changes_of_a_block_go_on(volume, tmp_path):
+    app = application.Application(tmp_path / "busy", volume.server, name=f"{volume.name}-b")
+    text = """
+        import os, threading
+        import landfast
+
+        def look(stop):
+            while not stop.is_set():
+                for number in range(50):
+                    os.path.exists(f"/mnt/data/missing{number}")
+
+        def handler(event, context):
+            stop = threading.Event()
+            threads = [threading.Thread(target=look, args=[stop]) for _ in range(4)]
+            [thread.start() for thread in threads]
+            for number in range(100):
+                with landfast.transaction(volume=event["volume"]) as t:
+                    t.files().append("log", b"x")
+            stop.set()
+            [thread.join() for thread in threads]
+            return os.path.getsize("/mnt/data/log")
+    """
+    app.function(app.name, text, handler=f"{app.name}.handler", volumes={"/mnt/data": volume.name})
+    app.deploy()
+    assert app.call(app.name, {"volume": volume.name}) == 100
+    app.command("functions", "remove", app.name)
+
+
 def a_function_that_only_reads_cannot_write(volume, tmp_path):
     app = application.Application(tmp_path / "reader", volume.server, name=f"{volume.name}-r")
     volumes = {"/mnt/data": {"volume": volume.name, "read_only": True}}

@@ -165,7 +165,7 @@ impl Call<'_> {
         else {
             return Ok(Answer::refused(libc::EPROTO));
         };
-        let flags = flags.cast_signed();
+        let flags = meant(flags.cast_signed());
         let has = |flag| flags & flag == flag;
         let is_exclusive = has(libc::O_CREAT | libc::O_EXCL);
         let follows = !has(libc::O_NOFOLLOW) && !is_exclusive;
@@ -542,6 +542,14 @@ fn attributes(changes: Changes) -> SetAttributes {
         mtime: time(set::MTIME, set::MTIME_NOW, changes.mtime, changes.mtime_ns),
         privileges: Privileges::Keep,
     }
+}
+
+/// The flags of an `open` that count: beside `O_PATH` most do not.
+fn meant(flags: i32) -> i32 {
+    if flags & libc::O_PATH == 0 {
+        return flags;
+    }
+    flags & (libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW)
 }
 
 /// The permissions that an `open` with these flags needs.

@@ -468,8 +468,15 @@ impl Answers {
     }
 
     fn reply(&self, index: u32, answer: &Answer) {
-        let status = answer.status.to_le_bytes();
-        let len = self.region.copy_in(index, &[&status, &answer.payload]);
+        let room = self.region.buffers().bytes as usize - size_of_val(&answer.status);
+        let (status, payload) = if answer.payload.len() > room {
+            (libc::E2BIG, &[][..])
+        } else {
+            (answer.status, &answer.payload[..])
+        };
+        let len = self
+            .region
+            .copy_in(index, &[&status.to_le_bytes(), payload]);
         let bytes = self.region.slot(index, Slot::ReplyBytes);
         bytes.store(len, Ordering::Relaxed);
         let state = self.region.slot(index, Slot::State);

@@ -71,6 +71,9 @@ impl Node {
                 .calls
                 .run(move |transaction| transaction.setattr(ino, set).boxed());
             if let Err(errno) = truncated.await {
+                if let Some(invocations) = &self.invocations {
+                    invocations.close(ino);
+                }
                 self.calls.close(ino).await?;
                 return Err(errno.into());
             }
@@ -130,14 +133,16 @@ impl Node {
     }
 
     pub(super) async fn release(self: Arc<Self>, ino: Ino, flock_owner: Option<u64>) -> Outcome {
-        if let Some(owner) = flock_owner {
-            self.unlock_file(ino, owner).await?;
-        }
+        let unlocked = match flock_owner {
+            Some(owner) => self.unlock_file(ino, owner).await.map(drop),
+            None => Ok(()),
+        };
         if let Some(invocations) = &self.invocations {
             invocations.close(ino);
         }
         self.read_ahead.forget(ino);
         self.calls.close(ino).await?;
+        unlocked?;
         Ok(Answer::Done)
     }
 

@@ -222,7 +222,9 @@ impl Invocations {
                 length: 0,
             })?;
         }
-        for (directory, name) in std::mem::take(&mut *self.names.lock()) {
+        // The kernel takes the directory's lock, which a lookup holds that waits for ours.
+        let names = std::mem::take(&mut *self.names.lock());
+        for (directory, name) in names {
             notifier.send(&Notification::ExpireEntry(directory, &name))?;
         }
         Ok(())

@@ -53,6 +53,10 @@ impl Node {
     pub(super) async fn lookup(self: Arc<Self>, parent: Ino, name: Bytes) -> Outcome {
         let is_shown = self.invocations.is_some();
         let asked = name.clone();
+        if let Some(invocations) = &self.invocations {
+            // Before the call: an end of the transaction meanwhile expires the name.
+            invocations.give_name(parent, name);
+        }
         let found = self.calls.run(move |transaction| {
             let name = asked.clone();
             async move {
@@ -74,8 +78,7 @@ impl Node {
             },
             Err(errno) => return Err(errno.into()),
         };
-        if let Some(invocations) = &self.invocations {
-            invocations.give_name(parent, name);
+        if self.invocations.is_some() {
             entry.name_ttl = self.caching.ttl;
             if found.is_ok_and(|found| found.kind == Kind::Directory) {
                 // The transaction depends on them only if a program asks for them.

@@ -27,6 +27,7 @@ impl Open {
     /// An inode that was opened with `flags`.
     pub(crate) fn new(ino: u64, is_directory: bool, flags: c_int) -> Self {
         let access = match flags & libc::O_ACCMODE {
+            _ if flags & libc::O_PATH != 0 => NO_READ | NO_WRITE,
             libc::O_RDONLY => NO_WRITE,
             libc::O_WRONLY => NO_READ,
             _ => 0,

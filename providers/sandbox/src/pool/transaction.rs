@@ -88,6 +88,7 @@ impl<'a> Begun<'a> {
     ) -> Attempt {
         self.requests_before = *self.channel.requests().borrow();
         if let Err(why) = self.volume.begin().await {
+            self.volume.abort().await;
             return Attempt::Ended(Err(self.failed(&why)));
         }
         let outcome = work().await;
@@ -107,6 +108,7 @@ impl<'a> Begun<'a> {
             Ok(Ok(VolumeCommit::Conflict)) => Attempt::Conflict,
             Ok(Err(why)) => Attempt::Ended(Err(self.failed(&why))),
             Err(_) => {
+                self.volume.abort().await;
                 let why = "its commit took too long, and its outcome is not known";
                 Attempt::Ended(Err(self.failed(why)))
             }

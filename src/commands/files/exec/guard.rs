@@ -161,17 +161,22 @@ fn run_reaper(mut arguments: impl Iterator<Item = OsString>) -> io::Result<i32> 
     prctl::set_child_subreaper(true)?;
     let expected = awaited(Signal::SIGTERM)?;
     enter(&directory)?;
-    let command = match started(&program, arguments) {
+    // The command would inherit the blocked signals.
+    expected.thread_unblock()?;
+    let started = started(&program, arguments);
+    expected.thread_block()?;
+    let command = match started {
         Ok(command) => command,
         Err(code) => return Ok(code),
     };
     let code = loop {
+        // First, because it may have ended while the signals were not blocked.
+        if let Some(code) = reaped(command, Some(WaitPidFlag::WNOHANG)) {
+            break code;
+        }
         let signal = expected.wait()?;
         if signal == Signal::SIGTERM {
             break BY_SIGNAL + signal as i32;
-        }
-        if let Some(code) = reaped(command, Some(WaitPidFlag::WNOHANG)) {
-            break code;
         }
     };
     // Each process that dies makes its own children ours.
