@@ -137,7 +137,7 @@ fn symlink_at(target: *const c_char, dirfd: c_int, path: *const c_char) -> Resul
     )
 }
 
-/// Files that are no files, directories or links are refused, as the volume refuses them.
+/// FIFOs, sockets and devices are refused: the kernel could not open them.
 fn mknod_at(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> Result<c_int> {
     on_path(
         dirfd,
