@@ -150,9 +150,22 @@ pub(crate) async fn set_quota(
     name: &VolumeName,
     quota_bytes: Option<u64>,
 ) -> Result<VolumeRow> {
+    change(store, name, |row| VolumeRow { quota_bytes, ..row }).await
+}
+
+/// Makes a [`delete`] fail that has found the volume before this call. Errors: `NoSuchVolume`.
+pub(crate) async fn keep(store: &Store, name: &VolumeName) -> Result<()> {
+    change(store, name, |row| row).await.map(drop)
+}
+
+async fn change(
+    store: &Store,
+    name: &VolumeName,
+    changed: impl Fn(VolumeRow) -> VolumeRow,
+) -> Result<VolumeRow> {
     loop {
         let (row, item) = found(store, name).await?;
-        let row = VolumeRow { quota_bytes, ..row };
+        let row = changed(row);
         let actions = vec![Action::set(RECORD, row.encode())];
         let update = Update::modify(rows::volume(name.as_str()), actions);
         let update = update.when(Condition::VersionIs(item.version));
@@ -161,12 +174,6 @@ pub(crate) async fn set_quota(
             return Ok(row);
         }
     }
-}
-
-/// Makes a [`delete`] fail that has found the volume before this call. Errors: `NoSuchVolume`.
-pub(crate) async fn keep(store: &Store, name: &VolumeName) -> Result<()> {
-    let (row, _) = found(store, name).await?;
-    set_quota(store, name, row.quota_bytes).await.map(drop)
 }
 
 /// Deletes the row of a volume as it was [`found`], and notes that its data are to be deleted.
