@@ -67,25 +67,10 @@ pub(super) struct ReapedVolume {
 }
 
 impl VolumeStore for ReapedVolume {
-    transactions::forward_volume_calls!(
-        block_bytes,
-        snapshot,
-        get_many,
-        get_leased,
-        recalled,
-        scan,
-        changed_since,
-        stage,
-        externalize,
-        pin,
-        unpin,
-        pins,
-        lock,
-        hold,
-        is_held,
-        reserve_numbers,
-        usage,
-    );
+    transactions::forward_volume_calls! {
+        block_bytes, snapshot, get_many, get_leased, recalled, scan, changed_since, stage,
+        externalize, pin, unpin, pins, lock, hold, is_held, reserve_numbers, usage
+    }
 
     fn commit(&self, proposal: Proposal) -> BoxFuture<'_, Result<Read<Verdict>>> {
         let may_unlink = may_unlink(&proposal.writes);

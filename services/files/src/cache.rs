@@ -372,22 +372,8 @@ impl VolumeStore for CachedVolume {
         })
     }
 
-    transactions::forward_volume_calls!(
-        block_bytes,
-        scan,
-        changed_since,
-        stage,
-        commit,
-        externalize,
-        pin,
-        unpin,
-        pins,
-        lock,
-        hold,
-        release,
-        is_held,
-        end_session,
-        reserve_numbers,
-        usage,
-    );
+    transactions::forward_volume_calls! {
+        block_bytes, scan, changed_since, stage, commit, externalize, pin, unpin, pins, lock,
+        hold, release, is_held, end_session, reserve_numbers, usage
+    }
 }

@@ -319,19 +319,8 @@ impl VolumeStore for LeasedVolume {
         })
     }
 
-    transactions::forward_volume_calls!(
-        block_bytes,
-        changed_since,
-        stage,
-        externalize,
-        pin,
-        unpin,
-        pins,
-        lock,
-        hold,
-        release,
-        is_held,
-        reserve_numbers,
-        usage,
-    );
+    transactions::forward_volume_calls! {
+        block_bytes, changed_since, stage, externalize, pin, unpin, pins, lock, hold, release,
+        is_held, reserve_numbers, usage
+    }
 }

@@ -6,19 +6,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::{BoxFuture, FutureExt as _, pending, ready};
+use futures_util::future::{BoxFuture, FutureExt as _, pending};
 use parking_lot::Mutex;
 use ports::Read;
 use transactions::{
     Error, Result,
     serializable::{
-        ModelVolume, VolumeStore, Volumes,
-        model::{At, Key, Leased, Recall, SessionId, Slot, Verdict},
-        volumes::{VolumeInfo, VolumeName, VolumeSettings},
+        ModelVolume, VolumeStore,
+        model::{At, Key, Leased, Recall, SessionId, Verdict},
     },
 };
 
-use crate::world::{World, key, open, put, settings, soon, until, value};
+use crate::world::{One, World, key, open, put, settings, soon, until, value};
 
 /// A volume that grants all leases and never recalls one.
 #[derive(Debug)]
@@ -56,57 +55,9 @@ impl VolumeStore for Granting {
         self.inner.end_session(session)
     }
 
-    transactions::forward_volume_calls!(
-        block_bytes,
-        snapshot,
-        get_many,
-        scan,
-        changed_since,
-        stage,
-        commit,
-        externalize,
-        pin,
-        unpin,
-        lock,
-        hold,
-        release,
-        is_held,
-        reserve_numbers,
-        usage,
-    );
-}
-
-#[derive(Debug)]
-struct One(Arc<Granting>);
-
-impl Volumes for One {
-    fn create(&self, _: VolumeName, _: VolumeSettings) -> BoxFuture<'_, Result<()>> {
-        ready(Ok(())).boxed()
-    }
-
-    fn open<'a>(&'a self, _: &'a VolumeName) -> BoxFuture<'a, Result<Arc<dyn VolumeStore>>> {
-        ready(Ok(Arc::clone(&self.0) as Arc<_>)).boxed()
-    }
-
-    fn list(&self) -> BoxFuture<'_, Result<Vec<VolumeInfo>>> {
-        ready(Ok(Vec::new())).boxed()
-    }
-
-    fn set_quota<'a>(&'a self, _: &'a VolumeName, _: Option<u64>) -> BoxFuture<'a, Result<()>> {
-        ready(Ok(())).boxed()
-    }
-
-    fn clone_volume<'a>(
-        &'a self,
-        _: &'a VolumeName,
-        _: Option<Slot>,
-        _: VolumeName,
-    ) -> BoxFuture<'a, Result<()>> {
-        ready(Ok(())).boxed()
-    }
-
-    fn delete<'a>(&'a self, _: &'a VolumeName) -> BoxFuture<'a, Result<()>> {
-        ready(Ok(())).boxed()
+    transactions::forward_volume_calls! {
+        block_bytes, snapshot, get_many, scan, changed_since, stage, commit, externalize, pin,
+        unpin, lock, hold, release, is_held, reserve_numbers, usage
     }
 }
 
@@ -116,7 +67,7 @@ async fn world() -> (World, Arc<Granting>) {
         leased: Mutex::default(),
         waiting: Mutex::default(),
     });
-    let world = World::around(Arc::new(One(Arc::clone(&granting)))).await;
+    let world = World::around(Arc::new(One(granting.clone()))).await;
     (world, granting)
 }
 

@@ -8,60 +8,22 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::{BoxFuture, FutureExt as _, ready};
 use tokio::time::{Instant, sleep};
 use transactions::{
-    Error, Result,
+    Error,
     serializable::{
-        ModelVolume, VolumeStore, Volumes,
-        model::{At, LockMode, SessionId, Slot, Verdict, Wait, Write, Writes, number_in},
-        volumes::{VolumeInfo, VolumeName, VolumeSettings},
+        ModelVolume,
+        model::{At, LockMode, SessionId, Verdict, Wait, Write, Writes, number_in},
     },
 };
 
 use crate::world::{
-    GRACE, World, connected, demo, key, lock, open, put, settings, soon, takes, value,
+    GRACE, One, World, connected, demo, key, lock, open, put, settings, soon, takes, value,
 };
-
-/// One volume whose memory a test can end.
-#[derive(Debug)]
-struct One(Arc<ModelVolume>);
-
-impl Volumes for One {
-    fn create(&self, _: VolumeName, _: VolumeSettings) -> BoxFuture<'_, Result<()>> {
-        ready(Ok(())).boxed()
-    }
-
-    fn open<'a>(&'a self, name: &'a VolumeName) -> BoxFuture<'a, Result<Arc<dyn VolumeStore>>> {
-        let found = (*name == demo()).then(|| Arc::clone(&self.0) as Arc<_>);
-        ready(found.ok_or(Error::NoSuchVolume)).boxed()
-    }
-
-    fn list(&self) -> BoxFuture<'_, Result<Vec<VolumeInfo>>> {
-        ready(Ok(Vec::new())).boxed()
-    }
-
-    fn set_quota<'a>(&'a self, _: &'a VolumeName, _: Option<u64>) -> BoxFuture<'a, Result<()>> {
-        ready(Ok(())).boxed()
-    }
-
-    fn clone_volume<'a>(
-        &'a self,
-        _: &'a VolumeName,
-        _: Option<Slot>,
-        _: VolumeName,
-    ) -> BoxFuture<'a, Result<()>> {
-        ready(Ok(())).boxed()
-    }
-
-    fn delete<'a>(&'a self, _: &'a VolumeName) -> BoxFuture<'a, Result<()>> {
-        ready(Ok(())).boxed()
-    }
-}
 
 async fn one() -> (World, Arc<ModelVolume>) {
     let volume = Arc::new(ModelVolume::new(settings().block_bytes));
-    let world = World::around(Arc::new(One(Arc::clone(&volume)))).await;
+    let world = World::around(Arc::new(One(volume.clone()))).await;
     (world, volume)
 }
 

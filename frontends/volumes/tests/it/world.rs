@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use futures_util::future::{BoxFuture, FutureExt as _, ready};
 use in_process::SystemEntropy;
 use tempfile::TempDir;
 use tokio::{
@@ -9,13 +10,16 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
-use transactions::serializable::{
-    VolumeStore, Volumes,
-    model::{
-        At, BlockBytes, Granted, Key, Lock, LockBytes, LockFamily, LockMode, Owner, Proposal,
-        ProposalId, SessionId, Slot, Wait, Write, Writes,
+use transactions::{
+    Error, Result,
+    serializable::{
+        VolumeStore, Volumes,
+        model::{
+            At, BlockBytes, Granted, Key, Lock, LockBytes, LockFamily, LockMode, Owner, Proposal,
+            ProposalId, SessionId, Slot, Wait, Write, Writes,
+        },
+        volumes::{ModelVolumes, VolumeInfo, VolumeName, VolumeSettings},
     },
-    volumes::{ModelVolumes, VolumeName, VolumeSettings},
 };
 use volumes_frontend::{
     RemoteVolumes, bind,
@@ -189,4 +193,40 @@ pub(crate) fn lock(name: &str, mode: LockMode, wait: Wait) -> Lock {
 pub(crate) async fn takes(volume: &dyn VolumeStore, id: u64, lock: Lock) -> bool {
     let granted = soon(volume.lock(owner(id), lock)).await;
     granted.expect("an answer") == Granted::Yes
+}
+
+/// One volume, of the test's own.
+#[derive(Debug)]
+pub(crate) struct One(pub(crate) Arc<dyn VolumeStore>);
+
+impl Volumes for One {
+    fn create(&self, _: VolumeName, _: VolumeSettings) -> BoxFuture<'_, Result<()>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn open<'a>(&'a self, name: &'a VolumeName) -> BoxFuture<'a, Result<Arc<dyn VolumeStore>>> {
+        let found = (*name == demo()).then(|| Arc::clone(&self.0));
+        ready(found.ok_or(Error::NoSuchVolume)).boxed()
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<VolumeInfo>>> {
+        ready(Ok(Vec::new())).boxed()
+    }
+
+    fn set_quota<'a>(&'a self, _: &'a VolumeName, _: Option<u64>) -> BoxFuture<'a, Result<()>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn clone_volume<'a>(
+        &'a self,
+        _: &'a VolumeName,
+        _: Option<Slot>,
+        _: VolumeName,
+    ) -> BoxFuture<'a, Result<()>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn delete<'a>(&'a self, _: &'a VolumeName) -> BoxFuture<'a, Result<()>> {
+        ready(Ok(())).boxed()
+    }
 }

@@ -377,18 +377,8 @@ impl VolumeStore for Granting {
         self.inner.end_session(session)
     }
 
-    transactions::forward_volume_calls!(
-        block_bytes,
-        changed_since,
-        stage,
-        externalize,
-        pin,
-        unpin,
-        lock,
-        hold,
-        release,
-        is_held,
-        reserve_numbers,
-        usage,
-    );
+    transactions::forward_volume_calls! {
+        block_bytes, changed_since, stage, externalize, pin, unpin, lock, hold, release, is_held,
+        reserve_numbers, usage
+    }
 }
