@@ -10,7 +10,7 @@ use coordination::{
     model::{EventKind, SessionId, Stat, Zxid},
     path,
     queue_names::LOG_PARTITION,
-    records::{LogEntry, Slot, UpdateAnswer, decode},
+    records::{Change, LogEntry, Slot, UpdateAnswer, decode},
 };
 use ports::KeyValue;
 use primitives::{Cursor, FencedLog};
@@ -114,7 +114,7 @@ impl Timeline {
                 entry
                     .events
                     .iter()
-                    .map(move |(kind, changed)| (*zxid, *kind, changed))
+                    .map(move |change| (*zxid, change.kind, &change.path))
             })
             .find(|(_, kind, changed)| *changed == path && kinds.contains(kind))
             .map(|(zxid, kind, _)| (zxid, kind))
@@ -138,12 +138,30 @@ impl Timeline {
         }
         self.check_session_order(zxid, entry);
         match &entry.answer {
-            Ok(UpdateAnswer::Created { path, stat }) => self.create(zxid, path, *stat),
-            Ok(UpdateAnswer::Set(stat)) => self.set(zxid, entry, *stat),
-            Ok(UpdateAnswer::Deleted | UpdateAnswer::Closed) => self.delete(zxid, entry),
-            Ok(UpdateAnswer::Attached) | Err(_) => {}
+            Ok(UpdateAnswer::Multi(answers)) => {
+                let mut events = entry.events.as_slice();
+                for answer in answers {
+                    let (its, others) = events.split_at(event_count(answer).min(events.len()));
+                    self.apply(zxid, answer, its);
+                    events = others;
+                }
+            }
+            Ok(answer) => self.apply(zxid, answer, &entry.events),
+            Err(_) => {}
         }
         self.entries.insert(zxid, entry.clone());
+    }
+
+    fn apply(&mut self, zxid: Zxid, answer: &UpdateAnswer, events: &[Change]) {
+        match answer {
+            UpdateAnswer::Created { path, stat } => self.create(zxid, path, *stat),
+            UpdateAnswer::Set(stat) => self.set(zxid, events, *stat),
+            UpdateAnswer::Deleted | UpdateAnswer::Closed => self.delete(zxid, events),
+            UpdateAnswer::Attached
+            | UpdateAnswer::Checked
+            | UpdateAnswer::Multi(_)
+            | UpdateAnswer::MultiFailed { .. } => {}
+        }
     }
 
     /// Appendix A, linearized writes: a session's updates are in the order of its requests.
@@ -189,8 +207,8 @@ impl Timeline {
         self.change_children(zxid, path, 1);
     }
 
-    fn set(&mut self, zxid: Zxid, entry: &LogEntry, stat: Stat) {
-        let Some((_, path)) = entry.events.first() else {
+    fn set(&mut self, zxid: Zxid, events: &[Change], stat: Stat) {
+        let Some(Change { path, .. }) = events.first() else {
             return;
         };
         match self.stat(path, zxid) {
@@ -219,8 +237,8 @@ impl Timeline {
             .push((zxid, Some(stat)));
     }
 
-    fn delete(&mut self, zxid: Zxid, entry: &LogEntry) {
-        for (kind, path) in &entry.events {
+    fn delete(&mut self, zxid: Zxid, events: &[Change]) {
+        for Change { kind, path, .. } in events {
             if *kind != EventKind::NodeDeleted {
                 continue;
             }
@@ -265,5 +283,14 @@ impl Timeline {
                 ));
             }
         }
+    }
+}
+
+/// The number of events of one part of a multi.
+fn event_count(answer: &UpdateAnswer) -> usize {
+    match answer {
+        UpdateAnswer::Created { .. } | UpdateAnswer::Deleted => 2,
+        UpdateAnswer::Set(_) => 1,
+        _ => 0,
     }
 }

@@ -43,10 +43,11 @@ pub struct Conversation {
     pub(crate) tally: Tally,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Awaited {
     xid: i32,
     operation: Operation,
+    parts: Vec<Operation>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -82,15 +83,21 @@ impl Conversation {
         };
         let decoded = request::decode(frame)?;
         let (xid, operation) = (decoded.xid, decoded.operation);
-        if matches!(
-            operation,
-            Operation::CloseSession | Operation::Authenticate | Operation::Unknown
-        ) {
+        let is_last = match operation {
+            Operation::CloseSession | Operation::Unknown => true,
+            Operation::Authenticate => matches!(decoded.request, Request::Refuse(_)),
+            _ => false,
+        };
+        if is_last {
             self.phase = Phase::Ending;
         }
         self.fault = decoded.fault;
         self.tally.requests += 1;
-        self.awaited.push_back(Awaited { xid, operation });
+        self.awaited.push_back(Awaited {
+            xid,
+            operation,
+            parts: decoded.parts,
+        });
         Ok(Some((xid, decoded.request)))
     }
 
@@ -113,7 +120,11 @@ impl Conversation {
                 reply::encode_event(*zxid, *kind, path, buffer);
             }
             Output::Reply { tag, zxid, result } => {
-                let Awaited { xid, operation } = self
+                let Awaited {
+                    xid,
+                    operation,
+                    parts,
+                } = self
                     .awaited
                     .pop_front()
                     .expect("the service answers only submitted requests");
@@ -126,7 +137,7 @@ impl Conversation {
                     Operation::Authenticate => coordination::model::Zxid(0),
                     _ => *zxid,
                 };
-                reply::encode(xid, operation, zxid, result, buffer);
+                reply::encode(xid, operation, &parts, zxid, result, buffer);
                 if self.phase == Phase::Ending && self.awaited.is_empty() {
                     self.phase = Phase::Over;
                 }

@@ -5,6 +5,7 @@ use coordination::Error;
 pub(crate) const OK: i32 = 0;
 
 const SYSTEM_ERROR: i32 = -1;
+const RUNTIME_INCONSISTENCY: i32 = -2;
 
 /// The code of an error in a reply header.
 pub(crate) fn code(error: Error) -> i32 {
@@ -22,6 +23,11 @@ pub(crate) fn code(error: Error) -> i32 {
         Error::InvalidAcl => -114,
         Error::AuthenticationFailed => -115,
         Error::SessionMoved => -118,
+        Error::NoWatcher => -121,
+        Error::ReconfigurationDisabled => -123,
+        Error::QuotaExceeded => -125,
+        Error::NotDone => OK,
+        Error::NotAttempted => RUNTIME_INCONSISTENCY,
         // `System`, and errors that the service adds before this table does. Also `NoRoom`:
         // ZooKeeper has no number for a full disk, and older clients break on unknown numbers. All
         // clients report this one, keep their session, and do not retry by themselves.
@@ -51,6 +57,11 @@ mod tests {
             (Error::AuthenticationFailed, -115),
             (Error::SessionMoved, -118),
             (Error::NoRoom, -1),
+            (Error::NoWatcher, -121),
+            (Error::ReconfigurationDisabled, -123),
+            (Error::QuotaExceeded, -125),
+            (Error::NotDone, 0),
+            (Error::NotAttempted, -2),
         ];
         for (error, expected) in codes {
             assert_eq!(code(error), expected, "{error}");

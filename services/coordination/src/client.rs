@@ -22,11 +22,14 @@
 mod lease;
 mod read;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{cmp::Ordering, fmt, sync::Arc, time::Duration};
 
 use ports::{ErrorKind, Incarnation, Monotonic};
 
-use self::{lease::Lease, read::ReadResult};
+use self::{
+    lease::Lease,
+    read::{Asker, Gathered, ReadResult},
+};
 use crate::{
     Error,
     backlog::Backlog,
@@ -34,7 +37,7 @@ use crate::{
     dependency::TrackedStore,
     environment::Environment,
     error::{ConnectError, Ended},
-    model::{Connection, Output, Password, Request, Response, SessionId, Zxid},
+    model::{Connection, Identity, Output, Password, Request, Response, SessionId, Zxid},
     queue_names,
     records::{Operation, Payload, Submitted, UpdateAnswer, encode_sized},
     storage::temporary,
@@ -91,6 +94,10 @@ pub struct Client {
     /// The peer has asked to close the session.
     is_closing: bool,
     lease: Lease,
+    /// What its connection has proved about its peer, and the peer's address.
+    identities: Vec<Identity>,
+    /// The results of the parts of the multi read at the head of `pending` that have run.
+    gathered: Gathered,
 }
 
 /// A session that was opened or resumed for one connection.
@@ -142,6 +149,8 @@ impl Client {
             last_zxid: Zxid(0),
             end: None,
             is_closing: false,
+            identities: Vec::new(),
+            gathered: Gathered::default(),
         }
     }
 
@@ -153,6 +162,18 @@ impl Client {
     /// The session's password.
     pub fn password(&self) -> Password {
         self.attached.password
+    }
+
+    /// Adds an identity to those of the connection.
+    pub fn add_identity(&mut self, identity: Identity) {
+        if !self.identities.contains(&identity) {
+            self.identities.push(identity);
+        }
+    }
+
+    /// The identities of the connection.
+    pub fn identities(&self) -> &[Identity] {
+        &self.identities
     }
 
     /// The granted timeout.
@@ -177,42 +198,24 @@ impl Client {
     pub fn submit(&mut self, tag: i32, request: Request) {
         self.lease.has_activity = true;
         let bytes = request.bytes_len();
-        let operation = match request {
-            Request::Create {
-                path,
-                data,
-                acl,
-                lifetime,
-                naming,
-            } => Operation::Create {
-                path,
-                data: payload(data),
-                acl,
-                lifetime,
-                naming,
-            },
-            Request::Delete { path, version } => Operation::Delete { path, version },
-            Request::SetData {
-                path,
-                data,
-                version,
-            } => Operation::SetData {
-                path,
-                data: payload(data),
-                version,
-            },
-            Request::RefuseUpdate(error) => Operation::Refuse(error),
-            Request::Close => {
-                self.is_closing = true;
-                Operation::Close
+        let operation = match operation(request) {
+            Ok(operation) => operation,
+            Err(Request::Authenticate(identity)) => {
+                // From now on, as in ZooKeeper, even if earlier requests are still waiting.
+                self.add_identity(identity.clone());
+                let request = Request::Authenticate(identity);
+                self.pending
+                    .push_back(bytes, Pending::Read { tag, request });
+                return;
             }
-            mut read => {
-                read::reverse_watches(&mut read);
+            Err(mut read) => {
+                read::reverse(&mut read);
                 self.pending
                     .push_back(bytes, Pending::Read { tag, request: read });
                 return;
             }
         };
+        self.is_closing |= operation == Operation::Close;
         if operation.needs_room() && !self.attached.store.store().has_room() {
             // Answered in order by this process alone, because a refused request must not use up
             // room.
@@ -350,6 +353,7 @@ impl Client {
                 session: client.session,
                 attach: client.attach,
                 request,
+                identities: self.identities.clone(),
                 operation,
             };
             bodies.push(encode_sized(
@@ -486,7 +490,13 @@ impl Client {
                 kept
             } else {
                 let floor = self.last_zxid.max(self.tail.durable());
-                (read::run(&self.tail, &request).await?, floor)
+                let asker = Asker {
+                    connection: self.attached.connection,
+                    identities: &self.identities,
+                };
+                let gathered = &mut self.gathered;
+                let found = read::run(&self.tail, asker, &request, gathered).await?;
+                (found, floor)
             };
             let may_wait = !self.tail.env.breaks(Broken::ReadsAheadOfTheView);
             if may_wait && found.zxid > self.tail.applied() {
@@ -505,15 +515,16 @@ impl Client {
                 continue;
             }
             let is_whole = found.is_whole();
-            match found.output(tag, zxid) {
+            match found.output(tag, zxid, &mut self.gathered) {
                 Some(output) => self.push_output(zxid, output),
-                // A watch was armed without output. Later outputs must not have a lower zxid.
+                // A watch was armed, or a part was read, without output. Later outputs must not
+                // have a lower zxid.
                 None => self.last_zxid = zxid,
             }
             if is_whole {
                 return Ok(true);
             }
-            read::remove_last_watch(&mut request);
+            read::remove_last(&mut request);
             if self.holds_enough() {
                 self.put_back(tag, request);
                 return Ok(true);
@@ -565,25 +576,75 @@ fn payload(data: Option<bytes::Bytes>) -> Payload {
     data.map_or(Payload::Null, Payload::Inline)
 }
 
-/// Moves data that does not fit into a message to a temporary object.
+/// The writer's operation for an update, or any other request unchanged.
+fn operation(request: Request) -> Result<Operation, Request> {
+    Ok(match request {
+        Request::Create {
+            path,
+            data,
+            acl,
+            lifetime,
+            naming,
+        } => Operation::Create {
+            path,
+            data: payload(data),
+            acl,
+            lifetime,
+            naming,
+        },
+        Request::Delete { path, version } => Operation::Delete { path, version },
+        Request::SetData {
+            path,
+            data,
+            version,
+        } => Operation::SetData {
+            path,
+            data: payload(data),
+            version,
+        },
+        Request::SetAcl { path, acl, version } => Operation::SetAcl { path, acl, version },
+        Request::Check { path, version } => Operation::Check { path, version },
+        Request::Multi(parts) => {
+            // The front end offers updates alone.
+            let part = |part| operation(part).unwrap_or(Operation::Refuse(Error::Marshalling));
+            Operation::Multi(parts.into_iter().map(part).collect())
+        }
+        Request::RefuseUpdate(error) => Operation::Refuse(error),
+        Request::Close => Operation::Close,
+        other => return Err(other),
+    })
+}
+
+/// Moves data that does not fit into a message to temporary objects.
 async fn detach_payload(
     env: &Environment,
     client: Connection,
     request: u64,
     operation: &mut Operation,
 ) -> Result<(), ports::Error> {
-    let (Operation::Create { path, data, .. } | Operation::SetData { path, data, .. }) = operation
-    else {
-        return Ok(());
+    let whole = operation.bytes_len();
+    let bytes_max = env.config.message_payload_bytes_max;
+    let parts = match operation {
+        Operation::Multi(parts) => parts.as_mut_slice(),
+        operation => std::slice::from_mut(operation),
     };
-    let Payload::Inline(bytes) = data else {
-        return Ok(());
-    };
-    // The message to the distributor contains the path three times.
-    let beside = path.len().saturating_sub(PATH_BYTES_FREE) * 2;
-    if !bytes.is_empty() && bytes.len() + beside > env.config.message_payload_bytes_max {
-        let (objects, bytes) = (&*env.parts.objects, bytes.clone());
-        *data = temporary::put(objects, client, request, bytes).await?;
+    let is_multi = parts.len() > 1;
+    for (number, part) in parts.iter_mut().enumerate() {
+        let (Operation::Create { path, data, .. } | Operation::SetData { path, data, .. }) = part
+        else {
+            continue;
+        };
+        let Payload::Inline(bytes) = data else {
+            continue;
+        };
+        // The message to the distributor contains the path three times.
+        let beside = path.len().saturating_sub(PATH_BYTES_FREE) * 2;
+        let is_large = bytes.len() + beside > bytes_max;
+        let is_part_of_large = is_multi && whole > bytes_max && bytes.len() > PATH_BYTES_FREE;
+        if !bytes.is_empty() && (is_large || is_part_of_large) {
+            let (objects, bytes) = (&*env.parts.objects, bytes.clone());
+            *data = temporary::put(objects, client, (request, number), bytes).await?;
+        }
     }
     Ok(())
 }
@@ -593,6 +654,23 @@ fn response(answer: UpdateAnswer) -> Response {
         UpdateAnswer::Created { path, stat } => Response::Created { path, stat },
         UpdateAnswer::Deleted => Response::Deleted,
         UpdateAnswer::Set(stat) => Response::Stat(stat),
+        UpdateAnswer::Checked => Response::Checked,
+        UpdateAnswer::Multi(answers) => {
+            Response::Multi(answers.into_iter().map(response).map(Ok).collect())
+        }
+        UpdateAnswer::MultiFailed {
+            failed,
+            parts,
+            error,
+        } => Response::Multi(
+            (0..parts)
+                .map(|part| match part.cmp(&failed) {
+                    Ordering::Less => Err(Error::NotDone),
+                    Ordering::Equal => Err(error),
+                    Ordering::Greater => Err(Error::NotAttempted),
+                })
+                .collect(),
+        ),
         // Only `first_request` sees the answer of the attach.
         UpdateAnswer::Closed | UpdateAnswer::Attached => Response::Closed,
     }

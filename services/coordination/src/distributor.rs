@@ -269,8 +269,8 @@ impl Distributor {
     /// decision were lost, its object would remain, and the session's next decision would find its
     /// own object name taken (rule P5).
     async fn externalize_names(&self, warm: &mut WarmState, ordered: &[Decided]) -> Result<()> {
-        let mut written = ordered.iter().filter_map(Decided::data);
-        let names_object = written.any(|data| self.region.belongs_in_object(data));
+        let mut written = ordered.iter().flat_map(Decided::written);
+        let names_object = written.any(|written| self.region.belongs_in_object(written.data));
         if !names_object || self.env.breaks(Broken::PutsObjectsOfUndurableDecisions) {
             return Ok(());
         }
@@ -302,7 +302,7 @@ impl Distributor {
     /// the removal depends on `settled`, which was observed after the slot was applied. If the
     /// removal fails, the session's end checks and removes the entry.
     async fn remove_index_entries(&self, applied: &[Decided], settled: &TrackedStore) {
-        let foreign = applied.iter().filter_map(Decided::foreign_ephemeral);
+        let foreign = applied.iter().flat_map(Decided::foreign_ephemerals);
         let removals = foreign.map(|(create, path)| {
             let mut store = if self.env.breaks(Broken::DropsIndexEntriesOfLostDeletions) {
                 settled.untracked()

@@ -42,9 +42,23 @@ pub enum Error {
     /// Authentication is not offered. The connection ends after the reply.
     #[error("authentication failed")]
     AuthenticationFailed,
-    /// Clients may not change this znode.
+    /// The znode's ACL does not allow it.
     #[error("not allowed")]
     NotAuthorized,
+    /// The connection has no such watch.
+    #[error("no such watch")]
+    NoWatcher,
+    /// A hard quota does not allow it.
+    #[error("a quota is exceeded")]
+    QuotaExceeded,
+    #[error("reconfiguration is disabled")]
+    ReconfigurationDisabled,
+    /// A part of a multi, before the one that failed.
+    #[error("undone, because a later part failed")]
+    NotDone,
+    /// A part of a multi, after the one that failed.
+    #[error("not attempted, because an earlier part failed")]
+    NotAttempted,
 }
 
 /// The reason why a connection got no client.

@@ -26,6 +26,8 @@
 //! This crate knows no wire format, provider or thread. `docs/coordination.md` lists its numbered
 //! promises.
 
+#[doc(hidden)]
+pub mod access;
 mod backlog;
 #[doc(hidden)]
 pub mod broken;

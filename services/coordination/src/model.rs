@@ -102,13 +102,30 @@ pub struct Acl {
     pub id: String,
 }
 
-/// Whether a znode ends with its session.
+/// An identity that a connection has proved, or its address.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Identity {
+    /// `ip`, `digest`, `x509`, `super`.
+    pub scheme: String,
+    /// The identity within the scheme, as ACLs name it.
+    pub id: String,
+}
+
+/// When a znode ends without a client's deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lifetime {
     /// It exists until it is deleted.
     Persistent,
     /// It is deleted when its session ends.
     Ephemeral,
+    /// It is deleted some time after its last child was deleted.
+    Container,
+    /// It is deleted once it has no children and its data was not set for `ms` milliseconds, which
+    /// is positive and below 2^40.
+    TimeToLive {
+        /// Its time to live in milliseconds.
+        ms: i64,
+    },
 }
 
 /// Whether the parent's counter completes a znode's name.
@@ -127,6 +144,30 @@ pub enum Watching {
     No,
     /// It sets one.
     Yes,
+}
+
+/// Which changes a persistent watch reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchMode {
+    /// Those of its znode and its znode's children.
+    Persistent,
+    /// Those of its znode and of all znodes below it, each under its own path.
+    Recursive,
+}
+
+/// The watches that a client removes or asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchKind {
+    /// Child watches.
+    Children,
+    /// Data and exists watches.
+    Data,
+    /// Watches of any kind.
+    Any,
+    /// Persistent watches.
+    Persistent,
+    /// Persistent recursive watches.
+    Recursive,
 }
 
 /// A client's request. Versions are ZooKeeper's: -1 matches any. Null and empty data differ.
@@ -148,6 +189,38 @@ pub enum Request {
         path: String,
         data: Option<Bytes>,
         version: i32,
+    },
+    /// Replaces a znode's ACL. `version` is that of the ACL.
+    SetAcl {
+        path: String,
+        acl: Vec<Acl>,
+        version: i32,
+    },
+    /// Fails if the znode does not exist or is at another version. Only a part of `Multi`.
+    Check { path: String, version: i32 },
+    /// Makes all these updates or none, at one zxid. The parts are `Create`, `Delete`, `SetData`,
+    /// `Check` and `RefuseUpdate`. A part sees the changes of those before it.
+    Multi(Vec<Request>),
+    /// Makes these reads, each of which may fail alone. The parts are `GetData` and `GetChildren`
+    /// without watches.
+    MultiRead(Vec<Request>),
+    /// Adds an identity to those of the connection. The front end has checked its proof.
+    Authenticate(Identity),
+    /// Returns the identities of the connection.
+    WhoAmI,
+    /// Reads a znode's ACL and Stat.
+    GetAcl { path: String },
+    /// Returns the paths of the session's ephemerals that begin with `prefix`.
+    GetEphemerals { prefix: String },
+    /// Returns the number of znodes below a znode.
+    CountDescendants { path: String },
+    /// Sets a persistent watch, also at a path without a znode.
+    AddWatch { path: String, mode: WatchMode },
+    /// Removes watches of the connection at this path, or only checks that there is one.
+    RemoveWatches {
+        path: String,
+        kind: WatchKind,
+        only_checks: bool,
     },
     /// Reads a znode's Stat, if it exists. Can watch it even if it does not exist.
     Exists { path: String, watching: Watching },
@@ -184,12 +257,21 @@ impl Request {
         match self {
             Self::Create {
                 path, data, acl, ..
-            } => {
-                let of_entry = |acl: &Acl| size_of::<Acl>() + acl.scheme.len() + acl.id.len();
-                path.len() + data_len(data.as_ref()) + acl.iter().map(of_entry).sum::<usize>()
-            }
+            } => path.len() + data_len(data.as_ref()) + acl_len(acl),
             Self::SetData { path, data, .. } => path.len() + data_len(data.as_ref()),
+            Self::SetAcl { path, acl, .. } => path.len() + acl_len(acl),
+            Self::Multi(parts) | Self::MultiRead(parts) => parts
+                .iter()
+                .map(|part| size_of::<Self>() + part.bytes_len())
+                .sum(),
+            Self::Authenticate(Identity { scheme, id }) => scheme.len() + id.len(),
+            Self::GetEphemerals { prefix } => prefix.len(),
             Self::Delete { path, .. }
+            | Self::Check { path, .. }
+            | Self::GetAcl { path }
+            | Self::CountDescendants { path }
+            | Self::AddWatch { path, .. }
+            | Self::RemoveWatches { path, .. }
             | Self::Exists { path, .. }
             | Self::GetData { path, .. }
             | Self::GetChildren { path, .. } => path.len(),
@@ -200,9 +282,15 @@ impl Request {
                 children,
                 ..
             } => strings_len(data) + strings_len(exists) + strings_len(children),
-            Self::Ping | Self::Close | Self::Refuse(_) | Self::RefuseUpdate(_) => 0,
+            Self::Ping | Self::WhoAmI | Self::Close | Self::Refuse(_) | Self::RefuseUpdate(_) => 0,
         }
     }
+}
+
+fn acl_len(acl: &[Acl]) -> usize {
+    acl.iter()
+        .map(|entry| size_of::<Acl>() + entry.scheme.len() + entry.id.len())
+        .sum()
 }
 
 fn data_len(data: Option<&Bytes>) -> usize {
@@ -226,8 +314,24 @@ pub enum Response {
         stat: Stat,
     },
     Deleted,
-    /// Of set data and exists.
+    /// Of set data, set ACL and exists.
     Stat(Stat),
+    /// Of a check in a multi.
+    Checked,
+    /// The results of a multi or a multi read, in the order of its parts. If a part of a multi
+    /// failed, those before it have [`Error::NotDone`], and those after it
+    /// [`Error::NotAttempted`].
+    Multi(Vec<Result<Response, Error>>),
+    Acl {
+        acl: Vec<Acl>,
+        stat: Stat,
+    },
+    Identities(Vec<Identity>),
+    Ephemerals(Vec<String>),
+    Count(i32),
+    Authenticated,
+    WatchAdded,
+    WatchesRemoved,
     Data {
         data: Option<Bytes>,
         stat: Stat,
@@ -244,6 +348,40 @@ pub enum Response {
     WatchesSet,
     /// The connection ends after it.
     Closed,
+}
+
+impl Response {
+    /// Size of its paths, data and names in bytes.
+    pub(crate) fn bytes_len(&self) -> usize {
+        match self {
+            Self::Created { path, .. } => path.len(),
+            Self::Data { data, .. } => data_len(data.as_ref()),
+            Self::Children { children, .. } => strings_len(children),
+            Self::Ephemerals(paths) => strings_len(paths),
+            Self::Synced { path } => path.as_ref().map_or(0, String::len),
+            Self::Acl { acl, .. } => acl_len(acl),
+            Self::Identities(identities) => identities
+                .iter()
+                .map(|identity| size_of::<Identity>() + identity.id.len())
+                .sum(),
+            Self::Multi(results) => results
+                .iter()
+                .map(|result| {
+                    size_of::<Result<Self, Error>>() + result.as_ref().map_or(0, Self::bytes_len)
+                })
+                .sum(),
+            Self::Deleted
+            | Self::Stat(_)
+            | Self::Checked
+            | Self::Count(_)
+            | Self::Authenticated
+            | Self::WatchAdded
+            | Self::WatchesRemoved
+            | Self::Pong
+            | Self::WatchesSet
+            | Self::Closed => 0,
+        }
+    }
 }
 
 /// The change of a watched znode.
@@ -282,24 +420,9 @@ pub enum Output {
 impl Output {
     /// Size of its paths, data and names in bytes.
     pub fn bytes_len(&self) -> usize {
-        let response = match self {
-            Self::Event { path, .. } => return path.len(),
-            Self::Reply { result: Err(_), .. } => return 0,
-            Self::Reply {
-                result: Ok(response),
-                ..
-            } => response,
-        };
-        match response {
-            Response::Created { path, .. } => path.len(),
-            Response::Data { data, .. } => data_len(data.as_ref()),
-            Response::Children { children, .. } => strings_len(children),
-            Response::Synced { path } => path.as_ref().map_or(0, String::len),
-            Response::Deleted
-            | Response::Stat(_)
-            | Response::Pong
-            | Response::WatchesSet
-            | Response::Closed => 0,
+        match self {
+            Self::Event { path, .. } => path.len(),
+            Self::Reply { result, .. } => result.as_ref().map_or(0, Response::bytes_len),
         }
     }
 }

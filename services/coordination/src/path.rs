@@ -55,6 +55,12 @@ pub fn ancestors(path: &str) -> Vec<&str> {
     ancestors
 }
 
+/// Whether `path` is below `above`. Neither is checked.
+pub fn is_below(path: &str, above: &str) -> bool {
+    path.strip_prefix(above)
+        .is_some_and(|rest| rest.starts_with('/') || (above == "/" && !rest.is_empty()))
+}
+
 /// The path of `name` in `parent`.
 pub fn join(parent: &str, name: &str) -> String {
     if parent == "/" {

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     Error,
-    model::{Acl, EventKind, Lifetime, Naming, SessionId, Stat, Zxid},
+    model::{Acl, EventKind, Identity, Lifetime, Naming, SessionId, Stat, Zxid},
 };
 
 /// The format of the records below. Any change to them raises the version. Once a version was
 /// released, the change also adds a decoder for the old one.
-const FORMAT: RecordFormat = RecordFormat::new(5);
+const FORMAT: RecordFormat = RecordFormat::new(6);
 
 /// Encodes `record` after its version byte.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
@@ -51,19 +51,46 @@ pub struct Holder {
 
 /// A znode in the system store: the state that the writer validates against. Only the distributor
 /// assigns zxids, so they are in the user store alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeState {
     pub version: i32,
+    /// Number of times its ACL was set.
+    pub aversion: i32,
     /// Number of children ever created in it: the counter behind sequential names.
     pub creates: i32,
     pub children: i32,
-    /// For an ephemeral, the update that created it. The session of that update owns the znode.
-    pub owner: Option<UpdateId>,
+    pub kind: Kind,
+    /// Its ACL as [`crate::access`] encodes it. Empty for the ACL that allows everything to all.
+    pub acl: Bytes,
     /// The last update that touched it, which the next one follows (rule C-3).
     pub last: UpdateId,
 }
 
+/// What ends a znode other than a client's deletion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    Persistent,
+    /// The end of the session of the update that created it.
+    Ephemeral(UpdateId),
+    /// The deletion of its last child, some time later.
+    Container,
+    /// This many milliseconds without children, and without an update of its data since `set_at_ms`
+    /// on the writer's clock.
+    TimeToLive {
+        ms: i64,
+        set_at_ms: i64,
+    },
+}
+
 impl NodeState {
+    /// For an ephemeral, the update that created it. The session of that update owns the znode.
+    pub fn owner(&self) -> Option<UpdateId> {
+        match self.kind {
+            Kind::Ephemeral(create) => Some(create),
+            _ => None,
+        }
+    }
+
     /// Number of creates and deletions of its children.
     pub fn cversion(&self) -> i32 {
         self.creates.wrapping_mul(2).wrapping_sub(self.children)
@@ -118,6 +145,8 @@ pub struct Submitted {
     pub attach: u64,
     /// Its number within the attach, from one. Zero for a request that does not come from a client.
     pub request: u64,
+    /// The identities of its connection when it was submitted, for ACLs.
+    pub identities: Vec<Identity>,
     pub operation: Operation,
 }
 
@@ -140,6 +169,18 @@ pub enum Operation {
         data: Payload,
         version: i32,
     },
+    SetAcl {
+        path: String,
+        acl: Vec<Acl>,
+        version: i32,
+    },
+    /// Only a part of a multi.
+    Check {
+        path: String,
+        version: i32,
+    },
+    /// All of these or none. A part is no `Multi`.
+    Multi(Vec<Operation>),
     /// Fail with this error, at its place in the order.
     Refuse(Error),
     /// No change. The answer tells a new connection that all earlier requests are applied (rule
@@ -154,30 +195,38 @@ pub enum Operation {
 impl Operation {
     /// Estimated encoded length in bytes.
     pub fn bytes_len(&self) -> usize {
-        let (path, data) = match self {
+        64 + match self {
             Self::Create { path, data, .. } | Self::SetData { path, data, .. } => {
-                (path.len(), data.inline_len())
+                path.len() + data.inline_len()
             }
-            Self::Delete { path, .. } => (path.len(), 0),
-            Self::Refuse(_) | Self::Attach | Self::Close | Self::Expire => (0, 0),
-        };
-        64 + path + data
+            Self::Delete { path, .. } | Self::SetAcl { path, .. } | Self::Check { path, .. } => {
+                path.len()
+            }
+            Self::Multi(parts) => parts.iter().map(Self::bytes_len).sum(),
+            Self::Refuse(_) | Self::Attach | Self::Close | Self::Expire => 0,
+        }
     }
 
     /// Whether the operation is refused by a full store. The store's reserve is for deletes and
     /// sessions.
     pub fn needs_room(&self) -> bool {
-        matches!(
-            self,
-            Self::Create { .. } | Self::SetData { .. } | Self::Refuse(_)
-        )
+        match self {
+            Self::Create { .. } | Self::SetData { .. } | Self::SetAcl { .. } | Self::Refuse(_) => {
+                true
+            }
+            Self::Multi(parts) => parts.iter().any(Self::needs_room),
+            _ => false,
+        }
     }
 
-    /// The temporary object that holds its data, if there is one.
-    pub fn temporary_object(&self) -> Option<&str> {
+    /// The temporary objects that hold its data.
+    pub fn temporary_objects(&self) -> Vec<String> {
         match self {
-            Self::Create { data, .. } | Self::SetData { data, .. } => data.object(),
-            _ => None,
+            Self::Create { data, .. } | Self::SetData { data, .. } => {
+                data.object().map(str::to_owned).into_iter().collect()
+            }
+            Self::Multi(parts) => parts.iter().flat_map(Self::temporary_objects).collect(),
+            _ => Vec::new(),
         }
     }
 }
@@ -205,11 +254,12 @@ pub struct Decided {
     /// changes nothing in them. A session end also touches the znodes that it was planned from.
     /// Both get their position in the order from this (rule C-3).
     pub touched: Vec<Touched>,
-    /// If it deletes an ephemeral of another session, the update that created the ephemeral. Once
-    /// the deletion is applied, the distributor removes the entry from that session's index.
-    pub foreign_ephemeral: Option<UpdateId>,
-    /// The temporary object that held its data. It is garbage once the request is applied.
-    pub temporary: Option<String>,
+    /// The ephemerals of other sessions that it deletes: the updates that created them, and their
+    /// places among the deleted paths. Once the deletion is applied, the distributor removes the
+    /// entries from the indexes of those sessions.
+    pub foreign_ephemerals: Vec<(UpdateId, u32)>,
+    /// The temporary objects that held its data. They are garbage once the request is applied.
+    pub temporaries: Vec<String>,
 }
 
 impl Decided {
@@ -226,32 +276,45 @@ impl Decided {
 
     /// Total length of the changed paths in bytes.
     pub fn path_bytes(&self) -> usize {
+        self.outcome.as_ref().map_or(0, Effect::path_bytes)
+    }
+
+    /// The ephemerals of other sessions that it deletes: the updates that created them, and their
+    /// paths.
+    pub fn foreign_ephemerals(&self) -> Vec<(UpdateId, &str)> {
+        if self.foreign_ephemerals.is_empty() {
+            return Vec::new();
+        }
+        let deleted = self.outcome.as_ref().map_or(Vec::new(), Effect::deleted);
+        let path = |place: u32| deleted.get(place as usize).map(|path| path.as_str());
+        let foreign = self.foreign_ephemerals.iter();
+        foreign
+            .filter_map(|(create, place)| Some((*create, path(*place)?)))
+            .collect()
+    }
+
+    /// The data that it writes to znodes.
+    pub fn written(&self) -> Vec<Written<'_>> {
         match &self.outcome {
-            Ok(Effect::Create { path, .. } | Effect::SetData { path, .. }) => path.len(),
-            Ok(Effect::Delete { paths } | Effect::Close { paths }) => {
-                paths.iter().map(String::len).sum()
+            Ok(Effect::Multi(parts)) => {
+                let effects = parts.iter().map(|part| &part.effect).enumerate();
+                effects
+                    .filter_map(|(part, effect)| effect.written(part as u32))
+                    .collect()
             }
-            Ok(Effect::Attach) | Err(_) => 0,
+            Ok(effect) => effect.written(0).into_iter().collect(),
+            Err(_) => Vec::new(),
         }
     }
+}
 
-    /// The ephemeral of another session that it deletes: the update that created it, and its path.
-    pub fn foreign_ephemeral(&self) -> Option<(UpdateId, &str)> {
-        match &self.outcome {
-            Ok(Effect::Delete { paths }) => self
-                .foreign_ephemeral
-                .zip(paths.first().map(String::as_str)),
-            _ => None,
-        }
-    }
-
-    /// The data that it writes to a znode.
-    pub fn data(&self) -> Option<&Payload> {
-        match &self.outcome {
-            Ok(Effect::Create { data, .. } | Effect::SetData { data, .. }) => Some(data),
-            _ => None,
-        }
-    }
+/// Data that an update writes to a znode.
+#[derive(Debug, Clone, Copy)]
+pub struct Written<'decided> {
+    /// The number of the part of a multi, from zero.
+    pub part: u32,
+    pub path: &'decided str,
+    pub data: &'decided Payload,
 }
 
 /// A znode touched by a decided update.
@@ -270,7 +333,8 @@ pub enum Effect {
     Create {
         path: String,
         data: Payload,
-        acl: Vec<Acl>,
+        /// As in [`NodeState::acl`].
+        acl: Bytes,
     },
     /// Deletes znodes together: one for a delete, several for a part of a session's end.
     Delete {
@@ -280,11 +344,68 @@ pub enum Effect {
         path: String,
         data: Payload,
     },
+    SetAcl {
+        path: String,
+        /// As in [`NodeState::acl`].
+        acl: Bytes,
+    },
+    /// Changes nothing.
+    Check,
+    /// All of these, at one zxid.
+    Multi(Vec<Part>),
+    /// Changes nothing, because the part with this number failed, of so many.
+    MultiFailed {
+        failed: u32,
+        parts: u32,
+        error: Error,
+    },
     Attach,
     /// Ends the session and deletes its ephemerals.
     Close {
         paths: Vec<String>,
     },
+}
+
+impl Effect {
+    /// The paths that a client's deletes remove.
+    pub fn deleted(&self) -> Vec<&String> {
+        match self {
+            Self::Delete { paths } => paths.iter().collect(),
+            Self::Multi(parts) => parts
+                .iter()
+                .flat_map(|part| part.effect.deleted())
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn path_bytes(&self) -> usize {
+        match self {
+            Self::Create { path, .. } | Self::SetData { path, .. } | Self::SetAcl { path, .. } => {
+                path.len()
+            }
+            Self::Delete { paths } | Self::Close { paths } => paths.iter().map(String::len).sum(),
+            Self::Multi(parts) => parts.iter().map(|part| part.effect.path_bytes()).sum(),
+            Self::Check | Self::MultiFailed { .. } | Self::Attach => 0,
+        }
+    }
+
+    fn written(&self, part: u32) -> Option<Written<'_>> {
+        match self {
+            Self::Create { path, data, .. } | Self::SetData { path, data } => {
+                Some(Written { part, path, data })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// One part of a multi.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    pub effect: Effect,
+    /// The znodes that it touches, as its own change leaves them.
+    pub touched: Vec<Touched>,
 }
 
 /// A slot of the distributor's fenced log (rule C-4): a run of zxids with their answers and events,
@@ -321,15 +442,36 @@ pub struct LogEntry {
     pub request: u64,
     pub answer: Result<UpdateAnswer, Error>,
     /// The events for watches, in order.
-    pub events: Vec<(EventKind, String)>,
+    pub events: Vec<Change>,
+}
+
+/// The change of a znode, for its watches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    pub kind: EventKind,
+    pub path: String,
+    /// The ACL that says who may learn of it, as in [`NodeState::acl`]: that of the changed znode,
+    /// or the one it had when it was deleted.
+    pub acl: Bytes,
 }
 
 /// The answer to an update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpdateAnswer {
-    Created { path: String, stat: Stat },
+    Created {
+        path: String,
+        stat: Stat,
+    },
     Deleted,
+    /// Of set data and set ACL.
     Set(Stat),
+    Checked,
+    Multi(Vec<UpdateAnswer>),
+    MultiFailed {
+        failed: u32,
+        parts: u32,
+        error: Error,
+    },
     Attached,
     Closed,
 }

@@ -18,11 +18,11 @@ use crate::{
     heartbeat::{self, Heartbeat},
     model::{SessionId, Zxid},
     path, queue_names,
-    records::{NodeState, Payload, UpdateId},
+    records::{Kind, NodeState, Payload, UpdateId},
     storage::{
         node,
         session::{ALL_SHARDS, Rows},
-        user_store::{Node, encode_acl},
+        user_store::Node,
     },
     tail::Tail,
     writer::{self, Writer},
@@ -161,19 +161,21 @@ impl Service {
         for (path, children) in BUILT_IN {
             let state = NodeState {
                 version: 0,
+                aversion: 0,
                 creates: 0,
                 children,
-                owner: None,
+                kind: Kind::Persistent,
+                acl: Bytes::new(),
                 last: UpdateId {
                     session: SessionId(0),
                     sequence: 0,
                 },
             };
-            node::put_if_absent(system, path, state).await?;
             let empty = Payload::Inline(Bytes::new());
-            let mut node = Node::created(Zxid(0), 0, 0, empty, encode_acl(&[]));
+            let mut node = Node::created(Zxid(0), 0, 0, empty, Bytes::new());
             node.stat.num_children = children;
             node.stat.cversion = state.cversion();
+            node::put_if_absent(system, path, state).await?;
             self.tail.region.put_if_absent(path, &node).await?;
         }
         Ok(())

@@ -56,7 +56,7 @@ use crate::{
     environment::Environment,
     model::{Connection, EventKind, Zxid},
     queue_names::LOG_PARTITION,
-    records::{LogEntry, Slot, UpdateAnswer, Wake, decode},
+    records::{Change, LogEntry, Slot, UpdateAnswer, Wake, decode},
     storage::user_store::UserStore,
     tail::event_queue::{ClientEvent, EventQueue},
     watches::Aspect,
@@ -548,7 +548,7 @@ impl Tail {
         {
             let mut registry = self.registry();
             for (zxid, entry) in slot.numbered() {
-                for (kind, path) in &entry.events {
+                for Change { kind, path, .. } in &entry.events {
                     registry.keep_change(zxid, *kind, path);
                     for session in registry.watches.fire(*kind, path) {
                         registry.put(

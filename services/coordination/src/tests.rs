@@ -28,11 +28,13 @@ use crate::{
     environment::{Environment, Parts},
     model::{Acl, Connection, Lifetime, Naming, Password, SessionId, Zxid},
     queue_names,
-    records::{NodeState, Operation, Payload, Slot, Submitted, UpdateId, Wake, decode, encode},
+    records::{
+        Kind, NodeState, Operation, Payload, Slot, Submitted, UpdateId, Wake, decode, encode,
+    },
     storage::{
         node::{self, Locking},
         session::{self, Decision, Row, Transition},
-        user_store::{Node, UserStore, encode_acl},
+        user_store::{Node, UserStore},
     },
     tail::Tail,
     writer::Writer,
@@ -104,13 +106,15 @@ impl Fixture {
             version: 0,
             creates: 0,
             children: 0,
-            owner: None,
+            aversion: 0,
+            kind: Kind::Persistent,
+            acl: Bytes::new(),
             last,
         };
         node::put_if_absent(&*fixture.world.key_value(), "/", state)
             .await
             .expect("no fault is injected");
-        let root = Node::created(Zxid(0), 0, 0, Payload::Null, encode_acl(&[]));
+        let root = Node::created(Zxid(0), 0, 0, Payload::Null, Bytes::new());
         fixture
             .region(fixture.world.key_value())
             .put_if_absent("/", &root)
@@ -214,6 +218,7 @@ impl Fixture {
                         session,
                         attach: row.attach,
                         request,
+                        identities: Vec::new(),
                         operation,
                     })
                 });

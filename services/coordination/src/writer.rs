@@ -41,7 +41,7 @@ use ports::{Event, Handler, Result, functions::Failure, queue::Delivery};
 
 use self::{
     batch::{Batch, PlanError},
-    plan::Plan,
+    plan::{Asked, Plan},
 };
 pub(crate) use self::{
     batch::{install, install_outbox},
@@ -193,15 +193,13 @@ impl<'writer> Turn<'writer> {
             if is_end && self.end_in_parts(&submitted).await? {
                 return Ok(0);
             }
-            let outcome = match self
-                .outcome(&submitted, delivery.handle.attempt, &mut batch)
-                .await
-            {
+            let attempt = delivery.handle.attempt;
+            let outcome = match self.outcome(&submitted, attempt, &mut batch).await {
                 Ok(plan) => Ok(plan),
                 Err(PlanError::Refused(refusal)) => Err(refusal),
                 // The requests before it need not wait for it. If it fails again, it fails alone.
                 Err(_) if !batch.is_empty() => break,
-                Err(PlanError::Contended) => {
+                Err(PlanError::Contended | PlanError::Waited) => {
                     unreachable!("a batch without requests waits for its locks")
                 }
                 Err(PlanError::Failed(error)) => {
@@ -271,28 +269,32 @@ impl<'writer> Turn<'writer> {
     ) -> Plan {
         let is_update = matches!(
             submitted.operation,
-            Operation::Create { .. } | Operation::Delete { .. } | Operation::SetData { .. }
+            Operation::Create { .. }
+                | Operation::Delete { .. }
+                | Operation::SetData { .. }
+                | Operation::SetAcl { .. }
+                | Operation::Multi(_)
         );
         if is_update && submitted.operation.needs_room() && !self.store.store().has_room() {
             // It was sent before its gateway saw the full disk. The refusal uses a little of the
             // reserve.
-            return Err(PlanError::Refused(Error::NoRoom));
+            return Err(Error::NoRoom.into());
         }
         let may_fail =
             is_update && batch.is_empty() && !self.writer.env.breaks(Broken::BlocksForever);
         if !may_fail || attempt < NOTED_ATTEMPTS_MIN {
-            return self.plan_request(&submitted.operation, batch).await;
+            return self.plan_request(submitted, batch).await;
         }
         let failed = self.row.planning_attempts;
         if failed >= PLANNINGS_MAX {
             tracing::error!(session = ?self.session, request = submitted.request, "gave up a request without planning it");
-            return Err(PlanError::Refused(Error::System));
+            return Err(Error::System.into());
         }
         self.begin_planning(batch).await;
-        match self.plan_request(&submitted.operation, batch).await {
+        match self.plan_request(submitted, batch).await {
             Err(PlanError::Failed(error)) if failed >= PLANNINGS_FAILED_MAX => {
                 tracing::error!(session = ?self.session, request = submitted.request, %error, "gave up a request");
-                Err(PlanError::Refused(Error::System))
+                Err(Error::System.into())
             }
             Err(PlanError::Failed(error)) => Err(PlanError::Failed(error)),
             planned => {
@@ -331,9 +333,13 @@ impl<'writer> Turn<'writer> {
     }
 
     /// A plan, or a refusal with its position in the order.
-    async fn plan_request(&self, operation: &Operation, batch: &mut Batch<'_>) -> Plan {
+    async fn plan_request(&self, submitted: &Submitted, batch: &mut Batch<'_>) -> Plan {
+        let asked = Asked {
+            identities: &submitted.identities,
+            now_ms: self.now_ms(),
+        };
         loop {
-            let refusal = match plan::plan(operation, batch).await {
+            let refusal = match plan::plan(&submitted.operation, asked, batch).await {
                 Err(PlanError::Refused(refusal)) => refusal,
                 planned => return planned,
             };

@@ -142,8 +142,8 @@ async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response,
             data: Payload::Inline("lost".into()),
         }),
         touched: Vec::new(),
-        foreign_ephemeral: None,
-        temporary: None,
+        foreign_ephemerals: Vec::new(),
+        temporaries: Vec::new(),
     };
     let message = Message {
         group: queue_names::distributor_group(),

@@ -6,12 +6,29 @@
 pub enum Operation {
     /// Returns the new znode's path.
     Create,
-    /// Returns the new znode's path and Stat.
+    /// Returns the new znode's path and Stat. Also the form of `createContainer`.
     Create2,
+    /// As `Create2`, with a time to live.
+    CreateTtl,
     Delete,
     Exists,
     GetData,
     SetData,
+    GetAcl,
+    SetAcl,
+    /// Only in a multi.
+    Check,
+    Multi,
+    MultiRead,
+    WhoAmI,
+    GetEphemerals,
+    /// `getAllChildrenNumber`.
+    CountDescendants,
+    AddWatch,
+    CheckWatches,
+    RemoveWatches,
+    /// Refused as by a ZooKeeper whose configuration does not enable it.
+    Reconfigure,
     /// Returns the names of the children.
     GetChildren,
     /// Returns the names of the children, and the Stat of their parent.
@@ -22,11 +39,9 @@ pub enum Operation {
     SetWatches,
     /// As `SetWatches`, with lists of persistent watches.
     SetWatches2,
-    /// ZooKeeper has it, this server does not. It is answered with an error and the connection
-    /// stays open, so that the client's other requests are not lost.
+    /// Not for clients (`deleteContainer`). It is answered with an error and the connection stays
+    /// open.
     NotOffered,
-    /// Authenticates the client, which is not offered. It is answered as failed, then the
-    /// connection closes.
     Authenticate,
     /// An unknown operation, or one that must not be ignored (`sasl`). It is answered with an
     /// error, then the connection closes.
@@ -42,19 +57,64 @@ impl Operation {
             3 => Self::Exists,
             4 => Self::GetData,
             5 => Self::SetData,
+            6 => Self::GetAcl,
+            7 => Self::SetAcl,
             8 => Self::GetChildren,
             9 => Self::Sync,
             11 => Self::Ping,
             12 => Self::GetChildren2,
-            15 => Self::Create2,
+            14 => Self::Multi,
+            15 | 19 => Self::Create2,
+            16 => Self::Reconfigure,
+            17 => Self::CheckWatches,
+            18 => Self::RemoveWatches,
+            20 => Self::NotOffered,
+            21 => Self::CreateTtl,
+            22 => Self::MultiRead,
             100 => Self::Authenticate,
             101 => Self::SetWatches,
+            103 => Self::GetEphemerals,
+            104 => Self::CountDescendants,
             105 => Self::SetWatches2,
+            106 => Self::AddWatch,
+            107 => Self::WhoAmI,
             -11 => Self::CloseSession,
-            // getACL, setACL, multi, reconfig to multiRead, getEphemerals, getAllChildrenNumber,
-            // addWatch, whoAmI. Not `check`, which is unknown outside a multi in ZooKeeper too.
-            6 | 7 | 14 | 16..=22 | 103 | 104 | 106 | 107 => Self::NotOffered,
+            // Also `check` outside a multi, as in ZooKeeper.
             _ => Self::Unknown,
+        }
+    }
+
+    /// The operation of a part of a multi.
+    pub fn of_part(opcode: i32) -> Option<Self> {
+        match (opcode, Self::of(opcode)) {
+            (13, _) => Some(Self::Check),
+            (
+                _,
+                part @ (Self::Create
+                | Self::Create2
+                | Self::CreateTtl
+                | Self::Delete
+                | Self::SetData),
+            ) => Some(part),
+            _ => None,
+        }
+    }
+
+    /// The operation of a part of a multi read.
+    pub fn of_read_part(opcode: i32) -> Option<Self> {
+        Some(Self::of(opcode)).filter(|part| matches!(part, Self::GetData | Self::GetChildren))
+    }
+
+    /// The opcode in the header of a part's result.
+    pub fn result_opcode(self) -> i32 {
+        match self {
+            Self::Create => 1,
+            Self::Delete => 2,
+            Self::GetData => 4,
+            Self::SetData => 5,
+            Self::GetChildren => 8,
+            Self::Check => 13,
+            _ => 15,
         }
     }
 }

@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use coordination::{
     Error,
-    model::{EventKind, Response, Zxid},
+    model::{Acl, EventKind, Identity, Response, Zxid},
 };
 
 use super::{FrameWriter, Operation};
@@ -19,6 +19,9 @@ pub const PING_XID: i32 = -2;
 pub const NO_ZXID: Zxid = Zxid(-1);
 
 const HEADER_BYTES: usize = 16;
+/// In the header of a failed part, and in the one after the last part.
+const NO_OPCODE: i32 = -1;
+const PART_HEADER_BYTES: usize = 9;
 /// `SyncConnected`, the only possible state of a server that answers.
 const STATE_CONNECTED: i32 = 3;
 
@@ -29,6 +32,7 @@ const STATE_CONNECTED: i32 = 3;
 pub fn encode(
     xid: i32,
     operation: Operation,
+    parts: &[Operation],
     zxid: Zxid,
     result: &Result<Response, Error>,
     buffer: &mut BytesMut,
@@ -48,7 +52,7 @@ pub fn encode(
     };
     let mut frame = FrameWriter::begin(buffer, HEADER_BYTES + body_bytes(response));
     frame.reply_header(xid, zxid.0, error_codes::OK);
-    body(&mut frame, operation, response);
+    body(&mut frame, operation, parts, response);
     frame.finish();
 }
 
@@ -66,16 +70,44 @@ pub fn encode_event(zxid: Option<Zxid>, kind: EventKind, path: &str, buffer: &mu
     frame.finish();
 }
 
-fn body(frame: &mut FrameWriter<'_>, operation: Operation, response: &Response) {
+fn body(
+    frame: &mut FrameWriter<'_>,
+    operation: Operation,
+    parts: &[Operation],
+    response: &Response,
+) {
     match (operation, response) {
         (Operation::Create, Response::Created { path, .. })
         | (Operation::Sync, Response::Synced { path: Some(path) }) => frame.string(path),
         (Operation::Sync, Response::Synced { path: None }) => frame.buffer(None),
-        (Operation::Create2, Response::Created { path, stat }) => {
+        (Operation::Create2 | Operation::CreateTtl, Response::Created { path, stat }) => {
             frame.string(path);
             frame.stat(stat);
         }
-        (Operation::Exists | Operation::SetData, Response::Stat(stat)) => frame.stat(stat),
+        (Operation::Exists | Operation::SetData | Operation::SetAcl, Response::Stat(stat)) => {
+            frame.stat(stat)
+        }
+        (Operation::GetAcl, Response::Acl { acl, stat }) => {
+            frame.vector(acl, |frame, entry| {
+                frame.int(entry.permissions);
+                frame.string(&entry.scheme);
+                frame.string(&entry.id);
+            });
+            frame.stat(stat);
+        }
+        (Operation::WhoAmI, Response::Identities(identities)) => {
+            frame.vector(identities, |frame, identity| {
+                frame.string(&identity.scheme);
+                frame.string(&identity.id);
+            });
+        }
+        (Operation::GetEphemerals, Response::Ephemerals(paths)) => frame.strings(paths),
+        (Operation::CountDescendants, Response::Count(count)) => frame.int(*count),
+        // The body is an error record.
+        (Operation::AddWatch, Response::WatchAdded) => frame.int(error_codes::OK),
+        (Operation::Multi | Operation::MultiRead, Response::Multi(results)) => {
+            results_of_parts(frame, parts, results);
+        }
         (Operation::GetData, Response::Data { data, stat }) => {
             frame.buffer(data.as_deref());
             frame.stat(stat);
@@ -86,11 +118,41 @@ fn body(frame: &mut FrameWriter<'_>, operation: Operation, response: &Response) 
             frame.stat(stat);
         }
         (Operation::Delete, Response::Deleted)
+        | (Operation::Check, Response::Checked)
+        | (Operation::Authenticate, Response::Authenticated)
+        | (Operation::CheckWatches | Operation::RemoveWatches, Response::WatchesRemoved)
         | (Operation::Ping, Response::Pong)
         | (Operation::SetWatches | Operation::SetWatches2, Response::WatchesSet)
         | (Operation::CloseSession, Response::Closed) => {}
         (operation, _) => panic!("{operation:?} was given the answer to another operation"),
     }
+}
+
+/// The results of a multi: a header and a body each, and the header that says done.
+fn results_of_parts(
+    frame: &mut FrameWriter<'_>,
+    parts: &[Operation],
+    results: &[Result<Response, Error>],
+) {
+    let header = |frame: &mut FrameWriter<'_>, opcode, is_done, code| {
+        frame.int(opcode);
+        frame.bool(is_done);
+        frame.int(code);
+    };
+    for (operation, result) in parts.iter().zip(results) {
+        match result {
+            Ok(response) => {
+                header(frame, operation.result_opcode(), false, error_codes::OK);
+                body(frame, *operation, &[], response);
+            }
+            Err(error) => {
+                let code = error_codes::code(*error);
+                header(frame, NO_OPCODE, false, code);
+                frame.int(code);
+            }
+        }
+    }
+    header(frame, NO_OPCODE, true, -1);
 }
 
 /// The largest possible size of the body, so that the buffer grows at most once.
@@ -110,6 +172,30 @@ fn body_bytes(response: &Response) -> usize {
                     .map(|child| LENGTH + child.len())
                     .sum::<usize>()
         }
-        Response::Deleted | Response::Pong | Response::WatchesSet | Response::Closed => 0,
+        Response::Acl { acl, .. } => {
+            let of_entry = |entry: &Acl| 3 * LENGTH + entry.scheme.len() + entry.id.len();
+            LENGTH + STAT + acl.iter().map(of_entry).sum::<usize>()
+        }
+        Response::Identities(identities) => {
+            let of_one = |one: &Identity| 2 * LENGTH + one.scheme.len() + one.id.len();
+            LENGTH + identities.iter().map(of_one).sum::<usize>()
+        }
+        Response::Ephemerals(paths) => {
+            LENGTH + paths.iter().map(|path| LENGTH + path.len()).sum::<usize>()
+        }
+        Response::Multi(results) => {
+            let of_part = |result: &Result<Response, Error>| {
+                PART_HEADER_BYTES + result.as_ref().map_or(LENGTH, body_bytes)
+            };
+            PART_HEADER_BYTES + results.iter().map(of_part).sum::<usize>()
+        }
+        Response::Count(_) | Response::WatchAdded => LENGTH,
+        Response::Deleted
+        | Response::Checked
+        | Response::Authenticated
+        | Response::WatchesRemoved
+        | Response::Pong
+        | Response::WatchesSet
+        | Response::Closed => 0,
     }
 }

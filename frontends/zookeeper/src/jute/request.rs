@@ -5,7 +5,7 @@
 
 use coordination::{
     Error,
-    model::{Acl, Lifetime, Naming, Request, Watching, Zxid},
+    model::{Acl, Lifetime, Naming, Request, WatchKind, WatchMode, Watching, Zxid},
 };
 
 use super::{Malformed, Operation, Reader};
@@ -14,6 +14,10 @@ use super::{Malformed, Operation, Reader};
 const STRING_BYTES_MIN: usize = 4;
 /// An ACL entry takes at least its permissions and two length fields.
 const ACL_BYTES_MIN: usize = 12;
+/// The most parts of a multi. Each locks a few znodes, and all are decided by one write.
+const PARTS_MAX: usize = 4096;
+/// A time to live has 40 bits, in milliseconds.
+const TIME_TO_LIVE_MS_END: i64 = 1 << 40;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decoded {
@@ -21,6 +25,9 @@ pub struct Decoded {
     pub xid: i32,
     /// The operation, which determines the form of the reply.
     pub operation: Operation,
+    /// The operations of the parts of a multi or a multi read, which determine the forms of their
+    /// results.
+    pub parts: Vec<Operation>,
     pub request: Request,
     /// Why it is refused, if no client sends such a request.
     pub fault: Option<Fault>,
@@ -39,8 +46,9 @@ pub enum Fault {
     /// An unknown operation. The connection closes.
     #[error("unknown opcode {0}; the connection closes")]
     Opcode(i32),
-    /// An authentication, which is not offered. The connection closes.
-    #[error("authentication is not supported; the connection closes")]
+    /// An authentication in a scheme that is not offered, or with a wrong proof. The connection
+    /// closes.
+    #[error("authentication failed; the connection closes")]
     Authentication,
 }
 
@@ -49,7 +57,14 @@ pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
     let xid = frame.int()?;
     let opcode = frame.int()?;
     let operation = Operation::of(opcode);
-    let body = body(operation, &mut frame);
+    let mut parts = Vec::new();
+    let body = match operation {
+        Operation::Multi => multi(&mut frame, &mut parts, Operation::of_part).map(Request::Multi),
+        Operation::MultiRead => {
+            multi(&mut frame, &mut parts, Operation::of_read_part).map(Request::MultiRead)
+        }
+        operation => body(operation, &mut frame),
+    };
     let fault = match (operation, &body) {
         (Operation::Unknown, _) => Some(Fault::Opcode(opcode)),
         (Operation::Authenticate, _) => Some(Fault::Authentication),
@@ -70,6 +85,7 @@ pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
     Ok(Decoded {
         xid,
         operation,
+        parts,
         request,
         fault,
     })
@@ -78,13 +94,21 @@ pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
 fn is_update(operation: Operation) -> bool {
     matches!(
         operation,
-        Operation::Create | Operation::Create2 | Operation::Delete | Operation::SetData
+        Operation::Create
+            | Operation::Create2
+            | Operation::CreateTtl
+            | Operation::Delete
+            | Operation::SetData
+            | Operation::SetAcl
+            | Operation::Check
+            | Operation::Reconfigure
     )
 }
 
 fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     Ok(match operation {
-        Operation::Create | Operation::Create2 => create(frame)?,
+        Operation::Create | Operation::Create2 => create(frame, false)?,
+        Operation::CreateTtl => create(frame, true)?,
         Operation::Delete => delete(frame)?,
         Operation::Exists => {
             let (path, watching) = read(frame)?;
@@ -107,8 +131,29 @@ fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malform
         Operation::CloseSession => Request::Close,
         Operation::SetWatches => set_watches(frame)?,
         Operation::SetWatches2 => set_watches2(frame)?,
+        Operation::GetAcl => Request::GetAcl {
+            path: frame.path()?,
+        },
+        Operation::SetAcl => set_acl(frame)?,
+        Operation::Check => {
+            let (path, version) = (frame.path()?, frame.int()?);
+            Request::Check { path, version }
+        }
+        Operation::WhoAmI => Request::WhoAmI,
+        Operation::GetEphemerals => Request::GetEphemerals {
+            prefix: frame.string()?.unwrap_or_default(),
+        },
+        Operation::CountDescendants => Request::CountDescendants {
+            path: frame.path()?,
+        },
+        Operation::AddWatch => add_watch(frame)?,
+        Operation::CheckWatches => remove_watches(frame, true)?,
+        Operation::RemoveWatches => remove_watches(frame, false)?,
+        Operation::Reconfigure => Request::Refuse(Error::ReconfigurationDisabled),
         Operation::Authenticate => Request::Refuse(Error::AuthenticationFailed),
-        Operation::NotOffered | Operation::Unknown => Request::Refuse(Error::Unimplemented),
+        Operation::NotOffered | Operation::Unknown | Operation::Multi | Operation::MultiRead => {
+            Request::Refuse(Error::Unimplemented)
+        }
     })
 }
 
@@ -147,21 +192,89 @@ fn set_data(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     })
 }
 
+/// The parts of a multi: a header and a body each, up to the one that says done.
+fn multi(
+    frame: &mut Reader<'_>,
+    operations: &mut Vec<Operation>,
+    operation_of: fn(i32) -> Option<Operation>,
+) -> Result<Vec<Request>, Malformed> {
+    let mut requests = Vec::new();
+    loop {
+        let (opcode, is_done, _error) = (frame.int()?, frame.bool()?, frame.int()?);
+        if is_done {
+            return Ok(requests);
+        }
+        if requests.len() >= PARTS_MAX {
+            return Err(Malformed::Length);
+        }
+        let operation = operation_of(opcode).ok_or(Malformed::Part(opcode))?;
+        requests.push(match body(operation, frame)? {
+            Request::Refuse(error) => Request::RefuseUpdate(error),
+            request => request,
+        });
+        operations.push(operation);
+    }
+}
+
+fn set_acl(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
+    let path = frame.string()?;
+    let acl = frame.vector(ACL_BYTES_MIN, acl)?.unwrap_or_default();
+    let version = frame.int()?;
+    let path = path.ok_or(Malformed::Null)?;
+    Ok(Request::SetAcl { path, acl, version })
+}
+
+fn add_watch(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
+    let (path, mode) = (frame.path()?, frame.int()?);
+    let mode = match mode {
+        0 => WatchMode::Persistent,
+        1 => WatchMode::Recursive,
+        _ => return Ok(Request::Refuse(Error::Marshalling)),
+    };
+    Ok(Request::AddWatch { path, mode })
+}
+
+fn remove_watches(frame: &mut Reader<'_>, only_checks: bool) -> Result<Request, Malformed> {
+    let (path, kind) = (frame.path()?, frame.int()?);
+    let kind = match kind {
+        1 => WatchKind::Children,
+        2 => WatchKind::Data,
+        3 => WatchKind::Any,
+        4 => WatchKind::Persistent,
+        5 => WatchKind::Recursive,
+        _ => return Ok(Request::Refuse(Error::Marshalling)),
+    };
+    Ok(Request::RemoveWatches {
+        path,
+        kind,
+        only_checks,
+    })
+}
+
 /// The flags are checked before the path, as in ZooKeeper.
-fn create(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
+fn create(frame: &mut Reader<'_>, has_time_to_live: bool) -> Result<Request, Malformed> {
     let path = frame.string()?;
     let data = frame.data()?;
     let acl = frame.vector(ACL_BYTES_MIN, acl)?.unwrap_or_default();
-    let (lifetime, naming) = match frame.int()? {
+    let flags = frame.int()?;
+    let ms = if has_time_to_live { frame.long()? } else { -1 };
+    let (lifetime, naming) = match flags {
         0 => (Lifetime::Persistent, Naming::Given),
         1 => (Lifetime::Ephemeral, Naming::Given),
         2 => (Lifetime::Persistent, Naming::Sequential),
         3 => (Lifetime::Ephemeral, Naming::Sequential),
-        // Containers and znodes with a time to live: like a ZooKeeper with extended types switched
-        // off.
-        4..=6 => return Ok(Request::Refuse(Error::Unimplemented)),
+        4 => (Lifetime::Container, Naming::Given),
+        5 => (Lifetime::TimeToLive { ms }, Naming::Given),
+        6 => (Lifetime::TimeToLive { ms }, Naming::Sequential),
         _ => return Ok(Request::Refuse(Error::BadArguments)),
     };
+    let is_in_range = match lifetime {
+        Lifetime::TimeToLive { ms } => (1..TIME_TO_LIVE_MS_END).contains(&ms),
+        _ => ms < 0,
+    };
+    if !is_in_range {
+        return Ok(Request::Refuse(Error::BadArguments));
+    }
     Ok(Request::Create {
         path: path.ok_or(Malformed::Null)?,
         data,

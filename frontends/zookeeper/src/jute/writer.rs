@@ -62,6 +62,13 @@ impl<'a> FrameWriter<'a> {
         }
     }
 
+    pub fn vector<T>(&mut self, values: &[T], mut write: impl FnMut(&mut Self, &T)) {
+        self.length(values.len());
+        for value in values {
+            write(self, value);
+        }
+    }
+
     pub fn reply_header(&mut self, xid: i32, zxid: i64, code: i32) {
         let mut header = [0; 16];
         header[..4].copy_from_slice(&xid.to_be_bytes());

@@ -68,7 +68,23 @@ fn answer(request: Request) -> Result<Response, Error> {
     match request {
         Request::Create { path, .. } => Ok(Response::Created { path, stat }),
         Request::Delete { .. } => Ok(Response::Deleted),
-        Request::SetData { .. } | Request::Exists { .. } => Ok(Response::Stat(stat)),
+        Request::SetData { .. } | Request::SetAcl { .. } | Request::Exists { .. } => {
+            Ok(Response::Stat(stat))
+        }
+        Request::Check { .. } => Ok(Response::Checked),
+        Request::Multi(parts) | Request::MultiRead(parts) => {
+            Ok(Response::Multi(parts.into_iter().map(answer).collect()))
+        }
+        Request::GetAcl { .. } => Ok(Response::Acl {
+            acl: Vec::new(),
+            stat,
+        }),
+        Request::Authenticate(_) => Ok(Response::Authenticated),
+        Request::WhoAmI => Ok(Response::Identities(Vec::new())),
+        Request::GetEphemerals { prefix } => Ok(Response::Ephemerals(vec![prefix])),
+        Request::CountDescendants { .. } => Ok(Response::Count(1)),
+        Request::AddWatch { .. } => Ok(Response::WatchAdded),
+        Request::RemoveWatches { .. } => Ok(Response::WatchesRemoved),
         Request::GetData { path, .. } => Ok(Response::Data {
             data: Some(Bytes::from(path)),
             stat,

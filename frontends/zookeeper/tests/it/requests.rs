@@ -1,6 +1,6 @@
 //! Clients' requests, encoded a second time and independently of the server's reader.
 
-use coordination::model::{Acl, Lifetime, Naming, Request, Watching};
+use coordination::model::{Acl, Lifetime, Naming, Request, WatchKind, WatchMode, Watching};
 
 /// The bytes of a frame with its length field.
 pub(crate) fn frame(body: &[u8]) -> Vec<u8> {
@@ -13,18 +13,82 @@ pub(crate) fn frame(body: &[u8]) -> Vec<u8> {
 
 /// A request as a frame. `newer` selects create2, getChildren2 and setWatches2.
 pub(crate) fn encode(xid: i32, request: &Request, newer: bool) -> Vec<u8> {
-    let (opcode, body) = match request {
-        Request::Create {
+    let (opcode, body) = body(request, newer);
+    frame(&[int(xid), int(opcode), body].concat())
+}
+
+fn create(request: &Request, newer: bool) -> (i32, Vec<u8>) {
+    let Request::Create {
+        path,
+        data,
+        acl,
+        lifetime,
+        naming,
+    } = request
+    else {
+        unreachable!("the caller has a create")
+    };
+    let is_sequential = i32::from(*naming == Naming::Sequential);
+    let (flags, ms) = match lifetime {
+        Lifetime::Persistent => (2 * is_sequential, None),
+        Lifetime::Ephemeral => (1 + 2 * is_sequential, None),
+        Lifetime::Container => (4, None),
+        Lifetime::TimeToLive { ms } => (5 + is_sequential, Some(*ms)),
+    };
+    let mut body = [string(path), buffer(data.as_deref()), acls(acl), int(flags)].concat();
+    let opcode = match (ms, flags) {
+        (Some(ms), _) => {
+            body.extend(long(ms));
+            21
+        }
+        (None, 4) if newer => 19,
+        (None, _) if newer => 15,
+        _ => 1,
+    };
+    (opcode, body)
+}
+
+fn parts(requests: &[Request], newer: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for request in requests {
+        let (opcode, body) = body(request, newer);
+        bytes.extend([int(opcode), vec![0], int(-1), body].concat());
+    }
+    [bytes, int(-1), vec![1], int(-1)].concat()
+}
+
+fn body(request: &Request, newer: bool) -> (i32, Vec<u8>) {
+    match request {
+        Request::Create { .. } => create(request, newer),
+        Request::SetAcl { path, acl, version } => {
+            (7, [string(path), acls(acl), int(*version)].concat())
+        }
+        Request::Check { path, version } => (13, [string(path), int(*version)].concat()),
+        Request::Multi(requests) => (14, parts(requests, newer)),
+        Request::MultiRead(requests) => (22, parts(requests, false)),
+        Request::GetAcl { path } => (6, string(path)),
+        Request::Authenticate(_) => unreachable!("tests write its bytes themselves"),
+        Request::WhoAmI => (107, Vec::new()),
+        Request::GetEphemerals { prefix } => (103, string(prefix)),
+        Request::CountDescendants { path } => (104, string(path)),
+        Request::AddWatch { path, mode } => {
+            let mode = i32::from(*mode == WatchMode::Recursive);
+            (106, [string(path), int(mode)].concat())
+        }
+        Request::RemoveWatches {
             path,
-            data,
-            acl,
-            lifetime,
-            naming,
+            kind,
+            only_checks,
         } => {
-            let flags = i32::from(*lifetime == Lifetime::Ephemeral)
-                + 2 * i32::from(*naming == Naming::Sequential);
-            let body = [string(path), buffer(data.as_deref()), acls(acl), int(flags)].concat();
-            (if newer { 15 } else { 1 }, body)
+            let kind = match kind {
+                WatchKind::Children => 1,
+                WatchKind::Data => 2,
+                WatchKind::Any => 3,
+                WatchKind::Persistent => 4,
+                WatchKind::Recursive => 5,
+            };
+            let opcode = if *only_checks { 17 } else { 18 };
+            (opcode, [string(path), int(kind)].concat())
         }
         Request::Delete { path, version } => (2, [string(path), int(*version)].concat()),
         Request::Exists { path, watching } => (3, watched(path, *watching)),
@@ -62,8 +126,7 @@ pub(crate) fn encode(xid: i32, request: &Request, newer: bool) -> Vec<u8> {
         }
         Request::Close => (-11, Vec::new()),
         Request::Refuse(_) | Request::RefuseUpdate(_) => (55, Vec::new()),
-    };
-    frame(&[int(xid), int(opcode), body].concat())
+    }
 }
 
 pub(crate) fn int(value: i32) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! The service receives the request that a client encoded.
 
 use bytes::Bytes;
-use coordination::model::{Acl, Lifetime, Naming, Request, Watching, Zxid};
+use coordination::model::{Acl, Lifetime, Naming, Request, WatchKind, WatchMode, Watching, Zxid};
 use proptest::{collection::vec, option, prelude::*};
 use zookeeper_frontend::{conversation::Conversation, framing::Frames};
 
@@ -32,7 +32,11 @@ fn acl() -> impl Strategy<Value = Acl> {
 }
 
 fn create() -> impl Strategy<Value = Request> {
-    let lifetime = prop_oneof![Just(Lifetime::Persistent), Just(Lifetime::Ephemeral)];
+    let lifetime = prop_oneof![
+        Just(Lifetime::Persistent),
+        Just(Lifetime::Ephemeral),
+        (1_i64..1 << 40).prop_map(|ms| Lifetime::TimeToLive { ms }),
+    ];
     let naming = prop_oneof![Just(Naming::Given), Just(Naming::Sequential)];
     (path(), data(), vec(acl(), 0..4), lifetime, naming).prop_map(
         |(path, data, acl, lifetime, naming)| Request::Create {
@@ -62,10 +66,47 @@ fn path_to_read() -> impl Strategy<Value = String> {
     path().prop_filter("not empty", |path| !path.is_empty())
 }
 
+/// An update that may be a part of a multi.
+fn part() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        create(),
+        (path(), any::<i32>()).prop_map(|(path, version)| Request::Check { path, version }),
+        (path(), any::<i32>()).prop_map(|(path, version)| Request::Delete { path, version }),
+    ]
+}
+
+fn watch() -> impl Strategy<Value = Request> {
+    let kind = prop_oneof![
+        Just(WatchKind::Children),
+        Just(WatchKind::Data),
+        Just(WatchKind::Any),
+        Just(WatchKind::Persistent),
+        Just(WatchKind::Recursive),
+    ];
+    let removal = (path(), kind, any::<bool>());
+    prop_oneof![
+        path().prop_map(|path| Request::AddWatch {
+            path,
+            mode: WatchMode::Recursive
+        }),
+        removal.prop_map(|(path, kind, only_checks)| Request::RemoveWatches {
+            path,
+            kind,
+            only_checks
+        }),
+    ]
+}
+
 /// Every request except the one that ends a conversation.
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         create(),
+        watch(),
+        vec(part(), 0..5).prop_map(Request::Multi),
+        path().prop_map(|path| Request::GetAcl { path }),
+        path().prop_map(|prefix| Request::GetEphemerals { prefix }),
+        path().prop_map(|path| Request::CountDescendants { path }),
+        Just(Request::WhoAmI),
         set_watches(),
         (path(), any::<i32>()).prop_map(|(path, version)| Request::Delete { path, version }),
         (path(), data(), any::<i32>()).prop_map(|(path, data, version)| Request::SetData {

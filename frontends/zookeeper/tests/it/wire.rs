@@ -421,12 +421,12 @@ fn an_empty_path_is_read_as_the_root_and_cannot_be_watched() {
 
 #[test]
 fn an_operation_that_is_not_offered_is_refused_and_the_conversation_goes_on() {
-    for opcode in [6, 7, 14, 16, 17, 18, 19, 20, 21, 22, 103, 104, 106, 107] {
-        assert_eq!(
-            decoded(opcode, &[]),
-            Request::Refuse(Error::Unimplemented),
-            "{opcode}"
-        );
+    assert_eq!(decoded(20, &[]), Request::Refuse(Error::Unimplemented));
+    assert_eq!(
+        decoded(16, &[]),
+        Request::RefuseUpdate(Error::ReconfigurationDisabled)
+    );
+    for opcode in [16, 20] {
         let mut wire = Wire::new();
         let both = [
             frame(&[int(7), int(opcode)].concat()),
@@ -449,22 +449,30 @@ fn an_operation_that_is_not_offered_is_refused_and_the_conversation_goes_on() {
     );
 }
 
-/// Containers and times to live are switched off, and other flags are invalid. Both are checked
+/// Point 24: opcode 1 makes containers too, and no znodes with a time to live. Flags are checked
 /// before the ACL.
 #[test]
 fn flags_of_create_are_checked() {
     let create = |flags| decoded(1, &[string("/x"), buffer(None), int(0), int(flags)]);
-    for flags in 0..4 {
+    for flags in 0..5 {
         assert!(matches!(create(flags), Request::Create { .. }), "{flags}");
     }
-    for flags in 4..7 {
-        assert_eq!(
-            create(flags),
-            Request::RefuseUpdate(Error::Unimplemented),
-            "{flags}"
-        );
+    let with_time = |flags, ms| {
+        let body = [string("/x"), buffer(None), int(0), int(flags), long(ms)];
+        decoded(21, &body)
+    };
+    for (flags, ms, is_valid) in [
+        (0, -1, true),
+        (0, 5, false),
+        (5, 0, false),
+        (5, 1, true),
+        (6, (1 << 40) - 1, true),
+        (6, 1 << 40, false),
+    ] {
+        let is_create = matches!(with_time(flags, ms), Request::Create { .. });
+        assert_eq!(is_create, is_valid, "{flags} {ms}");
     }
-    for flags in [-1, 7, 9, i32::MAX, i32::MIN] {
+    for flags in [-1, 5, 6, 7, 9, i32::MAX, i32::MIN] {
         assert_eq!(
             create(flags),
             Request::RefuseUpdate(Error::BadArguments),

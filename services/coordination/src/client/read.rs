@@ -27,11 +27,11 @@ use std::collections::BTreeSet;
 use ports::Result;
 
 use crate::{
-    Error,
+    Error, access,
     broken::Broken,
-    model::{Connection, EventKind, Output, Request, Response, Watching, Zxid},
+    model::{Connection, EventKind, Identity, Output, Request, Response, Watching, Zxid},
     path::split,
-    storage::user_store::Node,
+    storage::{ephemerals, user_store::Node},
     tail::{DeliveredChange, ReadTarget, Tail},
     watches::Aspect,
 };
@@ -44,6 +44,10 @@ pub(crate) const ATTEMPTS_MAX: u32 = 8;
 /// changed.
 const LISTS_MAX: u32 = 100;
 
+/// Once the results of a multi read take this many bytes, its other parts fail. A packet could
+/// otherwise ask for many thousand times its size.
+const GATHERED_BYTES_MAX: usize = 8 << 20;
+
 /// The result of a read. It can be placed once the view has reached `zxid`.
 #[derive(Debug)]
 pub(crate) struct ReadResult {
@@ -54,6 +58,8 @@ pub(crate) struct ReadResult {
     correction: Correction,
     /// None while another watch remains to be set.
     result: Option<Result<Response, Error>>,
+    /// Whether this is the result of one part of a multi read.
+    is_part: bool,
     target: Option<ReadTarget>,
     /// The event that a watch missed (set watches).
     missed: Option<(EventKind, String)>,
@@ -75,6 +81,7 @@ impl ReadResult {
             zxid,
             correction: Correction::NotNeeded,
             result: Some(result),
+            is_part: false,
             target: None,
             missed: None,
         }
@@ -162,11 +169,16 @@ impl ReadResult {
     }
 
     pub(crate) fn is_whole(&self) -> bool {
-        self.result.is_some()
+        self.result.is_some() && !self.is_part
     }
 
-    /// The event or the reply, placed at `zxid`.
-    pub(crate) fn output(self, tag: i32, zxid: Zxid) -> Option<Output> {
+    /// The event or the reply, placed at `zxid`. The result of a part of a multi read goes to
+    /// `gathered`.
+    pub(crate) fn output(self, tag: i32, zxid: Zxid, gathered: &mut Gathered) -> Option<Output> {
+        if self.is_part {
+            gathered.push(self.result?);
+            return None;
+        }
         let event = |(kind, path)| Output::Event {
             zxid: None,
             kind,
@@ -179,7 +191,54 @@ impl ReadResult {
     }
 }
 
-pub(crate) async fn run(tail: &Tail, request: &Request) -> Result<ReadResult> {
+/// The connection that asks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asker<'client> {
+    pub(crate) connection: Connection,
+    pub(crate) identities: &'client [Identity],
+}
+
+/// Runs a read, or the next part of a multi read. `gathered` holds the results of the parts before.
+pub(crate) async fn run(
+    tail: &Tail,
+    asker: Asker<'_>,
+    request: &Request,
+    gathered: &mut Gathered,
+) -> Result<ReadResult> {
+    match request {
+        Request::MultiRead(parts) => match parts.last() {
+            Some(_) if gathered.bytes > GATHERED_BYTES_MAX => Ok(ReadResult {
+                is_part: true,
+                ..ReadResult::of(tail.applied(), Zxid(0), Err(Error::System))
+            }),
+            Some(part) => Ok(ReadResult {
+                is_part: true,
+                ..run_one(tail, asker, part).await?
+            }),
+            None => {
+                let results = Ok(Response::Multi(std::mem::take(gathered).results));
+                Ok(ReadResult::of(tail.applied(), Zxid(0), results))
+            }
+        },
+        request => run_one(tail, asker, request).await,
+    }
+}
+
+/// The results of the parts of a multi read that have run.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    results: Vec<Result<Response, Error>>,
+    bytes: usize,
+}
+
+impl Gathered {
+    fn push(&mut self, result: Result<Response, Error>) {
+        self.bytes += result.as_ref().map_or(0, Response::bytes_len);
+        self.results.push(result);
+    }
+}
+
+async fn run_one(tail: &Tail, asker: Asker<'_>, request: &Request) -> Result<ReadResult> {
     let since = tail.applied();
     match request {
         Request::Exists { path, watching } => {
@@ -213,9 +272,25 @@ pub(crate) async fn run(tail: &Tail, request: &Request) -> Result<ReadResult> {
             Some((watch, path)) => restore_watch(tail, *relative, watch, path).await,
             None => Ok(ReadResult::of(since, Zxid(0), Ok(Response::WatchesSet))),
         },
+        Request::Authenticate(_) => Ok(ReadResult::of(since, Zxid(0), Ok(Response::Authenticated))),
+        Request::WhoAmI => {
+            let identities = Ok(Response::Identities(asker.identities.to_vec()));
+            Ok(ReadResult::of(since, Zxid(0), identities))
+        }
+        Request::GetAcl { path } => read_acl(tail, path).await,
+        Request::GetEphemerals { prefix } => read_ephemerals(tail, asker, prefix).await,
+        Request::MultiRead(_)
+        | Request::CountDescendants { .. }
+        | Request::AddWatch { .. }
+        | Request::RemoveWatches { .. } => {
+            Ok(ReadResult::of(since, Zxid(0), Err(Error::Unimplemented)))
+        }
         Request::Create { .. }
         | Request::Delete { .. }
         | Request::SetData { .. }
+        | Request::SetAcl { .. }
+        | Request::Check { .. }
+        | Request::Multi(_)
         | Request::RefuseUpdate(_)
         | Request::Close => {
             unreachable!("updates go to the writer")
@@ -274,6 +349,34 @@ async fn read_data(tail: &Tail, path: &str, watching: Watching) -> Result<ReadRe
     }
 }
 
+async fn read_acl(tail: &Tail, path: &str) -> Result<ReadResult> {
+    let since = tail.applied();
+    let (node, zxid, correction) = node(tail, path).await?;
+    let Some(node) = node else {
+        return Ok(missing(since, zxid, path, correction));
+    };
+    let (acl, stat) = (access::decode(&node.acl)?, node.stat);
+    Ok(ReadResult::of(since, zxid, Ok(Response::Acl { acl, stat })))
+}
+
+/// The session's ephemerals, as its index and the znodes' owners tell. Each is true at some zxid
+/// between the one at the start of the read and the one in the reply.
+async fn read_ephemerals(tail: &Tail, asker: Asker<'_>, prefix: &str) -> Result<ReadResult> {
+    let (since, session) = (tail.applied(), asker.connection.session);
+    let mut paths = ephemerals::first(&mut tail.env.system(), session, usize::MAX).await?;
+    paths.retain(|path| path.starts_with(prefix));
+    let mut owned = Vec::with_capacity(paths.len());
+    for path in paths {
+        let node = tail.region.get(&path).await?;
+        if node.is_some_and(|node| node.stat.ephemeral_owner == session.0) {
+            owned.push(path);
+        }
+    }
+    let cursor = tail.region.cursor().await?.value.0;
+    let result = Ok(Response::Ephemerals(owned));
+    Ok(ReadResult::of(since, cursor.applying, result))
+}
+
 async fn read_children(tail: &Tail, path: &str, watching: Watching) -> Result<ReadResult> {
     for _ in 0..LISTS_MAX {
         let since = tail.applied();
@@ -304,9 +407,12 @@ enum Watched {
     Children,
 }
 
-/// Reverses the lists of watches to set again. They are processed from the end, and this restores
-/// ZooKeeper's order: list by list, each from its start.
-pub(crate) fn reverse_watches(request: &mut Request) {
+/// Reverses the parts of a multi read, and the lists of watches to set again. They are processed
+/// from the end, and this restores ZooKeeper's order: list by list, each from its start.
+pub(crate) fn reverse(request: &mut Request) {
+    if let Request::MultiRead(parts) = request {
+        parts.reverse();
+    }
     if let Request::SetWatches {
         data,
         exists,
@@ -331,8 +437,12 @@ fn next_watch<'request>(
         .or_else(|| next(Watched::Children, children))
 }
 
-/// Removes the watch that was processed last: it is armed, or its event is delivered.
-pub(crate) fn remove_last_watch(request: &mut Request) {
+/// Removes the part that was read last, or the watch that was processed last: it is armed, or its
+/// event is delivered.
+pub(crate) fn remove_last(request: &mut Request) {
+    if let Request::MultiRead(parts) = request {
+        parts.pop();
+    }
     if let Request::SetWatches {
         data,
         exists,
@@ -382,6 +492,7 @@ async fn restore_watch(
         zxid,
         correction,
         result: None,
+        is_part: false,
         target,
         missed: missed.map(|kind| (kind, path.to_owned())),
     })

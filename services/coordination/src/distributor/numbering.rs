@@ -18,8 +18,10 @@ use ports::{Error, Result};
 use crate::{
     model::{EventKind, Stat, Zxid},
     path,
-    records::{Decided, Effect, LogEntry, NodeState, Payload, Slot, UpdateAnswer},
-    storage::user_store::{Node, NodeChange, UserStore, encode_acl},
+    records::{
+        Change, Decided, Effect, LogEntry, NodeState, Part, Payload, Slot, Touched, UpdateAnswer,
+    },
+    storage::user_store::{Node, NodeChange, UserStore},
 };
 
 /// The most data that one slot applies, in bytes. While the slot is applied, all of it is in memory
@@ -40,7 +42,11 @@ pub(super) fn slot_len(ordered: &[Decided], path_bytes_max: usize) -> usize {
     let (mut path_bytes, mut data_bytes) = (0, 0);
     let fits = |decided: &&Decided| {
         path_bytes += decided.path_bytes();
-        data_bytes += decided.data().map_or(0, Payload::bytes_len) as usize;
+        let written = decided.written();
+        data_bytes += written
+            .iter()
+            .map(|written| written.data.bytes_len() as usize)
+            .sum::<usize>();
         path_bytes <= path_bytes_max && data_bytes <= SLOT_DATA_BYTES_MAX
     };
     ordered.iter().take_while(fits).count().max(1)
@@ -60,9 +66,10 @@ pub(super) async fn number(
     };
     for (decided, zxid) in ordered.iter().zip(first.0..) {
         entries.push(working.apply(Zxid(zxid), decided).await?);
-        let temporary = decided.temporary.as_deref();
-        let temporary = temporary.map(|name| Bytes::copy_from_slice(name.as_bytes()));
-        working.garbage.extend(temporary);
+        let temporaries = decided.temporaries.iter();
+        working
+            .garbage
+            .extend(temporaries.map(|name| Bytes::copy_from_slice(name.as_bytes())));
     }
     working.garbage.sort_unstable();
     working.garbage.dedup();
@@ -79,11 +86,25 @@ struct Working<'region> {
     garbage: Vec<Bytes>,
 }
 
-/// A request with its zxid, and the events that it causes.
+/// A request or a part of one, with its zxid, and the events that it causes.
 struct Numbering<'request> {
     zxid: Zxid,
     decided: &'request Decided,
-    events: Vec<(EventKind, String)>,
+    part: u32,
+    touched: &'request [Touched],
+    events: Vec<Change>,
+}
+
+impl Numbering<'_> {
+    fn state_of(&self, path: &str) -> Option<&NodeState> {
+        let touched = self.touched.iter().find(|touched| touched.path == path)?;
+        touched.becomes.as_ref()
+    }
+
+    fn event(&mut self, kind: EventKind, path: &str, acl: Bytes) {
+        let path = path.to_owned();
+        self.events.push(Change { kind, path, acl });
+    }
 }
 
 impl Working<'_> {
@@ -91,6 +112,8 @@ impl Working<'_> {
         let mut request = Numbering {
             zxid,
             decided,
+            part: 0,
+            touched: &decided.touched,
             events: Vec::new(),
         };
         let answer = match &decided.outcome {
@@ -111,28 +134,25 @@ impl Working<'_> {
         request: &mut Numbering<'_>,
         effect: &Effect,
     ) -> Result<UpdateAnswer> {
-        let decided = request.decided;
         match effect {
-            Effect::Create { path, data, acl } => {
-                let owner = state_of(decided, path)
-                    .and_then(|state| state.owner)
-                    .map_or(0, |owner| owner.session.0);
-                let (time_ms, acl) = (decided.time_ms, encode_acl(acl));
-                let data = self.place_data(decided, data).await?;
-                let node = Node::created(request.zxid, time_ms, owner, data, acl);
-                let stat = node.stat;
-                let before = self.node(path).await?;
-                self.replace(path, before.as_ref(), Some(node));
-                let path = path.clone();
-                request.events.push((EventKind::NodeCreated, path.clone()));
-                self.touch_parent(request, &path).await?;
-                Ok(UpdateAnswer::Created { path, stat })
-            }
+            Effect::Create { path, data, acl } => self.create(request, path, data, acl).await,
             Effect::SetData { path, data } => self.set_data(request, path, data).await,
+            Effect::SetAcl { path, acl } => self.set_acl(request, path, acl).await,
             Effect::Delete { paths } => {
                 self.delete(request, paths).await?;
                 Ok(UpdateAnswer::Deleted)
             }
+            Effect::Check => Ok(UpdateAnswer::Checked),
+            Effect::Multi(parts) => self.multi(request, parts).await,
+            Effect::MultiFailed {
+                failed,
+                parts,
+                error,
+            } => Ok(UpdateAnswer::MultiFailed {
+                failed: *failed,
+                parts: *parts,
+                error: *error,
+            }),
             Effect::Attach => Ok(UpdateAnswer::Attached),
             Effect::Close { paths } => {
                 self.delete(request, paths).await?;
@@ -141,43 +161,103 @@ impl Working<'_> {
         }
     }
 
+    async fn multi(&mut self, request: &mut Numbering<'_>, parts: &[Part]) -> Result<UpdateAnswer> {
+        let mut answers = Vec::with_capacity(parts.len());
+        for (number, part) in parts.iter().enumerate() {
+            let mut numbering = Numbering {
+                part: number as u32,
+                touched: &part.touched,
+                events: std::mem::take(&mut request.events),
+                ..*request
+            };
+            // A part is no multi, so this ends after one level.
+            answers.push(Box::pin(self.effect(&mut numbering, &part.effect)).await?);
+            request.events = numbering.events;
+        }
+        Ok(UpdateAnswer::Multi(answers))
+    }
+
+    async fn create(
+        &mut self,
+        request: &mut Numbering<'_>,
+        path: &str,
+        data: &Payload,
+        acl: &Bytes,
+    ) -> Result<UpdateAnswer> {
+        let owner = request
+            .state_of(path)
+            .and_then(NodeState::owner)
+            .map_or(0, |owner| owner.session.0);
+        let data = self.place_data(request, data).await?;
+        let time_ms = request.decided.time_ms;
+        let node = Node::created(request.zxid, time_ms, owner, data, acl.clone());
+        let stat = node.stat;
+        let before = self.node(path).await?;
+        self.replace(path, before.as_ref(), Some(node));
+        request.event(EventKind::NodeCreated, path, acl.clone());
+        self.touch_parent(request, path).await?;
+        let path = path.to_owned();
+        Ok(UpdateAnswer::Created { path, stat })
+    }
+
     async fn set_data(
         &mut self,
         request: &mut Numbering<'_>,
         path: &str,
         data: &Payload,
     ) -> Result<UpdateAnswer> {
-        let decided = request.decided;
-        let data = self.place_data(decided, data).await?;
+        let data = self.place_data(request, data).await?;
         let Some(before) = self.node(path).await? else {
             // Only when a partly applied slot is computed again: a later request of the same slot
             // deletes the znode.
             return Ok(UpdateAnswer::Deleted);
         };
-        let version = state_of(decided, path).map_or(before.stat.version, |state| state.version);
+        let version = request
+            .state_of(path)
+            .map_or(before.stat.version, |state| state.version);
         let stat = Stat {
             mzxid: request.zxid,
-            mtime: decided.time_ms,
+            mtime: request.decided.time_ms,
             version,
             data_length: data.bytes_len() as i32,
             ..before.stat
         };
+        let acl = before.acl.clone();
         let after = Node {
             stat,
             data,
-            acl: before.acl.clone(),
+            ..before.clone()
         };
         self.replace(path, Some(&before), Some(after));
-        let event = (EventKind::NodeDataChanged, path.to_owned());
-        request.events.push(event);
+        request.event(EventKind::NodeDataChanged, path, acl);
+        Ok(UpdateAnswer::Set(stat))
+    }
+
+    async fn set_acl(
+        &mut self,
+        request: &Numbering<'_>,
+        path: &str,
+        acl: &Bytes,
+    ) -> Result<UpdateAnswer> {
+        let Some(mut node) = self.node(path).await? else {
+            // As in `set_data`.
+            return Ok(UpdateAnswer::Deleted);
+        };
+        if let Some(state) = request.state_of(path) {
+            node.stat.aversion = state.aversion;
+        }
+        (node.acl, node.acl_zxid) = (acl.clone(), request.zxid);
+        let stat = node.stat;
+        self.nodes.insert(path.to_owned(), Some(node));
         Ok(UpdateAnswer::Set(stat))
     }
 
     async fn delete(&mut self, request: &mut Numbering<'_>, paths: &[String]) -> Result<()> {
         for path in paths {
             let before = self.node(path).await?;
+            let acl = before.as_ref().map(|node| node.acl.clone());
             self.replace(path, before.as_ref(), None);
-            request.events.push((EventKind::NodeDeleted, path.clone()));
+            request.event(EventKind::NodeDeleted, path, acl.unwrap_or_default());
             self.touch_parent(request, path).await?;
         }
         Ok(())
@@ -187,16 +267,21 @@ impl Working<'_> {
         let Some((parent, _)) = path::split(path) else {
             return Ok(());
         };
-        if let Some(state) = state_of(request.decided, parent)
-            && let Some(mut node) = self.node(parent).await?
+        let node = self.node(parent).await?;
+        let acl = node.as_ref().map(|node| node.acl.clone());
+        if let Some(state) = request.state_of(parent)
+            && let Some(mut node) = node
         {
             node.stat.pzxid = request.zxid;
             node.stat.num_children = state.children;
             node.stat.cversion = state.cversion();
             self.nodes.insert(parent.to_owned(), Some(node));
         }
-        let event = (EventKind::NodeChildrenChanged, parent.to_owned());
-        request.events.push(event);
+        request.event(
+            EventKind::NodeChildrenChanged,
+            parent,
+            acl.unwrap_or_default(),
+        );
         Ok(())
     }
 
@@ -222,7 +307,7 @@ impl Working<'_> {
     }
 
     /// Loads data from its temporary object if it has one, and puts it where the znode's data belongs.
-    async fn place_data(&self, decided: &Decided, data: &Payload) -> Result<Payload> {
+    async fn place_data(&self, request: &Numbering<'_>, data: &Payload) -> Result<Payload> {
         let data = match data {
             Payload::Object { name, .. } => {
                 let loaded = self.region.load(data).await?.flatten();
@@ -233,14 +318,7 @@ impl Working<'_> {
             }
             data => data.clone(),
         };
-        self.region.place_data(decided.id, data).await
+        let update = request.decided.id;
+        self.region.place_data(update, request.part, data).await
     }
-}
-
-fn state_of(decided: &Decided, path: &str) -> Option<NodeState> {
-    decided
-        .touched
-        .iter()
-        .find(|touched| touched.path == path)?
-        .becomes
 }

@@ -17,11 +17,7 @@ use bytes::Bytes;
 use ports::Result;
 
 use super::{Distributor, WarmState};
-use crate::{
-    dependency::TrackedStore,
-    records::{Decided, Effect},
-    storage::session,
-};
+use crate::{dependency::TrackedStore, records::Decided, storage::session};
 
 impl Distributor {
     /// Removes unnamed objects once everything applied so far is durable. Until then a distributor
@@ -56,24 +52,23 @@ impl Distributor {
     ) -> Result<Vec<Bytes>> {
         let mut late = Vec::new();
         for decided in decided {
-            let Ok(Effect::Create { path, data, .. } | Effect::SetData { path, data }) =
-                &decided.outcome
-            else {
-                continue;
-            };
-            if !self.region.belongs_in_object(data) {
+            let mut written = decided.written();
+            written.retain(|written| self.region.belongs_in_object(written.data));
+            if written.is_empty() {
                 continue;
             }
             let row = session::get(&mut warm.system, decided.id.session).await?;
             if row.is_some_and(|row| row.applied < decided.id.sequence) {
                 continue;
             }
-            let items = &mut warm.items;
-            late.extend(
-                self.region
-                    .unreferenced_object(items, decided.id, path)
-                    .await?,
-            );
+            for written in written {
+                let items = &mut warm.items;
+                late.extend(
+                    self.region
+                        .unreferenced_object(items, decided.id, written)
+                        .await?,
+                );
+            }
         }
         Ok(late)
     }

@@ -104,6 +104,7 @@ async fn end(env: &Environment, row: &Row) -> Result<()> {
         session,
         attach: row.attach,
         request: 0,
+        identities: Vec::new(),
         operation: Operation::Expire,
     };
     let group = queue_names::request_group(session);

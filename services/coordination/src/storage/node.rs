@@ -185,7 +185,7 @@ impl Locking {
         }
         // Nothing was decided under it, so the state stays as it is.
         let current = read(store, path).await?;
-        unlock(store, path, &lock, state_of(current.as_ref())?).await
+        unlock(store, path, &lock, state_of(current.as_ref())?.as_ref()).await
     }
 }
 
@@ -212,7 +212,7 @@ pub async fn unlock(
     store: &mut TrackedStore,
     path: &str,
     lock: &Lock,
-    state: Option<NodeState>,
+    state: Option<&NodeState>,
 ) -> Result<()> {
     free(store, path, lock, state.map(|_| Vec::new())).await
 }

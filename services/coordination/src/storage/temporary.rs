@@ -44,14 +44,17 @@ const PREFIX: &str = "temporary";
 /// object, at one read per session, so objects still in use do not block it.
 const SWEEP_OBJECTS_MAX: usize = 10_000;
 
-/// Stores `bytes` as the temporary object of a request and returns the reference.
+/// Stores `bytes` as the temporary object of a part of a request and returns the reference.
 pub(crate) async fn put(
     objects: &dyn ObjectStore,
     Connection { session, attach }: Connection,
-    request: u64,
+    (request, part): (u64, usize),
     bytes: Bytes,
 ) -> Result<Payload> {
-    let name = format!("{PREFIX}/{:016x}-{attach:x}-{request:x}", session.0);
+    let name = format!(
+        "{PREFIX}/{:016x}-{attach:x}-{request:x}-{part:x}",
+        session.0
+    );
     let bytes_len = bytes.len() as u64;
     put_object(objects, &name, bytes).await?;
     Ok(Payload::Object { name, bytes_len })

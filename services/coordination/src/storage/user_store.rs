@@ -29,15 +29,16 @@ use crate::{
     config::DataPlacement,
     dependency::TrackedStore,
     environment::{Environment, Parts},
-    model::{Acl, Stat, Zxid},
+    model::{Stat, Zxid},
     path,
-    records::{Payload, UpdateId, decode, encode},
+    records::{Payload, UpdateId, Written, decode, encode},
     storage::keys,
 };
 
 const STAT: &str = "stat";
 const DATA: &str = "data";
 const ACL: &str = "acl";
+const ACL_ZXID: &str = "acl_zxid";
 
 const SLOT: &str = "slot";
 const EPOCH: &str = "epoch";
@@ -54,17 +55,23 @@ pub struct Node {
     pub stat: Stat,
     /// Its data, or the object that holds the data.
     pub data: Payload,
-    /// Its ACL, encoded.
+    /// Its ACL, as [`crate::access`] encodes it.
     pub acl: Bytes,
+    /// The zxid that last set its ACL, or zero.
+    pub acl_zxid: Zxid,
 }
 
 impl Node {
     /// The zxid of its last change of any kind (rule C-5).
     pub fn zxid(&self) -> Zxid {
-        self.stat.czxid.max(self.stat.mzxid).max(self.stat.pzxid)
+        let stat = &self.stat;
+        stat.czxid
+            .max(stat.mzxid)
+            .max(stat.pzxid)
+            .max(self.acl_zxid)
     }
 
-    /// A newly created znode. `acl` is encoded by [`encode_acl`].
+    /// A newly created znode. `acl` is encoded by [`crate::access`].
     pub fn created(zxid: Zxid, time_ms: i64, owner: i64, data: Payload, acl: Bytes) -> Self {
         let stat = Stat {
             czxid: zxid,
@@ -76,7 +83,12 @@ impl Node {
             data_length: data.bytes_len() as i32,
             ..Stat::default()
         };
-        Self { stat, data, acl }
+        Self {
+            stat,
+            data,
+            acl,
+            acl_zxid: Zxid(0),
+        }
     }
 
     fn read(item: &Item) -> Result<Self> {
@@ -100,15 +112,24 @@ impl Node {
             Some(Value::Integer(_)) => return Err(Error::corrupt("read a znode's data")),
         };
         let acl = item.bytes(ACL).cloned().unwrap_or_default();
-        Ok(Self { stat, data, acl })
+        let acl_zxid = Zxid(item.integer(ACL_ZXID).unwrap_or_default());
+        Ok(Self {
+            stat,
+            data,
+            acl,
+            acl_zxid,
+        })
     }
 
     /// The attributes of the item at `path`.
     fn attributes(&self, path: &str) -> Vec<(Name, Value)> {
-        let mut attributes = vec![
-            (ACL.into(), Value::Bytes(self.acl.clone())),
-            (STAT.into(), Value::Bytes(encode(&self.stat))),
-        ];
+        let mut attributes = vec![(STAT.into(), Value::Bytes(encode(&self.stat)))];
+        if !self.acl.is_empty() {
+            attributes.push((ACL.into(), Value::Bytes(self.acl.clone())));
+        }
+        if self.acl_zxid > Zxid(0) {
+            attributes.push((ACL_ZXID.into(), Value::Integer(self.acl_zxid.0)));
+        }
         attributes.extend(path::split(path).and_then(|(_, name)| keys::text_attribute(name)));
         match &self.data {
             Payload::Null => {}
@@ -122,11 +143,6 @@ impl Node {
         }
         attributes
     }
-}
-
-/// Encodes an ACL as items store it.
-pub fn encode_acl(acl: &[Acl]) -> Bytes {
-    encode(&acl)
 }
 
 /// The position of the user store in the distributor's log.
@@ -225,15 +241,15 @@ impl UserStore {
 
     /// Puts data in its place before an item names it: into the item or into an object.
     ///
-    /// The object is named after the update, and the update determines the content, so placing it
-    /// twice is harmless. The update's decision must be durable. Otherwise the store could lose the
+    /// The object is named after the update and the part of it, and these determine the content, so
+    /// placing it twice is harmless. The update's decision must be durable. Otherwise the store could lose the
     /// decision but keep the object, and the next decision would have the same name.
-    pub async fn place_data(&self, update: UpdateId, data: Payload) -> Result<Payload> {
+    pub async fn place_data(&self, update: UpdateId, part: u32, data: Payload) -> Result<Payload> {
         let belongs_in_object = self.belongs_in_object(&data);
         let bytes_len = data.bytes_len();
         match data {
             Payload::Inline(bytes) if belongs_in_object => {
-                let name = object_name(update);
+                let name = object_name(update, part);
                 match put_object(&*self.objects, &name, bytes.clone()).await {
                     Ok(()) => Ok(Payload::Object { name, bytes_len }),
                     // A decided request must be applied, and the items have a reserve.
@@ -262,14 +278,14 @@ impl UserStore {
         items.update(update).await.map(|_| ())
     }
 
-    /// The object of an applied update, if the znode at `path` does not name it.
+    /// The object of a part of an applied update, if the znode at `path` does not name it.
     pub async fn unreferenced_object(
         &self,
         items: &mut TrackedStore,
         update: UpdateId,
-        path: &str,
+        Written { part, path, .. }: Written<'_>,
     ) -> Result<Option<Bytes>> {
-        let (node, name) = (self.get(path).await?, object_name(update));
+        let (node, name) = (self.get(path).await?, object_name(update, part));
         items.observe_now()?;
         let is_named = node.is_some_and(|node| node.data.object() == Some(name.as_str()));
         Ok((!is_named).then(|| Bytes::from(name)))
@@ -415,8 +431,12 @@ fn children_partition(path: &str) -> Vec<u8> {
     keys::encode("children:", path)
 }
 
-fn object_name(update: UpdateId) -> String {
-    format!("znodes/{:016x}/{:016x}", update.session.0, update.sequence)
+fn object_name(update: UpdateId, part: u32) -> String {
+    let UpdateId { session, sequence } = update;
+    match part {
+        0 => format!("znodes/{:016x}/{sequence:016x}", session.0),
+        part => format!("znodes/{:016x}/{sequence:016x}-{part:x}", session.0),
+    }
 }
 
 /// The key of a znode, or `None` for a path that no znode can have.

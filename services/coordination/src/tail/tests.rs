@@ -5,7 +5,11 @@ use simulated::Options;
 
 use super::*;
 use crate::{
-    Config, model::SessionId, records::UpdateId, storage::user_store::Step, tests::Fixture,
+    Config,
+    model::SessionId,
+    records::{Change, UpdateId},
+    storage::user_store::Step,
+    tests::Fixture,
 };
 
 const SESSION: SessionId = SessionId(4);
@@ -26,7 +30,11 @@ async fn positioned(fixture: &Fixture) -> Tail {
 fn update((session, attach): (SessionId, u64), paths: &[&str]) -> LogEntry {
     let events = paths
         .iter()
-        .map(|path| (EventKind::NodeDataChanged, (*path).to_owned()))
+        .map(|path| Change {
+            kind: EventKind::NodeDataChanged,
+            path: (*path).to_owned(),
+            acl: Bytes::new(),
+        })
         .collect();
     let id = UpdateId {
         session,

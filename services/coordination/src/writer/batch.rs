@@ -35,12 +35,29 @@ use crate::{
 /// Why a request has no plan.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PlanError {
-    #[error("the request is refused: {0}")]
-    Refused(#[from] Error),
+    #[error("the request is refused: {0:?}")]
+    Refused(Refusal),
+    /// The batch released all locks to wait for one. The request must be planned again.
+    #[error("a lock was waited for")]
+    Waited,
     #[error("another writer holds a lock that this writer must not wait for")]
     Contended,
     #[error("a store failed: {0}")]
     Failed(#[from] ports::Error),
+}
+
+impl From<Error> for PlanError {
+    fn from(error: Error) -> Self {
+        Self::Refused(Refusal { error, part: None })
+    }
+}
+
+/// Why a request is refused.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Refusal {
+    pub(super) error: Error,
+    /// The number of the part that failed and the number of parts, if it is a multi.
+    pub(super) part: Option<(u32, u32)>,
 }
 
 /// A znode locked for the batch.
@@ -68,6 +85,8 @@ pub(super) struct Batch<'writer> {
     pub(super) bytes_len: usize,
     /// Ephemerals of the session that the batch deletes, with the updates that created them.
     deleted: Vec<(UpdateId, String)>,
+    /// Paths whose locks were waited for, which a multi takes in path order with its others.
+    waited_for: BTreeSet<String>,
 }
 
 impl<'writer> Batch<'writer> {
@@ -92,6 +111,7 @@ impl<'writer> Batch<'writer> {
             },
             bytes_len: 0,
             deleted: Vec::new(),
+            waited_for: BTreeSet::new(),
         }
     }
 
@@ -117,7 +137,7 @@ impl<'writer> Batch<'writer> {
         let next = Some(self.len());
         if let Some(held) = self.held.get_mut(path) {
             held.planned_by = next;
-            return Ok(held.becomes);
+            return Ok(held.becomes.clone());
         }
         let found = if self.is_empty() {
             self.locking.lock(&mut self.store, path, &self.lock).await?
@@ -127,8 +147,44 @@ impl<'writer> Batch<'writer> {
                 .await?
                 .ok_or(PlanError::Contended)?
         };
-        hold(&mut self.held, path, found, next);
+        hold(&mut self.held, path, found.clone(), next);
         Ok(found)
+    }
+
+    /// Locks znodes for one request in path order, among them those that were waited for since the
+    /// batch began. Waits only while the batch has no other request.
+    pub(super) async fn lock_all(&mut self, mut paths: BTreeSet<String>) -> Result<(), PlanError> {
+        if self.is_empty() {
+            self.release_all().await?;
+            paths.extend(self.waited_for.iter().cloned());
+        }
+        for path in &paths {
+            self.lock(path).await?;
+        }
+        Ok(())
+    }
+
+    /// Locks one more znode for a request that holds locks after it in path order.
+    pub(super) async fn lock_another(
+        &mut self,
+        path: &str,
+    ) -> Result<Option<NodeState>, PlanError> {
+        if self.held.contains_key(path) {
+            return self.lock(path).await;
+        }
+        let locking = self.locking;
+        let next = Some(self.len());
+        match locking.try_lock(&mut self.store, path, &self.lock).await? {
+            Some(found) => {
+                hold(&mut self.held, path, found.clone(), next);
+                Ok(found)
+            }
+            None if self.is_empty() => {
+                self.wait_for(path).await?;
+                Err(PlanError::Waited)
+            }
+            None => Err(PlanError::Contended),
+        }
     }
 
     /// Releases all locks and waits for this one, so that locks are taken in path order.
@@ -137,6 +193,7 @@ impl<'writer> Batch<'writer> {
     /// every held znode in any case.
     async fn wait_for(&mut self, path: &str) -> Result<(), PlanError> {
         self.release_all().await?;
+        self.waited_for.insert(path.to_owned());
         let locking = self.locking;
         let found = locking.lock(&mut self.store, path, &self.lock).await?;
         hold(&mut self.held, path, found, None);
@@ -150,12 +207,11 @@ impl<'writer> Batch<'writer> {
             .iter()
             .filter(|(_, held)| held.planned_by == Some(self.len()));
         let mark = |(path, held): (&String, &Held)| {
-            let state = held.becomes?;
-            let becomes = Some(NodeState { last: id, ..state });
+            let state = held.becomes.clone()?;
             Some(Touched {
                 path: path.clone(),
                 follows: Some(state.last),
-                becomes,
+                becomes: Some(NodeState { last: id, ..state }),
             })
         };
         seen.filter_map(mark).collect()
@@ -191,24 +247,31 @@ impl<'writer> Batch<'writer> {
         &mut self,
         submitted: &Submitted,
         time_ms: i64,
-        outcome: Result<(Effect, Vec<Touched>), Error>,
+        outcome: Result<(Effect, Vec<Touched>), Refusal>,
     ) {
         let id = self.next_id();
         let (outcome, touched) = match outcome {
             Ok((effect, touched)) => (Ok(effect), touched),
-            Err(error) => (Err(error), self.touched_by_refusal(id)),
+            Err(Refusal { error, part }) => {
+                let outcome = match part {
+                    Some((failed, parts)) => Ok(Effect::MultiFailed {
+                        failed,
+                        parts,
+                        error,
+                    }),
+                    None => Err(error),
+                };
+                (outcome, self.touched_by_refusal(id))
+            }
         };
-        let foreign_ephemeral = match &outcome {
-            Ok(Effect::Delete { paths }) => self.record_deleted(paths),
-            _ => None,
-        };
+        let foreign_ephemerals = self.record_deleted(outcome.as_ref().ok());
         self.decision.closes |= matches!(outcome, Ok(Effect::Close { .. }));
         for touched in &touched {
             let held = self
                 .held
                 .get_mut(&touched.path)
                 .expect("a plan locks the znodes that it touches");
-            (held.becomes, held.is_touched) = (touched.becomes, true);
+            (held.becomes, held.is_touched) = (touched.becomes.clone(), true);
         }
         let decided = Decided {
             id,
@@ -218,10 +281,10 @@ impl<'writer> Batch<'writer> {
             attach: self.attach,
             request: submitted.request,
             time_ms,
-            temporary: submitted.operation.temporary_object().map(str::to_owned),
+            temporaries: submitted.operation.temporary_objects(),
             outcome,
             touched,
-            foreign_ephemeral,
+            foreign_ephemerals,
         };
         let touched_len: usize = decided
             .touched
@@ -234,13 +297,14 @@ impl<'writer> Batch<'writer> {
         self.decision.outcomes.push(encoded);
     }
 
-    /// Records the ephemerals of the session that are deleted. If one of another session is
-    /// deleted, returns the update that created it. Only a client's delete removes such an
-    /// ephemeral, one at a time.
-    fn record_deleted(&mut self, paths: &[String]) -> Option<UpdateId> {
-        let mut foreign_ephemeral = None;
-        for path in paths {
-            let Some(create) = self.held.get(path).and_then(|held| held.becomes?.owner) else {
+    /// Records the ephemerals of the session that an effect deletes. Returns those of other
+    /// sessions as [`Decided::foreign_ephemerals`]. Only a client's deletes remove such ephemerals.
+    fn record_deleted(&mut self, effect: Option<&Effect>) -> Vec<(UpdateId, u32)> {
+        let deleted = effect.map_or(Vec::new(), Effect::deleted);
+        let mut foreign_ephemerals = Vec::new();
+        for (place, path) in deleted.into_iter().enumerate() {
+            let held = self.held.get(path).and_then(|held| held.becomes.as_ref());
+            let Some(create) = held.and_then(NodeState::owner) else {
                 continue;
             };
             let is_own = create.session == self.lock.holder.request.session;
@@ -252,10 +316,10 @@ impl<'writer> Batch<'writer> {
             {
                 self.deleted.push((create, path.clone()));
             } else {
-                foreign_ephemeral = Some(create);
+                foreign_ephemerals.push((create, place as u32));
             }
         }
-        foreign_ephemeral
+        foreign_ephemerals
     }
 
     /// Installs the decided states and unlocks. Returns the outcomes to push.
@@ -273,7 +337,7 @@ impl<'writer> Batch<'writer> {
             if held.is_touched {
                 node::install(store, path, &self.lock, held.becomes.as_ref()).await?;
             } else {
-                node::unlock(store, path, &self.lock, held.found).await?;
+                node::unlock(store, path, &self.lock, held.found.as_ref()).await?;
             }
         }
         Ok((self.decision.outcomes, self.store))
@@ -288,7 +352,7 @@ impl<'writer> Batch<'writer> {
     /// Releases all locks to take others.
     pub(super) async fn release_all(&mut self) -> Result<()> {
         for (path, held) in std::mem::take(&mut self.held) {
-            node::unlock(&mut self.store, &path, &self.lock, held.found).await?;
+            node::unlock(&mut self.store, &path, &self.lock, held.found.as_ref()).await?;
         }
         Ok(())
     }
@@ -303,8 +367,8 @@ fn hold(
     held.insert(
         path.to_owned(),
         Held {
+            becomes: found.clone(),
             found,
-            becomes: found,
             is_touched: false,
             planned_by,
         },

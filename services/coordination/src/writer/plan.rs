@@ -1,14 +1,14 @@
 //! Plans a request: its effect and the znodes it touches, which are then locked, or the reason for
 //! refusing it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::batch::{Batch, PlanError};
+use super::batch::{Batch, PlanError, Refusal};
 use crate::{
-    Error,
-    model::{Acl, Lifetime, Naming, SessionId},
+    Error, access,
+    model::{Acl, Identity, Lifetime, Naming, SessionId},
     path,
-    records::{Effect, Operation, Payload, Touched},
+    records::{Effect, NodeState, Operation, Part, Payload, Touched},
     storage::ephemerals,
     writer::tree::{self, Locked},
 };
@@ -17,8 +17,57 @@ pub(super) type Planned = (Effect, Vec<Touched>);
 
 pub(super) type Plan = Result<Planned, PlanError>;
 
+/// The connection that asks, and the time on the writer's clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'request> {
+    pub(super) identities: &'request [Identity],
+    pub(super) now_ms: i64,
+}
+
 /// Plans one request after those already in `batch`.
-pub(super) async fn plan(operation: &Operation, batch: &mut Batch<'_>) -> Plan {
+pub(super) async fn plan(operation: &Operation, asked: Asked<'_>, batch: &mut Batch<'_>) -> Plan {
+    match operation {
+        Operation::Attach => Ok((Effect::Attach, Vec::new())),
+        Operation::Close | Operation::Expire => {
+            let session = batch.next_id().session;
+            let paths = ephemerals::first(&mut batch.store, session, usize::MAX).await?;
+            let (paths, touched) = end(session, paths, batch).await?;
+            Ok((Effect::Close { paths }, touched))
+        }
+        Operation::Multi(parts) => multi(parts, asked, batch).await,
+        operation => {
+            let mut view = View {
+                batch,
+                earlier: None,
+            };
+            update(operation, asked, &mut view).await
+        }
+    }
+}
+
+/// The znodes from which a request is planned. It locks them.
+struct View<'batch, 'writer> {
+    batch: &'batch mut Batch<'writer>,
+    /// If the request is a part of a multi, the states that the parts before it give to znodes.
+    earlier: Option<BTreeMap<String, Option<NodeState>>>,
+}
+
+impl View<'_, '_> {
+    async fn locked<'path>(&mut self, path: &'path str) -> Result<Locked<'path>, PlanError> {
+        let state = match &self.earlier {
+            None => self.batch.lock(path).await?,
+            Some(earlier) => match earlier.get(path) {
+                Some(state) => state.clone(),
+                None => self.batch.lock_another(path).await?,
+            },
+        };
+        Ok(Locked { path, state })
+    }
+}
+
+/// Plans an update of the tree.
+async fn update(operation: &Operation, asked: Asked<'_>, view: &mut View<'_, '_>) -> Plan {
+    let id = view.batch.next_id();
     match operation {
         Operation::Create {
             path,
@@ -26,12 +75,11 @@ pub(super) async fn plan(operation: &Operation, batch: &mut Batch<'_>) -> Plan {
             acl,
             lifetime,
             naming,
-        } => create(path, data, acl, *lifetime, *naming, batch).await,
+        } => create((path, data, acl), *lifetime, *naming, asked, view).await,
         Operation::Delete { path, version } => {
-            let parent = tree::check_delete(path)?;
-            let parent = locked(parent, batch).await?;
-            let node = locked(path, batch).await?;
-            let touched = tree::delete(batch.next_id(), parent, node, *version)?;
+            let parent = view.locked(tree::check_delete(path)?).await?;
+            let node = view.locked(path).await?;
+            let touched = tree::delete(id, asked.identities, parent, node, *version)?;
             let paths = vec![path.clone()];
             Ok((Effect::Delete { paths }, touched))
         }
@@ -40,60 +88,127 @@ pub(super) async fn plan(operation: &Operation, batch: &mut Batch<'_>) -> Plan {
             data,
             version,
         } => {
-            tree::check_set_data(path)?;
-            let node = locked(path, batch).await?;
-            let touched = tree::set_data(batch.next_id(), node, *version)?;
+            tree::check_path(path)?;
+            let node = view.locked(path).await?;
+            let touched = tree::set_data(id, asked, node, *version)?;
             let (path, data) = (path.clone(), data.clone());
             Ok((Effect::SetData { path, data }, touched))
         }
-        Operation::Refuse(error) => Err(PlanError::Refused(*error)),
-        Operation::Attach => Ok((Effect::Attach, Vec::new())),
-        Operation::Close | Operation::Expire => {
-            let session = batch.next_id().session;
-            let paths = ephemerals::first(&mut batch.store, session, usize::MAX).await?;
-            let (paths, touched) = end(session, paths, batch).await?;
-            Ok((Effect::Close { paths }, touched))
+        Operation::SetAcl { path, acl, version } => {
+            tree::check_path(path)?;
+            let acl = access::encode(&access::resolve(acl, asked.identities)?);
+            let node = view.locked(path).await?;
+            let touched = tree::set_acl(id, asked.identities, node, &acl, *version)?;
+            let path = path.clone();
+            Ok((Effect::SetAcl { path, acl }, touched))
+        }
+        Operation::Check { path, version } => {
+            tree::check_path(path)?;
+            let node = view.locked(path).await?;
+            let touched = tree::check(id, asked.identities, node, *version)?;
+            Ok((Effect::Check, touched))
+        }
+        Operation::Refuse(error) => Err((*error).into()),
+        Operation::Attach | Operation::Close | Operation::Expire | Operation::Multi(_) => {
+            Err(Error::Marshalling.into())
         }
     }
 }
 
-async fn locked<'path>(
-    path: &'path str,
-    batch: &mut Batch<'_>,
-) -> Result<Locked<'path>, PlanError> {
-    let state = batch.lock(path).await?;
-    Ok(Locked { path, state })
-}
-
 async fn create(
-    path: &str,
-    data: &Payload,
-    acl: &[Acl],
+    (path, data, acl): (&str, &Payload, &[Acl]),
     lifetime: Lifetime,
     naming: Naming,
-    batch: &mut Batch<'_>,
+    asked: Asked<'_>,
+    view: &mut View<'_, '_>,
 ) -> Plan {
-    let parent_path = tree::check_create(path, acl, naming)?;
-    let parent = locked(parent_path, batch).await?;
-    let parent_state = parent.state.ok_or(Error::NoNode)?;
+    let parent_path = tree::check_create(path)?;
+    let acl = access::encode(&access::resolve(acl, asked.identities)?);
+    if path == "/" && naming == Naming::Given {
+        return Err(Error::NodeExists.into());
+    }
+    let parent = view.locked(parent_path).await?;
+    let parent_state = parent.state.as_ref().ok_or(Error::NoNode)?;
     tree::check_access(parent_path)?;
+    access::check(&parent_state.acl, asked.identities, access::CREATE)?;
     let whole = tree::name(path, naming, parent_state)?;
-    let child = locked(&whole, batch).await?;
-    let touched = tree::create(batch.next_id(), parent, child, lifetime)?;
+    let child = view.locked(&whole).await?;
+    let id = view.batch.next_id();
+    let touched = tree::create(id, asked, parent, child, (lifetime, &acl))?;
     if lifetime == Lifetime::Ephemeral {
         // Before the decision: the session's end checks superfluous entries, but cannot find a
         // missing one.
-        let id = batch.next_id();
-        ephemerals::add(&mut batch.store, id, &whole).await?;
+        ephemerals::add(&mut view.batch.store, id, &whole).await?;
     }
-    Ok((
-        Effect::Create {
-            path: whole,
-            data: data.clone(),
-            acl: acl.to_vec(),
-        },
-        touched,
-    ))
+    let (path, data) = (whole, data.clone());
+    Ok((Effect::Create { path, data, acl }, touched))
+}
+
+/// Plans all parts of a multi, each on the states that those before it leave.
+async fn multi(parts: &[Operation], asked: Asked<'_>, batch: &mut Batch<'_>) -> Plan {
+    loop {
+        batch.lock_all(known_paths(parts)).await?;
+        match parts_in_order(parts, asked, batch).await {
+            // Now it is among the locks that are taken in path order.
+            Err(PlanError::Waited) => {}
+            planned => return planned,
+        }
+    }
+}
+
+async fn parts_in_order(parts: &[Operation], asked: Asked<'_>, batch: &mut Batch<'_>) -> Plan {
+    let mut view = View {
+        batch,
+        earlier: Some(BTreeMap::new()),
+    };
+    let mut planned = Vec::with_capacity(parts.len());
+    let mut merged: BTreeMap<String, Touched> = BTreeMap::new();
+    for (number, part) in parts.iter().enumerate() {
+        let (effect, touched) = match update(part, asked, &mut view).await {
+            Err(PlanError::Refused(Refusal { error, .. })) => {
+                return Err(PlanError::Refused(Refusal {
+                    error,
+                    part: Some((number as u32, parts.len() as u32)),
+                }));
+            }
+            planned => planned?,
+        };
+        let earlier = view.earlier.get_or_insert_default();
+        for touched in &touched {
+            earlier.insert(touched.path.clone(), touched.becomes.clone());
+            merged
+                .entry(touched.path.clone())
+                .and_modify(|whole| whole.becomes.clone_from(&touched.becomes))
+                .or_insert_with(|| touched.clone());
+        }
+        planned.push(Part { effect, touched });
+    }
+    Ok((Effect::Multi(planned), merged.into_values().collect()))
+}
+
+/// The paths that the parts certainly touch. Those of sequential znodes depend on their parents.
+fn known_paths(parts: &[Operation]) -> BTreeSet<String> {
+    let mut paths = BTreeSet::new();
+    for part in parts {
+        let (path, has_parent, is_whole) = match part {
+            Operation::Create { path, naming, .. } => (path, true, *naming == Naming::Given),
+            Operation::Delete { path, .. } => (path, true, true),
+            Operation::SetData { path, .. }
+            | Operation::SetAcl { path, .. }
+            | Operation::Check { path, .. } => (path, false, true),
+            _ => continue,
+        };
+        if path.len() > path::PATH_BYTES_MAX {
+            continue;
+        }
+        if has_parent && let Some((parent, _)) = path::split(path) {
+            paths.insert(parent.to_owned());
+        }
+        if is_whole {
+            paths.insert(path.clone());
+        }
+    }
+    paths
 }
 
 /// The ephemerals that `session` loses, and the znodes that this touches.
@@ -119,7 +234,8 @@ pub(super) async fn end(
     let locked = loop {
         let mut locked = Vec::with_capacity(paths.len());
         for path in &paths {
-            locked.push(self::locked(path, batch).await?);
+            let state = batch.lock(path).await?;
+            locked.push(Locked { path, state });
         }
         let missing = locked
             .iter()

@@ -5,52 +5,26 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
+
+use super::plan::Asked;
 use crate::{
-    Error,
-    model::{Acl, Lifetime, Naming, SessionId},
+    Error, access,
+    model::{Identity, Lifetime, Naming, SessionId},
     path,
-    records::{NodeState, Touched, UpdateId},
+    records::{Kind, NodeState, Touched, UpdateId},
 };
 
-/// All permissions: read, write, create, delete, admin.
-const PERMISSIONS_ALL: i32 = 0x1f;
-
-/// Checks a create without reading the tree. Returns the parent's path.
-pub(super) fn check_create<'path>(
-    path: &'path str,
-    acl: &[Acl],
-    naming: Naming,
-) -> Result<&'path str, Error> {
+/// Checks the path of a create without reading the tree. Returns the parent's path.
+pub(super) fn check_create(path: &str) -> Result<&str, Error> {
     if path.contains('\0') || path.len() > path::PATH_BYTES_MAX {
         return Err(Error::BadArguments);
     }
     // The name of a sequential child of the root may consist of its number.
-    let parent = if path == "/" {
-        path
-    } else {
-        path::split(path).ok_or(Error::BadArguments)?.0
-    };
-    check_acl(acl)?;
-    if path == "/" && naming == Naming::Given {
-        Err(Error::NodeExists)
-    } else {
-        Ok(parent)
+    if path == "/" {
+        return Ok(path);
     }
-}
-
-/// This build enforces one ACL, ZooKeeper's open one, and refuses all others. Undefined permission
-/// bits are ignored, as in ZooKeeper.
-fn check_acl(acl: &[Acl]) -> Result<(), Error> {
-    let is_open = |acl: &Acl| {
-        acl.scheme == "world"
-            && acl.id == "anyone"
-            && acl.permissions & PERMISSIONS_ALL == PERMISSIONS_ALL
-    };
-    if acl.is_empty() || !acl.iter().all(is_open) {
-        Err(Error::InvalidAcl)
-    } else {
-        Ok(())
-    }
+    Ok(path::split(path).ok_or(Error::BadArguments)?.0)
 }
 
 /// Checks a delete without reading the tree. Returns the parent's path.
@@ -64,8 +38,8 @@ pub(super) fn check_delete(path: &str) -> Result<&str, Error> {
     Ok(parent)
 }
 
-/// Refuses to set data at an invalid path, or at a znode that clients may not change.
-pub(super) fn check_set_data(path: &str) -> Result<(), Error> {
+/// Refuses an invalid path, or that of a znode that clients may not change.
+pub(super) fn check_path(path: &str) -> Result<(), Error> {
     if path::is_valid(path) {
         check_access(path)
     } else {
@@ -84,7 +58,7 @@ pub(super) fn check_access(path: &str) -> Result<(), Error> {
 }
 
 /// The complete path of a znode to create in `parent`, which exists and is locked.
-pub(super) fn name(path: &str, naming: Naming, parent: NodeState) -> Result<String, Error> {
+pub(super) fn name(path: &str, naming: Naming, parent: &NodeState) -> Result<String, Error> {
     let whole = match naming {
         Naming::Given => path.to_owned(),
         Naming::Sequential => format!("{path}{:010}", parent.creates),
@@ -97,7 +71,7 @@ pub(super) fn name(path: &str, naming: Naming, parent: NodeState) -> Result<Stri
 }
 
 /// A znode with its state when it was locked.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Locked<'path> {
     pub(super) path: &'path str,
     pub(super) state: Option<NodeState>,
@@ -107,38 +81,49 @@ impl Locked<'_> {
     fn becomes(self, becomes: Option<NodeState>) -> Touched {
         Touched {
             path: self.path.to_owned(),
-            follows: self.state.map(|state| state.last),
+            follows: self.state.as_ref().map(|state| state.last),
             becomes,
         }
     }
 }
 
-/// Creates `child` in `parent`.
+/// Creates `child` in `parent`, whose ACL was checked.
 pub(super) fn create(
     id: UpdateId,
+    asked: Asked<'_>,
     parent: Locked<'_>,
     child: Locked<'_>,
-    lifetime: Lifetime,
+    (lifetime, acl): (Lifetime, &Bytes),
 ) -> Result<Vec<Touched>, Error> {
-    let before = parent.state.ok_or(Error::NoNode)?;
+    let before = parent.state.clone().ok_or(Error::NoNode)?;
     if child.state.is_some() {
         return Err(Error::NodeExists);
     }
-    if before.owner.is_some() {
+    if before.owner().is_some() {
         return Err(Error::NoChildrenForEphemerals);
     }
-    let owner = (lifetime == Lifetime::Ephemeral).then_some(id);
     let parent_after = NodeState {
         creates: before.creates.wrapping_add(1),
         children: before.children + 1,
         last: id,
         ..before
     };
+    let kind = match lifetime {
+        Lifetime::Persistent => Kind::Persistent,
+        Lifetime::Ephemeral => Kind::Ephemeral(id),
+        Lifetime::Container => Kind::Container,
+        Lifetime::TimeToLive { ms } => Kind::TimeToLive {
+            ms,
+            set_at_ms: asked.now_ms,
+        },
+    };
     let child_after = NodeState {
         version: 0,
+        aversion: 0,
         creates: 0,
         children: 0,
-        owner,
+        kind,
+        acl: acl.clone(),
         last: id,
     };
     Ok(vec![
@@ -147,21 +132,23 @@ pub(super) fn create(
     ])
 }
 
-/// Deletes `node` from `parent`.
+/// Deletes `node` from `parent`, whose ACL decides.
 pub(super) fn delete(
     id: UpdateId,
+    identities: &[Identity],
     parent: Locked<'_>,
     node: Locked<'_>,
     version: i32,
 ) -> Result<Vec<Touched>, Error> {
-    let before = node.state.ok_or(Error::NoNode)?;
+    // The parent is missing only for a writer that lost the first lock while it waited for the
+    // second: the znode was created again meanwhile. The fence will refuse its decision.
+    let parent_before = parent.state.clone().ok_or(Error::NoNode)?;
+    access::check(&parent_before.acl, identities, access::DELETE)?;
+    let before = node.state.as_ref().ok_or(Error::NoNode)?;
     check_version(before.version, version)?;
     if before.children > 0 {
         return Err(Error::NotEmpty);
     }
-    // The parent is missing only for a writer that lost the first lock while it waited for the
-    // second: the znode was created again meanwhile. The fence will refuse its decision.
-    let parent_before = parent.state.ok_or(Error::NoNode)?;
     let parent_after = NodeState {
         children: parent_before.children - 1,
         last: id,
@@ -173,17 +160,60 @@ pub(super) fn delete(
 /// Replaces the data of `node`.
 pub(super) fn set_data(
     id: UpdateId,
+    asked: Asked<'_>,
     node: Locked<'_>,
     version: i32,
 ) -> Result<Vec<Touched>, Error> {
-    let before = node.state.ok_or(Error::NoNode)?;
+    let before = node.state.clone().ok_or(Error::NoNode)?;
+    access::check(&before.acl, asked.identities, access::WRITE)?;
     check_version(before.version, version)?;
+    let kind = match before.kind {
+        Kind::TimeToLive { ms, .. } => Kind::TimeToLive {
+            ms,
+            set_at_ms: asked.now_ms,
+        },
+        kind => kind,
+    };
     let after = NodeState {
         version: before.version.wrapping_add(1),
+        kind,
         last: id,
         ..before
     };
     Ok(vec![node.becomes(Some(after))])
+}
+
+/// Replaces the ACL of `node`.
+pub(super) fn set_acl(
+    id: UpdateId,
+    identities: &[Identity],
+    node: Locked<'_>,
+    acl: &Bytes,
+    version: i32,
+) -> Result<Vec<Touched>, Error> {
+    let before = node.state.clone().ok_or(Error::NoNode)?;
+    access::check(&before.acl, identities, access::ADMIN)?;
+    check_version(before.aversion, version)?;
+    let after = NodeState {
+        aversion: before.aversion.wrapping_add(1),
+        acl: acl.clone(),
+        last: id,
+        ..before
+    };
+    Ok(vec![node.becomes(Some(after))])
+}
+
+/// Checks the version of `node`. Later updates of it follow the check, because it touches it.
+pub(super) fn check(
+    id: UpdateId,
+    identities: &[Identity],
+    node: Locked<'_>,
+    version: i32,
+) -> Result<Vec<Touched>, Error> {
+    let before = node.state.clone().ok_or(Error::NoNode)?;
+    access::check(&before.acl, identities, access::READ)?;
+    check_version(before.version, version)?;
+    Ok(vec![node.becomes(Some(NodeState { last: id, ..before }))])
 }
 
 /// Deletes all znodes in `locked` that `session` owns. Their parents in `locked` remain, with fewer
@@ -193,12 +223,10 @@ pub(super) fn close(
     session: SessionId,
     locked: &[Locked<'_>],
 ) -> (Vec<Touched>, Vec<String>) {
-    let owner = |node: &Locked<'_>| {
-        node.state
-            .and_then(|state| state.owner)
-            .map(|owner| owner.session)
+    let is_owned = |node: &Locked<'_>| {
+        let owner = node.state.as_ref().and_then(NodeState::owner);
+        owner.is_some_and(|owner| owner.session == session)
     };
-    let is_owned = |node: &Locked<'_>| owner(node) == Some(session);
     let deleted: Vec<&str> = locked
         .iter()
         .filter(|node| is_owned(node))
@@ -210,7 +238,9 @@ pub(super) fn close(
     }
     let mut touched = Vec::new();
     for node in locked {
-        let Some(before) = node.state else { continue };
+        let Some(before) = node.state.clone() else {
+            continue;
+        };
         let becomes = if is_owned(node) {
             None
         } else if let Some(lost) = lost.get(node.path) {
@@ -222,7 +252,7 @@ pub(super) fn close(
         } else {
             continue;
         };
-        touched.push(node.becomes(becomes));
+        touched.push(node.clone().becomes(becomes));
     }
     (touched, deleted.into_iter().map(str::to_owned).collect())
 }

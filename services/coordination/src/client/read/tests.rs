@@ -59,13 +59,19 @@ fn a_list_of_children_matches_the_stat_of_their_parent() {
             path: "/a".into(),
             watching: Watching::No,
         };
-        let mut found = run(&tail, &request).await.expect("no fault is injected");
+        let asker = Asker {
+            connection: Connection { session, attach: 1 },
+            identities: &[],
+        };
+        let gathered = &mut Gathered::default();
+        let found = run(&tail, asker, &request, gathered).await;
+        let mut found = found.expect("no fault is injected");
         assert!(store.is_through());
         let at = found.settle(&tail, since).expect("all of it is kept");
         let Some(Output::Reply {
             result: Ok(Response::Children { children, .. }),
             ..
-        }) = found.output(1, at)
+        }) = found.output(1, at, gathered)
         else {
             panic!("it is there")
         };

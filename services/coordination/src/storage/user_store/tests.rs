@@ -29,7 +29,7 @@ fn world() -> World {
 
 /// Changes that make three parts.
 fn changes() -> Vec<NodeChange> {
-    let node = Node::created(STEP.last, 1, 0, Payload::Null, encode_acl(&[]));
+    let node = Node::created(STEP.last, 1, 0, Payload::Null, Bytes::new());
     ["/a", "/b", "/c"]
         .map(|path| (path.to_owned(), Some(node.clone())))
         .into()

@@ -34,16 +34,21 @@ impl Batch<'_> {
     pub(in crate::writer) async fn lock_ancestor(&mut self) -> Result<bool, PlanError> {
         let next = Some(self.len());
         let is_missing = |held: &Held| held.planned_by == next && held.becomes.is_none();
-        // A request is planned from one chain of znodes, topmost first.
-        let topmost = self
-            .held
-            .iter()
-            .find(|(_, held)| is_missing(held))
-            .map(|(path, _)| path.clone());
-        match topmost {
-            Some(missing) => self.lock_nearest_ancestor(&missing).await,
-            None => Ok(true),
+        let missing = self.held.iter().filter(|(_, held)| is_missing(held));
+        let missing: Vec<String> = missing.map(|(path, _)| path.clone()).collect();
+        // A znode below a missing one needs no ancestor of its own. Most requests are planned from
+        // one chain of znodes, a multi from several.
+        let mut above: Option<&str> = None;
+        for path in &missing {
+            if above.is_some_and(|above| path::is_below(path, above)) {
+                continue;
+            }
+            if !self.lock_nearest_ancestor(path).await? {
+                return Ok(false);
+            }
+            above = Some(path);
         }
+        Ok(true)
     }
 
     /// Locks ancestors for the end of a session, in place of missing `parents`. These are in
@@ -91,9 +96,9 @@ impl Batch<'_> {
     /// Locks a level. Does not wait for it while the batch holds other requests' locks.
     async fn lock_level(&mut self, path: &str) -> Result<Level, PlanError> {
         let next = Some(self.len());
-        let becomes = if let Some(held) = self.held.get_mut(path) {
+        let is_there = if let Some(held) = self.held.get_mut(path) {
             held.planned_by = next;
-            held.becomes
+            held.becomes.is_some()
         } else {
             match self
                 .locking
@@ -101,8 +106,9 @@ impl Batch<'_> {
                 .await?
             {
                 Some(found) => {
+                    let is_there = found.is_some();
                     hold(&mut self.held, path, found, next);
-                    found
+                    is_there
                 }
                 None if self.is_empty() => {
                     self.wait_for(path).await?;
@@ -111,7 +117,7 @@ impl Batch<'_> {
                 None => return Err(PlanError::Contended),
             }
         };
-        Ok(if becomes.is_some() {
+        Ok(if is_there {
             Level::There
         } else {
             Level::Missing

@@ -247,12 +247,15 @@ fn a_foreign_deletion_contains_its_path_three_times() {
         let row = fixture.row(other).await;
         let (deleted, encoded) = (row.outbox_decoded().expect("it decodes"), row.outbox());
         let (foreign, encoded) = (
-            deleted.last().expect("decided").foreign_ephemeral(),
+            deleted.last().expect("decided").foreign_ephemerals(),
             encoded.last().expect("decided"),
         );
         assert_eq!(
-            foreign.map(|(create, path)| (create.session, path)),
-            Some((owner, path.as_str()))
+            foreign
+                .iter()
+                .map(|(create, path)| (create.session, *path))
+                .collect::<Vec<_>>(),
+            [(owner, path.as_str())]
         );
         assert!(
             encoded.len() < 3 * path.len() + 200,
